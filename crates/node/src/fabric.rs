@@ -1,0 +1,99 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{PciAddress, Reading};
+
+/// `/sys/class/infiniband`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fabric {
+    /// One entry per device, by name.
+    pub hcas: Vec<Hca>,
+}
+
+/// One RDMA device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hca {
+    /// Device name, `mlx5_0`.
+    pub name: String,
+    /// Where the `device` link points.
+    pub pci: Reading<PciAddress>,
+    /// `node_guid`.
+    pub node_guid: Reading<String>,
+    /// `fw_ver`.
+    pub firmware: Reading<String>,
+    /// `hca_type`.
+    pub hca_type: Reading<String>,
+    /// `device/numa_node`; the kernel's -1 is `Unsupported`.
+    pub numa_node: Reading<u32>,
+    /// Names under `device/net`.
+    pub netdevs: Vec<String>,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// What the port speaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkLayer {
+    /// `InfiniBand`
+    InfiniBand,
+    /// `Ethernet`: RoCE.
+    Ethernet,
+    /// Anything else, as the kernel wrote it.
+    Other(String),
+}
+
+/// `state`: the number before the colon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortState {
+    /// 1
+    Down,
+    /// 2
+    Init,
+    /// 3
+    Armed,
+    /// 4
+    Active,
+    /// Anything else, as the kernel wrote it.
+    Other(String),
+}
+
+/// `phys_state`: the number before the colon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PhysState {
+    /// 5
+    LinkUp,
+    /// 2
+    Polling,
+    /// 3
+    Disabled,
+    /// Anything else, as the kernel wrote it.
+    Other(String),
+}
+
+/// One port of a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Port {
+    /// From 1.
+    pub number: u32,
+    /// `link_layer`.
+    pub link_layer: Reading<LinkLayer>,
+    /// `state`.
+    pub state: Reading<PortState>,
+    /// `phys_state`.
+    pub phys_state: Reading<PhysState>,
+    /// `rate`, Gb/s.
+    pub rate_gbps: Reading<f64>,
+    /// `rate`, as the kernel wrote it: `400 Gb/sec (4X NDR)`.
+    pub rate_text: Reading<String>,
+    /// `lid`.
+    pub lid: Reading<u32>,
+    /// `sm_lid`.
+    pub sm_lid: Reading<u32>,
+    /// `counters/*` and `hw_counters/*` as they stand, in the kernel's own units (`port_xmit_data` and
+    /// `port_rcv_data` count four octets each).
+    pub counters: BTreeMap<String, Reading<u64>>,
+}

@@ -1,0 +1,34 @@
+//! What the machine says: the bottom room that every other one stands on.
+//!
+//! A [`Snapshot`] is plain data. Live, recorded and simulated nodes produce the same type, and from
+//! there on the code is the same: `gate` judges it, `rails` wires from it, `stats` compares two.
+//! This room only reads. A read that failed stays visible as [`Reading::Failed`]; it never becomes a
+//! default, a zero or a healthy value.
+
+mod fabric;
+mod finding;
+mod gpu;
+mod host;
+mod job;
+mod kernel_log;
+mod part;
+mod pci;
+mod profile;
+mod rail_map;
+mod reading;
+mod snapshot;
+mod verdict;
+
+pub use fabric::{Fabric, Hca, LinkLayer, PhysState, Port, PortState};
+pub use finding::{Class, Evidence, Finding, Severity};
+pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, RecoveryAction, RowRemap};
+pub use host::{Host, Mount, MountProbe};
+pub use job::{Allocation, GpuId, Job, Phase};
+pub use kernel_log::{KernelLine, KernelLog, KernelMark, XidEvent};
+pub use part::{Part, PartName};
+pub use pci::{Pci, PciAddress, PciDevice, PciLink};
+pub use profile::{FabricProfile, GpuProfile, Profile, ProfileError, RailProfile};
+pub use rail_map::{Distance, LeftOut, Rail, RailGpu, RailMap, Setting};
+pub use reading::Reading;
+pub use snapshot::{Origin, SNAPSHOT_SCHEMA, Snapshot, UnixMillis};
+pub use verdict::{Action, Fitness, Verdict};

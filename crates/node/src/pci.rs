@@ -1,0 +1,111 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Reading;
+
+/// `dddd:bb:dd.f`, lower-case in text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciAddress {
+    /// Domain. NVML prints eight digits, the kernel four (more on some VMs).
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device.
+    pub device: u8,
+    /// Function.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
+    }
+}
+
+/// The text is not a PCI address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a PCI address (want dddd:bb:dd.f)")]
+pub struct NotAnAddress(String);
+
+impl FromStr for PciAddress {
+    type Err = NotAnAddress;
+
+    /// Accepts the kernel's, NVML's (`00000000:1B:00.0`) and Xid's (`0000:1b:00`, no function) spelling.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || NotAnAddress(text.to_owned());
+        let (place, function) = match text.split_once('.') {
+            Some((place, function)) => (place, u8::from_str_radix(function, 16).map_err(|_| bad())?),
+            None => (text, 0),
+        };
+        let mut fields = place.split(':');
+        let mut next = || fields.next().ok_or_else(bad);
+        let (domain, bus, device) = (next()?, next()?, next()?);
+        if fields.next().is_some() || domain.len() > 8 || function > 7 {
+            return Err(bad());
+        }
+        Ok(PciAddress {
+            domain: u32::from_str_radix(domain, 16).map_err(|_| bad())?,
+            bus: u8::from_str_radix(bus, 16).map_err(|_| bad())?,
+            device: u8::from_str_radix(device, 16).map_err(|_| bad())?,
+            function,
+        })
+    }
+}
+
+impl TryFrom<String> for PciAddress {
+    type Error = NotAnAddress;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<PciAddress> for String {
+    fn from(address: PciAddress) -> Self {
+        address.to_string()
+    }
+}
+
+/// `/sys/bus/pci/devices`: GPUs, NVSwitches, network controllers and the bridges above them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pci {
+    /// By address.
+    pub devices: Vec<PciDevice>,
+}
+
+/// One function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PciDevice {
+    /// Where it sits.
+    pub address: PciAddress,
+    /// `vendor`: 0x10de NVIDIA, 0x15b3 Mellanox.
+    pub vendor: u32,
+    /// `device`.
+    pub device: u32,
+    /// `class`, 24 bits: 0x030200 GPU, 0x020700 InfiniBand, 0x020000 Ethernet, 0x060400 bridge, 0x068000 NVSwitch.
+    pub class: u32,
+    /// `numa_node`; the kernel's -1 is `Unsupported`.
+    pub numa_node: Reading<u32>,
+    /// Bridges from the root port down to the device's parent. Empty directly under the root complex.
+    pub bridges: Vec<PciAddress>,
+    /// The root complex, `pci0000:00`.
+    pub root: String,
+    /// `current_link_*` and `max_link_*`.
+    pub link: Reading<PciLink>,
+}
+
+/// PCIe link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PciLink {
+    /// GT/s now.
+    pub speed_gts: f64,
+    /// GT/s at most.
+    pub max_speed_gts: f64,
+    /// Lanes now.
+    pub width: u32,
+    /// Lanes at most.
+    pub max_width: u32,
+}

@@ -1,0 +1,87 @@
+use serde::{Deserialize, Serialize};
+
+/// What a healthy machine of a type has. Hardware facts only: thresholds are the checks' own, consequences
+/// the policy's. A field that is absent is not judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// `h100-sxm`.
+    pub id: String,
+    /// For people.
+    pub title: String,
+    /// GPUs.
+    #[serde(default)]
+    pub gpus: GpuProfile,
+    /// HCAs.
+    #[serde(default)]
+    pub fabric: FabricProfile,
+    /// Wiring, for machines that hide it.
+    #[serde(default)]
+    pub rails: RailProfile,
+}
+
+/// The GPUs of a machine type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GpuProfile {
+    /// How many.
+    pub count: Option<u32>,
+    /// `nvmlDeviceGetName` values that belong to the type.
+    pub names: Vec<String>,
+    /// NVLinks that are up on each GPU; 0 means that it has none.
+    pub nvlinks_up: Option<u32>,
+    /// The machine has ECC memory and it is on.
+    pub ecc: Option<bool>,
+    /// The GPU remaps rows (Ampere and later data-centre parts).
+    pub row_remap: Option<bool>,
+    /// PCIe generation at full speed.
+    pub pcie_gen: Option<u32>,
+    /// PCIe lanes.
+    pub pcie_width: Option<u32>,
+    /// Frame buffer, GiB.
+    pub memory_gib: Option<u32>,
+    /// Power limit, watts.
+    pub power_limit_w: Option<f64>,
+    /// Dense bf16 peak, TFLOP/s.
+    pub bf16_tflops: Option<f64>,
+    /// Where the numbers come from.
+    pub source: String,
+}
+
+/// The compute HCAs of a machine type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FabricProfile {
+    /// How many compute ports; 0 means that the machine has no RDMA fabric.
+    pub hcas: Option<u32>,
+    /// `infiniband` or `ethernet`.
+    pub link_layer: Option<String>,
+    /// Gb/s of each compute port.
+    pub rate_gbps: Option<f64>,
+    /// Device names (`mlx5_8`) or patterns with a trailing `*` that are storage or management, not rails.
+    pub exclude: Vec<String>,
+}
+
+/// Which HCA belongs to which GPU, where the PCI tree cannot tell (virtual machines).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RailProfile {
+    /// Rail k's GPU index and HCA name, in rail order.
+    pub wiring: Vec<(u32, String)>,
+}
+
+/// A profile that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// No such id; the text lists the known ones.
+    #[error("no machine profile '{id}' (known: {known})")]
+    Unknown {
+        /// What was asked for.
+        id: String,
+        /// What there is.
+        known: String,
+    },
+    /// The file is not a profile; the text has file, line and caret.
+    #[error("{0}")]
+    Invalid(String),
+}

@@ -1,0 +1,107 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{LinkLayer, PciAddress, PortState, Reading};
+
+/// How far a GPU is from an HCA, in NCCL's terms, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Distance {
+    /// Under one PCIe switch.
+    Pix,
+    /// Through several PCIe switches, not the host bridge.
+    Pxb,
+    /// Through the host bridge of one NUMA node.
+    Phb,
+    /// Across NUMA nodes.
+    Sys,
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Distance::Pix => "PIX",
+            Distance::Pxb => "PXB",
+            Distance::Phb => "PHB",
+            Distance::Sys => "SYS",
+        })
+    }
+}
+
+/// How this node is wired.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RailMap {
+    /// GPUs by index, each with its rail.
+    pub gpus: Vec<RailGpu>,
+    /// The compute ports, in rail order: NCCL gets exactly this list.
+    pub rails: Vec<Rail>,
+    /// RDMA ports that are no rail, and why.
+    pub left_out: Vec<LeftOut>,
+    /// How the pairs were found: `pci tree`, `profile wiring`.
+    pub method: String,
+    /// What could not be told or does not fit.
+    pub notes: Vec<String>,
+}
+
+/// A GPU's place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RailGpu {
+    /// NVML index.
+    pub index: u32,
+    /// PCI address.
+    pub pci: Reading<PciAddress>,
+    /// NUMA node.
+    pub numa_node: Reading<u32>,
+    /// Its rail, an index into [`RailMap::rails`].
+    pub rail: Option<usize>,
+    /// To that rail's HCA.
+    pub distance: Option<Distance>,
+}
+
+/// One compute port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rail {
+    /// 0, 1, … the same on every node of a type.
+    pub number: usize,
+    /// Device, `mlx5_0`.
+    pub hca: String,
+    /// Port, from 1.
+    pub port: u32,
+    /// PCI address of the HCA.
+    pub pci: Reading<PciAddress>,
+    /// NUMA node of the HCA.
+    pub numa_node: Reading<u32>,
+    /// What it speaks.
+    pub link_layer: Reading<LinkLayer>,
+    /// Gb/s.
+    pub rate_gbps: Reading<f64>,
+    /// Port state.
+    pub state: Reading<PortState>,
+}
+
+/// An RDMA port that NCCL must not use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// `mlx5_8:1`
+    pub port: String,
+    /// Why.
+    pub why: String,
+}
+
+/// One variable that railgate gives to the tasks of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// `NCCL_IB_HCA`
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Overrides the user's own value (the admin's policy says so); else it is set only where unset.
+    pub force: bool,
+    /// Id of the rule.
+    pub rule: String,
+    /// Why this value.
+    pub why: String,
+    /// Where that comes from: NCCL source file or document, measurement.
+    pub source: String,
+}

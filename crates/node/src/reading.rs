@@ -1,0 +1,52 @@
+use serde::{Deserialize, Serialize};
+
+/// One value as the machine gave it, or why it did not.
+///
+/// In JSON: `{"known": 5}`, `"unsupported"`, `{"failed": "GPU is lost"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reading<T> {
+    /// The machine answered.
+    Known(T),
+    /// The machine said that it has no such value. Not a fault unless the profile says otherwise.
+    Unsupported,
+    /// The read went wrong; the text says how.
+    Failed(String),
+}
+
+impl<T> Reading<T> {
+    /// The value, where there is one.
+    pub fn known(&self) -> Option<&T> {
+        match self {
+            Reading::Known(value) => Some(value),
+            Reading::Unsupported | Reading::Failed(_) => None,
+        }
+    }
+
+    /// The same reading with another value in it.
+    pub fn map<U>(self, with: impl FnOnce(T) -> U) -> Reading<U> {
+        match self {
+            Reading::Known(value) => Reading::Known(with(value)),
+            Reading::Unsupported => Reading::Unsupported,
+            Reading::Failed(why) => Reading::Failed(why),
+        }
+    }
+
+    /// A read whose error becomes the reason.
+    pub fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Self {
+        match result {
+            Ok(value) => Reading::Known(value),
+            Err(why) => Reading::Failed(why.to_string()),
+        }
+    }
+}
+
+impl<T: std::fmt::Display> std::fmt::Display for Reading<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reading::Known(value) => value.fmt(f),
+            Reading::Unsupported => f.write_str("not supported"),
+            Reading::Failed(why) => write!(f, "unknown ({why})"),
+        }
+    }
+}

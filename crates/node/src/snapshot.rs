@@ -1,0 +1,47 @@
+use serde::{Deserialize, Serialize};
+
+use crate::{Fabric, Gpus, Host, KernelLog, Part, Pci};
+
+/// Milliseconds since the Unix epoch.
+pub type UnixMillis = u64;
+
+/// The schema that this build writes. A reader accepts this and every earlier one; fields are added,
+/// never renamed.
+pub const SNAPSHOT_SCHEMA: u32 = 1;
+
+/// Where a snapshot comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// Read from this machine just now.
+    Live,
+    /// Read from a file.
+    Recorded,
+    /// Made from a profile and named faults.
+    Simulated,
+}
+
+/// One look at a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// [`SNAPSHOT_SCHEMA`] of the writer.
+    pub schema: u32,
+    /// Slurm's name of the node where known, else the short host name.
+    pub node: String,
+    /// `/proc/sys/kernel/random/boot_id`; empty where it could not be read.
+    pub boot_id: String,
+    /// When the look began.
+    pub taken: UnixMillis,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// NVML.
+    pub gpus: Part<Gpus>,
+    /// InfiniBand and RoCE, from sysfs.
+    pub fabric: Part<Fabric>,
+    /// The PCI tree.
+    pub pci: Part<Pci>,
+    /// Kernel log records since a mark.
+    pub kernel_log: Part<KernelLog>,
+    /// Host, processes, mounts.
+    pub host: Part<Host>,
+}

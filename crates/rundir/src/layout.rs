@@ -1,0 +1,293 @@
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A file that root writes and root or a task reads; larger ones are refused.
+const MAX_FILE: u64 = 32 << 20;
+
+/// `/run/railgate`, or the place that root-owned configuration names instead.
+#[derive(Clone, Debug)]
+pub struct Root(PathBuf);
+
+/// `jobs/<jobid>`.
+#[derive(Clone, Debug)]
+pub struct JobDir(PathBuf);
+
+/// `jobs/<jobid>/<run>`.
+#[derive(Clone, Debug)]
+pub struct RunDir(PathBuf);
+
+/// Why there is no run directory.
+#[derive(Debug, thiserror::Error)]
+pub enum NoRun {
+    /// The prolog left none: railgate was off, or came later than the job.
+    #[error("no run of job {0} on this node")]
+    Absent(u32),
+    /// It is there and cannot be read.
+    #[error("{path}: {source}")]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// `run.json`: what the prolog knew about the run. Prolog, sampler, plugin and epilog of one run agree on
+/// attempt and start by reading them here, never from their own environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Layout of this file.
+    pub schema: u32,
+    /// Job id.
+    pub job: u32,
+    /// `SLURM_JOB_RESTART_COUNT` as the prolog saw it.
+    pub attempt: u32,
+    /// When the prolog began, Unix seconds.
+    pub start: u64,
+    /// Boot in which it ran.
+    pub boot_id: String,
+    /// The kernel log's last sequence number at the prolog.
+    pub kernel_seq: Option<u64>,
+    /// `--railgate-profile` after policy, if any.
+    pub profile: Option<String>,
+    /// `--railgate-gate` after policy: `off`, `quick`, `full`.
+    pub gate: String,
+    /// `--railgate-requeue` after policy: `auto`, `never` or a number of restarts.
+    pub requeue: String,
+}
+
+impl Root {
+    /// The place that configuration names.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Root(path.into())
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// `jobs/<jobid>`, whether or not it exists.
+    pub fn job(&self, job: u32) -> JobDir {
+        JobDir(self.0.join("jobs").join(job.to_string()))
+    }
+
+    /// Ids of the jobs that have a directory here, in rising order.
+    ///
+    /// # Errors
+    /// Whatever reading the directory gave, except that an absent one has no jobs.
+    pub fn jobs(&self) -> io::Result<Vec<u32>> {
+        let entries = match fs::read_dir(self.0.join("jobs")) {
+            Ok(entries) => entries,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(why) => return Err(why),
+        };
+        let mut jobs = Vec::new();
+        for entry in entries {
+            if let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
+                jobs.push(id);
+            }
+        }
+        jobs.sort_unstable();
+        Ok(jobs)
+    }
+}
+
+impl JobDir {
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The run that is on the node now.
+    ///
+    /// # Errors
+    /// [`NoRun::Absent`] if the prolog left none, [`NoRun::Unreadable`] if the link cannot be read.
+    pub fn current(&self, job: u32) -> Result<RunDir, NoRun> {
+        let link = self.0.join("current");
+        match fs::read_link(&link) {
+            // A name, not a path: whatever else stands there is not ours.
+            Ok(name) if name.components().count() == 1 => Ok(RunDir(self.0.join(name))),
+            Ok(_) => Err(NoRun::Absent(job)),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Err(NoRun::Absent(job)),
+            Err(source) => Err(NoRun::Unreadable { path: link, source }),
+        }
+    }
+
+    /// Makes the run's directory and writes `run.json`. It becomes `current` only by [`RunDir::publish`].
+    ///
+    /// # Errors
+    /// Whatever the file system gave.
+    pub fn create(&self, run: &Run) -> io::Result<RunDir> {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0)?;
+        let dir = self.0.join(format!("{}-{}", run.attempt, run.start));
+        match fs::DirBuilder::new().mode(0o755).create(&dir) {
+            Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
+            _ => {}
+        }
+        let dir = RunDir(dir);
+        dir.write_json("run.json", run)?;
+        Ok(dir)
+    }
+
+    /// Removes the job's directory and all its runs. The user's tmpfs must have been unmounted before.
+    ///
+    /// # Errors
+    /// Whatever the file system gave; an absent directory is no error.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.0) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl RunDir {
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Where the job itself may write.
+    pub fn user(&self) -> PathBuf {
+        self.file("user")
+    }
+
+    /// Makes this the job's `current` run.
+    ///
+    /// # Errors
+    /// Whatever the file system gave.
+    pub fn publish(&self) -> io::Result<()> {
+        let (Some(parent), Some(name)) = (self.0.parent(), self.0.file_name()) else {
+            return Err(io::Error::other("run directory has no parent"));
+        };
+        let fresh = parent.join(format!(".current.{}", std::process::id()));
+        match fs::remove_file(&fresh) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+            _ => {}
+        }
+        symlink(name, &fresh)?;
+        fs::rename(&fresh, parent.join("current"))
+    }
+
+    /// Writes a file whole: to a temporary name, then renamed.
+    ///
+    /// # Errors
+    /// Whatever the file system gave.
+    pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        write_whole(&self.file(name), content, 0o644)
+    }
+
+    /// Writes a value as JSON.
+    ///
+    /// # Errors
+    /// Whatever the file system gave.
+    pub fn write_json<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
+        self.write(name, &serde_json::to_vec(value)?)
+    }
+
+    /// Reads a file that root wrote.
+    ///
+    /// # Errors
+    /// Whatever the file system gave; a file over 32 MiB is refused.
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        read_small(&self.file(name))
+    }
+
+    /// Reads a JSON value that root wrote.
+    ///
+    /// # Errors
+    /// As [`RunDir::read`]; content of another form is `InvalidData`.
+    pub fn read_json<T: for<'de> Deserialize<'de>>(&self, name: &str) -> io::Result<T> {
+        Ok(serde_json::from_slice(&self.read(name)?)?)
+    }
+}
+
+/// Writes a file whole: a reader sees the old content or the new, never a part.
+///
+/// # Errors
+/// Whatever the file system gave.
+pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let fresh = path.with_extension(format!("tmp{}", std::process::id()));
+    let result = (|| {
+        let mut file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode)
+            .custom_flags(nix::libc::O_NOFOLLOW)
+            .open(&fresh)?;
+        file.write_all(content)?;
+        fs::rename(&fresh, path)
+    })();
+    if result.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    result
+}
+
+/// Reads a file that root wrote, without following a link.
+///
+/// # Errors
+/// Whatever the file system gave; a file over 32 MiB is refused.
+pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::options().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(path)?;
+    if file.metadata()?.len() > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "larger than 32 MiB"));
+    }
+    let mut content = Vec::new();
+    file.take(MAX_FILE).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(attempt: u32) -> Run {
+        Run {
+            schema: 1,
+            job: 7,
+            attempt,
+            start: 1_800_000_000,
+            boot_id: "b".to_owned(),
+            kernel_seq: Some(3),
+            profile: None,
+            gate: "quick".to_owned(),
+            requeue: "auto".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_published_run_is_the_current_one() {
+        let place = tempfile::tempdir().unwrap();
+        let root = Root::new(place.path());
+        assert!(matches!(root.job(7).current(7), Err(NoRun::Absent(7))));
+        for attempt in [0, 1] {
+            root.job(7).create(&run(attempt)).unwrap().publish().unwrap();
+            let current = root.job(7).current(7).unwrap();
+            assert_eq!(current.read_json::<Run>("run.json").unwrap(), run(attempt));
+        }
+        assert_eq!(root.jobs().unwrap(), [7]);
+        root.job(7).remove().unwrap();
+        assert!(root.jobs().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_current_that_leads_elsewhere_is_no_run() {
+        let place = tempfile::tempdir().unwrap();
+        let root = Root::new(place.path());
+        fs::create_dir_all(root.job(7).path()).unwrap();
+        symlink("/etc", root.job(7).path().join("current")).unwrap();
+        assert!(matches!(root.job(7).current(7), Err(NoRun::Absent(7))));
+    }
+}

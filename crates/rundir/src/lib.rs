@@ -1,0 +1,24 @@
+//! The run directory: what the prolog leaves on the node for the plugin, the sampler and the epilog.
+//!
+//! ```text
+//! /run/railgate/                      root 0755
+//!   node.json                         the last rail map and profile id
+//!   jobs/<jobid>/
+//!     current -> <run>                the run that is on the node now
+//!     <attempt>-<start>/              one run; attempt as the prolog saw it, start in Unix seconds
+//!       run.json                      [`Run`]: who, which attempt, what was asked for
+//!       verdict.json                  the gate's verdict
+//!       before.json                   the prolog's snapshot, the epilog's baseline
+//!       railmap.json                  how the node is wired
+//!       task.env                      [`TaskEnv`]: the one small file that the plugin reads per task
+//!       user/                         0700, the job's uid, a tmpfs of its own: all that a job may write
+//! ```
+//!
+//! Everything but `user/` is written by root, to a temporary name and renamed. The crate stands below the
+//! plugin, so it has few dependencies and does nothing but small files.
+
+mod layout;
+mod task_env;
+
+pub use layout::{JobDir, NoRun, Root, Run, RunDir, read_small, write_whole};
+pub use task_env::{BadTaskEnv, TaskEnv, TaskSetting};
