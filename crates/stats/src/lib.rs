@@ -1,1 +1,18 @@
-//! Room.
+//! What the job did: counters before and after, why it ended, and the report.
+//!
+//! Each node writes a [`NodeReport`] per attempt, the controller a [`Decision`]; a job's report is their
+//! merge. Nothing in a report decides about a node: it belongs to the user, who may have changed it.
+
+mod config;
+mod counters;
+mod decision;
+mod duration_text;
+mod node_report;
+
+pub use config::{ReportAccess, ReportConfig, StatsConfig};
+pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
+pub use decision::{Budget, Decision, DecisionKind, DecisionNode};
+pub use node_report::{
+    Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
+    SetBy, StepEnv, StepSetting,
+};

@@ -1,0 +1,156 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration_text;
+
+/// `[report]`: where the reports of jobs go and who may read them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReportConfig {
+    /// A directory that every node and the controller share, mode 1777, made by the site. Absent: every
+    /// node keeps its own part in `local_dir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Where a part goes that `dir` cannot take; root's alone, on each machine.
+    pub local_dir: PathBuf,
+    /// Who may read a job's report.
+    pub access: ReportAccess,
+    /// The group of SlurmUser: the controller reads a job's evidence and adds its decision through it. A
+    /// group that does not exist leaves the reports to their owner and root alone.
+    pub controller_group: String,
+    /// Reports whose job ended longer ago are removed, days; 0 keeps them.
+    pub retention_days: u32,
+    /// At most so many jobs in `local_dir` of a machine, the oldest go first; 0 is no limit.
+    pub retention_jobs: u32,
+    /// A part that is larger is refused on reading and shortened on writing, MiB.
+    pub max_size_mib: u32,
+    /// How long writing or reading in `dir` may take.
+    #[serde(with = "duration_text")]
+    pub deadline: Duration,
+}
+
+/// Who may read a job's report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReportAccess {
+    /// The job's owner and root.
+    #[default]
+    Owner,
+    /// Members of the job's primary group as well.
+    Account,
+}
+
+impl Default for ReportConfig {
+    fn default() -> Self {
+        ReportConfig {
+            dir: None,
+            local_dir: PathBuf::from("/var/lib/railgate/reports"),
+            access: ReportAccess::Owner,
+            controller_group: "slurm".to_owned(),
+            retention_days: 90,
+            retention_jobs: 10_000,
+            max_size_mib: 8,
+            deadline: Duration::from_secs(10),
+        }
+    }
+}
+
+impl ReportConfig {
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if let Some(dir) = &self.dir
+            && !dir.is_absolute()
+        {
+            problems.push(format!("report.dir: '{}' is not an absolute path", dir.display()));
+        }
+        if !self.local_dir.is_absolute() {
+            problems
+                .push(format!("report.local_dir: '{}' is not an absolute path", self.local_dir.display()));
+        }
+        if !(1..=64).contains(&self.max_size_mib) {
+            problems.push(format!("report.max_size_mib: {} is not within 1 to 64", self.max_size_mib));
+        }
+        let deadline = self.deadline;
+        if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&deadline) {
+            problems.push(format!(
+                "report.deadline: {} is not within 100ms to 60s",
+                humantime::format_duration(deadline)
+            ));
+        }
+        problems
+    }
+
+    /// The largest part, bytes.
+    pub fn max_bytes(&self) -> u64 {
+        u64::from(self.max_size_mib) << 20
+    }
+}
+
+/// `[stats]`: what a node's part of the report holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StatsConfig {
+    /// Kernel lines that are no Xid: at most so many, the first ones.
+    pub max_kernel_events: usize,
+    /// An event so long after the epilog began still belongs to the run (the kernel's clock is not ours).
+    #[serde(with = "duration_text")]
+    pub event_slack: Duration,
+}
+
+impl Default for StatsConfig {
+    fn default() -> Self {
+        StatsConfig { max_kernel_events: 200, event_slack: Duration::from_secs(2) }
+    }
+}
+
+impl StatsConfig {
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.max_kernel_events > 10_000 {
+            problems.push(format!("stats.max_kernel_events: {} is above 10000", self.max_kernel_events));
+        }
+        if self.event_slack > Duration::from_secs(60) {
+            problems.push(format!(
+                "stats.event_slack: {} is above 60s",
+                humantime::format_duration(self.event_slack)
+            ));
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_in_range() {
+        assert!(ReportConfig::default().problems().is_empty());
+        assert!(StatsConfig::default().problems().is_empty());
+    }
+
+    #[test]
+    fn every_bad_value_is_named() {
+        let config = ReportConfig {
+            dir: Some(PathBuf::from("reports")),
+            max_size_mib: 0,
+            deadline: Duration::from_secs(3600),
+            ..ReportConfig::default()
+        };
+        let problems = config.problems();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems.iter().any(|line| line.starts_with("report.dir: 'reports'")));
+    }
+
+    #[test]
+    fn durations_are_text() {
+        let config: ReportConfig = serde_json::from_str(r#"{"deadline": "3s"}"#).unwrap();
+        assert_eq!(config.deadline, Duration::from_secs(3));
+        assert!(serde_json::from_str::<ReportConfig>(r#"{"deadline": 3}"#).is_err());
+        assert!(serde_json::from_str::<ReportConfig>(r#"{"dead_line": "3s"}"#).is_err());
+    }
+}

@@ -1,0 +1,386 @@
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use railgate_node::{
+    Access, Allocation, Gpu, GpuId, Hca, PciAddress, Port, PortState, RailMap, Reading, Snapshot, UnixMillis,
+};
+use serde::{Deserialize, Serialize};
+
+/// The two looks that counters are compared between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// The earlier look.
+    pub start: UnixMillis,
+    /// The later look.
+    pub end: UnixMillis,
+}
+
+impl Window {
+    /// Its length, seconds; `None` where the clock went backwards or stood still.
+    pub fn seconds(self) -> Option<f64> {
+        let millis = self.end.checked_sub(self.start).filter(|millis| *millis > 0)?;
+        Some(std::time::Duration::from_millis(millis).as_secs_f64())
+    }
+}
+
+/// One counter over the window. A delta that cannot be trusted is failed, never zero.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counter<T> {
+    /// At the earlier look.
+    pub before: Reading<T>,
+    /// At the later look.
+    pub after: Reading<T>,
+    /// The difference, or why there is none.
+    pub delta: Reading<T>,
+}
+
+/// What one GPU did during the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuUse {
+    /// NVML index at the later look (at the earlier one for a GPU that is gone).
+    pub index: u32,
+    /// PCI address.
+    pub pci: Reading<PciAddress>,
+    /// UUID.
+    pub uuid: Reading<String>,
+    /// Model.
+    pub name: Reading<String>,
+    /// The job held it; `None` where Slurm's list could not be read.
+    pub own: Option<bool>,
+    /// Whether it answers after the run.
+    pub access: Access,
+    /// Energy drawn, joules. On a shared GPU: of all who used it.
+    pub energy_j: Counter<f64>,
+    /// Uncorrected ECC errors.
+    pub ecc_uncorrected: Counter<u64>,
+    /// Corrected ECC errors.
+    pub ecc_corrected: Counter<u64>,
+    /// Rows remapped, for correctable and uncorrectable errors together.
+    pub rows_remapped: Counter<u64>,
+    /// PCIe replays.
+    pub pcie_replays: Counter<u64>,
+    /// Bytes sent over NVLink.
+    pub nvlink_tx_bytes: Counter<u64>,
+    /// Bytes received over NVLink.
+    pub nvlink_rx_bytes: Counter<u64>,
+    /// NVLinks that were up before and after, of how many the GPU listed.
+    pub nvlinks_up: Counter<u32>,
+    /// °C after the run.
+    pub temperature_c: Reading<u32>,
+}
+
+/// What one RDMA port did during the run. A node's ports are not split between its jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PortUse {
+    /// `mlx5_0`
+    pub hca: String,
+    /// From 1.
+    pub port: u32,
+    /// Its rail, `None` for a port that is none.
+    pub rail: Option<usize>,
+    /// Port state before.
+    pub state_before: Reading<PortState>,
+    /// Port state after.
+    pub state_after: Reading<PortState>,
+    /// Gb/s after.
+    pub rate_gbps: Reading<f64>,
+    /// Bytes sent: `port_xmit_data`, which counts four octets each, times four.
+    pub tx_bytes: Counter<u64>,
+    /// Bytes received: `port_rcv_data` times four.
+    pub rx_bytes: Counter<u64>,
+    /// `link_downed`: how often the link went down.
+    pub link_downed: Counter<u64>,
+    /// Error and retransmission counters by kernel name: those that grew, and those that cannot be told.
+    pub errors: BTreeMap<String, Counter<u64>>,
+}
+
+/// Counters that tell of loss, retransmission or a bad link; the rest is traffic or configuration.
+pub const ERROR_COUNTERS: &[(&str, &str)] = &[
+    ("symbol_error", "bad symbols on the wire, after error correction on HDR and later"),
+    ("link_error_recovery", "times the link retrained by itself"),
+    ("port_rcv_errors", "packets received with an error"),
+    ("port_rcv_remote_physical_errors", "packets that arrived marked bad by the far end"),
+    ("port_rcv_switch_relay_errors", "packets a switch could not forward"),
+    ("port_xmit_discards", "packets dropped on sending: port down or congestion"),
+    ("port_rcv_constraint_errors", "packets refused on receiving: partition or raw packet rules"),
+    ("port_xmit_constraint_errors", "packets refused on sending: partition or raw packet rules"),
+    ("local_link_integrity_errors", "local physical errors beyond the port's threshold"),
+    ("excessive_buffer_overrun_errors", "receive buffer overruns in a row"),
+    ("VL15_dropped", "management packets dropped"),
+    ("port_xmit_wait", "ticks with data to send and no credits: congestion, compare with the port's past"),
+    ("out_of_sequence", "packets that arrived out of order"),
+    ("packet_seq_err", "NAKs for a sequence error: packets were lost"),
+    ("local_ack_timeout_err", "acknowledgements that never came: retransmitted"),
+    ("rnr_nak_retry_err", "the receiver was not ready too often"),
+    ("implied_nak_seq_err", "responses lost on the way"),
+    ("duplicate_request", "requests that arrived twice"),
+    ("req_cqe_error", "requests that ended in error"),
+    ("resp_cqe_error", "responses that ended in error"),
+    ("roce_adp_retrans", "adaptive retransmissions (RoCE)"),
+    ("roce_adp_retrans_to", "adaptive retransmission timeouts (RoCE)"),
+    ("roce_slow_restart", "slow restarts (RoCE)"),
+    ("np_ecn_marked_roce_packets", "packets marked by ECN: congestion (RoCE)"),
+    ("np_cnp_sent", "congestion notices sent (RoCE)"),
+    ("rp_cnp_handled", "congestion notices received (RoCE)"),
+    ("rp_cnp_ignored", "congestion notices ignored (RoCE)"),
+];
+
+/// Why no delta can be had at all, for every counter of the pair.
+fn broken_pair(before: &Snapshot, after: &Snapshot) -> Option<String> {
+    if before.boot_id.is_empty() || after.boot_id.is_empty() {
+        Some("the boot of one of the two looks is not known".to_owned())
+    } else if before.boot_id != after.boot_id {
+        Some("the node was booted between the looks".to_owned())
+    } else {
+        None
+    }
+}
+
+fn no_value<T>(side: &str, reading: &Reading<T>) -> String {
+    match reading {
+        Reading::Failed(why) => format!("{side}: {why}"),
+        Reading::Unsupported | Reading::Known(_) => format!("{side}: not supported"),
+    }
+}
+
+fn compare<T: Copy + PartialOrd + Display>(
+    before: Reading<T>,
+    after: Reading<T>,
+    broken: Option<&str>,
+    subtract: impl Fn(T, T) -> T,
+) -> Counter<T> {
+    let delta = match (&before, &after, broken) {
+        (Reading::Unsupported, Reading::Unsupported, _) => Reading::Unsupported,
+        (_, _, Some(why)) => Reading::Failed(why.to_owned()),
+        (Reading::Known(was), Reading::Known(is), None) if is < was => {
+            Reading::Failed(format!("went backwards, from {was} to {is}: the counter was reset"))
+        }
+        (Reading::Known(was), Reading::Known(is), None) => Reading::Known(subtract(*is, *was)),
+        (Reading::Known(_), gone, None) => Reading::Failed(no_value("after", gone)),
+        (gone, _, None) => Reading::Failed(no_value("before", gone)),
+    };
+    Counter { before, after, delta }
+}
+
+fn count(before: Reading<u64>, after: Reading<u64>, broken: Option<&str>) -> Counter<u64> {
+    compare(before, after, broken, |is, was| is - was)
+}
+
+fn scaled(reading: Reading<u64>, by: u64) -> Reading<u64> {
+    match reading {
+        Reading::Known(value) => match value.checked_mul(by) {
+            Some(value) => Reading::Known(value),
+            None => Reading::Failed(format!("{value} times {by} does not fit")),
+        },
+        other => other,
+    }
+}
+
+fn absent<T>(side: &str) -> Reading<T> {
+    Reading::Failed(format!("not seen {side} the run"))
+}
+
+/// Whether the job holds a GPU; `None` where Slurm's list could not be read.
+pub fn holds(allocation: &Allocation, gpu: &Gpu) -> Option<bool> {
+    match allocation {
+        Allocation::NoGpus => Some(false),
+        Allocation::Unreadable(_) => None,
+        Allocation::Gpus(ids) => Some(ids.iter().any(|id| match id {
+            GpuId::Index(index) => *index == gpu.index,
+            GpuId::Uuid(uuid) => gpu.uuid.known() == Some(uuid),
+        })),
+    }
+}
+
+/// The same card at another look: by UUID, else by PCI address; by index only where neither is known.
+fn same_card<'a>(gpu: &Gpu, among: &'a [Gpu]) -> Option<&'a Gpu> {
+    if let Some(uuid) = gpu.uuid.known() {
+        if let Some(found) = among.iter().find(|other| other.uuid.known() == Some(uuid)) {
+            return Some(found);
+        }
+        // The other look may not have had its UUID (a lost GPU); a different UUID is a different card.
+        return among.iter().find(|other| {
+            other.uuid.known().is_none()
+                && match (other.pci.known(), gpu.pci.known()) {
+                    (Some(there), Some(here)) => there == here,
+                    _ => other.index == gpu.index,
+                }
+        });
+    }
+    match gpu.pci.known() {
+        Some(pci) => among.iter().find(|other| other.pci.known() == Some(pci)),
+        None => among.iter().find(|other| other.index == gpu.index),
+    }
+}
+
+fn energy(before: Reading<f64>, after: Reading<f64>, broken: Option<&str>) -> Counter<f64> {
+    compare(before, after, broken, |is, was| is - was)
+}
+
+fn remapped(gpu: &Gpu) -> Reading<u64> {
+    gpu.row_remap.clone().map(|rows| u64::from(rows.correctable) + u64::from(rows.uncorrectable))
+}
+
+fn links_up(gpu: &Gpu) -> Reading<u32> {
+    let mut up = 0;
+    for link in &gpu.nvlinks {
+        match &link.up {
+            Reading::Known(true) => up += 1,
+            Reading::Known(false) | Reading::Unsupported => {}
+            Reading::Failed(why) => return Reading::Failed(format!("link {}: {why}", link.link)),
+        }
+    }
+    if gpu.nvlinks.iter().all(|link| link.up == Reading::Unsupported) {
+        return Reading::Unsupported;
+    }
+    Reading::Known(up)
+}
+
+fn gpu_use(was: Option<&Gpu>, is: Option<&Gpu>, own: Option<bool>, broken: Option<&str>) -> Option<GpuUse> {
+    let shown = is.or(was)?;
+    let pair = |read: &dyn Fn(&Gpu) -> Reading<u64>| {
+        count(was.map_or_else(|| absent("before"), read), is.map_or_else(|| absent("after"), read), broken)
+    };
+    let identity = |read: &dyn Fn(&Gpu) -> Option<String>| {
+        was.and_then(read).or_else(|| is.and_then(read)).map(Reading::Known)
+    };
+    let up_before = was.map_or_else(|| absent("before"), links_up);
+    let up_after = is.map_or_else(|| absent("after"), links_up);
+    let lost_links = match (&up_before, &up_after) {
+        (Reading::Known(before), Reading::Known(after)) => Reading::Known(before.saturating_sub(*after)),
+        (Reading::Unsupported, Reading::Unsupported) => Reading::Unsupported,
+        (Reading::Known(_), gone) => Reading::Failed(no_value("after", gone)),
+        (gone, _) => Reading::Failed(no_value("before", gone)),
+    };
+    Some(GpuUse {
+        index: shown.index,
+        pci: match (shown.pci.known(), was.and_then(|gpu| gpu.pci.known())) {
+            (Some(pci), _) | (None, Some(pci)) => Reading::Known(*pci),
+            (None, None) => shown.pci.clone(),
+        },
+        uuid: identity(&|gpu| gpu.uuid.known().cloned()).unwrap_or_else(|| shown.uuid.clone()),
+        name: identity(&|gpu| gpu.name.known().cloned()).unwrap_or_else(|| shown.name.clone()),
+        own,
+        access: match is {
+            Some(gpu) => gpu.access.clone(),
+            None => Access::Lost("not listed after the run".to_owned()),
+        },
+        energy_j: energy(
+            was.map_or_else(|| absent("before"), |gpu| gpu.energy_j.clone()),
+            is.map_or_else(|| absent("after"), |gpu| gpu.energy_j.clone()),
+            broken,
+        ),
+        ecc_uncorrected: pair(&|gpu| gpu.ecc.volatile_uncorrected.clone()),
+        ecc_corrected: pair(&|gpu| gpu.ecc.volatile_corrected.clone()),
+        rows_remapped: pair(&remapped),
+        pcie_replays: pair(&|gpu| gpu.pcie_replays.clone()),
+        nvlink_tx_bytes: pair(&|gpu| scaled(gpu.nvlink_tx_kib.clone(), 1024)),
+        nvlink_rx_bytes: pair(&|gpu| scaled(gpu.nvlink_rx_kib.clone(), 1024)),
+        nvlinks_up: Counter { before: up_before, after: up_after, delta: lost_links },
+        temperature_c: is.map_or_else(|| absent("after"), |gpu| gpu.temperature_c.clone()),
+    })
+}
+
+/// What the GPUs did between two looks. Without a `before` every delta says that there is no baseline.
+pub fn gpu_uses(before: Option<&Snapshot>, after: &Snapshot, allocation: &Allocation) -> Vec<GpuUse> {
+    let broken = match before {
+        Some(before) => broken_pair(before, after),
+        None => Some("no baseline from before the run".to_owned()),
+    };
+    let was = before.and_then(|snapshot| snapshot.gpus.data()).map_or(&[][..], |gpus| &gpus.gpus);
+    let Some(now) = after.gpus.data() else {
+        let why = after.gpus.missing().unwrap_or_default();
+        return was
+            .iter()
+            .filter_map(|gpu| {
+                let mut line = gpu_use(Some(gpu), None, holds(allocation, gpu), broken.as_deref())?;
+                line.access = Access::Failed(why.clone());
+                Some(line)
+            })
+            .collect();
+    };
+    let mut uses: Vec<GpuUse> = now
+        .gpus
+        .iter()
+        .filter_map(|gpu| {
+            let earlier = same_card(gpu, was);
+            // A lost GPU may have no UUID any more; the earlier look still knows whose it was.
+            let own = earlier.map_or_else(|| holds(allocation, gpu), |earlier| holds(allocation, earlier));
+            gpu_use(earlier, Some(gpu), own, broken.as_deref())
+        })
+        .collect();
+    for gone in was.iter().filter(|gpu| !now.gpus.iter().any(|is| same_card(is, was) == Some(*gpu))) {
+        uses.extend(gpu_use(Some(gone), None, holds(allocation, gone), broken.as_deref()));
+    }
+    uses.sort_by_key(|gpu| gpu.index);
+    uses
+}
+
+fn port_of<'a>(snapshot: Option<&'a Snapshot>, hca: &str, number: u32) -> Option<&'a Port> {
+    let hcas: &'a [Hca] = &snapshot?.fabric.data()?.hcas;
+    hcas.iter().find(|have| have.name == hca)?.ports.iter().find(|port| port.number == number)
+}
+
+fn port_counter(port: Option<&Port>, name: &str, side: &str) -> Reading<u64> {
+    match port {
+        None => absent(side),
+        Some(port) => port.counters.get(name).cloned().unwrap_or(Reading::Unsupported),
+    }
+}
+
+/// What the RDMA ports did between two looks.
+pub fn port_uses(before: Option<&Snapshot>, after: &Snapshot, rails: Option<&RailMap>) -> Vec<PortUse> {
+    let broken = match before {
+        Some(before) => broken_pair(before, after),
+        None => Some("no baseline from before the run".to_owned()),
+    };
+    let broken = broken.as_deref();
+    let mut names: Vec<(String, u32)> = Vec::new();
+    for snapshot in [before, Some(after)].into_iter().flatten() {
+        for hca in snapshot.fabric.data().map_or(&[][..], |fabric| &fabric.hcas) {
+            for port in &hca.ports {
+                let name = (hca.name.clone(), port.number);
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+    }
+    let mut uses: Vec<PortUse> = names
+        .into_iter()
+        .map(|(hca, port)| {
+            let (was, is) = (port_of(before, &hca, port), port_of(Some(after), &hca, port));
+            let counter = |name: &str, by: u64| {
+                count(
+                    scaled(port_counter(was, name, "before"), by),
+                    scaled(port_counter(is, name, "after"), by),
+                    broken,
+                )
+            };
+            let errors = ERROR_COUNTERS
+                .iter()
+                .map(|(name, _)| ((*name).to_owned(), counter(name, 1)))
+                .filter(|(_, counter)| !matches!(counter.delta, Reading::Known(0) | Reading::Unsupported))
+                .collect();
+            PortUse {
+                rail: rails.and_then(|map| {
+                    map.rails.iter().find(|rail| rail.hca == hca && rail.port == port).map(|rail| rail.number)
+                }),
+                state_before: was.map_or_else(|| absent("before"), |port| port.state.clone()),
+                state_after: is.map_or_else(|| absent("after"), |port| port.state.clone()),
+                rate_gbps: is.map_or_else(|| absent("after"), |port| port.rate_gbps.clone()),
+                tx_bytes: counter("port_xmit_data", 4),
+                rx_bytes: counter("port_rcv_data", 4),
+                link_downed: counter("link_downed", 1),
+                errors,
+                hca,
+                port,
+            }
+        })
+        .collect();
+    uses.sort_by(|a, b| {
+        let place = |port: &PortUse| (port.rail.unwrap_or(usize::MAX), port.hca.clone(), port.port);
+        place(a).cmp(&place(b))
+    });
+    uses
+}

@@ -1,0 +1,88 @@
+use railgate_node::UnixMillis;
+use serde::{Deserialize, Serialize};
+
+/// What the controller decided about one attempt of a job, and why: `<attempt>/decision.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// [`crate::REPORT_SCHEMA`] of the writer.
+    pub schema: u32,
+    /// `SLURM_CLUSTER_NAME`.
+    pub cluster: String,
+    /// Job id, as the report directory has it.
+    pub job: u32,
+    /// The attempt that had ended.
+    pub attempt: u32,
+    /// When it was decided.
+    pub time: UnixMillis,
+    /// What was done about the job.
+    pub what: DecisionKind,
+    /// One sentence.
+    pub why: String,
+    /// Slurm's base state of the job where it could be seen: `FAILED`, `NODE_FAIL`.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// `SLURM_JOB_EXIT_CODE`, a raw wait status.
+    #[serde(default)]
+    pub exit_status: Option<i32>,
+    /// `auto`, `never` or a number: the consent after policy.
+    #[serde(default)]
+    pub consent: String,
+    /// How much of the budget is used; `None` where it was not looked at.
+    #[serde(default)]
+    pub budget: Option<Budget>,
+    /// The nodes that were looked at.
+    #[serde(default)]
+    pub nodes: Vec<DecisionNode>,
+    /// How long the controller waited for the epilogs, milliseconds.
+    #[serde(default)]
+    pub waited_ms: u64,
+}
+
+/// What was done about the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DecisionKind {
+    /// It goes back to the queue, by railgate.
+    Requeued,
+    /// It goes back to the queue, by Slurm itself (a node died, a prolog failed).
+    RequeuedBySlurm,
+    /// It goes back and is held: the budget is spent.
+    Held,
+    /// It stays ended.
+    Left,
+    /// It should have come back and the attempt failed; `why` says how.
+    Failed,
+}
+
+/// The restart budget of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Budget {
+    /// Deaths during a run in the sliding window, this one included.
+    pub restarts: u32,
+    /// How many are allowed.
+    pub max_restarts: u32,
+    /// Moves by the gate, before the job had started.
+    pub moves: u32,
+    /// How many are allowed before the back-off is at its longest.
+    pub max_moves: u32,
+}
+
+/// What was known of one node when it was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecisionNode {
+    /// Slurm's name.
+    pub node: String,
+    /// Slurm's state: `IDLE+DRAIN`.
+    #[serde(default)]
+    pub state: String,
+    /// Its reason, ours or anybody's.
+    #[serde(default)]
+    pub reason: String,
+    /// It carried evidence for this job.
+    #[serde(default)]
+    pub evidence: bool,
+    /// Where the evidence came from: `drain reason`, `report`.
+    #[serde(default)]
+    pub source: String,
+}
