@@ -15,8 +15,10 @@ mod part;
 mod pci;
 mod profile;
 mod rail_map;
+pub mod readers;
 mod reading;
 mod snapshot;
+mod sysfs;
 mod verdict;
 
 pub use fabric::{Fabric, Hca, LinkLayer, PhysState, Port, PortState};

@@ -1,0 +1,278 @@
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::sysfs::{self, ReadError};
+use crate::{KernelLine, KernelLog, KernelMark, UnixMillis};
+
+/// The kernel's bound for one record is 8 KiB with its dictionary; a smaller buffer would make the read
+/// fail with EINVAL for ever.
+const RECORD_BYTES: usize = 16 * 1024;
+
+/// Bound of a log in a plain file.
+const FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Bound of what is kept: a driver that floods the log must not flood every snapshot.
+const MAX_LINES: usize = 4096;
+
+/// Reads the kernel's records after `since` from `/dev/kmsg`, or from a plain file in the same format
+/// (one record per line, continuation lines begin with a space).
+///
+/// A mark of another boot is no mark: everything that is left is read.
+///
+/// # Errors
+/// The log cannot be opened (`dmesg_restrict` without `CAP_SYSLOG`) or read.
+pub fn kernel_log_read(
+    kmsg: &Path,
+    since: Option<&KernelMark>,
+    boot_id: &str,
+) -> Result<KernelLog, ReadError> {
+    let file = sysfs::open(kmsg)?;
+    let at = |source| ReadError::io(kmsg, source);
+    let mut records = Records::new(since, boot_id, boot_millis());
+    if file.metadata().map_err(at)?.file_type().is_char_device() {
+        drain_device(file, &mut records).map_err(at)?;
+    } else {
+        for record in split(&sysfs::whole(kmsg, FILE_BYTES)?) {
+            records.take(record);
+        }
+    }
+    Ok(records.log)
+}
+
+/// One read is one record. EAGAIN is the end; EPIPE says that records were overwritten before we came to
+/// them, and the next read goes on with the oldest that is left.
+fn drain_device(mut file: File, records: &mut Records) -> io::Result<()> {
+    let mut buffer = vec![0; RECORD_BYTES];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(length) => {
+                records.take(&String::from_utf8_lossy(buffer.get(..length).unwrap_or_default()));
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => return Ok(()),
+                Some(libc::EPIPE) => records.log.overrun = true,
+                Some(libc::EINTR) => {}
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// The records of a plain file; what a writer has not finished (no newline yet) waits for the next look.
+fn split(text: &str) -> Vec<&str> {
+    let mut records = Vec::new();
+    let mut begin = 0;
+    for (end, _) in text.match_indices('\n') {
+        let next = end + 1;
+        if !text.get(next..).is_some_and(|rest| rest.starts_with(' ')) {
+            records.extend(text.get(begin..next));
+            begin = next;
+        }
+    }
+    records
+}
+
+/// When the monotonic clock, which records are stamped with, stood at zero.
+fn boot_millis() -> UnixMillis {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let up = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from).unwrap_or_default();
+    u64::try_from(now.saturating_sub(up).as_millis()).unwrap_or_default()
+}
+
+struct Records {
+    log: KernelLog,
+    after: Option<u64>,
+    /// The number that the first record has if nothing is missing.
+    expected: Option<u64>,
+    boot: UnixMillis,
+}
+
+impl Records {
+    fn new(since: Option<&KernelMark>, boot_id: &str, boot: UnixMillis) -> Self {
+        let same_boot = since.filter(|mark| mark.boot_id == boot_id);
+        let after = same_boot.map(|mark| mark.seq);
+        Records {
+            log: KernelLog { since: same_boot.cloned(), last_seq: after, overrun: false, lines: Vec::new() },
+            after,
+            // Somebody saw the boot before: of this one, everything from the start is news.
+            expected: since.map(|_| after.map_or(0, |seq| seq.saturating_add(1))),
+            boot,
+        }
+    }
+
+    fn take(&mut self, record: &str) {
+        let Some(record) = Record::parse(record) else { return };
+        if self.after.is_some_and(|after| record.seq <= after) {
+            return;
+        }
+        if self.expected.take().is_some_and(|expected| record.seq > expected) {
+            self.log.overrun = true;
+        }
+        self.log.last_seq = Some(self.log.last_seq.map_or(record.seq, |seq| seq.max(record.seq)));
+        if record.facility != 0 || !is_relevant(record.text) {
+            return;
+        }
+        if self.log.lines.len() >= MAX_LINES {
+            self.log.lines.remove(0);
+            self.log.overrun = true;
+        }
+        self.log.lines.push(KernelLine {
+            seq: record.seq,
+            time: self.boot.saturating_add(record.micros / 1000),
+            level: record.level,
+            text: sysfs::printable(record.text),
+        });
+    }
+}
+
+struct Record<'a> {
+    facility: u64,
+    level: u8,
+    seq: u64,
+    micros: u64,
+    text: &'a str,
+}
+
+impl<'a> Record<'a> {
+    /// `prio,seq,usec,flags[,more];text`, then `KEY=value` lines that begin with a space.
+    fn parse(record: &'a str) -> Option<Self> {
+        let (head, rest) = record.split_once(';')?;
+        let mut fields = head.split(',');
+        let priority: u64 = fields.next()?.parse().ok()?;
+        let seq = fields.next()?.parse().ok()?;
+        let micros = fields.next()?.parse().ok()?;
+        fields.next()?;
+        let text = rest.split('\n').next().unwrap_or(rest);
+        Some(Record {
+            facility: priority >> 3,
+            level: u8::try_from(priority & 7).unwrap_or(7),
+            seq,
+            micros,
+            text,
+        })
+    }
+}
+
+/// What a check or a report looks at: the NVIDIA drivers, HCAs, PCIe and memory errors, file systems and
+/// their servers, processes that the kernel killed or that hang in it.
+fn is_relevant(text: &str) -> bool {
+    const LEADERS: &[&str] = &[
+        "NVRM:",
+        "nvidia",
+        "mlx4",
+        "mlx5",
+        "infiniband",
+        "pcieport",
+        "AER:",
+        "mce:",
+        "EDAC",
+        "nfs:",
+        "NFS:",
+        "nfs4",
+        "RPC:",
+        "rpc",
+        "Lustre",
+        "LNet",
+        "EXT4-fs",
+        "XFS",
+        "BTRFS",
+        "Buffer I/O error",
+        "I/O error",
+        "blk_update_request",
+        "nvme",
+        "INFO: task",
+        "Out of memory",
+        "Memory cgroup out of memory",
+        "oom-kill:",
+        "watchdog:",
+    ];
+    const ANYWHERE: &[&str] =
+        &["PCIe Bus Error", "Hardware Error", "AER:", "Link is Down", "Link down", "read-only"];
+    LEADERS.iter().any(|leader| text.starts_with(leader)) || ANYWHERE.iter().any(|words| text.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, since: Option<(&str, u64)>) -> KernelLog {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let since = since.map(|(boot_id, seq)| KernelMark { boot_id: boot_id.into(), seq });
+        kernel_log_read(file.path(), since.as_ref(), "this").unwrap()
+    }
+
+    const LOG: &str = "\
+5,0,0,-;Linux version 6.1.0
+3,1,1000000,-;NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:18:00.0
+11,2,2000000,-;NVRM: Xid (PCI:0000:19:00): 79, said by a process
+4,3,3000000,-,caller=T77;mlx5_core 0000:1a:00.0: Port module event[error]: module 0, Cable error
+6,4,4000000,-;usb 1-1: new device
+";
+
+    #[test]
+    fn only_what_the_kernel_said_and_somebody_reads() {
+        let log = read(LOG, None);
+        let seqs: Vec<u64> = log.lines.iter().map(|line| line.seq).collect();
+        assert_eq!(seqs, [1, 3]);
+        assert_eq!(log.last_seq, Some(4));
+        assert_eq!(log.lines[0].level, 3);
+        assert_eq!(log.lines[0].text, "NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.");
+        assert_eq!(log.lines[1].time - log.lines[0].time, 2000);
+        assert!(!log.overrun);
+    }
+
+    #[test]
+    fn marks() {
+        let log = read(LOG, Some(("this", 1)));
+        assert_eq!(log.lines.iter().map(|line| line.seq).collect::<Vec<_>>(), [3]);
+        assert_eq!(log.since.as_ref().map(|mark| mark.seq), Some(1));
+        // Nothing new keeps the mark.
+        assert_eq!(read(LOG, Some(("this", 4))).last_seq, Some(4));
+        // Another boot's mark means from the start.
+        let log = read(LOG, Some(("other", 3)));
+        assert_eq!((log.lines.len(), log.since.clone(), log.overrun), (2, None, false));
+    }
+
+    #[test]
+    fn what_was_overwritten_shows() {
+        let tail = LOG.split_inclusive('\n').skip(5).collect::<String>();
+        assert!(read(&tail, Some(("this", 1))).overrun);
+        assert!(read(&tail, Some(("other", 9))).overrun);
+        assert!(!read(&tail, Some(("this", 2))).overrun);
+        assert!(!read(&tail, None).overrun);
+    }
+
+    #[test]
+    fn an_unfinished_record_waits() {
+        let log = read("3,0,0,-;NVRM: one\n3,1,5,-;NVRM: tw", None);
+        assert_eq!((log.last_seq, log.lines.len()), (Some(0), 1));
+        assert_eq!(read("", None).last_seq, None);
+        assert_eq!(read("rubbish\n;\n1,2\n", None).lines, []);
+    }
+
+    #[test]
+    fn a_flood_keeps_the_newest() {
+        let flood: String = (0..MAX_LINES + 10).map(|seq| format!("3,{seq},0,-;NVRM: again\n")).collect();
+        let log = read(&flood, None);
+        assert!(log.overrun);
+        assert_eq!((log.lines.len(), log.lines[0].seq), (MAX_LINES, 10));
+    }
+
+    #[test]
+    fn this_kernel() {
+        // Needs CAP_SYSLOG in most places; where it is refused, that must be an error, not an empty log.
+        match kernel_log_read(Path::new("/dev/kmsg"), None, "this") {
+            Ok(log) => assert!(log.last_seq.is_some()),
+            Err(error) => assert!(error.to_string().starts_with("/dev/kmsg: ")),
+        }
+    }
+}
