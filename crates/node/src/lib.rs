@@ -5,12 +5,16 @@
 //! This room only reads. A read that failed stays visible as [`Reading::Failed`]; it never becomes a
 //! default, a zero or a healthy value.
 
+pub mod child;
 mod fabric;
 mod finding;
 mod gpu;
+mod gpu_processes;
 mod host;
 mod job;
 mod kernel_log;
+mod live;
+mod nvml;
 mod part;
 mod pci;
 mod profile;
@@ -18,6 +22,7 @@ mod rail_map;
 pub mod readers;
 mod reading;
 mod snapshot;
+mod source;
 mod sysfs;
 mod verdict;
 
@@ -27,10 +32,12 @@ pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, Recov
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, Phase};
 pub use kernel_log::{KernelLine, KernelLog, KernelMark, XidEvent};
+pub use live::{Request, live};
 pub use part::{Part, PartName};
 pub use pci::{Pci, PciAddress, PciDevice, PciLink};
 pub use profile::{FabricProfile, GpuProfile, Profile, ProfileError, RailProfile};
 pub use rail_map::{Distance, LeftOut, Rail, RailGpu, RailMap, Setting};
 pub use reading::Reading;
 pub use snapshot::{Origin, SNAPSHOT_SCHEMA, Snapshot, UnixMillis};
+pub use source::SourceConfig;
 pub use verdict::{Action, Fitness, Verdict};

@@ -1,0 +1,295 @@
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::{Call, Ended, GRACE, HIDDEN, MAX_REPLY, Outcome};
+
+/// How often a killed child is looked at: its end makes no noise on a descriptor.
+const TICK: Duration = Duration::from_millis(5);
+
+pub(super) fn run_all(calls: Vec<Call>) -> Vec<Ended> {
+    let start = Instant::now();
+    let mut running: Vec<Running> = calls.into_iter().map(|call| Running::start(call, start)).collect();
+    while running.iter().any(|child| child.ended.is_none()) {
+        wait(&running);
+        for child in &mut running {
+            child.step();
+        }
+    }
+    running.into_iter().map(Running::into_ended).collect()
+}
+
+/// Sleeps until a pipe has something to say or the next deadline is over.
+fn wait(running: &[Running]) {
+    let mut fds = Vec::new();
+    let mut timeout = Duration::from_secs(60);
+    for child in running.iter().filter(|child| child.ended.is_none()) {
+        timeout = timeout.min(child.patience());
+        if child.waits_for_exit() {
+            continue;
+        }
+        if let Some(result) = &child.result {
+            fds.push(PollFd::new(result.as_fd(), PollFlags::POLLIN));
+        }
+        if let Some(input) = &child.input {
+            fds.push(PollFd::new(input.as_fd(), PollFlags::POLLOUT));
+        }
+    }
+    // Rounded up: a rest below a millisecond must not turn into a busy loop.
+    let timeout = PollTimeout::try_from(timeout + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+    match poll(&mut fds, timeout) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(_) => std::thread::sleep(TICK),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    /// Works until this moment.
+    Working(Instant),
+    /// Its reply broke off; it gets until this moment to say how it ended.
+    Ending(Instant),
+    /// Was killed; it gets until this moment to go.
+    Killed(Instant),
+}
+
+/// One child and what it has said so far.
+#[derive(Debug)]
+struct Running {
+    task: String,
+    started: Instant,
+    child: Option<Child>,
+    input: Option<ChildStdin>,
+    unsent: Vec<u8>,
+    sent: usize,
+    result: Option<ChildStdout>,
+    reply: Vec<u8>,
+    stage: Stage,
+    ended: Option<Ended>,
+}
+
+impl Running {
+    fn start(call: Call, start: Instant) -> Self {
+        let mut running = Running {
+            task: call.task,
+            started: Instant::now(),
+            child: None,
+            input: None,
+            unsent: call.input,
+            sent: 0,
+            result: None,
+            reply: Vec::new(),
+            stage: Stage::Working(start + call.deadline),
+            ended: None,
+        };
+        if let Err(why) = running.spawn(call.deadline) {
+            running.end(Outcome::Failed(format!("child {}: starting /proc/self/exe: {why}", running.task)));
+        }
+        running
+    }
+
+    fn spawn(&mut self, deadline: Duration) -> io::Result<()> {
+        let own_end = (deadline + 2 * GRACE).as_secs().saturating_add(1).min(u64::from(u32::MAX));
+        let mut child = Command::new("/proc/self/exe")
+            .arg0("railgate-child")
+            .args([HIDDEN, &self.task, &std::process::id().to_string(), &own_end.to_string()])
+            .env_clear()
+            .envs([("PATH", "/usr/bin:/bin"), ("LC_ALL", "C")])
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::piped())
+            // Only to hand the pipe over; the child moves it away before it does anything else.
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        self.input = child.stdin.take();
+        self.result = child.stdout.take();
+        self.child = Some(child);
+        if let Some(input) = &self.input {
+            fcntl(input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        if let Some(result) = &self.result {
+            fcntl(result, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        Ok(())
+    }
+
+    fn waits_for_exit(&self) -> bool {
+        !matches!(self.stage, Stage::Working(_))
+    }
+
+    fn patience(&self) -> Duration {
+        match self.stage {
+            Stage::Working(until) => until.saturating_duration_since(Instant::now()),
+            Stage::Ending(_) | Stage::Killed(_) => TICK,
+        }
+    }
+
+    fn step(&mut self) {
+        if self.ended.is_some() {
+            return;
+        }
+        match self.stage {
+            Stage::Working(until) => {
+                self.send();
+                self.receive();
+                if self.ended.is_none() && self.stage == Stage::Working(until) && Instant::now() >= until {
+                    self.kill();
+                    self.stage = Stage::Killed(Instant::now() + GRACE);
+                }
+            }
+            Stage::Ending(until) => {
+                if let Some(how) = self.exit_text() {
+                    self.end(Outcome::Failed(format!("child {}: no reply: {how}", self.task)));
+                } else if Instant::now() >= until {
+                    self.end(Outcome::Failed(format!("child {}: closed its reply and stayed", self.task)));
+                }
+            }
+            Stage::Killed(until) => {
+                if self.exit_text().is_some() {
+                    self.end(Outcome::Silent);
+                } else if Instant::now() >= until {
+                    self.end(Outcome::Stuck);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        loop {
+            let rest = self.unsent.get(self.sent..).unwrap_or_default();
+            if rest.is_empty() {
+                break;
+            }
+            match input.write(rest) {
+                Ok(count) => self.sent += count,
+                Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => return,
+                // Whoever does not want its input may still have something to say.
+                Err(_) => break,
+            }
+        }
+        self.input = None;
+    }
+
+    fn receive(&mut self) {
+        let mut chunk = [0; 16 * 1024];
+        while self.ended.is_none() {
+            let Some(result) = &mut self.result else { return };
+            match result.read(&mut chunk) {
+                Ok(0) => {
+                    self.result = None;
+                    self.stage = Stage::Ending(Instant::now() + GRACE);
+                    return;
+                }
+                Ok(count) => {
+                    self.reply.extend_from_slice(chunk.get(..count).unwrap_or_default());
+                    match frame(&self.reply) {
+                        Ok(Some(outcome)) => self.end(outcome),
+                        Ok(None) => {}
+                        Err(why) => self.end(Outcome::Failed(format!("child {}: {why}", self.task))),
+                    }
+                }
+                Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => return,
+                Err(why) => self.end(Outcome::Failed(format!("child {}: reading: {why}", self.task))),
+            }
+        }
+    }
+
+    fn exit_text(&mut self) -> Option<String> {
+        match self.child.as_mut()?.try_wait() {
+            Ok(status) => status.map(|status| status.to_string()),
+            Err(why) => Some(why.to_string()),
+        }
+    }
+
+    /// The whole group: what the child started itself goes with it.
+    fn kill(&mut self) {
+        let Some(child) = &mut self.child else { return };
+        if let Ok(pid) = i32::try_from(child.id()) {
+            let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        self.ended = Some(Ended { outcome, took: self.started.elapsed() });
+        self.input = None;
+        self.result = None;
+    }
+
+    fn into_ended(mut self) -> Ended {
+        let still_there = self.child.is_some() && self.exit_text().is_none();
+        if still_there {
+            self.kill();
+            if let Some(mut child) = self.child.take() {
+                // Collected by whoever comes first: this thread, or init once we are gone. If no thread can
+                // be had, init it is.
+                let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
+            }
+        }
+        let task = self.task;
+        self.ended.unwrap_or_else(|| Ended {
+            outcome: Outcome::Failed(format!("child {task}: lost")),
+            took: self.started.elapsed(),
+        })
+    }
+}
+
+/// `ok LENGTH\n` or `error LENGTH\n`, then the payload. `None` while it is incomplete: the end of the
+/// reply is known by its length, since a thread that hangs in the kernel keeps the pipe open.
+fn frame(reply: &[u8]) -> Result<Option<Outcome>, String> {
+    const LONGEST_HEAD: usize = 32;
+    let Some(end) = reply.iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') else {
+        return if reply.len() < LONGEST_HEAD { Ok(None) } else { Err("reply without a head".to_owned()) };
+    };
+    let (head, payload) = reply.split_at(end);
+    let payload = payload.get(1..).unwrap_or_default();
+    let head = String::from_utf8_lossy(head);
+    let (word, length) = head.split_once(' ').ok_or_else(|| format!("reply with the head '{head}'"))?;
+    let length: usize = length.parse().map_err(|_| format!("reply with the head '{head}'"))?;
+    if length > MAX_REPLY {
+        return Err(format!("reply of {length} bytes (at most {MAX_REPLY})"));
+    }
+    let Some(payload) = payload.get(..length) else {
+        return Ok(None);
+    };
+    match word {
+        "ok" => Ok(Some(Outcome::Done(payload.to_vec()))),
+        "error" => Ok(Some(Outcome::Failed(String::from_utf8_lossy(payload).into_owned()))),
+        _ => Err(format!("reply with the head '{head}'")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_ends_at_its_length() {
+        assert_eq!(frame(b""), Ok(None));
+        assert_eq!(frame(b"ok 5"), Ok(None));
+        assert_eq!(frame(b"ok 5\nab"), Ok(None));
+        assert_eq!(frame(b"ok 2\nab"), Ok(Some(Outcome::Done(b"ab".to_vec()))));
+        assert_eq!(frame(b"ok 0\n"), Ok(Some(Outcome::Done(Vec::new()))));
+        assert_eq!(frame(b"error 3\nbad"), Ok(Some(Outcome::Failed("bad".to_owned()))));
+    }
+
+    #[test]
+    fn a_frame_that_is_none_is_refused() {
+        assert!(frame(&[b'x'; 40]).is_err());
+        assert!(frame(b"ok many\n").is_err());
+        assert!(frame(b"fine 0\n").is_err());
+        assert!(frame(b"ok\n").is_err());
+        assert!(frame(format!("ok {}\n", MAX_REPLY + 1).as_bytes()).is_err());
+    }
+}

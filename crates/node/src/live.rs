@@ -1,0 +1,244 @@
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::child::{Call, Ended, Outcome, Task, run_all};
+use crate::{
+    Access, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part, PartName, Pci,
+    PciAddress, Reading, SNAPSHOT_SCHEMA, Snapshot, SourceConfig, gpu_processes, nvml, readers,
+};
+
+/// What to look at, and how long that may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Slurm's name of the node where known, else the short host name.
+    pub node: String,
+    /// The parts to read; the others come out as [`Part::Skipped`]. GPUs bring the PCI tree along, since
+    /// a lost GPU's address is found there.
+    pub parts: Vec<PartName>,
+    /// Kernel log records after this mark; `None` reads all that is left.
+    pub kernel_since: Option<KernelMark>,
+    /// Mounts to ask, with [`PartName::Host`].
+    pub mounts: Vec<PathBuf>,
+    /// For all parts together. A child that must be killed costs [`crate::child::GRACE`] more.
+    pub deadline: Duration,
+}
+
+impl Request {
+    /// Every part, the whole kernel log, no mounts.
+    pub fn everything(node: &str, deadline: Duration) -> Self {
+        Request {
+            node: node.to_owned(),
+            parts: vec![PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host],
+            kernel_since: None,
+            mounts: Vec::new(),
+            deadline,
+        }
+    }
+}
+
+/// Reads this machine, each part in a child of its own and all at the same time. Never fails as a whole:
+/// each part carries its own outcome. The program must call [`crate::child::dispatch`] first in `main`.
+pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
+    let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let boot_id = readers::boot_id_read(&source.proc).unwrap_or_default();
+    let mut asked = Asked { calls: Vec::new(), deadline: request.deadline };
+    let wants = |part| request.parts.contains(&part);
+
+    let gpus = wants(PartName::Gpus).then(|| asked.add(GPUS, source));
+    let fabric = wants(PartName::Fabric).then(|| asked.add(FABRIC, source));
+    let pci = (wants(PartName::Pci) || gpus.is_some()).then(|| asked.add(PCI, source));
+    let kernel_log = wants(PartName::KernelLog).then(|| {
+        let since = request.kernel_since.clone();
+        asked.add(KERNEL_LOG, &KernelLogInput { kmsg: source.kmsg.clone(), since, boot_id: boot_id.clone() })
+    });
+    let host = wants(PartName::Host).then(|| asked.add(HOST, source));
+    let mounts: Vec<(PathBuf, usize)> = match host {
+        Some(_) => request.mounts.iter().map(|path| (path.clone(), asked.mount(path, source))).collect(),
+        None => Vec::new(),
+    };
+
+    let after_ms = millis(request.deadline);
+    let mut ended: Vec<Option<Ended>> = run_all(asked.calls).into_iter().map(Some).collect();
+    let mut take = |index: Option<usize>| match index {
+        Some(index) => ended.get_mut(index).and_then(Option::take),
+        None => None,
+    };
+    let mut snapshot = Snapshot {
+        schema: SNAPSHOT_SCHEMA,
+        node: request.node.clone(),
+        boot_id,
+        taken: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
+        origin: Origin::Live,
+        gpus: part(take(gpus), after_ms),
+        fabric: part(take(fabric), after_ms),
+        pci: part(take(pci), after_ms),
+        kernel_log: part(take(kernel_log), after_ms),
+        host: part(take(host), after_ms),
+    };
+    if let Part::Read { data, .. } = &mut snapshot.host {
+        data.mounts = mounts
+            .into_iter()
+            .map(|(path, index)| Mount { path, probe: probe(take(Some(index)), after_ms) })
+            .collect();
+    }
+    if let (Part::Read { data: gpus, .. }, Some(pci)) = (&mut snapshot.gpus, snapshot.pci.data()) {
+        place_lost_gpus(gpus, pci);
+    }
+    snapshot
+}
+
+/// The tasks of this crate, known to every program that dispatches.
+pub(crate) const TASKS: &[Task] = &[
+    Task::new(GPUS, gpus_task),
+    Task::new(FABRIC, fabric_task),
+    Task::new(PCI, pci_task),
+    Task::new(KERNEL_LOG, kernel_log_task),
+    Task::new(HOST, host_task),
+    Task::new(MOUNT, mount_task),
+];
+
+const GPUS: &str = "node-gpus";
+const FABRIC: &str = "node-fabric";
+const PCI: &str = "node-pci";
+const KERNEL_LOG: &str = "node-kernel-log";
+const HOST: &str = "node-host";
+const MOUNT: &str = "node-mount";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct KernelLogInput {
+    kmsg: PathBuf,
+    since: Option<KernelMark>,
+    boot_id: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct MountInput {
+    path: PathBuf,
+    proc: PathBuf,
+}
+
+fn gpus_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json(input, |source: SourceConfig| {
+        let mut gpus = nvml::gpus_read(&source.nvml_library)?;
+        gpu_processes::join(&mut gpus, &source.proc);
+        Ok(gpus)
+    })
+}
+
+fn fabric_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json::<_, Fabric>(input, |source: SourceConfig| {
+        readers::fabric_read(&source.sysfs).map_err(|why| why.to_string())
+    })
+}
+
+fn pci_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json::<_, Pci>(input, |source: SourceConfig| {
+        readers::pci_read(&source.sysfs).map_err(|why| why.to_string())
+    })
+}
+
+fn kernel_log_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json::<_, KernelLog>(input, |input: KernelLogInput| {
+        readers::kernel_log_read(&input.kmsg, input.since.as_ref(), &input.boot_id)
+            .map_err(|why| why.to_string())
+    })
+}
+
+fn host_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json::<_, Host>(input, |source: SourceConfig| Ok(readers::host_read(&source.proc, &source.sysfs)))
+}
+
+fn mount_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json(input, |input: MountInput| Ok(readers::mount_probe(&input.path, &input.proc)))
+}
+
+fn with_json<I: DeserializeOwned, O: Serialize>(
+    input: &[u8],
+    task: impl FnOnce(I) -> Result<O, String>,
+) -> Result<Vec<u8>, String> {
+    let input = serde_json::from_slice(input).map_err(|why| format!("input: {why}"))?;
+    serde_json::to_vec(&task(input)?).map_err(|why| format!("reply: {why}"))
+}
+
+/// The calls so far; `add` gives the place of the answer.
+struct Asked {
+    calls: Vec<Call>,
+    deadline: Duration,
+}
+
+impl Asked {
+    fn add(&mut self, task: &str, input: &impl Serialize) -> usize {
+        // A path that is no text is the one thing that cannot be written; the task then refuses its input.
+        let input = serde_json::to_vec(input).unwrap_or_default();
+        self.calls.push(Call { task: task.to_owned(), input, deadline: self.deadline });
+        self.calls.len() - 1
+    }
+
+    fn mount(&mut self, path: &Path, source: &SourceConfig) -> usize {
+        self.add(MOUNT, &MountInput { path: path.to_owned(), proc: source.proc.clone() })
+    }
+}
+
+fn part<T: DeserializeOwned>(ended: Option<Ended>, after_ms: f64) -> Part<T> {
+    let Some(Ended { outcome, took }) = ended else {
+        return Part::Skipped;
+    };
+    let took_ms = millis(took);
+    match outcome {
+        Outcome::Done(reply) => match serde_json::from_slice(&reply) {
+            Ok(data) => Part::Read { data, took_ms },
+            Err(why) => Part::Failed { why: format!("reply: {why}"), took_ms },
+        },
+        Outcome::Failed(why) => Part::Failed { why, took_ms },
+        Outcome::Silent => Part::Silent { after_ms },
+        Outcome::Stuck => Part::Stuck { after_ms },
+    }
+}
+
+fn probe(ended: Option<Ended>, after_ms: f64) -> MountProbe {
+    match part(ended, after_ms) {
+        Part::Read { data, .. } => data,
+        Part::Skipped => MountProbe::Failed("not asked".to_owned()),
+        Part::Failed { why, .. } => MountProbe::Failed(why),
+        Part::Silent { after_ms } => MountProbe::Silent { stuck: false, after_ms },
+        Part::Stuck { after_ms } => MountProbe::Silent { stuck: true, after_ms },
+    }
+}
+
+/// NVML orders GPUs by PCI address and does not tell a lost one's. As long as both sides count the same
+/// GPUs, the address at the same rank is its own.
+fn place_lost_gpus(gpus: &mut Gpus, pci: &Pci) {
+    const NVIDIA: u32 = 0x10de;
+    // VGA and 3D controllers.
+    let is_gpu = |class: u32| matches!(class >> 8, 0x0300 | 0x0302);
+    let mut places: Vec<PciAddress> = pci
+        .devices
+        .iter()
+        .filter(|device| device.vendor == NVIDIA && is_gpu(device.class))
+        .map(|device| device.address)
+        .collect();
+    places.sort_unstable();
+    if places.len() != gpus.gpus.len() {
+        return;
+    }
+    // Where a GPU that answers sits elsewhere than its rank says, the order is not what we think.
+    let agrees = gpus.gpus.iter().zip(&places).all(|(gpu, place)| match &gpu.pci {
+        Reading::Known(known) => known == place,
+        Reading::Unsupported | Reading::Failed(_) => true,
+    });
+    if !agrees {
+        return;
+    }
+    for (gpu, place) in gpus.gpus.iter_mut().zip(places) {
+        if gpu.access != Access::Ok && gpu.pci.known().is_none() {
+            gpu.pci = Reading::Known(place);
+        }
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
