@@ -12,13 +12,25 @@
 //!       railmap.json                  how the node is wired
 //!       task.env                      [`TaskEnv`]: the one small file that the plugin reads per task
 //!       user/                         0700, the job's uid, a tmpfs of its own: all that a job may write
+//!         env.<step>                  [`Used`]: what the step's first task here found and got
 //! ```
 //!
 //! Everything but `user/` is written by root, to a temporary name and renamed. The crate stands below the
 //! plugin, so it has few dependencies and does nothing but small files.
 
 mod layout;
+mod merge;
+mod options;
 mod task_env;
+mod used;
+mod user;
 
 pub use layout::{JobDir, NoRun, Root, Run, RunDir, read_small, write_whole};
+pub use merge::{Change, JOB_DIR, KEPT, Merged, SET, SET_PREFIX, merge};
+pub use options::{
+    BadChoice, CONTROL, CONTROL_GATE, CONTROL_PROFILE, CONTROL_REQUEUE, GateChoice, ProfileName,
+    RequeueChoice,
+};
 pub use task_env::{BadTaskEnv, TaskEnv, TaskSetting};
+pub use used::{Used, Winner};
+pub use user::{BadUserFile, Mounted, UserDir, mount_user, unmount_user};

@@ -1,0 +1,170 @@
+use std::fmt;
+use std::str::FromStr;
+
+/// A job's `--railgate-…` options, as the submit host passes them on.
+///
+/// Slurm carries them in the job's control environment, so scripts of slurmd and slurmctld see each name
+/// with `SPANK_` in front. Any client may send any text there: root reads it through these types alone and
+/// lets the site's policy bound what comes out.
+pub const CONTROL: [&str; 3] = [CONTROL_PROFILE, CONTROL_GATE, CONTROL_REQUEUE];
+/// Holds [`ProfileName`].
+pub const CONTROL_PROFILE: &str = "RAILGATE_PROFILE";
+/// Holds [`GateChoice`].
+pub const CONTROL_GATE: &str = "RAILGATE_GATE";
+/// Holds [`RequeueChoice`].
+pub const CONTROL_REQUEUE: &str = "RAILGATE_REQUEUE";
+
+/// More restarts than this is a typing error.
+const MOST_RESTARTS: u32 = 100;
+
+/// The value of an option is none that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {0}")]
+pub struct BadChoice(pub &'static str);
+
+/// `--railgate-gate`: how thoroughly a node is checked before the job starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GateChoice {
+    /// Not at all.
+    Off,
+    /// What can be read in passing.
+    Quick,
+    /// Everything.
+    Full,
+}
+
+impl GateChoice {
+    /// As users write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GateChoice::Off => "off",
+            GateChoice::Quick => "quick",
+            GateChoice::Full => "full",
+        }
+    }
+}
+
+impl fmt::Display for GateChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for GateChoice {
+    type Err = BadChoice;
+
+    fn from_str(text: &str) -> Result<Self, BadChoice> {
+        match text {
+            "off" => Ok(GateChoice::Off),
+            "quick" => Ok(GateChoice::Quick),
+            "full" => Ok(GateChoice::Full),
+            _ => Err(BadChoice("off, quick or full")),
+        }
+    }
+}
+
+/// `--railgate-requeue`: whether the job comes back after a node failed under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequeueChoice {
+    /// As often as the site allows.
+    Auto,
+    /// Not by railgate.
+    Never,
+    /// At most so many times, and never more often than the site allows.
+    Times(u32),
+}
+
+impl fmt::Display for RequeueChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequeueChoice::Auto => f.write_str("auto"),
+            RequeueChoice::Never => f.write_str("never"),
+            RequeueChoice::Times(times) => write!(f, "{times}"),
+        }
+    }
+}
+
+impl FromStr for RequeueChoice {
+    type Err = BadChoice;
+
+    fn from_str(text: &str) -> Result<Self, BadChoice> {
+        const EXPECTED: BadChoice = BadChoice("auto, never or a number of restarts from 0 to 100");
+        match text {
+            "auto" => return Ok(RequeueChoice::Auto),
+            "never" | "0" => return Ok(RequeueChoice::Never),
+            _ => {}
+        }
+        // `parse` alone would take "+3".
+        if text.len() > 3 || !text.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(EXPECTED);
+        }
+        match text.parse() {
+            Ok(0) => Ok(RequeueChoice::Never),
+            Ok(times) if times <= MOST_RESTARTS => Ok(RequeueChoice::Times(times)),
+            _ => Err(EXPECTED),
+        }
+    }
+}
+
+/// `--railgate-profile`: the machine type that the job wants its nodes judged by. Which types there are is
+/// known on the nodes only; here it is a name and nothing that could be a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProfileName(String);
+
+impl ProfileName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ProfileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for ProfileName {
+    type Err = BadChoice;
+
+    fn from_str(text: &str) -> Result<Self, BadChoice> {
+        let fits = (1..=64).contains(&text.len())
+            && text.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if fits {
+            Ok(ProfileName(text.to_owned()))
+        } else {
+            Err(BadChoice("a machine type such as h100-sxm: lower-case letters, digits and '-'"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_read_back_what_they_print() {
+        for text in ["off", "quick", "full"] {
+            assert_eq!(text.parse::<GateChoice>().unwrap().to_string(), text);
+        }
+        for text in ["auto", "never", "1", "100"] {
+            assert_eq!(text.parse::<RequeueChoice>().unwrap().to_string(), text);
+        }
+        assert_eq!("0".parse(), Ok(RequeueChoice::Never));
+        assert_eq!("h100-sxm".parse::<ProfileName>().unwrap().as_str(), "h100-sxm");
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in ["", "Quick", "quick ", "off\n", "on"] {
+            assert!(text.parse::<GateChoice>().is_err(), "{text:?}");
+        }
+        for text in ["", "+3", "-1", "101", "3 ", "0x1", "99999999999999999999", "always"] {
+            assert!(text.parse::<RequeueChoice>().is_err(), "{text:?}");
+        }
+        for text in ["", "../etc/passwd", "-x", "H100", "a b", "a\0", &"a".repeat(65)] {
+            assert!(text.parse::<ProfileName>().is_err(), "{text:?}");
+        }
+    }
+}

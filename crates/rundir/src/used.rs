@@ -1,0 +1,111 @@
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// The first lines of a file with more are read, the rest is not: a job wrote it.
+const MOST_LINES: usize = 256;
+/// A value is cut here.
+const MOST_VALUE: usize = 1024;
+const HEAD: &str = "railgate-env-used 1";
+
+/// Whose value a task saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Winner {
+    /// Ours.
+    Railgate,
+    /// The user's own, left alone.
+    User,
+    /// The user's own, which the admin's policy put aside; ours follows.
+    Overruled,
+}
+
+/// One variable as the first task of a step found or got it on this node. The job wrote it: it is there to
+/// be shown, and proves nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// Whose value this is.
+    pub winner: Winner,
+    /// The variable.
+    pub name: String,
+    /// The value, printable ASCII; other bytes became `?`, more than 1024 were cut.
+    pub value: String,
+}
+
+impl Winner {
+    fn as_str(self) -> &'static str {
+        match self {
+            Winner::Railgate => "railgate",
+            Winner::User => "user",
+            Winner::Overruled => "overruled",
+        }
+    }
+}
+
+impl Used {
+    /// One variable; the value is cut and cleaned.
+    pub fn new(winner: Winner, name: &str, value: &[u8]) -> Self {
+        let value = value
+            .iter()
+            .take(MOST_VALUE)
+            .map(|&byte| if byte == b' ' || byte.is_ascii_graphic() { char::from(byte) } else { '?' })
+            .collect();
+        Used { winner, name: name.to_owned(), value }
+    }
+
+    /// The file's text: a head, then `railgate NAME=VALUE`, `user NAME=VALUE` or `overruled NAME=VALUE`.
+    pub fn to_text(all: &[Used]) -> String {
+        let mut text = String::from(HEAD);
+        text.push('\n');
+        for used in all.iter().take(MOST_LINES) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{} {}={}", used.winner.as_str(), used.name, used.value);
+        }
+        text
+    }
+
+    /// Reads a file's bytes. Lines that are not of the form are left out: whoever wrote them, they are no use.
+    pub fn parse(bytes: &[u8]) -> Vec<Used> {
+        let text = String::from_utf8_lossy(bytes);
+        let mut lines = text.lines();
+        if lines.next() != Some(HEAD) {
+            return Vec::new();
+        }
+        lines.take(MOST_LINES).filter_map(line).collect()
+    }
+}
+
+fn line(text: &str) -> Option<Used> {
+    let (word, rest) = text.split_once(' ')?;
+    let winner =
+        [Winner::Railgate, Winner::User, Winner::Overruled].into_iter().find(|w| w.as_str() == word)?;
+    let (name, value) = rest.split_once('=')?;
+    (name.len() <= 128 && crate::task_env::name_ok(name)).then(|| Used::new(winner, name, value.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let all = [
+            Used::new(Winner::Overruled, "X", b"a=b c"),
+            Used::new(Winner::Railgate, "X", b"1"),
+            Used::new(Winner::User, "NCCL_IB_HCA", b""),
+        ];
+        assert_eq!(Used::parse(Used::to_text(&all).as_bytes()), all);
+    }
+
+    #[test]
+    fn a_hostile_file_yields_clean_values_or_nothing() {
+        let used = Used::new(Winner::User, "X", b"\x1b[31m\nforged\0\xff");
+        assert_eq!(used.value, "?[31m?forged??");
+        assert!(Used::parse(b"").is_empty());
+        assert!(Used::parse(b"something else\nuser X=1\n").is_empty());
+        let mut file = b"railgate-env-used 1\nroot X=1\nuser a b=1\nuser X\nuser Y=\x07\xff\n".to_vec();
+        assert_eq!(Used::parse(&file), [Used::new(Winner::User, "Y", b"?\xef\xbf\xbd")]);
+        file.extend(b"user Z=1\n".repeat(100_000));
+        assert_eq!(Used::parse(&file).len(), MOST_LINES - 3);
+    }
+}
