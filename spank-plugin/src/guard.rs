@@ -1,0 +1,24 @@
+//! Between our code and Slurm's.
+
+use std::ffi::c_int;
+use std::panic::{self, AssertUnwindSafe};
+
+use slurm_spank::{LogLevel, spank_log};
+
+/// Sends the message of a panic to Slurm's log instead of the user's terminal.
+pub(crate) fn quiet() {
+    panic::set_hook(Box::new(|info| {
+        spank_log(LogLevel::Error, &format!("railgate: internal error, the job goes on without it: {info}"));
+    }));
+}
+
+/// Runs the work; whatever comes of it, Slurm hears that all is well.
+pub(crate) fn guarded(hook: &str, work: impl FnOnce()) -> c_int {
+    // What is in the middle of a change at a panic is never looked at again: each call reads its own.
+    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(work)) {
+        // Dropping it could panic in its turn.
+        std::mem::forget(panic);
+        spank_log(LogLevel::Debug, &format!("railgate: {hook} ended early"));
+    }
+    0
+}

@@ -1,0 +1,133 @@
+//! `--railgate-profile`, `--railgate-gate`, `--railgate-requeue`: on the command line, as `#SBATCH` lines and
+//! from the environment of an outer job.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Mutex;
+
+use railgate_rundir::{
+    CONTROL_GATE, CONTROL_PROFILE, CONTROL_REQUEUE, GateChoice, ProfileName, RequeueChoice,
+};
+use slurm_spank::spank_sys::{spank_option, spank_option_register, spank_t};
+use slurm_spank::{LogLevel, spank_log};
+
+use crate::arguments::Arguments;
+use crate::guard;
+
+struct Described {
+    name: &'static CStr,
+    takes: &'static CStr,
+    usage: &'static CStr,
+    control: &'static str,
+    check: fn(&str) -> Result<String, String>,
+}
+
+const OPTIONS: [Described; 3] = [
+    Described {
+        name: c"railgate-profile",
+        takes: c"NAME",
+        usage: c"[railgate] machine type that the job's nodes are judged by, such as h100-sxm",
+        control: CONTROL_PROFILE,
+        check: checked::<ProfileName>,
+    },
+    Described {
+        name: c"railgate-gate",
+        takes: c"off|quick|full",
+        usage: c"[railgate] how thoroughly nodes are checked before the job starts, within the site's policy",
+        control: CONTROL_GATE,
+        check: checked::<GateChoice>,
+    },
+    Described {
+        name: c"railgate-requeue",
+        takes: c"auto|never|N",
+        usage: c"[railgate] whether a batch job comes back after its node failed, within the site's policy",
+        control: CONTROL_REQUEUE,
+        check: checked::<RequeueChoice>,
+    },
+];
+
+/// Slurm's callback has no argument of ours, so what it hears has to wait in a static. It is written and read
+/// by one thread of srun, sbatch or salloc; a panic elsewhere leaves it usable.
+static CHOSEN: Mutex<[Option<String>; 3]> = Mutex::new([None, None, None]);
+
+/// Makes the options known. One that Slurm refuses is left out.
+pub(crate) fn register(spank: spank_t, arguments: &Arguments) {
+    let _ = arguments;
+    for (option, val) in OPTIONS.iter().zip(0..) {
+        let mut described = spank_option {
+            name: option.name.as_ptr(),
+            arginfo: option.takes.as_ptr(),
+            usage: option.usage.as_ptr(),
+            has_arg: 1,
+            val,
+            cb: Some(chosen),
+        };
+        #[cfg(feature = "fault-injection")]
+        if arguments.panics_in("option") {
+            described.val = PANICS;
+        }
+        // SAFETY: Slurm copies the description during the call.
+        let answer = unsafe { spank_option_register(spank, &raw mut described) };
+        if answer != 0 {
+            let name = option.name.to_string_lossy();
+            spank_log(LogLevel::Debug, &format!("railgate: --{name}: slurm answered {answer}"));
+        }
+    }
+}
+
+#[cfg(feature = "fault-injection")]
+const PANICS: c_int = 1000;
+
+/// Slurm calls it once per option and place where it stood; the last one wins. Not 0 makes srun, sbatch and
+/// salloc refuse to submit: for a wrong value, and for nothing else.
+unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c_int {
+    let mut wrong = None;
+    guard::guarded("option", || {
+        #[cfg(feature = "fault-injection")]
+        #[expect(clippy::panic, reason = "that is what it is for")]
+        if val == PANICS {
+            panic!("asked to, in option");
+        }
+        // The submit host has checked it, and a task is too late to refuse.
+        if remote != 0 || text.is_null() {
+            return;
+        }
+        let Some((index, option)) = usize::try_from(val).ok().and_then(|at| Some((at, OPTIONS.get(at)?)))
+        else {
+            return;
+        };
+        // SAFETY: Slurm hands over a C string that lives during the call.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        match (option.check)(&text) {
+            Ok(value) => {
+                let mut chosen = CHOSEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                if let Some(place) = chosen.get_mut(index) {
+                    *place = Some(value);
+                }
+            }
+            Err(why) => wrong = Some(format!("--{}={text}: {why}", option.name.to_string_lossy())),
+        }
+    });
+    match wrong {
+        None => 0,
+        Some(message) => {
+            guard::guarded("option", || spank_log(LogLevel::Error, &format!("railgate: {message}")));
+            -1
+        }
+    }
+}
+
+/// What was chosen, by the name under which it travels.
+pub(crate) fn chosen_values() -> Vec<(&'static str, String)> {
+    let chosen = CHOSEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    OPTIONS
+        .iter()
+        .zip(chosen.iter())
+        .filter_map(|(option, value)| Some((option.control, value.clone()?)))
+        .collect()
+}
+
+fn checked<T: FromStr<Err = impl Display> + Display>(text: &str) -> Result<String, String> {
+    text.parse::<T>().map(|value| value.to_string()).map_err(|why| why.to_string())
+}
