@@ -1,0 +1,230 @@
+use serde::{Deserialize, Serialize};
+
+use crate::{KernelLine, KernelLog, PciAddress, UnixMillis, XidEvent};
+
+/// How long the driver takes to say the same thing in several ways.
+const SAME_FAULT_MS: u64 = 5_000;
+
+/// A line of the NVSwitch driver that reports an SXid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SxidEvent {
+    /// SXid code.
+    pub code: u32,
+    /// The switch it names; function 0.
+    pub switch: Option<PciAddress>,
+    /// `Fatal`, as against `Non-fatal`.
+    pub fatal: bool,
+    /// When.
+    pub time: UnixMillis,
+    /// The record's sequence number.
+    pub seq: u64,
+    /// The whole line.
+    pub text: String,
+}
+
+impl KernelLog {
+    /// Xids in these records, in order.
+    ///
+    /// "GPU has fallen off the bus" is written in up to three ways; however often the driver says it
+    /// within five seconds about one GPU, it is one event, with the numbered line where there is one.
+    pub fn xids(&self) -> Vec<XidEvent> {
+        let mut events: Vec<XidEvent> = Vec::new();
+        let mut lost: Vec<XidEvent> = Vec::new();
+        // "The NVIDIA GPU 0000:18:00.0", whose sentence ends two lines later.
+        let mut named = None;
+        for line in &self.lines {
+            // The driver's own leader; a process name that crashes into the log cannot carry what follows.
+            let Some(said) = line.text.strip_prefix("NVRM: ") else { continue };
+            if let Some((gpu, code, rest)) = numbered(said) {
+                events.push(event(line, code, Some(gpu), pid(rest)));
+                continue;
+            }
+            if let Some(rest) = said.strip_prefix("The NVIDIA GPU ") {
+                named = address(rest);
+            }
+            if said.contains("fallen off the bus") {
+                let gpu = said.strip_prefix("GPU ").and_then(address).or(named.take());
+                lost.push(event(line, 79, gpu, None));
+            }
+        }
+        for candidate in lost {
+            let same = |known: &XidEvent| {
+                known.code == 79
+                    && (known.gpu == candidate.gpu || candidate.gpu.is_none())
+                    && known.time.abs_diff(candidate.time) <= SAME_FAULT_MS
+            };
+            if !events.iter().any(same) {
+                events.push(candidate);
+            }
+        }
+        events.sort_by_key(|event| event.seq);
+        events
+    }
+
+    /// SXids in these records, in order, without the register dumps that follow each.
+    pub fn sxids(&self) -> Vec<SxidEvent> {
+        self.lines.iter().filter_map(sxid).collect()
+    }
+}
+
+fn event(line: &KernelLine, code: u32, gpu: Option<PciAddress>, pid: Option<u32>) -> XidEvent {
+    XidEvent { code, gpu, pid, time: line.time, seq: line.seq, text: line.text.clone() }
+}
+
+/// `Xid (PCI:0000:05:00): 79, …`, `Xid (0000:03:00): 14, …`, `Xid (PCI:0000:05:00 GPU-I:05): 94, …`
+fn numbered(said: &str) -> Option<(PciAddress, u32, &str)> {
+    let (place, rest) = said.strip_prefix("Xid (")?.split_once(')')?;
+    let (code, rest) = rest.split_once(": ")?.1.split_once(',')?;
+    Some((address(place)?, code.parse().ok()?, rest))
+}
+
+/// The address that the text begins with, function 0.
+fn address(text: &str) -> Option<PciAddress> {
+    let text = text.strip_prefix("PCI:").unwrap_or(text);
+    let end = text.find(|c: char| !(c.is_ascii_hexdigit() || c == ':' || c == '.')).unwrap_or(text.len());
+    let address: PciAddress = text.get(..end)?.trim_end_matches([':', '.']).parse().ok()?;
+    Some(PciAddress { function: 0, ..address })
+}
+
+/// `pid=1234` or `pid='<unknown>'`
+fn pid(rest: &str) -> Option<u32> {
+    let digits = rest.split_once("pid=")?.1;
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits.get(..end)?.parse().ok()
+}
+
+fn sxid(line: &KernelLine) -> Option<SxidEvent> {
+    let (switch, said) = line.text.strip_prefix("nvidia-nvswitch")?.split_once(": SXid (")?;
+    if switch.is_empty() || !switch.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let (place, rest) = said.split_once("): ")?;
+    let (code, rest) = rest.split_once(", ")?;
+    let fatal = match rest.split([',', ' ']).next()? {
+        "Fatal" => true,
+        "Non-fatal" => false,
+        // `Severity 1 Engine instance …`, `Data {…}`: more about the line before.
+        _ => return None,
+    };
+    Some(SxidEvent {
+        code: code.parse().ok()?,
+        switch: address(place),
+        fatal,
+        time: line.time,
+        seq: line.seq,
+        text: line.text.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn log(lines: &[(u64, &str)]) -> KernelLog {
+        let lines = lines.iter().enumerate();
+        KernelLog {
+            since: None,
+            last_seq: None,
+            overrun: false,
+            lines: lines
+                .map(|(seq, (seconds, text))| KernelLine {
+                    seq: u64::try_from(seq).unwrap(),
+                    time: seconds * 1000,
+                    level: 3,
+                    text: (*text).to_owned(),
+                })
+                .collect(),
+        }
+    }
+
+    fn codes(lines: &[(u64, &str)]) -> Vec<(u32, String, Option<u32>)> {
+        let place = |event: XidEvent| event.gpu.map(|gpu| gpu.to_string()).unwrap_or_default();
+        log(lines).xids().into_iter().map(|event| (event.code, place(event.clone()), event.pid)).collect()
+    }
+
+    #[test]
+    fn every_spelling() {
+        let found = codes(&[
+            (
+                0,
+                "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            ),
+            (1, "NVRM: Xid (0000:03:00): 14, Channel 00000001"),
+            (
+                2,
+                "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)",
+            ),
+            (3, "NVRM: Xid (PCI:0000:9b:00): 31, pid=4711, name=python, Ch 00000018"),
+            (4, "NVRM: Xid (PCI:0000:9b:00 GPU-I:05): 94, pid=4712, name=python3, Contained: SM (0x1)"),
+            (
+                5,
+                "NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (Reset)",
+            ),
+        ]);
+        let want = [
+            (79, "0000:05:00.0", None),
+            (14, "0000:03:00.0", None),
+            (149, "0008:01:00.0", None),
+            (31, "0000:9b:00.0", Some(4711)),
+            (94, "0000:9b:00.0", Some(4712)),
+            (154, "0008:01:00.0", None),
+        ];
+        assert_eq!(found, want.map(|(code, place, pid)| (code, place.to_owned(), pid)));
+    }
+
+    #[test]
+    fn one_lost_gpu_is_one_event() {
+        let found = codes(&[
+            (10, "NVRM: GPU at PCI:0000:18:00: GPU-1b2c"),
+            (10, "NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=x, GPU has fallen off the bus."),
+            (10, "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."),
+            (11, "NVRM: GPU 0000:19:00.0: GPU has fallen off the bus."),
+            (12, "NVRM: The NVIDIA GPU 0000:19:00.0"),
+            (12, "NVRM: (PCI ID: 10de:2330) installed in this system has"),
+            (12, "NVRM: fallen off the bus and is not responding to commands."),
+            (90, "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."),
+        ]);
+        let want = [(79, "0000:18:00.0", Some(1)), (79, "0000:19:00.0", None), (79, "0000:18:00.0", None)];
+        assert_eq!(found, want.map(|(code, place, pid)| (code, place.to_owned(), pid)));
+        // The same in one record, as /dev/kmsg escapes it.
+        let whole = "NVRM: The NVIDIA GPU 0000:19:00.0\\x0aNVRM: (PCI ID: 10de:2330) installed in this system \
+                     has\\x0aNVRM: fallen off the bus and is not responding to commands.";
+        assert_eq!(codes(&[(1, whole)]), [(79, "0000:19:00.0".to_owned(), None)]);
+    }
+
+    #[test]
+    fn a_process_cannot_call_itself_an_xid() {
+        // The kernel begins such lines with the process's own name, at most 15 bytes of it.
+        for forged in [
+            "NVRM: Xid (): 7[77]: segfault at 0 ip 0 sp 0 error 4, in libc.so",
+            "NVRM: Xid (PCI:[77]: segfault at 0 ip 0): 79, x",
+            "NVRM: Xid (0:0:[77]: segfault at 0 ip 0): 79, x",
+            "x NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus",
+            "NVRM: Xid (PCI:0000:18:00): many, x",
+        ] {
+            assert_eq!(codes(&[(0, forged)]), [], "{forged}");
+        }
+    }
+
+    #[test]
+    fn switches() {
+        let found = log(&[
+            (0, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"),
+            (0, "nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Severity 1 Engine instance 60 Sub-engine instance 00"),
+            (0, "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"),
+        ])
+        .sxids();
+        let found: Vec<_> = found.iter().map(|event| (event.code, event.fatal, event.seq)).collect();
+        assert_eq!(found, [(20034, true, 0), (12028, false, 2)]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "(NVRM: )?(Xid \\(|GPU |The NVIDIA GPU )?.{0,60}") {
+            let _ = log(&[(0, &text)]).xids();
+            let _ = log(&[(0, &format!("nvidia-nvswitch0: SXid ({text}"))]).sxids();
+        }
+    }
+}
