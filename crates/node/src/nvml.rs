@@ -1,8 +1,113 @@
+//! The only place that knows NVML.
+//!
+//! nvml-wrapper loads the library; every question goes through its function pointers, not through its
+//! methods: those miss functions and scopes, do not know the return codes above 22, and panic where an
+//! old driver lacks a symbol. The library is never shut down or unloaded: this runs in a child that ends
+//! by itself, and both can hang or crash in a sick driver.
+
+mod device;
+mod returns;
+
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
-use crate::Gpus;
+use nvml_wrapper::Nvml;
+use nvml_wrapper_sys::bindings::NvmlLib;
+
+use crate::{Access, EccCounts, Gpu, Gpus, Reading};
 
 /// Everything NVML says, from the library at `library`.
+///
+/// # Errors
+/// The library cannot be loaded or started, or does not even count its GPUs. Never "no GPUs".
 pub(crate) fn gpus_read(library: &Path) -> Result<Gpus, String> {
-    Err(format!("{}: not read", library.display()))
+    let nvml = Nvml::builder()
+        .lib_path(library.as_os_str())
+        .init()
+        .map_err(|why| format!("{}: {}", library.display(), chain(&why)))?;
+    let nvml = ManuallyDrop::new(nvml);
+    let lib = nvml.lib();
+    let count = match device::count(lib) {
+        Reading::Known(count) => count,
+        missing => return Err(format!("number of GPUs: {missing}")),
+    };
+    let driver = device::system_text(lib, "nvmlSystemGetDriverVersion", &lib.nvmlSystemGetDriverVersion);
+    let version = device::system_text(lib, "nvmlSystemGetNVMLVersion", &lib.nvmlSystemGetNVMLVersion);
+    Ok(Gpus { driver, nvml: version, count: Reading::Known(count), gpus: gpus(lib, count) })
+}
+
+/// One thread for each GPU: a few calls cost milliseconds each, and different GPUs answer them at the
+/// same time.
+fn gpus(lib: &NvmlLib, count: u32) -> Vec<Gpu> {
+    if count == 1 {
+        return vec![device::read(lib, 0)];
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..count).map(|index| (index, scope.spawn(move || device::read(lib, index)))).collect();
+        threads
+            .into_iter()
+            .map(|(index, thread)| {
+                thread.join().unwrap_or_else(|_| {
+                    let why = "railgate: the reading thread panicked".to_owned();
+                    blank(index, Access::Failed(why.clone()), &why)
+                })
+            })
+            .collect()
+    })
+}
+
+/// A GPU that said nothing.
+fn blank(index: u32, access: Access, why: &str) -> Gpu {
+    fn none<T>(why: &str) -> Reading<T> {
+        Reading::Failed(why.to_owned())
+    }
+    Gpu {
+        index,
+        access,
+        pci: none(why),
+        uuid: none(why),
+        serial: none(why),
+        name: none(why),
+        minor: none(why),
+        vbios: none(why),
+        recovery_action: none(why),
+        ecc_enabled: none(why),
+        ecc: EccCounts {
+            volatile_uncorrected: none(why),
+            aggregate_uncorrected: none(why),
+            volatile_corrected: none(why),
+        },
+        row_remap: none(why),
+        nvlinks: Vec::new(),
+        processes: none(why),
+        memory: none(why),
+        temperature_c: none(why),
+        power_w: none(why),
+        power_limit_w: none(why),
+        energy_j: none(why),
+        sm_clock_mhz: none(why),
+        throttle_reasons: none(why),
+        pcie_gen: none(why),
+        pcie_width: none(why),
+        pcie_replays: none(why),
+        nvlink_tx_kib: none(why),
+        nvlink_rx_kib: none(why),
+        persistence: none(why),
+        mig: none(why),
+    }
+}
+
+/// An error with everything below it: the loader's own text ("No such file …") is at the bottom.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
 }
