@@ -1,0 +1,183 @@
+//! The library's side of a cluster's namespaces: start them, start machines in them, end them.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::inner::{HOME, MachineSpec};
+use crate::poll;
+
+/// Namespaces with a bridge and a tmpfs in them. Dropping it ends every process inside and waits for that.
+#[derive(Debug)]
+pub(super) struct Sandbox {
+    keeper: Child,
+    hold: Option<ChildStdin>,
+    init: u32,
+    keep: bool,
+}
+
+/// A machine's first process.
+#[derive(Debug)]
+pub(super) struct Machine {
+    waiter: Child,
+    /// Its number outside.
+    pub(super) pid: u32,
+}
+
+/// This package's program with the hidden roles.
+fn program() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("finding the running program")?;
+    if own.file_name() == Some(OsStr::new("xtask")) {
+        return Ok(own);
+    }
+    // target/debug/deps/cluster-0123abcd
+    let sibling = own.parent().and_then(Path::parent).map(|dir| dir.join("xtask"));
+    sibling
+        .filter(|path| path.exists())
+        .with_context(|| format!("no xtask beside {} (cargo build -p railgate-tests)", own.display()))
+}
+
+/// Reads `pid N` and `ready` from a role's standard output.
+fn await_ready(child: &mut Child, what: &str) -> Result<u32> {
+    let stdout = child.stdout.take().context("no output")?;
+    let mut pid = None;
+    let mut ready = false;
+    for line in BufReader::new(stdout).lines() {
+        let line = line.with_context(|| format!("{what}: reading its state"))?;
+        match line.split_once(' ') {
+            Some(("pid", number)) => pid = number.parse().ok(),
+            _ => ready |= line == "ready",
+        }
+        if let (Some(pid), true) = (pid, ready) {
+            return Ok(pid);
+        }
+    }
+    bail!("{what} did not start; its own words are on standard error or in the console log")
+}
+
+/// The only child of a process, by number in this process's own space.
+fn child_of(parent: u32) -> Option<u32> {
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the name, which may hold anything: state and parent.
+        let own: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        (own == parent).then_some(pid)
+    })
+}
+
+impl Sandbox {
+    /// With `keep` it outlives this process, until someone ends its first process.
+    pub(super) fn start(keep: bool) -> Result<Self> {
+        let mut command = Command::new(program()?);
+        command.arg("@keeper").process_group(0).stdout(Stdio::piped());
+        if keep {
+            command.arg("keep").stdin(Stdio::null()).stderr(Stdio::null());
+        } else {
+            command.stdin(Stdio::piped());
+        }
+        let mut keeper = command.spawn().context("starting a cluster's namespaces")?;
+        let hold = keeper.stdin.take();
+        let init = await_ready(&mut keeper, "the cluster's first process")?;
+        Ok(Sandbox { keeper, hold, init, keep })
+    }
+
+    /// The first process, as seen from outside.
+    pub(super) fn init(&self) -> u32 {
+        self.init
+    }
+
+    /// A path below the cluster's own tmpfs, as this process can open it.
+    pub(super) fn path(&self, below: impl AsRef<Path>) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{HOME}", self.init)).join(below)
+    }
+
+    /// Starts a machine. `console` takes what its first process says.
+    pub(super) fn machine(&self, spec: &MachineSpec, console: &Path) -> Result<Machine> {
+        let console = File::options()
+            .create(true)
+            .append(true)
+            .open(console)
+            .with_context(|| console.display().to_string())?;
+        let mut waiter = Command::new(program()?)
+            .arg("@host")
+            .arg(self.init.to_string())
+            .arg(serde_json::to_string(spec)?)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(console)
+            .spawn()
+            .context("starting a machine")?;
+        let chassis = await_ready(&mut waiter, &format!("machine {}", spec.name))?;
+        let pid = child_of(chassis).context("the machine's first process is gone")?;
+        Ok(Machine { waiter, pid })
+    }
+
+    /// The ip tool in the network of the bridge.
+    pub(super) fn wire(&self, words: &[&str]) -> Result<()> {
+        let output = Command::new(program()?)
+            .arg("@wire")
+            .arg(self.init.to_string())
+            .args(words)
+            .output()
+            .context("changing the network")?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
+
+    /// The command line that runs a program on a machine; words follow.
+    pub(super) fn enter(machine: u32, uid: u32, gid: u32, directory: &str) -> Result<Command> {
+        let mut command = Command::new(program()?);
+        command.arg("@enter").args([machine.to_string(), uid.to_string(), gid.to_string()]).arg(directory);
+        command.env_clear().process_group(0);
+        Ok(command)
+    }
+}
+
+impl Machine {
+    /// Power off, at once: SIGKILL to its first process takes all others with it.
+    pub(super) fn kill(mut self) -> Result<()> {
+        let pid = i32::try_from(self.pid).context("process number")?;
+        kill(Pid::from_raw(pid), Signal::SIGKILL).context("killing a machine's first process")?;
+        poll::until(Duration::from_secs(20), "a killed machine to be gone", || {
+            Ok(self.waiter.try_wait()?.is_some().then_some(()))
+        })
+    }
+
+    /// Waits for the process that waited for the machine, after the cluster has ended.
+    pub(super) fn reap(mut self) {
+        let _ = poll::until(Duration::from_secs(5), "a machine to be gone", || {
+            Ok(self.waiter.try_wait()?.is_some().then_some(()))
+        });
+        let _ = self.waiter.kill();
+        let _ = self.waiter.wait();
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        drop(self.hold.take());
+        let gone = poll::until(Duration::from_secs(10), "the cluster to be gone", || {
+            Ok(self.keeper.try_wait()?.is_some().then_some(()))
+        });
+        if gone.is_err() {
+            // The init dies with the keeper.
+            let _ = self.keeper.kill();
+            let _ = self.keeper.wait();
+        }
+    }
+}

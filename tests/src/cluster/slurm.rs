@@ -1,0 +1,205 @@
+//! What Slurm says about jobs and nodes, and waiting for it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::Cluster;
+use crate::poll;
+
+/// A job as `scontrol show job` has it.
+#[derive(Clone, Debug)]
+pub struct Job(BTreeMap<String, String>);
+
+/// A node as `scontrol show node` has it.
+#[derive(Clone, Debug)]
+pub struct Node(BTreeMap<String, String>);
+
+/// States that a job does not leave by itself.
+const ENDED: [&str; 9] = [
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+];
+
+/// `Key=Value Key=Value …` where a value may hold blanks.
+fn fields(line: &str) -> BTreeMap<String, String> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for word in line.split(' ') {
+        let key = word.split_once('=').filter(|(key, _)| {
+            key.starts_with(|c: char| c.is_ascii_uppercase())
+                && key.chars().all(|c| c.is_ascii_alphanumeric() || "_:/".contains(c))
+        });
+        match (key, found.last_mut()) {
+            (Some((key, value)), _) => found.push((key.to_owned(), value.to_owned())),
+            (None, Some((_, value))) => {
+                value.push(' ');
+                value.push_str(word);
+            }
+            (None, None) => {}
+        }
+    }
+    found.into_iter().map(|(key, value)| (key, value.trim().to_owned())).collect()
+}
+
+impl Job {
+    /// A field, empty when absent.
+    pub fn field(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    /// `RUNNING`.
+    pub fn state(&self) -> &str {
+        self.field("JobState")
+    }
+
+    /// Why it is in that state.
+    pub fn reason(&self) -> &str {
+        self.field("Reason")
+    }
+
+    /// How often it was started again.
+    pub fn restarts(&self) -> u32 {
+        self.field("Restarts").parse().unwrap_or(u32::MAX)
+    }
+
+    /// Where it runs or ran: `gn[1-2]`.
+    pub fn nodes(&self) -> &str {
+        self.field("NodeList")
+    }
+}
+
+impl Node {
+    /// A field, empty when absent.
+    pub fn field(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    /// `IDLE+DRAIN`, without the star of a node that does not answer.
+    pub fn state(&self) -> String {
+        self.field("State").replace('*', "")
+    }
+
+    /// Whether it is drained or draining.
+    pub fn drained(&self) -> bool {
+        self.state().contains("DRAIN")
+    }
+
+    /// The reason's text, without who set it and when.
+    pub fn reason(&self) -> &str {
+        let text = self.field("Reason");
+        text.rsplit_once(" [").map_or(text, |(reason, _)| reason)
+    }
+
+    /// Who set the reason.
+    pub fn reason_by(&self) -> &str {
+        let text = self.field("Reason").rsplit_once(" [").map_or("", |(_, by)| by);
+        text.split_once('@').map_or("", |(user, _)| user)
+    }
+}
+
+impl Cluster {
+    /// One job (or array member, `12_3`).
+    ///
+    /// # Errors
+    /// Slurm does not know it or does not answer.
+    pub fn job(&self, id: impl ToString) -> Result<Job> {
+        let text = self.root().run(&["scontrol", "-o", "show", "job", &id.to_string()])?.ok()?;
+        Ok(Job(fields(text.lines().next().unwrap_or_default())))
+    }
+
+    /// One node.
+    ///
+    /// # Errors
+    /// Slurm does not know it or does not answer.
+    pub fn node(&self, name: &str) -> Result<Node> {
+        let text = self.root().run(&["scontrol", "-o", "show", "node", name])?.ok()?;
+        Ok(Node(fields(text.lines().next().unwrap_or_default())))
+    }
+
+    /// Waits until a job is in one of the states.
+    ///
+    /// # Errors
+    /// It ended in another one, or the deadline passed.
+    pub fn wait_job(&self, id: impl ToString, states: &[&str], deadline: Duration) -> Result<Job> {
+        let id = id.to_string();
+        let mut last = String::new();
+        let job = poll::until(deadline, &format!("job {id} to be {}", states.join(" or ")), || {
+            let job = self.job(&id)?;
+            last = format!("{} ({})", job.state(), job.reason());
+            Ok((states.contains(&job.state()) || ENDED.contains(&job.state())).then_some(job))
+        });
+        match job {
+            Ok(job) if states.contains(&job.state()) => Ok(job),
+            Ok(job) => bail!("job {id} is {}, not {}: {:?}", job.state(), states.join(" or "), job.0),
+            Err(error) => Err(error.context(format!("job {id} is {last}"))),
+        }
+    }
+
+    /// Waits until a condition holds for a job.
+    ///
+    /// # Errors
+    /// The deadline passed.
+    pub fn wait_job_until(
+        &self,
+        id: impl ToString,
+        what: &str,
+        deadline: Duration,
+        condition: impl Fn(&Job) -> bool,
+    ) -> Result<Job> {
+        let id = id.to_string();
+        poll::until(deadline, &format!("job {id}: {what}"), || {
+            let job = self.job(&id)?;
+            Ok(condition(&job).then_some(job))
+        })
+    }
+
+    /// Waits until a condition holds for a node.
+    ///
+    /// # Errors
+    /// The deadline passed; the text has the node's last state.
+    pub fn wait_node(
+        &self,
+        name: &str,
+        what: &str,
+        deadline: Duration,
+        condition: impl Fn(&Node) -> bool,
+    ) -> Result<Node> {
+        let mut last = String::new();
+        poll::until(deadline, &format!("{name}: {what}"), || {
+            let node = self.node(name)?;
+            last = format!("{name} is {} ({})", node.state(), node.field("Reason"));
+            Ok(condition(&node).then_some(node))
+        })
+        .map_err(|error| error.context(last))
+    }
+
+    /// A file in the shared file systems (/home, /shared), read as root; `None` while it is not there.
+    pub fn output(&self, path: &str) -> Option<String> {
+        self.read(super::CONTROLLER, path).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_may_hold_blanks_and_equal_signs() {
+        let found = fields(
+            "NodeName=gn1 State=IDLE+DRAIN Reason=railgate: gpu-lost@3: a b; reboot [prolog job=7] [root@2026-11-21T02:00:00] Comment=(null)",
+        );
+        let node = Node(found);
+        assert_eq!(node.reason(), "railgate: gpu-lost@3: a b; reboot [prolog job=7]");
+        assert_eq!(node.reason_by(), "root");
+        assert!(node.drained());
+        assert_eq!(node.field("Comment"), "(null)");
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests on a real Slurm cluster. They need root: `cargo xtask test`.
+
+mod plain;
