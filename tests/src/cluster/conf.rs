@@ -45,8 +45,8 @@ impl SlurmConf {
             ("InactiveLimit", "0"),
             ("Waittime", "0"),
             ("ReturnToService", "1"),
-            ("BatchStartTimeout", "60"),
-            ("PrologEpilogTimeout", "50"),
+            ("BatchStartTimeout", "180"),
+            ("PrologEpilogTimeout", "120"),
             ("PrologFlags", "Alloc,Contain,DeferBatch"),
             ("JobFileAppend", "1"),
         ] {

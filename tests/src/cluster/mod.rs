@@ -8,9 +8,11 @@
 mod command;
 mod conf;
 mod inner;
+mod install;
 mod sandbox;
 mod slurm;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -27,6 +29,7 @@ pub use command::{Output, Process, Session, User};
 use conf::SlurmConf;
 pub use inner::dispatch;
 use inner::{HOME, MachineSpec};
+pub use install::REPORTS;
 use sandbox::{Machine, Sandbox};
 pub use slurm::{Job, Node};
 
@@ -41,8 +44,11 @@ pub struct Builder {
     cpus: usize,
     slurm_root: PathBuf,
     conf: SlurmConf,
+    options: Vec<(String, String)>,
     files: Vec<(PathBuf, String, u32)>,
     config: toml::Table,
+    node_config: BTreeMap<String, toml::Table>,
+    railgate: bool,
     keep: bool,
 }
 
@@ -72,15 +78,18 @@ impl Builder {
             cpus: 16,
             slurm_root: PathBuf::from("/"),
             conf: SlurmConf::new("test", CONTROLLER),
+            options: Vec::new(),
             files: Vec::new(),
             config: toml::Table::new(),
+            node_config: BTreeMap::new(),
+            railgate: true,
             keep: false,
         }
     }
 
     /// Sets a line of slurm.conf.
     pub fn slurm_conf(mut self, key: &str, value: &str) -> Self {
-        self.conf.set(key, value);
+        self.options.push((key.to_owned(), value.to_owned()));
         self
     }
 
@@ -104,6 +113,22 @@ impl Builder {
     pub fn config(mut self, text: &str) -> Result<Self> {
         conf::merge(&mut self.config, toml::from_str(text).context("the test's configuration")?);
         Ok(self)
+    }
+
+    /// Lays TOML over the railgate.toml of one machine (`ctl` is the controller).
+    ///
+    /// # Errors
+    /// It is not TOML.
+    pub fn config_of(mut self, machine: &str, text: &str) -> Result<Self> {
+        let table = toml::from_str(text).context("the test's configuration")?;
+        conf::merge(self.node_config.entry(machine.to_owned()).or_default(), table);
+        Ok(self)
+    }
+
+    /// Slurm without railgate.
+    pub fn plain(mut self) -> Self {
+        self.railgate = false;
+        self
     }
 
     /// Lets the cluster outlive this process.
@@ -210,10 +235,22 @@ impl Cluster {
             .enumerate()
             .map(|(index, name)| (name.clone(), address(index + 1), builder.gpus))
             .collect();
-        put(&slurm_etc.join("slurm.conf"), &builder.conf.text(&nodes, builder.cpus), 0o644)?;
+        let mut conf = builder.conf.clone();
+        if builder.railgate {
+            install::slurm_conf(&mut conf);
+            install::files(&install::built(&sandbox::program()?)?, &common, &slurm_etc)?;
+            let reports = sandbox.path("shared/railgate");
+            fs::create_dir_all(&reports)?;
+            fs::set_permissions(&reports, fs::Permissions::from_mode(0o1777))?;
+        } else {
+            put(&slurm_etc.join("plugstack.conf"), "", 0o644)?;
+        }
+        for (key, value) in &builder.options {
+            conf.set(key, value);
+        }
+        put(&slurm_etc.join("slurm.conf"), &conf.text(&nodes, builder.cpus), 0o644)?;
         put(&slurm_etc.join("gres.conf"), &conf::gres(&nodes), 0o644)?;
         put(&slurm_etc.join("cgroup.conf"), "CgroupPlugin=cgroup/v1\n", 0o644)?;
-        put(&slurm_etc.join("plugstack.conf"), "", 0o644)?;
         for (path, text, mode) in &builder.files {
             let target = match path.strip_prefix("/etc/slurm") {
                 Ok(rest) => slurm_etc.join(rest),
@@ -243,7 +280,14 @@ impl Cluster {
             [("munge", "/run/munge"), ("slurm", "/etc/slurm"), ("home", "/home"), ("shared", "/shared")];
         let mut machines = Vec::new();
         for (index, name) in names.iter().enumerate() {
-            fs::create_dir_all(sandbox.path("machines").join(name))?;
+            let own = sandbox.path("machines").join(name);
+            fs::create_dir_all(&own)?;
+            if builder.railgate {
+                let over = builder.node_config.get(*name);
+                let over: Vec<&toml::Table> = std::iter::once(&builder.config).chain(over).collect();
+                let text = install::configuration(None, &over)?;
+                put(&own.join("upper/etc/railgate/railgate.toml"), &text, 0o644)?;
+            }
             machines.push(Host {
                 spec: MachineSpec {
                     name: (*name).to_owned(),

@@ -33,7 +33,7 @@ pub(super) struct Machine {
 }
 
 /// This package's program with the hidden roles.
-fn program() -> Result<PathBuf> {
+pub(super) fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding the running program")?;
     if own.file_name() == Some(OsStr::new("xtask")) {
         return Ok(own);

@@ -10,7 +10,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn two_nodes_answer_one_user() -> Result<()> {
-    Builder::new(2).test(|cluster| {
+    Builder::new(2).plain().test(|cluster| {
         let said =
             cluster.alice().srun(&["-N2", "bash", "-c", "echo $(hostname) $(id -un) $SLURM_NNODES"])?.ok()?;
         let mut lines: Vec<&str> = said.lines().collect();
@@ -28,4 +28,70 @@ fn two_nodes_answer_one_user() -> Result<()> {
         assert_eq!(output.as_deref(), Some("gn1\ngn2\n"));
         Ok(())
     })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_failing_prolog_drains_its_node_and_the_job_moves() -> Result<()> {
+    let prolog = "#!/bin/sh\n[ \"$SLURMD_NODENAME\" != gn1 ]\n";
+    let builder = Builder::new(3).plain().file("/etc/slurm/prolog.d/50-site", prolog);
+    builder.slurm_conf("Prolog", "/etc/slurm/prolog.d/*").test(|cluster| {
+        let id = cluster.alice().sbatch(&["-N2", "-o", "out"], "srun hostname | sort")?;
+        let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+        assert_eq!((job.nodes(), job.restarts()), ("gn[2-3]", 1));
+        let node = cluster.node("gn1")?;
+        assert!(node.drained());
+        assert_eq!(node.reason(), "Prolog error");
+        assert_eq!(cluster.output("/home/rgalice/out").as_deref(), Some("gn2\ngn3\n"));
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_survives_the_power_of_its_node_and_the_cable_of_the_next() -> Result<()> {
+    Builder::new(3).plain().slurm_conf("SlurmdTimeout", "6").test(|cluster| {
+        let id = cluster.alice().sbatch(&["-N1", "-w", "gn1"], "sleep 600")?;
+        let other = cluster.alice().sbatch(&["-N1", "-w", "gn2"], "sleep 600")?;
+        cluster.wait_job(id, &["RUNNING"], MINUTE)?;
+        cluster.wait_job(other, &["RUNNING"], MINUTE)?;
+        cluster.kill_node("gn1")?;
+        cluster.cut_link("gn2")?;
+        for (id, node) in [(id, "gn1"), (other, "gn2")] {
+            cluster.wait_node(node, "down", MINUTE, |node| node.state().contains("DOWN"))?;
+            cluster.wait_job_until(id, "requeued", MINUTE, |job| job.restarts() == 1)?;
+        }
+        cluster.mend_link("gn2")?;
+        cluster.boot_node("gn1")?;
+        for (id, node) in [(id, "gn1"), (other, "gn2")] {
+            cluster.wait_node(node, "back", MINUTE, |node| !node.state().contains("DOWN"))?;
+            cluster.wait_job(id, &["RUNNING"], MINUTE)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn clusters_stand_side_by_side_and_leave_nothing() -> Result<()> {
+    let mut first = Vec::new();
+    Builder::new(1).plain().test(|one| {
+        Builder::new(1).plain().test(|two| {
+            for cluster in [one, two] {
+                let said =
+                    cluster.alice().srun(&["cat", "/etc/hostname", "/proc/sys/kernel/hostname"])?.ok()?;
+                assert!(said.ends_with("gn1\n"), "{said}");
+                first.push(cluster.first_process()?);
+            }
+            // What one writes the other does not see, and neither does this machine.
+            one.alice().run(&["touch", "/tmp/rg-here", "/shared/rg-here"])?.ok()?;
+            assert!(two.read("ctl", "/shared/rg-here").is_err());
+            assert!(!std::path::Path::new("/tmp/rg-here").exists());
+            Ok(())
+        })
+    })?;
+    for pid in first {
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
+    }
+    Ok(())
 }

@@ -1,0 +1,611 @@
+//! Drives every hook of the plugin without Slurm: this executable exports what Slurm would, loads the built
+//! `.so` and calls it as Slurm does.
+#![allow(unsafe_code, reason = "it plays Slurm's part of a C interface")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+type OptionCallback = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+type Hook = unsafe extern "C" fn(*mut c_void, c_int, *const *const c_char) -> c_int;
+
+const LOCAL: u32 = 1;
+const REMOTE: u32 = 2;
+const ALLOCATOR: u32 = 3;
+const SLURMD: u32 = 4;
+const JOB_SCRIPT: u32 = 5;
+
+const BATCH: u32 = 0xffff_fffb;
+const EXTERN: u32 = 0xffff_fffc;
+
+const ESPANK_ERROR: c_int = 3000;
+const ESPANK_ENV_NOEXIST: c_int = 3004;
+const ESPANK_NOSPACE: c_int = 3005;
+
+/// What Slurm would know.
+#[derive(Default)]
+struct Slurm {
+    context: u32,
+    step: u32,
+    task: u32,
+    env: BTreeMap<Vec<u8>, Vec<u8>>,
+    control: BTreeMap<Vec<u8>, Vec<u8>>,
+    options: BTreeMap<String, (c_int, OptionCallback)>,
+    log: Vec<String>,
+    /// Every function answers with an error.
+    broken: bool,
+}
+
+static SLURM: Mutex<Option<Slurm>> = Mutex::new(None);
+
+fn slurm<T>(work: impl FnOnce(&mut Slurm) -> T) -> T {
+    work(SLURM.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+fn bytes(text: *const c_char) -> Vec<u8> {
+    // SAFETY: the plugin hands over C strings, as Slurm demands.
+    unsafe { CStr::from_ptr(text) }.to_bytes().to_vec()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn spank_context() -> u32 {
+    slurm(|slurm| if slurm.broken { 0 } else { slurm.context })
+}
+
+/// Variadic in Slurm; the plugin asks for items with one pointer only, which arrives like this.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn spank_get_item(_: *mut c_void, item: u32, out: *mut u32) -> c_int {
+    const JOB_ID: u32 = 2;
+    const STEP_ID: u32 = 3;
+    const TASK_ID: u32 = 11;
+    let value = slurm(|slurm| match item {
+        _ if slurm.broken => None,
+        JOB_ID => Some(7),
+        STEP_ID => Some(slurm.step),
+        TASK_ID => Some(slurm.task),
+        _ => None,
+    });
+    match value {
+        Some(value) => {
+            // SAFETY: these items are read into a u32.
+            unsafe { *out = value };
+            0
+        }
+        None => ESPANK_ERROR,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn spank_getenv(
+    _: *mut c_void,
+    name: *const c_char,
+    out: *mut c_char,
+    room: c_int,
+) -> c_int {
+    let Some(value) = slurm(|slurm| if slurm.broken { None } else { slurm.env.get(&bytes(name)).cloned() })
+    else {
+        return if slurm(|slurm| slurm.broken) { ESPANK_ERROR } else { ESPANK_ENV_NOEXIST };
+    };
+    if value.len() >= usize::try_from(room).unwrap() {
+        return ESPANK_NOSPACE;
+    }
+    // SAFETY: it fits, with the zero.
+    unsafe {
+        ptr::copy_nonoverlapping(value.as_ptr().cast(), out, value.len());
+        *out.add(value.len()) = 0;
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn spank_setenv(_: *mut c_void, name: *const c_char, value: *const c_char, _: c_int) -> c_int {
+    slurm(|slurm| {
+        if slurm.broken {
+            return ESPANK_ERROR;
+        }
+        slurm.env.insert(bytes(name), bytes(value));
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn spank_unsetenv(_: *mut c_void, name: *const c_char) -> c_int {
+    slurm(|slurm| {
+        if slurm.broken {
+            return ESPANK_ERROR;
+        }
+        slurm.env.remove(&bytes(name));
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn spank_job_control_setenv(
+    _: *mut c_void,
+    name: *const c_char,
+    value: *const c_char,
+    _: c_int,
+) -> c_int {
+    slurm(|slurm| {
+        if slurm.broken {
+            return ESPANK_ERROR;
+        }
+        slurm.control.insert(bytes(name), bytes(value));
+        0
+    })
+}
+
+#[repr(C)]
+struct SpankOption {
+    name: *const c_char,
+    arginfo: *const c_char,
+    usage: *const c_char,
+    has_arg: c_int,
+    val: c_int,
+    cb: Option<OptionCallback>,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn spank_option_register(_: *mut c_void, option: *const SpankOption) -> c_int {
+    // SAFETY: the plugin describes one option.
+    let option = unsafe { &*option };
+    if slurm(|slurm| slurm.broken) || option.name.is_null() || option.usage.is_null() {
+        return ESPANK_ERROR;
+    }
+    assert_eq!(option.has_arg, 1);
+    let name = String::from_utf8(bytes(option.name)).unwrap();
+    slurm(|slurm| slurm.options.insert(name, (option.val, option.cb.unwrap())));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn spank_strerror(_: u32) -> *const c_char {
+    c"as the test wants it".as_ptr()
+}
+
+fn logged(level: &str, format: *const c_char, text: *const c_char) {
+    assert_eq!(bytes(format), b"%s", "text of ours never is the format");
+    slurm(|slurm| slurm.log.push(format!("{level}: {}", String::from_utf8_lossy(&bytes(text)))));
+}
+
+macro_rules! loggers {
+    ($($name:ident $level:literal)*) => {
+        $(#[unsafe(no_mangle)]
+        extern "C" fn $name(format: *const c_char, text: *const c_char) {
+            logged($level, format, text);
+        })*
+        /// Nothing here calls them, so the linker has to be told that something will.
+        #[used]
+        static LOGGERS: [extern "C" fn(*const c_char, *const c_char); 7] = [$($name),*];
+    };
+}
+
+loggers! {
+    slurm_error "error" slurm_info "info" slurm_verbose "verbose" slurm_debug "debug" slurm_debug2 "debug2"
+    slurm_debug3 "debug3" slurm_spank_log "user"
+}
+
+struct Exported(#[expect(dead_code, reason = "only kept")] [*const c_void; 8]);
+// SAFETY: nobody looks behind the pointers.
+unsafe impl Sync for Exported {}
+#[used]
+static EXPORTED: Exported = Exported([
+    spank_context as *const c_void,
+    spank_get_item as *const c_void,
+    spank_getenv as *const c_void,
+    spank_setenv as *const c_void,
+    spank_unsetenv as *const c_void,
+    spank_job_control_setenv as *const c_void,
+    spank_option_register as *const c_void,
+    spank_strerror as *const c_void,
+]);
+
+/// The built plugin, under a name of its own so that each test has its statics to itself.
+struct Plugin {
+    library: *mut c_void,
+    run_dir: tempfile::TempDir,
+    arguments: Vec<CString>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Plugin {
+    fn load(context: u32) -> Plugin {
+        Plugin::load_from("libspank_railgate.so", context, &[])
+    }
+
+    fn that_panics_in(hook: &str, context: u32) -> Plugin {
+        Plugin::load_from("libspank_railgate_fault.so", context, &[&format!("panic={hook}")])
+    }
+
+    fn load_from(file: &str, context: u32, arguments: &[&str]) -> Plugin {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        slurm(|slurm| *slurm = Slurm { context, ..Slurm::default() });
+        let run_dir = tempfile::tempdir().unwrap();
+        let copy = run_dir.path().join(file);
+        fs::copy(built().join(file), &copy).unwrap();
+        let path = CString::new(copy.to_str().unwrap()).unwrap();
+        // SAFETY: it runs no code when it is loaded.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
+        // SAFETY: the text of the last error in this thread.
+        assert!(!library.is_null(), "{:?}", unsafe { CStr::from_ptr(libc::dlerror()) });
+        let run_dir_argument = format!("run_dir={}", run_dir.path().display());
+        let arguments = arguments.iter().copied().chain([run_dir_argument.as_str()]);
+        let arguments = arguments.map(|argument| CString::new(argument).unwrap()).collect();
+        Plugin { library, run_dir, arguments, _alone: alone }
+    }
+
+    fn symbol(&self, name: &str) -> *mut c_void {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the library is loaded.
+        unsafe { libc::dlsym(self.library, name.as_ptr()) }
+    }
+
+    fn call(&self, hook: &str) -> c_int {
+        let argv: Vec<_> = self.arguments.iter().map(|argument| argument.as_ptr()).collect();
+        self.call_with(hook, c_int::try_from(argv.len()).unwrap(), argv.as_ptr())
+    }
+
+    fn call_with(&self, hook: &str, argc: c_int, argv: *const *const c_char) -> c_int {
+        let symbol = self.symbol(hook);
+        assert!(!symbol.is_null(), "{hook} is not exported");
+        // SAFETY: Slurm declares all hooks like this; the plugin only passes the handle back to us.
+        unsafe {
+            let hook: Hook = std::mem::transmute::<*mut c_void, Hook>(symbol);
+            hook(ptr::without_provenance_mut(8), argc, argv)
+        }
+    }
+
+    /// As Slurm does with what the user wrote.
+    fn choose(&self, option: &str, value: &str, remote: c_int) -> c_int {
+        let (val, callback) = slurm(|slurm| slurm.options[option]);
+        let value = CString::new(value).unwrap();
+        // SAFETY: the plugin registered it.
+        unsafe { callback(val, value.as_ptr(), remote) }
+    }
+
+    fn job_dir(&self) -> PathBuf {
+        self.run_dir.path().join("jobs/7/current")
+    }
+
+    /// Lets the prolog have been there.
+    fn prolog_left(&self, task_env: &[u8]) {
+        fs::create_dir_all(self.run_dir.path().join("jobs/7/0-1/user")).unwrap();
+        symlink("0-1", self.job_dir()).unwrap();
+        fs::write(self.job_dir().join("task.env"), task_env).unwrap();
+    }
+
+    fn task(&self, step: u32, task: u32, env: &[(&str, &str)]) -> BTreeMap<String, String> {
+        slurm(|slurm| {
+            slurm.step = step;
+            slurm.task = task;
+            slurm.env =
+                env.iter().map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect();
+        });
+        assert_eq!(self.call("slurm_spank_task_init"), 0);
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        slurm(|slurm| slurm.env.iter().map(|(name, value)| (text(name), text(value))).collect())
+    }
+
+    fn log(&self) -> String {
+        slurm(|slurm| slurm.log.join("\n"))
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        // SAFETY: nothing of it is used any more.
+        unsafe { libc::dlclose(self.library) };
+    }
+}
+
+/// Builds both plugins and says where they are.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let done = Command::new(cargo)
+            .args(["build", "--quiet", "-p", "spank-railgate", "-p", "spank-railgate-fault"])
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+            .status()
+            .unwrap();
+        assert!(done.success());
+        // This executable is in deps/.
+        std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned()
+    })
+}
+
+fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+const HOOKS: [&str; 3] = ["slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_task_init"];
+const TASK_ENV: &[u8] = b"railgate-task-env 1\ndefault NCCL_IB_HCA==mlx5_0:1\nforce RAILGATE_X=1\n";
+
+#[test]
+fn it_exports_what_slurm_checks_and_no_hook_that_costs() {
+    let plugin = Plugin::load(LOCAL);
+    let text = |name: &str| bytes(plugin.symbol(name).cast());
+    assert_eq!(text("plugin_name"), b"railgate");
+    assert_eq!(text("plugin_type"), b"spank");
+    // SAFETY: Slurm reads it as this.
+    let version = unsafe { *plugin.symbol("plugin_version").cast::<u32>() };
+    let expected = option_env!("RAILGATE_SLURM_VERSION").map_or(Some(0x0016_0500), |_| None);
+    assert!(expected.is_none_or(|expected| version == expected), "{version:#x}");
+    for hook in HOOKS {
+        assert!(!plugin.symbol(hook).is_null(), "{hook}");
+    }
+    // The first two make slurmd start a process per job; the others are calls for nothing.
+    for hook in [
+        "job_prolog",
+        "job_epilog",
+        "local_user_init",
+        "user_init",
+        "task_init_privileged",
+        "task_post_fork",
+        "task_exit",
+        "slurmd_exit",
+        "exit",
+    ] {
+        assert!(plugin.symbol(&format!("slurm_spank_{hook}")).is_null(), "{hook}");
+    }
+}
+
+#[test]
+fn options_travel_from_the_submit_host_to_the_scripts() {
+    for context in [LOCAL, ALLOCATOR] {
+        let plugin = Plugin::load(context);
+        assert_eq!(plugin.call("slurm_spank_init"), 0);
+        assert_eq!(plugin.choose("railgate-gate", "full", 0), 0);
+        // An #SBATCH line, then the command line.
+        assert_eq!(plugin.choose("railgate-gate", "quick", 0), 0);
+        assert_eq!(plugin.choose("railgate-requeue", "3", 0), 0);
+        assert_eq!(plugin.choose("railgate-profile", "h100-sxm", 0), 0);
+        assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
+        let control = slurm(|slurm| slurm.control.clone());
+        let expected: BTreeMap<Vec<u8>, Vec<u8>> =
+            [("RAILGATE_GATE", "quick"), ("RAILGATE_PROFILE", "h100-sxm"), ("RAILGATE_REQUEUE", "3")]
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect();
+        assert_eq!(control, expected);
+    }
+}
+
+#[test]
+fn without_an_option_nothing_is_passed_on() {
+    let plugin = Plugin::load(ALLOCATOR);
+    assert_eq!(plugin.call("slurm_spank_init"), 0);
+    assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
+    assert!(slurm(|slurm| slurm.control.is_empty()));
+    assert_eq!(plugin.log(), "");
+}
+
+#[test]
+fn a_wrong_value_is_refused_where_it_is_written_and_only_there() {
+    let plugin = Plugin::load(ALLOCATOR);
+    assert_eq!(plugin.call("slurm_spank_init"), 0);
+    for (option, value) in [
+        ("railgate-gate", "fast"),
+        ("railgate-gate", ""),
+        ("railgate-requeue", "-1"),
+        ("railgate-requeue", "%s%s%n"),
+        ("railgate-profile", "../../etc/shadow"),
+    ] {
+        assert_eq!(plugin.choose(option, value, 0), -1, "{option}={value}");
+        assert!(
+            plugin.log().contains(&format!("error: railgate: --{option}={value}: expected ")),
+            "{}",
+            plugin.log()
+        );
+        assert_eq!(plugin.choose(option, value, 1), 0, "{option}={value} in a task");
+    }
+    assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
+    assert!(slurm(|slurm| slurm.control.is_empty()));
+}
+
+#[test]
+fn where_nothing_is_to_be_done_nothing_is_done() {
+    for context in [SLURMD, JOB_SCRIPT, 99] {
+        let plugin = Plugin::load(context);
+        for hook in &HOOKS[..2] {
+            assert_eq!(plugin.call(hook), 0);
+        }
+        assert!(slurm(|slurm| slurm.options.is_empty() && slurm.control.is_empty()), "{context}");
+        assert_eq!(plugin.log(), "");
+    }
+}
+
+#[test]
+fn slurmd_alone_hears_of_an_unknown_argument() {
+    for (context, heard) in [(SLURMD, true), (REMOTE, false), (LOCAL, false)] {
+        let plugin = Plugin::load_from("libspank_railgate.so", context, &["rundir=/x", "panic=init"]);
+        assert_eq!(plugin.call("slurm_spank_init"), 0);
+        assert_eq!(plugin.log().contains("plugstack.conf: rundir=/x: expected"), heard, "{}", plugin.log());
+        assert_eq!(plugin.log().contains("plugstack.conf: panic=init: expected"), heard, "{}", plugin.log());
+    }
+}
+
+#[test]
+fn a_task_gets_its_environment_and_the_first_one_notes_it() {
+    let plugin = Plugin::load(REMOTE);
+    plugin.prolog_left(TASK_ENV);
+    assert_eq!(plugin.call("slurm_spank_init"), 0);
+    assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
+    let dir = plugin.job_dir();
+    let expected = env(&[
+        ("NCCL_IB_HCA", "=mlx5_0:1"),
+        ("RAILGATE_JOB_DIR", dir.to_str().unwrap()),
+        ("RAILGATE_SET", "NCCL_IB_HCA,RAILGATE_X"),
+        ("RAILGATE_SET_NCCL_IB_HCA", "=mlx5_0:1"),
+        ("RAILGATE_SET_RAILGATE_X", "1"),
+        ("RAILGATE_X", "1"),
+    ]);
+    assert_eq!(plugin.task(0, 1, &[]), expected);
+    assert!(!dir.join("user/env.0").exists());
+    assert_eq!(plugin.task(0, 0, &[]), expected);
+    let noted = fs::read_to_string(dir.join("user/env.0")).unwrap();
+    assert_eq!(noted, "railgate-env-used 1\nrailgate NCCL_IB_HCA==mlx5_0:1\nrailgate RAILGATE_X=1\n");
+
+    let own = plugin.task(1, 0, &[("NCCL_IB_HCA", "mine")]);
+    assert_eq!((own["NCCL_IB_HCA"].as_str(), own["RAILGATE_KEPT"].as_str()), ("mine", "NCCL_IB_HCA"));
+    let noted = fs::read_to_string(dir.join("user/env.1")).unwrap();
+    assert_eq!(noted, "railgate-env-used 1\nuser NCCL_IB_HCA=mine\nrailgate RAILGATE_X=1\n");
+    assert_eq!(plugin.log(), "");
+}
+
+#[test]
+fn many_steps_do_not_fill_the_jobs_directory() {
+    let plugin = Plugin::load(REMOTE);
+    plugin.prolog_left(TASK_ENV);
+    for step in 0..200 {
+        assert!(plugin.task(step, 0, &[]).contains_key("NCCL_IB_HCA"));
+    }
+    assert_eq!(fs::read_dir(plugin.job_dir().join("user")).unwrap().count(), 64);
+}
+
+#[test]
+fn the_extern_step_is_left_alone() {
+    let plugin = Plugin::load(REMOTE);
+    plugin.prolog_left(TASK_ENV);
+    assert!(plugin.task(EXTERN, 0, &[]).is_empty());
+    assert!(plugin.task(BATCH, 0, &[]).contains_key("NCCL_IB_HCA"));
+}
+
+#[test]
+fn without_the_prologs_file_a_task_keeps_what_it_has() {
+    let plugin = Plugin::load(REMOTE);
+    let had = [("NCCL_IB_HCA", "x"), ("RAILGATE_SET", "NCCL_IB_HCA"), ("RAILGATE_SET_NCCL_IB_HCA", "x")];
+    assert_eq!(plugin.task(0, 0, &had), env(&had));
+    assert_eq!(plugin.log(), "");
+}
+
+#[test]
+fn a_damaged_file_changes_nothing_and_is_named() {
+    for content in [
+        b"".to_vec(),
+        b"#!/bin/sh\n".to_vec(),
+        b"railgate-task-env 2\ndefault A=1\n".to_vec(),
+        b"railgate-task-env 1\ndefault A=1\ndefault LD-PRELOAD=x\n".to_vec(),
+        b"railgate-task-env 1\ndefault A=\xff\n".to_vec(),
+        [b"railgate-task-env 1\n".to_vec(), b"default A=1\n".repeat(50_000)].concat(),
+    ] {
+        let plugin = Plugin::load(REMOTE);
+        plugin.prolog_left(&content);
+        assert!(plugin.task(0, 0, &[]).is_empty());
+        assert!(plugin.log().contains("task.env: "), "{}", plugin.log());
+    }
+    let plugin = Plugin::load(REMOTE);
+    plugin.prolog_left(TASK_ENV);
+    let file = plugin.job_dir().join("task.env");
+    fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(plugin.task(0, 0, &[]).is_empty(), "a FIFO neither hangs it nor is read");
+    fs::remove_file(&file).unwrap();
+    symlink("/etc/hostname", &file).unwrap();
+    assert!(plugin.task(0, 0, &[]).is_empty());
+}
+
+#[test]
+fn what_stands_in_the_users_directory_is_not_followed_or_overwritten() {
+    let plugin = Plugin::load(REMOTE);
+    plugin.prolog_left(TASK_ENV);
+    let user = plugin.job_dir().join("user");
+    let elsewhere = plugin.run_dir.path().join("elsewhere");
+    symlink(&elsewhere, user.join("env.0")).unwrap();
+    fs::write(user.join("env.1"), "theirs").unwrap();
+    fs::create_dir(user.join("env.2")).unwrap();
+    nix::unistd::mkfifo(&user.join("env.3"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for step in 0..4 {
+        assert!(plugin.task(step, 0, &[]).contains_key("NCCL_IB_HCA"));
+    }
+    assert!(!elsewhere.exists());
+    assert_eq!(fs::read_to_string(user.join("env.1")).unwrap(), "theirs");
+    fs::remove_dir_all(&user).unwrap();
+    assert!(plugin.task(4, 0, &[]).contains_key("NCCL_IB_HCA"), "no directory at all");
+}
+
+#[test]
+fn a_slurm_that_answers_with_errors_hears_that_all_is_well() {
+    for context in [LOCAL, ALLOCATOR, REMOTE, SLURMD, JOB_SCRIPT] {
+        let plugin = Plugin::load(context);
+        plugin.prolog_left(TASK_ENV);
+        slurm(|slurm| slurm.broken = true);
+        for hook in HOOKS {
+            assert_eq!(plugin.call(hook), 0, "{hook} in {context}");
+        }
+    }
+}
+
+#[test]
+fn no_arguments_at_all_are_fine() {
+    let plugin = Plugin::load(LOCAL);
+    for hook in HOOKS {
+        assert_eq!(plugin.call_with(hook, 0, ptr::null()), 0);
+    }
+}
+
+#[test]
+fn a_large_environment_and_odd_bytes_in_it_do_no_harm() {
+    let plugin = Plugin::load(REMOTE);
+    plugin.prolog_left(TASK_ENV);
+    let large = "x".repeat(100_000);
+    let task = plugin.task(0, 0, &[("NCCL_IB_HCA", &large), ("RAILGATE_SET", &",".repeat(100_000))]);
+    assert_eq!(task["NCCL_IB_HCA"], large);
+    slurm(|slurm| {
+        slurm.env =
+            [(b"NCCL_IB_HCA".to_vec(), b"\xff\xfe\n".to_vec()), (b"RAILGATE_SET".to_vec(), vec![0xff])]
+                .into();
+        slurm.step = 1;
+    });
+    assert_eq!(plugin.call("slurm_spank_task_init"), 0);
+    assert_eq!(slurm(|slurm| slurm.env[b"NCCL_IB_HCA".as_slice()].clone()), b"\xff\xfe\n");
+    let noted = fs::read_to_string(plugin.job_dir().join("user/env.1")).unwrap();
+    assert!(noted.contains("user NCCL_IB_HCA=???\n"), "{noted}");
+}
+
+#[test]
+fn a_panic_in_any_hook_stays_inside_and_harms_no_later_one() {
+    for (hook, place) in [
+        ("slurm_spank_init", "init"),
+        ("slurm_spank_init_post_opt", "init_post_opt"),
+        ("slurm_spank_task_init", "task_init"),
+    ] {
+        let mut plugin = Plugin::that_panics_in(place, LOCAL);
+        plugin.prolog_left(TASK_ENV);
+        for _ in 0..3 {
+            assert_eq!(plugin.call(hook), 0);
+        }
+        for hook in HOOKS {
+            assert_eq!(plugin.call(hook), 0);
+        }
+        let log = plugin.log();
+        assert!(log.contains("error: railgate: internal error, the job goes on without it: "), "{log}");
+        // The same process, healthy again: nothing was left poisoned.
+        plugin.arguments.remove(0);
+        assert_eq!(plugin.call("slurm_spank_init"), 0);
+        assert_eq!(plugin.choose("railgate-gate", "full", 0), 0);
+        assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
+        assert_eq!(slurm(|slurm| slurm.control.len()), 1);
+        slurm(|slurm| slurm.context = REMOTE);
+        assert!(plugin.task(0, 0, &[]).contains_key("NCCL_IB_HCA"));
+    }
+}
+
+#[test]
+fn a_panic_in_an_options_callback_refuses_nothing() {
+    let plugin = Plugin::that_panics_in("option", ALLOCATOR);
+    assert_eq!(plugin.call("slurm_spank_init"), 0);
+    let options: BTreeSet<String> = slurm(|slurm| slurm.options.keys().cloned().collect());
+    assert_eq!(options.len(), 3);
+    for option in &options {
+        assert_eq!(plugin.choose(option, "whatever", 0), 0);
+    }
+    assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
+    assert!(plugin.log().contains("internal error"), "{}", plugin.log());
+}
