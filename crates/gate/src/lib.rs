@@ -1,1 +1,35 @@
-//! Room.
+//! Is this node fit? A [`railgate_node::Snapshot`] and the site's policy in, a verdict with evidence out.
+//!
+//! Judging is a pure function: no files, no clock, no processes, no environment (`clippy.toml` bans them
+//! here). [`judge`] runs the checks of [`CHECKS`] that the phase, the job and the configuration ask for,
+//! gives every finding the strongest action that its class, the phase's policy and its check allow, and
+//! picks the one that decides.
+//!
+//! ```text
+//! checks/*.rs   one file per check: settings, explanation, judgement, tests
+//! register.rs   the trait, and the macro whose rows make the settings table, the register and the docs
+//! scene.rs      what is judged: the job's GPUs, the ports nearest to them
+//! judge.rs      findings and policy in, verdict out
+//! ```
+
+mod catalogue;
+mod checks;
+mod config;
+mod duration;
+mod judge;
+mod near;
+mod policy;
+mod register;
+mod report;
+mod request;
+mod scene;
+mod seen;
+
+pub use catalogue::{catalogue_markdown, explain};
+pub use checks::{CHECKS, Checks};
+pub use config::{GateConfig, Mode};
+pub use judge::judge;
+pub use policy::{PhasePolicy, class_cap};
+pub use register::{CheckInfo, Level, Scope};
+pub use request::request_for;
+pub use seen::{KnownGpu, KnownHca, Memory, Seen};

@@ -1,0 +1,127 @@
+use railgate_node::{Class, PartName, Pci, PciAddress, Severity};
+
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+use crate::seen::KnownGpu;
+
+pub(super) use crate::register::ActionOnly as Settings;
+
+/// The check.
+pub(crate) struct GpuCount;
+
+impl Check for GpuCount {
+    const ABOUT: &'static str = "fewer GPUs than the machine type has, or than Slurm gave to the job";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetCount_v2` and compares with the profile's `gpus.count`, with the GPUs that Slurm gave to the job
+(`SLURM_JOB_GPUS`), and with the GPUs of the last clean look, which also tell which one is missing. Where NVML gave
+nothing, the PCI tree is counted instead; it can only show that one is missing.
+
+Why: a job gets fewer GPUs than it asked for, or somebody else's.
+
+Fix: reboot; power-cycle or reseat where the GPU does not come back.
+
+On a shared node the count fails only where a missing GPU is the job's; where another job's is missing it is a
+warning, and where nobody can say which is missing it is `unknown`. More GPUs than the profile has is a `warn` of class
+`site`: the node has the wrong profile.
+
+```toml
+[gate.checks.gpu-count]
+action = \"drain\"   # off, report, notify, drain
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, _: &Settings, out: &mut Report<'_>) {
+        if let Some(why) = scene.unclear() {
+            out.add(
+                Found::unknown(Class::Internal, "", format!("the job's GPUs cannot be told: {why}"))
+                    .fix("report a bug")
+                    .row("SLURM_JOB_GPUS", why, "indices or UUIDs", "job environment"),
+            );
+        }
+        let expected = scene.profile().and_then(|profile| profile.gpus.count);
+        let Some(gpus) = scene.now.gpus.data() else {
+            if let (Some(expected), Some(pci)) = (expected, scene.now.pci.data()) {
+                by_pci(scene, expected, pci, out);
+            }
+            return;
+        };
+        let Some(&count) = out.value("", "number of GPUs", SOURCE, &gpus.count) else { return };
+        let row = |found: Found, want: u32| {
+            found.row("number of GPUs", count.to_string(), want.to_string(), SOURCE)
+        };
+        if let Some(want) = expected.filter(|want| count > *want) {
+            let what = format!("{count} GPUs, the profile has {want}");
+            out.add(row(Found::warn(Class::Site, "", what).fix("check profile"), want));
+        }
+        for known in scene.missing() {
+            let what = format!("the job's GPU {} is missing, {count} are there", name(known));
+            out.add(row(Found::fail(Class::Node, known.index.to_string(), what).fix("reboot"), count + 1));
+        }
+        let Some(want) = expected.filter(|want| count < *want) else { return };
+        if !scene.missing().is_empty() {
+            return;
+        }
+        let gone = gone(scene);
+        let which = gone.first().map_or_else(String::new, |known| format!(", {} missing", name(known)));
+        let part = gone.first().map_or_else(String::new, |known| known.index.to_string());
+        let what = format!("{count} of {want} GPUs{which}");
+        let found = if scene.whole() {
+            Found::fail(Class::Node, part, what)
+        } else if !gone.is_empty() || scene.unclear().is_none() && placed(scene) {
+            Found::new(Severity::Fail, Class::Node, part, what).another_jobs()
+        } else {
+            Found::unknown(Class::Node, part, format!("{what}, unclear whose"))
+        };
+        out.add(row(found.fix("reboot"), want));
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetCount_v2";
+
+/// The GPUs of the last clean look that NVML does not list any more.
+fn gone(scene: &Scene<'_>) -> Vec<KnownGpu> {
+    let here = |known: &KnownGpu| {
+        scene.all_gpus().iter().any(|gpu| match (&known.uuid, gpu.uuid.known()) {
+            (Some(then), Some(now)) => then == now,
+            _ => known.pci.is_some() && gpu.pci.known() == known.pci.as_ref(),
+        })
+    };
+    scene.inventory().into_iter().filter(|known| !here(known)).collect()
+}
+
+/// Indices mean what they meant to Slurm only while earlier looks say which GPU had which.
+fn placed(scene: &Scene<'_>) -> bool {
+    !scene.inventory().is_empty()
+}
+
+fn by_pci(scene: &Scene<'_>, expected: u32, pci: &Pci, out: &mut Report<'_>) {
+    let present: Vec<PciAddress> = pci
+        .devices
+        .iter()
+        .filter(|device| device.vendor == 0x10de && matches!(device.class >> 8, 0x0300 | 0x0302))
+        .map(|device| device.address)
+        .collect();
+    if present.is_empty() || u32::try_from(present.len()).unwrap_or(u32::MAX) >= expected {
+        return;
+    }
+    let what = format!("{} of {expected} GPUs in the PCI tree", present.len());
+    let found = if scene.whole() {
+        Found::fail(Class::Node, "", what)
+    } else {
+        Found::unknown(Class::Node, "", format!("{what}, unclear whose"))
+    };
+    out.add(found.fix("reboot").row(
+        "NVIDIA GPUs in the PCI tree",
+        present.len().to_string(),
+        expected.to_string(),
+        "/sys/bus/pci/devices",
+    ));
+}
+
+fn name(known: &KnownGpu) -> String {
+    known.pci.map_or_else(|| known.index.to_string(), |pci| pci.to_string())
+}

@@ -1,0 +1,163 @@
+use railgate_node::{Access, Action, Class, Gpu, PartName, PciAddress, Severity, XidEvent};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::{Scene, Whose};
+
+use super::gpu_recovery_action::cure;
+
+/// The check.
+pub(crate) struct GpuLost;
+
+/// `[gate.checks.gpu-lost]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad it is when one GPU cannot be opened while others can. Where none can be opened it is
+    /// always `unknown`: that is a driver or a permission, not a GPU.
+    pub unreadable: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, unreadable: Severity::Fail }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuLost {
+    const ABOUT: &'static str = "a GPU is off the bus, needs a reset, or cannot be opened";
+    const EXPLAIN: &'static str = "
+Reads how NVML answers for each GPU (`GPU_IS_LOST`, `GPU_NOT_FOUND` and `RESET_REQUIRED` from any call) and the
+kernel log since the last clean look (Xid 79, \"GPU has fallen off the bus\"). Both together are one finding.
+
+Why: a job that gets such a GPU dies at its first CUDA call, or hangs its whole group.
+
+Fix: reboot the node; power-cycle it where the GPU does not come back; a GPU that falls off again is for RMA. Where
+NVML only asks for a reset, `nvidia-smi -r -i N` on the idle GPU is enough.
+
+On a shared node a lost GPU of another job is a warning. A GPU that cannot be opened for another reason while others
+answer is `unreadable` (default `\"fail\"`); where none answers it is `unknown`.
+
+```toml
+[gate.checks.gpu-lost]
+action = \"drain\"      # off, report, notify, drain
+unreadable = \"fail\"   # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::KernelLog];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let gpus = scene.all_gpus();
+        let some_answer = gpus.iter().any(|gpu| gpu.access == Access::Ok);
+        for gpu in gpus {
+            let index = gpu.index.to_string();
+            let judged = scene.judges(gpu);
+            let event = if judged {
+                off_bus(scene).find(|(whose, _)| *whose == Whose::Judged(index.clone()))
+            } else {
+                None
+            };
+            let Some(found) = state(gpu, event.map(|(_, event)| event), some_answer, set.unreadable) else {
+                continue;
+            };
+            if judged {
+                out.add(found);
+            } else if matches!(gpu.access, Access::Lost(_)) {
+                out.add(found.another_jobs());
+            }
+        }
+        not_listed(scene, out);
+    }
+}
+
+/// What is wrong with a GPU that NVML lists.
+fn state(gpu: &Gpu, event: Option<&XidEvent>, some_answer: bool, unreadable: Severity) -> Option<Found> {
+    let index = gpu.index.to_string();
+    let place = gpu.pci.known().map_or_else(|| format!("GPU {index}"), PciAddress::to_string);
+    let xid = if event.is_some() { ", Xid 79" } else { "" };
+    let found = match (&gpu.access, event) {
+        (Access::Ok, None) => return None,
+        (Access::Ok, Some(_)) => {
+            Found::fail(Class::Node, index, format!("{place} fell off bus{xid}, answers again")).fix("reboot")
+        }
+        (Access::Lost(why), _) => {
+            // Only a reset that the driver itself offers is worth a try on a GPU that does not answer.
+            let fix = gpu.recovery_action.known().and_then(|action| cure(*action)).unwrap_or("reboot");
+            access_row(Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix(fix), gpu, why)
+        }
+        (Access::ResetRequired(why), _) => {
+            let fix = if event.is_some() { "reboot" } else { "reset GPU" };
+            access_row(
+                Found::fail(Class::Node, index, format!("{place} needs a reset{xid}")).fix(fix),
+                gpu,
+                why,
+            )
+        }
+        (Access::Failed(why), Some(_)) => access_row(
+            Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix("reboot"),
+            gpu,
+            why,
+        ),
+        (Access::Failed(why), None) if some_answer => {
+            let what = format!("{place} cannot be opened: {why}");
+            access_row(Found::new(unreadable, Class::Node, index, what).fix("reboot"), gpu, why)
+        }
+        (Access::Failed(why), None) => {
+            let what = format!("{place} cannot be opened, nor any other: {why}");
+            access_row(Found::unknown(Class::Site, index, what).fix("check driver"), gpu, why)
+        }
+    };
+    Some(event.into_iter().fold(found, event_row))
+}
+
+/// GPUs that the kernel says are gone and that NVML does not list, or that NVML was not asked for.
+fn not_listed(scene: &Scene<'_>, out: &mut Report<'_>) {
+    let listed: Vec<String> = scene.all_gpus().iter().map(|gpu| gpu.index.to_string()).collect();
+    let mut told = Vec::new();
+    for (whose, event) in off_bus(scene) {
+        let (part, certain) = match whose {
+            Whose::Judged(part) if !listed.contains(&part) => (part, true),
+            Whose::Unclear(part) => (part, false),
+            Whose::Judged(_) | Whose::Other => continue,
+        };
+        if told.contains(&part) {
+            continue;
+        }
+        let place = event.gpu.map_or_else(|| "a GPU".to_owned(), |at| at.to_string());
+        let found = if certain {
+            Found::fail(Class::Node, &part, format!("{place} off bus, Xid 79"))
+        } else {
+            Found::unknown(Class::Node, &part, format!("{place} off bus, Xid 79, unclear whose"))
+        };
+        out.add(event_row(found.fix("reboot"), event));
+        told.push(part);
+    }
+}
+
+fn off_bus<'s>(scene: &'s Scene<'_>) -> impl Iterator<Item = (Whose, &'s XidEvent)> {
+    scene.xids.iter().filter(|event| event.code == 79).map(|event| (scene.whose(event.gpu), event))
+}
+
+fn access_row(found: Found, gpu: &Gpu, why: &str) -> Found {
+    found.row(format!("gpu {} access", gpu.index), why, "an answer", "NVML")
+}
+
+fn event_row(found: Found, event: &XidEvent) -> Found {
+    found.row(
+        "kernel log",
+        &event.text,
+        "no Xid 79 since the last clean look",
+        format!("kmsg seq {} at {} ms", event.seq, event.time),
+    )
+}

@@ -1,0 +1,131 @@
+use railgate_node::{Action, Class, Gpu, PartName, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuNvlink;
+
+/// `[gate.checks.gpu-nvlink]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad it is when the profile has NVLinks and the driver says that the GPU has none.
+    pub unsupported: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, unsupported: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuNvlink {
+    const ABOUT: &'static str = "an NVLink of a GPU is down";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetNvLinkState` of every link and compares the number of links that are up with the profile's
+`gpus.nvlinks_up`. Without such a number only a link that was up before the job and is down after it counts.
+
+Why: NCCL falls back to slower paths or fails at start; one slow GPU slows the whole group.
+
+Fix: reset all GPUs of the node or reboot; check that the fabric manager runs; a link that stays down is for RMA (GPU,
+baseboard or NVSwitch).
+
+A GPU that says \"not supported\" for all links is no fault unless the profile has NVLinks; then it is `unsupported`
+(default `\"warn\"`: a machine lent out as single GPUs looks like that and is healthy). With MIG on nothing is judged.
+
+```toml
+[gate.checks.gpu-nvlink]
+action = \"drain\"        # off, report, notify, drain
+unsupported = \"warn\"    # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let wanted = scene.profile().and_then(|profile| profile.gpus.nvlinks_up);
+        for gpu in scene.answering().filter(|gpu| gpu.mig.known() != Some(&true)) {
+            let before = scene.before(gpu);
+            match wanted {
+                Some(0) => {}
+                Some(wanted) => against_profile(gpu, wanted as usize, set, out),
+                None => against_before(gpu, before, out),
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetNvLinkState";
+
+fn against_profile(gpu: &Gpu, wanted: usize, set: &Settings, out: &mut Report<'_>) {
+    let part = gpu.index.to_string();
+    let up = gpu.nvlinks.iter().filter(|link| link.up == Reading::Known(true)).count();
+    if up >= wanted {
+        return;
+    }
+    let down: Vec<u32> =
+        gpu.nvlinks.iter().filter(|link| link.up == Reading::Known(false)).map(|link| link.link).collect();
+    let failed = gpu.nvlinks.iter().find_map(|link| match &link.up {
+        Reading::Failed(why) => Some((link.link, why)),
+        _ => None,
+    });
+    let unread = gpu.nvlinks.iter().filter(|link| matches!(link.up, Reading::Failed(_))).count();
+    let row = |found: Found| {
+        found.row(format!("gpu {} NVLinks up", gpu.index), up.to_string(), wanted.to_string(), SOURCE)
+    };
+    if up + unread >= wanted {
+        let (link, why) = failed.map_or((0, "no reason"), |(link, why)| (link, why.as_str()));
+        let what = format!("{unread} NVLinks unreadable, link {link}: {why}");
+        out.add(row(Found::unknown(Class::Node, part, what).fix("check driver")));
+    } else if up == 0 && unread == 0 && down.is_empty() {
+        let what = format!("NVLink not supported, the profile has {wanted}");
+        out.add(row(
+            Found::new(set.unsupported, Class::Site, part, what).fix("check profile, fabric manager")
+        ));
+    } else {
+        let what = format!("{up} of {wanted} NVLinks up, down: {}", list(&down));
+        out.add(row(Found::fail(Class::Node, part, what).fix("reset GPUs")));
+    }
+}
+
+fn against_before(gpu: &Gpu, before: Option<&Gpu>, out: &mut Report<'_>) {
+    let Some(before) = before else { return };
+    let was_up = |number: u32| {
+        before.nvlinks.iter().any(|link| link.link == number && link.up == Reading::Known(true))
+    };
+    let fallen: Vec<u32> = gpu
+        .nvlinks
+        .iter()
+        .filter(|link| link.up == Reading::Known(false) && was_up(link.link))
+        .map(|link| link.link)
+        .collect();
+    if !fallen.is_empty() {
+        out.add(
+            Found::fail(Class::Node, gpu.index.to_string(), format!("NVLink {} went down", list(&fallen)))
+                .fix("reset GPUs")
+                .row(
+                    format!("gpu {} NVLinks", gpu.index),
+                    format!("{} down", list(&fallen)),
+                    "up as before the job",
+                    SOURCE,
+                ),
+        );
+    }
+}
+
+fn list(links: &[u32]) -> String {
+    let links: Vec<String> = links.iter().map(u32::to_string).collect();
+    if links.is_empty() { "not listed".to_owned() } else { links.join(",") }
+}

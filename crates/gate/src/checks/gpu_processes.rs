@@ -1,0 +1,154 @@
+use railgate_node::{Action, Class, Gpu, GpuProcess, Job, PartName, Phase, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuProcesses;
+
+/// `[gate.checks.gpu-processes]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// Command names that belong on a GPU without a job, or the beginning of one with a trailing `*`.
+    pub ignore: Vec<String>,
+    /// `user`: the user is told, the node stays. `node`: leftovers are this node's, before a job they drain.
+    pub class: Class,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let ignore = [
+            "Xorg",
+            "dcgm*",
+            "nv-fabricmanager",
+            "nv-hostengine",
+            "nvidia-cuda-mps*",
+            "nvidia-imex",
+            "nvidia-persistenced",
+            "nvidia-smi",
+            "railgate*",
+        ];
+        Settings {
+            action: Action::Drain,
+            ignore: ignore.iter().map(|name| (*name).to_owned()).collect(),
+            class: Class::User,
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        if matches!(self.class, Class::User | Class::Node) {
+            return Vec::new();
+        }
+        vec![format!("class: '{}' is neither 'user' nor 'node'", self.class)]
+    }
+}
+
+impl Check for GpuProcesses {
+    const ABOUT: &'static str = "processes that belong to no live job sit on the job's GPUs";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGet{Compute,Graphics}RunningProcesses_v3`, and `/proc` for each process: its name, its owner, whether
+it is exiting, and the Slurm job it belongs to (cgroup, slurmstepd ancestor). Exiting processes, those of live Slurm
+jobs and the names in `ignore` are no leftovers. After a job its own processes are, since Slurm has killed them.
+
+Why: memory that a leftover holds is missing to the next job, which dies with out-of-memory.
+
+Fix: end the process; one that does not end holds the driver and needs a reset or reboot.
+
+Before a job a leftover that holds GPU memory is `fail`, otherwise `warn`. The class is `user`: it is reported, the job's
+owner is told, nothing drains. A site that wants the node drained says `class = \"node\"`. A leftover of root is the
+site's own (`warn`, class `site`). On a shared node only the job's GPUs are looked at.
+
+```toml
+[gate.checks.gpu-processes]
+action = \"drain\"    # off, report, notify, drain
+class = \"user\"      # user, node
+ignore = [\"Xorg\", \"dcgm*\", \"nv-fabricmanager\", \"nv-hostengine\", \"nvidia-cuda-mps*\", \"nvidia-imex\",
+          \"nvidia-persistenced\", \"nvidia-smi\", \"railgate*\"]
+```";
+    const CLASS: Class = Class::User;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    // Beside jobs, every process of every job is where it belongs.
+    const PHASES: &'static [Phase] = &[Phase::Prolog, Phase::Epilog];
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        if scene.unclear().is_some() {
+            // Blaming a process on a GPU that may be another job's would be wrong; gpu-count has said why.
+            return;
+        }
+        for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} processes");
+            let Some(processes) = out.value(&part, &what, SOURCE, &gpu.processes) else { continue };
+            for process in processes {
+                if let Some(found) = leftover(scene, set, gpu, process) {
+                    out.add(found);
+                }
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetComputeRunningProcesses_v3, /proc";
+
+fn leftover(scene: &Scene<'_>, set: &Settings, gpu: &Gpu, process: &GpuProcess) -> Option<Found> {
+    let name = process.name.known().map_or("?", String::as_str);
+    if process.exiting || set.ignore.iter().any(|pattern| is_called(pattern, name)) {
+        return None;
+    }
+    let part = gpu.index.to_string();
+    let memory = match &process.used_mib {
+        Reading::Known(mib) => format!("{mib} MiB"),
+        Reading::Unsupported | Reading::Failed(_) => "unknown memory".to_owned(),
+    };
+    let what = format!("process {} ({name}, {memory})", process.pid);
+    let row = |found: Found, got: String| {
+        found.row(format!("gpu {} process {}", gpu.index, process.pid), got, "a live job's, or none", SOURCE)
+    };
+    let uid = process.uid.known().map_or_else(|| "unknown uid".to_owned(), |uid| format!("uid {uid}"));
+    match &process.slurm_job {
+        Reading::Known(Some(job)) if !is_over(scene, *job) => None,
+        Reading::Failed(why) => {
+            let found = Found::unknown(set.class, part, format!("{what}: unclear whose")).fix("look at it");
+            Some(row(found, format!("{uid}, {memory}, job unknown ({why})")))
+        }
+        _ if process.uid == Reading::Known(0) => {
+            let found =
+                Found::warn(Class::Site, part, format!("{what} of root, in no job")).fix("add to ignore");
+            Some(row(found, format!("{uid}, {memory}")))
+        }
+        _ => {
+            let holds = process.used_mib != Reading::Known(0);
+            let severity =
+                if holds && scene.phase() == Phase::Prolog { Severity::Fail } else { Severity::Warn };
+            let found = Found::new(severity, set.class, part, format!("leftover {what}")).fix("kill it");
+            Some(row(found, format!("{uid}, {memory}")))
+        }
+    }
+}
+
+/// The job in whose prolog or epilog we look has no process of its own yet, or any more.
+fn is_over(scene: &Scene<'_>, job: u32) -> bool {
+    scene.seen.job.is_some_and(|own: &Job| own.id == job)
+}
+
+/// The kernel cuts command names to 15 characters.
+fn is_called(pattern: &str, name: &str) -> bool {
+    let cut = |text: &str| text.chars().take(15).collect::<String>();
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(&cut(start)),
+        None => cut(pattern) == cut(name),
+    }
+}

@@ -1,0 +1,142 @@
+use railgate_node::{Action, Class, Gpu, PartName, Reading, RecoveryAction, Severity, XidEvent};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::{Scene, Whose};
+
+/// The check.
+pub(crate) struct GpuRecoveryAction;
+
+/// `[gate.checks.gpu-recovery-action]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad "stop peer traffic" (3) is.
+    pub drain_p2p: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, drain_p2p: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuRecoveryAction {
+    const ABOUT: &'static str = "the driver itself asks for a GPU reset or a reboot";
+    const EXPLAIN: &'static str = "
+Reads NVML field 230 (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, driver 570 and later). Where the driver has no such
+field, the last Xid 154 of the GPU since the last clean look stands in (\"GPU recovery action changed from … to …\").
+
+Why: this is NVIDIA's own verdict, made with knowledge that no table of Xid codes has; it goes before them.
+
+Fix: what it says. `reset GPU`: `nvidia-smi -r -i N` with the GPU idle (on NVSwitch machines all GPUs at once).
+`reboot`: reboot the node.
+
+Severity: reset, reboot, \"drain and reset\", bus reset, system reboot and IMEX recovery are `fail`; \"stop peer traffic\"
+(3) is `drain_p2p` (default `\"warn\"`); a value newer than railgate is `warn`.
+
+```toml
+[gate.checks.gpu-recovery-action]
+action = \"drain\"     # off, report, notify, drain
+drain_p2p = \"warn\"   # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::KernelLog];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} recovery action");
+            let field = out.value(&part, &what, FIELD, &gpu.recovery_action).copied();
+            let (action, source) = match (field, last_said(scene, gpu)) {
+                (Some(action), _) => (action, FIELD.to_owned()),
+                (None, Some((action, event))) => (action, format!("kmsg seq {}: {}", event.seq, event.text)),
+                (None, None) => continue,
+            };
+            let severity = match action {
+                RecoveryAction::None => continue,
+                RecoveryAction::DrainP2p => set.drain_p2p,
+                RecoveryAction::Other(number) if !(5..=7).contains(&number) => Severity::Warn,
+                _ => Severity::Fail,
+            };
+            out.add(
+                Found::new(severity, Class::Node, part, format!("driver asks: {}", text(action)))
+                    .fix(cure(action).unwrap_or("see nvidia-smi -q"))
+                    .row(what, text(action), text(RecoveryAction::None), source),
+            );
+        }
+    }
+}
+
+const FIELD: &str = "NVML field 230";
+
+/// What cures it, in two words; `None` where nothing needs to be cured or nobody knows.
+pub(super) fn cure(action: RecoveryAction) -> Option<&'static str> {
+    match action {
+        RecoveryAction::None => None,
+        RecoveryAction::GpuReset | RecoveryAction::DrainAndReset => Some("reset GPU"),
+        RecoveryAction::NodeReboot | RecoveryAction::Other(7) => Some("reboot"),
+        RecoveryAction::DrainP2p => Some("stop peer traffic, reset GPU"),
+        RecoveryAction::Other(5) => Some("recover IMEX domain"),
+        RecoveryAction::Other(6) => Some("reset PCIe bus"),
+        RecoveryAction::Other(_) => None,
+    }
+}
+
+fn text(action: RecoveryAction) -> String {
+    match action {
+        RecoveryAction::None => "none".to_owned(),
+        RecoveryAction::GpuReset => "GPU reset".to_owned(),
+        RecoveryAction::NodeReboot => "node reboot".to_owned(),
+        RecoveryAction::DrainP2p => "drain P2P".to_owned(),
+        RecoveryAction::DrainAndReset => "drain and reset".to_owned(),
+        RecoveryAction::Other(5) => "recover IMEX domain".to_owned(),
+        RecoveryAction::Other(6) => "bus reset".to_owned(),
+        RecoveryAction::Other(7) => "system reboot".to_owned(),
+        RecoveryAction::Other(number) => format!("action {number}, newer than railgate"),
+    }
+}
+
+/// What the last Xid 154 of the window says about a GPU.
+pub(super) fn last_said<'s>(scene: &'s Scene<'_>, gpu: &Gpu) -> Option<(RecoveryAction, &'s XidEvent)> {
+    let part = Whose::Judged(gpu.index.to_string());
+    scene
+        .xids
+        .iter()
+        .rev()
+        .filter(|event| event.code == 154 && event.gpu.is_some() && scene.whose(event.gpu) == part)
+        .find_map(|event| Some((changed_to(&event.text)?, event)))
+}
+
+/// `…changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)`
+fn changed_to(text: &str) -> Option<RecoveryAction> {
+    let hex = text.rsplit_once(" to 0x")?.1;
+    let digits = hex.bytes().take_while(u8::is_ascii_hexdigit).count();
+    Some(match u32::from_str_radix(&hex[..digits], 16).ok()? {
+        0 => RecoveryAction::None,
+        1 => RecoveryAction::GpuReset,
+        2 => RecoveryAction::NodeReboot,
+        3 => RecoveryAction::DrainP2p,
+        4 => RecoveryAction::DrainAndReset,
+        other => RecoveryAction::Other(other),
+    })
+}
+
+/// What the driver asks for, as far as it says: field 230, else its last word in the kernel log.
+pub(super) fn asked(scene: &Scene<'_>, gpu: &Gpu) -> Option<RecoveryAction> {
+    match &gpu.recovery_action {
+        Reading::Known(action) => Some(*action),
+        Reading::Unsupported | Reading::Failed(_) => last_said(scene, gpu).map(|(action, _)| action),
+    }
+}

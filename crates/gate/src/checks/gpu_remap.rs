@@ -1,0 +1,93 @@
+use railgate_node::{Action, Class, PartName, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuRemap;
+
+/// `[gate.checks.gpu-remap]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a remap is that waits for a reset.
+    pub pending: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, pending: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuRemap {
+    const ABOUT: &'static str = "a row of GPU memory could not be remapped, or waits for a reset to be";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetRemappedRows` (Ampere and later data-centre GPUs).
+
+Why: `failed` means that the spare rows of a bank are used up, which is NVIDIA's criterion for replacing the card.
+`pending` does no harm to running work: the bad page is already offline, and a reset makes the remap effective.
+
+Fix: failed: open an RMA. Pending: reset the GPU when it is idle (`nvidia-smi -r -i N`).
+
+A GPU that does not remap rows is no fault unless the profile says that it should (then `unknown`; not with MIG on,
+where the driver does not tell).
+
+```toml
+[gate.checks.gpu-remap]
+action = \"drain\"    # off, report, notify, drain
+pending = \"warn\"    # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let wanted = scene.profile().is_some_and(|profile| profile.gpus.row_remap == Some(true));
+        for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} remapped rows");
+            let Some(remap) = out.value(&part, &what, SOURCE, &gpu.row_remap) else {
+                if wanted && gpu.row_remap == Reading::Unsupported && gpu.mig.known() != Some(&true) {
+                    out.add(
+                        Found::unknown(Class::Site, part, "row remapping not supported, the profile has it")
+                            .fix("check driver, profile")
+                            .row(what, "not supported", "a value", SOURCE),
+                    );
+                }
+                continue;
+            };
+            let got = format!(
+                "{} correctable, {} uncorrectable, pending {}, failed {}",
+                remap.correctable, remap.uncorrectable, remap.pending, remap.failed
+            );
+            if remap.failed {
+                out.add(Found::fail(Class::Node, part, "row remap failed").fix("RMA").row(
+                    what,
+                    got,
+                    "failed false",
+                    SOURCE,
+                ));
+            } else if remap.pending {
+                out.add(
+                    Found::new(set.pending, Class::Node, part, "row remap pending")
+                        .fix("reset GPU when idle")
+                        .row(what, got, "pending false", SOURCE),
+                );
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetRemappedRows";

@@ -1,0 +1,157 @@
+use std::collections::BTreeMap;
+
+use railgate_node::{Action, Class, Gpu, PartName, RecoveryAction, Severity, XidEvent};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::{Scene, Whose};
+
+use super::gpu_recovery_action::{asked, cure, last_said};
+use super::xid_table::lookup;
+
+/// The check.
+pub(crate) struct GpuXid;
+
+/// `[gate.checks.gpu-xid]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a code is that railgate does not know.
+    pub unknown_code: Severity,
+    /// The site's own judgement of single codes: `"94" = "fail"`. A code that fails is then the node's.
+    pub codes: BTreeMap<String, Severity>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, unknown_code: Severity::Warn, codes: BTreeMap::new() }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        // "013" would never be found under the code 13.
+        let plain = |code: &str| code.parse::<u32>().is_ok_and(|number| number.to_string() == code);
+        self.codes
+            .keys()
+            .filter(|code| !plain(code))
+            .map(|code| format!("codes: '{code}' is not an Xid code (want \"94\" = \"fail\")"))
+            .collect()
+    }
+}
+
+impl Check for GpuXid {
+    const ABOUT: &'static str = "the driver reported a fatal error (Xid) since the last clean look";
+    const EXPLAIN: &'static str = "
+Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since the last clean look of
+this boot, and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
+
+A table says what each code means:
+- `fail`, class `node`: 46, 48, 54, 62, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155-158, 167-169, 171-173.
+  79 is reported by `gpu-lost`, 154 by `gpu-recovery-action`, where those are on.
+- `warn`: 63 (row remap recorded), 92, 94 (contained ECC error: only the application dies, counted), 121, 137, 144-150,
+  and codes that the table does not know (`unknown_code`).
+- `note`, class `user` (an application's own error, never a drain): 8, 11, 13, 25, 31, 32, 39-41, 43, 45, 68-72, 75-77,
+  80, 82-86, 88, 89, 96-105, 126-135, 139.
+
+The driver's own word goes first: what field 230 or Xid 154 asks for is the fix; where the driver asked for a reset
+after the error and asks for none now, the error is cured and only a warning. `codes` overrides single codes; a code
+that a site makes `fail` is the node's.
+
+Fix: as said; `nvidia-smi -r -i N` with the GPU idle, or reboot. The same code again after two resets: RMA.
+
+```toml
+[gate.checks.gpu-xid]
+action = \"drain\"        # off, report, notify, drain
+unknown_code = \"warn\"   # note, unknown, warn, fail
+codes = {}              # { \"94\" = \"fail\", \"109\" = \"warn\" }
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::KernelLog, PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let elsewhere =
+            |code| code == 79 && scene.runs("gpu-lost") || code == 154 && scene.runs("gpu-recovery-action");
+        let mut groups: BTreeMap<(u32, String, bool), Vec<&XidEvent>> = BTreeMap::new();
+        for event in scene.xids.iter().filter(|event| !elsewhere(event.code)) {
+            let (part, certain) = match scene.whose(event.gpu) {
+                Whose::Judged(part) => (part, true),
+                Whose::Unclear(part) => (part, false),
+                Whose::Other => continue,
+            };
+            groups.entry((event.code, part, certain)).or_default().push(event);
+        }
+        for ((code, part, certain), events) in groups {
+            out.add(group(scene, set, code, &part, certain, &events));
+        }
+    }
+}
+
+fn group(
+    scene: &Scene<'_>,
+    set: &Settings,
+    code: u32,
+    part: &str,
+    certain: bool,
+    events: &[&XidEvent],
+) -> Found {
+    let row = lookup(code);
+    let mut severity = row.map_or(set.unknown_code, |row| row.severity);
+    let mut class = row.map_or(Class::Node, |row| row.class);
+    let by_site = set.codes.get(&code.to_string());
+    if let Some(wanted) = by_site {
+        severity = *wanted;
+        if severity >= Severity::Warn {
+            class = Class::Node;
+        }
+    }
+    let name = row.map_or("not in the table", |row| row.name);
+    let mut what = format!("Xid {code} ({name})");
+    if events.len() > 1 {
+        what.push_str(&format!(" x{}", events.len()));
+    }
+    let mut fix = row.map_or("look it up", |row| row.fix);
+    let gpu = scene.all_gpus().iter().find(|gpu| gpu.index.to_string() == part);
+    if let Some(gpu) = gpu.filter(|_| class == Class::Node && severity >= Severity::Warn) {
+        if let Some(driver) = asked(scene, gpu).and_then(cure) {
+            fix = driver;
+        }
+        if by_site.is_none() && row.is_some_and(|row| row.curable) && is_cured(scene, gpu, events) {
+            severity = severity.min(Severity::Warn);
+            what.push_str(", reset since");
+        }
+    }
+    if !certain && severity > Severity::Unknown {
+        severity = Severity::Unknown;
+        what.push_str(", unclear whose");
+    }
+    events.iter().take(MOST_ROWS).fold(Found::new(severity, class, part, what).fix(fix), |found, event| {
+        found.row(
+            "kernel log",
+            &event.text,
+            "no such event since the last clean look",
+            format!("kmsg seq {} at {} ms", event.seq, event.time),
+        )
+    })
+}
+
+/// A user's loop can write thousands of them.
+const MOST_ROWS: usize = 5;
+
+/// The driver asked for a reset after the error, and asks for none now.
+fn is_cured(scene: &Scene<'_>, gpu: &Gpu, events: &[&XidEvent]) -> bool {
+    let none_now = gpu.recovery_action.known() == Some(&RecoveryAction::None);
+    let last = events.iter().map(|event| event.seq).max();
+    none_now
+        && last_said(scene, gpu)
+            .is_some_and(|(asked, event)| asked != RecoveryAction::None && Some(event.seq) > last)
+}

@@ -1,0 +1,161 @@
+//! What each Xid means, as data. Codes that are not here are a warning.
+//!
+//! From NVIDIA's Xid catalogue (Ampere and later); where it and field practice differ the row says so.
+
+use railgate_node::{Class, Severity};
+
+/// One code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) code: u32,
+    /// In a few words.
+    pub(crate) name: &'static str,
+    pub(crate) class: Class,
+    pub(crate) severity: Severity,
+    /// What to do.
+    pub(crate) fix: &'static str,
+    /// A reset or reboot cures it, so that a driver that no longer asks for one has got it.
+    pub(crate) curable: bool,
+}
+
+const fn row(code: u32, name: &'static str, class: Class, severity: Severity, fix: &'static str) -> Row {
+    let curable = matches!(severity, Severity::Fail) && !matches!(fix.as_bytes(), b"RMA" | b"check power");
+    Row { code, name, class, severity, fix, curable }
+}
+
+const fn node(code: u32, name: &'static str, fix: &'static str) -> Row {
+    row(code, name, Class::Node, Severity::Fail, fix)
+}
+
+const fn watch(code: u32, name: &'static str, fix: &'static str) -> Row {
+    row(code, name, Class::Node, Severity::Warn, fix)
+}
+
+const fn user(code: u32, name: &'static str) -> Row {
+    row(code, name, Class::User, Severity::Note, "check application")
+}
+
+const fn note(code: u32, name: &'static str) -> Row {
+    row(code, name, Class::Node, Severity::Note, "none")
+}
+
+/// By code.
+pub(crate) static XIDS: &[Row] = &[
+    user(8, "GPU stopped processing"),
+    user(11, "invalid push buffer"),
+    user(13, "graphics engine exception"),
+    note(14, "channel error"),
+    user(25, "invalid push buffer stream"),
+    user(31, "GPU memory page fault"),
+    user(32, "corrupted push buffer"),
+    note(37, "driver firmware error"),
+    note(38, "driver firmware error"),
+    user(39, "copy engine exception"),
+    user(40, "copy engine exception"),
+    user(41, "copy engine exception"),
+    user(43, "channel reset, application fault"),
+    note(44, "graphics engine fault"),
+    user(45, "channels removed, follows another error"),
+    node(46, "GPU stopped processing", "reset GPU"),
+    node(48, "double-bit ECC error", "reset GPU"),
+    node(54, "auxiliary power not connected", "check power"),
+    node(62, "micro-controller halt", "reset GPU"),
+    watch(63, "row remap recorded", "reset GPU when idle"),
+    // The catalogue says reset; where the remap failed for good, gpu-remap says RMA.
+    node(64, "row remap failed to record", "reset GPU"),
+    note(66, "illegal access by driver"),
+    note(67, "illegal access by driver"),
+    user(68, "video decoder exception"),
+    user(69, "graphics engine class error"),
+    user(70, "copy engine exception"),
+    user(71, "copy engine exception"),
+    user(72, "copy engine exception"),
+    // The catalogue has a workflow of its own; a link that is really down is gpu-nvlink's, which tells more.
+    node(74, "NVLink error", "reset GPUs"),
+    user(75, "copy engine exception"),
+    user(76, "copy engine exception"),
+    user(77, "copy engine exception"),
+    node(79, "fallen off the bus", "reboot"),
+    user(80, "corrupted data sent to GPU"),
+    user(82, "video encoder exception"),
+    user(83, "video encoder exception"),
+    user(84, "video encoder exception"),
+    user(85, "copy engine exception"),
+    user(86, "video engine exception"),
+    user(88, "video engine exception"),
+    user(89, "video engine exception"),
+    watch(92, "high single-bit ECC rate", "watch"),
+    note(93, "inforom wear"),
+    // Only the application that met it dies; NVIDIA says restart it, DCGM says fail.
+    watch(94, "contained ECC error", "watch"),
+    node(95, "uncontained ECC error", "reset GPU"),
+    user(96, "video engine exception"),
+    user(97, "video engine exception"),
+    user(98, "video engine exception"),
+    user(99, "video engine exception"),
+    user(100, "video engine exception"),
+    user(101, "video engine exception"),
+    user(102, "video engine exception"),
+    user(103, "video engine exception"),
+    user(104, "video engine exception"),
+    user(105, "video engine exception"),
+    note(106, "SMBPBI test message"),
+    note(107, "SMBPBI test message"),
+    // Peers differ: the catalogue resets, others only warn.
+    node(109, "context switch timeout", "reset GPU"),
+    node(110, "security fault", "reset GPU"),
+    node(119, "GSP RPC timeout", "reset GPU"),
+    node(120, "GSP error", "reset GPU"),
+    watch(121, "chip-to-chip link error", "watch"),
+    user(126, "copy engine exception"),
+    user(127, "copy engine exception"),
+    user(128, "copy engine exception"),
+    user(129, "copy engine exception"),
+    user(130, "copy engine exception"),
+    user(131, "copy engine exception"),
+    user(132, "copy engine exception"),
+    user(133, "copy engine exception"),
+    user(134, "copy engine exception"),
+    user(135, "copy engine exception"),
+    node(136, "NVLink training failed", "reset GPUs"),
+    // A bad access by the application or a fault of the peer: the peer's own Xid decides.
+    watch(137, "NVLink privilege error", "see the peer GPU"),
+    user(139, "copy engine exception"),
+    node(140, "unrecovered ECC error", "reset GPU"),
+    note(141, "reserved"),
+    node(143, "GPU initialisation error", "reset GPU"),
+    // NVLink 5: fatal or not stands in words that this table does not decode; field 230 and gpu-nvlink do.
+    watch(144, "NVLink SAW error", "watch"),
+    watch(145, "NVLink RLW error", "watch"),
+    watch(146, "NVLink TLW error", "watch"),
+    watch(147, "NVLink TREX error", "watch"),
+    watch(148, "NVLink NVLPW error", "watch"),
+    watch(149, "NVLink NETIR error", "watch"),
+    watch(150, "NVLink MSE error", "watch"),
+    node(151, "key rotation error", "reboot"),
+    note(152, "reserved"),
+    note(153, "reserved"),
+    // Says only what field 230 says now; counts where gpu-recovery-action is off.
+    watch(154, "recovery action changed", "see nvidia-smi -q"),
+    node(155, "NVLink software error", "reset GPUs"),
+    node(156, "resource retirement", "reset GPU"),
+    node(157, "resource retirement failed", "RMA"),
+    node(158, "fatal timeout", "reset GPU"),
+    note(160, "channel retirement"),
+    note(161, "channel retirement"),
+    note(162, "power smoothing"),
+    note(163, "power smoothing"),
+    note(164, "power smoothing"),
+    note(165, "power smoothing"),
+    node(167, "PCIe fatal timeout", "reboot"),
+    node(168, "protected memory reduced", "reboot"),
+    node(169, "firmware fault", "reset GPU"),
+    node(171, "uncorrectable DRAM error", "reset GPU"),
+    node(172, "uncorrectable SRAM error", "reset GPU"),
+    node(173, "chip-to-chip link fatal error", "reboot"),
+];
+
+/// The row of a code.
+pub(crate) fn lookup(code: u32) -> Option<&'static Row> {
+    XIDS.binary_search_by_key(&code, |row| row.code).ok().map(|at| &XIDS[at])
+}

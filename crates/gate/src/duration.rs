@@ -1,0 +1,15 @@
+//! Durations as people write them: `30s`, `5m`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+pub(crate) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&humantime::format_duration(*value))
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(from)?;
+    humantime::parse_duration(&text)
+        .map_err(|why| D::Error::custom(format!("'{text}' is no duration: {why}")))
+}

@@ -1,0 +1,139 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use railgate_node::{Action, Class, Finding, Fitness, PartName, Severity, Verdict};
+
+use crate::register::CheckInfo;
+use crate::report::{Found, Report};
+use crate::request::runs;
+use crate::scene::Scene;
+use crate::{CHECKS, GateConfig, Seen, class_cap};
+
+/// Judges one look at a node. Pure: the same arguments give the same verdict. Never panics: a check that
+/// does becomes a finding of class `internal`, which changes nothing else.
+///
+/// The verdict is
+/// - `unfit` where a finding drains (its phase's policy, its class and its check's `action` all allow it),
+/// - else `unknown` where a part that the policy requires gave nothing,
+/// - else `degraded` where anything was found beyond notes and our own faults,
+/// - else `fit`.
+pub fn judge(config: &GateConfig, seen: &Seen<'_>) -> Verdict {
+    judge_with(CHECKS, config, seen)
+}
+
+fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Verdict {
+    let scene = match catch_unwind(AssertUnwindSafe(|| Scene::new(config, seen))) {
+        Ok(scene) => scene,
+        Err(panic) => {
+            return Verdict {
+                phase: seen.phase,
+                fitness: Fitness::Unknown,
+                action: Action::Report,
+                findings: panicked("gate", &*panic),
+                deciding: Some(0),
+            };
+        }
+    };
+    let mut judged = Vec::new();
+    for (rank, check) in checks.iter().enumerate() {
+        if !runs(check, config, seen.phase, seen.job) {
+            continue;
+        }
+        let mut report = Report::new(check.id);
+        let done = catch_unwind(AssertUnwindSafe(|| (check.judge)(&config.checks, &scene, &mut report)));
+        let findings = match done {
+            Ok(()) => report.into_findings(),
+            // What it wrote before is as little to be trusted as what it would have written after.
+            Err(panic) => panicked(check.id, &*panic),
+        };
+        let cap = check.action(&config.checks).max(Action::Report);
+        judged.extend(findings.into_iter().map(|finding| Judged {
+            action: config.policy(seen.phase).action(finding.severity).min(class_cap(finding.class)).min(cap),
+            rank,
+            finding,
+        }));
+    }
+    verdict(&scene, judged)
+}
+
+#[derive(Debug)]
+struct Judged {
+    action: Action,
+    rank: usize,
+    finding: Finding,
+}
+
+fn verdict(scene: &Scene<'_>, mut judged: Vec<Judged>) -> Verdict {
+    let key = |judged: &Judged| {
+        let finding = &judged.finding;
+        let ours = finding.class == Class::Internal;
+        (ours, std::cmp::Reverse((judged.action, finding.severity)), finding.class, judged.rank)
+    };
+    judged.sort_by(|a, b| {
+        key(a).cmp(&key(b)).then_with(|| part_order(&a.finding.part).cmp(&part_order(&b.finding.part)))
+    });
+    let action = judged.iter().map(|judged| judged.action).max().unwrap_or(Action::Report);
+    let counts =
+        |judged: &Judged| judged.finding.class != Class::Internal && judged.finding.severity > Severity::Note;
+    let gone: Vec<PartName> = scene
+        .required
+        .iter()
+        .copied()
+        .filter(|part| scene.needed.contains(part) && missing(scene, *part).is_some())
+        .collect();
+    let of_gone = |judged: &Judged| {
+        gone.iter().any(|part| {
+            judged.finding.part == part.as_str()
+                && matches!(judged.finding.check.as_str(), "part-silent" | "kernel-log")
+        })
+    };
+    let (fitness, deciding) = if action == Action::Drain {
+        (Fitness::Unfit, judged.iter().position(|judged| judged.action == Action::Drain))
+    } else if !gone.is_empty() {
+        (Fitness::Unknown, judged.iter().position(of_gone))
+    } else if let Some(worst) = judged.iter().position(counts) {
+        (Fitness::Degraded, Some(worst))
+    } else {
+        (Fitness::Fit, None)
+    };
+    Verdict {
+        phase: scene.phase(),
+        fitness,
+        action,
+        findings: judged.into_iter().map(|judged| judged.finding).collect(),
+        deciding,
+    }
+}
+
+/// Why a part has no data.
+pub(crate) fn missing(scene: &Scene<'_>, part: PartName) -> Option<String> {
+    match part {
+        PartName::Gpus => scene.now.gpus.missing(),
+        PartName::Fabric => scene.now.fabric.missing(),
+        PartName::Pci => scene.now.pci.missing(),
+        PartName::KernelLog => scene.now.kernel_log.missing(),
+        PartName::Host => scene.now.host.missing(),
+    }
+}
+
+/// GPU 10 after GPU 9, names after numbers.
+fn part_order(part: &str) -> (bool, u32, &str) {
+    match part.parse::<u32>() {
+        Ok(number) => (false, number, part),
+        Err(_) => (true, 0, part),
+    }
+}
+
+fn panicked(check: &str, panic: &(dyn std::any::Any + Send)) -> Vec<Finding> {
+    let said = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    let mut report = Report::new(check);
+    report.add(
+        Found::unknown(Class::Internal, "", format!("the check itself failed: {said}"))
+            .fix("report a bug")
+            .row("check", said, "a judgement", "railgate"),
+    );
+    report.into_findings()
+}

@@ -1,0 +1,183 @@
+use std::fmt;
+
+use railgate_node::{Action, Class, PartName, Phase};
+use serde::{Deserialize, Serialize};
+
+use crate::checks::Checks;
+use crate::report::Report;
+use crate::scene::Scene;
+
+/// How much time a check may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// Reads what is there; in every prolog.
+    Quick,
+    /// Exercises the hardware; only where it is asked for.
+    Full,
+}
+
+/// For which jobs a check runs. Without a job (a periodic look) all of them run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// Jobs that hold GPUs, or all with `[gate] gpus_for_all`.
+    Gpus,
+    /// Jobs that hold GPUs, or all with `[gate] fabric_for_all`.
+    Fabric,
+    /// Every job.
+    Always,
+}
+
+/// One check: the constants are its register entry, `judge` is the check.
+pub(crate) trait Check {
+    /// One line: what is wrong when it fires.
+    const ABOUT: &'static str;
+    /// What it reads, why it matters, how to fix it, and its thresholds.
+    const EXPLAIN: &'static str;
+    /// Whose its findings usually are.
+    const CLASS: Class;
+    /// The parts of a snapshot it reads.
+    const PARTS: &'static [PartName];
+    /// For which jobs.
+    const SCOPE: Scope;
+    /// In which phases.
+    const PHASES: &'static [Phase] = &[Phase::Prolog, Phase::Epilog, Phase::Periodic];
+    /// How much time it may cost.
+    const LEVEL: Level = Level::Quick;
+    /// What it costs beyond reading its parts.
+    const COST: &'static str = "none of its own";
+    /// It cannot be switched off.
+    const ALWAYS: bool = false;
+    /// Its table.
+    type Settings: Table;
+
+    /// Writes down what is wrong. What it cannot tell it says too ([`Report::value`] does so by itself).
+    fn judge(scene: &Scene<'_>, set: &Self::Settings, out: &mut Report<'_>);
+}
+
+/// The table of a check.
+pub(crate) trait Table {
+    /// `action`.
+    fn action(&self) -> Action;
+
+    /// What is out of range: `key: why`.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The table of a check without thresholds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActionOnly {
+    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
+    pub action: Action,
+}
+
+impl Default for ActionOnly {
+    fn default() -> Self {
+        ActionOnly { action: Action::Drain }
+    }
+}
+
+impl Table for ActionOnly {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+type JudgeFn = fn(&Checks, &Scene<'_>, &mut Report<'_>);
+
+/// A row of the register.
+#[derive(Clone, Copy, Serialize)]
+pub struct CheckInfo {
+    /// Kebab-case.
+    pub id: &'static str,
+    /// One line: what is wrong when it fires.
+    pub about: &'static str,
+    /// In which phases it runs.
+    pub phases: &'static [Phase],
+    /// How much time it may cost.
+    pub level: Level,
+    /// What it costs beyond reading its parts.
+    pub cost: &'static str,
+    /// Whose its findings usually are.
+    pub class: Class,
+    /// For which jobs it runs.
+    pub scope: Scope,
+    /// The parts of a snapshot it reads.
+    pub parts: &'static [PartName],
+    /// What it reads, why it matters, how to fix it, and its thresholds.
+    #[serde(skip)]
+    pub explain: &'static str,
+    /// It cannot be switched off.
+    #[serde(skip)]
+    pub always: bool,
+    #[serde(skip)]
+    pub(crate) action_of: fn(&Checks) -> Action,
+    #[serde(skip)]
+    pub(crate) problems_of: fn(&Checks) -> Vec<String>,
+    #[serde(skip)]
+    pub(crate) judge: JudgeFn,
+}
+
+impl CheckInfo {
+    /// What the site set as the strongest action of this check.
+    pub fn action(&self, checks: &Checks) -> Action {
+        (self.action_of)(checks)
+    }
+
+    /// What is out of range in this check's table: `key: why`.
+    pub fn problems(&self, checks: &Checks) -> Vec<String> {
+        (self.problems_of)(checks)
+    }
+}
+
+impl fmt::Debug for CheckInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckInfo").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Makes the typed table `[gate.checks]` and the register from one row per check, most telling first:
+/// where two findings are equally bad, the one whose check stands higher decides.
+macro_rules! register {
+    ($($module:ident::$check:ident = $id:literal,)+) => {
+        /// `[gate.checks]`: one table per check. Unknown ids are refused with the known ones.
+        #[derive(Clone, Debug, Default, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Checks {
+            $(
+                #[doc = concat!("`[gate.checks.", $id, "]`")]
+                #[serde(rename = $id)]
+                pub $module: $module::Settings,
+            )+
+        }
+
+        /// The register, most telling check first.
+        pub static CHECKS: &[$crate::register::CheckInfo] = &[
+            $(
+                $crate::register::CheckInfo {
+                    id: $id,
+                    about: <$module::$check as $crate::register::Check>::ABOUT,
+                    phases: <$module::$check as $crate::register::Check>::PHASES,
+                    level: <$module::$check as $crate::register::Check>::LEVEL,
+                    cost: <$module::$check as $crate::register::Check>::COST,
+                    class: <$module::$check as $crate::register::Check>::CLASS,
+                    scope: <$module::$check as $crate::register::Check>::SCOPE,
+                    parts: <$module::$check as $crate::register::Check>::PARTS,
+                    explain: <$module::$check as $crate::register::Check>::EXPLAIN,
+                    always: <$module::$check as $crate::register::Check>::ALWAYS,
+                    action_of: |checks| $crate::register::Table::action(&checks.$module),
+                    problems_of: |checks| $crate::register::Table::problems(&checks.$module),
+                    judge: |checks, scene, out| {
+                        <$module::$check as $crate::register::Check>::judge(scene, &checks.$module, out);
+                    },
+                },
+            )+
+        ];
+    };
+}
+
+pub(crate) use register;

@@ -1,0 +1,148 @@
+use railgate_node::{Class, Evidence, Finding, Reading, Severity};
+
+/// Names of processes, mount errors and kernel lines come from outside; none is longer than this.
+const MAX_TEXT: usize = 240;
+
+/// What one check writes down.
+#[derive(Debug)]
+pub(crate) struct Report<'a> {
+    check: &'a str,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Report<'a> {
+    pub(crate) fn new(check: &'a str) -> Self {
+        Report { check, findings: Vec::new() }
+    }
+
+    pub(crate) fn into_findings(self) -> Vec<Finding> {
+        self.findings
+    }
+
+    /// Adds a finding under this check's id, with control characters replaced and texts cut to size.
+    pub(crate) fn add(&mut self, found: Found) {
+        let Found(mut finding) = found;
+        finding.check = self.check.to_owned();
+        for text in [&mut finding.part, &mut finding.what, &mut finding.fix] {
+            *text = printable(text);
+        }
+        for row in &mut finding.evidence {
+            for text in [&mut row.what, &mut row.got, &mut row.want, &mut row.source] {
+                *text = printable(text);
+            }
+        }
+        self.findings.push(finding);
+    }
+
+    /// The value of a reading. A failed one becomes an `unknown` finding, so that no check can forget it;
+    /// an unsupported one is `None` without a word.
+    pub(crate) fn value<'r, T>(
+        &mut self,
+        part: &str,
+        what: &str,
+        source: &str,
+        reading: &'r Reading<T>,
+    ) -> Option<&'r T> {
+        match reading {
+            Reading::Known(value) => Some(value),
+            Reading::Unsupported => None,
+            Reading::Failed(why) => {
+                self.add(
+                    Found::unknown(Class::Node, part, format!("{what} unreadable: {why}"))
+                        .row(what, format!("unknown ({why})"), "a value", source)
+                        .fix("check driver"),
+                );
+                None
+            }
+        }
+    }
+}
+
+/// A finding on its way into a [`Report`].
+#[derive(Debug)]
+pub(crate) struct Found(Finding);
+
+impl Found {
+    /// `part` is a GPU index, a device, a path, or empty for the whole node.
+    pub(crate) fn new(
+        severity: Severity,
+        class: Class,
+        part: impl Into<String>,
+        what: impl Into<String>,
+    ) -> Found {
+        Found(Finding {
+            check: String::new(),
+            part: part.into(),
+            severity,
+            class,
+            what: what.into(),
+            fix: String::new(),
+            evidence: Vec::new(),
+        })
+    }
+
+    pub(crate) fn fail(class: Class, part: impl Into<String>, what: impl Into<String>) -> Found {
+        Found::new(Severity::Fail, class, part, what)
+    }
+
+    pub(crate) fn warn(class: Class, part: impl Into<String>, what: impl Into<String>) -> Found {
+        Found::new(Severity::Warn, class, part, what)
+    }
+
+    pub(crate) fn unknown(class: Class, part: impl Into<String>, what: impl Into<String>) -> Found {
+        Found::new(Severity::Unknown, class, part, what)
+    }
+
+    pub(crate) fn note(class: Class, part: impl Into<String>, what: impl Into<String>) -> Found {
+        Found::new(Severity::Note, class, part, what)
+    }
+
+    /// What to do, in two or three words.
+    pub(crate) fn fix(mut self, fix: impl Into<String>) -> Found {
+        self.0.fix = fix.into();
+        self
+    }
+
+    /// The same for a GPU that this job does not hold: loud, but no reason to stop this job.
+    pub(crate) fn another_jobs(mut self) -> Found {
+        self.0.severity = self.0.severity.min(Severity::Warn);
+        self.0.what.push_str(" (not this job's)");
+        self
+    }
+
+    /// The same where nobody can say whether it is this job's.
+    pub(crate) fn shared(mut self) -> Found {
+        self.0.severity = self.0.severity.min(Severity::Warn);
+        self.0.what.push_str(" (maybe not this job's)");
+        self
+    }
+
+    /// The same where it could not be told for certain.
+    pub(crate) fn only_unknown(mut self, why: &str) -> Found {
+        self.0.severity = self.0.severity.min(Severity::Unknown);
+        self.0.what.push_str(", ");
+        self.0.what.push_str(why);
+        self
+    }
+
+    /// A row of proof.
+    pub(crate) fn row(
+        mut self,
+        what: impl Into<String>,
+        got: impl Into<String>,
+        want: impl Into<String>,
+        source: impl Into<String>,
+    ) -> Found {
+        self.0.evidence.push(Evidence {
+            what: what.into(),
+            got: got.into(),
+            want: want.into(),
+            source: source.into(),
+        });
+        self
+    }
+}
+
+fn printable(text: &str) -> String {
+    text.chars().take(MAX_TEXT).map(|c| if c.is_control() { '?' } else { c }).collect()
+}

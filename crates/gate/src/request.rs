@@ -1,0 +1,45 @@
+use std::path::PathBuf;
+
+use railgate_node::{Action, Allocation, Job, PartName, Phase};
+
+use crate::{CHECKS, CheckInfo, GateConfig, Scope};
+
+/// What must be read so that everything can be judged that the phase, the job and the configuration ask
+/// for: the parts, and the mounts to ask. A job without GPUs need not start NVML.
+pub fn request_for(config: &GateConfig, phase: Phase, job: Option<&Job>) -> (Vec<PartName>, Vec<PathBuf>) {
+    let mut parts: Vec<PartName> = Vec::new();
+    let mut mounts = Vec::new();
+    for check in CHECKS.iter().filter(|check| runs(check, config, phase, job)) {
+        parts.extend(check.parts);
+        if check.id == "mounts" {
+            mounts.clone_from(&config.checks.mounts.required);
+        }
+    }
+    parts.sort_unstable();
+    parts.dedup();
+    (parts, mounts)
+}
+
+/// Whether a check runs at all.
+pub(crate) fn runs(check: &CheckInfo, config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
+    let on = check.always || check.action(&config.checks) != Action::Off;
+    on && check.phases.contains(&phase) && concerns(check.scope, config, job)
+}
+
+fn concerns(scope: Scope, config: &GateConfig, job: Option<&Job>) -> bool {
+    let without_gpus = job.is_some_and(holds_no_gpu);
+    match scope {
+        Scope::Always => true,
+        Scope::Gpus => !without_gpus || config.gpus_for_all,
+        Scope::Fabric => !without_gpus || config.fabric_for_all,
+    }
+}
+
+pub(crate) fn holds_no_gpu(job: &Job) -> bool {
+    match &job.allocation {
+        Allocation::NoGpus => true,
+        Allocation::Gpus(ids) => ids.is_empty(),
+        // A list that nobody understands is no reason to let a job onto a broken GPU.
+        Allocation::Unreadable(_) => false,
+    }
+}

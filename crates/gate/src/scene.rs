@@ -1,0 +1,417 @@
+use std::collections::BTreeSet;
+
+use railgate_node::{
+    Access, Allocation, Fabric, Gpu, GpuId, Gpus, Hca, KernelLog, LinkLayer, PartName, PciAddress, Phase,
+    Port, PortState, Profile, Reading, Snapshot, XidEvent,
+};
+
+use crate::near::nearest;
+use crate::request::{holds_no_gpu, runs};
+use crate::seen::{KnownGpu, known_gpus};
+use crate::{CHECKS, GateConfig, Seen};
+
+/// What is judged: the node as seen, narrowed to what the job got.
+///
+/// On a shared node only the job's GPUs and the ports nearest to them are judged. Without a job, and where
+/// the job holds every GPU, the whole node is.
+#[derive(Debug)]
+pub(crate) struct Scene<'a> {
+    pub(crate) now: &'a Snapshot,
+    pub(crate) seen: Seen<'a>,
+    /// The parts that the running checks read and that matter on this type of machine.
+    pub(crate) needed: Vec<PartName>,
+    /// The policy's required parts.
+    pub(crate) required: &'a [PartName],
+    /// Driver events since the last clean look.
+    pub(crate) xids: Vec<XidEvent>,
+    running: Vec<&'static str>,
+    held: Held,
+}
+
+/// The GPUs to be judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Held {
+    /// All of them.
+    All,
+    /// All of them, because nobody can say which the job got.
+    Unclear(String),
+    /// These.
+    These {
+        /// By index as NVML counts now.
+        present: BTreeSet<u32>,
+        /// The job's GPUs that are not there, as earlier looks knew them.
+        missing: Vec<KnownGpu>,
+    },
+}
+
+/// Whose GPU an address is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// To be judged; the text names it in findings: the index, or the address where no index is known.
+    Judged(String),
+    /// Another job's.
+    Other,
+    /// Nobody can say.
+    Unclear(String),
+}
+
+impl<'a> Scene<'a> {
+    pub(crate) fn new(config: &'a GateConfig, seen: &Seen<'a>) -> Scene<'a> {
+        let seen = *seen;
+        let now = seen.now;
+        let running: Vec<_> =
+            CHECKS.iter().filter(|check| runs(check, config, seen.phase, seen.job)).collect();
+        let mut needed: Vec<PartName> = running.iter().flat_map(|check| check.parts).copied().collect();
+        needed.sort_unstable();
+        needed.dedup();
+        let gpus = seen.profile.and_then(|profile| profile.gpus.count);
+        let hcas = seen.profile.and_then(|profile| profile.fabric.hcas);
+        needed.retain(|part| match part {
+            PartName::Gpus => gpus != Some(0),
+            // Without a profile that names a fabric there is nothing to judge in it.
+            PartName::Fabric => hcas.is_some_and(|hcas| hcas > 0),
+            PartName::Pci | PartName::KernelLog | PartName::Host => true,
+        });
+        Scene {
+            now,
+            seen,
+            needed,
+            required: &config.policy(seen.phase).required,
+            xids: now.kernel_log.data().map_or_else(Vec::new, KernelLog::xids),
+            running: running.iter().map(|check| check.id).collect(),
+            held: held(&seen),
+        }
+    }
+
+    /// Whether a check judges in this scene; another one then need not say the same.
+    pub(crate) fn runs(&self, check: &str) -> bool {
+        self.running.contains(&check)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.seen.phase
+    }
+
+    pub(crate) fn profile(&self) -> Option<&'a Profile> {
+        self.seen.profile
+    }
+
+    /// The whole node is judged: there is no job, or it holds every GPU.
+    pub(crate) fn whole(&self) -> bool {
+        matches!(self.held, Held::All)
+    }
+
+    /// Why nobody can say which GPUs the job got.
+    pub(crate) fn unclear(&self) -> Option<&str> {
+        match &self.held {
+            Held::Unclear(why) => Some(why),
+            Held::All | Held::These { .. } => None,
+        }
+    }
+
+    /// The job's GPUs that NVML does not list any more.
+    pub(crate) fn missing(&self) -> &[KnownGpu] {
+        match &self.held {
+            Held::These { missing, .. } => missing,
+            Held::All | Held::Unclear(_) => &[],
+        }
+    }
+
+    /// The job (or, without one, the look) is concerned with this GPU.
+    pub(crate) fn judges(&self, gpu: &Gpu) -> bool {
+        match &self.held {
+            Held::All | Held::Unclear(_) => true,
+            Held::These { present, .. } => present.contains(&gpu.index),
+        }
+    }
+
+    /// Every GPU of the node that NVML lists.
+    pub(crate) fn all_gpus(&self) -> &'a [Gpu] {
+        self.now.gpus.data().map_or(&[], |gpus| gpus.gpus.as_slice())
+    }
+
+    /// The GPUs to be judged that answer. The others are the business of `gpu-lost`.
+    pub(crate) fn answering(&self) -> impl Iterator<Item = &'a Gpu> {
+        self.all_gpus().iter().filter(|gpu| self.judges(gpu) && gpu.access == Access::Ok)
+    }
+
+    /// The baseline of a GPU: itself before the job, in the same boot.
+    pub(crate) fn before(&self, gpu: &Gpu) -> Option<&'a Gpu> {
+        let before = self.seen.before?;
+        if before.boot_id.is_empty() || before.boot_id != self.now.boot_id {
+            return None;
+        }
+        let gpus = &before.gpus.data()?.gpus;
+        match gpu.uuid.known() {
+            Some(uuid) => gpus.iter().find(|old| old.uuid.known() == Some(uuid)),
+            None => {
+                let pci = gpu.pci.known()?;
+                gpus.iter().find(|old| old.pci.known() == Some(pci))
+            }
+        }
+    }
+
+    /// What the node had at the job's start, or when it was last found fit.
+    pub(crate) fn inventory(&self) -> Vec<KnownGpu> {
+        inventory(&self.seen)
+    }
+
+    /// Whose GPU the kernel log speaks of.
+    pub(crate) fn whose(&self, at: Option<PciAddress>) -> Whose {
+        let Some(at) = at else {
+            return if self.whole() { Whose::Judged(String::new()) } else { Whose::Unclear(String::new()) };
+        };
+        let gpus = self.all_gpus();
+        if let Some(gpu) = gpus.iter().find(|gpu| gpu.pci.known().is_some_and(|pci| same_gpu(*pci, at))) {
+            return if self.judges(gpu) { Whose::Judged(gpu.index.to_string()) } else { Whose::Other };
+        }
+        let inventory = self.inventory();
+        if let Some(known) = inventory.iter().find(|known| known.pci.is_some_and(|pci| same_gpu(pci, at))) {
+            return match &self.held {
+                Held::All => Whose::Judged(known.index.to_string()),
+                Held::Unclear(_) => Whose::Unclear(known.index.to_string()),
+                Held::These { missing, present } => {
+                    let unread = gpus.is_empty() && present.contains(&known.index);
+                    if unread || missing.contains(known) {
+                        Whose::Judged(known.index.to_string())
+                    } else {
+                        Whose::Other
+                    }
+                }
+            };
+        }
+        match &self.held {
+            Held::All => Whose::Judged(at.to_string()),
+            Held::Unclear(_) => Whose::Unclear(at.to_string()),
+            Held::These { present, missing } => {
+                let placed =
+                    |index: &u32| gpus.iter().any(|gpu| gpu.index == *index && gpu.pci.known().is_some());
+                let all_placed =
+                    present.iter().all(placed) && missing.iter().all(|known| known.pci.is_some());
+                if all_placed { Whose::Other } else { Whose::Unclear(at.to_string()) }
+            }
+        }
+    }
+
+    /// The profile leaves this device out of the compute fabric.
+    pub(crate) fn excluded(&self, name: &str) -> bool {
+        self.profile()
+            .is_some_and(|profile| profile.fabric.exclude.iter().any(|pattern| matches(pattern, name)))
+    }
+
+    /// The compute ports of the node: those that the profile does not leave out.
+    pub(crate) fn compute_ports(&self) -> Vec<(&'a Hca, &'a Port)> {
+        let Some(fabric) = self.now.fabric.data() else { return Vec::new() };
+        let wanted = self.profile().and_then(|profile| profile.fabric.link_layer.as_deref());
+        let of_layer = |port: &Port| match (wanted, &port.link_layer) {
+            (Some("infiniband"), Reading::Known(layer)) => *layer == LinkLayer::InfiniBand,
+            (Some("ethernet"), Reading::Known(layer)) => *layer == LinkLayer::Ethernet,
+            _ => true,
+        };
+        fabric
+            .hcas
+            .iter()
+            .filter(|hca| !self.excluded(&hca.name))
+            .flat_map(|hca| hca.ports.iter().map(move |port| (hca, port)))
+            .filter(|(_, port)| of_layer(port))
+            .collect()
+    }
+
+    /// The compute ports that this look is concerned with: all of them, or on a shared node those nearest to
+    /// the job's GPUs.
+    pub(crate) fn judged_ports(&self) -> Vec<JudgedPort<'a>> {
+        let Some(fabric) = self.now.fabric.data() else { return Vec::new() };
+        let all = self.compute_ports();
+        let near = if self.whole() { None } else { self.nearest_hcas(fabric) };
+        let certain = self.whole() || near.is_some();
+        let wanted = self.profile().and_then(|profile| profile.fabric.hcas).unwrap_or(0) as usize;
+        let active = all.iter().filter(|(_, port)| port.state == Reading::Known(PortState::Active)).count();
+        // A second port that nobody has cabled is no fault while as many as there should be are active.
+        let by_profile = wanted > 0 && (all.len() <= wanted || active < wanted);
+        all.into_iter()
+            .filter(|(hca, _)| near.as_ref().is_none_or(|near| near.contains(&hca.name)))
+            .map(|(hca, port)| JudgedPort {
+                hca,
+                port,
+                certain,
+                by_profile,
+                was_active: self.was_active(hca, port),
+            })
+            .collect()
+    }
+
+    fn was_active(&self, hca: &Hca, port: &Port) -> bool {
+        let before = self.seen.before.filter(|before| before.boot_id == self.now.boot_id);
+        before.and_then(|before| before.fabric.data()).is_some_and(|fabric| {
+            fabric.hcas.iter().filter(|old| old.name == hca.name).any(|old| {
+                old.ports
+                    .iter()
+                    .any(|old| old.number == port.number && old.state == Reading::Known(PortState::Active))
+            })
+        })
+    }
+
+    /// Names of the devices nearest to the job's GPUs; `None` where that cannot be told. Only asked where
+    /// the node is shared.
+    pub(crate) fn nearest_hcas(&self, fabric: &Fabric) -> Option<BTreeSet<String>> {
+        let Held::These { present, missing } = &self.held else { return None };
+        let pci = self.now.pci.data();
+        let inventory = self.inventory();
+        let mut names = BTreeSet::new();
+        for index in present {
+            let listed = self.all_gpus().iter().find(|gpu| gpu.index == *index);
+            let at = match listed {
+                Some(gpu) => gpu.pci.known().copied(),
+                None => inventory.iter().find(|known| known.index == *index).and_then(|known| known.pci),
+            };
+            names.extend(nearest(*index, at, fabric, pci, self.profile())?);
+        }
+        for known in missing {
+            names.extend(nearest(known.index, known.pci, fabric, pci, self.profile())?);
+        }
+        Some(names)
+    }
+}
+
+/// A port to be judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JudgedPort<'a> {
+    pub(crate) hca: &'a Hca,
+    pub(crate) port: &'a Port,
+    /// It is certain that the job is concerned with it.
+    pub(crate) certain: bool,
+    /// The profile says that this port is up on a healthy machine.
+    pub(crate) by_profile: bool,
+    /// It was active before the job.
+    pub(crate) was_active: bool,
+}
+
+impl JudgedPort<'_> {
+    /// `mlx5_0`, or `mlx5_0:2` for a further port.
+    pub(crate) fn name(&self) -> String {
+        if self.port.number == 1 {
+            self.hca.name.clone()
+        } else {
+            format!("{}:{}", self.hca.name, self.port.number)
+        }
+    }
+
+    /// A healthy node has it active.
+    pub(crate) fn expected(&self) -> bool {
+        self.by_profile || self.was_active
+    }
+}
+
+/// Xid lines leave the function out.
+fn same_gpu(a: PciAddress, b: PciAddress) -> bool {
+    (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
+}
+
+/// `mlx5_8`, or a pattern with a trailing `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    }
+}
+
+fn inventory(seen: &Seen<'_>) -> Vec<KnownGpu> {
+    match seen.before.and_then(|before| before.gpus.data()) {
+        Some(gpus) if gpus.gpus.len() >= seen.memory.inventory.len() => known_gpus(gpus),
+        _ => seen.memory.inventory.clone(),
+    }
+}
+
+fn held(seen: &Seen<'_>) -> Held {
+    let Some(job) = seen.job else { return Held::All };
+    if holds_no_gpu(job) {
+        return Held::All;
+    }
+    let ids = match &job.allocation {
+        Allocation::NoGpus => return Held::All,
+        Allocation::Unreadable(text) => {
+            return Held::Unclear(format!("Slurm's GPU list '{text}' is unreadable"));
+        }
+        Allocation::Gpus(ids) => ids,
+    };
+    let inventory = inventory(seen);
+    let gpus = seen.now.gpus.data();
+    let listed = gpus.map_or(0, |gpus| gpus.gpus.len());
+    let mut present = BTreeSet::new();
+    let mut missing = Vec::new();
+    for id in ids {
+        match place(id, gpus, &inventory) {
+            Some(Place::At(index)) => {
+                present.insert(index);
+            }
+            Some(Place::Missing(known)) => {
+                if !missing.contains(&known) {
+                    missing.push(known);
+                }
+            }
+            None => return Held::Unclear(format!("no GPU is known as {}", name(id))),
+        }
+    }
+    let expected = seen
+        .profile
+        .and_then(|profile| profile.gpus.count)
+        .map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX))
+        .max(listed)
+        .max(inventory.len());
+    if present.len() + missing.len() >= expected { Held::All } else { Held::These { present, missing } }
+}
+
+enum Place {
+    At(u32),
+    Missing(KnownGpu),
+}
+
+/// Where a GPU of the job is now. NVML's indices move up when a GPU is gone, Slurm's stay.
+fn place(id: &GpuId, gpus: Option<&Gpus>, inventory: &[KnownGpu]) -> Option<Place> {
+    let listed = gpus.map_or(&[][..], |gpus| gpus.gpus.as_slice());
+    let known = match id {
+        GpuId::Index(index) => {
+            let shifted = !listed.is_empty() && listed.len() < inventory.len();
+            if !shifted {
+                let beyond = gpus.is_some() && listed.iter().all(|gpu| gpu.index != *index);
+                return Some(if beyond {
+                    Place::Missing(KnownGpu { index: *index, pci: None, uuid: None })
+                } else {
+                    Place::At(*index)
+                });
+            }
+            inventory.iter().find(|known| known.index == *index)?.clone()
+        }
+        GpuId::Uuid(text) => {
+            let uuid = whole_gpu(text);
+            if let Some(gpu) = listed.iter().find(|gpu| gpu.uuid.known().is_some_and(|known| known == uuid)) {
+                return Some(Place::At(gpu.index));
+            }
+            inventory.iter().find(|known| known.uuid.as_deref() == Some(uuid))?.clone()
+        }
+    };
+    if gpus.is_none() {
+        return Some(Place::At(known.index));
+    }
+    let same = |gpu: &&Gpu| match (gpu.uuid.known(), &known.uuid) {
+        (Some(now), Some(then)) => now == then,
+        _ => gpu.pci.known().is_some() && gpu.pci.known() == known.pci.as_ref(),
+    };
+    Some(match listed.iter().find(same) {
+        Some(gpu) => Place::At(gpu.index),
+        None => Place::Missing(known),
+    })
+}
+
+/// `MIG-GPU-<uuid>/1/0` (before driver 470) names its GPU; `MIG-<uuid>` does not.
+fn whole_gpu(text: &str) -> &str {
+    let text = text.strip_prefix("MIG-").filter(|rest| rest.starts_with("GPU-")).unwrap_or(text);
+    text.split('/').next().unwrap_or(text)
+}
+
+fn name(id: &GpuId) -> String {
+    match id {
+        GpuId::Index(index) => index.to_string(),
+        GpuId::Uuid(uuid) => uuid.clone(),
+    }
+}

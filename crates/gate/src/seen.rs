@@ -1,0 +1,157 @@
+use std::path::{Path, PathBuf};
+
+use railgate_node::{Job, MountProbe, Part, PartName, PciAddress, Phase, Profile, Snapshot};
+use serde::{Deserialize, Serialize};
+
+/// All that a judgement depends on besides the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// When the gate looks.
+    pub phase: Phase,
+    /// The node now.
+    pub now: &'a Snapshot,
+    /// The node before the job (epilog), the baseline for everything that counts.
+    pub before: Option<&'a Snapshot>,
+    /// The job; `None` where the whole node is judged.
+    pub job: Option<&'a Job>,
+    /// What a healthy machine of this type has; `None` where no type was chosen.
+    pub profile: Option<&'a Profile>,
+    /// What earlier looks left behind.
+    pub memory: &'a Memory,
+}
+
+/// What one look leaves for the next. Kept by the caller; [`Memory::after`] makes the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// The boot in which it was made. `silent` and `silent_mounts` mean nothing in another boot.
+    pub boot_id: String,
+    /// Parts without an answer at the previous look.
+    pub silent: Vec<PartName>,
+    /// Required mounts without an answer at the previous look.
+    pub silent_mounts: Vec<PathBuf>,
+    /// The GPUs of the last look that found the node fit, of any boot.
+    pub inventory: Vec<KnownGpu>,
+    /// The RDMA devices of the last look that found the node fit, of any boot.
+    pub hcas: Vec<KnownHca>,
+}
+
+/// A GPU that was there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownGpu {
+    /// NVML index.
+    pub index: u32,
+    /// PCI address, where it was read.
+    pub pci: Option<PciAddress>,
+    /// UUID, where it was read.
+    pub uuid: Option<String>,
+}
+
+/// An RDMA device that was there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownHca {
+    /// Device name.
+    pub name: String,
+    /// PCI address, where it was read.
+    pub pci: Option<PciAddress>,
+}
+
+impl Memory {
+    /// What to keep after a look. `clean` says that the verdict was `fit` for the whole node: only then is
+    /// what the node has taken as what it should have. What the look did not ask for keeps its place: a job
+    /// without GPUs must not make the gate forget that NVML hangs.
+    pub fn after(&self, now: &Snapshot, clean: bool) -> Memory {
+        let mut silent = silent_parts(now);
+        let mut silent_mounts = silent_mounts(now);
+        if self.is_of(&now.boot_id) {
+            silent.extend(self.silent.iter().filter(|part| skipped(now, **part)));
+            silent_mounts.extend(self.silent_mounts.iter().filter(|path| !asked(now, path)).cloned());
+        }
+        let mut next = Memory {
+            boot_id: now.boot_id.clone(),
+            silent,
+            silent_mounts,
+            inventory: self.inventory.clone(),
+            hcas: self.hcas.clone(),
+        };
+        if clean {
+            if let Some(gpus) = now.gpus.data() {
+                next.inventory = known_gpus(gpus);
+            }
+            if let Some(fabric) = now.fabric.data() {
+                next.hcas = fabric
+                    .hcas
+                    .iter()
+                    .map(|hca| KnownHca { name: hca.name.clone(), pci: hca.pci.known().copied() })
+                    .collect();
+            }
+        }
+        next
+    }
+
+    /// The part gave no answer at the previous look of the same boot.
+    pub(crate) fn was_silent(&self, part: PartName, boot_id: &str) -> bool {
+        self.is_of(boot_id) && self.silent.contains(&part)
+    }
+
+    /// The mount gave no answer at the previous look of the same boot.
+    pub(crate) fn mount_was_silent(&self, path: &Path, boot_id: &str) -> bool {
+        self.is_of(boot_id) && self.silent_mounts.iter().any(|known| known == path)
+    }
+
+    fn is_of(&self, boot_id: &str) -> bool {
+        !boot_id.is_empty() && self.boot_id == boot_id
+    }
+}
+
+/// The GPUs of a look, as an inventory.
+pub(crate) fn known_gpus(gpus: &railgate_node::Gpus) -> Vec<KnownGpu> {
+    gpus.gpus
+        .iter()
+        .map(|gpu| KnownGpu {
+            index: gpu.index,
+            pci: gpu.pci.known().copied(),
+            uuid: gpu.uuid.known().cloned(),
+        })
+        .collect()
+}
+
+fn silent_parts(now: &Snapshot) -> Vec<PartName> {
+    fn silent<T>(part: &Part<T>) -> bool {
+        matches!(part, Part::Silent { .. } | Part::Stuck { .. })
+    }
+    [
+        (PartName::Gpus, silent(&now.gpus)),
+        (PartName::Fabric, silent(&now.fabric)),
+        (PartName::Pci, silent(&now.pci)),
+        (PartName::KernelLog, silent(&now.kernel_log)),
+        (PartName::Host, silent(&now.host)),
+    ]
+    .into_iter()
+    .filter_map(|(name, silent)| silent.then_some(name))
+    .collect()
+}
+
+fn skipped(now: &Snapshot, part: PartName) -> bool {
+    match part {
+        PartName::Gpus => now.gpus == Part::Skipped,
+        PartName::Fabric => now.fabric == Part::Skipped,
+        PartName::Pci => now.pci == Part::Skipped,
+        PartName::KernelLog => now.kernel_log == Part::Skipped,
+        PartName::Host => now.host == Part::Skipped,
+    }
+}
+
+fn asked(now: &Snapshot, path: &Path) -> bool {
+    now.host.data().is_some_and(|host| host.mounts.iter().any(|mount| mount.path == path))
+}
+
+fn silent_mounts(now: &Snapshot) -> Vec<PathBuf> {
+    now.host.data().map_or_else(Vec::new, |host| {
+        host.mounts
+            .iter()
+            .filter(|mount| matches!(mount.probe, MountProbe::Silent { .. }))
+            .map(|mount| mount.path.clone())
+            .collect()
+    })
+}
