@@ -1,1 +1,15 @@
-//! Sim.
+//! A libnvidia-ml.so.1 without hardware.
+//!
+//! The shared library answers the NVML calls that railgate makes from a [`Scenario`] in the file
+//! `nvml-scenario.json` that lies in the same folder as the library, and reads it again whenever it has
+//! changed. It can hang, be slow, lose a GPU between two calls, and refuse; a copy can be made to lack
+//! symbols ([`hide_symbol`]).
+
+mod answer;
+mod exports;
+mod hide;
+mod scenario;
+mod state;
+
+pub use hide::{HideError, hide_symbol};
+pub use scenario::{Behaviour, SCENARIO_FILE, Scenario};

@@ -1,0 +1,91 @@
+#![allow(unsafe_code, reason = "a C interface: values go through the caller's pointers")]
+
+use std::ffi::{c_char, c_uint, c_void};
+use std::ptr;
+
+use railgate_node::{Access, Gpu, Reading};
+
+use crate::scenario::Scenario;
+use crate::state;
+
+pub(crate) type Return = u32;
+pub(crate) const SUCCESS: Return = 0;
+pub(crate) const INVALID_ARGUMENT: Return = 2;
+pub(crate) const NOT_SUPPORTED: Return = 3;
+pub(crate) const NOT_FOUND: Return = 6;
+pub(crate) const INSUFFICIENT_SIZE: Return = 7;
+pub(crate) const DRIVER_NOT_LOADED: Return = 9;
+pub(crate) const GPU_IS_LOST: Return = 15;
+pub(crate) const RESET_REQUIRED: Return = 16;
+pub(crate) const UNKNOWN: Return = 999;
+
+/// What a caller holds for a GPU: its index and something that tells it from a stray pointer.
+pub(crate) type Device = *mut c_void;
+const HANDLE_BASE: usize = 0x6e76_0000;
+
+pub(crate) fn handle(index: u32) -> Device {
+    ptr::without_provenance_mut(HANDLE_BASE + usize::try_from(index).unwrap_or_default())
+}
+
+/// A call about the driver.
+pub(crate) fn system(symbol: &str, with: impl FnOnce(&Scenario) -> Result<(), Return>) -> Return {
+    code(state::enter(symbol).and_then(|scenario| with(&scenario)))
+}
+
+/// A call about a GPU that has a handle.
+pub(crate) fn gpu(symbol: &str, device: Device, with: impl FnOnce(&Gpu) -> Result<(), Return>) -> Return {
+    code(state::enter(symbol).and_then(|scenario| {
+        let index = device.addr().checked_sub(HANDLE_BASE).ok_or(INVALID_ARGUMENT)?;
+        let gpu = scenario.gpus.get(index).ok_or(INVALID_ARGUMENT)?;
+        if matches!(gpu.access, Access::Lost(_)) || state::lost_by_now(&scenario, gpu.index) {
+            return Err(GPU_IS_LOST);
+        }
+        with(gpu)
+    }))
+}
+
+fn code(result: Result<(), Return>) -> Return {
+    result.err().unwrap_or(SUCCESS)
+}
+
+/// The value, or the code that a driver without it gives.
+pub(crate) fn known<T>(reading: &Reading<T>) -> Result<&T, Return> {
+    match reading {
+        Reading::Known(value) => Ok(value),
+        Reading::Unsupported => Err(NOT_SUPPORTED),
+        Reading::Failed(_) => Err(UNKNOWN),
+    }
+}
+
+/// Writes a value to where the caller wants it.
+///
+/// # Safety
+/// `out` is null or valid for a write, as NVML demands.
+pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<(), Return> {
+    if out.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// Writes a text with its NUL.
+///
+/// # Safety
+/// `out` is null or has room for `length` bytes.
+pub(crate) unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result<(), Return> {
+    if out.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    let room = usize::try_from(length).unwrap_or_default();
+    if text.len() >= room {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    // SAFETY: text and NUL fit into the room that the caller vouches for.
+    unsafe {
+        ptr::copy_nonoverlapping(text.as_ptr(), out.cast(), text.len());
+        out.add(text.len()).write(0);
+    }
+    Ok(())
+}

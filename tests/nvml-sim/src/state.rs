@@ -1,0 +1,100 @@
+#![allow(unsafe_code, reason = "a library finds its own path by dladdr only")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, OsStr, c_void};
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::answer::{DRIVER_NOT_LOADED, NOT_SUPPORTED, Return, UNKNOWN};
+use crate::scenario::{SCENARIO_FILE, Scenario};
+
+/// What tells one version of the file from the next.
+type Stamp = (u64, i64, i64, u64);
+
+/// A C library keeps its state between calls.
+static LOADED: Mutex<Option<(Stamp, Arc<Scenario>)>> = Mutex::new(None);
+static CALLS: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// The beginning of every call: misbehaves as the scenario says, then gives the scenario.
+pub(crate) fn enter(symbol: &str) -> Result<Arc<Scenario>, Return> {
+    let scenario = current()?;
+    let behaviour = &scenario.behaviour;
+    if let Some(millis) = of(&behaviour.delay_ms, symbol) {
+        std::thread::sleep(Duration::from_millis(*millis));
+    }
+    if let Some(path) = of(&behaviour.write_to, symbol) {
+        let written =
+            fs::File::options().create(true).append(true).open(path).and_then(|mut f| f.write_all(b"."));
+        written.map_err(|_| UNKNOWN)?;
+    }
+    if has(&behaviour.hang, symbol) {
+        loop {
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+    }
+    if let Some(code) = of(&behaviour.returns, symbol) {
+        return if *code == 0 { Ok(scenario) } else { Err(*code) };
+    }
+    if has(&behaviour.not_supported, symbol) {
+        return Err(NOT_SUPPORTED);
+    }
+    Ok(scenario)
+}
+
+/// Whether this call of the GPU still finds it.
+pub(crate) fn lost_by_now(scenario: &Scenario, gpu: u32) -> bool {
+    let Some(limit) = scenario.behaviour.lost_after_calls.get(&gpu) else {
+        return false;
+    };
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = calls.entry(gpu).or_default();
+    *count += 1;
+    *count > *limit
+}
+
+fn of<'a, T>(map: &'a BTreeMap<String, T>, symbol: &str) -> Option<&'a T> {
+    map.get(symbol).or_else(|| map.get("*"))
+}
+
+fn has(set: &BTreeSet<String>, symbol: &str) -> bool {
+    set.contains(symbol) || set.contains("*")
+}
+
+fn current() -> Result<Arc<Scenario>, Return> {
+    let folder = FOLDER.get_or_init(own_folder);
+    let meta = fs::metadata(folder.join(SCENARIO_FILE)).map_err(|_| DRIVER_NOT_LOADED)?;
+    let stamp = (meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.size());
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((known, scenario)) = &*loaded
+        && *known == stamp
+    {
+        return Ok(Arc::clone(scenario));
+    }
+    let scenario = Arc::new(Scenario::read(folder).map_err(|_| DRIVER_NOT_LOADED)?);
+    *loaded = Some((stamp, Arc::clone(&scenario)));
+    Ok(scenario)
+}
+
+fn own_folder() -> PathBuf {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: the address is one of this library's functions and `info` outlives the call.
+    let found = unsafe { libc::dladdr(own_folder as fn() -> PathBuf as *const c_void, &raw mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return PathBuf::new();
+    }
+    // SAFETY: the loader keeps the name for as long as the library is loaded.
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    path.parent().map(Path::to_owned).unwrap_or_default()
+}
