@@ -23,6 +23,7 @@ mod rail_map;
 pub mod readers;
 mod reading;
 mod recorded;
+pub mod simulate;
 mod snapshot;
 mod source;
 mod sysfs;
