@@ -1,1 +1,20 @@
-//! Room.
+//! Wires the rooms for one phase: configuration, switches, history, one look at the node, and what follows.
+//!
+//! prolog, epilog and the command line are thin because this crate does what they share.
+
+mod config;
+mod history;
+mod hook;
+mod logging;
+mod look;
+mod places;
+mod process;
+pub mod switches;
+
+pub use config::{Config, ConfigError, Loaded, Problem, SetAt};
+pub use history::{History, kernel_mark};
+pub use hook::Hook;
+pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
+pub use look::{Look, Purpose, look, profile_of, settle};
+pub use places::Places;
+pub use process::{guarded, node_name};

@@ -1,0 +1,43 @@
+use std::time::Duration;
+
+use anyhow::Context as _;
+use railgate_runner::switches;
+
+use crate::{Site, exit, output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  railgate pause --for 2h --why 'driver update'\n  railgate pause\n")]
+pub(crate) struct PauseArgs {
+    /// How long (30m, 2h, 1day); until `railgate resume` if absent
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    length: Option<Duration>,
+    /// Said in logs and reports while the pause lasts
+    #[arg(long, default_value = "")]
+    why: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ResumeArgs {}
+
+pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
+    let by = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER")).unwrap_or_else(|_| "root".to_owned());
+    let pause = switches::pause(&site.places, args.length, &by, &args.why)
+        .with_context(|| format!("cannot pause ({})", site.places.state.display()))?;
+    let until = match pause.until {
+        Some(until) => {
+            let time = std::time::UNIX_EPOCH + Duration::from_secs(until);
+            format!("until {}", humantime::format_rfc3339_seconds(time))
+        }
+        None => "until `railgate resume`".to_owned(),
+    };
+    output::text(&format!("{}: railgate judges and reports, and changes nothing, {until}", site.node))?;
+    Ok(exit::OK)
+}
+
+pub(crate) fn resume(site: &Site, _args: &ResumeArgs) -> anyhow::Result<u8> {
+    let was = switches::resume(&site.places)
+        .with_context(|| format!("cannot resume ({})", site.places.state.display()))?;
+    let text = if was { "railgate acts again" } else { "was not paused" };
+    output::text(&format!("{}: {text}", site.node))?;
+    Ok(exit::OK)
+}

@@ -1,0 +1,33 @@
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::node_source::{NodeArgs, parts};
+use crate::{Site, exit, output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  railgate snapshot --out node.json\n  railgate check --snapshot node.json\n  railgate snapshot --simulate h100-sxm:gpu-lost@3\n")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// Where to write it [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    let config = site.config()?;
+    let seen = args.node.look(site, &config)?;
+    let content = serde_json::to_string_pretty(&seen.snapshot)?;
+    match &args.out {
+        None => output::text(&content)?,
+        Some(path) => {
+            std::fs::write(path, content + "\n").with_context(|| path.display().to_string())?;
+            for (part, missing, took_ms) in parts(&seen.snapshot) {
+                let outcome = missing.unwrap_or_else(|| "read".to_owned());
+                output::text(&format!("{:<10}  {took_ms:>8.1} ms  {outcome}", part.as_str()))?;
+            }
+        }
+    }
+    Ok(exit::OK)
+}

@@ -1,0 +1,312 @@
+//! Site configuration: `/etc/railgate/railgate.toml`.
+//!
+//! One file. Its top level is for every node; `[[node]]` tables lay other values over it on the nodes that
+//! their `names` hostlist covers, later tables over earlier ones. Unknown keys are refused, and one look
+//! reports everything that is wrong, each problem with file, line and caret.
+
+mod layers;
+mod problem;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use railgate_gate::GateConfig;
+use railgate_node::SourceConfig;
+use railgate_rails::RailsConfig;
+use railgate_slurm::{BreakerConfig, RequeueConfig, SlurmConfig};
+use railgate_stats::{ReportConfig, StatsConfig};
+use serde::{Deserialize, Serialize};
+
+use layers::Layer;
+pub use problem::Problem;
+
+use crate::logging::LogConfig;
+
+/// A configuration file larger than this is a mistake.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Everything that the site may say. Each table is defined, documented and checked by the room it is for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Machine profile: an id (`h100-sxm`), or `auto` to choose by the GPU's name.
+    pub profile: String,
+    /// Where the machine is read from.
+    pub source: SourceConfig,
+    /// What is judged, and what follows.
+    pub gate: GateConfig,
+    /// NCCL environment.
+    pub rails: RailsConfig,
+    /// Whether a failed job comes back.
+    pub requeue: RequeueConfig,
+    /// How many nodes railgate may hold at once.
+    pub breaker: BreakerConfig,
+    /// Statistics.
+    pub stats: StatsConfig,
+    /// Where reports go and who may read them.
+    pub report: ReportConfig,
+    /// Slurm's programs and our deadlines for them.
+    pub slurm: SlurmConfig,
+    /// What is logged, and where to.
+    pub log: LogConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            profile: "auto".to_owned(),
+            source: SourceConfig::default(),
+            gate: GateConfig::default(),
+            rails: RailsConfig::default(),
+            requeue: RequeueConfig::default(),
+            breaker: BreakerConfig::default(),
+            stats: StatsConfig::default(),
+            report: ReportConfig::default(),
+            slurm: SlurmConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetAt {
+    /// The file.
+    pub file: PathBuf,
+    /// Its line, from 1.
+    pub line: usize,
+    /// `names` of the `[[node]]` table that set it, if one did.
+    pub node_table: Option<String>,
+}
+
+/// A configuration in force on one node.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The values.
+    pub config: Config,
+    /// Dotted path of each value that the file sets, and where. What is not here is a default.
+    pub origins: BTreeMap<String, SetAt>,
+    /// The file, if there is one.
+    pub file: Option<PathBuf>,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is wrong; every problem has its place.
+    #[error("{}", list(.0))]
+    Invalid(Vec<Problem>),
+}
+
+fn list(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl Loaded {
+    /// Reads `path` as it is in force on `node`. An absent file means the defaults unless somebody asked
+    /// for that very file (`required`).
+    ///
+    /// # Errors
+    /// The file cannot be read, or something in it is wrong: all problems at once.
+    pub fn read(path: &Path, required: bool, node: &str) -> Result<Self, ConfigError> {
+        let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
+        match fs::metadata(path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound && !required => {
+                return Ok(Loaded { config: Config::default(), origins: BTreeMap::new(), file: None });
+            }
+            Err(why) => return Err(unreadable(why)),
+            Ok(found) if found.len() > MAX_FILE => {
+                return Err(unreadable(io::Error::other("larger than 1 MiB")));
+            }
+            Ok(_) => {}
+        }
+        let text = fs::read_to_string(path).map_err(unreadable)?;
+        Self::parse(path, &text, node).map_err(ConfigError::Invalid)
+    }
+
+    /// Reads a file's text as it is in force on `node`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, on this node or any other.
+    pub fn parse(path: &Path, text: &str, node: &str) -> Result<Self, Vec<Problem>> {
+        let mut site = Layer::parse(path, text)?;
+        let mut problems = Vec::new();
+        let tables = site.take_tables("node").unwrap_or_else(|problem| {
+            problems.push(problem);
+            Vec::new()
+        });
+        if let Err(found) = site.read::<Config>() {
+            problems.extend(found);
+        }
+        let mut origins: BTreeMap<_, _> = places(path, &site, None).into_iter().collect();
+        for mut table in tables {
+            let covers = table.take_text("names").and_then(|(names, span)| {
+                match railgate_slurm::hostlist::expand(&names) {
+                    Ok(hosts) => Ok((hosts.iter().any(|host| host == node), names)),
+                    Err(why) => Err(table.problem(Some(span), why.to_string())),
+                }
+            });
+            if let Err(found) = table.read::<Config>() {
+                problems.extend(found);
+            }
+            match covers {
+                Ok((true, names)) => {
+                    origins.extend(places(path, &table, Some(&names)));
+                    site.overlay(&table);
+                }
+                Ok((false, _)) => {}
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let config: Config = site.read()?;
+        let places = site.places();
+        let ranges: Vec<Problem> = config
+            .problems()
+            .into_iter()
+            .map(|message| {
+                // A room names the key first: `gate.deadline: 0s is not between …`.
+                let key = message.split([':', ' ']).next().unwrap_or_default();
+                let span = places.iter().find(|(path, _)| path == key).map(|(_, span)| span.clone());
+                site.problem(span, message)
+            })
+            .collect();
+        if !ranges.is_empty() {
+            return Err(ranges);
+        }
+        Ok(Loaded { config, origins, file: Some(path.to_owned()) })
+    }
+
+    /// The values in force, one `path = value` each, with where they come from (`None`: the default).
+    ///
+    /// # Errors
+    /// A value that TOML cannot hold: a fault of this build.
+    pub fn listing(&self) -> Result<Vec<(String, String, Option<&SetAt>)>, toml::ser::Error> {
+        fn walk(table: &toml::Table, path: &str, into: &mut Vec<(String, String)>) {
+            for (key, value) in table {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match value {
+                    toml::Value::Table(inner) if !inner.is_empty() => walk(inner, &path, into),
+                    other => into.push((path, other.to_string())),
+                }
+            }
+        }
+        let mut values = Vec::new();
+        walk(&toml::Table::try_from(&self.config)?, "", &mut values);
+        Ok(values
+            .into_iter()
+            .map(|(path, value)| {
+                let origin = self.origins.get(&path);
+                (path, value, origin)
+            })
+            .collect())
+    }
+}
+
+fn places(file: &Path, layer: &Layer<'_>, node_table: Option<&str>) -> Vec<(String, SetAt)> {
+    layer
+        .places()
+        .into_iter()
+        .map(|(path, span)| {
+            let node_table = node_table.map(str::to_owned);
+            (path, SetAt { file: file.to_owned(), line: layer.line(span.start), node_table })
+        })
+        .collect()
+}
+
+impl Config {
+    /// Values that are of the right type and still make no sense. Each begins with its key.
+    fn problems(&self) -> Vec<String> {
+        [
+            self.source.problems(),
+            self.gate.problems(),
+            self.rails.problems(),
+            self.requeue.problems(),
+            self.breaker.problems(),
+            self.stats.problems(),
+            self.report.problems(),
+            self.slurm.problems(),
+        ]
+        .concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, node: &str) -> Result<Loaded, Vec<Problem>> {
+        Loaded::parse(Path::new("/etc/railgate/railgate.toml"), text, node)
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        let loaded = parse("", "gn1").unwrap();
+        assert_eq!(loaded.config, Config::default());
+        assert!(loaded.origins.is_empty());
+    }
+
+    #[test]
+    fn all_problems_are_reported_each_with_its_line() {
+        let text =
+            "profil = \"x\"\n\n[gate]\nmood = \"enforce\"\nmode = \"enfroce\"\n\n[reprot]\ndir = \"/x\"\n";
+        let problems = parse(text, "gn1").unwrap_err();
+        let mut lines: Vec<_> = problems.iter().filter_map(Problem::line).collect();
+        lines.sort_unstable();
+        assert_eq!(lines, [1, 4, 5, 7], "{}", list(&problems));
+        let shown = list(&problems);
+        assert!(shown.contains("/etc/railgate/railgate.toml:4:1: unknown field `mood`"), "{shown}");
+        assert!(shown.contains("  4 | mood = \"enforce\"\n    | ^^^^"), "{shown}");
+    }
+
+    #[test]
+    fn all_syntax_errors_are_reported() {
+        let problems = parse("a = \nb = 1\nc = ]\n", "gn1").unwrap_err();
+        assert!(problems.len() >= 2, "{}", list(&problems));
+    }
+
+    #[test]
+    fn a_node_table_wins_on_its_nodes_only() {
+        let text = "profile = \"h100-sxm\"\n[[node]]\nnames = \"gn[2-3]\"\nprofile = \"h200-sxm\"\n";
+        assert_eq!(parse(text, "gn1").unwrap().config.profile, "h100-sxm");
+        let loaded = parse(text, "gn3").unwrap();
+        assert_eq!(loaded.config.profile, "h200-sxm");
+        let origin = &loaded.origins["profile"];
+        assert_eq!((origin.line, origin.node_table.as_deref()), (4, Some("gn[2-3]")));
+    }
+
+    #[test]
+    fn a_mistake_in_another_nodes_table_is_still_reported() {
+        let text =
+            "[[node]]\nnames = \"gn9\"\n[node.gate]\nmood = 1\n[[node]]\nnames = \"gn[1-\"\n[[node]]\n";
+        let problems = parse(text, "gn1").unwrap_err();
+        assert_eq!(problems.len(), 3, "{}", list(&problems));
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_shown_where_it_was_set() {
+        let problems = parse("[gate]\nmode = \"enforce\"\ndeadline = \"0s\"\n", "gn1").unwrap_err();
+        assert_eq!((problems.len(), problems[0].line()), (1, Some(3)), "{}", list(&problems));
+    }
+
+    #[test]
+    fn every_value_has_an_origin_or_is_a_default() {
+        let loaded = parse("[gate]\nmode = \"enforce\"\n", "gn1").unwrap();
+        let listing = loaded.listing().unwrap();
+        let set: Vec<_> = listing.iter().filter(|(_, _, origin)| origin.is_some()).collect();
+        assert_eq!(set.len(), 1);
+        assert_eq!(set[0].0, "gate.mode");
+    }
+}

@@ -1,0 +1,68 @@
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use railgate_node::Job;
+use railgate_rundir::Root;
+use railgate_slurm::{Asked, Env, Granted, cluster_name, job_from_env, node_name};
+
+use crate::{Config, Loaded, LogConfig, Places, start_logging, switches};
+
+/// What a program that slurmd starts for a job knows before it looks at the machine.
+#[derive(Debug)]
+pub struct Hook {
+    /// Where railgate keeps things.
+    pub places: Places,
+    /// Site configuration in force on this node.
+    pub config: Config,
+    /// The environment Slurm gave.
+    pub env: Env,
+    /// The job.
+    pub job: Job,
+    /// This node's name in Slurm.
+    pub node: String,
+    /// The cluster's name.
+    pub cluster: String,
+    /// What the user may have of what they asked for.
+    pub granted: Granted,
+}
+
+impl Hook {
+    /// Gets everything together. `None` means that there is nothing to do, and the job runs: railgate is
+    /// disabled, its configuration is broken, or Slurm's environment makes no sense. The log says which.
+    pub fn enter(name: &str) -> Option<Self> {
+        let places = Places::default();
+        if switches::disabled(&places) {
+            return None;
+        }
+        let env: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+        let node = match node_name(&env) {
+            Ok(node) => node,
+            Err(why) => return nothing(name, &why.to_string()),
+        };
+        let config = match Loaded::read(&places.config(), false, &node) {
+            Ok(loaded) => loaded.config,
+            Err(why) => return nothing(name, &why.to_string()),
+        };
+        start_logging(&config.log);
+        let (job, cluster) = match (job_from_env(&env), cluster_name(&env)) {
+            (Ok(job), Ok(cluster)) => (job, cluster),
+            (Err(why), _) | (_, Err(why)) => return nothing(name, &why.to_string()),
+        };
+        let granted = config.slurm.user_policy().grant(&Asked::from_env(&env), config.requeue.default);
+        for refused in &granted.refused {
+            tracing::info!(job = job.id, "{refused}");
+        }
+        Some(Hook { places, config, env, job, node, cluster, granted })
+    }
+
+    /// The run directories of this node.
+    pub fn runs(&self) -> Root {
+        Root::new(&self.places.run)
+    }
+}
+
+fn nothing(name: &str, why: &str) -> Option<Hook> {
+    start_logging(&LogConfig::default());
+    tracing::error!("{name}: {why}; the job goes on without railgate");
+    None
+}

@@ -1,0 +1,126 @@
+use std::time::Instant;
+
+use railgate_gate::{Seen, judge, request_for};
+use railgate_node::{
+    Allocation, Job, KernelMark, PartName, Phase, Profile, ProfileError, Request, Snapshot, Verdict, live,
+};
+
+use crate::history::{History, kernel_mark};
+use crate::{Config, Places};
+
+/// One look at this node, judged.
+#[derive(Debug)]
+pub struct Look {
+    /// What the node says.
+    pub snapshot: Snapshot,
+    /// What the gate says.
+    pub verdict: Verdict,
+    /// The machine type it was held against.
+    pub profile: Option<Profile>,
+    /// Why there is no profile, if there is none.
+    pub profile_problem: Option<ProfileError>,
+    /// How long looking and judging took, milliseconds.
+    pub took_ms: f64,
+}
+
+/// What a look is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose<'a> {
+    /// When.
+    pub phase: Phase,
+    /// For which job; `None` judges the whole node.
+    pub job: Option<&'a Job>,
+    /// The baseline.
+    pub before: Option<&'a Snapshot>,
+    /// Where the kernel log is read from; `None` is the last mark that was settled.
+    pub kernel_since: Option<&'a KernelMark>,
+    /// Read also what nothing is judged by: the job's baseline and rail map need every part.
+    pub everything: bool,
+}
+
+/// Reads and judges this node within `[gate] deadline`, and remembers what the next look needs.
+pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>) -> Look {
+    let began = Instant::now();
+    let mut history = History::load(places);
+    let (mut parts, mounts) = request_for(&config.gate, purpose.phase, purpose.job);
+    if purpose.everything {
+        parts = vec![PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host];
+    }
+    let since = purpose.kernel_since.or(history.settled.as_ref());
+    let snapshot = live(
+        &config.source,
+        &Request {
+            node: node.to_owned(),
+            parts,
+            kernel_since: since.cloned(),
+            mounts,
+            deadline: config.gate.deadline,
+        },
+    );
+    let (profile, profile_problem) = match profile_of(config, places, &snapshot) {
+        Ok(profile) => (profile, None),
+        Err(why) => {
+            tracing::warn!("{why}; judging without a machine type");
+            (None, Some(why))
+        }
+    };
+    let verdict = judge(
+        &config.gate,
+        &Seen {
+            phase: purpose.phase,
+            now: &snapshot,
+            before: purpose.before,
+            job: purpose.job,
+            profile: profile.as_ref(),
+            memory: &history.memory,
+        },
+    );
+    let whole = covers_whole_node(&snapshot, purpose.job);
+    let clean = verdict.cause().is_none();
+    history.memory = history.memory.after(&snapshot, clean && whole);
+    // A look that judged some GPUs only says nothing about what the kernel said of the others.
+    if clean && whole {
+        history.settle(&snapshot);
+    }
+    history.store(places);
+    let took_ms = began.elapsed().as_secs_f64() * 1000.0;
+    Look { snapshot, verdict, profile, profile_problem, took_ms }
+}
+
+/// The machine type that configuration names, or the one that the GPU's name belongs to.
+///
+/// # Errors
+/// The named profile does not exist or is wrong.
+pub fn profile_of(
+    config: &Config,
+    places: &Places,
+    snapshot: &Snapshot,
+) -> Result<Option<Profile>, ProfileError> {
+    let dirs = places.profiles();
+    if config.profile != "auto" {
+        return Profile::load(&config.profile, &dirs).map(Some);
+    }
+    let name = snapshot.gpus.data().and_then(|gpus| gpus.gpus.iter().find_map(|gpu| gpu.name.known()));
+    match name {
+        Some(name) => Profile::matching(name, &dirs),
+        None => Ok(None),
+    }
+}
+
+fn covers_whole_node(snapshot: &Snapshot, job: Option<&Job>) -> bool {
+    let Some(job) = job else { return true };
+    let Some(gpus) = snapshot.gpus.data() else { return false };
+    match &job.allocation {
+        Allocation::Gpus(held) => held.len() >= gpus.gpus.len(),
+        Allocation::NoGpus | Allocation::Unreadable(_) => false,
+    }
+}
+
+/// Everything up to this look has been acted on: the next look begins after it.
+pub fn settle(places: &Places, snapshot: &Snapshot) {
+    if kernel_mark(snapshot).is_some() {
+        let mut history = History::load(places);
+        history.settle(snapshot);
+        history.store(places);
+    }
+}

@@ -1,0 +1,40 @@
+//! What a program that Slurm starts does first: Slurm hands down a signal mask and an environment of its own.
+
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use nix::sys::signal::SigSet;
+
+/// Ends a program of ours inside Slurm. Anything that goes wrong in railgate itself lets the job run:
+/// a panic is logged and the exit code is 0.
+pub fn guarded(name: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
+    // Slurm up to 24.05 starts these programs with signals blocked, and children would inherit that.
+    if let Err(why) = SigSet::empty().thread_set_mask() {
+        eprintln!("railgate {name}: cannot unblock signals: {why}");
+    }
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let what = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        tracing::error!("railgate {name} panicked, the job goes on: {what}");
+        ExitCode::SUCCESS
+    })
+}
+
+/// This node's name: what slurmd says, else the short host name.
+pub fn node_name() -> String {
+    let from_slurm = std::env::var_os("SLURMD_NODENAME").and_then(plain_name);
+    from_slurm.unwrap_or_else(|| {
+        let host = nix::unistd::gethostname().ok().and_then(plain_name).unwrap_or_default();
+        host.split('.').next().unwrap_or_default().to_owned()
+    })
+}
+
+fn plain_name(name: OsString) -> Option<String> {
+    let name = name.into_string().ok()?;
+    let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    plain.then_some(name)
+}
