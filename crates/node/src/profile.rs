@@ -20,6 +20,19 @@ pub struct Profile {
     pub rails: RailProfile,
 }
 
+impl Profile {
+    /// A machine of which nothing is known.
+    pub fn generic() -> Self {
+        Profile {
+            id: "generic".to_owned(),
+            title: "any machine with NVIDIA GPUs".to_owned(),
+            gpus: GpuProfile::default(),
+            fabric: FabricProfile::default(),
+            rails: RailProfile::default(),
+        }
+    }
+}
+
 /// The GPUs of a machine type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
