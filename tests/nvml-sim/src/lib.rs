@@ -8,8 +8,10 @@
 mod answer;
 mod exports;
 mod hide;
+mod install;
 mod scenario;
 mod state;
 
 pub use hide::{HideError, hide_symbol};
+pub use install::{built_library, install};
 pub use scenario::{Behaviour, SCENARIO_FILE, Scenario};

@@ -82,6 +82,10 @@ fn reset_signals() {
             let _ = unsafe { sigaction(signal, &default) };
         }
     }
+    for real_time in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+        // SAFETY: as above.
+        let _ = unsafe { libc::signal(real_time, libc::SIG_DFL) };
+    }
     // Writing to a parent that is gone must be an error, as it is in every Rust program.
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
     // SAFETY: SIG_IGN installs no handler of ours.

@@ -1,0 +1,220 @@
+//! Children that answer, refuse, crash, hang and hold on.
+
+#![allow(unsafe_code, reason = "the tests look at inherited descriptors and signals")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
+
+use std::io::Read;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
+use railgate_node::child::{Call, Outcome, Task, become_user, dispatch, run, run_all};
+
+const TASKS: &[Task] = &[
+    Task::new("echo", |input| Ok(input.to_vec())),
+    Task::new("refuse", |_| Err("the disk is full".to_owned())),
+    Task::new("panic", |_| panic!("a bug of ours")),
+    Task::new("crash", |_| std::process::abort()),
+    Task::new("leave", |_| std::process::exit(0)),
+    Task::new("hang", |_| {
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(Vec::new())
+    }),
+    // Answers, but something it started keeps every descriptor open.
+    Task::new("hold", |_| {
+        std::thread::spawn(|| std::thread::sleep(Duration::from_secs(600)));
+        let sleeper = std::process::Command::new("sleep").arg("600").spawn();
+        sleeper.map(|child| child.id().to_string().into_bytes()).map_err(|why| why.to_string())
+    }),
+    Task::new("print", |_| {
+        println!("a library that prints");
+        eprintln!("and complains");
+        Ok(b"clean".to_vec())
+    }),
+    Task::new("look", |_| Ok(surroundings().into_bytes())),
+    Task::new("long", |_| Ok(vec![7; 3 << 20])),
+    Task::new("too-long", |_| Ok(vec![7; (64 << 20) + 1])),
+    Task::new("user", |_| {
+        become_user(65_534, 65_534, &[65_534]).map_err(|why| why.to_string())?;
+        std::fs::read("/etc/shadow").map(|_| Vec::new()).map_err(|why| why.to_string())
+    }),
+];
+
+/// What a child sees of where it came from.
+fn surroundings() -> String {
+    let mut environment: Vec<String> =
+        std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+    environment.sort();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        // 32 and 33 are the C library's own and cannot be changed.
+        u64::from_str_radix(line.trim(), 16).unwrap() & !(3 << 31)
+    };
+    let signals = format!("blocked={:x} ignored={:x}", set("SigBlk:"), set("SigIgn:"));
+    let pid = nix::unistd::getpid();
+    let leads = nix::unistd::getpgrp() == pid;
+    let mut open: Vec<i32> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    open.sort_unstable();
+    let cwd = std::env::current_dir().unwrap();
+    format!("{environment:?} {signals} leads={leads} open={open:?} cwd={}", cwd.display())
+}
+
+fn soon() -> Duration {
+    Duration::from_secs(20)
+}
+
+fn answers_come_back_whole() {
+    assert_eq!(run("echo", b"hello", soon()), Outcome::Done(b"hello".to_vec()));
+    assert_eq!(run("echo", b"", soon()), Outcome::Done(Vec::new()));
+    // More than a pipe holds, both ways.
+    let large: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    assert_eq!(run("echo", &large, soon()), Outcome::Done(large));
+}
+
+fn failures_say_why() {
+    assert_eq!(run("refuse", b"", soon()), Outcome::Failed("the disk is full".to_owned()));
+    assert_eq!(run("nothing", b"", soon()), Outcome::Failed("no task 'nothing' in this program".to_owned()));
+    let Outcome::Failed(why) = run("panic", b"", soon()) else { panic!() };
+    assert!(why.contains("a bug of ours") && why.contains("child.rs"), "{why}");
+    let Outcome::Failed(why) = run("crash", b"", soon()) else { panic!() };
+    assert!(why.contains("no reply") && why.contains("SIGABRT"), "{why}");
+    let Outcome::Failed(why) = run("leave", b"", soon()) else { panic!() };
+    assert!(why.contains("no reply") && why.contains("exit status: 0"), "{why}");
+    let Outcome::Failed(why) = run("too-long", b"", soon()) else { panic!() };
+    assert!(why.contains("at most 67108864"), "{why}");
+}
+
+fn large_input_that_nobody_reads_is_no_failure() {
+    let Outcome::Done(reply) = run("long", &vec![0; 2 << 20], soon()) else { panic!() };
+    assert_eq!(reply.len(), 3 << 20);
+}
+
+fn silence_ends_at_the_deadline() {
+    let begin = Instant::now();
+    assert_eq!(run("hang", b"", Duration::from_millis(200)), Outcome::Silent);
+    assert!(begin.elapsed() >= Duration::from_millis(200));
+}
+
+fn nobody_waits_for_the_end_of_the_pipe() {
+    let Outcome::Done(reply) = run("hold", b"", soon()) else { panic!() };
+    // What the child started went with its group.
+    let pid: i32 = String::from_utf8(reply).unwrap().parse().unwrap();
+    let stat = format!("/proc/{pid}/stat");
+    for _ in 0..500 {
+        match std::fs::read_to_string(&stat) {
+            Ok(text) if !text.contains(") Z ") => std::thread::sleep(Duration::from_millis(10)),
+            _ => return,
+        }
+    }
+    panic!("process {pid} is still there");
+}
+
+fn printing_does_not_disturb_the_reply() {
+    assert_eq!(run("print", b"", soon()), Outcome::Done(b"clean".to_vec()));
+}
+
+fn several_run_side_by_side() {
+    let call = |task: &str, deadline| Call { task: task.to_owned(), input: task.into(), deadline };
+    let ended = run_all(vec![
+        call("hang", Duration::from_millis(300)),
+        call("echo", soon()),
+        call("refuse", soon()),
+        call("hang", Duration::from_millis(300)),
+    ]);
+    let outcomes: Vec<Outcome> = ended.iter().map(|ended| ended.outcome.clone()).collect();
+    assert_eq!(
+        outcomes,
+        [
+            Outcome::Silent,
+            Outcome::Done(b"echo".to_vec()),
+            Outcome::Failed("the disk is full".to_owned()),
+            Outcome::Silent,
+        ]
+    );
+    assert!(ended[0].took >= Duration::from_millis(300));
+    assert_eq!(run_all(Vec::new()), []);
+}
+
+fn nothing_of_the_parent_reaches_a_child() {
+    // SAFETY: SIG_IGN installs no handler.
+    unsafe { signal(Signal::SIGUSR1, SigHandler::SigIgn) }.unwrap();
+    // SAFETY: as above.
+    unsafe { nix::libc::signal(40, nix::libc::SIG_IGN) };
+    let mut blocked = SigSet::empty();
+    blocked.add(Signal::SIGTERM);
+    blocked.thread_block().unwrap();
+    // A descriptor that survives exec, as a careless daemon passes on.
+    let (mut kept, passed) = std::io::pipe().unwrap();
+    let passed = passed.into_raw_fd();
+    // SAFETY: clears close-on-exec of a descriptor that this test owns.
+    unsafe { nix::libc::fcntl(passed, nix::libc::F_SETFD, 0) };
+
+    let Outcome::Done(seen) = run("look", b"", soon()) else { panic!() };
+    let seen = String::from_utf8(seen).unwrap();
+    blocked.thread_unblock().unwrap();
+    // SAFETY: the one owner of the descriptor closes it.
+    unsafe { nix::libc::close(passed) };
+
+    assert!(seen.contains(r#"["LC_ALL=C", "PATH=/usr/bin:/bin"]"#), "{seen}");
+    // SIGPIPE alone.
+    assert!(seen.contains("blocked=0 ignored=1000 "), "{seen}");
+    assert!(seen.contains("leads=true"), "{seen}");
+    assert!(seen.contains("cwd=/"), "{seen}");
+    // Standard streams, the reply, and the listing itself.
+    assert!(seen.contains("open=[0, 1, 2, 3, 4]"), "{seen}");
+    let mut rest = Vec::new();
+    kept.read_to_end(&mut rest).unwrap();
+    assert!(kept.as_raw_fd() > 2 && rest.is_empty());
+}
+
+fn a_child_can_become_a_user() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("     (not root: skipped)");
+        return;
+    }
+    let Outcome::Failed(why) = run("user", b"", soon()) else { panic!() };
+    assert!(why.contains("Permission denied"), "{why}");
+}
+
+fn a_stray_call_does_nothing() {
+    // A user who types the hidden argument is not the parent that it names.
+    let status = std::process::Command::new("/proc/self/exe")
+        .args(["__railgate-child", "echo", "1", "5"])
+        .stdin(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = dispatch(TASKS) {
+        return code;
+    }
+    let tests: &[(&str, fn())] = &[
+        ("answers_come_back_whole", answers_come_back_whole),
+        ("failures_say_why", failures_say_why),
+        ("large_input_that_nobody_reads_is_no_failure", large_input_that_nobody_reads_is_no_failure),
+        ("silence_ends_at_the_deadline", silence_ends_at_the_deadline),
+        ("nobody_waits_for_the_end_of_the_pipe", nobody_waits_for_the_end_of_the_pipe),
+        ("printing_does_not_disturb_the_reply", printing_does_not_disturb_the_reply),
+        ("several_run_side_by_side", several_run_side_by_side),
+        ("nothing_of_the_parent_reaches_a_child", nothing_of_the_parent_reaches_a_child),
+        ("a_child_can_become_a_user", a_child_can_become_a_user),
+        ("a_stray_call_does_nothing", a_stray_call_does_nothing),
+    ];
+    let only = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
+    let mut failed = 0;
+    for (name, test) in
+        tests.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| name.contains(only)))
+    {
+        let passed = std::panic::catch_unwind(test).is_ok();
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        failed += u32::from(!passed);
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

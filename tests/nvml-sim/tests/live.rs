@@ -1,0 +1,402 @@
+//! `railgate_node::live` against the simulated driver: what the machine says arrives as it was said, and
+//! whatever goes wrong stays visible.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nvidia_ml::{Behaviour, Scenario, hide_symbol, install};
+use railgate_node::child::dispatch;
+use railgate_node::{
+    Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, Part, PartName, Reading, RecoveryAction,
+    Request, RowRemap, Snapshot, SourceConfig, live,
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn known<T>(value: T) -> Reading<T> {
+    Reading::Known(value)
+}
+
+fn healthy_gpu(index: u32) -> Gpu {
+    Gpu {
+        index,
+        access: Access::Ok,
+        pci: Reading::from_result(format!("0000:{:02x}:00.0", 0x1b + 0x10 * index).parse()),
+        uuid: known(format!("GPU-00000000-0000-0000-0000-00000000000{index}")),
+        serial: known(format!("165302300000{index}")),
+        name: known("NVIDIA H100 80GB HBM3".to_owned()),
+        minor: known(index),
+        vbios: known("96.00.5E.00.01".to_owned()),
+        recovery_action: known(RecoveryAction::None),
+        ecc_enabled: known(true),
+        ecc: EccCounts {
+            volatile_uncorrected: known(0),
+            aggregate_uncorrected: known(2),
+            volatile_corrected: known(7 + u64::from(index)),
+        },
+        row_remap: known(RowRemap { correctable: 1, uncorrectable: 0, pending: false, failed: false }),
+        nvlinks: (0..18).map(|link| NvLink { link, up: known(link != 5 || index != 2) }).collect(),
+        processes: known(Vec::new()),
+        memory: known(MemoryUse { total_mib: 81_559, used_mib: 4 }),
+        temperature_c: known(31 + index),
+        power_w: known(71.25),
+        power_limit_w: known(700.0),
+        energy_j: known(123_456.789),
+        sm_clock_mhz: known(345),
+        throttle_reasons: known(1),
+        pcie_gen: known(5),
+        pcie_width: known(16),
+        pcie_replays: known(3),
+        nvlink_tx_kib: known(1 << 40),
+        nvlink_rx_kib: known(2 << 40),
+        persistence: known(true),
+        mig: known(false),
+    }
+}
+
+fn healthy() -> Gpus {
+    Gpus {
+        driver: known("580.159.04".to_owned()),
+        nvml: known("13.580.159.04".to_owned()),
+        count: known(8),
+        gpus: (0..8).map(healthy_gpu).collect(),
+    }
+}
+
+/// A folder with the library, a scenario and a small sysfs and proc tree.
+struct Machine {
+    dir: tempfile::TempDir,
+    source: SourceConfig,
+}
+
+impl Machine {
+    fn new(scenario: &Scenario) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let nvml_library = install(dir.path(), scenario).unwrap();
+        let (sysfs, proc) = (dir.path().join("sys"), dir.path().join("proc"));
+        for gpu in &scenario.gpus {
+            if let Some(place) = gpu.pci.known() {
+                pci_device(&sysfs, &place.to_string(), "0x10de", "0x030200");
+            }
+        }
+        // Neighbours that are no GPUs: an NVSwitch and another maker's VGA.
+        pci_device(&sysfs, "0000:05:00.0", "0x10de", "0x068000");
+        pci_device(&sysfs, "0000:02:00.0", "0x1a03", "0x030000");
+        fs::create_dir_all(&proc).unwrap();
+        let kmsg = dir.path().join("kmsg");
+        fs::write(&kmsg, "").unwrap();
+        let source = SourceConfig { nvml_library, sysfs, proc, kmsg, test_node: true };
+        Machine { dir, source }
+    }
+
+    fn with(behaviour: Behaviour) -> Self {
+        Machine::new(&Scenario { behaviour, ..Scenario::of(&healthy()) })
+    }
+
+    fn look(&self, deadline: Duration) -> Snapshot {
+        let request = Request { parts: vec![PartName::Gpus], ..Request::everything("n1", deadline) };
+        live(&self.source, &request)
+    }
+
+    fn gpus(&self) -> Gpus {
+        match self.look(SOON).gpus {
+            Part::Read { data, .. } => data,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn pci_device(sysfs: &Path, address: &str, vendor: &str, class: &str) {
+    let real = sysfs.join("devices/pci0000:00").join(address);
+    fs::create_dir_all(&real).unwrap();
+    for (name, value) in [
+        ("vendor", vendor),
+        ("device", "0x2330"),
+        ("class", class),
+        ("numa_node", "0"),
+        ("current_link_speed", "32.0 GT/s PCIe"),
+        ("max_link_speed", "32.0 GT/s PCIe"),
+        ("current_link_width", "16"),
+        ("max_link_width", "16"),
+    ] {
+        fs::write(real.join(name), format!("{value}\n")).unwrap();
+    }
+    let all = sysfs.join("bus/pci/devices");
+    fs::create_dir_all(&all).unwrap();
+    let link = PathBuf::from("../../../devices/pci0000:00").join(address);
+    std::os::unix::fs::symlink(link, all.join(address)).unwrap();
+}
+
+fn symbols(names: &[&str]) -> std::collections::BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn failed<T>(reading: &Reading<T>) -> &str {
+    match reading {
+        Reading::Failed(why) => why,
+        _ => panic!("not failed"),
+    }
+}
+
+fn a_healthy_machine_arrives_as_it_is() {
+    let machine = Machine::with(Behaviour::default());
+    assert_eq!(machine.gpus(), healthy());
+}
+
+fn only_what_was_asked_for_is_read() {
+    let snapshot = Machine::with(Behaviour::default()).look(SOON);
+    assert_eq!(snapshot.host, Part::Skipped);
+    assert_eq!(snapshot.fabric, Part::Skipped);
+    assert_eq!(snapshot.kernel_log, Part::Skipped);
+    assert_eq!(snapshot.node, "n1");
+}
+
+fn a_lost_gpu_keeps_its_place() {
+    let mut gpus = healthy();
+    gpus.gpus[3].access = Access::Lost("gone".to_owned());
+    let seen = Machine::new(&Scenario::of(&gpus)).gpus();
+    assert_eq!(seen.count, known(8));
+    let lost = &seen.gpus[3];
+    let Access::Lost(why) = &lost.access else { panic!("{:?}", lost.access) };
+    assert_eq!(why, "nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)");
+    // From the PCI tree: NVML does not say where a lost GPU sits.
+    assert_eq!(lost.pci, healthy().gpus[3].pci);
+    assert!(failed(&lost.uuid).contains("GPU is lost"));
+    assert_eq!(seen.gpus[4], healthy().gpus[4]);
+}
+
+fn a_lost_gpu_stays_unplaced_where_the_counts_differ() {
+    let mut gpus = healthy();
+    gpus.gpus[3].access = Access::Lost("gone".to_owned());
+    // It fell off the PCI bus too: seven devices for eight GPUs.
+    gpus.gpus[3].pci = Reading::Unsupported;
+    let seen = Machine::new(&Scenario::of(&gpus)).gpus();
+    assert!(matches!(seen.gpus[3].access, Access::Lost(_)));
+    assert!(matches!(seen.gpus[3].pci, Reading::Failed(_)));
+}
+
+fn a_gpu_lost_between_two_calls_is_lost() {
+    let machine = Machine::with(Behaviour { lost_after_calls: [(6, 9)].into(), ..Behaviour::default() });
+    let seen = machine.gpus();
+    let lost = &seen.gpus[6];
+    assert!(matches!(lost.access, Access::Lost(_)), "{:?}", lost.access);
+    // What it said before stays; nothing after it is made up.
+    assert_eq!(lost.uuid, healthy().gpus[6].uuid);
+    assert!(failed(&lost.energy_j).contains("GPU is lost"));
+    assert!(matches!(lost.nvlinks.first().map(|link| &link.up), Some(Reading::Failed(_))));
+    assert_eq!(seen.gpus[5].access, Access::Ok);
+}
+
+fn a_reset_that_any_call_demands_marks_the_gpu() {
+    let mut gpus = healthy();
+    gpus.gpus[1].access = Access::ResetRequired(String::new());
+    let seen = Machine::new(&Scenario::of(&gpus)).gpus();
+    let Access::ResetRequired(why) = &seen.gpus[1].access else { panic!("{:?}", seen.gpus[1].access) };
+    assert_eq!(why, "nvmlDeviceGetMemoryInfo_v2: GPU requires a reset (16)");
+    // The rest still tells what happened to it.
+    assert_eq!(seen.gpus[1].row_remap, healthy().gpus[1].row_remap);
+}
+
+fn not_supported_is_a_reading() {
+    let machine = Machine::with(Behaviour {
+        not_supported: symbols(&[
+            "nvmlDeviceGetNvLinkState",
+            "nvmlDeviceGetEccMode",
+            "nvmlDeviceGetFieldValues",
+        ]),
+        ..Behaviour::default()
+    });
+    let seen = machine.gpus();
+    assert_eq!(seen.gpus[0].access, Access::Ok);
+    assert_eq!(seen.gpus[0].ecc_enabled, Reading::Unsupported);
+    assert_eq!(seen.gpus[0].recovery_action, Reading::Unsupported);
+    assert!(seen.gpus[0].nvlinks.iter().all(|link| link.up == Reading::Unsupported));
+    assert_eq!(seen.gpus[0].uuid, healthy().gpus[0].uuid);
+}
+
+fn odd_return_codes_are_named() {
+    let returns = [
+        ("nvmlDeviceGetRemappedRows".to_owned(), 25),
+        ("nvmlDeviceGetSerial".to_owned(), 29),
+        ("nvmlDeviceGetPowerUsage".to_owned(), 77),
+        ("nvmlDeviceGetMigMode".to_owned(), 28),
+    ];
+    let seen = Machine::with(Behaviour { returns: returns.into(), ..Behaviour::default() }).gpus();
+    assert_eq!(seen.gpus[0].row_remap, Reading::Unsupported);
+    assert_eq!(failed(&seen.gpus[0].serial), "nvmlDeviceGetSerial: invalid state (29)");
+    assert_eq!(failed(&seen.gpus[0].power_w), "nvmlDeviceGetPowerUsage: NVML error 77 (77)");
+    assert!(matches!(seen.gpus[0].access, Access::Lost(_)), "28 is a lost GPU");
+}
+
+fn an_old_driver_lacks_symbols() {
+    let machine = Machine::with(Behaviour::default());
+    for name in [
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlSystemGetDriverVersion",
+        "nvmlShutdown",
+    ] {
+        hide_symbol(&machine.source.nvml_library, name).unwrap();
+    }
+    let seen = machine.gpus();
+    assert_eq!(failed(&seen.driver), "nvmlSystemGetDriverVersion: not in this driver's NVML");
+    assert_eq!(failed(&seen.gpus[0].row_remap), "nvmlDeviceGetRemappedRows: not in this driver's NVML");
+    assert_eq!(failed(&seen.gpus[7].memory), "nvmlDeviceGetMemoryInfo_v2: not in this driver's NVML");
+    assert_eq!(seen.gpus[7].access, Access::Ok);
+    assert_eq!(seen.gpus[7].ecc, healthy().gpus[7].ecc);
+
+    hide_symbol(&machine.source.nvml_library, "nvmlDeviceGetCount_v2").unwrap();
+    let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
+    assert!(why.contains("nvmlDeviceGetCount_v2"), "{why}");
+}
+
+fn a_hang_is_silence() {
+    let machine =
+        Machine::with(Behaviour { hang: symbols(&["nvmlDeviceGetNvLinkState"]), ..Behaviour::default() });
+    let snapshot = machine.look(Duration::from_millis(700));
+    assert_eq!(snapshot.gpus, Part::Silent { after_ms: 700.0 });
+    // The others were not held up by it.
+    assert!(snapshot.pci.data().is_some());
+    let machine = Machine::with(Behaviour { hang: symbols(&["nvmlInit_v2"]), ..Behaviour::default() });
+    assert!(matches!(machine.look(Duration::from_millis(300)).gpus, Part::Silent { .. }));
+}
+
+fn slow_is_not_broken() {
+    let delay_ms = [("nvmlInit_v2".to_owned(), 300), ("nvmlDeviceGetPowerUsage".to_owned(), 20)];
+    let machine = Machine::with(Behaviour { delay_ms: delay_ms.into(), ..Behaviour::default() });
+    let Part::Read { data, took_ms } = machine.look(SOON).gpus else { panic!() };
+    assert_eq!(data, healthy());
+    assert!(took_ms >= 320.0, "{took_ms}");
+}
+
+fn a_missing_library_is_not_a_machine_without_gpus() {
+    let mut machine = Machine::with(Behaviour::default());
+    machine.source.nvml_library = machine.dir.path().join("none.so");
+    let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
+    assert!(why.contains("none.so") && why.contains("No such file"), "{why}");
+}
+
+fn a_driver_that_is_not_loaded_is_not_a_machine_without_gpus() {
+    let machine =
+        Machine::with(Behaviour { returns: [("nvmlInit_v2".to_owned(), 9)].into(), ..Behaviour::default() });
+    let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
+    assert!(why.contains("libnvidia-ml.so.1"), "{why}");
+}
+
+fn a_machine_without_gpus_says_so() {
+    let gpus = Gpus { count: known(0), gpus: Vec::new(), ..healthy() };
+    assert_eq!(Machine::new(&Scenario::of(&gpus)).gpus(), gpus);
+}
+
+fn the_scenario_can_change_while_the_library_is_loaded() {
+    let machine = Machine::with(Behaviour::default());
+    assert_eq!(machine.gpus().gpus[0].temperature_c, known(31));
+    let mut hot = healthy();
+    hot.gpus[0].temperature_c = known(91);
+    Scenario::of(&hot).write(machine.dir.path()).unwrap();
+    assert_eq!(machine.gpus().gpus[0].temperature_c, known(91));
+}
+
+fn processes_are_joined_with_proc() {
+    let process = |pid| GpuProcess {
+        pid,
+        used_mib: known(1024),
+        name: Reading::Unsupported,
+        uid: Reading::Unsupported,
+        exiting: false,
+        slurm_job: Reading::Unsupported,
+    };
+    let mut gpus = healthy();
+    // More than the first buffer holds, so that the list is asked for twice.
+    gpus.gpus[0].processes = known((1..=100).map(|n| process(50_000 + n)).collect());
+    gpus.gpus[1].processes = known(vec![process(4711)]);
+    let machine = Machine::new(&Scenario::of(&gpus));
+    let dir = machine.source.proc.join("4711");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("stat"), "4711 (python) R 1 1 1 0 -1 4194304 0").unwrap();
+    fs::write(dir.join("status"), "Name:\tpython\nUid:\t1000\t1000\t1000\t1000\n").unwrap();
+    fs::write(dir.join("cgroup"), "0::/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0\n")
+        .unwrap();
+
+    let seen = machine.gpus();
+    let many = seen.gpus[0].processes.known().unwrap();
+    assert_eq!(many.len(), 100);
+    assert!(many.iter().all(|process| process.exiting), "gone ones count as exiting");
+    let one = &seen.gpus[1].processes.known().unwrap()[0];
+    assert_eq!((one.pid, &one.used_mib, one.exiting), (4711, &known(1024), false));
+    assert_eq!((&one.name, &one.uid), (&known("python".to_owned()), &known(1000)));
+    assert_eq!(one.slurm_job, known(Some(48213)));
+}
+
+fn all_parts_of_this_machine_answer() {
+    // The real proc tree; GPUs and PCI as simulated.
+    let machine = Machine::with(Behaviour::default());
+    let source = SourceConfig { proc: PathBuf::from("/proc"), ..machine.source.clone() };
+    let mut request = Request::everything("n1", SOON);
+    request.mounts = vec![PathBuf::from("/proc"), machine.dir.path().to_owned()];
+    fs::create_dir_all(source.sysfs.join("class")).unwrap();
+    let snapshot = live(&source, &request);
+    for missing in [
+        snapshot.gpus.missing(),
+        snapshot.fabric.missing(),
+        snapshot.pci.missing(),
+        snapshot.kernel_log.missing(),
+        snapshot.host.missing(),
+    ] {
+        assert_eq!(missing, None);
+    }
+    assert!(!snapshot.boot_id.is_empty());
+    let mounts = &snapshot.host.data().unwrap().mounts;
+    assert_eq!(
+        mounts.iter().map(|mount| &mount.path).collect::<Vec<_>>(),
+        request.mounts.iter().collect::<Vec<_>>()
+    );
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = dispatch(&[]) {
+        return code;
+    }
+    let tests: &[(&str, fn())] = &[
+        ("a_healthy_machine_arrives_as_it_is", a_healthy_machine_arrives_as_it_is),
+        ("only_what_was_asked_for_is_read", only_what_was_asked_for_is_read),
+        ("a_lost_gpu_keeps_its_place", a_lost_gpu_keeps_its_place),
+        (
+            "a_lost_gpu_stays_unplaced_where_the_counts_differ",
+            a_lost_gpu_stays_unplaced_where_the_counts_differ,
+        ),
+        ("a_gpu_lost_between_two_calls_is_lost", a_gpu_lost_between_two_calls_is_lost),
+        ("a_reset_that_any_call_demands_marks_the_gpu", a_reset_that_any_call_demands_marks_the_gpu),
+        ("not_supported_is_a_reading", not_supported_is_a_reading),
+        ("odd_return_codes_are_named", odd_return_codes_are_named),
+        ("an_old_driver_lacks_symbols", an_old_driver_lacks_symbols),
+        ("a_hang_is_silence", a_hang_is_silence),
+        ("slow_is_not_broken", slow_is_not_broken),
+        ("a_missing_library_is_not_a_machine_without_gpus", a_missing_library_is_not_a_machine_without_gpus),
+        (
+            "a_driver_that_is_not_loaded_is_not_a_machine_without_gpus",
+            a_driver_that_is_not_loaded_is_not_a_machine_without_gpus,
+        ),
+        ("a_machine_without_gpus_says_so", a_machine_without_gpus_says_so),
+        (
+            "the_scenario_can_change_while_the_library_is_loaded",
+            the_scenario_can_change_while_the_library_is_loaded,
+        ),
+        ("processes_are_joined_with_proc", processes_are_joined_with_proc),
+        ("all_parts_of_this_machine_answer", all_parts_of_this_machine_answer),
+    ];
+    let only = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
+    let mut failed = 0;
+    for (name, test) in
+        tests.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| name.contains(only)))
+    {
+        let passed = std::panic::catch_unwind(test).is_ok();
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        failed += u32::from(!passed);
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
