@@ -7,12 +7,24 @@ mod config;
 mod counters;
 mod decision;
 mod duration_text;
+mod evidence;
+mod job_report;
 mod node_report;
+#[cfg(test)]
+mod plain;
+mod timeline;
+mod why;
+mod xids;
 
 pub use config::{ReportAccess, ReportConfig, StatsConfig};
 pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode};
+pub use evidence::{evidence, kernel_events};
+pub use job_report::{Attempt, JobReport, Missing, Parts, SlurmView};
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,
 };
+pub use timeline::{Event, Weight};
+pub use why::{EndKind, Ended, Proof, why_ended};
+pub use xids::{Whose, explain_xid};

@@ -1,0 +1,189 @@
+use railgate_node::{Class, Finding, Gpu, Job, PciAddress, RailMap, Severity, Snapshot, UnixMillis, Verdict};
+
+use crate::counters::holds;
+use crate::xids::{Whose, explain_xid};
+use crate::{EvidenceItem, KernelEvents, NodeReport, StatsConfig};
+
+fn gpus(snapshot: Option<&Snapshot>) -> &[Gpu] {
+    snapshot.and_then(|snapshot| snapshot.gpus.data()).map_or(&[], |gpus| &gpus.gpus)
+}
+
+/// What a finding is about.
+enum Subject {
+    Gpu(u32, Option<PciAddress>),
+    Port(String),
+    Node,
+    Other(String),
+}
+
+fn subject(finding: &Finding, before: Option<&Snapshot>, after: &Snapshot) -> Subject {
+    let part = finding.part.as_str();
+    if part.is_empty() {
+        return Subject::Node;
+    }
+    let seen = || gpus(Some(after)).iter().chain(gpus(before));
+    if let Ok(index) = part.parse::<u32>() {
+        let pci = seen().find(|gpu| gpu.index == index && gpu.pci.known().is_some());
+        return Subject::Gpu(index, pci.and_then(|gpu| gpu.pci.known().copied()));
+    }
+    if let Ok(pci) = part.parse::<PciAddress>()
+        && let Some(gpu) = seen().find(|gpu| gpu.pci.known() == Some(&pci))
+    {
+        return Subject::Gpu(gpu.index, Some(pci));
+    }
+    let hca = part.split(':').next().unwrap_or(part);
+    let known = [Some(after), before].into_iter().flatten().filter_map(|snapshot| snapshot.fabric.data());
+    if known.flat_map(|fabric| &fabric.hcas).any(|have| have.name == hca) {
+        return Subject::Port(part.to_owned());
+    }
+    Subject::Other(part.to_owned())
+}
+
+/// Whether the job held the GPU. The allocation speaks of indices as they were before the run: a GPU that
+/// is lost may shift those behind it.
+fn holds_gpu(
+    job: &Job,
+    index: u32,
+    pci: Option<PciAddress>,
+    before: Option<&Snapshot>,
+    after: &Snapshot,
+) -> Option<bool> {
+    let list = if before.is_some() { gpus(before) } else { gpus(Some(after)) };
+    let same = |gpu: &&Gpu| match (pci, gpu.pci.known()) {
+        (Some(want), Some(have)) => want == *have,
+        _ => gpu.index == index,
+    };
+    match list.iter().find(same) {
+        Some(gpu) => holds(&job.allocation, gpu),
+        None => None,
+    }
+}
+
+fn holds_every_gpu(job: &Job, before: Option<&Snapshot>, after: &Snapshot) -> Option<bool> {
+    let list = if before.is_some() { gpus(before) } else { gpus(Some(after)) };
+    if list.is_empty() {
+        return None;
+    }
+    list.iter().map(|gpu| holds(&job.allocation, gpu)).try_fold(true, |all, own| Some(all && own?))
+}
+
+fn holds_port(
+    job: &Job,
+    port: &str,
+    rails: Option<&RailMap>,
+    before: Option<&Snapshot>,
+    after: &Snapshot,
+) -> Option<bool> {
+    if holds_every_gpu(job, before, after) == Some(true) {
+        return Some(true);
+    }
+    let rails = rails?;
+    let (hca, number) = port.split_once(':').unwrap_or((port, ""));
+    let rail = rails
+        .rails
+        .iter()
+        .position(|rail| rail.hca == hca && (number.is_empty() || rail.port.to_string() == number))?;
+    let mut known = true;
+    for gpu in rails.gpus.iter().filter(|gpu| gpu.rail == Some(rail)) {
+        match holds_gpu(job, gpu.index, gpu.pci.known().copied(), before, after) {
+            Some(true) => return Some(true),
+            Some(false) => {}
+            None => known = false,
+        }
+    }
+    known.then_some(false)
+}
+
+/// The first hardware Xid on a GPU.
+fn first_xid(kernel: &KernelEvents, pci: Option<PciAddress>) -> Option<UnixMillis> {
+    let place = |address: PciAddress| (address.domain, address.bus, address.device);
+    kernel
+        .xids
+        .iter()
+        .filter(|xid| xid.gpu.map(place) == pci.map(place) && pci.is_some())
+        .filter(|xid| explain_xid(xid.code).0 == Whose::Hardware)
+        .map(|xid| xid.time)
+        .min()
+}
+
+/// Findings of the epilog that may have ended the job: what is broken on this node or at its end of a cable,
+/// when it broke, and whether the job held it.
+pub fn evidence(
+    verdict: &Verdict,
+    before: Option<&Snapshot>,
+    after: &Snapshot,
+    kernel: &KernelEvents,
+    job: &Job,
+    rails: Option<&RailMap>,
+) -> Vec<EvidenceItem> {
+    let fatal = |finding: &&Finding| {
+        finding.severity == Severity::Fail && matches!(finding.class, Class::Node | Class::Fabric)
+    };
+    let mut items: Vec<EvidenceItem> = verdict
+        .findings
+        .iter()
+        .filter(fatal)
+        .map(|finding| {
+            let (device, own, time) = match subject(finding, before, after) {
+                Subject::Gpu(index, pci) => (
+                    pci.map_or_else(|| format!("GPU {index}"), |pci| pci.to_string()),
+                    holds_gpu(job, index, pci, before, after),
+                    first_xid(kernel, pci),
+                ),
+                Subject::Port(port) => {
+                    let own = holds_port(job, &port, rails, before, after);
+                    (port, own, None)
+                }
+                Subject::Node => {
+                    (String::new(), holds_every_gpu(job, before, after).filter(|all| *all), None)
+                }
+                Subject::Other(part) => (part, None, None),
+            };
+            EvidenceItem { finding: finding.clone(), time, device, own }
+        })
+        .collect();
+    items.sort_by_key(|item| item.time.unwrap_or(u64::MAX));
+    items
+}
+
+/// What the kernel said during the run: Xids apart, of the rest the first `max_kernel_events`.
+pub fn kernel_events(after: &Snapshot, start: UnixMillis, config: &StatsConfig) -> KernelEvents {
+    let Some(log) = after.kernel_log.data() else {
+        return KernelEvents { unread: after.kernel_log.missing(), ..KernelEvents::default() };
+    };
+    let slack = u64::try_from(config.event_slack.as_millis()).unwrap_or(u64::MAX);
+    // The log since the prolog's mark is the run's own. Without a mark it reaches back to the boot.
+    let since = if log.since.is_some() { 0 } else { start.saturating_sub(slack) };
+    let mut xids = log.xids();
+    xids.retain(|xid| xid.time >= since);
+    xids.sort_by_key(|xid| (xid.time, xid.seq));
+    xids.truncate(config.max_kernel_events.max(1));
+    let lines: Vec<_> = log
+        .lines
+        .iter()
+        .filter(|line| line.time >= since && !xids.iter().any(|xid| xid.seq == line.seq))
+        .cloned()
+        .collect();
+    let more = lines.len().saturating_sub(config.max_kernel_events);
+    KernelEvents {
+        xids,
+        more,
+        lines: lines.into_iter().take(config.max_kernel_events).collect(),
+        overrun: log.overrun,
+        unread: None,
+    }
+}
+
+/// Evidence that counts for the question why the job ended: not another job's device, and not later than
+/// the end of the run.
+pub(crate) fn counts(item: &EvidenceItem, report: &NodeReport) -> bool {
+    const SLACK_MS: u64 = 5_000;
+    let in_time = match (item.time, report.end) {
+        (Some(time), Some(end)) => time <= end.saturating_add(SLACK_MS),
+        _ => true,
+    };
+    item.own != Some(false)
+        && in_time
+        && item.finding.severity == Severity::Fail
+        && matches!(item.finding.class, Class::Node | Class::Fabric)
+}

@@ -1,0 +1,280 @@
+use std::collections::BTreeMap;
+
+use railgate_node::UnixMillis;
+use serde::{Deserialize, Serialize};
+
+use crate::timeline::{Event, timeline};
+use crate::why::{Ended, why_ended};
+use crate::{Decision, Exit, NodeReport, REPORT_SCHEMA};
+
+/// All that is known of a job: the merge of every node's part of every attempt, and of the controller's
+/// decisions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobReport {
+    /// [`REPORT_SCHEMA`] of the writer.
+    pub schema: u32,
+    /// Version of the railgate that merged it.
+    pub railgate: String,
+    /// Cluster.
+    pub cluster: String,
+    /// Job id.
+    pub job: u32,
+    /// Owner, as the parts say; `None` where there is none.
+    pub uid: Option<u32>,
+    /// Owner's name.
+    pub user: String,
+    /// Partition.
+    pub partition: String,
+    /// What Slurm says of the job now, where it was asked.
+    pub slurm: Option<SlurmView>,
+    /// Why the last attempt ended.
+    pub ended: Ended,
+    /// In order.
+    pub attempts: Vec<Attempt>,
+    /// What happened, in time order, over all attempts.
+    pub timeline: Vec<Event>,
+    /// Parts that are lacking, and how to collect them.
+    pub missing: Vec<Missing>,
+    /// Files that were refused, and why.
+    pub problems: Vec<String>,
+}
+
+/// One attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// From 0: Slurm's restart count.
+    pub attempt: u32,
+    /// When the first prolog began.
+    pub start: Option<UnixMillis>,
+    /// When the last epilog began.
+    pub end: Option<UnixMillis>,
+    /// The job's nodes, unexpanded.
+    pub nodelist: String,
+    /// How many nodes that is; 0 where the list could not be expanded.
+    pub node_count: usize,
+    /// Nodes without a part.
+    pub silent_nodes: Vec<String>,
+    /// Why it ended.
+    pub ended: Ended,
+    /// The nodes' parts, by name.
+    pub nodes: Vec<NodeReport>,
+    /// The controller's.
+    pub decision: Option<Decision>,
+}
+
+impl Attempt {
+    /// The worst exit that any node's epilog was told, else the controller's.
+    pub fn exit(&self) -> Option<Exit> {
+        let of_nodes = self.nodes.iter().filter_map(|node| node.exit);
+        let of_controller = self
+            .decision
+            .iter()
+            .filter_map(|decision| Some(Exit { status: decision.exit_status?, derived: None }));
+        of_nodes.chain(of_controller).max_by_key(|exit| (exit.status != 0, exit.derived.unwrap_or(0)))
+    }
+}
+
+/// What Slurm says of a job, from `scontrol show job` or `sacct`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlurmView {
+    /// `FAILED`, `CANCELLED by 1000`, `RUNNING`.
+    pub state: String,
+    /// `Reason=`
+    pub reason: String,
+    /// `ExitCode=`: code and signal.
+    pub exit: Option<(i32, i32)>,
+    /// `Restarts=`: the attempt that this is about. `None`: the last one.
+    pub restarts: Option<u32>,
+    /// Start of that attempt.
+    pub start: Option<UnixMillis>,
+    /// End of that attempt.
+    pub end: Option<UnixMillis>,
+    /// `NodeList=`
+    pub nodelist: String,
+}
+
+/// A part that is lacking.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// `attempt 0: n3`
+    pub what: String,
+    /// Why it may be lacking.
+    pub why: String,
+    /// What to do for it.
+    pub collect: String,
+}
+
+/// What a merge is made from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// The nodes' parts, of any attempts.
+    pub nodes: Vec<NodeReport>,
+    /// The controller's.
+    pub decisions: Vec<Decision>,
+    /// Files that were refused, and why.
+    pub problems: Vec<String>,
+}
+
+impl JobReport {
+    /// Merges what was found.
+    ///
+    /// `expand` turns a node list into names (`None` where it cannot); `local_dir` is where a node keeps a
+    /// part that it could not put into the shared directory.
+    pub fn merge(
+        cluster: &str,
+        job: u32,
+        parts: Parts,
+        slurm: Option<SlurmView>,
+        expand: &dyn Fn(&str) -> Option<Vec<String>>,
+        local_dir: &str,
+    ) -> Self {
+        let mut problems = parts.problems;
+        let mut by_attempt: BTreeMap<u32, Attempt> = BTreeMap::new();
+        let empty = |attempt| Attempt {
+            attempt,
+            start: None,
+            end: None,
+            nodelist: String::new(),
+            node_count: 0,
+            silent_nodes: Vec::new(),
+            ended: Ended::default(),
+            nodes: Vec::new(),
+            decision: None,
+        };
+        let mut uid = None;
+        for node in parts.nodes {
+            if *uid.get_or_insert(node.job.uid) != node.job.uid {
+                problems.push(format!(
+                    "attempt {} {}: written for uid {}, other parts are not",
+                    node.attempt, node.node, node.job.uid
+                ));
+                continue;
+            }
+            let attempt = by_attempt.entry(node.attempt).or_insert_with(|| empty(node.attempt));
+            // The same part may lie in the shared and in the local directory; the later one knows more.
+            match attempt.nodes.iter_mut().find(|have| have.node == node.node) {
+                Some(have) if have.end <= node.end => *have = node,
+                Some(_) => {}
+                None => attempt.nodes.push(node),
+            }
+        }
+        for decision in parts.decisions {
+            let attempt = by_attempt.entry(decision.attempt).or_insert_with(|| empty(decision.attempt));
+            attempt.decision = Some(decision);
+        }
+        // Slurm counts restarts: an attempt of which nobody reported is still an attempt.
+        let known = by_attempt.keys().next_back().copied();
+        let last = slurm.as_ref().and_then(|view| view.restarts).into_iter().chain(known).max();
+        if let Some(last) = last.filter(|last| *last < 10_000) {
+            for attempt in 0..=last {
+                by_attempt.entry(attempt).or_insert_with(|| empty(attempt));
+            }
+        }
+
+        let mut missing = Vec::new();
+        let mut attempts: Vec<Attempt> = by_attempt.into_values().collect();
+        let count = attempts.len();
+        for (position, attempt) in attempts.iter_mut().enumerate() {
+            let is_last = position + 1 == count;
+            let view = slurm.as_ref().filter(|view| match view.restarts {
+                Some(restarts) => restarts == attempt.attempt,
+                None => is_last,
+            });
+            complete(attempt, view, expand);
+            attempt.ended = why_ended(attempt, view);
+            missing.extend(lacking(attempt, job, local_dir));
+        }
+        let ended = attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());
+        let sample = attempts.iter().flat_map(|attempt| &attempt.nodes).next_back();
+        JobReport {
+            schema: REPORT_SCHEMA,
+            railgate: env!("CARGO_PKG_VERSION").to_owned(),
+            cluster: cluster.to_owned(),
+            job,
+            uid,
+            user: sample.map(|node| node.job.user.clone()).unwrap_or_default(),
+            partition: sample.map(|node| node.job.partition.clone()).unwrap_or_default(),
+            timeline: timeline(&attempts),
+            slurm,
+            ended,
+            attempts,
+            missing,
+            problems,
+        }
+    }
+}
+
+fn complete(attempt: &mut Attempt, view: Option<&SlurmView>, expand: &dyn Fn(&str) -> Option<Vec<String>>) {
+    attempt.nodes.sort_by(|a, b| a.node.cmp(&b.node));
+    attempt.start = attempt.nodes.iter().map(|node| node.start).min().or(view.and_then(|view| view.start));
+    attempt.end = attempt.nodes.iter().filter_map(|node| node.end).max().or(view.and_then(|view| view.end));
+    attempt.nodelist = attempt
+        .nodes
+        .iter()
+        .map(|node| node.job.nodelist.clone())
+        .find(|list| !list.is_empty())
+        .or_else(|| view.map(|view| view.nodelist.clone()))
+        .unwrap_or_default();
+    let expected = expand(&attempt.nodelist).unwrap_or_default();
+    attempt.node_count = expected.len();
+    attempt.silent_nodes = expected
+        .into_iter()
+        .filter(|name| !attempt.nodes.iter().any(|node| node.node == *name))
+        .take(100_000)
+        .collect();
+}
+
+fn some_of(names: &[String]) -> String {
+    const MOST: usize = 8;
+    let shown = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(MOST) {
+        Some(more) if more > 0 => format!("{shown} and {more} more"),
+        _ => shown,
+    }
+}
+
+fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    let number = attempt.attempt;
+    let collect = format!("as root on the node: railgate report {job} --dir {local_dir}");
+    if attempt.nodes.is_empty() && attempt.silent_nodes.is_empty() && attempt.decision.is_none() {
+        missing.push(Missing {
+            what: format!("attempt {number}: every part"),
+            why: "no node of it has reported: railgate was off, the nodes died, or the parts stayed on them"
+                .to_owned(),
+            collect: format!("sacct -D -j {job} names the nodes; {collect}"),
+        });
+    }
+    if !attempt.silent_nodes.is_empty() {
+        missing.push(Missing {
+            what: format!("attempt {number}: {}", some_of(&attempt.silent_nodes)),
+            why: "no part in the report directory: the node died before its epilog, or keeps its part to itself"
+                .to_owned(),
+            collect: collect.clone(),
+        });
+    }
+    let unfinished: Vec<String> = attempt
+        .nodes
+        .iter()
+        .filter(|node| node.end.is_none() && attempt.end.is_some())
+        .map(|node| node.node.clone())
+        .collect();
+    if !unfinished.is_empty() {
+        missing.push(Missing {
+            what: format!("attempt {number}: the epilog of {}", some_of(&unfinished)),
+            why: "only the prolog has reported".to_owned(),
+            collect: collect.clone(),
+        });
+    }
+    let failed = attempt.exit().is_some_and(|exit| exit.status != 0);
+    if failed && attempt.decision.is_none() {
+        missing.push(Missing {
+            what: format!("attempt {number}: the controller's decision"),
+            why: "railgate-epilog-ctld has not run, or could not write into the job's report directory"
+                .to_owned(),
+            collect: format!("as root on the controller: railgate report {job} --dir {local_dir}"),
+        });
+    }
+    missing
+}

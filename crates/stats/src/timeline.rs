@@ -1,0 +1,148 @@
+use railgate_node::UnixMillis;
+use serde::{Deserialize, Serialize};
+
+use crate::xids::{Whose, explain_xid};
+use crate::{ActKind, Attempt, DecisionKind, NodeReport};
+
+/// How much a line of the timeline matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weight {
+    /// A step of the job's life.
+    Step,
+    /// Something was done.
+    Act,
+    /// Something is not as it should be.
+    Warn,
+    /// Something broke.
+    Fail,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When.
+    pub time: UnixMillis,
+    /// `time` is a bound: it had happened by then.
+    #[serde(default)]
+    pub by_then: bool,
+    /// In which attempt.
+    pub attempt: u32,
+    /// Where; `controller` for the controller.
+    pub node: String,
+    /// How much it matters.
+    pub weight: Weight,
+    /// What.
+    pub what: String,
+}
+
+/// A large job's ordinary steps are summed up: more nodes than this say nothing by being listed.
+const FEW_NODES: usize = 4;
+
+/// What happened, in time order.
+pub(crate) fn timeline(attempts: &[Attempt]) -> Vec<Event> {
+    let mut events = Vec::new();
+    for attempt in attempts {
+        ordinary(attempt, &mut events);
+        for node in &attempt.nodes {
+            remarkable(attempt.attempt, node, &mut events);
+        }
+        if let Some(decision) = &attempt.decision {
+            let what = match decision.what {
+                DecisionKind::Requeued => "railgate requeued the job",
+                DecisionKind::RequeuedBySlurm => "Slurm requeued the job",
+                DecisionKind::Held => "railgate held the job",
+                DecisionKind::Left => "the job was left as it was",
+                DecisionKind::Failed => "the job could not be requeued",
+            };
+            events.push(Event {
+                time: decision.time,
+                by_then: false,
+                attempt: attempt.attempt,
+                node: "controller".to_owned(),
+                weight: Weight::Act,
+                what: format!("{what}: {}", decision.why),
+            });
+        }
+    }
+    events.sort_by_key(|event| (event.attempt, event.time));
+    events
+}
+
+fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
+    let mut push = |time, node: String, what: String| {
+        let weight = Weight::Step;
+        events.push(Event { time, by_then: false, attempt: attempt.attempt, node, weight, what });
+    };
+    let fitness = |node: &NodeReport| {
+        node.prolog.as_ref().map_or_else(|| "not judged".to_owned(), |look| look.verdict.fitness.to_string())
+    };
+    if attempt.nodes.len() <= FEW_NODES {
+        for node in &attempt.nodes {
+            push(node.start, node.node.clone(), format!("prolog: {}", fitness(node)));
+        }
+    } else if let Some(start) = attempt.start {
+        let mut counts = std::collections::BTreeMap::<String, usize>::new();
+        for node in &attempt.nodes {
+            *counts.entry(fitness(node)).or_default() += 1;
+        }
+        let counts: Vec<String> =
+            counts.iter().map(|(fitness, count)| format!("{count} {fitness}")).collect();
+        push(start, format!("{} nodes", attempt.nodes.len()), format!("prologs: {}", counts.join(", ")));
+    }
+    if let Some(end) = attempt.end {
+        let what = match attempt.exit() {
+            Some(exit) if exit.signal() != 0 => format!("the job ended, signal {}", exit.signal()),
+            Some(exit) => format!("the job ended, exit code {}", exit.code()),
+            None => "the job ended".to_owned(),
+        };
+        push(
+            end,
+            if attempt.nodes.len() == 1 { attempt.nodes[0].node.clone() } else { "all nodes".to_owned() },
+            what,
+        );
+    }
+}
+
+fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
+    let mut push = |time, by_then, weight, what| {
+        events.push(Event { time, by_then, attempt, node: node.node.clone(), weight, what });
+    };
+    for xid in &node.kernel.xids {
+        let (whose, meaning) = explain_xid(xid.code);
+        let weight = if whose == Whose::Hardware { Weight::Fail } else { Weight::Warn };
+        let gpu = xid.gpu.map_or_else(|| "a GPU".to_owned(), |gpu| gpu.to_string());
+        let index = node.gpus.iter().find(|line| {
+            let place = |pci: railgate_node::PciAddress| (pci.domain, pci.bus, pci.device);
+            line.pci.known().copied().map(place) == xid.gpu.map(place)
+        });
+        let gpu = match index {
+            Some(line) if line.own == Some(false) => format!("GPU {} ({gpu}), not of this job", line.index),
+            Some(line) => format!("GPU {} ({gpu})", line.index),
+            None => gpu,
+        };
+        let pid = xid.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+        push(xid.time, false, weight, format!("Xid {} on {gpu}{pid}: {meaning}", xid.code));
+    }
+    for item in &node.evidence {
+        let known = item.time.is_some_and(|time| node.kernel.xids.iter().any(|xid| xid.time == time));
+        if let (Some(time), false) = (item.time.or(node.end), known) {
+            let what = format!("{}: {}", item.finding.subject(), item.finding.what);
+            push(time, item.time.is_none(), Weight::Fail, what);
+        }
+    }
+    for act in &node.acts {
+        let (weight, lead) = match act.what {
+            ActKind::Drained => (Weight::Act, "drained"),
+            ActKind::WouldDrain => (Weight::Warn, "would have been drained"),
+            ActKind::Breaker => (Weight::Warn, "not drained, the breaker is open"),
+            ActKind::ForeignReason => (Weight::Warn, "someone else holds the node"),
+            ActKind::Pending => (Weight::Warn, "slurmctld did not answer, the reason waits"),
+            ActKind::Refused => (Weight::Fail, "the prolog refused the job"),
+            ActKind::Notified => (Weight::Act, "the owner was told"),
+            ActKind::Failed => (Weight::Warn, "railgate failed"),
+        };
+        let detail = if act.detail.is_empty() { String::new() } else { format!(": {}", act.detail) };
+        push(act.time, false, weight, format!("{lead} ({}){detail}", act.by));
+    }
+}

@@ -1,0 +1,486 @@
+use railgate_node::{Reading, UnixMillis};
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::counts;
+use crate::xids::{Whose, explain_exit, explain_xid};
+use crate::{Attempt, DecisionKind, Exit, NodeReport, SlurmView};
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EndKind {
+    /// It has not.
+    Running,
+    /// By itself, with success.
+    Completed,
+    /// By a person or a policy.
+    Cancelled,
+    /// At its time limit.
+    Timeout,
+    /// For a job that matters more.
+    Preempted,
+    /// By the memory limit.
+    OutOfMemory,
+    /// With a node that Slurm lost.
+    NodeDied,
+    /// Before it had started: the gate refused a node, and the job moved.
+    MovedByGate,
+    /// By a hardware fault during the run.
+    Hardware,
+    /// By the program itself, as far as anybody can see.
+    Application,
+    /// Could not tell.
+    #[default]
+    Unknown,
+}
+
+impl EndKind {
+    /// As it stands at the top of a report.
+    pub fn title(self) -> &'static str {
+        match self {
+            EndKind::Running => "running",
+            EndKind::Completed => "completed",
+            EndKind::Cancelled => "cancelled",
+            EndKind::Timeout => "ran into its time limit",
+            EndKind::Preempted => "preempted",
+            EndKind::OutOfMemory => "out of memory",
+            EndKind::NodeDied => "a node died",
+            EndKind::MovedByGate => "moved by the gate",
+            EndKind::Hardware => "hardware fault during the run",
+            EndKind::Application => "looks like the application",
+            EndKind::Unknown => "could not tell",
+        }
+    }
+}
+
+/// One piece of proof, with its time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// When; `None` where only the two looks bound it.
+    pub time: Option<UnixMillis>,
+    /// Where.
+    pub node: String,
+    /// What.
+    pub what: String,
+}
+
+/// Why an attempt ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// In one word.
+    pub kind: EndKind,
+    /// In one or two sentences.
+    pub why: String,
+    /// What that stands on, in time order; those without a time last.
+    #[serde(default)]
+    pub proof: Vec<Proof>,
+    /// What speaks against it, or was not seen.
+    #[serde(default)]
+    pub doubts: Vec<String>,
+}
+
+impl Ended {
+    pub(crate) fn nothing_known() -> Self {
+        Ended {
+            kind: EndKind::Unknown,
+            why: "no part of a report was found".to_owned(),
+            proof: Vec::new(),
+            doubts: Vec::new(),
+        }
+    }
+}
+
+/// Why an attempt ended, from what its nodes, the controller and Slurm say of it.
+///
+/// Slurm's own word comes first where it is known. Without it an exit code of 0 tells nothing: completed,
+/// cancelled and timed-out jobs have the same.
+pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>) -> Ended {
+    let state = state(attempt, slurm);
+    let hardware = hardware(attempt);
+    let refused: Vec<&NodeReport> = attempt.nodes.iter().filter(|node| node.refused()).collect();
+    if !refused.is_empty() {
+        return moved(&refused, &state);
+    }
+    let ended = |kind, why: String| Ended { kind, why, proof: Vec::new(), doubts: Vec::new() };
+    let with_hardware = |kind, why: &str| {
+        let mut end = ended(kind, why.to_owned());
+        if !hardware.is_empty() {
+            end.doubts.push("hardware failed before the end all the same, see the evidence".to_owned());
+            end.proof.clone_from(&hardware);
+        }
+        end
+    };
+    let who = slurm.and_then(|view| view.state.split_once(" by ")).map(|(_, who)| who.to_owned());
+    match state.as_str() {
+        "COMPLETED" => return with_hardware(EndKind::Completed, "Slurm recorded success (exit code 0)."),
+        "CANCELLED" => {
+            let by = who.map(|who| format!(" by uid {who}")).unwrap_or_default();
+            return with_hardware(EndKind::Cancelled, &format!("Slurm recorded that it was cancelled{by}."));
+        }
+        "TIMEOUT" | "DEADLINE" => {
+            let mut end = with_hardware(EndKind::Timeout, "It ran into its time limit.");
+            if !hardware.is_empty() {
+                "It ran into its time limit. Hardware had failed before: it may have hung."
+                    .clone_into(&mut end.why);
+                end.doubts.clear();
+            }
+            return end;
+        }
+        "PREEMPTED" => return with_hardware(EndKind::Preempted, "Slurm took its nodes for another job."),
+        "NODE_FAIL" | "BOOT_FAIL" => return died(attempt, hardware),
+        _ => {}
+    }
+    if attempt.decision.as_ref().is_some_and(|decision| {
+        decision.what == DecisionKind::RequeuedBySlurm && decision.exit_status.unwrap_or(0) == 0
+    }) && !attempt.silent_nodes.is_empty()
+    {
+        return died(attempt, hardware);
+    }
+    let exit = attempt.exit().or_else(|| {
+        let (code, signal) = slurm?.exit?;
+        Some(Exit { status: (code << 8) | (signal & 0x7f), derived: None })
+    });
+    if state == "OUT_OF_MEMORY" || exit.is_some_and(|exit| exit.signal() == 125) {
+        return with_hardware(
+            EndKind::OutOfMemory,
+            "The job used more memory than it asked for, and the kernel killed one of its processes.",
+        );
+    }
+    let Some(exit) = exit else { return not_ended(attempt, &state) };
+    if exit.status == 0 {
+        return ended_with_zero(attempt, exit, hardware);
+    }
+    if let Some(proof) = out_of_memory(attempt) {
+        let mut end = with_hardware(
+            EndKind::OutOfMemory,
+            "The kernel killed a process for want of memory, and the job ended with an error.",
+        );
+        end.proof.insert(0, proof);
+        return end;
+    }
+    if !hardware.is_empty() {
+        return broke(attempt, exit, hardware);
+    }
+    application(attempt, exit)
+}
+
+/// Slurm's base state, upper case, without flags and who did it.
+fn state(attempt: &Attempt, slurm: Option<&SlurmView>) -> String {
+    let of_controller = attempt.decision.as_ref().and_then(|decision| decision.state.as_deref());
+    let text = slurm.map(|view| view.state.as_str()).filter(|state| !state.is_empty()).or(of_controller);
+    let text = text.unwrap_or_default().split([' ', '+']).next().unwrap_or_default();
+    text.to_ascii_uppercase()
+}
+
+fn in_time_order(proof: &mut [Proof]) {
+    proof.sort_by_key(|proof| proof.time.unwrap_or(u64::MAX));
+}
+
+/// Everything that says that hardware of the job failed.
+fn hardware(attempt: &Attempt) -> Vec<Proof> {
+    let mut proof = Vec::new();
+    for node in &attempt.nodes {
+        for item in node.evidence.iter().filter(|item| counts(item, node)) {
+            let device = if item.device.is_empty() { String::new() } else { format!(" ({})", item.device) };
+            let unsure = if item.own.is_none() { "; whether the job held it could not be told" } else { "" };
+            proof.push(Proof {
+                time: item.time,
+                node: node.node.clone(),
+                what: format!("{}{device}: {}{unsure}", item.finding.subject(), item.finding.what),
+            });
+        }
+        for (time, text) in own_xids(node, Whose::Hardware) {
+            proof.push(Proof { time: Some(time), node: node.node.clone(), what: text });
+        }
+    }
+    in_time_order(&mut proof);
+    proof
+}
+
+/// Xids of a kind on the job's own GPUs.
+fn own_xids(node: &NodeReport, kind: Whose) -> Vec<(UnixMillis, String)> {
+    let place = |pci: railgate_node::PciAddress| (pci.domain, pci.bus, pci.device);
+    node.kernel
+        .xids
+        .iter()
+        .filter(|xid| node.end.is_none_or(|end| xid.time <= end.saturating_add(5_000)))
+        .filter(|xid| {
+            let line = node.gpus.iter().find(|gpu| gpu.pci.known().copied().map(place) == xid.gpu.map(place));
+            line.is_none_or(|gpu| gpu.own != Some(false))
+        })
+        .filter_map(|xid| {
+            let (whose, meaning) = explain_xid(xid.code);
+            let gpu = xid.gpu.map(|gpu| format!(" on {gpu}")).unwrap_or_default();
+            let pid = xid.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+            (whose == kind).then(|| (xid.time, format!("Xid {}{gpu}{pid}: {meaning}", xid.code)))
+        })
+        .collect()
+}
+
+fn moved(refused: &[&NodeReport], state: &str) -> Ended {
+    let cause = |node: &NodeReport| {
+        node.prolog
+            .as_ref()
+            .and_then(|look| look.verdict.cause())
+            .map_or_else(|| "unfit".to_owned(), |cause| format!("{}: {}", cause.subject(), cause.what))
+    };
+    let names: Vec<&str> = refused.iter().take(8).map(|node| node.node.as_str()).collect();
+    let verb = if refused.len() == 1 { "was" } else { "were" };
+    let cancelled = state == "CANCELLED";
+    let fate = if cancelled {
+        "Slurm cancelled the job, because it may not be requeued (--no-requeue, or not a batch job)."
+    } else {
+        "Slurm moves the job to other nodes; it had not started."
+    };
+    let mut proof: Vec<Proof> = refused
+        .iter()
+        .map(|node| Proof {
+            time: node.prolog.as_ref().map(|look| look.taken),
+            node: node.node.clone(),
+            what: cause(node),
+        })
+        .collect();
+    in_time_order(&mut proof);
+    Ended {
+        kind: EndKind::MovedByGate,
+        why: format!("{} {verb} unfit before the job started. {fate}", names.join(", ")),
+        proof,
+        doubts: Vec::new(),
+    }
+}
+
+fn died(attempt: &Attempt, proof: Vec<Proof>) -> Ended {
+    let mut dead = attempt.silent_nodes.clone();
+    dead.extend(attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| node.node.clone()));
+    if let Some(decision) = &attempt.decision {
+        for node in &decision.nodes {
+            if node.state.to_ascii_uppercase().contains("DOWN") && !dead.contains(&node.node) {
+                dead.push(node.node.clone());
+            }
+        }
+    }
+    dead.truncate(8);
+    let why = if dead.is_empty() {
+        "Slurm lost a node of the job (NODE_FAIL); every node has reported since.".to_owned()
+    } else {
+        format!("Slurm lost a node of the job (NODE_FAIL); no epilog came from {}.", dead.join(", "))
+    };
+    Ended { kind: EndKind::NodeDied, why, proof, doubts: Vec::new() }
+}
+
+fn not_ended(attempt: &Attempt, state: &str) -> Ended {
+    let (kind, why) = match state {
+        "RUNNING" | "COMPLETING" | "SUSPENDED" | "CONFIGURING" | "STAGE_OUT" | "SIGNALING" | "STOPPED" => {
+            (EndKind::Running, format!("Slurm says {state}."))
+        }
+        "PENDING" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD" => {
+            (EndKind::Running, format!("Slurm says {state}: it waits to start."))
+        }
+        _ if attempt.nodes.iter().any(|node| node.end.is_some()) => {
+            (EndKind::Unknown, "It has ended, and nobody recorded an exit code.".to_owned())
+        }
+        _ => (
+            EndKind::Unknown,
+            "No epilog has reported: it still runs, or its nodes died, or their parts are elsewhere."
+                .to_owned(),
+        ),
+    };
+    Ended { kind, why, proof: Vec::new(), doubts: unseen(attempt) }
+}
+
+fn ended_with_zero(attempt: &Attempt, exit: Exit, hardware: Vec<Proof>) -> Ended {
+    let mut why = "Its exit code is 0. Completed, cancelled and timed-out jobs all have that; \
+                   sacct -j JOBID -o JobID,State tells which it was."
+        .to_owned();
+    let derived = exit.derived.map(|status| Exit { status, derived: None }).filter(|exit| exit.status != 0);
+    if let Some(worst) = derived {
+        why.push_str(&format!(" Its worst step ended with {}.", exit_text(worst)));
+    }
+    Ended { kind: EndKind::Unknown, why, proof: hardware, doubts: unseen(attempt) }
+}
+
+fn exit_text(exit: Exit) -> String {
+    let base = match (exit.code(), exit.signal()) {
+        (code, 0) => format!("exit code {code}"),
+        (_, signal) => format!("signal {signal}"),
+    };
+    match explain_exit(exit.code(), exit.signal()) {
+        Some(meaning) => format!("{base} ({meaning})"),
+        None => base,
+    }
+}
+
+fn out_of_memory(attempt: &Attempt) -> Option<Proof> {
+    attempt.nodes.iter().find_map(|node| {
+        let line = node.kernel.lines.iter().find(|line| {
+            let text = line.text.to_ascii_lowercase();
+            text.contains("out of memory") || text.contains("oom-kill")
+        })?;
+        Some(Proof { time: Some(line.time), node: node.node.clone(), what: line.text.clone() })
+    })
+}
+
+fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {
+    let first =
+        proof.first().map(|proof| format!(" First: {} on {}.", proof.what, proof.node)).unwrap_or_default();
+    let timed = proof.iter().any(|proof| proof.time.is_some());
+    let mut doubts = unseen(attempt);
+    if !timed {
+        doubts.push(
+            "the evidence has no time of its own: it lies between the two looks of the gate".to_owned(),
+        );
+    }
+    Ended {
+        kind: EndKind::Hardware,
+        why: format!(
+            "Hardware that the job held failed during the run; the job ended with {}.{first}",
+            exit_text(exit)
+        ),
+        proof,
+        doubts,
+    }
+}
+
+/// What was not seen and could have shown a hardware fault.
+fn unseen(attempt: &Attempt) -> Vec<String> {
+    const MOST: usize = 8;
+    let mut unseen = Vec::new();
+    if !attempt.silent_nodes.is_empty() {
+        let names: Vec<&str> = attempt.silent_nodes.iter().take(MOST).map(String::as_str).collect();
+        unseen.push(format!(
+            "{} of {} nodes have not reported ({})",
+            attempt.silent_nodes.len(),
+            attempt.node_count,
+            names.join(", ")
+        ));
+    }
+    for node in &attempt.nodes {
+        if node.end.is_none() {
+            unseen.push(format!("{}: its epilog has not reported", node.node));
+            continue;
+        }
+        match &node.epilog {
+            None => unseen.push(format!("{}: not looked at after the run", node.node)),
+            Some(look) => {
+                for part in &look.missing {
+                    unseen.push(format!("{}: {} not read: {}", node.node, part.part.as_str(), part.why));
+                }
+            }
+        }
+        if let Some(why) = &node.kernel.unread {
+            let told = node.epilog.as_ref().is_some_and(|look| {
+                look.missing.iter().any(|part| part.part == railgate_node::PartName::KernelLog)
+            });
+            if !told {
+                unseen.push(format!("{}: kernel log not read: {why}", node.node));
+            }
+        }
+        if node.kernel.overrun {
+            unseen.push(format!("{}: kernel log overwritten in part", node.node));
+        }
+    }
+    unseen
+}
+
+/// Things that are no verdict and may yet have ended the job.
+fn suspicious(attempt: &Attempt) -> Vec<String> {
+    let mut signs = Vec::new();
+    for node in &attempt.nodes {
+        let own_rails: Vec<usize> = node.rail_map.as_ref().map_or_else(Vec::new, |map| {
+            let own = |index: u32| node.gpus.iter().any(|gpu| gpu.index == index && gpu.own == Some(true));
+            map.gpus.iter().filter(|gpu| own(gpu.index)).filter_map(|gpu| gpu.rail).collect()
+        });
+        let rail_number = |index: &usize| {
+            node.rail_map.as_ref().and_then(|map| map.rails.get(*index)).map(|rail| rail.number)
+        };
+        let own_numbers: Vec<usize> = own_rails.iter().filter_map(rail_number).collect();
+        for port in &node.ports {
+            if let (Reading::Known(times), Some(rail)) = (&port.link_downed.delta, port.rail)
+                && *times > 0
+                && own_numbers.contains(&rail)
+            {
+                signs.push(format!(
+                    "{}: the link of rail {rail} ({}:{}) went down {times} times and came back",
+                    node.node, port.hca, port.port
+                ));
+            }
+        }
+        for gpu in node.gpus.iter().filter(|gpu| gpu.own == Some(true)) {
+            if let Reading::Known(errors @ 1..) = gpu.ecc_uncorrected.delta {
+                signs.push(format!(
+                    "{}: GPU {} counted {errors} uncorrectable memory errors",
+                    node.node, gpu.index
+                ));
+            }
+        }
+    }
+    signs
+}
+
+fn application(attempt: &Attempt, exit: Exit) -> Ended {
+    let mut proof = Vec::new();
+    for node in &attempt.nodes {
+        for kind in [Whose::Application, Whose::Other] {
+            for (time, what) in own_xids(node, kind) {
+                proof.push(Proof { time: Some(time), node: node.node.clone(), what });
+            }
+        }
+    }
+    in_time_order(&mut proof);
+    let said = exit_text(exit);
+    let suspicious = suspicious(attempt);
+    let unseen = unseen(attempt);
+    if !suspicious.is_empty() {
+        return Ended {
+            kind: EndKind::Unknown,
+            why: format!(
+                "It ended with {said}. No check calls a part broken, and yet: {}. That may have ended it.",
+                suspicious.join("; ")
+            ),
+            proof,
+            doubts: unseen,
+        };
+    }
+    if !unseen.is_empty() || attempt.nodes.is_empty() {
+        return Ended {
+            kind: EndKind::Unknown,
+            why: format!(
+                "It ended with {said}. Nothing that was seen points at hardware, but not everything was seen."
+            ),
+            proof,
+            doubts: unseen,
+        };
+    }
+    let xids: Vec<u32> = {
+        let mut codes: Vec<u32> = attempt
+            .nodes
+            .iter()
+            .flat_map(|node| &node.kernel.xids)
+            .map(|xid| xid.code)
+            .filter(|code| explain_xid(*code).0 == Whose::Application)
+            .collect();
+        codes.sort_unstable();
+        codes.dedup();
+        codes
+    };
+    let raised = match xids.as_slice() {
+        [] => String::new(),
+        codes => {
+            let codes: Vec<String> = codes.iter().map(u32::to_string).collect();
+            format!(" The driver blames the program's own work (Xid {}).", codes.join(", "))
+        }
+    };
+    let nodes = match attempt.nodes.len() {
+        1 => "the node".to_owned(),
+        count => format!("the {count} nodes"),
+    };
+    Ended {
+        kind: EndKind::Application,
+        why: format!(
+            "It ended with {said}.{raised} Nothing on {nodes} points at hardware: no check failed after the run, \
+             no hardware Xid, no new uncorrectable memory error, no link of the job went down."
+        ),
+        proof,
+        doubts: Vec::new(),
+    }
+}
