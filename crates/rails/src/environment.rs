@@ -1,25 +1,8 @@
 use railgate_node::{LinkLayer, RailMap, Reading, Setting, Snapshot};
 
-use crate::config::{RailsConfig, name_ok, value_ok};
+use crate::config::{DEBUG, RailsConfig, name_ok, value_ok};
+use crate::job_shape::{JobGpus, JobShape};
 use crate::rules::{Context, RULES};
-
-/// What a job holds on this node, as far as NCCL's environment depends on it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobShape {
-    /// Job id.
-    pub job: u32,
-    /// How many nodes the job has; 0 where that is not known.
-    pub nodes: usize,
-    /// NVML indices of its GPUs here; `None` where that is not known or nothing is asked about one job:
-    /// all of them. An empty list is a job without GPUs, which gets nothing.
-    pub gpus: Option<Vec<u32>>,
-    /// `--railgate-profile`.
-    pub profile: Option<String>,
-    /// Where the job itself may write on this node, as its tasks see it.
-    pub user_dir: Option<String>,
-    /// The topology file that was written for this node, as the tasks see it.
-    pub topology_file: Option<String>,
-}
 
 /// The variables that the tasks of a job get on this node, the same for all of them.
 pub fn environment(
@@ -28,7 +11,7 @@ pub fn environment(
     config: &RailsConfig,
     shape: &JobShape,
 ) -> Vec<Setting> {
-    if !config.environment || shape.gpus.as_ref().is_some_and(Vec::is_empty) {
+    if !config.environment || shape.gpus == JobGpus::None {
         return Vec::new();
     }
     let context = Context { map, snapshot, config, shape };
@@ -52,19 +35,16 @@ pub fn environment(
     for (name, value) in &config.set {
         put(site_setting("site-set", name, value, "the site's own value", "[rails] set"));
     }
-    if let Some(profile) = &shape.profile {
-        for (name, value) in user_profile(config, profile, shape) {
-            put(site_setting(
-                "user-profile",
-                &name,
-                &value,
-                "asked for by --railgate-profile",
-                "[rails.profiles] or built in",
-            ));
+    for (name, value) in shape.profile.iter().flat_map(|profile| user_profile(config, profile, shape)) {
+        // What the site forces no profile may change, not even the site's own.
+        if config.set.contains_key(&name) && config.force.contains(&name) {
+            continue;
         }
+        let (why, source) = ("asked for by --railgate-profile", "[rails.profiles], or built in");
+        put(site_setting("user-profile", &name, &value, why, source));
     }
     settings.retain(|setting| {
-        name_ok(&setting.name) && value_ok(&setting.value) && !config.leave.contains(&setting.name)
+        name_ok(&setting.name) && value_ok(&setting.value) && !config.never.contains(&setting.name)
     });
     for setting in &mut settings {
         setting.force = config.force.contains(&setting.name);
@@ -85,40 +65,30 @@ fn site_setting(rule: &str, name: &str, value: &str, why: &str, source: &str) ->
 
 /// What `--railgate-profile=NAME` means here; nothing for a name that is not known.
 fn user_profile(config: &RailsConfig, name: &str, shape: &JobShape) -> Vec<(String, String)> {
-    if let Some(table) = config.profiles.get(name) {
-        return table.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    if let Some(profile) = config.profiles.get(name) {
+        return profile.set.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     }
-    if name != "debug" {
+    if name != DEBUG {
         return Vec::new();
     }
     let mut settings = vec![("NCCL_DEBUG".to_owned(), "WARN".to_owned())];
-    if let Some(dir) = &shape.user_dir {
+    // Without a place of its own the job keeps the lines in its output.
+    if let Some(dir) = shape.user_dir.to_str().filter(|dir| !dir.is_empty()) {
         settings.push(("NCCL_DEBUG_FILE".to_owned(), format!("{}/nccl.%h.%p", dir.trim_end_matches('/'))));
     }
     settings
 }
 
-/// Names that `--railgate-profile` accepts under this configuration.
-pub fn user_profiles(config: &RailsConfig) -> Vec<String> {
-    let mut names: Vec<String> = config.profiles.keys().cloned().collect();
-    if !config.profiles.contains_key("debug") {
-        names.push("debug".to_owned());
-        names.sort();
-    }
-    names
-}
-
-/// Every rail speaks RoCE.
-pub(crate) fn is_roce(map: &RailMap) -> bool {
-    !map.rails.is_empty()
-        && map.rails.iter().all(|rail| rail.link_layer == Reading::Known(LinkLayer::Ethernet))
+/// There are rails, and every one speaks this.
+pub(crate) fn speaks(map: &RailMap, layer: &LinkLayer) -> bool {
+    !map.rails.is_empty() && map.rails.iter().all(|rail| rail.link_layer == Reading::Known(layer.clone()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{machine, profile};
-    use crate::{RailsConfig, rail_map};
+    use crate::{UserProfile, rail_map};
 
     fn value<'a>(settings: &'a [Setting], name: &str) -> Option<&'a str> {
         settings.iter().find(|setting| setting.name == name).map(|setting| setting.value.as_str())
@@ -126,12 +96,12 @@ mod tests {
 
     fn settings(config: &RailsConfig, shape: &JobShape) -> Vec<Setting> {
         let snapshot = machine();
-        environment(&rail_map(&snapshot, &profile()), &snapshot, config, shape)
+        environment(&rail_map(&snapshot, Some(&profile())), &snapshot, config, shape)
     }
 
     #[test]
     fn a_whole_node_gets_every_rail_in_order_with_ports_and_exact_names() {
-        let shape = JobShape { job: 7, nodes: 2, ..JobShape::default() };
+        let shape = JobShape { job_id: 7, nodes: Some(2), ..JobShape::default() };
         let settings = settings(&RailsConfig::default(), &shape);
         assert_eq!(value(&settings, "NCCL_IB_HCA"), Some("=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1"));
         assert_eq!(value(&settings, "NCCL_SOCKET_IFNAME"), Some("=eno1"));
@@ -142,7 +112,8 @@ mod tests {
 
     #[test]
     fn half_a_node_gets_the_rails_of_its_own_gpus() {
-        let shape = JobShape { job: 7, nodes: 2, gpus: Some(vec![2, 3]), ..JobShape::default() };
+        let shape =
+            JobShape { job_id: 7, nodes: Some(2), gpus: JobGpus::Indices(vec![2, 3]), ..JobShape::default() };
         assert_eq!(
             value(&settings(&RailsConfig::default(), &shape), "NCCL_IB_HCA"),
             Some("=mlx5_2:1,mlx5_3:1")
@@ -151,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_job_without_gpus_or_a_site_that_says_so_gets_nothing() {
-        let none = JobShape { gpus: Some(vec![]), ..JobShape::default() };
+        let none = JobShape { gpus: JobGpus::None, ..JobShape::default() };
         assert!(settings(&RailsConfig::default(), &none).is_empty());
         let off = RailsConfig { environment: false, ..RailsConfig::default() };
         assert!(settings(&off, &JobShape::default()).is_empty());
@@ -159,14 +130,14 @@ mod tests {
 
     #[test]
     fn one_node_needs_no_bootstrap_interface() {
-        let shape = JobShape { nodes: 1, ..JobShape::default() };
+        let shape = JobShape { nodes: Some(1), ..JobShape::default() };
         assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_SOCKET_IFNAME"), None);
     }
 
     #[test]
     fn jobs_of_one_node_get_ras_ports_of_their_own() {
         let port = |job| {
-            let shape = JobShape { job, ..JobShape::default() };
+            let shape = JobShape { job_id: job, ..JobShape::default() };
             value(&settings(&RailsConfig::default(), &shape), "NCCL_RAS_ADDR").unwrap().to_owned()
         };
         assert_ne!(port(41), port(42));
@@ -180,7 +151,7 @@ mod tests {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
             force: vec!["NCCL_IB_TIMEOUT".to_owned()],
-            leave: vec!["NCCL_RAS_ADDR".to_owned()],
+            never: vec!["NCCL_RAS_ADDR".to_owned()],
             traffic_class: Some(106),
             ..RailsConfig::default()
         };
@@ -197,19 +168,18 @@ mod tests {
     fn the_debug_profile_writes_where_the_job_may() {
         let shape = JobShape {
             profile: Some("debug".to_owned()),
-            user_dir: Some("/run/railgate/jobs/7/current/user".to_owned()),
+            user_dir: "/run/railgate/jobs/7/current/user".into(),
             ..JobShape::default()
         };
         let settings = settings(&RailsConfig::default(), &shape);
         assert_eq!(value(&settings, "NCCL_DEBUG"), Some("WARN"));
         assert_eq!(value(&settings, "NCCL_DEBUG_FILE"), Some("/run/railgate/jobs/7/current/user/nccl.%h.%p"));
-        assert_eq!(user_profiles(&RailsConfig::default()), ["debug"]);
     }
 
     #[test]
     fn what_the_format_cannot_hold_is_not_given() {
         let shape = JobShape {
-            user_dir: Some("/run/a\nb".to_owned()),
+            user_dir: "/run/a\nb".into(),
             profile: Some("debug".to_owned()),
             ..JobShape::default()
         };

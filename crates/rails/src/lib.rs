@@ -6,6 +6,8 @@
 mod config;
 mod distance;
 mod environment;
+mod folklore;
+mod job_shape;
 mod map;
 mod render;
 mod rules;
@@ -13,9 +15,11 @@ mod rules;
 mod testing;
 mod topology;
 
-pub use config::RailsConfig;
-pub use environment::{JobShape, environment, user_profiles};
-pub use map::{BY_NOTHING, BY_PROFILE, BY_TREE, rail_map};
-pub use render::{View, env, table};
-pub use rules::{NOT_SET, NotSet, RULES, Rule};
-pub use topology::{NoTopology, topology_needed, topology_xml};
+pub use config::{RailsConfig, TopologyFile, UnknownProfile, UserProfile};
+pub use environment::environment;
+pub use folklore::{FOLKLORE, Folklore, FolkloreWarning, folklore};
+pub use job_shape::{JobGpus, JobShape};
+pub use map::{BY_NOTHING, BY_ORDER, BY_PROFILE, BY_TREE, rail_map};
+pub use render::{View, env, explain, table};
+pub use rules::{RULES, Rule};
+pub use topology::{NoTopology, topology, topology_needed, topology_wanted, topology_xml};

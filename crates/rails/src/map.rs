@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use railgate_node::{
-    Distance, Gpu, Hca, LeftOut, LinkLayer, PciDevice, Port, PortState, Profile, Rail, RailGpu, RailMap,
-    Reading, Snapshot,
+    Distance, FabricProfile, Gpu, GpuProfile, Hca, LeftOut, LinkLayer, PciAddress, PciDevice, Port,
+    PortState, Profile, Rail, RailGpu, RailMap, RailProfile, Reading, Snapshot,
 };
 
 use crate::distance::{between, device};
@@ -11,7 +11,9 @@ use crate::distance::{between, device};
 pub const BY_TREE: &str = "pci tree";
 /// [`RailMap::method`] where the machine profile told them, because the tree is flat.
 pub const BY_PROFILE: &str = "profile wiring";
-/// [`RailMap::method`] where neither could.
+/// [`RailMap::method`] where neither could, and equally near ports were dealt out in order, as NCCL would.
+pub const BY_ORDER: &str = "order of equals";
+/// [`RailMap::method`] where there is nothing to pair.
 pub const BY_NOTHING: &str = "none";
 
 /// A port that may be a rail.
@@ -30,6 +32,11 @@ impl Candidate<'_> {
 
     fn active(&self) -> bool {
         self.port.state == Reading::Known(PortState::Active)
+    }
+
+    /// Active, or nobody could tell: NCCL looks for itself, and leaving out a good rail is worse.
+    fn usable(&self) -> bool {
+        self.active() || !matches!(self.port.state, Reading::Known(_))
     }
 
     fn rate(&self) -> Option<f64> {
@@ -64,7 +71,15 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// How this node is wired: each GPU's rail, and the compute ports in rail order.
 ///
 /// A rail's number does not depend on what is broken today: a port that is down leaves a gap.
-pub fn rail_map(snapshot: &Snapshot, profile: &Profile) -> RailMap {
+pub fn rail_map(snapshot: &Snapshot, profile: Option<&Profile>) -> RailMap {
+    let unknown = Profile {
+        id: String::new(),
+        title: String::new(),
+        gpus: GpuProfile::default(),
+        fabric: FabricProfile::default(),
+        rails: RailProfile::default(),
+    };
+    let profile = profile.unwrap_or(&unknown);
     let mut notes = Vec::new();
     let mut left_out = Vec::new();
     let gpus = snapshot.gpus.data().map_or(&[][..], |gpus| &gpus.gpus);
@@ -91,15 +106,21 @@ pub fn rail_map(snapshot: &Snapshot, profile: &Profile) -> RailMap {
         keep_nearest(&mut candidates, profile, &mut left_out);
         keep_compute(&mut candidates, profile, &mut left_out, &mut notes);
     }
-    let pairs = if wired { by_wiring(&candidates, gpus, profile) } else { by_distance(&candidates, gpus) };
+    let (pairs, guessed) = if wired {
+        (by_wiring(&candidates, gpus, profile), false)
+    } else {
+        by_distance(&candidates, gpus.len())
+    };
     let method = match () {
         () if wired => BY_PROFILE,
-        () if pairs.iter().any(Option::is_some) => BY_TREE,
-        () => BY_NOTHING,
+        () if pairs.iter().all(Option::is_none) => BY_NOTHING,
+        () if guessed => BY_ORDER,
+        () => BY_TREE,
     };
-    if method == BY_NOTHING && !gpus.is_empty() && !candidates.is_empty() {
+    if method == BY_ORDER {
         notes.push(
-            "the PCI tree does not tell which HCA belongs to which GPU; [rails] wiring in the machine profile can"
+            "the PCI tree does not tell which HCA belongs to which GPU: dealt out in order; `wiring` in the \
+             machine profile's [rails] can tell"
                 .to_owned(),
         );
     }
@@ -109,7 +130,10 @@ pub fn rail_map(snapshot: &Snapshot, profile: &Profile) -> RailMap {
     let mut index_of = BTreeMap::new();
     for (number, candidate_index) in order.into_iter().enumerate() {
         let candidate = &candidates[candidate_index];
-        if candidate.active() {
+        if candidate.usable() {
+            if !candidate.active() {
+                notes.push(format!("{}: port is {}", candidate.name(), state_text(&candidate.port.state)));
+            }
             index_of.insert(candidate_index, rails.len());
             rails.push(rail(number, candidate));
         } else {
@@ -165,6 +189,19 @@ fn state_text(state: &Reading<PortState>) -> String {
         Reading::Unsupported => "in no known state".to_owned(),
         Reading::Failed(why) => format!("in an unknown state ({why})"),
     }
+}
+
+/// The state as one word for a table.
+pub(crate) fn state_word(state: &Reading<PortState>) -> String {
+    match state {
+        Reading::Known(PortState::Down) => "DOWN",
+        Reading::Known(PortState::Init) => "INIT",
+        Reading::Known(PortState::Armed) => "ARMED",
+        Reading::Known(PortState::Active) => "ACTIVE",
+        Reading::Known(PortState::Other(_)) => "OTHER",
+        Reading::Unsupported | Reading::Failed(_) => "unknown",
+    }
+    .to_owned()
 }
 
 fn rail(number: usize, candidate: &Candidate<'_>) -> Rail {
@@ -329,7 +366,7 @@ fn keep_compute(
         .map(|candidate| candidate.hca.name.clone())
         .collect();
     candidates.retain(|candidate| {
-        let spare = !candidate.active()
+        let spare = !candidate.usable()
             && match expected {
                 Some(expected) => active >= expected,
                 None => lit.contains(&candidate.hca.name),
@@ -387,26 +424,27 @@ fn by_wiring(candidates: &[Candidate<'_>], gpus: &[Gpu], profile: &Profile) -> V
         .collect()
 }
 
-/// Each GPU takes its nearest port; of equally near ones that with the fewest GPUs so far.
-fn by_distance(candidates: &[Candidate<'_>], gpus: &[Gpu]) -> Vec<Pair> {
+/// Each GPU takes its nearest port; of equally near ones that with the fewest GPUs so far. The second value
+/// says that this was a guess: through the CPU all ports of a socket look the same.
+fn by_distance(candidates: &[Candidate<'_>], gpus: usize) -> (Vec<Pair>, bool) {
     let mut taken = vec![0_usize; candidates.len()];
-    (0..gpus.len())
+    let mut guessed = false;
+    let pairs = (0..gpus)
         .map(|gpu| {
             let best = candidates.iter().filter_map(|candidate| candidate.distances[gpu]).min()?;
             let near =
                 || (0..candidates.len()).filter(|index| candidates[*index].distances[gpu] == Some(best));
-            // Through the CPU every port of the socket looks the same: choosing one would be a guess.
-            if best > Distance::Pxb && near().count() > 1 {
-                return None;
-            }
+            guessed |= best > Distance::Pxb && near().count() > 1;
             let chosen = near().min_by_key(|index| taken[*index])?;
             taken[chosen] += 1;
             Some((chosen, Some(best)))
         })
-        .collect()
+        .collect();
+    (pairs, guessed)
 }
 
-/// By the order of the GPUs where all are there, else by PCI address: a missing GPU must not renumber.
+/// By the order of the GPUs, whatever the HCAs are called. A card that lost its GPU stands where its own
+/// address puts it: a switch owns a range of buses, so that is the same place.
 fn rail_order(
     candidates: &[Candidate<'_>],
     pairs: &[Pair],
@@ -423,14 +461,26 @@ fn rail_order(
         order.sort_by_key(|index| place(index).unwrap_or(usize::MAX));
         return order;
     }
-    let complete = profile.gpus.count.is_none_or(|count| gpus.len() == count as usize)
-        && pairs.iter().all(Option::is_some);
-    if complete {
-        let first_gpu = |index: &usize| {
-            pairs.iter().position(|pair| pair.is_some_and(|(candidate, _)| candidate == *index))
-        };
-        order.sort_by_key(|index| first_gpu(index).unwrap_or(usize::MAX));
-    }
+    let card = |index: usize| {
+        let address = candidates[index].hca.pci.known()?;
+        Some(PciAddress { function: 0, ..*address })
+    };
+    let place = |index: &usize| {
+        let first_gpu = pairs
+            .iter()
+            .zip(gpus)
+            .filter(|(pair, _)| {
+                pair.is_some_and(|(other, _)| {
+                    other == *index || (card(*index).is_some() && card(other) == card(*index))
+                })
+            })
+            .filter_map(|(_, gpu)| gpu.pci.known().copied())
+            .min();
+        let place = first_gpu.or(candidates[*index].hca.pci.known().copied());
+        (place.is_none(), place)
+    };
+    // Stable: what stands at one place keeps the order of address, name and port.
+    order.sort_by_key(place);
     order
 }
 
@@ -458,7 +508,7 @@ mod tests {
 
     #[test]
     fn each_gpu_has_the_hca_of_its_switch_and_storage_is_no_rail() {
-        let map = rail_map(&machine(), &profile());
+        let map = rail_map(&machine(), Some(&profile()));
         assert_eq!(names(&map), [(0, "mlx5_0"), (1, "mlx5_1"), (2, "mlx5_2"), (3, "mlx5_3")]);
         for (index, gpu) in map.gpus.iter().enumerate() {
             assert_eq!((gpu.rail, gpu.distance), (Some(index), Some(Distance::Pix)));
@@ -473,7 +523,7 @@ mod tests {
         let mut snapshot = machine();
         fabric(&mut snapshot).hcas[1].ports[0].state = Reading::Known(PortState::Down);
         fabric(&mut snapshot).hcas[1].ports[0].rate_gbps = Reading::Known(10.0);
-        let map = rail_map(&snapshot, &profile());
+        let map = rail_map(&snapshot, Some(&profile()));
         assert_eq!(names(&map), [(0, "mlx5_0"), (2, "mlx5_2"), (3, "mlx5_3")]);
         assert_eq!(map.gpus[1].rail, None);
         assert_eq!(map.gpus[3].rail, Some(2), "an index into rails");
@@ -488,11 +538,11 @@ mod tests {
             data.gpus.remove(0);
         }
         assert_eq!(
-            names(&rail_map(&snapshot, &profile())),
+            names(&rail_map(&snapshot, Some(&profile()))),
             [(0, "mlx5_0"), (1, "mlx5_1"), (2, "mlx5_2"), (3, "mlx5_3")]
         );
         snapshot.gpus = Part::Silent { after_ms: 8000.0 };
-        let map = rail_map(&snapshot, &profile());
+        let map = rail_map(&snapshot, Some(&profile()));
         assert!(map.gpus.is_empty() && map.notes[0].contains("no answer in 8.0 s"));
         assert_eq!(map.rails.len(), 4, "the storage HCA still gives itself away by its rate: {map:?}");
     }
@@ -505,7 +555,7 @@ mod tests {
             hca.name = name.to_owned();
         }
         hcas.reverse();
-        let map = rail_map(&snapshot, &profile());
+        let map = rail_map(&snapshot, Some(&profile()));
         assert_eq!(names(&map), [(0, "mlx5_10"), (1, "mlx5_2"), (2, "ibp3"), (3, "mlx5_0")]);
     }
 
@@ -523,13 +573,13 @@ mod tests {
             data.devices.push(beside);
         }
         fabric(&mut snapshot).hcas.push(hca("mlx5_9", "0000:15:01.0", Reading::Known(0), 200.0));
-        let map = rail_map(&snapshot, &profile());
+        let map = rail_map(&snapshot, Some(&profile()));
         assert_eq!(map.rails.len(), 4);
         assert!(left_out(&map, "mlx5_9:1").contains("200 Gb/s"));
 
         let mut slow = machine();
         fabric(&mut slow).hcas[2].ports[0].rate_gbps = Reading::Known(200.0);
-        let map = rail_map(&slow, &profile());
+        let map = rail_map(&slow, Some(&profile()));
         assert_eq!(map.rails.len(), 4);
         assert!(map.notes.iter().any(|note| note.contains("mlx5_2:1 runs at 200 Gb/s")));
     }
@@ -540,7 +590,7 @@ mod tests {
         fitting.fabric.exclude = vec!["mlx5_4".to_owned(), "mlx5_bond*".to_owned()];
         let mut snapshot = machine();
         fabric(&mut snapshot).hcas[3].ports[0].link_layer = Reading::Known(LinkLayer::Ethernet);
-        let map = rail_map(&snapshot, &fitting);
+        let map = rail_map(&snapshot, Some(&fitting));
         assert!(left_out(&map, "mlx5_4:1").contains("'mlx5_4'"));
         assert!(left_out(&map, "mlx5_3:1").contains("Ethernet"));
         assert_eq!(map.rails.len(), 3);
@@ -553,7 +603,7 @@ mod tests {
         fabric(&mut snapshot).hcas.truncate(2);
         let mut fitting = profile();
         fitting.fabric.hcas = Some(2);
-        let map = rail_map(&snapshot, &fitting);
+        let map = rail_map(&snapshot, Some(&fitting));
         assert_eq!(map.rails.len(), 2);
         assert_eq!(map.gpus[0].rail, Some(0));
         assert_eq!(map.gpus[3].rail, None, "two HCAs of the other socket are equally far");
@@ -571,19 +621,19 @@ mod tests {
                 device.bridges.push(format!("0000:12:{slot:02x}.0").parse().unwrap());
             }
         }
-        let map = rail_map(&snapshot, &profile());
+        let map = rail_map(&snapshot, Some(&profile()));
         let rails: Vec<Option<usize>> = map.gpus.iter().map(|gpu| gpu.rail).collect();
         assert_eq!(rails, [Some(0), Some(1), Some(2), Some(3)]);
     }
 
     #[test]
     fn a_flat_tree_is_told_by_the_profile_and_else_not_at_all() {
-        let map = rail_map(&flat_machine(), &wired_profile());
+        let map = rail_map(&flat_machine(), Some(&wired_profile()));
         assert_eq!(names(&map), [(0, "mlx5_3"), (1, "mlx5_2"), (2, "mlx5_1"), (3, "mlx5_0")]);
         assert_eq!(map.gpus[0].rail, Some(0));
         assert_eq!(map.method, BY_PROFILE);
 
-        let map = rail_map(&flat_machine(), &profile());
+        let map = rail_map(&flat_machine(), Some(&profile()));
         assert_eq!(map.method, BY_NOTHING);
         assert_eq!(map.rails.len(), 4);
         assert!(map.gpus.iter().all(|gpu| gpu.rail.is_none()));
@@ -596,7 +646,7 @@ mod tests {
         fabric(&mut snapshot).hcas.clear();
         let mut fitting = profile();
         fitting.fabric.hcas = Some(0);
-        let map = rail_map(&snapshot, &fitting);
+        let map = rail_map(&snapshot, Some(&fitting));
         assert!(map.rails.is_empty() && map.left_out.is_empty() && map.notes.is_empty());
         assert_eq!(map.gpus.len(), 4);
     }

@@ -3,8 +3,8 @@ use std::fmt::Write as _;
 use railgate_node::{RailMap, Reading, Setting};
 use serde::Serialize;
 
-use crate::map::layer_text;
-use crate::rules::{NOT_SET, NotSet};
+use crate::folklore::{FOLKLORE, Folklore};
+use crate::map::{layer_text, state_word};
 
 /// What `railgate rails --format json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -17,14 +17,14 @@ pub struct View<'a> {
     pub rail_map: &'a RailMap,
     /// What the tasks of a job get.
     pub settings: &'a [Setting],
-    /// What railgate leaves alone, and why.
-    pub not_set: &'a [NotSet],
+    /// What railgate never sets, and why.
+    pub folklore: &'a [Folklore],
 }
 
 impl<'a> View<'a> {
     /// Puts map and environment together.
     pub fn new(node: &'a str, rail_map: &'a RailMap, settings: &'a [Setting]) -> Self {
-        View { schema: 1, node, rail_map, settings, not_set: NOT_SET }
+        View { schema: 1, node, rail_map, settings, folklore: FOLKLORE }
     }
 }
 
@@ -81,6 +81,7 @@ pub fn table(map: &RailMap) -> String {
                 Reading::Known(rate) => format!("{rate} Gb/s"),
                 _ => "unknown".to_owned(),
             },
+            state_word(&rail.state),
         ];
         let gpus: Vec<_> = map.gpus.iter().filter(|gpu| gpu.rail == Some(index)).collect();
         if gpus.is_empty() {
@@ -100,10 +101,14 @@ pub fn table(map: &RailMap) -> String {
     for gpu in map.gpus.iter().filter(|gpu| gpu.rail.is_none()) {
         let mut row = vec!["-".to_owned()];
         row.extend(gpu_row(gpu));
-        row.extend(std::iter::repeat_n("-".to_owned(), 5));
+        row.extend(std::iter::repeat_n("-".to_owned(), 6));
         rows.push(row);
     }
-    columns(&mut text, &["RAIL", "GPU", "GPU PCI", "NUMA", "DIST", "PORT", "HCA PCI", "LINK", "RATE"], &rows);
+    columns(
+        &mut text,
+        &["RAIL", "GPU", "GPU PCI", "NUMA", "DIST", "HCA:PORT", "HCA PCI", "LINK", "RATE", "STATE"],
+        &rows,
+    );
     // Writing to a String cannot fail.
     let _ = writeln!(text, "\npairs found by: {}", plain(&map.method));
     for left_out in &map.left_out {
@@ -124,23 +129,24 @@ fn quoted(value: &str) -> String {
     }
 }
 
-/// The environment as shell assignments; with `explain`, each with its reason and source, and what is
-/// left alone.
-pub fn env(settings: &[Setting], explain: bool) -> String {
+/// The environment, `NAME=value` a line, quoted for a shell where it must be.
+pub fn env(settings: &[Setting]) -> String {
+    settings.iter().map(|setting| format!("{}={}\n", setting.name, quoted(&setting.value))).collect()
+}
+
+/// The same with each variable's reason, rule and source as comments, and what is left alone and why.
+pub fn explain(settings: &[Setting]) -> String {
     let mut text = String::new();
     for setting in settings {
-        if explain {
-            let force = if setting.force { " (over the user's own value)" } else { "" };
-            let _ = writeln!(text, "# {}{force}: {}", plain(&setting.rule), plain(&setting.why));
-            let _ = writeln!(text, "# source: {}", plain(&setting.source));
-        }
+        let force = if setting.force { "; overrides the user's own value" } else { "" };
         let _ = writeln!(text, "{}={}", setting.name, quoted(&setting.value));
+        let _ = writeln!(text, "#   why:    {}", plain(&setting.why));
+        let _ = writeln!(text, "#   rule:   {}{force}", plain(&setting.rule));
+        let _ = writeln!(text, "#   source: {}", plain(&setting.source));
     }
-    if explain {
-        text.push_str("#\n# Left alone:\n");
-        for not in NOT_SET {
-            let _ = writeln!(text, "# {}: {} [{}]", not.variable, not.why, not.source);
-        }
+    text.push_str("\n# Never set by railgate:\n");
+    for row in FOLKLORE {
+        let _ = writeln!(text, "# {} ({}): {} [{}]", row.variable, row.values, row.why, row.source);
     }
     text
 }
@@ -154,7 +160,7 @@ mod tests {
     #[test]
     fn the_table_has_a_row_for_each_gpu_and_no_control_characters() {
         let snapshot = machine();
-        let mut map = rail_map(&snapshot, &profile());
+        let mut map = rail_map(&snapshot, Some(&profile()));
         map.notes.push("a\x1b[31mred".to_owned());
         let text = table(&map);
         assert!(
@@ -168,17 +174,17 @@ mod tests {
     #[test]
     fn the_environment_can_be_sourced() {
         let snapshot = machine();
-        let map = rail_map(&snapshot, &profile());
+        let map = rail_map(&snapshot, Some(&profile()));
         let config = RailsConfig {
             set: [("NCCL_X".to_owned(), "it's two words".to_owned())].into(),
             ..RailsConfig::default()
         };
         let settings = environment(&map, &snapshot, &config, &JobShape::default());
-        let text = env(&settings, false);
+        let text = env(&settings);
         assert!(text.contains("NCCL_IB_HCA==mlx5_0:1,"));
         assert!(text.contains("NCCL_X='it'\\''s two words'\n"));
-        let explained = env(&settings, true);
-        assert!(explained.lines().all(|line| line.starts_with('#') || line.contains('=')));
-        assert!(explained.contains("# NCCL_ALGO:"));
+        let explained = explain(&settings);
+        assert!(explained.lines().all(|line| line.is_empty() || line.starts_with('#') || line.contains('=')));
+        assert!(explained.contains("# NCCL_ALGO ("));
     }
 }

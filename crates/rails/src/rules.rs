@@ -1,10 +1,14 @@
-//! Which variables railgate sets and why, one row each; and which it must not set, one row each.
+//! Which variables railgate sets, when and why: one row each.
 
-use railgate_node::{RailMap, Reading, Snapshot};
+use std::collections::BTreeSet;
+
+use railgate_node::{LinkLayer, PciAddress, Rail, RailMap, Reading, Snapshot};
 use serde::Serialize;
 
-use crate::config::RailsConfig;
-use crate::environment::{JobShape, is_roce};
+use crate::config::{RailsConfig, TopologyFile};
+use crate::environment::speaks;
+use crate::job_shape::{JobGpus, JobShape};
+use crate::topology::topology_needed;
 
 /// What a rule may look at.
 pub(crate) struct Context<'a> {
@@ -68,40 +72,26 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "traffic-class",
         variable: "NCCL_IB_TC",
-        when: "[rails] traffic_class, on RoCE",
+        when: "[rails] traffic_class, and every rail is RoCE",
         why: "the site's lossless class; without it RoCE traffic takes the best-effort queue",
         source: "NCCL src/transport/net_ib/connect.cc (acts on Ethernet only)",
-        value: |context| {
-            context.config.traffic_class.filter(|_| is_roce(context.map)).map(|class| class.to_string())
-        },
+        value: |context| number(context.config.traffic_class, speaks(context.map, &LinkLayer::Ethernet)),
     },
     Rule {
         id: "service-level",
         variable: "NCCL_IB_SL",
-        when: "[rails] service_level, where there are rails",
+        when: "[rails] service_level, and every rail is InfiniBand",
         why: "the service level that the site's subnet manager routes adaptively",
         source: "NCCL src/transport/net_ib/connect.cc",
-        value: |context| {
-            context
-                .config
-                .service_level
-                .filter(|_| !context.map.rails.is_empty())
-                .map(|level| level.to_string())
-        },
+        value: |context| number(context.config.service_level, speaks(context.map, &LinkLayer::InfiniBand)),
     },
     Rule {
         id: "queue-pairs",
         variable: "NCCL_IB_QPS_PER_CONNECTION",
-        when: "[rails] queue_pairs, where there are rails",
-        why: "more flows for each connection, so that ECMP can spread them",
+        when: "[rails] queue_pairs, and every rail is RoCE",
+        why: "more flows for each connection, so that ECMP can spread them; InfiniBand routes adaptively instead",
         source: "NCCL src/transport/net_ib/connect.cc (both sides take the greater value)",
-        value: |context| {
-            context
-                .config
-                .queue_pairs
-                .filter(|_| !context.map.rails.is_empty())
-                .map(|pairs| pairs.to_string())
-        },
+        value: |context| number(context.config.queue_pairs, speaks(context.map, &LinkLayer::Ethernet)),
     },
     Rule {
         id: "cross-nic",
@@ -109,57 +99,73 @@ pub static RULES: &[Rule] = &[
         when: "[rails] cross_nic, with more than one rail",
         why: "whether traffic may leave a node on another rail than it came by",
         source: "NCCL src/graph/search.cc (0 only where rails are not connected)",
-        value: |context| {
-            context.config.cross_nic.filter(|_| context.map.rails.len() > 1).map(|value| value.to_string())
-        },
+        value: |context| number(context.config.cross_nic, context.map.rails.len() > 1),
     },
     Rule {
         id: "topology-file",
         variable: "NCCL_TOPO_FILE",
-        when: "a virtual machine hides the PCI switches and the machine profile knows the wiring",
+        when: "a file was written: a virtual machine hides the PCI switches and the machine profile knows the \
+               wiring, or [rails] topology_file = \"always\"",
         why: "NCCL sees every HCA equally far from every GPU, and would neither use GPUDirect nor the right rail",
         source: "NCCL src/graph/topo.cc; on bare metal the real tree is better than any file",
-        value: |context| context.shape.topology_file.clone(),
+        value: topology_file,
     },
 ];
 
+fn number(value: Option<u32>, when: bool) -> Option<String> {
+    value.filter(|_| when).map(|value| value.to_string())
+}
+
+/// The card that a port sits on: two ports, or two functions, of one HCA.
+fn card(rail: &Rail) -> Option<PciAddress> {
+    rail.pci.known().map(|address| PciAddress { function: 0, ..*address })
+}
+
 fn ib_hca(context: &Context<'_>) -> Option<String> {
-    let rails = &context.map.rails;
+    let (rails, gpus) = (&context.map.rails, &context.map.gpus);
     if rails.is_empty() {
         return None;
     }
-    let mut wanted: Vec<usize> = match &context.shape.gpus {
-        None => Vec::new(),
-        Some(gpus) => context
-            .map
-            .gpus
-            .iter()
-            .filter(|gpu| gpus.contains(&gpu.index))
-            .filter_map(|gpu| gpu.rail)
-            .filter(|rail| *rail < rails.len())
-            .collect(),
+    let mine: Vec<_> = gpus.iter().filter(|gpu| context.shape.gpus.has(gpu.index)).collect();
+    // A GPU without a rail of its own (its port is down, the wiring is unknown) may need any of them, and so
+    // may one that the snapshot does not have.
+    let known = match &context.shape.gpus {
+        JobGpus::Indices(indices) => mine.len() == indices.iter().collect::<BTreeSet<_>>().len(),
+        JobGpus::All | JobGpus::None => false,
     };
-    wanted.sort_unstable();
-    wanted.dedup();
-    let all_gpus = context
-        .shape
-        .gpus
-        .as_ref()
-        .is_none_or(|gpus| context.map.gpus.iter().all(|gpu| gpus.contains(&gpu.index)));
-    // A job whose GPUs have no rail of their own (its port is down, the tree tells nothing) still needs one.
-    if wanted.is_empty() || all_gpus {
-        wanted = (0..rails.len()).collect();
-    }
+    let every = !known || mine.len() == gpus.len() || mine.iter().any(|gpu| gpu.rail.is_none());
+    let wanted: BTreeSet<usize> = if every {
+        (0..rails.len()).collect()
+    } else {
+        let own: BTreeSet<usize> =
+            mine.iter().filter_map(|gpu| gpu.rail).filter(|rail| *rail < rails.len()).collect();
+        // The second port of a card is nobody's own, and as near as the first.
+        let beside = |index: usize| {
+            card(&rails[index]).is_some()
+                && gpus.iter().all(|gpu| gpu.rail != Some(index))
+                && own.iter().any(|mine| card(&rails[*mine]) == card(&rails[index]))
+        };
+        (0..rails.len()).filter(|index| own.contains(index) || beside(*index)).collect()
+    };
     let ports: Vec<String> =
         wanted.into_iter().map(|rail| format!("{}:{}", rails[rail].hca, rails[rail].port)).collect();
-    Some(format!("={}", ports.join(",")))
+    (!ports.is_empty()).then(|| format!("={}", ports.join(",")))
+}
+
+fn topology_file(context: &Context<'_>) -> Option<String> {
+    let wanted = match context.config.topology_file {
+        TopologyFile::Never => false,
+        TopologyFile::Auto => topology_needed(context.map, context.snapshot),
+        TopologyFile::Always => true,
+    };
+    context.shape.topology_file.as_ref().filter(|_| wanted)?.to_str().map(str::to_owned)
 }
 
 fn socket_interface(context: &Context<'_>) -> Option<String> {
-    if context.shape.nodes == 1 {
+    if context.shape.nodes == Some(1) {
         return None;
     }
-    if let Some(interface) = &context.config.socket_interface {
+    if let Some(interface) = &context.config.socket_ifname {
         return Some(format!("={interface}"));
     }
     let host = context.snapshot.host.data()?;
@@ -174,103 +180,8 @@ const RAS_PORTS: std::ops::Range<u32> = 20_000..28_000;
 
 fn ras_port(context: &Context<'_>) -> Option<String> {
     let span = RAS_PORTS.end - RAS_PORTS.start;
-    context.config.ras.then(|| format!("localhost:{}", RAS_PORTS.start + context.shape.job % span))
+    context.config.ras.then(|| format!("localhost:{}", RAS_PORTS.start + context.shape.job_id % span))
 }
-
-/// A variable that railgate never sets by itself, although it stands in many launch scripts.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct NotSet {
-    /// The variable.
-    pub variable: &'static str,
-    /// Why not.
-    pub why: &'static str,
-    /// Where that comes from.
-    pub source: &'static str,
-}
-
-/// Folklore: variables that railgate leaves alone, and why.
-pub static NOT_SET: &[NotSet] = &[
-    NotSet {
-        variable: "NCCL_IB_GID_INDEX",
-        why: "NCCL finds the RoCEv2 GID itself from 2.21 on; one number for all HCAs is right on one host and an \
-              error on the next, and InfiniBand does not use it",
-        source: "NCCL src/transport/net_ib/connect.cc; NVIDIA/nccl#890",
-    },
-    NotSet {
-        variable: "NCCL_NET_GDR_LEVEL",
-        why: "the default (PXB) is what the wiring supports; 5 means SYS, forces GPUDirect across sockets and \
-              hides a wrong topology. Misspelt words are ignored without a message",
-        source: "NCCL src/graph/paths.cc",
-    },
-    NotSet {
-        variable: "NCCL_ALGO",
-        why: "NCCL's tuner knows size and topology of each collective; a fixed list is wrong for some, and an \
-              unknown word is an error from 2.24 on",
-        source: "NCCL src/graph/tuning.cc",
-    },
-    NotSet {
-        variable: "NCCL_PROTO",
-        why: "as NCCL_ALGO; LL128 where the machine does not support it corrupts data",
-        source: "NCCL src/graph/tuning.cc",
-    },
-    NotSet {
-        variable: "NCCL_MIN_NCHANNELS",
-        why: "takes streaming multiprocessors away from the model; a habit from 2018",
-        source: "NCCL src/graph/connect.cc",
-    },
-    NotSet {
-        variable: "NCCL_NTHREADS",
-        why: "the default is the most there is",
-        source: "NCCL src/graph/tuning.cc",
-    },
-    NotSet {
-        variable: "NCCL_PXN_DISABLE",
-        why: "PXN is how one list of rails serves every GPU of the node; without it traffic crosses rails",
-        source: "NCCL src/graph/paths.cc",
-    },
-    NotSet {
-        variable: "NCCL_P2P_DISABLE",
-        why: "turns NVLink off; a test, never a tuning",
-        source: "NCCL src/transport/p2p.cc",
-    },
-    NotSet {
-        variable: "NCCL_SHM_DISABLE",
-        why: "with NCCL_P2P_DISABLE it sends traffic within the node through the HCAs: a loopback test",
-        source: "NCCL src/transport/shm.cc",
-    },
-    NotSet {
-        variable: "NCCL_IB_DISABLE",
-        why: "falls back to TCP and hides that the fabric is broken",
-        source: "NCCL src/transport/net_ib/init.cc",
-    },
-    NotSet {
-        variable: "NCCL_IB_TIMEOUT",
-        why: "the default (20, about 30 s with 7 retries) outlives a flap; more delays the detection of a dead \
-              peer, 0 and 32 or more never end. A site that needs more says so in [rails] set",
-        source: "NCCL src/transport/net_ib, docs env.rst",
-    },
-    NotSet {
-        variable: "NCCL_NET",
-        why: "IB makes a wrong HCA list fatal rather than slow, and shuts out every external network plugin; \
-              only the site knows whether one is used",
-        source: "NCCL src/plugin/net.cc",
-    },
-    NotSet {
-        variable: "NCCL_IB_PCI_RELAXED_ORDERING",
-        why: "the default is automatic; 1 and 2 are treated alike",
-        source: "NCCL src/transport/net_ib/init.cc",
-    },
-    NotSet {
-        variable: "NCCL_IGNORE_CPU_AFFINITY",
-        why: "hides a wrong CPU binding of the job instead of mending it",
-        source: "NCCL src/graph/topo.cc",
-    },
-    NotSet {
-        variable: "CUDA_VISIBLE_DEVICES",
-        why: "Slurm's; a GPU that a task cannot see loses its peers' NVLink paths",
-        source: "NVIDIA/nccl#1066",
-    },
-];
 
 #[cfg(test)]
 mod tests {
@@ -278,14 +189,13 @@ mod tests {
     use crate::config::name_ok;
 
     #[test]
-    fn the_tables_are_whole_and_do_not_contradict_each_other() {
+    fn the_table_is_whole() {
         let mut ids: Vec<&str> = RULES.iter().map(|rule| rule.id).collect();
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), RULES.len());
         for rule in RULES {
             assert!(name_ok(rule.variable) && !rule.why.is_empty() && !rule.source.is_empty());
-            assert!(!NOT_SET.iter().any(|not| not.variable == rule.variable), "{}", rule.variable);
         }
     }
 }
