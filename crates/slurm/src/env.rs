@@ -402,9 +402,14 @@ fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// For logs: no control characters, no more than a line.
+/// For logs and messages: one line without control characters.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().take(120).map(|c| if c.is_control() { '?' } else { c }).collect()
+    clean_line(text, 120)
+}
+
+/// As [`clean`], of another length.
+pub(crate) fn clean_line(text: &str, length: usize) -> String {
+    text.trim().chars().take(length).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

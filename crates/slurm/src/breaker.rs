@@ -1,0 +1,160 @@
+//! Where automatic drains stop. A pure count over what `sinfo` said.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::answer::SinfoLine;
+use crate::{BreakerConfig, is_ours};
+
+/// The cap that stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    /// `cluster`, or `partition main`.
+    pub(crate) scope: String,
+    /// Nodes that railgate holds there, this one not counted.
+    pub(crate) held: usize,
+    /// How many it may hold.
+    pub(crate) limit: usize,
+}
+
+/// Whether `node` may be drained, or stay so: only nodes that we held before it count. `node` itself need not
+/// be held yet; then everything that we hold came before.
+pub(crate) fn allows(config: &BreakerConfig, cluster: &[SinfoLine], node: &str) -> Result<(), Open> {
+    // Names too: times have whole seconds, and every node must come to the same order.
+    let rank = |line: &SinfoLine| (line.since.unwrap_or(0), line.node.clone());
+    let ours = |line: &&SinfoLine| is_ours(&line.reason) && is_held(&line.state);
+    let mine = cluster.iter().filter(ours).find(|line| line.node == node).map(rank);
+    let earlier: BTreeSet<&str> = cluster
+        .iter()
+        .filter(ours)
+        .filter(|line| line.node != node && mine.as_ref().is_none_or(|mine| rank(line) < *mine))
+        .map(|line| line.node.as_str())
+        .collect();
+    let mut partitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for line in cluster {
+        partitions.entry(&line.partition).or_default().insert(&line.node);
+    }
+    let everything: BTreeSet<&str> = cluster.iter().map(|line| line.node.as_str()).collect();
+    check("cluster".to_owned(), &everything, &earlier, config.max_nodes, config.max_percent)?;
+    for (name, members) in partitions.iter().filter(|(_, members)| members.contains(node)) {
+        let scope = format!("partition {name}");
+        check(scope, members, &earlier, config.partition_max_nodes, config.partition_max_percent)?;
+    }
+    Ok(())
+}
+
+fn check(
+    scope: String,
+    members: &BTreeSet<&str>,
+    earlier: &BTreeSet<&str>,
+    nodes: u32,
+    percent: f64,
+) -> Result<(), Open> {
+    let held = members.intersection(earlier).count();
+    let limit = limit(members.len(), nodes, percent);
+    if held < limit { Ok(()) } else { Err(Open { scope, held, limit }) }
+}
+
+/// Less than one node counts as one, or a small partition could never be protected.
+fn limit(total: usize, nodes: u32, percent: f64) -> usize {
+    let nodes = usize::try_from(nodes).unwrap_or(usize::MAX);
+    if percent <= 0.0 {
+        return 0;
+    }
+    let allowed = (1..=total).take_while(|&n| n as f64 * 100.0 <= total as f64 * percent).count();
+    nodes.min(allowed.max(1))
+}
+
+/// `%T` of sinfo: a reason on a node in any other state is left from an earlier time.
+fn is_held(state: &str) -> bool {
+    ["drain", "down", "fail", "maint", "reboot"].iter().any(|held| state.starts_with(held))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(node: &str, partition: &str, since: Option<u64>) -> SinfoLine {
+        SinfoLine {
+            node: node.to_owned(),
+            partition: partition.to_owned(),
+            state: if since.is_some() { "drained" } else { "idle" }.to_owned(),
+            since,
+            reason: if since.is_some() { "railgate: a: b; c [epilog]" } else { "none" }.to_owned(),
+        }
+    }
+
+    fn cluster(held: &[(usize, u64)]) -> Vec<SinfoLine> {
+        (0..10)
+            .map(|n| {
+                let since = held.iter().find(|(node, _)| *node == n).map(|(_, since)| *since);
+                line(&format!("n{n}"), "main", since)
+            })
+            .collect()
+    }
+
+    fn config(max_nodes: u32, max_percent: f64) -> BreakerConfig {
+        BreakerConfig {
+            max_nodes,
+            max_percent,
+            partition_max_nodes: 100,
+            partition_max_percent: 100.0,
+            ..BreakerConfig::default()
+        }
+    }
+
+    #[test]
+    fn caps() {
+        for (total, nodes, percent, expected) in [
+            (4, 10, 10.0, 1),
+            (100, 10, 25.0, 10),
+            (100, 50, 25.0, 25),
+            (10, 0, 50.0, 0),
+            (10, 5, 0.0, 0),
+            (3, 10, 100.0, 3),
+            (10, 10, 30.0, 3),
+        ] {
+            assert_eq!(limit(total, nodes, percent), expected, "{total} {nodes} {percent}");
+        }
+    }
+
+    #[test]
+    fn before_a_drain_everything_held_counts() {
+        assert_eq!(allows(&config(2, 100.0), &cluster(&[(1, 5)]), "n9"), Ok(()));
+        let open = allows(&config(2, 100.0), &cluster(&[(1, 5), (2, 9)]), "n9").unwrap_err();
+        assert_eq!((open.scope.as_str(), open.held, open.limit), ("cluster", 2, 2));
+    }
+
+    #[test]
+    fn after_a_storm_exactly_the_oldest_stay() {
+        let held = [(3, 7), (1, 7), (5, 6), (8, 9)];
+        for cap in 0..=4 {
+            let stay = held
+                .iter()
+                .filter(|(node, _)| allows(&config(cap, 100.0), &cluster(&held), &format!("n{node}")).is_ok())
+                .map(|(node, _)| *node)
+                .collect::<BTreeSet<_>>();
+            let expected: BTreeSet<_> = [5, 1, 3, 8].into_iter().take(cap as usize).collect();
+            assert_eq!(stay, expected, "cap {cap}");
+        }
+    }
+
+    #[test]
+    fn partitions_have_caps_of_their_own() {
+        let mut lines = cluster(&[(1, 5)]);
+        lines.push(line("n1", "small", Some(5)));
+        lines.push(line("n2", "small", None));
+        let config = BreakerConfig { partition_max_percent: 50.0, ..config(10, 100.0) };
+        let open = allows(&config, &lines, "n2").unwrap_err();
+        assert_eq!((open.scope.as_str(), open.held, open.limit), ("partition small", 1, 1));
+        assert_eq!(allows(&config, &lines, "n3"), Ok(()));
+    }
+
+    #[test]
+    fn other_peoples_drains_and_old_reasons_do_not_count() {
+        let mut lines = cluster(&[]);
+        lines[1].reason = "bad dimm".to_owned();
+        lines[1].state = "drained".to_owned();
+        lines[2].reason = "railgate: long ago [epilog]".to_owned();
+        assert_eq!(allows(&config(1, 100.0), &lines, "n9"), Ok(()));
+    }
+}

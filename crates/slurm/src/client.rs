@@ -1,0 +1,269 @@
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::answer::{self, JobState, NodeState, SINFO_FORMAT, SinfoLine};
+use crate::command::{SlurmError, run};
+use crate::{Env, SlurmConfig, hostlist};
+
+/// Longest AdminComment that we read and therefore ever write, bytes.
+pub(crate) const MAX_ADMIN_COMMENT: usize = 8192;
+
+/// Slurm's own commands, each in a child with a deadline. Values travel as one argument each; no shell ever
+/// sees them.
+#[derive(Clone, Debug)]
+pub struct Client {
+    bin_dir: PathBuf,
+    conf: Option<OsString>,
+    timeout: Duration,
+    until: Option<Instant>,
+}
+
+/// How Slurm's commands must name a job. A plain id that happens to be an array's would mean all its members.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct JobRef(String);
+
+impl JobRef {
+    /// A job that is no member of an array, or the leader of a heterogeneous one.
+    pub fn plain(id: u32) -> Self {
+        JobRef(id.to_string())
+    }
+
+    /// A member of an array.
+    pub fn member(array: u32, task: u32) -> Self {
+        JobRef(format!("{array}_{task}"))
+    }
+}
+
+impl std::fmt::Display for JobRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Client {
+    /// A client for this site; `hook` is the environment that Slurm gave to our hook.
+    pub fn new(config: &SlurmConfig, hook: &Env) -> Self {
+        let conf = config.conf.as_ref().map(|path| path.clone().into_os_string());
+        let given = || {
+            let given = hook.get(OsStr::new("SLURM_CONF"))?;
+            std::path::Path::new(given).is_absolute().then(|| given.clone())
+        };
+        Client {
+            bin_dir: config.bin_dir.clone(),
+            conf: conf.or_else(given),
+            timeout: config.timeout,
+            until: None,
+        }
+    }
+
+    /// The same client, none of whose commands lasts beyond `until`.
+    #[must_use]
+    pub fn until(&self, until: Instant) -> Self {
+        let until = self.until.map_or(until, |earlier| earlier.min(until));
+        Client { until: Some(until), ..self.clone() }
+    }
+
+    /// One node.
+    ///
+    /// # Errors
+    /// [`SlurmError`]; a node that Slurm does not know is `Refused`.
+    pub fn node(&self, name: &str) -> Result<NodeState, SlurmError> {
+        let text = self.run("scontrol", &["-o", "show", "node", name])?;
+        let line = text.lines().next().unwrap_or_default();
+        answer::node(line)
+            .and_then(|node| {
+                if node.name == name { Ok(node) } else { Err(format!("answer is about {}", node.name)) }
+            })
+            .map_err(|why| unreadable("scontrol show node", why))
+    }
+
+    /// Several nodes, in one query. Those that Slurm does not know are missing.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn nodes(&self, names: &[String]) -> Result<Vec<NodeState>, SlurmError> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let text = self.run("scontrol", &["-o", "show", "node", &hostlist::compress(names)])?;
+        text.lines()
+            .filter(|line| line.starts_with("NodeName="))
+            .map(|line| answer::node(line).map_err(|why| unreadable("scontrol show node", why)))
+            .collect()
+    }
+
+    /// Every node in every partition.
+    pub(crate) fn cluster(&self) -> Result<Vec<SinfoLine>, SlurmError> {
+        let text = self.run("sinfo", &["-h", "-a", "-N", "-o", SINFO_FORMAT])?;
+        Ok(text.lines().filter_map(answer::sinfo_line).collect())
+    }
+
+    /// One job; all components of a heterogeneous one, the leader first.
+    ///
+    /// # Errors
+    /// [`SlurmError`]; `Unreadable` also where the job's own text looks like Slurm's.
+    pub fn job(&self, job: &JobRef) -> Result<Vec<JobState>, SlurmError> {
+        let text = self.run("scontrol", &["-o", "show", "job", &job.0])?;
+        answer::jobs(&text).map_err(|why| unreadable("scontrol show job", why))
+    }
+
+    /// The job's AdminComment; `None` where it is longer than we may rewrite.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn admin_comment(&self, job: &JobRef) -> Result<Option<String>, SlurmError> {
+        // Alone in its own query: in `show job` it stands between texts that users write.
+        let format = format!("admin_comment:{}", MAX_ADMIN_COMMENT + 1);
+        let text = self.run("squeue", &["-h", "-t", "all", "-j", &job.0, "-O", &format])?;
+        let text = text.trim_end();
+        Ok(match text {
+            "(null)" | "N/A" => Some(String::new()),
+            text => (text.len() <= MAX_ADMIN_COMMENT).then(|| text.to_owned()),
+        })
+    }
+
+    /// `scontrol show config`.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn config(&self) -> Result<BTreeMap<String, String>, SlurmError> {
+        let text = self.run("scontrol", &["show", "config"])?;
+        Ok(text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+            .collect())
+    }
+
+    /// The batch script, at most so much of it as holds its `#SBATCH` lines.
+    ///
+    /// # Errors
+    /// [`SlurmError`]; a job without a script is `Refused`.
+    pub fn batch_script(&self, job: &JobRef) -> Result<String, SlurmError> {
+        self.run("scontrol", &["write", "batch_script", &job.0, "-"])
+    }
+
+    /// Drains a node.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn drain_node(&self, name: &str, reason: &str) -> Result<(), SlurmError> {
+        self.update(&[("NodeName", name), ("State", "DRAIN"), ("Reason", reason)])
+    }
+
+    /// Takes a drain back without touching anything else; Slurm drops the reason with it.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn undrain_node(&self, name: &str) -> Result<(), SlurmError> {
+        self.update(&[("NodeName", name), ("State", "UNDRAIN")])
+    }
+
+    /// Puts a node back into service, also one that is down.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn resume_node(&self, name: &str) -> Result<(), SlurmError> {
+        self.update(&[("NodeName", name), ("State", "RESUME")])
+    }
+
+    /// Changes a node's reason only.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn set_reason(&self, name: &str, reason: &str) -> Result<(), SlurmError> {
+        self.update(&[("NodeName", name), ("Reason", reason)])
+    }
+
+    /// Puts a job back into the queue.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn requeue(&self, job: &JobRef) -> Result<(), SlurmError> {
+        self.run("scontrol", &["requeue", &job.0]).map(drop)
+    }
+
+    /// Puts a job back into the queue and holds it. Its owner can release it.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn requeue_hold(&self, job: &JobRef) -> Result<(), SlurmError> {
+        self.run("scontrol", &["requeuehold", &job.0]).map(drop)
+    }
+
+    /// Holds a waiting job in a way that its owner can release.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn hold(&self, job: &JobRef) -> Result<(), SlurmError> {
+        self.run("scontrol", &["uhold", &job.0]).map(drop)
+    }
+
+    /// Ends a hold.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn release(&self, job: &JobRef) -> Result<(), SlurmError> {
+        self.run("scontrol", &["release", &job.0]).map(drop)
+    }
+
+    /// Cancels a job.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn cancel(&self, job: &JobRef) -> Result<(), SlurmError> {
+        self.run("scancel", &[&job.0]).map(drop)
+    }
+
+    /// Changes fields of a job.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn update_job(&self, job: &JobRef, fields: &[(&str, &str)]) -> Result<(), SlurmError> {
+        let mut all = vec![("JobId", job.0.as_str())];
+        all.extend_from_slice(fields);
+        self.update(&all)
+    }
+
+    /// Writes a line where the owner of a running job sees it.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn notify(&self, job: &JobRef, text: &str) -> Result<(), SlurmError> {
+        self.run("scontrol", &["notify", &job.0, &crate::env::clean_line(text, 1000)]).map(drop)
+    }
+
+    fn update(&self, fields: &[(&str, &str)]) -> Result<(), SlurmError> {
+        let words: Vec<String> = fields.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let mut args = vec!["update"];
+        args.extend(words.iter().map(String::as_str));
+        self.run("scontrol", &args).map(drop)
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> Result<String, SlurmError> {
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        let timeout = match self.until {
+            None => self.timeout,
+            Some(until) => self.timeout.min(until.saturating_duration_since(Instant::now())),
+        };
+        if timeout.is_zero() {
+            return Err(SlurmError::Silent { what: program.to_owned(), after: timeout });
+        }
+        // TZ: times come without a zone. LC_ALL: we match on messages.
+        let mut env = vec![
+            ("PATH", OsString::from("/usr/bin:/bin")),
+            ("LC_ALL", OsString::from("C")),
+            ("TZ", OsString::from("UTC")),
+        ];
+        if let Some(conf) = &self.conf {
+            env.push(("SLURM_CONF", conf.clone()));
+        }
+        run(&self.bin_dir.join(program), &args, &env, timeout)
+    }
+}
+
+fn unreadable(what: &str, why: String) -> SlurmError {
+    SlurmError::Unreadable { what: what.to_owned(), why }
+}

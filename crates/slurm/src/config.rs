@@ -1,0 +1,244 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Consent, GateLevel, UserPolicy, duration_text};
+
+/// `[slurm]`: how railgate talks to Slurm, and what it leaves to users.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SlurmConfig {
+    /// Directory of scontrol, sinfo, squeue and sacctmgr.
+    pub bin_dir: PathBuf,
+    /// slurm.conf, passed on as SLURM_CONF. Absent: the SLURM_CONF that Slurm gave to our hook, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conf: Option<PathBuf>,
+    /// How long one command may take. slurmctld itself may take ten seconds to say that it does not answer.
+    #[serde(with = "duration_text")]
+    pub timeout: Duration,
+    /// The gate's level where the user asks for none.
+    pub default_gate: GateLevel,
+    /// Levels that users may ask for.
+    pub allow_gate: Vec<GateLevel>,
+    /// Whether users may name the machine profile that their nodes are judged by.
+    pub allow_profile: bool,
+}
+
+impl Default for SlurmConfig {
+    fn default() -> Self {
+        let users = UserPolicy::default();
+        SlurmConfig {
+            bin_dir: PathBuf::from("/usr/bin"),
+            conf: None,
+            timeout: Duration::from_secs(12),
+            default_gate: users.default_gate,
+            allow_gate: users.allow_gate,
+            allow_profile: users.allow_profile,
+        }
+    }
+}
+
+impl SlurmConfig {
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (key, path) in [("bin_dir", Some(&self.bin_dir)), ("conf", self.conf.as_ref())] {
+            if let Some(path) = path.filter(|path| !path.is_absolute()) {
+                problems.push(format!("slurm.{key}: '{}' is not an absolute path", path.display()));
+            }
+        }
+        within(&mut problems, "slurm.timeout", self.timeout, 1, 60);
+        problems
+    }
+
+    /// What users may choose.
+    pub fn user_policy(&self) -> UserPolicy {
+        UserPolicy {
+            default_gate: self.default_gate,
+            allow_gate: self.allow_gate.clone(),
+            allow_profile: self.allow_profile,
+        }
+    }
+}
+
+/// `[breaker]`: where automatic drains stop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BreakerConfig {
+    /// At most so many nodes of the cluster are held by railgate at once; 0 drains none.
+    pub max_nodes: u32,
+    /// And at most so many percent of the cluster's nodes; less than one node counts as one.
+    pub max_percent: f64,
+    /// At most so many nodes of any one partition.
+    pub partition_max_nodes: u32,
+    /// And at most so many percent of a partition's nodes; less than one node counts as one.
+    pub partition_max_percent: f64,
+    /// What the prolog does with a job on an unfit node that may not be drained any more.
+    pub on_breaker: OnBreaker,
+}
+
+/// What happens to a job where the breaker forbids a drain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnBreaker {
+    /// It runs, and its owner is told.
+    #[default]
+    Run,
+    /// It is requeued and held until somebody looks.
+    Hold,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        BreakerConfig {
+            max_nodes: 10,
+            max_percent: 10.0,
+            partition_max_nodes: 10,
+            partition_max_percent: 25.0,
+            on_breaker: OnBreaker::Run,
+        }
+    }
+}
+
+impl BreakerConfig {
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        [("max_percent", self.max_percent), ("partition_max_percent", self.partition_max_percent)]
+            .into_iter()
+            .filter(|(_, percent)| !(0.0..=100.0).contains(percent))
+            .map(|(key, percent)| format!("breaker.{key}: {percent} is not within 0 to 100"))
+            .collect()
+    }
+}
+
+/// `[requeue]`: whether and how often a job that died of a node comes back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RequeueConfig {
+    /// For jobs that say nothing: `auto`, `never` or a number of restarts.
+    pub default: Consent,
+    /// Deaths during a run that a job may come back from within `window`.
+    pub max_restarts: u32,
+    /// The sliding window of `max_restarts`.
+    #[serde(with = "duration_text")]
+    pub window: Duration,
+    /// A run of this length makes the budget whole again.
+    #[serde(with = "duration_text")]
+    pub refill: Duration,
+    /// Moves by the gate before `move_backoff` stays at its longest. They never hold a job.
+    pub max_moves: u32,
+    /// How long a job waits after its second move by the gate; twice as long after each further one. 0s: not
+    /// at all.
+    #[serde(with = "duration_text")]
+    pub move_backoff: Duration,
+    /// When a requeued job may start: `slurm` (after requeue_delay or cred_expire, two minutes by default) or
+    /// `now`, where every node of the ended run that is still usable is excluded until then.
+    pub start: StartWhen,
+    /// Restart started jobs although their log may be truncated (JobFileAppend=0 and no --open-mode=append).
+    pub allow_truncated_log: bool,
+    /// How long the controller waits for the nodes' epilogs.
+    #[serde(with = "duration_text")]
+    pub wait: Duration,
+    /// At most so many waiters; a later one asks once.
+    pub waiters: u32,
+    /// Evidence may be this much later than the job's end: the clocks of nodes and controller differ.
+    #[serde(with = "duration_text")]
+    pub clock_slack: Duration,
+}
+
+/// When a requeued job may start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartWhen {
+    /// When Slurm lets it.
+    #[default]
+    Slurm,
+    /// At once.
+    Now,
+}
+
+impl Default for RequeueConfig {
+    fn default() -> Self {
+        RequeueConfig {
+            default: Consent::Never,
+            max_restarts: 3,
+            window: Duration::from_secs(24 * 3600),
+            refill: Duration::from_secs(3600),
+            max_moves: 10,
+            move_backoff: Duration::from_secs(30),
+            start: StartWhen::Slurm,
+            allow_truncated_log: false,
+            wait: Duration::from_secs(60),
+            waiters: 16,
+            clock_slack: Duration::from_secs(5),
+        }
+    }
+}
+
+impl RequeueConfig {
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.max_restarts > 100 {
+            problems.push(format!("requeue.max_restarts: {} is above 100", self.max_restarts));
+        }
+        if !(1..=64).contains(&self.waiters) {
+            problems.push(format!("requeue.waiters: {} is not within 1 to 64", self.waiters));
+        }
+        within(&mut problems, "requeue.window", self.window, 60, 30 * 86400);
+        within(&mut problems, "requeue.refill", self.refill, 1, 30 * 86400);
+        within(&mut problems, "requeue.move_backoff", self.move_backoff, 0, 3600);
+        within(&mut problems, "requeue.wait", self.wait, 1, 300);
+        within(&mut problems, "requeue.clock_slack", self.clock_slack, 0, 300);
+        problems
+    }
+}
+
+fn within(problems: &mut Vec<String>, key: &str, value: Duration, low: u64, high: u64) {
+    if !(Duration::from_secs(low)..=Duration::from_secs(high)).contains(&value) {
+        let show = |secs| humantime::format_duration(Duration::from_secs(secs));
+        problems.push(format!(
+            "{key}: {} is not within {} to {}",
+            humantime::format_duration(value),
+            show(low),
+            show(high)
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_in_range() {
+        assert!(SlurmConfig::default().problems().is_empty());
+        assert!(BreakerConfig::default().problems().is_empty());
+        assert!(RequeueConfig::default().problems().is_empty());
+    }
+
+    #[test]
+    fn every_bad_value_is_named() {
+        let slurm =
+            SlurmConfig { bin_dir: PathBuf::from("bin"), timeout: Duration::ZERO, ..SlurmConfig::default() };
+        assert_eq!(slurm.problems().len(), 2);
+        let breaker = BreakerConfig { max_percent: f64::NAN, ..BreakerConfig::default() };
+        assert_eq!(breaker.problems(), ["breaker.max_percent: NaN is not within 0 to 100"]);
+        let requeue =
+            RequeueConfig { waiters: 0, wait: Duration::from_secs(900), ..RequeueConfig::default() };
+        assert_eq!(requeue.problems().len(), 2);
+        assert_eq!(requeue.problems()[1], "requeue.wait: 15m is not within 1s to 5m");
+    }
+
+    #[test]
+    fn it_reads_as_it_is_written() {
+        let requeue: RequeueConfig =
+            serde_json::from_str(r#"{"default": "auto", "window": "12h", "start": "now"}"#).unwrap();
+        assert_eq!((requeue.default, requeue.start), (Consent::Auto, StartWhen::Now));
+        assert_eq!(requeue.window, Duration::from_secs(12 * 3600));
+        let back: RequeueConfig = serde_json::from_str(&serde_json::to_string(&requeue).unwrap()).unwrap();
+        assert_eq!(back, requeue);
+        assert!(serde_json::from_str::<RequeueConfig>(r#"{"default": "often"}"#).is_err());
+    }
+}

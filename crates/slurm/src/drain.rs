@@ -1,0 +1,381 @@
+//! Draining a node, and everything that can stand in its way.
+//!
+//! A drain that is not ours is never touched. Under a lock of this node (prolog, epilog and periodic check may
+//! come at once): the reason is written down first as *pending*, then the node's state is read, then the
+//! breaker asked, then the drain sent. If slurmctld does not answer, the pending reason stays and
+//! [`DrainDesk::settle_pending`] brings it to its place later, also onto the "Prolog error" that Slurm itself
+//! puts on a node whose prolog failed.
+//!
+//! The breaker's cap holds in a storm too: slurmctld knows no compare-and-swap, so every node drains, waits
+//! until no later drain can carry its own second, counts again, and takes its drain back if others were there
+//! before it. All nodes see the same order (time, then name), so exactly the oldest stay.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::libc::O_NOFOLLOW;
+use railgate_node::Phase;
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::answer::UnixSeconds;
+use crate::breaker::{self, Open};
+use crate::{BreakerConfig, Client, NodeState, Reason, is_ours, lock};
+
+/// How long the node's other railgate processes may keep the lock.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// A node that nobody drained is drained by a pending reason only within this time: later somebody may have
+/// repaired it.
+const PENDING_FRESH: u64 = 15 * 60;
+
+/// The clocks of node and controller differ by less than this.
+const CLOCK_SLACK: u64 = 5;
+
+/// slurmctld stamps drains in whole seconds.
+const STAMP: Duration = Duration::from_millis(1100);
+
+/// What Slurm itself writes on a node whose prolog or epilog failed.
+const SLURMS_OWN: [&str; 2] = ["Prolog error", "Epilog error"];
+
+/// Whether anything may be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acting {
+    /// Yes.
+    Allowed,
+    /// No, and why: report mode, the flag file, a pause, a test's roots.
+    Forbidden(String),
+}
+
+/// What became of a drain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DrainOutcome {
+    /// The node is drained with this reason.
+    Drained {
+        /// Its reason.
+        reason: String,
+    },
+    /// It was ours already.
+    AlreadyOurs {
+        /// The reason that stands now.
+        reason: String,
+        /// A job id was added to it.
+        added: bool,
+    },
+    /// Somebody else holds it, or it is being serviced; nothing was changed.
+    Foreign {
+        /// Their reason.
+        reason: String,
+    },
+    /// The cap is reached; the node is not drained by us.
+    BreakerOpen {
+        /// `cluster`, or `partition main`.
+        scope: String,
+        /// Nodes that railgate holds there besides this one.
+        held: usize,
+        /// How many it may hold.
+        limit: usize,
+    },
+    /// slurmctld gave no usable answer (the text says how); the reason is kept for later.
+    Pending(String),
+    /// Nothing was sent, and why.
+    NotActing(String),
+}
+
+impl DrainOutcome {
+    /// No new job starts on the node, or none will once slurmctld answers and our hook has failed.
+    pub fn keeps_jobs_away(&self) -> bool {
+        !matches!(self, DrainOutcome::BreakerOpen { .. } | DrainOutcome::NotActing(_))
+    }
+
+    /// The drain reason carries our job ids.
+    pub fn carries_evidence(&self) -> bool {
+        matches!(self, DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. })
+    }
+}
+
+impl std::fmt::Display for DrainOutcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DrainOutcome::Drained { reason } => write!(f, "drained: {reason}"),
+            DrainOutcome::AlreadyOurs { reason, .. } => write!(f, "drained before: {reason}"),
+            DrainOutcome::Foreign { reason } => write!(f, "held by somebody else: {reason}"),
+            DrainOutcome::BreakerOpen { scope, held, limit } => {
+                write!(f, "not drained: railgate holds {held} nodes of the {scope}, {limit} allowed")
+            }
+            DrainOutcome::Pending(why) => write!(f, "reason kept for later: {why}"),
+            DrainOutcome::NotActing(why) => write!(f, "nothing sent: {why}"),
+        }
+    }
+}
+
+/// The reason that could not be set yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// Layout of the file.
+    pub schema: u32,
+    /// Slurm's name of the node.
+    pub node: String,
+    /// The boot in which the fault was seen.
+    pub boot_id: String,
+    /// When the first try was made.
+    pub made: UnixSeconds,
+    /// The reason's text.
+    pub reason: String,
+}
+
+/// All that a drain needs besides the reason.
+#[derive(Clone, Debug)]
+pub struct DrainDesk {
+    client: Client,
+    breaker: BreakerConfig,
+    lock: PathBuf,
+    pending: PathBuf,
+    acting: Acting,
+    stamp: Duration,
+}
+
+impl DrainDesk {
+    /// `run` is `/run/railgate` (the lock), `state` is `/var/lib/railgate` (the pending reason).
+    pub fn new(client: Client, breaker: BreakerConfig, run: &Path, state: &Path, acting: Acting) -> Self {
+        DrainDesk {
+            client,
+            breaker,
+            lock: run.join("drain.lock"),
+            pending: state.join("pending-reason.json"),
+            acting,
+            stamp: STAMP,
+        }
+    }
+
+    /// Drains this node, or adds the reason's jobs to our drain of it.
+    pub fn drain(&self, node: &str, boot_id: &str, reason: &Reason) -> DrainOutcome {
+        if let Acting::Forbidden(why) = &self.acting {
+            return DrainOutcome::NotActing(why.clone());
+        }
+        let _held = match lock::lock(&self.lock, LOCK_WAIT) {
+            Ok(held) => held,
+            Err(why) => return DrainOutcome::NotActing(format!("{}: {why}", self.lock.display())),
+        };
+        let before = self.read_pending(node, boot_id);
+        let mut reason = reason.clone();
+        if let Some(earlier) = before.as_ref().and_then(|pending| Reason::parse(&pending.reason)) {
+            for job in earlier.jobs {
+                reason.add_job(job);
+            }
+        }
+        let made = before.as_ref().map_or_else(now, |pending| pending.made);
+        // Before anything is sent: whoever kills us at a deadline then loses nothing.
+        let pending = Pending {
+            schema: 1,
+            node: node.to_owned(),
+            boot_id: boot_id.to_owned(),
+            made,
+            reason: reason.to_string(),
+        };
+        if let Err(why) = self.write_pending(&pending) {
+            warn!("{}: {why}", self.pending.display());
+        }
+        let outcome = self.settle(node, &reason, before.map(|pending| pending.made), true);
+        if !matches!(outcome, DrainOutcome::Pending(_)) {
+            self.drop_pending();
+        }
+        outcome
+    }
+
+    /// Brings a pending reason to its place, if there is one; the periodic check calls it before it looks.
+    pub fn settle_pending(&self, node: &str, boot_id: &str) -> Option<DrainOutcome> {
+        if !self.pending.exists() {
+            return None;
+        }
+        if let Acting::Forbidden(why) = &self.acting {
+            return Some(DrainOutcome::NotActing(why.clone()));
+        }
+        let _held = match lock::lock(&self.lock, LOCK_WAIT) {
+            Ok(held) => held,
+            Err(why) => return Some(DrainOutcome::NotActing(format!("{}: {why}", self.lock.display()))),
+        };
+        let pending = self.read_pending(node, boot_id);
+        let Some((pending, reason)) =
+            pending.and_then(|p| Reason::parse(&p.reason).map(|reason| (p, reason)))
+        else {
+            // Of another boot, or not to be read: a reboot may have cured it, and the gate will look anyway.
+            self.drop_pending();
+            return None;
+        };
+        let fresh = now().saturating_sub(pending.made) <= PENDING_FRESH;
+        let outcome = self.settle(node, &reason, Some(pending.made), fresh);
+        if !matches!(outcome, DrainOutcome::Pending(_)) {
+            self.drop_pending();
+        }
+        Some(outcome)
+    }
+
+    /// `pending`: since when a reason of ours waits, so that a drain by Slurm itself from then on is ours.
+    fn settle(
+        &self,
+        node: &str,
+        reason: &Reason,
+        pending: Option<UnixSeconds>,
+        may_drain: bool,
+    ) -> DrainOutcome {
+        let state = match self.client.node(node) {
+            Ok(state) => state,
+            Err(why) => return DrainOutcome::Pending(why.to_string()),
+        };
+        if state.held() {
+            return self.held(node, &state, reason, pending);
+        }
+        if let Some(service) = state.serviced().filter(|service| leaves_alone(service, reason.phase)) {
+            return DrainOutcome::Foreign { reason: service.to_ascii_lowercase() };
+        }
+        if !may_drain {
+            return DrainOutcome::NotActing(
+                "the finding is too old to drain a node that is in service".to_owned(),
+            );
+        }
+        match self.client.cluster() {
+            Ok(cluster) => {
+                if let Err(open) = breaker::allows(&self.breaker, &cluster, node) {
+                    return open.into();
+                }
+            }
+            Err(why) => return DrainOutcome::Pending(why.to_string()),
+        }
+        let text = reason.to_string();
+        if let Err(why) = self.client.drain_node(node, &text) {
+            return DrainOutcome::Pending(why.to_string());
+        }
+        self.count_again(node, text)
+    }
+
+    fn held(
+        &self,
+        node: &str,
+        state: &NodeState,
+        reason: &Reason,
+        pending: Option<UnixSeconds>,
+    ) -> DrainOutcome {
+        let (text, since) =
+            state.reason.as_ref().map_or(("", None), |reason| (reason.text.as_str(), reason.since));
+        if is_ours(text) {
+            // An admin may have put words of their own behind our leader: those stay.
+            let Some(mut standing) = Reason::parse(text) else {
+                return DrainOutcome::AlreadyOurs { reason: text.to_owned(), added: false };
+            };
+            let mut added = false;
+            for &job in &reason.jobs {
+                added |= standing.add_job(job);
+            }
+            if !added {
+                return DrainOutcome::AlreadyOurs { reason: text.to_owned(), added };
+            }
+            if reason.phase == Phase::Epilog {
+                standing.phase = Phase::Epilog;
+            }
+            let text = standing.to_string();
+            return match self.client.set_reason(node, &text) {
+                Ok(()) => DrainOutcome::AlreadyOurs { reason: text, added },
+                Err(why) => DrainOutcome::Pending(why.to_string()),
+            };
+        }
+        let slurms_own = SLURMS_OWN.contains(&text)
+            && pending.is_some_and(|made| since.is_some_and(|since| since + CLOCK_SLACK >= made));
+        if !slurms_own {
+            let reason = if text.is_empty() { state.state().to_ascii_lowercase() } else { text.to_owned() };
+            return DrainOutcome::Foreign { reason };
+        }
+        let text = reason.to_string();
+        match self.client.set_reason(node, &text) {
+            Ok(()) => DrainOutcome::Drained { reason: text },
+            Err(why) => DrainOutcome::Pending(why.to_string()),
+        }
+    }
+
+    fn count_again(&self, node: &str, text: String) -> DrainOutcome {
+        std::thread::sleep(self.stamp);
+        let open = match self.client.cluster().map(|cluster| breaker::allows(&self.breaker, &cluster, node)) {
+            Ok(Ok(())) => return DrainOutcome::Drained { reason: text },
+            Ok(Err(open)) => open,
+            Err(why) => {
+                warn!("could not count again after draining: {why}");
+                return DrainOutcome::Drained { reason: text };
+            }
+        };
+        // Only what we ourselves have just set: an admin's words may stand there by now.
+        match self.client.node(node) {
+            Ok(state) => match state
+                .reason
+                .filter(|reason| state_is_drained(&state.flags) && reason.text != text)
+            {
+                Some(other) if !is_ours(&other.text) => return DrainOutcome::Foreign { reason: other.text },
+                Some(other) => return DrainOutcome::AlreadyOurs { reason: other.text, added: false },
+                None => {}
+            },
+            Err(why) => {
+                warn!("over the cap, and the drain cannot be taken back: {why}");
+                return DrainOutcome::Drained { reason: text };
+            }
+        }
+        match self.client.undrain_node(node) {
+            Ok(()) => open.into(),
+            Err(why) => {
+                warn!("over the cap, and the drain cannot be taken back: {why}");
+                DrainOutcome::Drained { reason: text }
+            }
+        }
+    }
+
+    fn read_pending(&self, node: &str, boot_id: &str) -> Option<Pending> {
+        let file = File::options().read(true).custom_flags(O_NOFOLLOW).open(&self.pending).ok()?;
+        let mut content = Vec::new();
+        file.take(64 << 10).read_to_end(&mut content).ok()?;
+        serde_json::from_slice::<Pending>(&content)
+            .ok()
+            .filter(|pending| pending.node == node && pending.boot_id == boot_id && !boot_id.is_empty())
+    }
+
+    fn write_pending(&self, pending: &Pending) -> io::Result<()> {
+        let fresh = self.pending.with_extension("json.tmp");
+        let mut file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o644)
+            .custom_flags(O_NOFOLLOW)
+            .open(&fresh)?;
+        file.write_all(&serde_json::to_vec(pending)?)?;
+        fs::rename(&fresh, &self.pending)
+    }
+
+    fn drop_pending(&self) {
+        match fs::remove_file(&self.pending) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => warn!("{}: {why}", self.pending.display()),
+            _ => {}
+        }
+    }
+}
+
+impl From<Open> for DrainOutcome {
+    fn from(open: Open) -> Self {
+        DrainOutcome::BreakerOpen { scope: open.scope, held: open.held, limit: open.limit }
+    }
+}
+
+/// A reboot that an admin ordered is theirs; in a maintenance reservation the periodic check only reports,
+/// while a job that somebody runs there is protected as anywhere.
+fn leaves_alone(service: &str, phase: Phase) -> bool {
+    service.starts_with("REBOOT") || phase == Phase::Periodic
+}
+
+fn state_is_drained(flags: &[String]) -> bool {
+    flags.iter().any(|flag| flag.starts_with("DRAIN"))
+}
+
+fn now() -> UnixSeconds {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
