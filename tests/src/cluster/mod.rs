@@ -48,6 +48,8 @@ pub struct Builder {
     files: Vec<(PathBuf, String, u32)>,
     config: toml::Table,
     node_config: BTreeMap<String, toml::Table>,
+    hardware: String,
+    hardware_of: BTreeMap<String, String>,
     railgate: bool,
     keep: bool,
 }
@@ -82,6 +84,8 @@ impl Builder {
             files: Vec::new(),
             config: toml::Table::new(),
             node_config: BTreeMap::new(),
+            hardware: "h100-sxm".to_owned(),
+            hardware_of: BTreeMap::new(),
             railgate: true,
             keep: false,
         }
@@ -123,6 +127,19 @@ impl Builder {
         let table = toml::from_str(text).context("the test's configuration")?;
         conf::merge(self.node_config.entry(machine.to_owned()).or_default(), table);
         Ok(self)
+    }
+
+    /// Every node's machine: a profile, and faults from the beginning (`h100-sxm:gpu-lost@3,ib-port-down`).
+    /// `h100-sxm` when nothing is said.
+    pub fn hardware(mut self, machine: &str) -> Self {
+        machine.clone_into(&mut self.hardware);
+        self
+    }
+
+    /// One node's machine.
+    pub fn hardware_of(mut self, node: &str, machine: &str) -> Self {
+        self.hardware_of.insert(node.to_owned(), machine.to_owned());
+        self
     }
 
     /// Slurm without railgate.
@@ -484,6 +501,12 @@ impl Cluster {
     /// No such node.
     pub fn mend_link(&self, node: &str) -> Result<()> {
         self.sandbox()?.wire(&["link", "set", &format!("v-{node}"), "up"])
+    }
+
+    /// Each running machine, and its first process.
+    pub fn machines(&self) -> Vec<(String, u32)> {
+        let up = |host: &Host| Some((host.spec.name.clone(), host.running.as_ref()?.pid));
+        lock(&self.machines).iter().filter_map(up).collect()
     }
 
     /// The cluster's first process: whoever ends it ends the cluster.

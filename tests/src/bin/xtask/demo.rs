@@ -1,0 +1,270 @@
+//! `cargo xtask demo`: the story of one job on a cluster with one bad node, told as it happens.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use railgate_tests::cluster::{Builder, Cluster, Job};
+use railgate_tests::poll;
+
+use super::{build, packages};
+
+const NODES: usize = 4;
+const BAD_NODE: &str = "gn2";
+const TEMPLATE: &str = "sbatch-templates/torchrun-multinode.sbatch";
+const HTML: &str = "railgate-demo-report.html";
+/// Where a kept demo is remembered, by its first process and when that started.
+const KEPT: &str = "/run/railgate-demo";
+
+/// How to show it.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// Leave the cluster running afterwards, and say how to talk to it
+    #[arg(long)]
+    keep: bool,
+    /// End a cluster that was kept
+    #[arg(long, conflicts_with = "keep")]
+    stop: bool,
+    /// Everything is installed and built (for the call through sudo)
+    #[arg(long, hide = true)]
+    ready: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let root = nix::unistd::geteuid().is_root();
+    if !arguments.stop && !arguments.ready {
+        packages::need(&[&packages::CLUSTER[..], &packages::BUILD].concat())?;
+        println!("building railgate (the first time takes a minute or two)");
+        build::programs()?;
+    }
+    if !root {
+        if packages::find("sudo").is_none() {
+            bail!("the demo makes namespaces and needs root: run it as root");
+        }
+        let mut command = Command::new("sudo");
+        command.arg(std::env::current_exe()?).args(["demo", "--ready"]);
+        command.args(arguments.keep.then_some("--keep")).args(arguments.stop.then_some("--stop"));
+        let code = command.status().context("sudo")?.code().unwrap_or(1);
+        return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+    }
+    if arguments.stop {
+        return stop().map(|()| ExitCode::SUCCESS);
+    }
+    if let Some(pid) = kept() {
+        bail!("a kept demo is running (process {pid}); end it first: cargo xtask demo --stop");
+    }
+    // Signals are asked for between two lines of the story. What is inside goes with this process in any
+    // case: even SIGKILL leaves nothing.
+    let stopped = on_signals()?;
+    let story = Story { start: Instant::now(), stopped };
+    match tell(&story, arguments.keep) {
+        Err(error) if error.is::<Stopped>() => {
+            println!("\nstopped; the cluster is gone");
+            Ok(ExitCode::from(130))
+        }
+        Err(error) => Err(error),
+        Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Somebody pressed Ctrl-C.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped")]
+struct Stopped;
+
+fn on_signals() -> Result<Arc<AtomicBool>> {
+    let watched: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    // Before any other thread, so that all of them leave these signals to the one that waits.
+    watched.thread_block().context("blocking signals")?;
+    let stopped = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stopped);
+    std::thread::spawn(move || {
+        while watched.wait().is_ok() {
+            if flag.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        }
+    });
+    Ok(stopped)
+}
+
+struct Story {
+    start: Instant,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Story {
+    fn line(&self, text: &str) {
+        println!("{:6.1} s  {text}", self.start.elapsed().as_secs_f32());
+    }
+
+    fn go_on(&self) -> Result<()> {
+        if self.stopped.load(Ordering::Relaxed) { Err(Stopped.into()) } else { Ok(()) }
+    }
+}
+
+/// What stands for PyTorch's launcher: shows what a rank was given, and works for a moment.
+const TORCHRUN: &str = r#"#!/bin/bash
+echo "$(hostname): rank ${SLURM_PROCID:-?} of ${SLURM_NTASKS:-?}, attempt ${SLURM_RESTART_COUNT:-0}"
+echo "$(hostname): NCCL_IB_HCA=${NCCL_IB_HCA:-(not set)}"
+echo "$(hostname): set by railgate: ${RAILGATE_SET:-(nothing)}"
+sleep 3
+echo "$(hostname): done"
+"#;
+
+fn tell(story: &Story, keep: bool) -> Result<()> {
+    story.line(&format!("starting a Slurm cluster: a controller and {NODES} nodes, 8 GPUs and 8 HCAs each"));
+    let mut builder = Builder::new(NODES)
+        .hardware("h100-sxm")
+        .hardware_of(BAD_NODE, "h100-sxm:gpu-lost@3")
+        .file("/usr/local/bin/torchrun", TORCHRUN)
+        .slurm_conf("AuthInfo", "cred_expire=3");
+    if keep {
+        builder = builder.keep();
+    }
+    let cluster = builder.start()?;
+    story.line(&format!(
+        "all {NODES} nodes are idle; on {BAD_NODE} GPU 3 has fallen off the bus, which Slurm cannot see"
+    ));
+    story.go_on()?;
+
+    let template = fs::read_to_string(TEMPLATE).with_context(|| TEMPLATE.to_owned())?;
+    let words = ["-N2", "-o", "training.log", "-J", "training"];
+    let alice = cluster.alice();
+    let id = alice.sbatch(&words, &template)?;
+    story.line(&format!("rgalice: sbatch {} {TEMPLATE}   -> job {id}", words.join(" ")));
+    let job = follow(story, &cluster, id)?;
+    story.line(&format!(
+        "job {id} ended: {}, on {}, started {} time(s)",
+        job.state(),
+        job.nodes(),
+        job.restarts() + 1
+    ));
+    story.go_on()?;
+
+    let report = alice.run(&["railgate", "report", &id.to_string()])?;
+    println!("\n$ railgate report {id}\n{}", report.both().trim_end());
+    let page = alice.run(&["railgate", "report", &id.to_string(), "--format", "html"])?.ok()?;
+    let path = std::env::current_dir()?.join(HTML);
+    fs::write(&path, page).with_context(|| path.display().to_string())?;
+    give_back(&path);
+    println!("\nthe same as a page: {}", path.display());
+    let reasons = cluster.root().run(&["sinfo", "-R", "-o", "%n %u %E"])?.ok()?;
+    println!("\n$ sinfo -R\n{}", reasons.trim_end());
+    if keep {
+        remember(&cluster)?;
+    } else {
+        drop(cluster);
+        println!("\nthe cluster is gone, nothing is left of it");
+    }
+    Ok(())
+}
+
+/// Shows what changes until the job has ended.
+fn follow(story: &Story, cluster: &Cluster, id: u32) -> Result<Job> {
+    let mut shown = 0;
+    let mut job_line = String::new();
+    let mut node_lines: BTreeMap<String, String> = BTreeMap::new();
+    let deadline = Duration::from_secs(180);
+    poll::until(deadline, &format!("job {id} to end"), || {
+        if story.go_on().is_err() {
+            return Ok(None);
+        }
+        for name in cluster.nodes() {
+            let node = cluster.node(name)?;
+            let line = match node.reason() {
+                "" => String::new(),
+                reason => format!("{} ({reason})", node.state()),
+            };
+            if node_lines.insert(name.clone(), line.clone()).unwrap_or_default() != line {
+                story.line(&format!("{name}: {line}"));
+            }
+        }
+        let job = cluster.job(id)?;
+        let line = describe(&job);
+        if line != job_line {
+            story.line(&format!("job {id}: {line}"));
+            job_line = line;
+        }
+        let output = cluster.output("/home/rgalice/training.log").unwrap_or_default();
+        let whole = output.rfind('\n').map_or(0, |end| end + 1);
+        for line in output.get(shown..whole).unwrap_or_default().lines() {
+            story.line(&format!("  training.log | {line}"));
+        }
+        shown = whole.max(shown);
+        let ended = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"].contains(&job.state());
+        Ok(ended.then_some(job))
+    })
+    .or_else(|error| story.go_on().and(Err(error)))
+}
+
+fn describe(job: &Job) -> String {
+    let place = match job.nodes() {
+        "" | "(null)" => String::new(),
+        nodes => format!(" on {nodes}"),
+    };
+    let reason = match (job.state(), job.reason()) {
+        ("PENDING", "BeginTime") => ", waits to start again".to_owned(),
+        ("PENDING", reason) => format!(", {reason}"),
+        _ => String::new(),
+    };
+    let restarts = match job.restarts() {
+        0 => String::new(),
+        count => format!(", restart {count}"),
+    };
+    format!("{}{place}{reason}{restarts}", job.state())
+}
+
+/// A page made through sudo belongs to whoever called sudo.
+fn give_back(path: &Path) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    if let (Some(uid), Some(gid)) = (number("SUDO_UID"), number("SUDO_GID")) {
+        let _ = std::os::unix::fs::chown(path, Some(uid), Some(gid));
+    }
+}
+
+/// When a process started, in the kernel's ticks: with its number it is one process and no other.
+fn started(pid: i32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19).map(str::to_owned)
+}
+
+fn remember(cluster: &Cluster) -> Result<()> {
+    let pid = i32::try_from(cluster.first_process()?)?;
+    let start = started(pid).context("the cluster's first process is gone")?;
+    fs::write(KEPT, format!("{pid} {start}\n")).with_context(|| KEPT.to_owned())?;
+    println!("\nthe cluster stays. Talk to it, as root:");
+    for (name, pid) in cluster.machines() {
+        println!(
+            "  nsenter -t {pid} -m -u -i -n -p -- su - {:8} # {name}",
+            if name == "ctl" { "rgalice" } else { "root" }
+        );
+    }
+    println!("and end it: cargo xtask demo --stop");
+    Ok(())
+}
+
+fn kept() -> Option<i32> {
+    let text = fs::read_to_string(KEPT).ok()?;
+    let (pid, start) = text.trim().split_once(' ')?;
+    let pid = pid.parse().ok()?;
+    (started(pid)? == start).then_some(pid)
+}
+
+fn stop() -> Result<()> {
+    let Some(pid) = kept() else { bail!("no kept demo is running") };
+    kill(Pid::from_raw(pid), Signal::SIGKILL).context("ending the cluster")?;
+    poll::until(Duration::from_secs(20), "the cluster to be gone", || {
+        Ok(started(pid).is_none().then_some(()))
+    })?;
+    fs::remove_file(PathBuf::from(KEPT))?;
+    println!("the cluster is gone");
+    Ok(())
+}

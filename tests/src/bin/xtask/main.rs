@@ -1,0 +1,51 @@
+//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`.
+
+mod build;
+mod demo;
+mod packages;
+mod steps;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// railgate's own commands.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", version, about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// One job on a cluster with one bad node: gate, drain, move, run, report
+    Demo(demo::Arguments),
+    /// Format, lints, licences, documentation, unit tests, scenarios, and the real Slurm cluster
+    Test(test::Arguments),
+    /// Install packages, as root (for the other commands)
+    #[command(hide = true, name = "@packages")]
+    Packages {
+        /// Their names
+        names: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = railgate_tests::cluster::dispatch() {
+        return code;
+    }
+    let result = match Cli::parse().command {
+        Task::Demo(arguments) => demo::run(&arguments),
+        Task::Test(arguments) => test::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Task::Packages { names } => packages::install(&names).map(|()| ExitCode::SUCCESS),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

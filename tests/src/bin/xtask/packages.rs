@@ -1,0 +1,107 @@
+//! What the distribution must provide, installed when it is missing.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::steps;
+
+/// A program (or a file, with its path) and the package that brings it.
+pub(super) type Need = (&'static str, &'static str);
+
+/// For the cluster.
+pub(super) const CLUSTER: [Need; 7] = [
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+    ("sbatch", "slurm-client"),
+    ("munged", "munge"),
+    ("ip", "iproute2"),
+    ("nsenter", "util-linux"),
+    ("bash", "bash"),
+];
+
+/// For building.
+pub(super) const BUILD: [Need; 1] = [("cc", "gcc")];
+
+/// For the tests that are not on the cluster.
+pub(super) const TESTS: [Need; 2] = [("shellcheck", "shellcheck"), ("valgrind", "valgrind")];
+
+/// Where a program is; the directories of root's programs are searched too.
+pub(super) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(usual).map(|dir| dir.join(program)).find(|file| file.exists())
+}
+
+/// Installs what is missing.
+pub(super) fn need(needs: &[Need]) -> Result<()> {
+    let mut missing: Vec<String> = Vec::new();
+    for (program, package) in needs {
+        if find(program).is_none() {
+            missing.push((*package).to_owned());
+        }
+    }
+    // Slurm's authentication and scheduling are plugins of a package that only some releases depend on.
+    if missing.iter().any(|package| package.starts_with("slurm")) {
+        missing.push("slurm-wlm-basic-plugins".to_owned());
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    missing.sort();
+    missing.dedup();
+    if find("apt-get").is_none() {
+        bail!("missing here, and this is neither Debian nor Ubuntu: {}", missing.join(" "));
+    }
+    if nix::unistd::geteuid().is_root() {
+        return install(&missing);
+    }
+    if find("sudo").is_none() {
+        bail!("please install first: apt-get install --no-install-recommends {}", missing.join(" "));
+    }
+    steps::run(Command::new("sudo").arg(std::env::current_exe()?).arg("@packages").args(&missing))
+        .with_context(|| format!("or install them yourself: apt-get install {}", missing.join(" ")))
+}
+
+/// Keeps package scripts from starting services: the cluster brings its own, in its own namespaces.
+struct NoServices(Option<&'static Path>);
+
+impl NoServices {
+    fn new() -> Result<Self> {
+        let policy = Path::new("/usr/sbin/policy-rc.d");
+        if policy.exists() {
+            return Ok(NoServices(None));
+        }
+        fs::write(policy, "#!/bin/sh\nexit 101\n").with_context(|| policy.display().to_string())?;
+        let guard = NoServices(Some(policy));
+        fs::set_permissions(policy, fs::Permissions::from_mode(0o755))?;
+        Ok(guard)
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if let Some(policy) = self.0 {
+            let _ = fs::remove_file(policy);
+        }
+    }
+}
+
+/// Installs packages, as root.
+pub(super) fn install(names: &[String]) -> Result<()> {
+    let _quiet = NoServices::new()?;
+    println!("installing {}", names.join(" "));
+    let apt = |words: &[&str], names: &[String]| {
+        let mut command = Command::new("apt-get");
+        command.args(words).args(names).env("DEBIAN_FRONTEND", "noninteractive");
+        steps::run(&mut command)
+    };
+    // A list that cannot be renewed may still be good enough.
+    if let Err(error) = apt(&["-qq", "update"], &[]) {
+        eprintln!("warning: {error:#}");
+    }
+    apt(&["-qq", "install", "-y", "--no-install-recommends"], names)
+}

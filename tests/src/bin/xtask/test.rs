@@ -1,0 +1,165 @@
+//! `cargo xtask test`: everything that a change has to pass.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use railgate_tests::poll;
+
+use super::steps::{self, Steps};
+use super::{build, packages};
+
+/// The version that CI and people share.
+const CARGO_DENY: &str = "0.20.2";
+
+/// How many clusters run at once. They wait more than they work.
+const CLUSTERS: &str = "3";
+
+/// What to test.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// Only tests whose names contain this, without formatting, lints and the like
+    filter: Option<String>,
+    /// Only the tests on the real cluster
+    #[arg(long)]
+    cluster: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    packages::need(&[&packages::CLUSTER[..], &packages::BUILD, &packages::TESTS].concat())?;
+    let mut all = Steps::default();
+    if arguments.filter.is_none() && !arguments.cluster {
+        checks(&mut all);
+    }
+    if !arguments.cluster {
+        all.step("unit, property and scenario tests", || {
+            steps::run(build::cargo().args(["test", "--workspace", "--quiet"]).args(&arguments.filter))
+        });
+    }
+    all.step("build for the cluster", build::programs);
+    all.step("real Slurm cluster", || on_clusters(arguments.filter.as_deref()));
+    all.end()
+}
+
+fn checks(all: &mut Steps) {
+    all.step("format", || steps::run(build::cargo().args(["fmt", "--all", "--check"])));
+    all.step("lints", || {
+        steps::run(build::cargo().args(["clippy", "--workspace", "--all-targets", "--quiet"]))
+    });
+    all.step("documentation", || {
+        let mut command = build::cargo();
+        command.args(["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]);
+        steps::run(command.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+    all.step("dependencies", || {
+        deny_installed()?;
+        steps::run(build::cargo().args(["deny", "--all-features", "check", "bans", "licenses", "sources"]))
+    });
+    if advisories_known() {
+        all.step("advisories", || {
+            steps::run(build::cargo().args(["deny", "check", "--disable-fetch", "advisories"]))
+        });
+    } else {
+        all.skip("advisories", "their database cannot be reached");
+    }
+    all.step("shell scripts", shell_scripts);
+}
+
+fn deny_installed() -> Result<()> {
+    if packages::find("cargo-deny").is_some() || home_bin("cargo-deny").is_some() {
+        return Ok(());
+    }
+    println!("installing cargo-deny {CARGO_DENY}, once (two to three minutes)");
+    steps::run(build::cargo().args(["install", "--locked", "--quiet", "cargo-deny", "--version", CARGO_DENY]))
+}
+
+fn home_bin(program: &str) -> Option<PathBuf> {
+    let home = PathBuf::from(std::env::var_os("HOME")?);
+    Some(home.join(".cargo/bin").join(program)).filter(|path| path.exists())
+}
+
+/// Fetches the advisory database, for at most a minute.
+fn advisories_known() -> bool {
+    let mut command = build::cargo();
+    command.args(["deny", "fetch", "db"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return false };
+    let ended = poll::until(Duration::from_secs(60), "the advisory database", || Ok(child.try_wait()?));
+    if ended.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    ended.is_ok_and(|status| status.success())
+}
+
+/// Every script that we ship.
+fn shell_scripts() -> Result<()> {
+    let mut scripts = Vec::new();
+    for dir in ["sbatch-templates", "contrib", "tests/gpu", ".ci"] {
+        collect(Path::new(dir), &mut scripts)?;
+    }
+    if scripts.is_empty() {
+        return Ok(());
+    }
+    steps::run(Command::new("shellcheck").args(["--severity=style", "--"]).args(&scripts))
+}
+
+/// Files whose first line asks for a shell that shellcheck knows.
+fn collect(dir: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
+    let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry.with_context(|| dir.display().to_string())?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            collect(&path, scripts)?;
+        } else if let Ok(text) = fs::read(&path) {
+            let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            if first.starts_with(b"#!")
+                && (first.ends_with(b"sh") || first.windows(3).any(|word| word == b"sh "))
+            {
+                scripts.push(path);
+            }
+        }
+    }
+    scripts.sort();
+    Ok(())
+}
+
+/// Builds the cluster's tests as who we are, and runs them as root.
+fn on_clusters(filter: Option<&str>) -> Result<()> {
+    let mut compile = build::cargo();
+    compile.args(["test", "--quiet", "-p", "railgate-tests", "--test", "cluster", "--no-run"]);
+    compile.arg("--message-format=json").stderr(Stdio::inherit());
+    let output = compile.output().context("compiling the cluster's tests")?;
+    if !output.status.success() {
+        bail!("the cluster's tests do not compile");
+    }
+    let program = executable(&String::from_utf8_lossy(&output.stdout))
+        .context("cargo did not say where the cluster's tests are")?;
+    let mut command = if nix::unistd::geteuid().is_root() {
+        Command::new(&program)
+    } else if packages::find("sudo").is_some() {
+        println!("the cluster needs root: sudo {}", program.display());
+        let mut command = Command::new("sudo");
+        command.arg(&program);
+        command
+    } else {
+        bail!("the cluster needs root: run {} --ignored as root", program.display());
+    };
+    // Tests not on the cluster have run already; what is ignored there is what needs root.
+    command.args(["--ignored", "--test-threads", CLUSTERS]).args(filter);
+    steps::run(command.env("RUST_LIB_BACKTRACE", "0"))
+}
+
+/// The test program's path in cargo's messages.
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages.lines().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let target = message.get("target")?;
+        if target.get("name")?.as_str()? != "cluster" {
+            return None;
+        }
+        Some(PathBuf::from(message.get("executable")?.as_str()?))
+    })
+}
