@@ -6,10 +6,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvidia_ml::{Behaviour, Scenario, hide_symbol, install};
-use railgate_node::child::dispatch;
+use railgate_node::child::{GRACE, dispatch};
 use railgate_node::{
     Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, Part, PartName, Reading, RecoveryAction,
     Request, RowRemap, Snapshot, SourceConfig, live,
@@ -265,6 +265,62 @@ fn a_hang_is_silence() {
     assert!(matches!(machine.look(Duration::from_millis(300)).gpus, Part::Silent { .. }));
 }
 
+/// A small file system on a loop device that can be frozen: who writes to it then hangs in the kernel.
+struct Freezer(tempfile::TempDir);
+
+impl Freezer {
+    fn new() -> Option<Self> {
+        let freezer = Freezer(tempfile::tempdir().unwrap());
+        let image = freezer.0.path().join("image");
+        fs::File::create(&image).and_then(|file| file.set_len(16 << 20)).unwrap();
+        fs::create_dir(freezer.mount()).unwrap();
+        let made = command("mkfs.ext4", &["-q".as_ref(), image.as_path()])
+            && command("mount", &["-o".as_ref(), "loop".as_ref(), &image, &freezer.mount()]);
+        made.then_some(freezer)
+    }
+
+    fn mount(&self) -> PathBuf {
+        self.0.path().join("mount")
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        command("fsfreeze", &["-u".as_ref(), &self.mount()]);
+        // The killed child goes as soon as it thaws.
+        for _ in 0..100 {
+            if command("umount", &[&self.mount()]) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn command(program: &str, args: &[&Path]) -> bool {
+    let path = "/usr/sbin:/usr/bin:/sbin:/bin";
+    let run = std::process::Command::new(program).args(args).env("PATH", path).output();
+    run.is_ok_and(|output| output.status.success())
+}
+
+fn a_hang_in_the_kernel_is_stuck() {
+    let Some(freezer) = Freezer::new() else {
+        println!("     (no loop file system to be had: skipped)");
+        return;
+    };
+    let write_to = [("nvmlInit_v2".to_owned(), freezer.mount().join("file"))].into();
+    let machine = Machine::with(Behaviour { write_to, ..Behaviour::default() });
+    assert_eq!(machine.gpus(), healthy());
+    assert!(command("fsfreeze", &["-f".as_ref(), &freezer.mount()]));
+    let begin = Instant::now();
+    let snapshot = machine.look(Duration::from_millis(300));
+    let waited = begin.elapsed();
+    drop(freezer);
+    assert_eq!(snapshot.gpus, Part::Stuck { after_ms: 300.0 });
+    assert!(waited >= Duration::from_millis(300) + GRACE, "{waited:?}");
+    assert!(snapshot.pci.data().is_some());
+}
+
 fn slow_is_not_broken() {
     let delay_ms = [("nvmlInit_v2".to_owned(), 300), ("nvmlDeviceGetPowerUsage".to_owned(), 20)];
     let machine = Machine::with(Behaviour { delay_ms: delay_ms.into(), ..Behaviour::default() });
@@ -375,6 +431,7 @@ fn main() -> ExitCode {
         ("odd_return_codes_are_named", odd_return_codes_are_named),
         ("an_old_driver_lacks_symbols", an_old_driver_lacks_symbols),
         ("a_hang_is_silence", a_hang_is_silence),
+        ("a_hang_in_the_kernel_is_stuck", a_hang_in_the_kernel_is_stuck),
         ("slow_is_not_broken", slow_is_not_broken),
         ("a_missing_library_is_not_a_machine_without_gpus", a_missing_library_is_not_a_machine_without_gpus),
         (
