@@ -2,4 +2,5 @@
 //! for its nodes. `README.md` beside this package says how to write a test with it.
 
 pub mod cluster;
+pub mod hardware;
 pub mod poll;

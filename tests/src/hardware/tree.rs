@@ -1,0 +1,244 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use railgate_node::{
+    Fabric, Hca, Host, LinkLayer, Pci, PciAddress, PciDevice, PhysState, Port, PortState, Reading,
+};
+
+/// Counters of the RDMA core; the others of a port are its driver's.
+const CORE_COUNTERS: [&str; 21] = [
+    "VL15_dropped",
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "multicast_rcv_packets",
+    "multicast_xmit_packets",
+    "port_rcv_constraint_errors",
+    "port_rcv_data",
+    "port_rcv_errors",
+    "port_rcv_packets",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_data",
+    "port_xmit_discards",
+    "port_xmit_packets",
+    "port_xmit_wait",
+    "symbol_error",
+    "unicast_rcv_packets",
+    "unicast_xmit_packets",
+];
+
+/// A sysfs tree on disk: real directories below `devices`, links everywhere else, as in the kernel's.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    pub(super) fn new(root: PathBuf) -> Result<Self> {
+        for dir in ["class/infiniband", "bus/pci/devices", "devices/system/node", ".new"] {
+            fs::create_dir_all(root.join(dir)).with_context(|| root.join(dir).display().to_string())?;
+        }
+        Ok(Tree { root })
+    }
+
+    /// Makes the tree say this; what is there already and still right is not touched, and every change of a
+    /// file happens in one step.
+    pub(super) fn write(&self, pci: &Pci, fabric: &Fabric, host: &Host) -> Result<()> {
+        for device in &pci.devices {
+            self.pci_device(device).with_context(|| device.address.to_string())?;
+        }
+        for hca in &fabric.hcas {
+            self.hca(hca, pci).with_context(|| hca.name.clone())?;
+        }
+        self.forget("class/infiniband", fabric.hcas.iter().map(|hca| hca.name.clone()).collect())?;
+        self.forget(
+            "bus/pci/devices",
+            pci.devices.iter().map(|device| device.address.to_string()).collect(),
+        )?;
+        for (node, cpus) in &host.numa_cpus {
+            let dir = self.root.join(format!("devices/system/node/node{node}"));
+            self.put(&dir.join("cpulist"), Some(cpus.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn pci_device(&self, device: &PciDevice) -> Result<()> {
+        let below = place(device);
+        let dir = self.root.join(&below);
+        self.put(&dir.join("vendor"), Some(format!("0x{:04x}", device.vendor)))?;
+        self.put(&dir.join("device"), Some(format!("0x{:04x}", device.device)))?;
+        self.put(&dir.join("class"), Some(format!("0x{:06x}", device.class)))?;
+        self.put(&dir.join("numa_node"), Some(numa_node(&device.numa_node)))?;
+        let [speed, width, max_speed, max_width] = match &device.link {
+            Reading::Known(link) => [
+                Some(speed(link.speed_gts)),
+                Some(link.width.to_string()),
+                Some(speed(link.max_speed_gts)),
+                Some(link.max_width.to_string()),
+            ],
+            Reading::Unsupported => [const { None }; 4],
+            // All ones on the bus.
+            Reading::Failed(_) => {
+                [Some("Unknown".to_owned()), Some("63".to_owned()), Some(speed(32.0)), Some("16".to_owned())]
+            }
+        };
+        self.put(&dir.join("current_link_speed"), speed)?;
+        self.put(&dir.join("current_link_width"), width)?;
+        self.put(&dir.join("max_link_speed"), max_speed)?;
+        self.put(&dir.join("max_link_width"), max_width)?;
+        let link = self.root.join("bus/pci/devices").join(device.address.to_string());
+        self.link(&link, &Path::new("../../..").join(&below))
+    }
+
+    fn hca(&self, hca: &Hca, pci: &Pci) -> Result<()> {
+        let parent = hca.pci.known().and_then(|at| pci.devices.iter().find(|device| device.address == *at));
+        // Software devices hang below no bus.
+        let below = match parent {
+            Some(device) => place(device).join("infiniband").join(&hca.name),
+            None => Path::new("devices/virtual/infiniband").join(&hca.name),
+        };
+        let dir = self.root.join(&below);
+        self.put(&dir.join("node_guid"), text(&hca.node_guid))?;
+        self.put(&dir.join("fw_ver"), text(&hca.firmware))?;
+        self.put(&dir.join("hca_type"), text(&hca.hca_type))?;
+        if let Some(device) = parent {
+            self.link(&dir.join("device"), &Path::new("../../../").join(device.address.to_string()))?;
+            for netdev in &hca.netdevs {
+                fs::create_dir_all(self.root.join(place(device)).join("net").join(netdev))?;
+            }
+        }
+        for port in &hca.ports {
+            self.port(&dir.join("ports").join(port.number.to_string()), port)?;
+        }
+        let link = self.root.join("class/infiniband").join(&hca.name);
+        self.link(&link, &Path::new("../..").join(&below))
+    }
+
+    fn port(&self, dir: &Path, port: &Port) -> Result<()> {
+        self.put(&dir.join("link_layer"), text(&port.link_layer.clone().map(link_layer)))?;
+        self.put(&dir.join("state"), text(&port.state.clone().map(state)))?;
+        self.put(&dir.join("phys_state"), text(&port.phys_state.clone().map(phys_state)))?;
+        self.put(&dir.join("rate"), text(&port.rate_text))?;
+        self.put(&dir.join("lid"), text(&port.lid.clone().map(|lid| format!("0x{lid:x}"))))?;
+        self.put(&dir.join("sm_lid"), text(&port.sm_lid.clone().map(|lid| format!("0x{lid:x}"))))?;
+        for (name, value) in &port.counters {
+            let core = CORE_COUNTERS.contains(&name.as_str());
+            let folder = if core { "counters" } else { "hw_counters" };
+            let value = match value {
+                Reading::Known(value) => Some(value.to_string()),
+                Reading::Unsupported => Some("N/A (no PMA)".to_owned()),
+                Reading::Failed(_) => Some("?".to_owned()),
+            };
+            self.put(&dir.join(folder).join(name), value)?;
+        }
+        self.put(&dir.join("hw_counters/lifespan"), Some("10".to_owned()))
+    }
+
+    /// One attribute; `None` takes it away.
+    fn put(&self, path: &Path, text: Option<String>) -> Result<()> {
+        let at = || path.display().to_string();
+        let Some(mut text) = text else {
+            return match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(at),
+                _ => Ok(()),
+            };
+        };
+        text.push('\n');
+        if fs::read_to_string(path).is_ok_and(|now| now == text) {
+            return Ok(());
+        }
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).with_context(at)?;
+        }
+        // Not beside the attribute: a reader that lists the folder would see it.
+        let next = self.root.join(".new/attribute");
+        fs::write(&next, text).and_then(|()| fs::rename(&next, path)).with_context(at)
+    }
+
+    fn link(&self, path: &Path, target: &Path) -> Result<()> {
+        if fs::read_link(path).is_ok_and(|now| now == target) {
+            return Ok(());
+        }
+        let next = self.root.join(".new/link");
+        symlink(target, &next)
+            .and_then(|()| fs::rename(&next, path))
+            .with_context(|| path.display().to_string())
+    }
+
+    /// Takes the links away whose names are not in `keep`, and what they lead to: a driver that lets go of
+    /// a device takes its folder along.
+    fn forget(&self, folder: &str, keep: BTreeSet<String>) -> Result<()> {
+        for entry in fs::read_dir(self.root.join(folder))? {
+            let entry = entry?;
+            if !keep.contains(entry.file_name().to_string_lossy().as_ref()) {
+                if folder == "class/infiniband"
+                    && let Ok(target) = entry.path().canonicalize()
+                {
+                    fs::remove_dir_all(target)?;
+                }
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `devices/pci0000:15/0000:15:01.0/…/0000:18:00.0`
+fn place(device: &PciDevice) -> PathBuf {
+    let mut path = Path::new("devices").join(&device.root);
+    path.extend(device.bridges.iter().map(PciAddress::to_string));
+    path.push(device.address.to_string());
+    path
+}
+
+fn numa_node(reading: &Reading<u32>) -> String {
+    reading.known().map_or_else(|| "-1".to_owned(), u32::to_string)
+}
+
+/// `32.0 GT/s PCIe`
+fn speed(gts: f64) -> String {
+    format!("{gts:.1} GT/s PCIe")
+}
+
+/// Nothing to say is no file; a failed read is a file that makes no sense.
+fn text(reading: &Reading<String>) -> Option<String> {
+    match reading {
+        Reading::Known(text) => Some(text.clone()),
+        Reading::Unsupported => None,
+        Reading::Failed(_) => Some("?".to_owned()),
+    }
+}
+
+fn link_layer(layer: LinkLayer) -> String {
+    match layer {
+        LinkLayer::InfiniBand => "InfiniBand".to_owned(),
+        LinkLayer::Ethernet => "Ethernet".to_owned(),
+        LinkLayer::Other(text) => text,
+    }
+}
+
+fn state(state: PortState) -> String {
+    match state {
+        PortState::Down => "1: DOWN".to_owned(),
+        PortState::Init => "2: INIT".to_owned(),
+        PortState::Armed => "3: ARMED".to_owned(),
+        PortState::Active => "4: ACTIVE".to_owned(),
+        PortState::Other(text) => text,
+    }
+}
+
+fn phys_state(state: PhysState) -> String {
+    match state {
+        PhysState::Polling => "2: Polling".to_owned(),
+        PhysState::Disabled => "3: Disabled".to_owned(),
+        PhysState::LinkUp => "5: LinkUp".to_owned(),
+        PhysState::Other(text) => text,
+    }
+}
