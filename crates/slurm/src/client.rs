@@ -137,6 +137,18 @@ impl Client {
             .collect())
     }
 
+    /// Where the job's standard output goes, where Slurm names a file. The job's own texts stand around it in
+    /// the answer, so it is worth no more than the owner's word: open it as the owner.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn output_file(&self, job: &JobRef) -> Result<Option<PathBuf>, SlurmError> {
+        let text = self.run("scontrol", &["show", "job", &job.0])?;
+        let path = text.lines().rev().find_map(|line| line.trim_start().strip_prefix("StdOut="));
+        // What Slurm has not filled in (%N and the like) is no file yet.
+        Ok(path.filter(|path| path.starts_with('/') && !path.contains('%')).map(PathBuf::from))
+    }
+
     /// The batch script, at most so much of it as holds its `#SBATCH` lines.
     ///
     /// # Errors

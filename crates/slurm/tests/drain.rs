@@ -1,0 +1,175 @@
+//! Drains against a fake controller.
+
+mod fake;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fake::Cluster;
+use railgate_node::Phase;
+use railgate_slurm::{Acting, DrainOutcome, Reason};
+
+fn reason(jobs: &[u32]) -> Reason {
+    Reason {
+        subject: "gpu-lost@3".to_owned(),
+        what: "0000:9b:00.0 off bus, Xid 79".to_owned(),
+        fix: "reboot".to_owned(),
+        phase: Phase::Epilog,
+        jobs: jobs.to_vec(),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+const OURS: &str = "railgate: gpu-lost@3: 0000:9b:00.0 off bus, Xid 79; reboot [epilog job=7]";
+
+#[test]
+fn a_free_node_is_drained_with_our_reason() {
+    let cluster = Cluster::new(&["n1", "n2"]);
+    let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+    assert_eq!(outcome, DrainOutcome::Drained { reason: OURS.to_owned() });
+    assert_eq!(cluster.get("n1"), ("IDLE+DRAIN".to_owned(), OURS.to_owned()));
+    assert_eq!(cluster.pending("n1"), None);
+}
+
+#[test]
+fn a_drain_of_somebody_else_is_never_touched() {
+    let cluster = Cluster::new(&["n1"]);
+    for (state, words) in [
+        ("IDLE+DRAIN", "bad dimm, see ticket 9"),
+        ("IDLE+DRAIN", ""),
+        ("IDLE+DRAIN", "Prolog error"),
+        ("IDLE+DRAIN", "Prolog error, looking at it"),
+        ("DOWN", "Not responding"),
+        ("IDLE+DRAIN+REBOOT_REQUESTED", "Reboot ASAP"),
+        ("IDLE+REBOOT_REQUESTED", ""),
+    ] {
+        cluster.set("n1", state, words, now());
+        let outcome = cluster.desk("n1", 9, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+        assert!(matches!(outcome, DrainOutcome::Foreign { .. }), "{state} {words}: {outcome:?}");
+        assert_eq!(cluster.get("n1"), (state.to_owned(), words.to_owned()));
+    }
+    assert!(!cluster.calls().contains("update"));
+}
+
+#[test]
+fn our_own_drain_gets_the_jobs_that_died_of_it() {
+    let cluster = Cluster::new(&["n1"]);
+    cluster.set("n1", "IDLE+DRAIN", "railgate: gpu-lost@3: off bus; reboot [periodic]", now());
+    let desk = cluster.desk("n1", 1, Acting::Allowed);
+    for (job, expected) in [(7, "[epilog job=7]"), (8, "[epilog job=7,8]"), (8, "[epilog job=7,8]")] {
+        let outcome = desk.drain("n1", "boot", &reason(&[job]));
+        let DrainOutcome::AlreadyOurs { reason, .. } = outcome else { panic!("{outcome:?}") };
+        assert!(reason.ends_with(expected), "{reason}");
+        assert_eq!(cluster.get("n1").1, reason);
+    }
+    cluster.set("n1", "IDLE+DRAIN", "railgate: keep for vendor", now());
+    let outcome = desk.drain("n1", "boot", &reason(&[9]));
+    assert!(matches!(outcome, DrainOutcome::AlreadyOurs { added: false, .. }));
+    assert_eq!(cluster.get("n1").1, "railgate: keep for vendor");
+}
+
+#[test]
+fn a_forbidden_drain_sends_nothing() {
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Forbidden("report mode".to_owned()));
+    assert_eq!(desk.drain("n1", "boot", &reason(&[7])), DrainOutcome::NotActing("report mode".to_owned()));
+    assert_eq!((cluster.calls().as_str(), cluster.pending("n1")), ("", None));
+}
+
+#[test]
+fn an_unusable_run_directory_drains_nothing() {
+    let cluster = Cluster::new(&["n1"]);
+    std::fs::remove_dir(cluster.path("run").join("n1")).unwrap();
+    let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+    assert!(matches!(outcome, DrainOutcome::NotActing(_)), "{outcome:?}");
+    assert_eq!(cluster.calls(), "");
+}
+
+#[test]
+fn without_an_answer_the_reason_waits_for_slurms_own_drain() {
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Allowed);
+    cluster.flag("dead", true);
+    let outcome = desk.drain("n1", "boot", &reason(&[7]));
+    assert!(
+        matches!(&outcome, DrainOutcome::Pending(why) if why.contains("Unable to contact")),
+        "{outcome:?}"
+    );
+    assert!(outcome.keeps_jobs_away());
+    assert!(matches!(desk.settle_pending("n1", "boot"), Some(DrainOutcome::Pending(_))));
+    cluster.flag("dead", false);
+    cluster.set("n1", "IDLE+DRAIN", "Prolog error", now());
+    assert_eq!(desk.settle_pending("n1", "boot"), Some(DrainOutcome::Drained { reason: OURS.to_owned() }));
+    assert_eq!(cluster.get("n1").1, OURS);
+    assert_eq!(desk.settle_pending("n1", "boot"), None);
+}
+
+#[test]
+fn a_pending_reason_of_another_boot_or_an_older_drain_changes_nothing() {
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Allowed);
+    cluster.flag("dead", true);
+    desk.drain("n1", "boot", &reason(&[7]));
+    cluster.flag("dead", false);
+    cluster.set("n1", "IDLE+DRAIN", "Prolog error", now() - 3600);
+    assert!(matches!(desk.settle_pending("n1", "boot"), Some(DrainOutcome::Foreign { .. })));
+    assert_eq!(cluster.get("n1").1, "Prolog error");
+    cluster.flag("dead", true);
+    desk.drain("n1", "boot", &reason(&[7]));
+    cluster.flag("dead", false);
+    cluster.set("n1", "IDLE+DRAIN", "Prolog error", now());
+    assert_eq!(desk.settle_pending("n1", "next boot"), None);
+    assert_eq!((cluster.get("n1").1.as_str(), cluster.pending("n1")), ("Prolog error", None));
+}
+
+#[test]
+fn the_jobs_of_a_pending_reason_are_not_lost() {
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Allowed);
+    cluster.flag("dead", true);
+    desk.drain("n1", "boot", &reason(&[7]));
+    cluster.flag("dead", false);
+    desk.drain("n1", "boot", &reason(&[8]));
+    assert_eq!(Reason::parse(&cluster.get("n1").1).unwrap().jobs, [8, 7]);
+}
+
+#[test]
+fn the_breaker_is_asked_before_a_drain() {
+    let cluster = Cluster::new(&["n1", "n2"]);
+    cluster.set("n2", "IDLE+DRAIN", OURS, now());
+    let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+    assert_eq!(outcome, DrainOutcome::BreakerOpen { scope: "cluster".to_owned(), held: 1, limit: 1 });
+    assert_eq!(cluster.get("n1").0, "IDLE");
+    assert_eq!(cluster.pending("n1"), None);
+}
+
+#[test]
+fn in_a_storm_the_cap_holds_when_the_dust_settles() {
+    let names = ["n1", "n2", "n3", "n4", "n5"];
+    let cluster = Cluster::new(&names);
+    let outcomes: Vec<DrainOutcome> = std::thread::scope(|scope| {
+        let running: Vec<_> = names
+            .iter()
+            .map(|node| {
+                let desk = cluster.desk(node, 2, Acting::Allowed);
+                scope.spawn(move || desk.drain(node, "boot", &reason(&[7])))
+            })
+            .collect();
+        running.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let drained: Vec<bool> = outcomes.iter().map(|o| matches!(o, DrainOutcome::Drained { .. })).collect();
+    assert_eq!(drained.iter().filter(|drained| **drained).count(), 2, "{outcomes:?}");
+    for (node, drained) in names.iter().zip(drained) {
+        assert_eq!(cluster.get(node).0.contains("DRAIN"), drained, "{node}");
+    }
+}
+
+#[test]
+fn a_controller_that_hangs_is_left_at_the_deadline() {
+    let cluster = Cluster::new(&["n1"]);
+    cluster.flag("silent", true);
+    let client = cluster.client(std::time::Duration::from_millis(300));
+    assert!(client.node("n1").unwrap_err().no_answer());
+}
