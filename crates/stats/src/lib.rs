@@ -10,8 +10,8 @@ mod duration_text;
 mod evidence;
 mod job_report;
 mod node_report;
-#[cfg(test)]
 mod plain;
+mod text;
 mod timeline;
 mod why;
 mod xids;
@@ -25,6 +25,7 @@ pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,
 };
+pub use text::{json, text};
 pub use timeline::{Event, Weight};
 pub use why::{EndKind, Ended, Proof, why_ended};
 pub use xids::{Whose, explain_xid};

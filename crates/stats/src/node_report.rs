@@ -1,4 +1,6 @@
-use railgate_node::{Finding, Job, KernelLine, PartName, RailMap, Setting, UnixMillis, Verdict, XidEvent};
+use railgate_node::{
+    Finding, Job, KernelLine, Part, PartName, RailMap, Setting, Snapshot, UnixMillis, Verdict, XidEvent,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{GpuUse, PortUse, Window};
@@ -148,6 +150,29 @@ pub struct Look {
     /// Parts that gave nothing.
     #[serde(default)]
     pub missing: Vec<MissingPart>,
+}
+
+impl Look {
+    /// A snapshot and what the gate said of it.
+    pub fn new(snapshot: &Snapshot, verdict: Verdict, took_ms: f64) -> Self {
+        fn missing<T>(part: PartName, outcome: &Part<T>) -> Option<MissingPart> {
+            let asked = !matches!(outcome, Part::Skipped);
+            outcome.missing().filter(|_| asked).map(|why| MissingPart { part, why })
+        }
+        let missing = [
+            missing(PartName::Gpus, &snapshot.gpus),
+            missing(PartName::Fabric, &snapshot.fabric),
+            missing(PartName::Pci, &snapshot.pci),
+            missing(PartName::KernelLog, &snapshot.kernel_log),
+            missing(PartName::Host, &snapshot.host),
+        ];
+        Look {
+            taken: snapshot.taken,
+            took_ms: Some(took_ms),
+            verdict,
+            missing: missing.into_iter().flatten().collect(),
+        }
+    }
 }
 
 /// A part of a snapshot without data.

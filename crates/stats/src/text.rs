@@ -1,0 +1,535 @@
+use std::fmt::Write as _;
+
+use railgate_node::{Access, PortState, Reading};
+
+use crate::plain::{byte_rate, bytes, cell, clock, energy, float, plain, plain_to, span, stamp, wrap};
+use crate::{Attempt, Counter, JobReport, NodeReport, SetBy, Weight};
+
+const WIDTH: usize = 96;
+/// Beyond so many healthy nodes they are summed up; those with something to say are always listed.
+const MOST_NODES: usize = 16;
+
+/// The report for a terminal: why it ended first, then what happened, then the details.
+pub fn text(report: &JobReport) -> String {
+    let mut out = Text::default();
+    head(&mut out, report);
+    out.section("what happened (times in UTC)");
+    story(&mut out, report);
+    for attempt in &report.attempts {
+        one_attempt(&mut out, attempt, report.attempts.len() > 1);
+    }
+    if !report.missing.is_empty() || !report.problems.is_empty() {
+        out.section("what this report lacks");
+        for missing in &report.missing {
+            out.item(&format!("{}: {}", missing.what, missing.why));
+            out.indented(&format!("to collect it: {}", missing.collect), 4);
+        }
+        for problem in &report.problems {
+            out.item(problem);
+        }
+    }
+    out.0
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn line(&mut self, text: &str) {
+        // Everything passes here: whatever is in it, a report stays text.
+        let clean = plain_to(text.trim_end(), 4000);
+        self.0.push_str(&clean);
+        self.0.push('\n');
+    }
+
+    fn section(&mut self, title: &str) {
+        self.0.push('\n');
+        self.line(&title.to_uppercase());
+    }
+
+    fn indented(&mut self, text: &str, by: usize) {
+        for line in wrap(&plain_to(text, 4000), WIDTH - by) {
+            self.line(&format!("{:by$}{line}", ""));
+        }
+    }
+
+    fn item(&mut self, text: &str) {
+        for (number, line) in wrap(&plain_to(text, 4000), WIDTH - 2).into_iter().enumerate() {
+            self.line(&format!("{}{line}", if number == 0 { "- " } else { "  " }));
+        }
+    }
+
+    fn field(&mut self, name: &str, value: &str) {
+        for (number, line) in wrap(&plain_to(value, 4000), WIDTH - 14).into_iter().enumerate() {
+            self.line(&format!("{:13} {line}", if number == 0 { name } else { "" }));
+        }
+    }
+
+    fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
+        let widths: Vec<usize> = (0..head.len())
+            .map(|column| {
+                rows.iter()
+                    .filter_map(|row| row.get(column))
+                    .map(|cell| cell.chars().count())
+                    .chain([head[column].chars().count()])
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        let mut put = |cells: &[String]| {
+            let cells: Vec<String> =
+                cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+            self.line(&format!("  {}", cells.join("  ")));
+        };
+        put(&head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>());
+        for row in rows {
+            put(row);
+        }
+    }
+}
+
+fn head(out: &mut Text, report: &JobReport) {
+    let restarts = match report.attempts.len() {
+        0 | 1 => String::new(),
+        count => format!(", {count} attempts"),
+    };
+    let kind = report.ended.kind.title();
+    out.line(&format!("job {} on {}: {kind}{restarts}", report.job, plain(&report.cluster)));
+    out.0.push('\n');
+    out.field("why", &report.ended.why);
+    for (number, doubt) in report.ended.doubts.iter().enumerate() {
+        out.field(if number == 0 { "but" } else { "" }, doubt);
+    }
+    let user = match report.uid {
+        Some(uid) => format!("{} (uid {uid})", plain(&report.user)),
+        None => "unknown".to_owned(),
+    };
+    out.field(
+        "user",
+        &format!(
+            "{user}, partition {}",
+            if report.partition.is_empty() { "unknown" } else { &report.partition }
+        ),
+    );
+    if let Some(slurm) = &report.slurm {
+        let reason = if slurm.reason.is_empty() || slurm.reason == "None" {
+            String::new()
+        } else {
+            format!(", reason {}", slurm.reason)
+        };
+        out.field("slurm says", &format!("{}{reason}", slurm.state));
+    }
+}
+
+fn story(out: &mut Text, report: &JobReport) {
+    const MOST: usize = 200;
+    let mut day = String::new();
+    let mut attempt = None;
+    for event in report.timeline.iter().take(MOST) {
+        if report.attempts.len() > 1 && attempt != Some(event.attempt) {
+            out.line(&format!("  attempt {}", event.attempt));
+            attempt = Some(event.attempt);
+        }
+        let stamp = stamp(event.time);
+        let today = stamp.get(..10).unwrap_or_default();
+        if today != day {
+            today.clone_into(&mut day);
+            out.line(&format!("  {day}"));
+        }
+        let mark = match event.weight {
+            Weight::Step | Weight::Act => ' ',
+            Weight::Warn => '!',
+            Weight::Fail => '*',
+        };
+        let time = if event.by_then {
+            format!("≤{}", &clock(event.time))
+        } else {
+            format!(" {}", clock(event.time))
+        };
+        let node = plain_to(&event.node, 14);
+        let lead = format!("{mark}{time}  {node:14} ");
+        for (number, line) in wrap(&plain_to(&event.what, 1000), WIDTH - 30).into_iter().enumerate() {
+            out.line(&format!("{}{line}", if number == 0 { lead.clone() } else { " ".repeat(30) }));
+        }
+    }
+    if report.timeline.len() > MOST {
+        out.line(&format!("  and {} more", report.timeline.len() - MOST));
+    }
+    if report.timeline.is_empty() {
+        out.line("  nothing was recorded");
+    } else {
+        out.line("  (* broke, ! worth a look, ≤ had happened by then)");
+    }
+}
+
+fn one_attempt(out: &mut Text, attempt: &Attempt, numbered: bool) {
+    let length = match (attempt.start, attempt.end) {
+        (Some(start), Some(end)) => span(float(end.saturating_sub(start)) / 1000.0),
+        _ => "unknown time".to_owned(),
+    };
+    out.section(&format!("attempt {}", attempt.attempt));
+    if numbered {
+        out.field("ended", &format!("{}. {}", attempt.ended.kind.title(), attempt.ended.why));
+    }
+    let nodes = if attempt.nodelist.is_empty() { "unknown".to_owned() } else { attempt.nodelist.clone() };
+    out.field(
+        "nodes",
+        &format!(
+            "{nodes}: {} of {} reported",
+            attempt.nodes.len(),
+            attempt.node_count.max(attempt.nodes.len())
+        ),
+    );
+    if let Some(start) = attempt.start {
+        out.field(
+            "ran",
+            &format!("{length} from {}, from the first prolog to the last epilog", stamp(start)),
+        );
+    }
+    if !attempt.ended.proof.is_empty() {
+        out.field("evidence", "in time order:");
+        for proof in attempt.ended.proof.iter().take(50) {
+            let time = proof.time.map_or_else(|| "no time".to_owned(), clock);
+            out.indented(&format!("{time}  {}: {}", proof.node, proof.what), 14);
+        }
+    }
+    if let Some(decision) = &attempt.decision {
+        out.field(
+            "controller",
+            &format!(
+                "{} (consent {})",
+                decision.why,
+                if decision.consent.is_empty() { "unknown" } else { &decision.consent }
+            ),
+        );
+        if let Some(budget) = decision.budget {
+            out.field(
+                "budget",
+                &format!(
+                    "{} of {} restarts and {} of {} moves by the gate are used",
+                    budget.restarts, budget.max_restarts, budget.moves, budget.max_moves
+                ),
+            );
+        }
+        for node in decision.nodes.iter().filter(|node| node.evidence || !node.reason.is_empty()) {
+            let evidence =
+                if node.evidence { format!(" (evidence by {})", node.source) } else { String::new() };
+            out.indented(&format!("{} {}: {}{evidence}", node.node, node.state, node.reason), 14);
+        }
+    }
+    gate(out, attempt);
+    wiring(out, attempt);
+    variables(out, attempt);
+    counters(out, attempt);
+}
+
+fn has_news(node: &NodeReport) -> bool {
+    let bad = |look: &Option<crate::Look>| {
+        look.as_ref().is_none_or(|look| !look.verdict.findings.is_empty() || !look.missing.is_empty())
+    };
+    bad(&node.prolog) || bad(&node.epilog) || !node.acts.is_empty() || !node.faults.is_empty()
+}
+
+fn gate(out: &mut Text, attempt: &Attempt) {
+    if attempt.nodes.is_empty() {
+        return;
+    }
+    out.section(&format!("attempt {}: gate", attempt.attempt));
+    let listed = |node: &&NodeReport| attempt.nodes.len() <= MOST_NODES || has_news(node);
+    let word = |look: &Option<crate::Look>| {
+        look.as_ref().map_or_else(|| "not judged".to_owned(), |look| look.verdict.fitness.to_string())
+    };
+    let rows: Vec<Vec<String>> = attempt
+        .nodes
+        .iter()
+        .filter(listed)
+        .take(100)
+        .map(|node| {
+            let options = &node.options;
+            vec![
+                plain_to(&node.node, 24),
+                word(&node.prolog),
+                word(&node.epilog),
+                plain_to(&options.gate, 8),
+                plain_to(&options.requeue, 8),
+            ]
+        })
+        .collect();
+    out.table(&["NODE", "BEFORE", "AFTER", "GATE", "REQUEUE"], &rows);
+    let rest = attempt.nodes.len() - attempt.nodes.iter().filter(listed).count();
+    if rest > 0 {
+        out.line(&format!("  and {rest} more nodes with nothing found"));
+    }
+    for node in attempt.nodes.iter().filter(|node| has_news(node)).take(100) {
+        for look in [&node.prolog, &node.epilog].into_iter().flatten() {
+            for finding in look.verdict.findings.iter().take(20) {
+                out.item(&format!(
+                    "{} {} {}: {} [{}, {}]; {}",
+                    node.node,
+                    look.verdict.phase,
+                    finding.subject(),
+                    finding.what,
+                    finding.severity,
+                    finding.class,
+                    finding.fix
+                ));
+            }
+            for part in &look.missing {
+                out.item(&format!(
+                    "{} {}: {} not read: {}",
+                    node.node,
+                    look.verdict.phase,
+                    part.part.as_str(),
+                    part.why
+                ));
+            }
+        }
+        for fault in node.faults.iter().take(20) {
+            out.item(&format!("{}: railgate's own fault: {fault}", node.node));
+        }
+    }
+}
+
+fn wiring(out: &mut Text, attempt: &Attempt) {
+    let Some((node, map)) = attempt.nodes.iter().find_map(|node| Some((node, node.rail_map.as_ref()?)))
+    else {
+        return;
+    };
+    out.section(&format!("attempt {}: rails (as on {})", attempt.attempt, plain(&node.node)));
+    let rows: Vec<Vec<String>> = map
+        .rails
+        .iter()
+        .enumerate()
+        .take(64)
+        .map(|(index, rail)| {
+            let gpus: Vec<String> = map
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.rail == Some(index))
+                .map(|gpu| match gpu.distance {
+                    Some(distance) => format!("{} ({distance})", gpu.index),
+                    None => gpu.index.to_string(),
+                })
+                .collect();
+            vec![
+                rail.number.to_string(),
+                if gpus.is_empty() { "-".to_owned() } else { gpus.join(", ") },
+                format!("{}:{}", plain_to(&rail.hca, 20), rail.port),
+                cell(&rail.rate_gbps, |rate| format!("{rate} Gb/s")),
+                cell(&rail.numa_node, u32::to_string),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        out.line("  no RDMA rails on this node");
+    } else {
+        out.table(&["RAIL", "GPU", "PORT", "RATE", "NUMA"], &rows);
+    }
+    let differ: Vec<&str> = attempt
+        .nodes
+        .iter()
+        .filter(|other| {
+            other.rail_map.as_ref().is_some_and(|other| {
+                let names = |map: &railgate_node::RailMap| -> Vec<(usize, String)> {
+                    map.rails.iter().map(|rail| (rail.number, rail.hca.clone())).collect()
+                };
+                names(other) != names(map)
+            })
+        })
+        .map(|node| node.node.as_str())
+        .take(8)
+        .collect();
+    if !differ.is_empty() {
+        out.item(&format!("other device names or rails on {}", differ.join(", ")));
+    }
+    for note in map.notes.iter().take(20) {
+        out.item(note);
+    }
+}
+
+fn variables(out: &mut Text, attempt: &Attempt) {
+    if attempt.nodes.iter().all(|node| node.settings.is_empty() && node.steps.is_empty()) {
+        return;
+    }
+    out.section(&format!("attempt {}: NCCL environment", attempt.attempt));
+    // Nodes of a type get the same; say it once.
+    let mut groups: Vec<(Vec<String>, &NodeReport)> = Vec::new();
+    for node in &attempt.nodes {
+        let same =
+            groups.iter_mut().find(|(_, first)| first.settings == node.settings && first.steps == node.steps);
+        match same {
+            Some((names, _)) => names.push(node.node.clone()),
+            None => groups.push((vec![node.node.clone()], node)),
+        }
+    }
+    for (names, node) in groups.iter().take(16) {
+        let shown = names.iter().take(6).cloned().collect::<Vec<_>>().join(", ");
+        let more = if names.len() > 6 { format!(" and {} more", names.len() - 6) } else { String::new() };
+        out.line(&format!("  {shown}{more}"));
+        for setting in &node.settings {
+            let force = if setting.force { " (forced)" } else { "" };
+            out.indented(&format!("offered {}={}{force}", setting.name, setting.value), 4);
+            out.indented(&setting.why, 8);
+        }
+        for step in node.steps.iter().take(50) {
+            for setting in &step.settings {
+                let instead = setting
+                    .instead_of
+                    .as_ref()
+                    .map(|other| format!(", instead of {other}"))
+                    .unwrap_or_default();
+                let by = match setting.from {
+                    SetBy::User => "the user's own",
+                    SetBy::Railgate => "railgate's",
+                    SetBy::Forced => "railgate's, forced by the site",
+                };
+                out.indented(
+                    &format!("step {} had {}={} ({by}{instead})", step.step, setting.name, setting.value),
+                    4,
+                );
+            }
+        }
+    }
+    if attempt.nodes.iter().any(|node| !node.steps.is_empty()) {
+        out.line("  (what steps had is their own word)");
+    }
+}
+
+fn count(counter: &Counter<u64>) -> String {
+    cell(&counter.delta, u64::to_string)
+}
+
+fn counters(out: &mut Text, attempt: &Attempt) {
+    for node in attempt.nodes.iter().take(MOST_NODES) {
+        if node.gpus.is_empty() && node.ports.is_empty() {
+            continue;
+        }
+        let seconds = node.window.and_then(crate::Window::seconds);
+        let window = match (node.window, seconds) {
+            (Some(window), Some(seconds)) => format!("over {} from {}", span(seconds), stamp(window.start)),
+            _ => "no window".to_owned(),
+        };
+        out.section(&format!("attempt {}: counters of {}", attempt.attempt, plain(&node.node)));
+        out.line(&format!("  {window}; GPUs of the job have a *; - not supported, ? could not tell"));
+        let gpus: Vec<Vec<String>> = node
+            .gpus
+            .iter()
+            .take(64)
+            .map(|gpu| {
+                let power = match (&gpu.energy_j.delta, seconds) {
+                    (Reading::Known(joules), Some(seconds)) => format!("{:.0} W", joules / seconds),
+                    _ => "?".to_owned(),
+                };
+                vec![
+                    format!(
+                        "{}{}",
+                        gpu.index,
+                        match gpu.own {
+                            Some(true) => "*",
+                            Some(false) => "",
+                            None => "?",
+                        }
+                    ),
+                    match &gpu.access {
+                        Access::Ok => "ok".to_owned(),
+                        Access::Lost(_) => "LOST".to_owned(),
+                        Access::ResetRequired(_) => "RESET".to_owned(),
+                        Access::Failed(_) => "?".to_owned(),
+                    },
+                    cell(&gpu.energy_j.delta, |joules| energy(*joules)),
+                    power,
+                    count(&gpu.ecc_uncorrected),
+                    count(&gpu.ecc_corrected),
+                    count(&gpu.rows_remapped),
+                    count(&gpu.pcie_replays),
+                    cell(&gpu.nvlink_tx_bytes.delta, |sent| bytes(float(*sent))),
+                    cell(&gpu.nvlink_rx_bytes.delta, |received| bytes(float(*received))),
+                ]
+            })
+            .collect();
+        if !gpus.is_empty() {
+            out.table(
+                &[
+                    "GPU",
+                    "STATE",
+                    "ENERGY",
+                    "MEAN",
+                    "ECC UNC",
+                    "ECC COR",
+                    "REMAPS",
+                    "REPLAYS",
+                    "NVLINK TX",
+                    "NVLINK RX",
+                ],
+                &gpus,
+            );
+        }
+        let ports: Vec<Vec<String>> = node
+            .ports
+            .iter()
+            .take(64)
+            .map(|port| {
+                let rate = |counter: &Counter<u64>| match (&counter.delta, seconds) {
+                    (Reading::Known(delta), Some(seconds)) => byte_rate(float(*delta) / seconds),
+                    _ => "?".to_owned(),
+                };
+                let errors: Vec<String> = port
+                    .errors
+                    .iter()
+                    .take(6)
+                    .map(|(name, counter)| format!("{}={}", plain_to(name, 40), count(counter)))
+                    .collect();
+                vec![
+                    port.rail.map_or_else(|| "-".to_owned(), |rail| rail.to_string()),
+                    format!("{}:{}", plain_to(&port.hca, 20), port.port),
+                    port_state(&port.state_after),
+                    cell(&port.tx_bytes.delta, |sent| bytes(float(*sent))),
+                    rate(&port.tx_bytes),
+                    cell(&port.rx_bytes.delta, |received| bytes(float(*received))),
+                    rate(&port.rx_bytes),
+                    count(&port.link_downed),
+                    errors.join(" "),
+                ]
+            })
+            .collect();
+        if !ports.is_empty() {
+            out.line("  ports of the whole node, all jobs together:");
+            out.table(
+                &["RAIL", "PORT", "STATE", "SENT", "MEAN", "RECEIVED", "MEAN", "DOWNS", "ERRORS"],
+                &ports,
+            );
+        }
+    }
+    if attempt.nodes.len() > MOST_NODES {
+        out.line(&format!("  counters of {} more nodes: --format json", attempt.nodes.len() - MOST_NODES));
+    }
+}
+
+pub(crate) fn port_state(state: &Reading<PortState>) -> String {
+    match state {
+        Reading::Known(PortState::Active) => "ACTIVE".to_owned(),
+        Reading::Known(PortState::Down) => "DOWN".to_owned(),
+        Reading::Known(PortState::Init) => "INIT".to_owned(),
+        Reading::Known(PortState::Armed) => "ARMED".to_owned(),
+        Reading::Known(PortState::Other(text)) => plain_to(text, 16),
+        Reading::Unsupported => "-".to_owned(),
+        Reading::Failed(_) => "?".to_owned(),
+    }
+}
+
+/// The report as JSON, schema 1; `docs/report.md` describes it.
+pub fn json(report: &JobReport) -> String {
+    let mut out = serde_json::to_string_pretty(report).unwrap_or_else(|why| {
+        // A value that cannot be written would be our own fault; say so in the same form.
+        let mut line = String::new();
+        let _ = write!(
+            line,
+            "{{\"schema\": {}, \"error\": \"{}\"}}",
+            report.schema,
+            plain(&why.to_string()).replace('"', "'")
+        );
+        line
+    });
+    out.push('\n');
+    out
+}
