@@ -71,7 +71,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// How this node is wired: each GPU's rail, and the compute ports in rail order.
 ///
 /// A rail's number does not depend on what is broken today: a port that is down leaves a gap.
-pub fn rail_map(snapshot: &Snapshot, profile: Option<&Profile>) -> RailMap {
+pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>) -> RailMap {
     let unknown = Profile {
         id: String::new(),
         title: String::new(),
@@ -79,7 +79,7 @@ pub fn rail_map(snapshot: &Snapshot, profile: Option<&Profile>) -> RailMap {
         fabric: FabricProfile::default(),
         rails: RailProfile::default(),
     };
-    let profile = profile.unwrap_or(&unknown);
+    let profile = profile.into().unwrap_or(&unknown);
     let mut notes = Vec::new();
     let mut left_out = Vec::new();
     let gpus = snapshot.gpus.data().map_or(&[][..], |gpus| &gpus.gpus);
