@@ -6,7 +6,7 @@ use std::panic::{self, AssertUnwindSafe};
 use slurm_spank::{LogLevel, spank_log};
 
 /// Sends the message of a panic to Slurm's log instead of the user's terminal.
-pub(crate) fn quiet() {
+fn quiet() {
     panic::set_hook(Box::new(|info| {
         spank_log(LogLevel::Error, &format!("railgate: internal error, the job goes on without it: {info}"));
     }));
@@ -14,6 +14,7 @@ pub(crate) fn quiet() {
 
 /// Runs the work; whatever comes of it, Slurm hears that all is well.
 pub(crate) fn guarded(hook: &str, work: impl FnOnce()) -> c_int {
+    quiet();
     // What is in the middle of a change at a panic is never looked at again: each call reads its own.
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(work)) {
         // Dropping it could panic in its turn.

@@ -47,7 +47,6 @@ pub static plugin_version: c_uint = include!(concat!(env!("OUT_DIR"), "/version.
 /// For Slurm to call, with a handle and arguments that are valid during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init(spank: spank_t, argc: c_int, argv: *const *const c_char) -> c_int {
-    guard::quiet();
     guard::guarded("init", || {
         with_handle(spank, argc, argv, |handle, arguments| {
             arguments.panic_if("init");
