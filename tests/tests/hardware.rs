@@ -1,0 +1,116 @@
+//! A live look at simulated hardware, through its real interfaces and railgate's own children, says what
+//! `--simulate` says.
+
+use std::mem::discriminant;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use railgate_node::child::dispatch;
+use railgate_node::simulate::{FAULTS, FaultPart};
+use railgate_node::{Access, Gpu, Part, Request, Snapshot, SourceConfig, live};
+use railgate_tests::hardware::Hardware;
+
+fn look(hardware: &Hardware, deadline: Duration) -> Snapshot {
+    let table = hardware.source_table(hardware.dir());
+    let source: SourceConfig = table.try_into().unwrap();
+    live(&source, &Request::everything("gn1", deadline))
+}
+
+/// What the two may word differently is how a read failed.
+fn plain(gpu: &Gpu) -> Gpu {
+    let mut gpu = gpu.clone();
+    match &mut gpu.access {
+        Access::Ok => {}
+        Access::Lost(why) | Access::ResetRequired(why) | Access::Failed(why) => why.clear(),
+    }
+    let text = serde_json::to_value(&gpu).unwrap();
+    serde_json::from_value(without_reasons(text)).unwrap()
+}
+
+fn without_reasons(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Object(map) if map.len() == 1 && map.contains_key("failed") => {
+            serde_json::json!({ "failed": "" })
+        }
+        Value::Object(map) => map.into_iter().map(|(key, value)| (key, without_reasons(value))).collect(),
+        Value::Array(list) => Value::Array(list.into_iter().map(without_reasons).collect()),
+        other => other,
+    }
+}
+
+fn agrees(hardware: &Hardware, what: &str) {
+    let (seen, want) = (look(hardware, Duration::from_secs(30)), hardware.snapshot());
+    let (Some(gpus), Some(wanted)) = (seen.gpus.data(), want.gpus.data()) else {
+        panic!("{what}: {:?}", seen.gpus.missing());
+    };
+    assert_eq!(gpus.count, wanted.count, "{what}");
+    for (gpu, wanted) in gpus.gpus.iter().zip(&wanted.gpus) {
+        let (mut gpu, mut wanted) = (plain(gpu), plain(wanted));
+        // Joined with this machine's /proc, where the simulated process does not exist.
+        if what.starts_with("gpu-process") {
+            let pids = |gpu: &Gpu| {
+                gpu.processes.known().map(|list| list.iter().map(|process| process.pid).collect())
+            };
+            let (got, want): (Option<Vec<u32>>, _) = (pids(&gpu), pids(&wanted));
+            assert_eq!(got, want, "{what}");
+            gpu.processes = railgate_node::Reading::Unsupported;
+            wanted.processes = railgate_node::Reading::Unsupported;
+        }
+        // A GPU that wants a reset answers nothing but that.
+        if matches!(wanted.access, Access::ResetRequired(_) | Access::Failed(_)) {
+            assert_eq!(discriminant(&gpu.access), discriminant(&wanted.access), "{what}");
+        } else {
+            assert_eq!(gpu, wanted, "{what}");
+        }
+    }
+    assert_eq!(seen.fabric.data(), want.fabric.data(), "{what}");
+    let devices = |snapshot: &Snapshot| snapshot.pci.data().map(|pci| pci.devices.len());
+    assert_eq!(devices(&seen), devices(want), "{what}");
+}
+
+fn every_fault_is_seen(dir: &Path) {
+    let mut hardware = Hardware::create(dir, "h100-sxm", "gn1").unwrap();
+    agrees(&hardware, "healthy");
+    for info in FAULTS {
+        if info.part == FaultPart::Mount || info.id.starts_with("nvml-") {
+            continue;
+        }
+        hardware.inject(&info.id.replace("<code>", "94")).unwrap();
+        if info.id == "kmsg-unreadable" {
+            assert!(matches!(look(&hardware, Duration::from_secs(30)).kernel_log, Part::Failed { .. }));
+        } else {
+            agrees(&hardware, info.id);
+        }
+        hardware.heal().unwrap();
+    }
+    agrees(&hardware, "healed");
+}
+
+fn nvml_that_is_missing_or_hangs(dir: &Path) {
+    let mut hardware = Hardware::create(dir, "l40s", "gn1").unwrap();
+    hardware.inject("nvml-missing").unwrap();
+    let seen = look(&hardware, Duration::from_secs(30));
+    assert!(seen.gpus.missing().is_some_and(|why| why.contains("libnvidia-ml.so.1")), "{:?}", seen.gpus);
+    hardware.heal().unwrap();
+    hardware.inject("nvml-silent").unwrap();
+    assert!(matches!(look(&hardware, Duration::from_secs(1)).gpus, Part::Silent { .. }));
+    hardware.heal().unwrap();
+    agrees(&hardware, "healed");
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = dispatch(&[]) {
+        return code;
+    }
+    for (name, test) in [
+        ("every_fault_is_seen", every_fault_is_seen as fn(&Path)),
+        ("nvml_that_is_missing_or_hangs", nvml_that_is_missing_or_hangs),
+    ] {
+        println!("test {name}");
+        let dir = tempfile::tempdir().unwrap();
+        test(dir.path());
+    }
+    ExitCode::SUCCESS
+}
