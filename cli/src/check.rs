@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use railgate_gate::{CHECKS, Memory, Seen, judge};
 use railgate_node::{Finding, Fitness, Phase, Profile, Snapshot, Verdict};
-use railgate_runner::{Purpose, look};
+use railgate_runner::{Purpose, look, periodic, switches};
 use serde::Serialize;
 
 use crate::node_source::{NodeArgs, origin, parts};
@@ -66,7 +66,10 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         );
         let drained = drain(site, args);
         if let Some(program) = &args.then {
-            railgate_runner::run_then(program);
+            let status = std::process::Command::new(program).status();
+            if let Err(why) = status {
+                eprintln!("railgate: --then {}: {why}", program.display());
+            }
         }
         return drained;
     }
@@ -81,7 +84,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
                     now: &seen.snapshot,
                     before: None,
                     job: None,
-                    profile: seen.profile.as_ref(),
+                    profile: Some(&seen.profile),
                     memory: &Memory::default(),
                 },
             );
@@ -93,7 +96,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             (look.snapshot, look.verdict, look.profile)
         }
     };
-    show(args.format, &snapshot, &verdict, profile.as_ref())?;
+    show(args.format, &snapshot, &verdict, &profile)?;
     Ok(code(verdict.fitness))
 }
 
@@ -107,10 +110,17 @@ fn code(fitness: Fitness) -> u8 {
 
 fn drain(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
-    let done = railgate_runner::periodic(&config, &site.places, &site.node, args.phase.into());
-    show(args.format, &done.look.snapshot, &done.look.verdict, done.look.profile.as_ref())?;
-    for line in &done.acted {
-        output::text(line)?;
+    railgate_runner::start_logging(&config.log);
+    if switches::disabled(&site.places) {
+        return Ok(exit::OK);
+    }
+    let env = std::env::vars_os().collect();
+    let done = periodic(&config, &site.places, &env, &site.node, args.phase.into());
+    show(args.format, &done.look.snapshot, &done.look.verdict, &done.look.profile)?;
+    for (what, outcome) in [("pending reason", &done.settled), ("drain", &done.drained)] {
+        if let Some(outcome) = outcome {
+            output::text(&format!("{what}: {outcome}"))?;
+        }
     }
     Ok(exit::OK)
 }
@@ -120,7 +130,7 @@ struct Shown<'a> {
     schema: u32,
     node: &'a str,
     origin: &'a str,
-    profile: Option<&'a str>,
+    profile: &'a str,
     verdict: &'a Verdict,
     parts: Vec<PartShown>,
 }
@@ -132,13 +142,8 @@ struct PartShown {
     took_ms: f64,
 }
 
-fn show(
-    format: Format,
-    snapshot: &Snapshot,
-    verdict: &Verdict,
-    profile: Option<&Profile>,
-) -> anyhow::Result<()> {
-    let profile = profile.map(|profile| profile.id.as_str());
+fn show(format: Format, snapshot: &Snapshot, verdict: &Verdict, profile: &Profile) -> anyhow::Result<()> {
+    let profile = profile.id.as_str();
     if format == Format::Json {
         let parts = parts(snapshot)
             .into_iter()
@@ -152,7 +157,7 @@ fn show(
     let mut text = format!(
         "{} ({}, {}), {}: {}\n",
         if snapshot.node.is_empty() { "this node" } else { &snapshot.node },
-        profile.unwrap_or("no profile"),
+        profile,
         origin(snapshot),
         verdict.phase,
         verdict.fitness,

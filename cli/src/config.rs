@@ -2,7 +2,9 @@ use crate::output::{self, Format};
 use crate::{Site, exit};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  railgate config check\n  railgate --config ./railgate.toml config check\n  railgate config show --origin\n")]
+#[command(
+    after_help = "Examples:\n  railgate config check\n  railgate --config ./railgate.toml config check\n  railgate config show --origin\n"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
@@ -31,7 +33,10 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             let loaded = site.loaded()?;
             match loaded.file {
                 Some(file) => output::text(&format!("{}: ok", file.display()))?,
-                None => output::text(&format!("{}: absent, the defaults are in force", site.config_file.display()))?,
+                None => output::text(&format!(
+                    "{}: absent, the defaults are in force",
+                    site.config_file.display()
+                ))?,
             }
         }
         What::Show { origin, format, node } => {

@@ -13,6 +13,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
         let known: Vec<_> = railgate_gate::CHECKS.iter().map(|check| check.id).collect();
         anyhow::bail!("no check '{id}' (known: {})", known.join(", "));
     };
-    output::text(&text)?;
+    output::text(text.trim_start())?;
     Ok(exit::OK)
 }

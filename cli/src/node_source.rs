@@ -1,6 +1,5 @@
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use railgate_node::{Origin, PartName, Profile, Request, Snapshot, live, recorded, simulate};
 use railgate_runner::{Config, profile_of};
 
@@ -22,7 +21,7 @@ pub(crate) struct NodeArgs {
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) snapshot: Snapshot,
-    pub(crate) profile: Option<Profile>,
+    pub(crate) profile: Profile,
 }
 
 impl NodeArgs {
@@ -34,10 +33,9 @@ impl NodeArgs {
             return Ok(Some(Seen { snapshot, profile }));
         }
         let Some(text) = &self.simulate else { return Ok(None) };
-        let (id, faults) = simulate::parse(text)?;
-        let profile = Profile::load(&id, &site.places.profiles())?;
+        let (profile, faults) = simulate::parse(text, &site.places.profiles())?;
         let snapshot = simulate::simulated(&profile, &faults);
-        Ok(Some(Seen { snapshot, profile: Some(profile) }))
+        Ok(Some(Seen { snapshot, profile }))
     }
 
     /// The node, looked at in whole and without judging.
@@ -46,7 +44,7 @@ impl NodeArgs {
             return Ok(seen);
         }
         let snapshot = live(&config.source, &Request::everything(&site.node, config.gate.deadline));
-        let profile = profile_of(config, &site.places, &snapshot).context("profile")?;
+        let profile = profile_of(config, &site.places, &snapshot)?;
         Ok(Seen { snapshot, profile })
     }
 }

@@ -20,7 +20,8 @@ pub(crate) struct PauseArgs {
 pub(crate) struct ResumeArgs {}
 
 pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
-    let by = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER")).unwrap_or_else(|_| "root".to_owned());
+    let by =
+        std::env::var("SUDO_USER").or_else(|_| std::env::var("USER")).unwrap_or_else(|_| "root".to_owned());
     let pause = switches::pause(&site.places, args.length, &by, &args.why)
         .with_context(|| format!("cannot pause ({})", site.places.state.display()))?;
     let until = match pause.until {

@@ -1,7 +1,7 @@
 use railgate_node::{Profile, simulate};
 
-use crate::output::{self, Format};
 use crate::exit;
+use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -6,7 +6,9 @@ use crate::node_source::{NodeArgs, parts};
 use crate::{Site, exit, output};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  railgate snapshot --out node.json\n  railgate check --snapshot node.json\n  railgate snapshot --simulate h100-sxm:gpu-lost@3\n")]
+#[command(
+    after_help = "Examples:\n  railgate snapshot --out node.json\n  railgate check --snapshot node.json\n  railgate snapshot --simulate h100-sxm:gpu-lost@3\n"
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,

@@ -1,1 +1,80 @@
-fn main() {}
+//! `railgate-prolog`: slurmd runs it as root on each node of a job, before the job's first process.
+//!
+//! A fit node costs one look and a few small files, and nothing is sent to slurmctld. An unfit one is drained
+//! with our reason first and then fails the prolog, so that Slurm moves the job (reason before failure:
+//! slurmctld writes its own "Prolog error" only on a node that is not draining yet). Whatever goes wrong in
+//! railgate itself lets the job run.
+
+mod prepare;
+mod refuse;
+
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use railgate_node::{Allocation, Phase, UnixMillis};
+use railgate_runner::{Hook, Purpose, drain, guarded, look, record};
+use railgate_slurm::GateLevel;
+use railgate_stats::{Look, NodeReport, Options};
+
+fn main() -> ExitCode {
+    if let Some(code) = railgate_node::child::dispatch(&railgate_runner::tasks()) {
+        return code;
+    }
+    guarded("prolog", || match Hook::enter("prolog") {
+        Some(hook) => run(&hook),
+        None => ExitCode::SUCCESS,
+    })
+}
+
+fn run(hook: &Hook) -> ExitCode {
+    let start = now();
+    let job = &hook.job;
+    let mut report = NodeReport::new(&hook.cluster, &hook.node, job.clone(), job.restarts, start);
+    report.options = Options {
+        profile: hook.granted.profile.clone(),
+        gate: hook.granted.gate.to_string(),
+        requeue: hook.granted.requeue.to_string(),
+    };
+    let purpose = Purpose {
+        phase: Phase::Prolog,
+        job: Some(job),
+        before: None,
+        kernel_since: None,
+        everything: job.allocation != Allocation::NoGpus,
+    };
+    let look = look(&hook.config, &hook.places, &hook.node, &purpose);
+    report.boot_id.clone_from(&look.snapshot.boot_id);
+    report.faults.extend(look.profile_problem.as_ref().map(ToString::to_string));
+    let judged = hook.granted.gate != GateLevel::Off;
+    if judged {
+        report.prolog = Some(Look::new(&look.snapshot, look.verdict.clone(), look.took_ms));
+        tracing::info!(
+            job = job.id,
+            attempt = job.restarts,
+            took_ms = look.took_ms.round(),
+            "prolog: {}{}",
+            look.verdict.fitness,
+            look.verdict
+                .cause()
+                .map(|cause| format!(", {}: {}", cause.subject(), cause.what))
+                .unwrap_or_default()
+        );
+    }
+    let run = prepare::run_directory(hook, &look, start, &mut report);
+    let mut code = ExitCode::SUCCESS;
+    if judged && let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &look, &[job.id]) {
+        report.acts.push(record(&outcome, Phase::Prolog, now()));
+        if refuse::must_not_start(hook, &outcome, &look.verdict, &mut report) {
+            code = ExitCode::FAILURE;
+        }
+    }
+    if let Some(run) = run {
+        prepare::publish(hook, &run, &report);
+    }
+    code
+}
+
+fn now() -> UnixMillis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMillis::try_from(since.as_millis()).unwrap_or(UnixMillis::MAX)
+}

@@ -2,6 +2,7 @@
 //!
 //! prolog, epilog and the command line are thin because this crate does what they share.
 
+mod act;
 mod config;
 mod history;
 mod hook;
@@ -10,7 +11,9 @@ mod look;
 mod places;
 mod process;
 pub mod switches;
+mod tell;
 
+pub use act::{Periodic, acting, desk, drain, periodic, record};
 pub use config::{Config, ConfigError, Loaded, Problem, SetAt};
 pub use history::{History, kernel_mark};
 pub use hook::Hook;
@@ -18,3 +21,9 @@ pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
 pub use look::{Look, Purpose, look, profile_of, settle};
 pub use places::Places;
 pub use process::{guarded, node_name};
+pub use tell::tell_owner;
+
+/// What the children of our programs can do, besides looking at the node.
+pub fn tasks() -> Vec<railgate_node::child::Task> {
+    vec![tell::TASK]
+}

@@ -16,8 +16,8 @@ pub struct Look {
     /// What the gate says.
     pub verdict: Verdict,
     /// The machine type it was held against.
-    pub profile: Option<Profile>,
-    /// Why there is no profile, if there is none.
+    pub profile: Profile,
+    /// Why it is `generic` although the site named another.
     pub profile_problem: Option<ProfileError>,
     /// How long looking and judging took, milliseconds.
     pub took_ms: f64,
@@ -60,8 +60,8 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     let (profile, profile_problem) = match profile_of(config, places, &snapshot) {
         Ok(profile) => (profile, None),
         Err(why) => {
-            tracing::warn!("{why}; judging without a machine type");
-            (None, Some(why))
+            tracing::warn!("{why}; judging as a machine of no known type");
+            (Profile::generic(), Some(why))
         }
     };
     let verdict = judge(
@@ -71,7 +71,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             now: &snapshot,
             before: purpose.before,
             job: purpose.job,
-            profile: profile.as_ref(),
+            profile: Some(&profile),
             memory: &history.memory,
         },
     );
@@ -87,24 +87,25 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     Look { snapshot, verdict, profile, profile_problem, took_ms }
 }
 
-/// The machine type that configuration names, or the one that the GPU's name belongs to.
+/// The machine type that configuration names; with `auto` the one that the GPU's name belongs to, or `generic`.
+///
+/// The name tells what one GPU can do, not how many the site put into the machine or whether it wired them:
+/// a virtual machine may have one of eight and no HCA. So a profile chosen by name says nothing of counts.
 ///
 /// # Errors
 /// The named profile does not exist or is wrong.
-pub fn profile_of(
-    config: &Config,
-    places: &Places,
-    snapshot: &Snapshot,
-) -> Result<Option<Profile>, ProfileError> {
+pub fn profile_of(config: &Config, places: &Places, snapshot: &Snapshot) -> Result<Profile, ProfileError> {
     let dirs = places.profiles();
     if config.profile != "auto" {
-        return Profile::load(&config.profile, &dirs).map(Some);
+        return Profile::load(&config.profile, &dirs);
     }
     let name = snapshot.gpus.data().and_then(|gpus| gpus.gpus.iter().find_map(|gpu| gpu.name.known()));
-    match name {
-        Some(name) => Profile::matching(name, &dirs),
-        None => Ok(None),
-    }
+    let matching = name.map(|name| Profile::matching(name, &dirs)).transpose()?.flatten();
+    let mut profile = matching.unwrap_or_else(Profile::generic);
+    profile.gpus.count = None;
+    profile.gpus.nvlinks_up = None;
+    profile.fabric.hcas = None;
+    Ok(profile)
 }
 
 fn covers_whole_node(snapshot: &Snapshot, job: Option<&Job>) -> bool {

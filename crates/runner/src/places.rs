@@ -30,8 +30,8 @@ impl Places {
         self.etc.join("railgate.toml")
     }
 
-    /// Directories of machine profiles, the site's own first.
+    /// Directories of machine profiles, the site's own last: it lies on top.
     pub fn profiles(&self) -> [PathBuf; 2] {
-        [self.etc.join("profiles"), self.share.join("profiles")]
+        [self.share.join("profiles"), self.etc.join("profiles")]
     }
 }

@@ -1,0 +1,76 @@
+use railgate_rails::{JobGpus, JobShape, View, env, environment, explain, rail_map, table, topology};
+
+use crate::node_source::NodeArgs;
+use crate::{Site, exit, output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  railgate rails
+  railgate rails --format env --explain
+  railgate rails --gpus 0-3 --format env               what a job with four GPUs would be given
+  railgate rails --simulate h200-sxm --format json")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// As for a job that holds these GPUs: 0,2 or 0-3
+    #[arg(long, value_name = "LIST")]
+    gpus: Option<String>,
+    /// As for a job with --railgate-profile=NAME
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    #[arg(long, value_enum, default_value_t = Show::Table)]
+    format: Show,
+    /// With --format env: rule, reason and source of each value
+    #[arg(long)]
+    explain: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Show {
+    /// GPU to HCA map
+    Table,
+    /// Map and environment
+    Json,
+    /// What the tasks of a job get
+    Env,
+    /// NCCL topology file
+    Xml,
+}
+
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    let config = site.config()?;
+    let seen = args.node.look(site, &config)?;
+    if let Some(name) = &args.profile {
+        config.rails.check_profile(name)?;
+    }
+    let map = rail_map(&seen.snapshot, Some(&seen.profile));
+    let shape = JobShape {
+        gpus: args.gpus.as_deref().map(indices).transpose()?.map_or(JobGpus::All, JobGpus::Indices),
+        profile: args.profile.clone(),
+        ..JobShape::default()
+    };
+    let settings = environment(&map, &seen.snapshot, &config.rails, &shape);
+    match args.format {
+        Show::Table => output::text(&table(&map))?,
+        Show::Json => output::json(&View::new(&seen.snapshot.node, &map, &settings))?,
+        Show::Env if args.explain => output::text(&explain(&settings))?,
+        Show::Env => output::text(&env(&settings))?,
+        Show::Xml => output::text(&topology(&map, &seen.snapshot)?)?,
+    }
+    Ok(exit::OK)
+}
+
+/// `0,2` and `0-3`.
+fn indices(text: &str) -> anyhow::Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for item in text.split(',') {
+        let (low, high) = item.split_once('-').unwrap_or((item, item));
+        let range = low.trim().parse::<u32>().ok().zip(high.trim().parse::<u32>().ok());
+        match range {
+            Some((low, high)) if low <= high && high < 1024 => all.extend(low..=high),
+            _ => anyhow::bail!("--gpus '{text}': '{item}' is neither an index nor a range like 0-3"),
+        }
+    }
+    Ok(all)
+}

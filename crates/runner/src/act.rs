@@ -1,0 +1,87 @@
+use railgate_gate::Mode;
+use railgate_node::{Action, Phase, UnixMillis};
+use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
+use railgate_stats::{Act, ActKind};
+
+use crate::look::{Look, Purpose, look, settle};
+use crate::switches::{self, Switch};
+use crate::{Config, Places};
+
+/// Whether anything may be changed on this node now. The reason is in the words of whoever reads the log.
+pub fn acting(config: &Config, places: &Places) -> Acting {
+    match switches::state(places) {
+        Switch::Disabled => Acting::Forbidden(format!("{}/disable exists", places.etc.display())),
+        Switch::Paused(pause) => {
+            let why = if pause.why.is_empty() { String::new() } else { format!(": {}", pause.why) };
+            Acting::Forbidden(format!("paused by {}{why}", pause.by))
+        }
+        Switch::On if config.gate.mode == Mode::Report => {
+            Acting::Forbidden("[gate] mode = \"report\"".to_owned())
+        }
+        Switch::On if !config.source.is_system() && !config.source.test_node => {
+            Acting::Forbidden("[source] names other roots than the system's".to_owned())
+        }
+        Switch::On => Acting::Allowed,
+    }
+}
+
+/// Where drains of this node are made.
+pub fn desk(config: &Config, places: &Places, env: &Env) -> DrainDesk {
+    let client = Client::new(&config.slurm, env);
+    DrainDesk::new(client, config.breaker.clone(), &places.run, &places.state, acting(config, places))
+}
+
+/// Drains the node that a verdict calls for, with the jobs that the reason is evidence for. `None` where the
+/// verdict calls for nothing.
+pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u32]) -> Option<DrainOutcome> {
+    if look.verdict.action != Action::Drain {
+        return None;
+    }
+    let cause = look.verdict.cause()?;
+    let reason = Reason::new(cause, look.verdict.phase, jobs);
+    let node = &look.snapshot.node;
+    let outcome = desk(config, places, env).drain(node, &look.snapshot.boot_id, &reason);
+    match &outcome {
+        DrainOutcome::NotActing(why) => tracing::warn!("would drain {node}: {reason} ({why})"),
+        other => tracing::warn!("{node}: {other} ({reason})"),
+    }
+    // What was acted on must not be found again once somebody has resumed the node.
+    if outcome.carries_evidence() {
+        settle(places, &look.snapshot);
+    }
+    Some(outcome)
+}
+
+/// A drain as the report tells it.
+pub fn record(outcome: &DrainOutcome, by: Phase, time: UnixMillis) -> Act {
+    let (what, detail) = match outcome {
+        DrainOutcome::Drained { reason } | DrainOutcome::AlreadyOurs { reason, .. } => {
+            (ActKind::Drained, reason.clone())
+        }
+        DrainOutcome::Foreign { reason } => (ActKind::ForeignReason, reason.clone()),
+        DrainOutcome::BreakerOpen { .. } => (ActKind::Breaker, outcome.to_string()),
+        DrainOutcome::Pending(why) => (ActKind::Pending, why.clone()),
+        DrainOutcome::NotActing(why) => (ActKind::WouldDrain, why.clone()),
+    };
+    Act { what, time, by: by.to_string(), detail }
+}
+
+/// What a periodic check saw and did.
+#[derive(Debug)]
+pub struct Periodic {
+    /// The look.
+    pub look: Look,
+    /// A reason that had waited for slurmctld, and what became of it.
+    pub settled: Option<DrainOutcome>,
+    /// What became of the drain that the verdict calls for.
+    pub drained: Option<DrainOutcome>,
+}
+
+/// One periodic check: brings a pending reason to its place, looks, and does what the verdict says.
+pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: Phase) -> Periodic {
+    let purpose = Purpose { phase, job: None, before: None, kernel_since: None, everything: false };
+    let look = look(config, places, node, &purpose);
+    let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);
+    let drained = drain(config, places, env, &look, &[]);
+    Periodic { look, settled, drained }
+}

@@ -1,0 +1,127 @@
+use railgate_node::{Action, Allocation, Part, UnixMillis};
+use railgate_rails::{JobGpus, JobShape, environment, rail_map, topology, topology_wanted};
+use railgate_rundir::{Run, RunDir, TaskEnv, TaskSetting, mount_user};
+use railgate_runner::{Hook, Look, kernel_mark};
+use railgate_slurm::hostlist::expand;
+use railgate_stats::NodeReport;
+
+/// What a job may write on a node: enough for NCCL's logs and the plugin's notes, too little to fill /run.
+const USER_BYTES: u64 = 64 << 20;
+/// And in how many files.
+const USER_INODES: u64 = 4096;
+
+/// Makes the run's directory with everything in it that the plugin and the epilog need. A file system that
+/// refuses is our own trouble: it is logged, the report says so, and the job runs without pinning.
+pub(crate) fn run_directory(
+    hook: &Hook,
+    look: &Look,
+    start: UnixMillis,
+    report: &mut NodeReport,
+) -> Option<RunDir> {
+    let run = Run {
+        schema: 1,
+        job: hook.job.id,
+        attempt: hook.job.restarts,
+        start: start / 1000,
+        boot_id: look.snapshot.boot_id.clone(),
+        kernel_seq: kernel_mark(&look.snapshot).map(|mark| mark.seq),
+        profile: report.options.profile.clone(),
+        gate: report.options.gate.clone(),
+        requeue: report.options.requeue.clone(),
+    };
+    report.run = format!("{}-{}", run.attempt, run.start);
+    let made = hook.runs().job(hook.job.id).create(&run).and_then(|dir| {
+        dir.write_json("before.json", &look.snapshot)?;
+        Ok(dir)
+    });
+    let dir = match made {
+        Ok(dir) => dir,
+        Err(why) => {
+            fault(report, format!("run directory: {why}"));
+            return None;
+        }
+    };
+    if let Err(why) = mount_user(&dir, hook.job.uid, hook.job.gid, USER_BYTES, USER_INODES) {
+        fault(report, format!("user directory: {why}"));
+    }
+    let tasks = task_env(hook, look, &dir, report);
+    let (text, left_out) = tasks.to_text();
+    for setting in left_out {
+        tracing::warn!(job = hook.job.id, "{} is left out: no value for an environment", setting.name);
+    }
+    if let Err(why) = dir.write("task.env", text.as_bytes()) {
+        fault(report, format!("task.env: {why}"));
+    }
+    Some(dir)
+}
+
+/// Leaves the prolog's part of the report for the epilog and makes the run current.
+pub(crate) fn publish(hook: &Hook, run: &RunDir, report: &NodeReport) {
+    if let Err(why) = run.write_json("report.json", report).and_then(|()| run.publish()) {
+        tracing::error!(
+            job = hook.job.id,
+            "run directory: {why}; the job runs without railgate's environment"
+        );
+    }
+}
+
+fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> TaskEnv {
+    let mut tasks = TaskEnv { settings: Vec::new(), notices: notices(hook, look) };
+    let readable = matches!(look.snapshot.gpus, Part::Read { .. });
+    if hook.job.allocation == Allocation::NoGpus || !readable {
+        return tasks;
+    }
+    let map = rail_map(&look.snapshot, Some(&look.profile));
+    let mut shape = JobShape {
+        gpus: JobGpus::of(&hook.job.allocation, &look.snapshot),
+        job_id: hook.job.id,
+        nodes: expand(&hook.job.nodelist).ok().and_then(|hosts| u32::try_from(hosts.len()).ok()),
+        user_dir: hook.runs().job(hook.job.id).path().join("current/user"),
+        profile: hook.granted.profile.clone(),
+        topology_file: None,
+    };
+    if let Some(name) = &shape.profile
+        && let Err(why) = hook.config.rails.check_profile(name)
+    {
+        tasks.notices.push(format!("railgate: {why}"));
+        shape.profile = None;
+    }
+    if topology_wanted(&hook.config.rails, &map, &look.snapshot) {
+        match topology(&map, &look.snapshot) {
+            Ok(text) => match dir.write("topology.xml", text.as_bytes()) {
+                Ok(()) => shape.topology_file = Some(dir.file("topology.xml")),
+                Err(why) => fault(report, format!("topology.xml: {why}")),
+            },
+            Err(why) => fault(report, format!("no topology file: {why}")),
+        }
+    }
+    let settings = environment(&map, &look.snapshot, &hook.config.rails, &shape);
+    tasks.settings = settings
+        .iter()
+        .map(|setting| TaskSetting {
+            name: setting.name.clone(),
+            value: setting.value.clone(),
+            force: setting.force,
+        })
+        .collect();
+    report.rail_map = Some(map);
+    report.settings = settings;
+    tasks
+}
+
+/// What the owner reads in the job's own output.
+fn notices(hook: &Hook, look: &Look) -> Vec<String> {
+    let mut notices: Vec<String> =
+        hook.granted.refused.iter().map(|refused| format!("railgate: {refused}")).collect();
+    if look.verdict.action == Action::Notify
+        && let Some(cause) = look.verdict.cause()
+    {
+        notices.push(format!("railgate: {}: {}: {}; {}", hook.node, cause.subject(), cause.what, cause.fix));
+    }
+    notices
+}
+
+fn fault(report: &mut NodeReport, what: String) {
+    tracing::error!(job = report.job.id, "{what}");
+    report.faults.push(what);
+}
