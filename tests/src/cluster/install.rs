@@ -2,27 +2,26 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
 use super::conf::{SlurmConf, merge};
 use super::put;
 
-/// The simulated NVML, on every node.
-pub(super) const NVML: &str = "/opt/railgate-test/libnvidia-ml.so.1";
+/// Where a node sees its simulated hardware.
+pub(super) const HARDWARE: &str = "/opt/railgate-test";
 
 /// The shared directory of job reports.
 pub const REPORTS: &str = "/shared/railgate";
 
 /// What is built, and where it goes.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 5] = [
     ("railgate", "usr/bin/railgate"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
     ("railgate-epilog", "usr/libexec/railgate/railgate-epilog"),
     ("railgate-epilog-ctld", "usr/libexec/railgate/railgate-epilog-ctld"),
     ("libspank_railgate.so", "usr/lib/railgate/spank_railgate.so"),
-    ("libnvidia_ml.so", "opt/railgate-test/libnvidia-ml.so.1"),
 ];
 
 /// slurm.conf's part.
@@ -62,10 +61,8 @@ pub(super) fn files(built: &Path, common: &Path, slurm_etc: &Path) -> Result<()>
 
 /// railgate.toml of one machine: what every test has, the test's own, the machine's own, each over the last.
 pub(super) fn configuration(source: Option<&toml::Table>, over: &[&toml::Table]) -> Result<String> {
-    let mut config: toml::Table = toml::from_str(&format!(
-        "[gate]\nmode = 'enforce'\n[report]\ndir = '{REPORTS}'\n[source]\ntest_node = true\n\
-         nvml_library = '{NVML}'\n"
-    ))?;
+    let mut config: toml::Table =
+        toml::from_str(&format!("[gate]\nmode = 'enforce'\n[report]\ndir = '{REPORTS}'\n"))?;
     if let Some(source) = source {
         let mut table = toml::Table::new();
         table.insert("source".to_owned(), toml::Value::Table(source.clone()));
@@ -75,9 +72,4 @@ pub(super) fn configuration(source: Option<&toml::Table>, over: &[&toml::Table])
         merge(&mut config, (*table).clone());
     }
     Ok(toml::to_string(&config)?)
-}
-
-/// Where cargo puts what it builds: beside the running program or its test directory.
-pub(super) fn built(program: &Path) -> Result<PathBuf> {
-    program.parent().map(Path::to_owned).context("the program has no directory")
 }

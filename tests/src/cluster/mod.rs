@@ -23,7 +23,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use railgate_node::simulate;
 
+use crate::hardware::Hardware;
 use crate::poll;
 pub use command::{Output, Process, Session, User};
 use conf::SlurmConf;
@@ -40,7 +42,6 @@ pub const CONTROLLER: &str = "ctl";
 #[derive(Clone, Debug)]
 pub struct Builder {
     nodes: Vec<String>,
-    gpus: usize,
     cpus: usize,
     slurm_root: PathBuf,
     conf: SlurmConf,
@@ -51,6 +52,7 @@ pub struct Builder {
     hardware: String,
     hardware_of: BTreeMap<String, String>,
     railgate: bool,
+    programs: Option<PathBuf>,
     keep: bool,
 }
 
@@ -60,6 +62,7 @@ pub struct Cluster {
     // Dropped after the machines' waiters have been reaped.
     sandbox: Option<Sandbox>,
     machines: Mutex<Vec<Host>>,
+    hardware: BTreeMap<String, Mutex<Hardware>>,
     nodes: Vec<String>,
     users: Vec<User>,
     keep: bool,
@@ -76,7 +79,6 @@ impl Builder {
     pub fn new(nodes: usize) -> Self {
         Builder {
             nodes: (1..=nodes).map(|number| format!("gn{number}")).collect(),
-            gpus: 8,
             cpus: 16,
             slurm_root: PathBuf::from("/"),
             conf: SlurmConf::new("test", CONTROLLER),
@@ -87,6 +89,7 @@ impl Builder {
             hardware: "h100-sxm".to_owned(),
             hardware_of: BTreeMap::new(),
             railgate: true,
+            programs: None,
             keep: false,
         }
     }
@@ -139,6 +142,12 @@ impl Builder {
     /// One node's machine.
     pub fn hardware_of(mut self, node: &str, machine: &str) -> Self {
         self.hardware_of.insert(node.to_owned(), machine.to_owned());
+        self
+    }
+
+    /// Where railgate's programs are, when not beside this one: `target/release`.
+    pub fn programs(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.programs = Some(dir.into());
         self
     }
 
@@ -204,6 +213,7 @@ impl Cluster {
         let mut cluster = Cluster {
             sandbox: Some(sandbox),
             machines: Mutex::new(Vec::new()),
+            hardware: BTreeMap::new(),
             nodes: builder.nodes.clone(),
             users: users.into(),
             keep: builder.keep,
@@ -246,16 +256,25 @@ impl Cluster {
         }
         fs::create_dir_all(common.join("var/spool/slurmd"))?;
 
-        let nodes: Vec<_> = builder
-            .nodes
-            .iter()
-            .enumerate()
-            .map(|(index, name)| (name.clone(), address(index + 1), builder.gpus))
-            .collect();
+        let mut nodes = Vec::new();
+        let mut cluster_hardware = BTreeMap::new();
+        for (index, name) in builder.nodes.iter().enumerate() {
+            let machine = builder.hardware_of.get(name).unwrap_or(&builder.hardware);
+            let (profile, _) = simulate::parse(machine, &[]).with_context(|| machine.clone())?;
+            let gpus = profile.gpus.count.unwrap_or(0);
+            nodes.push((name.clone(), address(index + 1), usize::try_from(gpus)?));
+            if builder.railgate {
+                let dir = sandbox.path("machines").join(name).join("hardware");
+                fs::create_dir_all(&dir)?;
+                let hardware = Hardware::create(&dir, machine, name)?;
+                cluster_hardware.insert(name.clone(), Mutex::new(hardware));
+            }
+        }
         let mut conf = builder.conf.clone();
         if builder.railgate {
             install::slurm_conf(&mut conf);
-            install::files(&install::built(&sandbox::program()?)?, &common, &slurm_etc)?;
+            let programs = builder.programs.clone().map_or_else(sandbox::program_dir, Ok)?;
+            install::files(&programs, &common, &slurm_etc)?;
             let reports = sandbox.path("shared/railgate");
             fs::create_dir_all(&reports)?;
             fs::set_permissions(&reports, fs::Permissions::from_mode(0o1777))?;
@@ -293,7 +312,7 @@ impl Cluster {
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777))?;
 
         let inside = |below: &str| Path::new(HOME).join(below);
-        let binds =
+        let shared_dirs =
             [("munge", "/run/munge"), ("slurm", "/etc/slurm"), ("home", "/home"), ("shared", "/shared")];
         let mut machines = Vec::new();
         for (index, name) in names.iter().enumerate() {
@@ -302,26 +321,32 @@ impl Cluster {
             if builder.railgate {
                 let over = builder.node_config.get(*name);
                 let over: Vec<&toml::Table> = std::iter::once(&builder.config).chain(over).collect();
-                let text = install::configuration(None, &over)?;
+                let hardware = cluster_hardware.get(*name).map(|hardware| lock(hardware));
+                let source = hardware.map(|hardware| hardware.source_table(Path::new(install::HARDWARE)));
+                let text = install::configuration(source.as_ref(), &over)?;
                 put(&own.join("upper/etc/railgate/railgate.toml"), &text, 0o644)?;
             }
+            let mut binds: Vec<(PathBuf, PathBuf, bool)> =
+                shared_dirs.map(|(source, target)| (inside(source), PathBuf::from(target), false)).into();
+            if cluster_hardware.contains_key(*name) {
+                let hardware = inside("machines").join(name).join("hardware");
+                binds.push((hardware, PathBuf::from(install::HARDWARE), false));
+            }
+            let gpus = if index == 0 { 0 } else { nodes[index - 1].2 };
             machines.push(Host {
                 spec: MachineSpec {
                     name: (*name).to_owned(),
                     address: format!("{}/24", address(index)),
                     dir: inside("machines").join(name),
                     layers: vec![inside("common"), builder.slurm_root.clone()],
-                    binds: binds
-                        .map(|(source, target)| (inside(source), PathBuf::from(target), false))
-                        .into(),
-                    devices: (0..if index == 0 { 0 } else { builder.gpus })
-                        .map(|gpu| (format!("nvidia{gpu}"), 240, gpu as u64))
-                        .collect(),
+                    binds,
+                    devices: (0..gpus).map(|gpu| (format!("nvidia{gpu}"), 240, gpu as u64)).collect(),
                 },
                 running: None,
             });
         }
         self.machines = Mutex::new(machines);
+        self.hardware = cluster_hardware;
         Ok(())
     }
 
@@ -399,6 +424,52 @@ impl Cluster {
         started.map(drop).with_context(|| {
             let log = self.read(node, "/var/log/slurm/slurmd.log").unwrap_or_default();
             format!("starting slurmd on {node}; its log:\n{log}")
+        })
+    }
+
+    /// Ends slurmctld and waits until it is gone; [`Cluster::start_slurmctld`] starts it again.
+    ///
+    /// # Errors
+    /// It is not running.
+    pub fn stop_slurmctld(&self) -> Result<()> {
+        self.signal(CONTROLLER, "slurmctld", "TERM")?;
+        self.gone(CONTROLLER, "slurmctld")
+    }
+
+    /// Kills a node's slurmd, without a word to its jobs; [`Cluster::start_slurmd`] starts it again.
+    ///
+    /// # Errors
+    /// It is not running.
+    pub fn kill_slurmd(&self, node: &str) -> Result<()> {
+        self.signal(node, "slurmd", "KILL")?;
+        self.gone(node, "slurmd")
+    }
+
+    /// Stops a daemon where it stands: it keeps its sockets and does nothing.
+    ///
+    /// # Errors
+    /// It is not running.
+    pub fn freeze(&self, machine: &str, daemon: &str) -> Result<()> {
+        self.signal(machine, daemon, "STOP")
+    }
+
+    /// Lets a daemon go on after [`Cluster::freeze`].
+    ///
+    /// # Errors
+    /// It is not running.
+    pub fn thaw(&self, machine: &str, daemon: &str) -> Result<()> {
+        self.signal(machine, daemon, "CONT")
+    }
+
+    fn signal(&self, machine: &str, daemon: &str, signal: &str) -> Result<()> {
+        // The machine's process space has no daemon but its own.
+        self.root().on(machine).run(&["pkill", &format!("-{signal}"), "-x", daemon])?.ok()?;
+        Ok(())
+    }
+
+    fn gone(&self, machine: &str, daemon: &str) -> Result<()> {
+        poll::until(Duration::from_secs(30), &format!("{daemon} on {machine} to be gone"), || {
+            Ok((self.root().on(machine).run(&["pgrep", "-x", daemon])?.code == 1).then_some(()))
         })
     }
 
@@ -501,6 +572,14 @@ impl Cluster {
     /// No such node.
     pub fn mend_link(&self, node: &str) -> Result<()> {
         self.sandbox()?.wire(&["link", "set", &format!("v-{node}"), "up"])
+    }
+
+    /// A node's simulated hardware, to break and to heal.
+    ///
+    /// # Errors
+    /// No such node, or a cluster without railgate.
+    pub fn hardware(&self, node: &str) -> Result<MutexGuard<'_, Hardware>> {
+        Ok(lock(self.hardware.get(node).with_context(|| format!("{node} has no simulated hardware"))?))
     }
 
     /// Each running machine, and its first process.

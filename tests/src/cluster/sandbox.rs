@@ -33,7 +33,7 @@ pub(super) struct Machine {
 }
 
 /// This package's program with the hidden roles.
-pub(super) fn program() -> Result<PathBuf> {
+fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding the running program")?;
     if own.file_name() == Some(OsStr::new("xtask")) {
         return Ok(own);
@@ -43,6 +43,11 @@ pub(super) fn program() -> Result<PathBuf> {
     sibling
         .filter(|path| path.exists())
         .with_context(|| format!("no xtask beside {} (cargo build -p railgate-tests)", own.display()))
+}
+
+/// Where cargo puts what it builds.
+pub(super) fn program_dir() -> Result<PathBuf> {
+    program()?.parent().map(Path::to_owned).context("the program has no directory")
 }
 
 /// Reads `pid N` and `ready` from a role's standard output.

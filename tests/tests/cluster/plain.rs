@@ -95,3 +95,23 @@ fn clusters_stand_side_by_side_and_leave_nothing() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn daemons_stop_freeze_and_come_back() -> Result<()> {
+    Builder::new(1).plain().test(|cluster| {
+        let id = cluster.alice().sbatch(&["-N1"], "sleep 600")?;
+        cluster.wait_job(id, &["RUNNING"], MINUTE)?;
+        cluster.stop_slurmctld()?;
+        assert_ne!(cluster.root().run(&["scontrol", "ping"])?.code, 0);
+        cluster.start_slurmctld()?;
+        cluster.freeze("ctl", "slurmctld")?;
+        let asked = cluster.root().spawn(&["squeue", "-h"])?;
+        cluster.thaw("ctl", "slurmctld")?;
+        asked.wait(MINUTE)?.ok()?;
+        cluster.kill_slurmd("gn1")?;
+        cluster.start_slurmd("gn1")?;
+        assert_eq!(cluster.wait_job(id, &["RUNNING"], MINUTE)?.restarts(), 0);
+        Ok(())
+    })
+}

@@ -12,9 +12,9 @@ pub(super) fn cargo() -> Command {
 }
 
 /// Programs, plugin and simulated NVML, for the Slurm that is installed.
-pub(super) fn programs() -> Result<()> {
+pub(super) fn programs(release: bool) -> Result<()> {
     let mut command = cargo();
-    command.args(["build", "--quiet"]);
+    command.args(["build", "--quiet"]).args(release.then_some("--release"));
     for package in
         ["railgate-cli", "railgate-prolog", "railgate-epilog", "spank-railgate", "nvml-sim", "railgate-tests"]
     {

@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`.
 
+mod bench;
 mod build;
 mod demo;
 mod packages;
@@ -24,6 +25,17 @@ enum Task {
     Demo(demo::Arguments),
     /// Format, lints, licences, documentation, unit tests, scenarios, and the real Slurm cluster
     Test(test::Arguments),
+    /// What railgate costs, on the simulated hardware and the real Slurm of this machine
+    Bench(bench::Arguments),
+    /// Run a command again and again and print how long each run took, in microseconds
+    #[command(hide = true, name = "@time")]
+    Time {
+        /// How often
+        count: u32,
+        /// The command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<std::ffi::OsString>,
+    },
     /// Install packages, as root (for the other commands)
     #[command(hide = true, name = "@packages")]
     Packages {
@@ -39,6 +51,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Task::Bench(arguments) => bench::run(&arguments),
+        Task::Time { count, command } => bench::time(count, &command).map(|()| ExitCode::SUCCESS),
         Task::Packages { names } => packages::install(&names).map(|()| ExitCode::SUCCESS),
     };
     match result {

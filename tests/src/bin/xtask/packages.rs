@@ -13,13 +13,14 @@ use super::steps;
 pub(super) type Need = (&'static str, &'static str);
 
 /// For the cluster.
-pub(super) const CLUSTER: [Need; 7] = [
+pub(super) const CLUSTER: [Need; 8] = [
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
     ("sbatch", "slurm-client"),
     ("munged", "munge"),
     ("ip", "iproute2"),
     ("nsenter", "util-linux"),
+    ("pkill", "procps"),
     ("bash", "bash"),
 ];
 

@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             steps::run(build::cargo().args(["test", "--workspace", "--quiet"]).args(&arguments.filter))
         });
     }
-    all.step("build for the cluster", build::programs);
+    all.step("build for the cluster", || build::programs(false));
     all.step("real Slurm cluster", || on_clusters(arguments.filter.as_deref()));
     all.end()
 }

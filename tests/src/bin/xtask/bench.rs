@@ -1,0 +1,221 @@
+//! `cargo xtask bench`: medians, spread and ratios, as tables for `docs/performance.md`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use railgate_tests::cluster::{Builder, Cluster, Session};
+
+use super::{build, packages};
+
+/// Where the machines see this program, which takes the times in place.
+const CLOCK: &str = "/usr/local/bin/xtask";
+const WITH: &str = "optional /usr/lib/railgate/spank_railgate.so\n";
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// One of gate, steps, jobs; all of them when nothing is said
+    #[arg(value_parser = ["gate", "steps", "jobs"])]
+    name: Option<String>,
+    /// How often each is run
+    #[arg(long, default_value_t = 40)]
+    count: u32,
+    /// Everything is installed and built (for the call through sudo)
+    #[arg(long, hide = true)]
+    ready: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if !arguments.ready {
+        packages::need(&[&packages::CLUSTER[..], &packages::BUILD].concat())?;
+        println!("building railgate for release (a few minutes the first time)");
+        build::programs(true)?;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        if packages::find("sudo").is_none() {
+            bail!("the bench makes namespaces and needs root: run it as root");
+        }
+        let mut command = Command::new("sudo");
+        command.arg(std::env::current_exe()?).args(["bench", "--ready", "--count"]);
+        command.arg(arguments.count.to_string()).args(&arguments.name);
+        let code = command.status().context("sudo")?.code().unwrap_or(1);
+        return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+    }
+    let wanted = |name: &str| arguments.name.as_deref().is_none_or(|only| only == name);
+    let programs = std::env::current_exe()?.ancestors().nth(2).context("no target folder")?.join("release");
+    let start = || Builder::new(1).programs(&programs).slurm_conf("HealthCheckInterval", "0").start();
+    if wanted("gate") {
+        gate(&start()?, arguments.count)?;
+    }
+    if wanted("steps") {
+        plugin_per_step(&start()?, arguments.count)?;
+    }
+    if wanted("jobs") {
+        let plain = Builder::new(1).plain().start()?;
+        per_job(&start()?, &plain, arguments.count)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a command again and again; its output goes nowhere.
+pub(super) fn time(count: u32, command: &[OsString]) -> Result<()> {
+    let (program, words) = command.split_first().context("no command")?;
+    for _ in 0..count {
+        let start = Instant::now();
+        let mut command = Command::new(program);
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let status = command.status().with_context(|| program.display().to_string())?;
+        println!("{} {}", start.elapsed().as_micros(), status.code().unwrap_or(-1));
+    }
+    Ok(())
+}
+
+fn put_clock(cluster: &Cluster, machine: &str) -> Result<()> {
+    let target = cluster.path(machine, CLOCK)?;
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::copy(std::env::current_exe()?, &target).with_context(|| target.display().to_string())?;
+    Ok(())
+}
+
+/// Milliseconds of each run; a run that fails is no measurement.
+fn timed(session: &Session<'_>, count: u32, words: &[&str]) -> Result<Vec<f64>> {
+    let number = count.to_string();
+    let said = session.run(&[&[CLOCK, "@time", &number, "--"], words].concat())?.ok()?;
+    let mut times = Vec::new();
+    for line in said.lines() {
+        let (micros, code) = line.split_once(' ').context("no time")?;
+        if code != "0" {
+            bail!("`{}` ended with {code}", words.join(" "));
+        }
+        times.push(micros.parse::<f64>()? / 1000.0);
+    }
+    Ok(times)
+}
+
+/// Smallest, quartiles and largest.
+#[derive(Debug)]
+struct Spread {
+    low: f64,
+    quarter: f64,
+    median: f64,
+    three: f64,
+    high: f64,
+}
+
+fn spread(times: &[f64]) -> Spread {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at =
+        |share: usize| sorted.get((sorted.len().saturating_sub(1)) * share / 4).copied().unwrap_or(f64::NAN);
+    Spread { low: at(0), quarter: at(1), median: at(2), three: at(3), high: at(4) }
+}
+
+fn table(title: &str, rows: &[(&str, &[f64])]) {
+    println!("\n{title}\n");
+    println!("| what | median ms | quartiles | least–most | runs |\n|---|---|---|---|---|");
+    for (name, times) in rows {
+        let Spread { low, quarter, median, three, high } = spread(times);
+        println!("| {name} | {median:.1} | {quarter:.1}–{three:.1} | {low:.1}–{high:.1} | {} |", times.len());
+    }
+}
+
+/// Differences of runs that were made one after the other.
+fn pairs(name: &str, one: &[f64], other: &[f64]) {
+    let differences: Vec<f64> = one.iter().zip(other).map(|(one, other)| one - other).collect();
+    let Spread { quarter, median, three, .. } = spread(&differences);
+    let ratio = spread(one).median / spread(other).median;
+    println!(
+        "\n{name}: median of the pairs {median:+.2} ms (quartiles {quarter:+.2} to {three:+.2}), ratio {ratio:.3}"
+    );
+}
+
+fn gate(cluster: &Cluster, count: u32) -> Result<()> {
+    put_clock(cluster, "gn1")?;
+    let root = cluster.root().on("gn1");
+    timed(&root, 3, &["railgate", "check", "--phase", "prolog"])?;
+    let check = timed(&root, count, &["railgate", "check", "--phase", "prolog"])?;
+    let help = timed(&root, count, &["railgate", "--version"])?;
+    table(
+        "The gate on a simulated node of 8 GPUs and 8 HCAs",
+        &[
+            ("`railgate check --phase prolog`", &check),
+            ("`railgate --version` (starting the program)", &help),
+        ],
+    );
+    Ok(())
+}
+
+fn plugin_per_step(cluster: &Cluster, count: u32) -> Result<()> {
+    put_clock(cluster, "ctl")?;
+    let alice = cluster.alice();
+    let said = alice.salloc(&["--no-shell", "-N1", "--gres=gpu:8"])?;
+    let text = said.both();
+    // `salloc: Granted job allocation 1`
+    let job = text.split_whitespace().filter_map(|word| word.parse::<u32>().ok()).next();
+    let job = format!("--jobid={}", job.with_context(|| text.clone())?);
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for round in 0..=count {
+        for (plugstack, times) in [(WITH, &mut with), ("", &mut without)] {
+            cluster.write("ctl", "/etc/slurm/plugstack.conf", plugstack)?;
+            let took = timed(&alice, 1, &["srun", &job, "/bin/true"])?;
+            // The first round warms the caches.
+            if round > 0 {
+                times.extend(took);
+            }
+        }
+    }
+    table(
+        "`srun /bin/true` as a step inside one allocation",
+        &[("with the plugin", &with), ("without", &without)],
+    );
+    pairs("plugin, per step", &with, &without);
+    Ok(())
+}
+
+fn per_job(cluster: &Cluster, plain: &Cluster, count: u32) -> Result<()> {
+    put_clock(cluster, "ctl")?;
+    put_clock(plain, "ctl")?;
+    let job = ["srun", "-N1", "--gres=gpu:8", "/bin/true"];
+    let (mut all, mut no_plugin, mut none) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=count {
+        let kinds = [(cluster, WITH, &mut all), (cluster, "", &mut no_plugin), (plain, "", &mut none)];
+        for (place, plugstack, times) in kinds {
+            place.write("ctl", "/etc/slurm/plugstack.conf", plugstack)?;
+            let took = timed(&place.alice(), 1, &job)?;
+            wait_until_free(place)?;
+            if round > 0 {
+                times.extend(took);
+            }
+        }
+    }
+    table(
+        "`srun -N1 --gres=gpu:8 /bin/true` as a job of its own",
+        &[("prolog, epilog and plugin", &all), ("prolog and epilog", &no_plugin), ("Slurm alone", &none)],
+    );
+    pairs("plugin, per job", &all, &no_plugin);
+    pairs("prolog and epilog, per job (the epilog runs after srun has returned)", &no_plugin, &none);
+    Ok(())
+}
+
+/// The epilog of the last job must not run beside the next one's prolog.
+fn wait_until_free(cluster: &Cluster) -> Result<()> {
+    let limit = std::time::Duration::from_secs(30);
+    cluster.wait_node("gn1", "idle", limit, |node| node.state() == "IDLE").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_one() {
+        let spread = spread(&[5.0, 1.0, 4.0, 2.0, 3.0]);
+        assert!((spread.median - 3.0).abs() < 1e-9 && (spread.low - 1.0).abs() < 1e-9);
+        assert!((spread.quarter - 2.0).abs() < 1e-9 && (spread.high - 5.0).abs() < 1e-9);
+    }
+}
