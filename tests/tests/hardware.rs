@@ -1,6 +1,8 @@
 //! A live look at simulated hardware, through its real interfaces and railgate's own children, says what
 //! `--simulate` says.
 
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 use std::mem::discriminant;
 use std::path::Path;
 use std::process::ExitCode;
