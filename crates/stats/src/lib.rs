@@ -11,6 +11,7 @@ mod evidence;
 mod job_report;
 mod node_report;
 mod plain;
+pub mod store;
 mod text;
 mod timeline;
 mod why;

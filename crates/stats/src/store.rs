@@ -1,0 +1,240 @@
+//! Where reports lie: `<dir>/<cluster>/<jobid>/<attempt>/<node>.json`, and `decision.json` beside them.
+//!
+//! `<dir>` is shared, mode 1777, perhaps on NFS that squashes root. So a child takes on the job's identity
+//! before it writes, and goes from directory to directory by descriptors, following no link: whatever
+//! another user puts in the way is at most a refusal. A job's directory belongs to its owner, 0700, or 0770
+//! with the group of SlurmUser, through which the controller reads evidence and adds its decision. What
+//! cannot be put there stays on the machine in `local_dir`, which is root's alone.
+//!
+//! Everything here runs in a child with a deadline, because a file server may not answer.
+
+mod dirs;
+mod read;
+mod sweep;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use railgate_node::UnixMillis;
+use railgate_node::child::{Outcome, Task, run};
+use serde::{Deserialize, Serialize};
+
+use crate::{Decision, JobReport, NodeReport, Parts, ReportAccess, ReportConfig, SlurmView};
+use write::WriteOrder;
+
+/// The tasks that a program which writes or reads reports must give to `child::dispatch`.
+pub const TASKS: &[Task] =
+    &[Task::new(WRITE, write::task), Task::new(READ, read::task), Task::new(SWEEP, sweep::task)];
+
+const WRITE: &str = "write-report";
+const READ: &str = "read-reports";
+const SWEEP: &str = "sweep-reports";
+
+/// Name of the controller's file.
+pub(crate) const DECISION: &str = "decision.json";
+
+/// What became of a part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Where it lies, if anywhere.
+    pub path: Option<PathBuf>,
+    /// It lies where the controller and the user find it.
+    pub shared: bool,
+    /// What went wrong on the way, one line each.
+    pub problems: Vec<String>,
+}
+
+/// What a sweep did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Swept {
+    /// Jobs whose reports were removed.
+    pub removed: u32,
+    /// Jobs whose reports stay.
+    pub kept: u32,
+    /// What went wrong, one line each, at most a few.
+    pub problems: Vec<String>,
+}
+
+/// A cluster's name as a directory name.
+pub fn dir_name(name: &str) -> Option<&str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (!name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(plain))
+        .then_some(name)
+}
+
+fn ask(task: &str, order: &[u8], deadline: Duration) -> Result<Vec<u8>, String> {
+    match run(task, order, deadline) {
+        Outcome::Done(reply) => Ok(reply),
+        Outcome::Failed(why) => Err(why),
+        Outcome::Silent => Err(format!("no answer in {}", humantime::format_duration(deadline))),
+        Outcome::Stuck => {
+            Err(format!("no answer in {}, stuck in the kernel", humantime::format_duration(deadline)))
+        }
+    }
+}
+
+/// Stores a node's part: in the shared directory as the job's owner, else on this machine.
+///
+/// Waits at most the configured deadline for each of the two, plus what a killed child takes to go.
+pub fn store(config: &ReportConfig, report: &NodeReport) -> Stored {
+    let content = match write::shortened(report, config.max_bytes()) {
+        Ok(content) => content,
+        Err(why) => return Stored { problems: vec![why], ..Stored::default() },
+    };
+    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
+        let problem = format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node);
+        return Stored { problems: vec![problem], ..Stored::default() };
+    };
+    let order = WriteOrder {
+        dir: PathBuf::new(),
+        cluster: cluster.to_owned(),
+        job: report.job.id,
+        attempt: report.attempt,
+        file: format!("{node}.json"),
+        owner: Some((report.job.uid, report.job.gid)),
+        group: write_group(config),
+        account: config.access == ReportAccess::Account,
+        only_existing: false,
+    };
+    place(config, order, &content)
+}
+
+/// Stores the controller's decision beside the nodes' parts of a job of `uid`, else on this machine.
+///
+/// SlurmUser cannot make a user's directory: it adds to what the epilogs made.
+pub fn store_decision(config: &ReportConfig, decision: &Decision, uid: u32, gid: u32) -> Stored {
+    let content = match serde_json::to_vec(decision) {
+        Ok(content) => content,
+        Err(why) => return Stored { problems: vec![format!("decision: {why}")], ..Stored::default() },
+    };
+    let Some(cluster) = dir_name(&decision.cluster) else {
+        let problem = format!("cluster '{}' is no directory name", decision.cluster);
+        return Stored { problems: vec![problem], ..Stored::default() };
+    };
+    let order = WriteOrder {
+        dir: PathBuf::new(),
+        cluster: cluster.to_owned(),
+        job: decision.job,
+        attempt: decision.attempt,
+        file: DECISION.to_owned(),
+        owner: Some((uid, gid)),
+        group: write_group(config),
+        account: config.access == ReportAccess::Account,
+        only_existing: !nix::unistd::geteuid().is_root(),
+    };
+    place(config, order, &content)
+}
+
+fn write_group(config: &ReportConfig) -> Option<String> {
+    Some(config.controller_group.clone()).filter(|group| !group.is_empty())
+}
+
+fn place(config: &ReportConfig, order: WriteOrder, content: &[u8]) -> Stored {
+    let mut problems = Vec::new();
+    if let Some(dir) = &config.dir {
+        let shared = WriteOrder { dir: dir.clone(), ..order.clone() };
+        match ask(WRITE, &shared.encode(content), config.deadline) {
+            Ok(_) => return Stored { path: Some(shared.path()), shared: true, problems },
+            Err(why) => problems.push(format!("{}: {why}", shared.path().display())),
+        }
+    }
+    let local = WriteOrder { dir: config.local_dir.clone(), owner: None, only_existing: false, ..order };
+    match ask(WRITE, &local.encode(content), config.deadline) {
+        Ok(_) => Stored { path: Some(local.path()), shared: false, problems },
+        Err(why) => {
+            problems.push(format!("{}: {why}", local.path().display()));
+            Stored { path: None, shared: false, problems }
+        }
+    }
+}
+
+/// Everything that is found of a job in these directories; parts that cannot be had are named in
+/// [`Parts::problems`].
+///
+/// `cluster` absent: whichever cluster has such a job. `uid`: whose job it must be, where the caller knows;
+/// files of other owners than that and root are refused.
+pub fn load_parts(
+    dirs: &[&Path],
+    cluster: Option<&str>,
+    job: u32,
+    uid: Option<u32>,
+    max_bytes: u64,
+    deadline: Duration,
+) -> Parts {
+    let mut parts = Parts::default();
+    for dir in dirs {
+        let order = read::ReadOrder {
+            dir: dir.to_path_buf(),
+            cluster: cluster.map(str::to_owned),
+            job,
+            uid,
+            max_bytes,
+        };
+        let found = serde_json::to_vec(&order)
+            .map_err(|why| why.to_string())
+            .and_then(|order| ask(READ, &order, deadline))
+            .and_then(|reply| serde_json::from_slice::<Parts>(&reply).map_err(|why| format!("reply: {why}")));
+        match found {
+            Ok(found) => {
+                parts.nodes.extend(found.nodes);
+                parts.decisions.extend(found.decisions);
+                parts.problems.extend(found.problems);
+            }
+            Err(why) => parts.problems.push(format!("{}: {why}", dir.display())),
+        }
+    }
+    parts
+}
+
+/// A job's report from the shared directory and this machine's own.
+///
+/// `expand` turns a node list into names. `dirs` replaces the configured directories where it is not empty.
+pub fn load(
+    config: &ReportConfig,
+    dirs: &[PathBuf],
+    cluster: Option<&str>,
+    job: u32,
+    uid: Option<u32>,
+    slurm: Option<SlurmView>,
+    expand: &dyn Fn(&str) -> Option<Vec<String>>,
+) -> JobReport {
+    let mut parts = Parts::default();
+    let mut add = |dirs: &[&Path], quiet: bool| {
+        let found = load_parts(dirs, cluster, job, uid, config.max_bytes(), config.deadline);
+        parts.nodes.extend(found.nodes);
+        parts.decisions.extend(found.decisions);
+        if !quiet {
+            parts.problems.extend(found.problems);
+        }
+    };
+    if dirs.is_empty() {
+        let shared: Vec<&Path> = config.dir.as_deref().into_iter().collect();
+        add(&shared, false);
+        // Root's own: that others cannot look in is how it should be.
+        add(&[&config.local_dir], !nix::unistd::geteuid().is_root());
+    } else {
+        add(&dirs.iter().map(PathBuf::as_path).collect::<Vec<_>>(), false);
+    }
+    let named = parts.nodes.first().map(|node| node.cluster.clone());
+    let cluster = cluster.map(str::to_owned).or(named).unwrap_or_default();
+    JobReport::merge(&cluster, job, parts, slurm, expand, &config.local_dir.to_string_lossy())
+}
+
+/// Removes what is older than the configuration says from a directory, as far as this process may.
+pub fn sweep(config: &ReportConfig, dir: &Path, now: UnixMillis) -> Swept {
+    let order = sweep::SweepOrder {
+        dir: dir.to_path_buf(),
+        now,
+        days: config.retention_days,
+        jobs: config.retention_jobs,
+    };
+    serde_json::to_vec(&order)
+        .map_err(|why| why.to_string())
+        .and_then(|order| ask(SWEEP, &order, config.deadline))
+        .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| format!("reply: {why}")))
+        .unwrap_or_else(|why| Swept {
+            problems: vec![format!("{}: {why}", dir.display())],
+            ..Swept::default()
+        })
+}

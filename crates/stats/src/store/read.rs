@@ -1,0 +1,236 @@
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::sys::stat::fstat;
+use nix::unistd::geteuid;
+use railgate_node::child::become_user;
+use serde::{Deserialize, Serialize};
+
+use super::dirs::{below, file_below, names, top};
+use super::{DECISION, dir_name};
+use crate::{Decision, NodeReport, Parts, REPORT_SCHEMA};
+
+const MOST_CLUSTERS: usize = 64;
+const MOST_ATTEMPTS: usize = 1_000;
+const MOST_NODES: usize = 20_000;
+/// All parts of one directory together; the reply to the parent has a bound, too.
+const MOST_BYTES: u64 = 48 << 20;
+const MOST_PROBLEMS: usize = 50;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ReadOrder {
+    pub(super) dir: PathBuf,
+    pub(super) cluster: Option<String>,
+    pub(super) job: u32,
+    pub(super) uid: Option<u32>,
+    pub(super) max_bytes: u64,
+}
+
+/// In the child: finds and reads a job's parts, as the job's owner where root asks.
+pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let order: ReadOrder = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
+    let parts = read(&order)?;
+    serde_json::to_vec(&parts).map_err(|why| why.to_string())
+}
+
+fn text(why: Errno) -> String {
+    io::Error::from(why).to_string()
+}
+
+struct Reader<'a> {
+    order: &'a ReadOrder,
+    parts: Parts,
+    left: u64,
+}
+
+impl Reader<'_> {
+    fn problem(&mut self, what: String) {
+        if self.parts.problems.len() < MOST_PROBLEMS {
+            self.parts.problems.push(what);
+        }
+    }
+}
+
+fn read(order: &ReadOrder) -> Result<Parts, String> {
+    let dir = match top(&order.dir) {
+        Ok(dir) => dir,
+        Err(Errno::ENOENT) => return Ok(Parts::default()),
+        Err(why) => return Err(text(why)),
+    };
+    let clusters = match &order.cluster {
+        Some(cluster) => vec![cluster.clone()],
+        None => names(&dir, MOST_CLUSTERS).map_err(text)?.0,
+    };
+    let mut reader = Reader { order, parts: Parts::default(), left: MOST_BYTES };
+    for name in clusters {
+        if dir_name(&name).is_none() {
+            reader.problem(format!("{name}: refused: no cluster's name"));
+            continue;
+        }
+        match below(dir.as_fd(), &name) {
+            Ok(cluster) => job(&mut reader, cluster.as_fd(), &name),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Err(why) => reader.problem(format!("{name}: {}", text(why))),
+        }
+    }
+    Ok(reader.parts)
+}
+
+fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
+    let number = reader.order.job.to_string();
+    let place = format!("{cluster_name}/{number}");
+    let owner =
+        match nix::sys::stat::fstatat(cluster, number.as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => (stat.st_uid, stat.st_gid),
+            Err(Errno::ENOENT) => return,
+            Err(why) => return reader.problem(format!("{place}: {}", text(why))),
+        };
+    if let Some(uid) = reader.order.uid
+        && owner.0 != uid
+        && owner.0 != 0
+    {
+        return reader.problem(format!("{place}: refused: it belongs to uid {}, the job to {uid}", owner.0));
+    }
+    // Root may be nobody on the file server; the owner is somebody, and what is theirs they may read.
+    if geteuid().is_root()
+        && owner.0 != 0
+        && let Err(why) = become_user(owner.0, owner.1, &[])
+    {
+        return reader.problem(format!("{place}: {why}"));
+    }
+    let dir = match below(cluster, &number) {
+        Ok(dir) => dir,
+        Err(why) => return reader.problem(format!("{place}: {}", text(why))),
+    };
+    match fstat(dir.as_fd()) {
+        Ok(stat) if stat.st_uid == owner.0 => {}
+        _ => return reader.problem(format!("{place}: refused: it changed its owner")),
+    }
+    let attempts = match names(&dir, MOST_ATTEMPTS) {
+        Ok((names, more)) => {
+            if more {
+                reader.problem(format!("{place}: more than {MOST_ATTEMPTS} entries, the rest is left out"));
+            }
+            names
+        }
+        Err(why) => return reader.problem(format!("{place}: {}", text(why))),
+    };
+    for name in attempts {
+        // The canonical number only: 01 and +1 are not ours.
+        let Some(number) = name.parse::<u32>().ok().filter(|number| number.to_string() == name) else {
+            reader.problem(format!("{place}/{name}: refused: not an attempt"));
+            continue;
+        };
+        match below(dir.as_fd(), &name) {
+            Ok(attempt) => {
+                read_attempt(reader, &attempt, &format!("{place}/{name}"), cluster_name, number, owner.0)
+            }
+            Err(why) => reader.problem(format!("{place}/{name}: {}", text(why))),
+        }
+    }
+}
+
+fn read_attempt(
+    reader: &mut Reader<'_>,
+    dir: &std::os::fd::OwnedFd,
+    place: &str,
+    cluster: &str,
+    attempt: u32,
+    owner: u32,
+) {
+    let files = match names(dir, MOST_NODES) {
+        Ok((names, more)) => {
+            if more {
+                reader.problem(format!("{place}: more than {MOST_NODES} files, the rest is left out"));
+            }
+            names
+        }
+        Err(why) => return reader.problem(format!("{place}: {}", text(why))),
+    };
+    for name in files {
+        let Some(stem) = name.strip_suffix(".json").and_then(dir_name) else {
+            reader.problem(format!("{place}/{name}: refused: not a part"));
+            continue;
+        };
+        let result = if name == DECISION {
+            decision(reader, dir.as_fd(), &name, cluster, attempt)
+        } else {
+            node(reader, dir.as_fd(), &name, (stem, cluster, attempt), owner)
+        };
+        if let Err(why) = result {
+            reader.problem(format!("{place}/{name}: {why}"));
+        }
+    }
+}
+
+fn content(reader: &mut Reader<'_>, file: File) -> Result<Vec<u8>, String> {
+    let max = reader.order.max_bytes;
+    let mut content = Vec::new();
+    // It may have grown since it was looked at.
+    file.take(max.saturating_add(1)).read_to_end(&mut content).map_err(|why| why.to_string())?;
+    let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    if size > max {
+        return Err(format!("refused: more than {max} bytes"));
+    }
+    reader.left = reader
+        .left
+        .checked_sub(size)
+        .ok_or_else(|| format!("left out: the parts together are more than {MOST_BYTES} bytes"))?;
+    Ok(content)
+}
+
+fn known_schema(schema: u32) -> Result<(), String> {
+    if schema == 0 || schema > REPORT_SCHEMA {
+        return Err(format!("schema {schema}, this railgate reads up to {REPORT_SCHEMA}"));
+    }
+    Ok(())
+}
+
+fn node(
+    reader: &mut Reader<'_>,
+    dir: BorrowedFd<'_>,
+    name: &str,
+    (stem, cluster, attempt): (&str, &str, u32),
+    owner: u32,
+) -> Result<(), String> {
+    let (file, stat) = file_below(dir, name, reader.order.max_bytes)?;
+    if stat.st_uid != owner && stat.st_uid != 0 {
+        return Err(format!("refused: it belongs to uid {}, the job's directory to {owner}", stat.st_uid));
+    }
+    let content = content(reader, file)?;
+    let report: NodeReport = serde_json::from_slice(&content).map_err(|why| format!("not a part: {why}"))?;
+    known_schema(report.schema)?;
+    // Its place says what it is; a file that says otherwise was moved or made up.
+    let same = report.job.id == reader.order.job
+        && report.attempt == attempt
+        && report.node == stem
+        && report.cluster == cluster
+        && (owner == 0 || report.job.uid == owner);
+    if !same {
+        return Err("refused: it is about something else than its place says".to_owned());
+    }
+    reader.parts.nodes.push(report);
+    Ok(())
+}
+
+fn decision(
+    reader: &mut Reader<'_>,
+    dir: BorrowedFd<'_>,
+    name: &str,
+    cluster: &str,
+    attempt: u32,
+) -> Result<(), String> {
+    let (file, _) = file_below(dir, name, reader.order.max_bytes)?;
+    let content = content(reader, file)?;
+    let decision: Decision =
+        serde_json::from_slice(&content).map_err(|why| format!("not a decision: {why}"))?;
+    known_schema(decision.schema)?;
+    if decision.job != reader.order.job || decision.attempt != attempt || decision.cluster != cluster {
+        return Err("refused: it is about something else than its place says".to_owned());
+    }
+    reader.parts.decisions.push(decision);
+    Ok(())
+}

@@ -1,0 +1,235 @@
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::{Mode, fchmod, fstat};
+use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, geteuid, getgrouplist, unlinkat};
+use railgate_node::child::become_user;
+use serde::{Deserialize, Serialize};
+
+use super::dirs::{below, made_below, mode_of, open_to_all, top};
+use crate::NodeReport;
+
+/// One file to be written; the content follows it, after a line feed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WriteOrder {
+    /// `report_dir` or the local one.
+    pub(super) dir: PathBuf,
+    pub(super) cluster: String,
+    pub(super) job: u32,
+    pub(super) attempt: u32,
+    pub(super) file: String,
+    /// The job's uid and gid, in the shared directory. `None`: as who we are, for us alone.
+    pub(super) owner: Option<(u32, u32)>,
+    /// SlurmUser's group.
+    pub(super) group: Option<String>,
+    /// The job's own group may read, in place of SlurmUser's.
+    pub(super) account: bool,
+    /// Add to a directory that is there, make none.
+    pub(super) only_existing: bool,
+}
+
+impl WriteOrder {
+    pub(super) fn encode(&self, content: &[u8]) -> Vec<u8> {
+        // Its strings are all valid, so this cannot fail; an empty order is refused by the task.
+        let mut order = serde_json::to_vec(self).unwrap_or_default();
+        order.push(b'\n');
+        order.extend_from_slice(content);
+        order
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir
+            .join(&self.cluster)
+            .join(self.job.to_string())
+            .join(self.attempt.to_string())
+            .join(&self.file)
+    }
+}
+
+/// The report's JSON, without what can be spared where it is too large.
+pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String> {
+    let fits = |content: &Vec<u8>| u64::try_from(content.len()).is_ok_and(|size| size <= max);
+    let write = |report: &NodeReport| serde_json::to_vec(report).map_err(|why| format!("report: {why}"));
+    let whole = write(report)?;
+    if fits(&whole) {
+        return Ok(whole);
+    }
+    let mut short = report.clone();
+    short.kernel.more += short.kernel.lines.len();
+    short.kernel.lines.clear();
+    short.kernel.xids.truncate(200);
+    short.steps.truncate(8);
+    for look in [&mut short.prolog, &mut short.epilog].into_iter().flatten() {
+        // The deciding finding is an index: what stays must stay in its place.
+        let keep = look.verdict.deciding.map_or(100, |index| (index + 1).max(100));
+        look.verdict.findings.truncate(keep);
+    }
+    short.evidence.truncate(100);
+    short.faults.truncate(50);
+    short.faults.push(format!("the report was shortened: {} bytes are more than {max}", whole.len()));
+    let content = write(&short)?;
+    if fits(&content) {
+        Ok(content)
+    } else {
+        Err(format!("report: {} bytes are more than {max}", content.len()))
+    }
+}
+
+/// In the child: takes on the job's identity, then writes.
+pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let end = input.iter().position(|byte| *byte == b'\n').ok_or("no order")?;
+    let (order, content) = input.split_at(end);
+    let order: WriteOrder = serde_json::from_slice(order).map_err(|why| format!("order: {why}"))?;
+    write(&order, content.get(1..).unwrap_or_default())?;
+    Ok(Vec::new())
+}
+
+fn text(why: Errno) -> String {
+    io::Error::from(why).to_string()
+}
+
+fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
+    let reader = reader_group(order);
+    let mut early = None;
+    if order.owner.is_none() {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .create(&order.dir)
+            .map_err(|why| format!("{}: {why}", order.dir.display()))?;
+    }
+    if let Some((uid, gid)) = order.owner
+        && geteuid().is_root()
+    {
+        // Root first: what root makes no user can take away. Where root is squashed, it is nobody's.
+        early = top(&order.dir).ok();
+        if let Some(dir) = &early
+            && !order.only_existing
+        {
+            let _ = made_below(dir.as_fd(), &order.cluster, cluster_mode(order));
+        }
+        if uid != 0 {
+            drop_root(uid, gid, reader)?;
+        }
+    }
+    let dir = match top(&order.dir) {
+        Ok(dir) => dir,
+        // The way there may be closed to the user and open to root.
+        Err(why) => early.ok_or_else(|| format!("{}: {}", order.dir.display(), text(why)))?,
+    };
+    checked(&dir, &order.dir)?;
+    let cluster = if order.only_existing {
+        below(dir.as_fd(), &order.cluster)
+    } else {
+        made_below(dir.as_fd(), &order.cluster, cluster_mode(order))
+    };
+    let cluster = cluster.map_err(|why| format!("{}: {}", order.cluster, text(why)))?;
+    checked(&cluster, Path::new(&order.cluster))?;
+    let job = own_dir(cluster.as_fd(), &order.job.to_string(), order, reader)?;
+    let attempt = own_dir(job.as_fd(), &order.attempt.to_string(), order, reader)?;
+    put(attempt.as_fd(), &order.file, content, file_mode(order))
+        .map_err(|why| format!("{}: {why}", order.file))
+}
+
+fn cluster_mode(order: &WriteOrder) -> Mode {
+    Mode::from_bits_truncate(if order.owner.is_some() { 0o1777 } else { 0o700 })
+}
+
+fn file_mode(order: &WriteOrder) -> Mode {
+    // The directories keep others out; the file itself must be readable across owner and controller.
+    Mode::from_bits_truncate(if order.owner.is_some() { 0o644 } else { 0o600 })
+}
+
+/// Who besides the owner may come in: SlurmUser's group, or the job's own.
+fn reader_group(order: &WriteOrder) -> Option<Gid> {
+    let (_, gid) = order.owner?;
+    if order.account {
+        return Some(Gid::from_raw(gid));
+    }
+    Group::from_name(order.group.as_deref()?).ok().flatten().map(|group| group.gid)
+}
+
+/// Supplementary groups are the user's own; the main one is the reader group, so that what is made here
+/// belongs to it even on a server that looks supplementary groups up by itself.
+fn drop_root(uid: u32, gid: u32, reader: Option<Gid>) -> Result<(), String> {
+    let own = Gid::from_raw(gid);
+    let name =
+        User::from_uid(Uid::from_raw(uid)).ok().flatten().and_then(|user| CString::new(user.name).ok());
+    let mut groups = name.and_then(|name| getgrouplist(&name, own).ok()).unwrap_or_default();
+    if !groups.contains(&own) {
+        groups.push(own);
+    }
+    let groups: Vec<u32> = groups.into_iter().map(Gid::as_raw).collect();
+    become_user(uid, reader.unwrap_or(own).as_raw(), &groups).map_err(|why| why.to_string())
+}
+
+/// A directory that several users share must not let one replace what another made.
+fn checked(dir: &OwnedFd, name: &Path) -> Result<(), String> {
+    let stat = fstat(dir.as_fd()).map_err(|why| format!("{}: {}", name.display(), text(why)))?;
+    if open_to_all(&stat) {
+        return Err(format!(
+            "{}: refused: everybody may write there and the sticky bit is not set (mode {:o}, want 1777)",
+            name.display(),
+            mode_of(&stat).bits()
+        ));
+    }
+    Ok(())
+}
+
+/// A directory of the job's own.
+fn own_dir(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    order: &WriteOrder,
+    reader: Option<Gid>,
+) -> Result<OwnedFd, String> {
+    let fail = |why: Errno| format!("{name}: {}", text(why));
+    let dir = if order.only_existing { below(parent, name) } else { made_below(parent, name, Mode::S_IRWXU) };
+    let dir = dir.map_err(fail)?;
+    let stat = fstat(dir.as_fd()).map_err(fail)?;
+    let us = geteuid().as_raw();
+    let owner = order.owner.map_or(us, |(uid, _)| uid);
+    if stat.st_uid != owner && stat.st_uid != 0 {
+        return Err(format!("{name}: refused: it belongs to uid {}, not to {owner}", stat.st_uid));
+    }
+    if stat.st_uid == us {
+        // A parent's setgid bit may have given it another group, which is not meant to read.
+        let shared = reader.is_some_and(|reader| reader.as_raw() == stat.st_gid);
+        let want = match (shared, order.account) {
+            (true, false) => Mode::S_IRWXU | Mode::S_IRWXG,
+            (true, true) => Mode::S_IRWXU | Mode::S_IRGRP | Mode::S_IXGRP,
+            (false, _) => Mode::S_IRWXU,
+        };
+        if mode_of(&stat) & !(Mode::S_ISGID | Mode::S_ISVTX | Mode::S_ISUID) != want {
+            fchmod(dir.as_fd(), want).map_err(fail)?;
+        }
+    }
+    Ok(dir)
+}
+
+fn put(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> Result<(), String> {
+    let fresh = format!(".{name}.{}", std::process::id());
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = match openat(dir, fresh.as_str(), flags, mode) {
+        Err(Errno::EEXIST) => {
+            unlinkat(dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir).map_err(text)?;
+            openat(dir, fresh.as_str(), flags, mode)
+        }
+        other => other,
+    };
+    let mut file = File::from(file.map_err(text)?);
+    let written = fchmod(file.as_fd(), mode)
+        .map_err(text)
+        .and_then(|()| file.write_all(content).map_err(|why| why.to_string()))
+        // A full or failing file server says so only now.
+        .and_then(|()| file.sync_all().map_err(|why| why.to_string()))
+        .and_then(|()| renameat(dir, fresh.as_str(), dir, name).map_err(text));
+    if written.is_err() {
+        let _ = unlinkat(dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir);
+    }
+    written
+}

@@ -1,0 +1,355 @@
+//! The report store with real identities: another user, SlurmUser, links, pipes and squatters.
+//!
+//! Needs root for everything that is about identities; without it those cases are skipped by name.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test with a main of its own")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use railgate_node::child::{Outcome, Task, become_user, dispatch, run};
+use railgate_node::{Allocation, Job};
+use railgate_stats::store::{TASKS, load, store, store_decision, sweep};
+use railgate_stats::{Decision, DecisionKind, JobReport, NodeReport, ReportConfig};
+
+const OWNER: u32 = 12_001;
+const OTHER: u32 = 12_002;
+const SLURM_USER: u32 = 12_003;
+/// A group that every Debian has, in the place of SlurmUser's.
+const GROUP: (&str, u32) = ("daemon", 1);
+const JOB: u32 = 48_213;
+
+type Case = (&'static str, fn(&Place));
+
+const CASES: &[Case] = &[
+    ("what is stored is found again, by its owner and by root", stored_and_found),
+    ("other users cannot read it", others_cannot_read),
+    ("a squatter's directory is refused, the part stays on the node", squatter),
+    ("links, pipes, hard links and foreign files are refused", planted),
+    ("a directory open to all without the sticky bit is refused", no_sticky_bit),
+    ("a missing or full directory leaves the part on the node", missing_and_full),
+    ("SlurmUser reads evidence and adds its decision", controller),
+    ("old reports go, links in them are not followed", swept),
+];
+
+struct Place {
+    dir: tempfile::TempDir,
+    config: ReportConfig,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let shared = dir.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+        let config = ReportConfig {
+            dir: Some(shared),
+            local_dir: dir.path().join("var/reports"),
+            controller_group: "no-such-group".to_owned(),
+            deadline: Duration::from_secs(20),
+            ..ReportConfig::default()
+        };
+        Place { dir, config }
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.config.dir.clone().unwrap()
+    }
+
+    fn job_dir(&self) -> PathBuf {
+        self.shared().join("alpha").join(JOB.to_string())
+    }
+
+    fn load(&self) -> JobReport {
+        load(&self.config, &[], Some("alpha"), JOB, Some(OWNER), None, &|_| None)
+    }
+}
+
+fn report(node: &str) -> NodeReport {
+    let job = Job {
+        id: JOB,
+        uid: OWNER,
+        gid: OWNER,
+        user: "ann".to_owned(),
+        restarts: 0,
+        nodelist: "n[1-2]".to_owned(),
+        het_leader: None,
+        allocation: Allocation::NoGpus,
+        partition: "gpu".to_owned(),
+    };
+    NodeReport::new("alpha", node, job, 0, 1_800_000_000_000)
+}
+
+fn decision() -> Decision {
+    Decision {
+        schema: 1,
+        cluster: "alpha".to_owned(),
+        job: JOB,
+        attempt: 0,
+        time: 1_800_000_100_000,
+        what: DecisionKind::Requeued,
+        why: "GPU 3 of n1 was lost".to_owned(),
+        state: None,
+        exit_status: Some(256),
+        consent: "auto".to_owned(),
+        budget: None,
+        nodes: Vec::new(),
+        waited_ms: 0,
+    }
+}
+
+/// Does a test's own task as another user; `what` and `path` say which.
+fn as_user(uid: u32, gid: u32, what: &str, path: &Path) -> Result<String, String> {
+    let input = format!("{uid} {gid} {what} {}", path.display());
+    match run("test-as-user", input.as_bytes(), Duration::from_secs(30)) {
+        Outcome::Done(reply) => Ok(String::from_utf8(reply).unwrap()),
+        Outcome::Failed(why) => Err(why),
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+fn as_user_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let input = String::from_utf8(input.to_vec()).unwrap();
+    let words: Vec<&str> = input.splitn(4, ' ').collect();
+    let path = PathBuf::from(words[3]);
+    become_user(words[0].parse().unwrap(), words[1].parse().unwrap(), &[]).map_err(|why| why.to_string())?;
+    let said = match words[2] {
+        "read" => fs::read_to_string(path).map_err(|why| why.to_string())?,
+        "list" => format!("{}", fs::read_dir(path).map_err(|why| why.to_string())?.count()),
+        "mkdir" => {
+            fs::create_dir(path).map_err(|why| why.to_string())?;
+            String::new()
+        }
+        "load" | "decide" => {
+            let config: ReportConfig = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+            if words[2] == "load" {
+                let report = load(&config, &[], Some("alpha"), JOB, Some(OWNER), None, &|_| None);
+                format!(
+                    "{} nodes, {:?}",
+                    report.attempts.iter().map(|a| a.nodes.len()).sum::<usize>(),
+                    report.problems
+                )
+            } else {
+                let stored = store_decision(&config, &decision(), OWNER, OWNER);
+                format!("shared {} {:?}", stored.shared, stored.problems)
+            }
+        }
+        other => panic!("{other}"),
+    };
+    Ok(said.into_bytes())
+}
+
+fn stored_and_found(place: &Place) {
+    for node in ["n1", "n2"] {
+        let stored = store(&place.config, &report(node));
+        assert!(stored.shared, "{stored:?}");
+    }
+    let meta = fs::metadata(place.job_dir()).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (OWNER, 0o700));
+    let cluster = fs::metadata(place.shared().join("alpha")).unwrap();
+    assert_eq!((cluster.uid(), cluster.mode() & 0o7777), (0, 0o1777), "made by root before the user comes");
+    assert_eq!(fs::metadata(place.job_dir().join("0/n1.json")).unwrap().uid(), OWNER);
+    let left: Vec<_> = fs::read_dir(place.job_dir().join("0")).unwrap().collect();
+    assert_eq!(left.len(), 2, "no temporary file stays");
+    let found = place.load();
+    assert_eq!(found.attempts[0].nodes, [report("n1"), report("n2")]);
+    assert!(found.problems.is_empty(), "{:?}", found.problems);
+    // A later part of the same node replaces the earlier one.
+    let mut later = report("n1");
+    later.end = Some(1_800_000_050_000);
+    assert!(store(&place.config, &later).shared);
+    assert_eq!(place.load().attempts[0].nodes[0], later);
+    let any = load(&place.config, &[], None, JOB, None, None, &|_| None);
+    assert_eq!((any.cluster.as_str(), any.attempts[0].nodes.len()), ("alpha", 2));
+}
+
+fn others_cannot_read(place: &Place) {
+    assert!(store(&place.config, &report("n1")).shared);
+    let file = place.job_dir().join("0/n1.json");
+    assert!(as_user(OWNER, OWNER, "read", &file).is_ok());
+    assert!(as_user(OTHER, OTHER, "read", &file).unwrap_err().contains("ermission denied"));
+    assert!(as_user(OTHER, OTHER, "list", &place.job_dir()).is_err());
+    let local = ReportConfig { dir: None, ..place.config.clone() };
+    let stored = store(&local, &report("n9"));
+    assert!(!stored.shared && stored.path.is_some(), "{stored:?}");
+    assert!(as_user(OWNER, OWNER, "read", &stored.path.unwrap()).is_err(), "this one is root's alone");
+}
+
+fn squatter(place: &Place) {
+    let cluster = place.shared().join("alpha");
+    fs::create_dir(&cluster).unwrap();
+    fs::set_permissions(&cluster, fs::Permissions::from_mode(0o1777)).unwrap();
+    as_user(OTHER, OTHER, "mkdir", &place.job_dir()).unwrap();
+    fs::set_permissions(place.job_dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    let stored = store(&place.config, &report("n1"));
+    assert!(!stored.shared, "{stored:?}");
+    assert!(stored.problems[0].contains("belongs to uid 12002, not to 12001"), "{stored:?}");
+    assert!(stored.path.unwrap().starts_with(&place.config.local_dir));
+    assert_eq!(fs::read_dir(place.job_dir()).unwrap().count(), 0, "nothing was put into it");
+    let found = place.load();
+    assert_eq!(found.attempts[0].nodes.len(), 1, "the local part");
+    assert!(found.problems[0].contains("belongs to uid 12002"), "{:?}", found.problems);
+}
+
+fn planted(place: &Place) {
+    assert!(store(&place.config, &report("n1")).shared);
+    let attempt = place.job_dir().join("0");
+    let secret = place.dir.path().join("secret.json");
+    fs::write(&secret, "{\"secret\": 1}").unwrap();
+    symlink(&secret, attempt.join("n2.json")).unwrap();
+    nix::unistd::mkfifo(&attempt.join("n3.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    chown(attempt.join("n3.json"), Some(OWNER), None).unwrap();
+    fs::hard_link(&secret, attempt.join("n4.json")).unwrap();
+    fs::File::create(attempt.join("n5.json")).unwrap().set_len(1 << 40).unwrap();
+    fs::write(attempt.join("n6.json"), serde_json::to_vec(&report("n7")).unwrap()).unwrap();
+    chown(attempt.join("n6.json"), Some(OTHER), None).unwrap();
+    fs::write(attempt.join("n8.json"), serde_json::to_vec(&report("n7")).unwrap()).unwrap();
+    fs::write(attempt.join("n9.json"), "[".repeat(100_000)).unwrap();
+    symlink("/etc", place.job_dir().join("1")).unwrap();
+    fs::create_dir(place.job_dir().join("01")).unwrap();
+    let found = place.load();
+    assert_eq!(found.attempts.len(), 1);
+    assert_eq!(found.attempts[0].nodes.len(), 1, "n1 alone");
+    let problems = found.problems.join("\n");
+    for (what, why) in [
+        ("0/n2.json", "symbolic link"),
+        ("0/n3.json", "not a regular file"),
+        ("0/n4.json", "2 names"),
+        ("0/n5.json", "at most"),
+        ("0/n6.json", "belongs to uid 12002"),
+        ("0/n8.json", "something else than its place"),
+        ("0/n9.json", "not a part"),
+        ("48213/1:", ""),
+        ("48213/01:", "not an attempt"),
+    ] {
+        assert!(
+            problems.lines().any(|line| line.contains(what) && line.contains(why)),
+            "{what}:\n{problems}"
+        );
+    }
+    assert!(!problems.contains("secret\""), "{problems}");
+
+    // Writing onto a link replaces the link; writing through one is refused.
+    let stored = store(&place.config, &report("n2"));
+    assert!(stored.shared, "{stored:?}");
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "{\"secret\": 1}");
+    let mut next = report("n1");
+    next.attempt = 1;
+    let stored = store(&place.config, &next);
+    assert!(!stored.shared, "{stored:?}");
+    assert!(!Path::new("/etc/n1.json").exists());
+
+    // The job's directory itself as a link to one that the owner could write to.
+    fs::rename(place.job_dir(), place.shared().join("alpha/elsewhere")).unwrap();
+    symlink("elsewhere", place.job_dir()).unwrap();
+    assert!(!store(&place.config, &report("n1")).shared);
+}
+
+fn no_sticky_bit(place: &Place) {
+    fs::set_permissions(place.shared(), fs::Permissions::from_mode(0o777)).unwrap();
+    let stored = store(&place.config, &report("n1"));
+    assert!(!stored.shared && stored.problems[0].contains("sticky bit"), "{stored:?}");
+}
+
+fn missing_and_full(place: &Place) {
+    let gone = ReportConfig { dir: Some(place.dir.path().join("gone")), ..place.config.clone() };
+    let stored = store(&gone, &report("n1"));
+    assert!(!stored.shared && stored.path.is_some() && stored.problems.len() == 1, "{stored:?}");
+
+    let full = place.dir.path().join("full");
+    fs::create_dir(&full).unwrap();
+    let options = Some("size=16k,mode=1777");
+    if nix::mount::mount(Some("tmpfs"), &full, Some("tmpfs"), nix::mount::MsFlags::empty(), options).is_err()
+    {
+        println!("  (no mounts here: the full file system is left out)");
+        return;
+    }
+    let full_config = ReportConfig { dir: Some(full.clone()), ..place.config.clone() };
+    let mut large = report("n1");
+    large.faults = vec!["x".repeat(60_000)];
+    let stored = store(&full_config, &large);
+    let left = fs::read_dir(full.join("alpha/48213/0")).map(Iterator::count);
+    nix::mount::umount(&full).unwrap();
+    assert!(!stored.shared && stored.path.is_some(), "{stored:?}");
+    assert!(stored.problems[0].contains("No space left"), "{stored:?}");
+    assert_eq!(left.unwrap(), 0, "no half file stays");
+}
+
+fn controller(place: &Place) {
+    let config = ReportConfig { controller_group: GROUP.0.to_owned(), ..place.config.clone() };
+    let config_file = place.dir.path().join("config.json");
+    fs::write(&config_file, serde_json::to_string(&config).unwrap()).unwrap();
+    fs::set_permissions(&config_file, fs::Permissions::from_mode(0o644)).unwrap();
+
+    // Before an epilog has come there is nothing to add to; SlurmUser must not make a user's directory.
+    let early = as_user(SLURM_USER, GROUP.1, "decide", &config_file).unwrap();
+    assert!(early.starts_with("shared false"), "{early}");
+    assert!(!place.job_dir().exists());
+
+    assert!(store(&config, &report("n1")).shared);
+    let meta = fs::metadata(place.job_dir()).unwrap();
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (OWNER, GROUP.1, 0o770));
+    let said = as_user(SLURM_USER, GROUP.1, "load", &config_file).unwrap();
+    assert!(said.starts_with("1 nodes, []"), "{said}");
+    let said = as_user(SLURM_USER, GROUP.1, "decide", &config_file).unwrap();
+    assert_eq!(said, "shared true []");
+    assert_eq!(fs::metadata(place.job_dir().join("0/decision.json")).unwrap().uid(), SLURM_USER);
+    let by_owner = as_user(OWNER, OWNER, "load", &config_file).unwrap();
+    assert!(by_owner.starts_with("1 nodes, []"), "{by_owner}");
+    assert_eq!(place.load().attempts[0].decision, Some(decision()));
+    let said = as_user(OTHER, OTHER, "load", &config_file).unwrap();
+    assert!(said.starts_with("0 nodes"), "{said}");
+}
+
+fn swept(place: &Place) {
+    assert!(store(&place.config, &report("n1")).shared);
+    let outside = place.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("precious"), "").unwrap();
+    symlink(&outside, place.job_dir().join("0/n2.json")).unwrap();
+    symlink(&outside, place.shared().join("alpha/99")).unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = u64::try_from(now.as_millis()).unwrap();
+    let kept = sweep(&place.config, &place.shared(), now);
+    assert_eq!((kept.removed, kept.kept), (0, 1), "{kept:?}");
+    let gone = sweep(&place.config, &place.shared(), now + 91 * 86_400_000);
+    assert_eq!((gone.removed, gone.problems.len()), (1, 0), "{gone:?}");
+    assert!(!place.job_dir().exists() && outside.join("precious").exists());
+    for job in 1..=3 {
+        let mut other = report("n1");
+        other.job.id = job;
+        assert!(store(&place.config, &other).shared);
+    }
+    let few = ReportConfig { retention_jobs: 1, ..place.config.clone() };
+    let gone = sweep(&few, &place.shared(), now);
+    assert_eq!((gone.removed, gone.kept), (2, 1), "{gone:?}");
+}
+
+fn main() -> ExitCode {
+    let mut tasks = TASKS.to_vec();
+    tasks.push(Task::new("test-as-user", as_user_task));
+    if let Some(code) = dispatch(&tasks) {
+        return code;
+    }
+    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    let root = nix::unistd::geteuid().is_root();
+    let mut failed = 0;
+    for (name, case) in CASES {
+        if wanted.as_deref().is_some_and(|wanted| !name.contains(wanted)) {
+            continue;
+        }
+        if !root {
+            println!("skipped, not root: {name}");
+            continue;
+        }
+        let result = std::panic::catch_unwind(|| case(&Place::new()));
+        println!("{}: {name}", if result.is_ok() { "ok" } else { "FAILED" });
+        failed += usize::from(result.is_err());
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
