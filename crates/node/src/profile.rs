@@ -51,7 +51,7 @@ pub struct GpuProfile {
     pub pcie_gen: Option<u32>,
     /// PCIe lanes.
     pub pcie_width: Option<u32>,
-    /// Frame buffer, GiB.
+    /// Frame buffer as NVML counts it (`nvmlDeviceGetMemoryInfo_v2`, total), whole GiB, rounded down.
     pub memory_gib: Option<u32>,
     /// Power limit, watts.
     pub power_limit_w: Option<f64>,

@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
@@ -16,8 +17,9 @@ const RECORD_BYTES: usize = 16 * 1024;
 /// Bound of a log in a plain file.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Bound of what is kept: a driver that floods the log must not flood every snapshot.
-const MAX_LINES: usize = 4096;
+/// Bound of what is kept, twice: a driver that floods the log (PCIe errors come in thousands) must neither
+/// flood every snapshot nor push the GPU driver's own lines out of it.
+const MAX_LINES: usize = 2048;
 
 /// Reads the kernel's records after `since` from `/dev/kmsg`, or from a plain file in the same format
 /// (one record per line, continuation lines begin with a space).
@@ -41,7 +43,7 @@ pub fn kernel_log_read(
             records.take(record);
         }
     }
-    Ok(records.log)
+    Ok(records.finish())
 }
 
 /// One read is one record. EAGAIN is the end; EPIPE says that records were overwritten before we came to
@@ -91,6 +93,25 @@ struct Records {
     /// The number that the first record has if nothing is missing.
     expected: Option<u64>,
     boot: UnixMillis,
+    gpus: Newest,
+    others: Newest,
+}
+
+/// The newest lines of one kind.
+#[derive(Default)]
+struct Newest {
+    lines: VecDeque<KernelLine>,
+    dropped: bool,
+}
+
+impl Newest {
+    fn push(&mut self, line: KernelLine) {
+        if self.lines.len() >= MAX_LINES {
+            self.lines.pop_front();
+            self.dropped = true;
+        }
+        self.lines.push_back(line);
+    }
 }
 
 impl Records {
@@ -103,6 +124,8 @@ impl Records {
             // Somebody saw the boot before: of this one, everything from the start is news.
             expected: since.map(|_| after.map_or(0, |seq| seq.saturating_add(1))),
             boot,
+            gpus: Newest::default(),
+            others: Newest::default(),
         }
     }
 
@@ -118,16 +141,25 @@ impl Records {
         if record.facility != 0 || !is_relevant(record.text) {
             return;
         }
-        if self.log.lines.len() >= MAX_LINES {
-            self.log.lines.remove(0);
-            self.log.overrun = true;
-        }
-        self.log.lines.push(KernelLine {
+        let line = KernelLine {
             seq: record.seq,
             time: self.boot.saturating_add(record.micros / 1000),
             level: record.level,
             text: sysfs::printable(record.text),
-        });
+        };
+        if record.text.starts_with("NVRM:") || record.text.starts_with("nvidia") {
+            self.gpus.push(line);
+        } else {
+            self.others.push(line);
+        }
+    }
+
+    fn finish(self) -> KernelLog {
+        let mut log = self.log;
+        log.overrun |= self.gpus.dropped || self.others.dropped;
+        log.lines = self.gpus.lines.into_iter().chain(self.others.lines).collect();
+        log.lines.sort_by_key(|line| line.seq);
+        log
     }
 }
 
@@ -260,11 +292,16 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_keeps_the_newest() {
-        let flood: String = (0..MAX_LINES + 10).map(|seq| format!("3,{seq},0,-;NVRM: again\n")).collect();
-        let log = read(&flood, None);
+    fn a_flood_keeps_the_newest_and_every_kind() {
+        let count = u64::try_from(MAX_LINES).unwrap() + 10;
+        let xid = "3,0,0,-;NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.\n";
+        let flood: String =
+            (1..=count).map(|seq| format!("3,{seq},0,-;pcieport 0000:15:01.0: AER: again\n")).collect();
+        let log = read(&format!("{xid}{flood}"), None);
         assert!(log.overrun);
-        assert_eq!((log.lines.len(), log.lines[0].seq), (MAX_LINES, 10));
+        assert_eq!(log.lines.len(), MAX_LINES + 1);
+        assert_eq!((log.lines[0].seq, log.lines[1].seq, log.last_seq), (0, 11, Some(count)));
+        assert_eq!(log.xids().len(), 1);
     }
 
     #[test]
