@@ -6,7 +6,7 @@ use crate::register::CheckInfo;
 use crate::report::{Found, Report};
 use crate::request::runs;
 use crate::scene::Scene;
-use crate::{CHECKS, GateConfig, Seen, class_cap};
+use crate::{CHECKS, GateConfig, PhasePolicy, Seen, class_cap};
 
 /// Judges one look at a node. Pure: the same arguments give the same verdict. Never panics: a check that
 /// does becomes a finding of class `internal`, which changes nothing else.
@@ -45,14 +45,20 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
             // What it wrote before is as little to be trusted as what it would have written after.
             Err(panic) => panicked(check.id, &*panic),
         };
-        let cap = check.action(&config.checks).max(Action::Report);
+        let cap = check.action(&config.checks);
+        let policy = config.policy(seen.phase);
         judged.extend(findings.into_iter().map(|finding| Judged {
-            action: config.policy(seen.phase).action(finding.severity).min(class_cap(finding.class)).min(cap),
+            action: allowed(policy, cap, &finding),
             rank,
             finding,
         }));
     }
     verdict(&scene, judged)
+}
+
+/// The weakest of what the phase, the class and the check allow; everything that is found is reported.
+fn allowed(policy: &PhasePolicy, check: Action, finding: &Finding) -> Action {
+    policy.action(finding.severity).min(class_cap(finding.class)).min(check).max(Action::Report)
 }
 
 #[derive(Debug)]
@@ -80,11 +86,10 @@ fn verdict(scene: &Scene<'_>, mut judged: Vec<Judged>) -> Verdict {
         .copied()
         .filter(|part| scene.needed.contains(part) && missing(scene, *part).is_some())
         .collect();
-    let of_gone = |judged: &Judged| {
-        gone.iter().any(|part| {
-            judged.finding.part == part.as_str()
-                && matches!(judged.finding.check.as_str(), "part-silent" | "kernel-log")
-        })
+    let of_gone = |judged: &Judged| match judged.finding.check.as_str() {
+        "part-silent" => gone.iter().any(|part| judged.finding.part == part.as_str()),
+        "kernel-log" => gone.contains(&PartName::KernelLog),
+        _ => false,
     };
     let (fitness, deciding) = if action == Action::Drain {
         (Fitness::Unfit, judged.iter().position(|judged| judged.action == Action::Drain))
@@ -137,3 +142,6 @@ fn panicked(check: &str, panic: &(dyn std::any::Any + Send)) -> Vec<Finding> {
     );
     report.into_findings()
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,8 @@ mod report;
 mod request;
 mod scene;
 mod seen;
+#[cfg(test)]
+mod testing;
 
 pub use catalogue::{catalogue_markdown, explain};
 pub use checks::{CHECKS, Checks};

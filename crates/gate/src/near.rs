@@ -1,29 +1,48 @@
 //! Which RDMA devices are nearest to a GPU: enough to know whose port it is on a shared node. The rail map
 //! proper is made by another room; here ties stay ties.
 
-use railgate_node::{Fabric, Pci, PciAddress, PciDevice, Profile};
+use std::collections::BTreeSet;
 
-/// Names of the devices nearest to the GPU with this index and address; `None` where it cannot be told.
+use railgate_node::{Pci, PciAddress, PciDevice, Profile, Reading};
+
+use crate::KnownHca;
+
+/// What can be said of the devices around some GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Near {
+    /// Names of the nearest ones.
+    pub(crate) names: BTreeSet<String>,
+    /// Names of those whose place cannot be told.
+    pub(crate) unclear: BTreeSet<String>,
+}
+
+/// Adds those of `hcas` that are nearest to the GPU with this index and address; `None` where it cannot be
+/// told of any.
 pub(crate) fn nearest(
+    near: &mut Near,
     index: u32,
     gpu: Option<PciAddress>,
-    fabric: &Fabric,
+    hcas: &[KnownHca],
     pci: Option<&Pci>,
     profile: Option<&Profile>,
-) -> Option<Vec<String>> {
+) -> Option<()> {
     let wiring = profile.map_or(&[][..], |profile| profile.rails.wiring.as_slice());
     let wired: Vec<String> =
         wiring.iter().filter(|(wired, _)| *wired == index).map(|(_, hca)| hca.clone()).collect();
     if !wired.is_empty() {
-        return Some(wired);
+        near.names.extend(wired);
+        return Some(());
     }
     let pci = pci?;
     let gpu = device(pci, gpu?)?;
     let mut best = Closeness::Elsewhere;
     let mut names = Vec::new();
-    for hca in &fabric.hcas {
-        let at = device(pci, *hca.pci.known()?)?;
-        let closeness = closeness(gpu, at);
+    for hca in hcas {
+        let place = hca.pci.and_then(|at| device(pci, at)).and_then(|at| closeness(gpu, at));
+        let Some(closeness) = place else {
+            near.unclear.insert(hca.name.clone());
+            continue;
+        };
         if closeness > best {
             best = closeness;
             names.clear();
@@ -32,7 +51,13 @@ pub(crate) fn nearest(
             names.push(hca.name.clone());
         }
     }
-    Some(names)
+    if best == Closeness::Elsewhere && names.len() > 1 {
+        // A tree that hides everything (a virtual machine) makes all of them equally far.
+        near.unclear.extend(names);
+    } else {
+        near.names.extend(names);
+    }
+    Some(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,14 +68,15 @@ enum Closeness {
     SameSwitch(usize),
 }
 
-fn closeness(gpu: &PciDevice, hca: &PciDevice) -> Closeness {
+fn closeness(gpu: &PciDevice, hca: &PciDevice) -> Option<Closeness> {
     let common = gpu.bridges.iter().zip(&hca.bridges).take_while(|(a, b)| a == b).count();
     if gpu.root == hca.root && common > 0 {
-        return Closeness::SameSwitch(common);
+        return Some(Closeness::SameSwitch(common));
     }
-    match (gpu.numa_node.known(), hca.numa_node.known()) {
-        (Some(a), Some(b)) if a == b => Closeness::SameNuma,
-        _ => Closeness::Elsewhere,
+    match (&gpu.numa_node, &hca.numa_node) {
+        (Reading::Failed(_), _) | (_, Reading::Failed(_)) => None,
+        (Reading::Known(a), Reading::Known(b)) if a == b => Some(Closeness::SameNuma),
+        _ => Some(Closeness::Elsewhere),
     }
 }
 

@@ -5,9 +5,9 @@ use railgate_node::{
     Port, PortState, Profile, Reading, Snapshot, XidEvent,
 };
 
-use crate::near::nearest;
+use crate::near::{Near, nearest};
 use crate::request::{holds_no_gpu, runs};
-use crate::seen::{KnownGpu, known_gpus};
+use crate::seen::{KnownGpu, known_gpus, known_hcas};
 use crate::{CHECKS, GateConfig, Seen};
 
 /// What is judged: the node as seen, narrowed to what the job got.
@@ -223,19 +223,21 @@ impl<'a> Scene<'a> {
         let Some(fabric) = self.now.fabric.data() else { return Vec::new() };
         let all = self.compute_ports();
         let near = if self.whole() { None } else { self.nearest_hcas(fabric) };
-        let certain = self.whole() || near.is_some();
+        // Whether the job is concerned with a device, and whether that is certain.
+        let concern = |name: &str| match &near {
+            None => Some(self.whole()),
+            Some(near) if near.names.contains(name) => Some(true),
+            Some(near) if near.unclear.contains(name) => Some(false),
+            Some(_) => None,
+        };
         let wanted = self.profile().and_then(|profile| profile.fabric.hcas).unwrap_or(0) as usize;
         let active = all.iter().filter(|(_, port)| port.state == Reading::Known(PortState::Active)).count();
         // A second port that nobody has cabled is no fault while as many as there should be are active.
         let by_profile = wanted > 0 && (all.len() <= wanted || active < wanted);
         all.into_iter()
-            .filter(|(hca, _)| near.as_ref().is_none_or(|near| near.contains(&hca.name)))
-            .map(|(hca, port)| JudgedPort {
-                hca,
-                port,
-                certain,
-                by_profile,
-                was_active: self.was_active(hca, port),
+            .filter_map(|(hca, port)| {
+                let certain = concern(&hca.name)?;
+                Some(JudgedPort { hca, port, certain, by_profile, was_active: self.was_active(hca, port) })
             })
             .collect()
     }
@@ -251,25 +253,31 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Names of the devices nearest to the job's GPUs; `None` where that cannot be told. Only asked where
-    /// the node is shared.
-    pub(crate) fn nearest_hcas(&self, fabric: &Fabric) -> Option<BTreeSet<String>> {
+    /// Names of the devices nearest to the job's GPUs, those of the last clean look that are gone included;
+    /// `None` where that cannot be told. Only asked where the node is shared.
+    pub(crate) fn nearest_hcas(&self, fabric: &Fabric) -> Option<Near> {
         let Held::These { present, missing } = &self.held else { return None };
+        let mut hcas = known_hcas(fabric);
+        let gone =
+            self.seen.memory.hcas.iter().filter(|old| fabric.hcas.iter().all(|hca| hca.name != old.name));
+        // Where devices were renamed, the old names are not gone devices.
+        let gone: Vec<_> = gone.filter(|old| hcas.iter().all(|hca| hca.pci != old.pci)).cloned().collect();
+        hcas.extend(gone);
         let pci = self.now.pci.data();
         let inventory = self.inventory();
-        let mut names = BTreeSet::new();
+        let mut near = Near::default();
         for index in present {
             let listed = self.all_gpus().iter().find(|gpu| gpu.index == *index);
             let at = match listed {
                 Some(gpu) => gpu.pci.known().copied(),
                 None => inventory.iter().find(|known| known.index == *index).and_then(|known| known.pci),
             };
-            names.extend(nearest(*index, at, fabric, pci, self.profile())?);
+            nearest(&mut near, *index, at, &hcas, pci, self.profile())?;
         }
         for known in missing {
-            names.extend(nearest(known.index, known.pci, fabric, pci, self.profile())?);
+            nearest(&mut near, known.index, known.pci, &hcas, pci, self.profile())?;
         }
-        Some(names)
+        Some(near)
     }
 }
 

@@ -79,11 +79,7 @@ impl Memory {
                 next.inventory = known_gpus(gpus);
             }
             if let Some(fabric) = now.fabric.data() {
-                next.hcas = fabric
-                    .hcas
-                    .iter()
-                    .map(|hca| KnownHca { name: hca.name.clone(), pci: hca.pci.known().copied() })
-                    .collect();
+                next.hcas = known_hcas(fabric);
             }
         }
         next
@@ -114,6 +110,11 @@ pub(crate) fn known_gpus(gpus: &railgate_node::Gpus) -> Vec<KnownGpu> {
             uuid: gpu.uuid.known().cloned(),
         })
         .collect()
+}
+
+/// The RDMA devices of a look.
+pub(crate) fn known_hcas(fabric: &railgate_node::Fabric) -> Vec<KnownHca> {
+    fabric.hcas.iter().map(|hca| KnownHca { name: hca.name.clone(), pci: hca.pci.known().copied() }).collect()
 }
 
 fn silent_parts(now: &Snapshot) -> Vec<PartName> {

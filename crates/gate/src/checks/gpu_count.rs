@@ -125,3 +125,108 @@ fn by_pci(scene: &Scene<'_>, expected: u32, pci: &Pci, out: &mut Report<'_>) {
 fn name(known: &KnownGpu) -> String {
     known.pci.map_or_else(|| known.index.to_string(), |pci| pci.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Allocation, GpuId, Phase, Reading, Severity};
+
+    use crate::testing::{Look, look, read};
+
+    #[test]
+    fn a_whole_node_job_needs_all_of_them() {
+        let look = look("h100-sxm:gpu-missing@3");
+        assert_eq!(look.says(), "unfit: fail gpu-count: 7 of 8 GPUs; reboot");
+        assert_eq!(
+            look.remembering().says(),
+            "unfit: fail gpu-count@3: 7 of 8 GPUs, 0000:61:00.0 missing; reboot"
+        );
+    }
+
+    #[test]
+    fn so_does_a_look_without_a_job() {
+        let periodic = |look: Look| look.phase(Phase::Periodic).with(|look| look.job = None);
+        assert!(periodic(look("h100-sxm:gpu-missing@3")).says().starts_with("unfit: fail gpu-count"));
+    }
+
+    #[test]
+    fn on_a_shared_node_only_the_jobs_own_gpu_counts() {
+        let shared = |gpus: &[u32]| look("h100-sxm:gpu-missing@3").remembering().holding(gpus).says();
+        assert_eq!(
+            shared(&[0, 1]),
+            "degraded: warn gpu-count@3: 7 of 8 GPUs, 0000:61:00.0 missing (not this job's); reboot"
+        );
+        assert_eq!(
+            shared(&[2, 3]),
+            "unfit: fail gpu-count@3: the job's GPU 0000:61:00.0 is missing, 7 are there; reboot"
+        );
+        // Slurm's 7 is NVML's 6 now.
+        assert!(shared(&[7]).starts_with("degraded: warn gpu-count@3"));
+    }
+
+    #[test]
+    fn without_a_memory_nobody_can_say_whose_it_was() {
+        let shared = look("h100-sxm:gpu-missing@3").holding(&[0, 1]);
+        assert_eq!(shared.of("gpu-count"), [Severity::Unknown]);
+        let beyond = look("h100-sxm:gpu-missing@3").holding(&[7]);
+        assert_eq!(beyond.of("gpu-count"), [Severity::Fail], "an index that NVML does not have");
+    }
+
+    #[test]
+    fn the_prolog_remembers_for_the_epilog() {
+        let shared = look("h100-sxm:gpu-missing@3").after_the_job().holding(&[3]);
+        assert!(shared.says().starts_with("unfit: fail gpu-count@3: the job's GPU 0000:61:00.0"));
+    }
+
+    #[test]
+    fn jobs_may_hold_gpus_by_uuid() {
+        let uuid = |index: usize| {
+            let look = look("h100-sxm");
+            look.now.gpus.data().unwrap().gpus[index].uuid.known().unwrap().clone()
+        };
+        let by_uuid = |ids: &[String]| {
+            look("h100-sxm:gpu-missing@3").remembering().with(|look| {
+                let ids = ids.iter().cloned().map(GpuId::Uuid).collect();
+                look.job.as_mut().unwrap().allocation = Allocation::Gpus(ids);
+            })
+        };
+        assert_eq!(by_uuid(&[uuid(0)]).of("gpu-count"), [Severity::Warn]);
+        assert_eq!(by_uuid(&[uuid(3)]).of("gpu-count"), [Severity::Fail]);
+        assert_eq!(by_uuid(&[format!("MIG-{}/1/0", uuid(0))]).of("gpu-count"), [Severity::Warn]);
+        let nobody = by_uuid(&["MIG-1c0a".to_owned()]);
+        assert!(nobody.findings().iter().any(|line| line.contains("no GPU is known as MIG-1c0a")));
+    }
+
+    #[test]
+    fn too_many_is_a_wrong_profile() {
+        let look = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().gpus.count = Some(4));
+        assert_eq!(look.says(), "degraded: warn gpu-count: 8 GPUs, the profile has 4; check profile");
+    }
+
+    #[test]
+    fn the_pci_tree_can_show_that_one_is_missing() {
+        let counted = look("h100-sxm:gpu-missing@3,nvml-missing");
+        assert!(counted.says().starts_with("unfit: fail gpu-count: 7 of 8 GPUs in the PCI tree"));
+        assert!(look("h100-sxm:nvml-missing").says().starts_with("unknown: unknown part-silent@gpus"));
+        let none = look("h100-sxm:nvml-missing").pci(|pci| pci.devices.clear());
+        assert!(none.says().starts_with("unknown"), "an empty tree is a tree that was not read");
+    }
+
+    #[test]
+    fn a_failed_count_is_unknown() {
+        let failed =
+            look("h100-sxm").with(|look| read(&mut look.now.gpus).count = Reading::Failed("999".to_owned()));
+        assert_eq!(failed.of("gpu-count"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn an_unreadable_list_is_our_fault_and_the_hardware_is_judged_whole() {
+        let unreadable = |node: &str| {
+            look(node).with(|look| {
+                look.job.as_mut().unwrap().allocation = Allocation::Unreadable("gpu:?".to_owned());
+            })
+        };
+        assert_eq!(unreadable("h100-sxm").fitness(), railgate_node::Fitness::Fit);
+        assert!(unreadable("h100-sxm:gpu-lost@3").says().starts_with("unfit"));
+        assert!(unreadable("h100-sxm:gpu-process-leftover@3").of("gpu-processes").is_empty());
+    }
+}

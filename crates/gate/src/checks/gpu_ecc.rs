@@ -107,3 +107,71 @@ max_uncorrected = 0     # errors; more is `fail`
 }
 
 const SOURCE: &str = "nvmlDeviceGetTotalEccErrors";
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Phase, Reading, Severity};
+
+    use crate::testing::{Look, look, read};
+
+    fn errors(look: Look, now: u64) -> Look {
+        look.gpu(1, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(now))
+    }
+
+    fn before(look: Look, then: u64) -> Look {
+        look.after_the_job().with(|look| {
+            let before = read(&mut look.before.as_mut().unwrap().gpus);
+            before.gpus[1].ecc.volatile_uncorrected = Reading::Known(then);
+        })
+    }
+
+    #[test]
+    fn before_a_job_the_count_after_it_the_difference() {
+        assert_eq!(errors(look("h100-sxm"), 4).of("gpu-ecc"), [Severity::Fail]);
+        assert_eq!(errors(look("h100-sxm").phase(Phase::Periodic), 4).of("gpu-ecc"), [Severity::Fail]);
+        assert_eq!(errors(before(look("h100-sxm"), 4), 4).says(), "fit");
+        let rose = errors(before(look("h100-sxm"), 4), 6);
+        assert_eq!(rose.says(), "unfit: fail gpu-ecc@1: 2 uncorrected ECC errors during the job; reset GPU");
+    }
+
+    #[test]
+    fn a_counter_that_went_backwards_is_unknown() {
+        assert_eq!(errors(before(look("h100-sxm"), 4), 1).of("gpu-ecc"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn a_baseline_of_another_boot_is_none() {
+        let rebooted =
+            errors(before(look("h100-sxm"), 4), 1).with(|look| look.now.boot_id = "another".to_owned());
+        assert_eq!(rebooted.of("gpu-ecc"), [Severity::Fail], "the count itself, since this boot");
+    }
+
+    #[test]
+    fn the_threshold_is_the_sites() {
+        let tolerant = |toml| errors(look("h100-sxm").settings(toml), 4).of("gpu-ecc");
+        assert!(tolerant("[checks.gpu-ecc]\nmax_uncorrected = 4").is_empty());
+        assert_eq!(tolerant("[checks.gpu-ecc]\nmax_uncorrected = 3"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn no_ecc_is_a_fault_only_where_the_machine_has_it() {
+        let without = |id: &str| {
+            look(id).gpu(1, |gpu| {
+                gpu.ecc_enabled = Reading::Unsupported;
+                gpu.ecc.volatile_uncorrected = Reading::Unsupported;
+            })
+        };
+        assert!(without("generic").of("gpu-ecc").is_empty());
+        assert_eq!(without("h100-sxm").of("gpu-ecc"), [Severity::Warn]);
+        let off = look("h100-sxm").gpu(1, |gpu| gpu.ecc_enabled = Reading::Known(false));
+        assert_eq!(off.says(), "degraded: warn gpu-ecc@1: ECC is off; nvidia-smi -e 1");
+    }
+
+    #[test]
+    fn another_jobs_errors_and_failed_reads() {
+        assert_eq!(errors(look("h100-sxm"), 4).holding(&[0, 2]).says(), "fit");
+        let failed =
+            look("h100-sxm").gpu(1, |gpu| gpu.ecc.volatile_uncorrected = Reading::Failed("999".to_owned()));
+        assert_eq!(failed.of("gpu-ecc"), [Severity::Unknown]);
+    }
+}

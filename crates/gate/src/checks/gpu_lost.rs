@@ -161,3 +161,75 @@ fn event_row(found: Found, event: &XidEvent) -> Found {
         format!("kmsg seq {} at {} ms", event.seq, event.time),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Access, Fitness, Part, Reading, RecoveryAction, Severity};
+
+    use crate::testing::look;
+
+    #[test]
+    fn nvml_and_the_kernel_make_one_finding() {
+        let look = look("h100-sxm:gpu-lost@3");
+        assert_eq!(look.says(), "unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot");
+        assert_eq!(look.findings().len(), 1);
+        assert_eq!(look.judge().findings[0].evidence.len(), 2);
+    }
+
+    #[test]
+    fn either_alone_is_enough() {
+        let silent_kernel = look("h100-sxm:gpu-lost@3,kmsg-unreadable");
+        assert!(silent_kernel.says().ends_with("gpu-lost@3: 0000:61:00.0 off bus; reboot"));
+        let answers = look("h100-sxm:gpu-xid-79@3");
+        assert!(
+            answers.says().contains("gpu-lost@3: 0000:61:00.0 fell off bus, Xid 79, answers again; reboot")
+        );
+        let no_nvml = look("h100-sxm:gpu-xid-79@3,nvml-silent").remembering();
+        assert!(no_nvml.says().starts_with("unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79"));
+    }
+
+    #[test]
+    fn a_reset_is_worth_a_try_where_the_driver_offers_one() {
+        let offered = look("h100-sxm:gpu-lost@3")
+            .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
+        assert!(offered.says().ends_with("; reset GPU"));
+    }
+
+    #[test]
+    fn another_jobs_gpu_is_a_warning_and_no_drain() {
+        let other = look("h100-sxm:gpu-lost@3").holding(&[0, 1]);
+        assert_eq!(other.says(), "degraded: warn gpu-lost@3: 0000:61:00.0 off bus (not this job's); reboot");
+        let own = look("h100-sxm:gpu-lost@3").holding(&[2, 3]);
+        assert_eq!(own.fitness(), Fitness::Unfit);
+    }
+
+    #[test]
+    fn another_jobs_xid_79_is_nothing_here() {
+        assert_eq!(look("h100-sxm:gpu-xid-79@3").holding(&[0, 1]).says(), "fit");
+    }
+
+    #[test]
+    fn one_unreadable_gpu_is_its_own_fault_all_of_them_are_the_drivers() {
+        assert_eq!(look("h100-sxm:gpu-unreadable@3").of("gpu-lost"), [Severity::Fail]);
+        let all = look("h100-sxm").with(|look| {
+            let Part::Read { data, .. } = &mut look.now.gpus else { panic!() };
+            for gpu in &mut data.gpus {
+                gpu.access = Access::Failed("no permission (4)".to_owned());
+            }
+        });
+        assert_eq!(all.of("gpu-lost"), [Severity::Unknown; 8]);
+        assert_eq!(all.fitness(), Fitness::Degraded);
+        let tolerant = look("h100-sxm:gpu-unreadable@3").settings("[checks.gpu-lost]\nunreadable = \"warn\"");
+        assert_eq!(tolerant.fitness(), Fitness::Degraded);
+    }
+
+    #[test]
+    fn an_address_that_nobody_knows_is_unclear_on_a_shared_node() {
+        let line = "NVRM: Xid (PCI:0000:aa:00): 79, pid=1, GPU has fallen off the bus.";
+        let shared = look("h100-sxm").holding(&[0]).kernel(line);
+        assert_eq!(shared.says(), "fit", "every GPU of the job has an address, and this is none of them");
+        let unread = shared.gpu(0, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
+        assert_eq!(unread.of("gpu-lost"), [Severity::Unknown]);
+        assert_eq!(look("h100-sxm").kernel(line).of("gpu-lost"), [Severity::Fail]);
+    }
+}

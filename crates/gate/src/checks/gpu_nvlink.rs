@@ -129,3 +129,61 @@ fn list(links: &[u32]) -> String {
     let links: Vec<String> = links.iter().map(u32::to_string).collect();
     if links.is_empty() { "not listed".to_owned() } else { links.join(",") }
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Gpu, Reading, Severity};
+
+    use crate::testing::look;
+
+    fn set(gpu: &mut Gpu, links: std::ops::Range<usize>, up: Reading<bool>) {
+        for link in &mut gpu.nvlinks[links] {
+            link.up = up.clone();
+        }
+    }
+
+    #[test]
+    fn every_link_counts() {
+        let down = look("h100-sxm").gpu(3, |gpu| set(gpu, 4..6, Reading::Known(false)));
+        assert_eq!(down.says(), "unfit: fail gpu-nvlink@3: 16 of 18 NVLinks up, down: 4,5; reset GPUs");
+        assert_eq!(down.holding(&[0, 1]).says(), "fit");
+    }
+
+    #[test]
+    fn unread_links_are_unknown_unless_too_few_could_be_up_anyway() {
+        let unread = || look("h100-sxm").gpu(3, |gpu| set(gpu, 4..6, Reading::Failed("999".to_owned())));
+        assert_eq!(unread().of("gpu-nvlink"), [Severity::Unknown]);
+        let down = unread().gpu(3, |gpu| set(gpu, 0..1, Reading::Known(false)));
+        assert_eq!(down.of("gpu-nvlink"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn not_supported_is_the_profiles_business() {
+        let single = |id: &str| look(id).gpu(3, |gpu| gpu.nvlinks.clear());
+        assert_eq!(single("l40s").says(), "fit");
+        assert_eq!(single("generic").says(), "fit");
+        assert!(single("h200-sxm").says().starts_with("degraded: warn gpu-nvlink@3: NVLink not supported"));
+        let all = look("h200-sxm").gpu(3, |gpu| set(gpu, 0..18, Reading::Unsupported));
+        assert_eq!(all.of("gpu-nvlink"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn without_a_number_a_link_that_fell_during_the_job_counts() {
+        let fell = |profile| {
+            look("h100-sxm")
+                .after_the_job()
+                .gpu(3, |gpu| set(gpu, 7..8, Reading::Known(false)))
+                .with(|look| look.profile = profile)
+        };
+        assert!(fell(None).says().starts_with("unfit: fail gpu-nvlink@3: NVLink 7 went down"));
+    }
+
+    #[test]
+    fn with_mig_nothing_is_judged() {
+        let mig = look("h100-sxm").gpu(3, |gpu| {
+            set(gpu, 0..18, Reading::Known(false));
+            gpu.mig = Reading::Known(true);
+        });
+        assert_eq!(mig.says(), "fit");
+    }
+}

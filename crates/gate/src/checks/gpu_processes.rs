@@ -152,3 +152,82 @@ fn is_called(pattern: &str, name: &str) -> bool {
         None => cut(pattern) == cut(name),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Action, Fitness, GpuProcess, Phase, Reading, Severity};
+
+    use crate::testing::{Look, look};
+
+    fn process(look: Look, bend: impl FnOnce(&mut GpuProcess)) -> Look {
+        let mut process = GpuProcess {
+            pid: 77,
+            used_mib: Reading::Known(500),
+            name: Reading::Known("python3".to_owned()),
+            uid: Reading::Known(1000),
+            exiting: false,
+            slurm_job: Reading::Known(None),
+        };
+        bend(&mut process);
+        look.gpu(3, |gpu| gpu.processes = Reading::Known(vec![process]))
+    }
+
+    fn severities(bend: impl FnOnce(&mut GpuProcess)) -> Vec<Severity> {
+        process(look("h100-sxm"), bend).of("gpu-processes")
+    }
+
+    #[test]
+    fn a_leftover_tells_the_user_and_drains_nothing() {
+        let leftover = process(look("h100-sxm"), |_| {});
+        assert_eq!(
+            leftover.says(),
+            "degraded: fail gpu-processes@3: leftover process 77 (python3, 500 MiB); kill it"
+        );
+        assert_eq!(leftover.judge().action, Action::Notify);
+        let strict = leftover.settings("[checks.gpu-processes]\nclass = \"node\"");
+        assert_eq!(strict.fitness(), Fitness::Unfit);
+    }
+
+    #[test]
+    fn who_is_no_leftover() {
+        assert!(severities(|process| process.exiting = true).is_empty());
+        assert!(severities(|process| process.slurm_job = Reading::Known(Some(7))).is_empty());
+        assert!(severities(|process| process.name = Reading::Known("nvidia-persiste".to_owned())).is_empty());
+        assert!(severities(|process| process.name = Reading::Known("dcgm-exporter".to_owned())).is_empty());
+        assert!(process(look("h100-sxm"), |_| {}).phase(Phase::Periodic).of("gpu-processes").is_empty());
+    }
+
+    #[test]
+    fn a_co_tenant_is_never_blamed() {
+        assert_eq!(process(look("h100-sxm"), |_| {}).holding(&[0, 1, 2]).says(), "fit");
+        assert_eq!(process(look("h100-sxm"), |_| {}).holding(&[3]).of("gpu-processes"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn what_is_left_of_the_job_itself_is_a_leftover() {
+        let own = |look: Look| process(look, |process| process.slurm_job = Reading::Known(Some(48213)));
+        assert_eq!(own(look("h100-sxm").after_the_job()).of("gpu-processes"), [Severity::Warn]);
+        assert_eq!(own(look("h100-sxm")).of("gpu-processes"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn how_bad_it_is() {
+        assert_eq!(severities(|process| process.used_mib = Reading::Known(0)), [Severity::Warn]);
+        assert_eq!(severities(|process| process.used_mib = Reading::Unsupported), [Severity::Fail]);
+        assert_eq!(severities(|process| process.uid = Reading::Known(0)), [Severity::Warn]);
+        let whose = Reading::Failed("permission denied".to_owned());
+        assert_eq!(severities(|process| process.slurm_job = whose), [Severity::Unknown]);
+        let unread = look("h100-sxm").gpu(3, |gpu| gpu.processes = Reading::Failed("999".to_owned()));
+        assert_eq!(unread.of("gpu-processes"), [Severity::Unknown]);
+        let unsupported = look("h100-sxm").gpu(3, |gpu| gpu.processes = Reading::Unsupported);
+        assert_eq!(unsupported.says(), "fit");
+    }
+
+    #[test]
+    fn a_name_is_only_text() {
+        let hostile = process(look("h100-sxm"), |process| {
+            process.name = Reading::Known("\u{1b}[2J\nx".to_owned());
+        });
+        assert!(hostile.says().contains("(?[2J?x, 500 MiB)"));
+    }
+}

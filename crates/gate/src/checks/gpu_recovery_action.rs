@@ -140,3 +140,49 @@ pub(super) fn asked(scene: &Scene<'_>, gpu: &Gpu) -> Option<RecoveryAction> {
         Reading::Unsupported | Reading::Failed(_) => last_said(scene, gpu).map(|(action, _)| action),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Reading, RecoveryAction, Severity};
+
+    use crate::testing::look;
+
+    fn asked(action: RecoveryAction) -> String {
+        look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Known(action)).says()
+    }
+
+    #[test]
+    fn says_what_the_driver_asks_for() {
+        assert_eq!(asked(RecoveryAction::None), "fit");
+        assert_eq!(
+            asked(RecoveryAction::GpuReset),
+            "unfit: fail gpu-recovery-action@2: driver asks: GPU reset; reset GPU"
+        );
+        assert!(asked(RecoveryAction::NodeReboot).ends_with("node reboot; reboot"));
+        assert!(asked(RecoveryAction::DrainAndReset).starts_with("unfit"));
+        assert!(asked(RecoveryAction::DrainP2p).starts_with("degraded: warn"));
+        assert!(asked(RecoveryAction::Other(7)).starts_with("unfit"));
+        assert!(asked(RecoveryAction::Other(99)).starts_with("degraded: warn"));
+    }
+
+    const RESET: &str = "pid=1, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)";
+    const NONE: &str = "pid=1, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)";
+
+    #[test]
+    fn the_kernel_log_stands_in_for_an_old_driver() {
+        let old = |look: crate::testing::Look| look.gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
+        assert_eq!(old(look("h100-sxm")).says(), "fit");
+        assert!(
+            old(look("h100-sxm").xid(2, 154, RESET)).says().starts_with("unfit: fail gpu-recovery-action@2")
+        );
+        assert_eq!(old(look("h100-sxm").xid(2, 154, RESET).xid(2, 154, NONE)).says(), "fit");
+        assert_eq!(look("h100-sxm").xid(2, 154, RESET).says(), "fit", "the field is the newer word");
+    }
+
+    #[test]
+    fn a_failed_read_is_unknown() {
+        let failed = look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Failed("999".to_owned()));
+        assert_eq!(failed.of("gpu-recovery-action"), [Severity::Unknown]);
+        assert!(failed.says().starts_with("degraded"));
+    }
+}

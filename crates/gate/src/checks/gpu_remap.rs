@@ -91,3 +91,36 @@ pending = \"warn\"    # note, unknown, warn, fail
 }
 
 const SOURCE: &str = "nvmlDeviceGetRemappedRows";
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Reading, Severity};
+
+    use crate::testing::look;
+
+    #[test]
+    fn failed_is_for_rma_pending_waits() {
+        assert_eq!(
+            look("h100-sxm:gpu-remap-failed@3").says(),
+            "unfit: fail gpu-remap@3: row remap failed; RMA"
+        );
+        let pending = look("h100-sxm:gpu-remap-pending@3");
+        assert_eq!(pending.says(), "degraded: warn gpu-remap@3: row remap pending; reset GPU when idle");
+        assert!(pending.settings("[checks.gpu-remap]\npending = \"fail\"").says().starts_with("unfit"));
+    }
+
+    #[test]
+    fn what_the_machine_has_not_is_no_fault() {
+        let without = |id: &str| look(id).gpu(3, |gpu| gpu.row_remap = Reading::Unsupported);
+        assert_eq!(without("rtx4090").says(), "fit");
+        assert_eq!(without("h100-sxm").of("gpu-remap"), [Severity::Unknown]);
+        assert_eq!(without("h100-sxm").gpu(3, |gpu| gpu.mig = Reading::Known(true)).says(), "fit");
+    }
+
+    #[test]
+    fn another_jobs_remap_and_failed_reads() {
+        assert_eq!(look("h100-sxm:gpu-remap-failed@3").holding(&[0]).says(), "fit");
+        let failed = look("h100-sxm").gpu(3, |gpu| gpu.row_remap = Reading::Failed("999".to_owned()));
+        assert_eq!(failed.of("gpu-remap"), [Severity::Unknown]);
+    }
+}

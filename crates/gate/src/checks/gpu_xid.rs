@@ -155,3 +155,109 @@ fn is_cured(scene: &Scene<'_>, gpu: &Gpu, events: &[&XidEvent]) -> bool {
         && last_said(scene, gpu)
             .is_some_and(|(asked, event)| asked != RecoveryAction::None && Some(event.seq) > last)
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Class, Fitness, Reading, RecoveryAction, Severity};
+
+    use crate::testing::{Look, look};
+
+    const RESET: &str = "pid=1, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)";
+
+    fn xid(code: u32) -> Look {
+        look("h100-sxm").xid(3, code, "pid=4711, name=python3, Ch 00000010")
+    }
+
+    #[test]
+    fn the_table_decides() {
+        assert_eq!(xid(48).says(), "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU");
+        for code in [64, 74, 95, 109, 119, 120, 140, 143] {
+            assert_eq!(xid(code).fitness(), Fitness::Unfit, "{code}");
+        }
+        for code in [63, 92, 94, 145, 4242] {
+            assert_eq!(xid(code).of("gpu-xid"), [Severity::Warn], "{code}");
+        }
+    }
+
+    #[test]
+    fn an_applications_own_error_is_a_users_note() {
+        for code in [13, 31, 43, 45] {
+            let look = xid(code);
+            assert_eq!(look.fitness(), Fitness::Fit, "{code}");
+            let finding = look.judge().findings.remove(0);
+            assert_eq!((finding.class, finding.severity), (Class::User, Severity::Note), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_co_tenants_xid_is_not_this_jobs() {
+        assert_eq!(xid(48).holding(&[0, 1]).findings(), Vec::<String>::new());
+        assert_eq!(xid(48).holding(&[3]).fitness(), Fitness::Unfit);
+    }
+
+    #[test]
+    fn events_are_counted_and_told_once_for_each_gpu() {
+        let twice = xid(94).xid(3, 94, "pid=2, Contained").xid(1, 94, "pid=2, Contained");
+        assert_eq!(
+            twice.findings(),
+            [
+                "warn gpu-xid@1: Xid 94 (contained ECC error); watch",
+                "warn gpu-xid@3: Xid 94 (contained ECC error) x2; watch"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_site_goes_before_the_table() {
+        let fail = xid(94).settings("[checks.gpu-xid.codes]\n94 = \"fail\"");
+        assert_eq!(fail.fitness(), Fitness::Unfit);
+        let user = xid(31).settings("[checks.gpu-xid.codes]\n31 = \"fail\"");
+        assert_eq!(user.fitness(), Fitness::Unfit, "the site says that it is the node's");
+        let warn = xid(109).settings("[checks.gpu-xid.codes]\n109 = \"warn\"");
+        assert_eq!(warn.fitness(), Fitness::Degraded);
+        let strict = xid(4242).settings("[checks.gpu-xid]\nunknown_code = \"fail\"");
+        assert_eq!(strict.fitness(), Fitness::Unfit);
+        let config: crate::GateConfig =
+            toml::from_str("[checks.gpu-xid.codes]\n013 = \"fail\"\nall = \"note\"").unwrap();
+        assert_eq!(config.problems().len(), 2);
+    }
+
+    #[test]
+    fn the_drivers_own_word_is_the_fix() {
+        let asks = xid(48).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::NodeReboot));
+        let findings = asks.findings();
+        assert!(findings.contains(&"fail gpu-xid@3: Xid 48 (double-bit ECC error); reboot".to_owned()));
+        assert!(asks.says().starts_with("unfit: fail gpu-recovery-action@3"));
+    }
+
+    #[test]
+    fn what_was_reset_since_is_cured() {
+        let cured = xid(95).xid(3, 154, RESET);
+        assert_eq!(
+            cured.says(),
+            "degraded: warn gpu-xid@3: Xid 95 (uncontained ECC error), reset since; reset GPU"
+        );
+        let before = look("h100-sxm").xid(3, 154, RESET).xid(3, 95, "pid=1, Uncontained");
+        assert_eq!(before.fitness(), Fitness::Unfit, "the error came after the driver's word");
+        assert_eq!(xid(95).fitness(), Fitness::Unfit, "the driver has not said anything");
+        let old = xid(95).xid(3, 154, RESET).gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported);
+        assert_eq!(old.fitness(), Fitness::Unfit, "nobody says that it was reset");
+    }
+
+    #[test]
+    fn without_nvml_the_memory_says_whose_it_is() {
+        let blind = || look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").remembering();
+        assert!(blind().says().starts_with("unfit: fail gpu-xid@3"));
+        assert_eq!(blind().holding(&[0]).of("gpu-xid"), []);
+        let forgotten = look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").holding(&[0]);
+        assert_eq!(forgotten.of("gpu-xid"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn a_storm_of_events_stays_small() {
+        let storm = (0..200).fold(look("h100-sxm"), |look, _| look.xid(3, 31, "pid=1, MMU Fault"));
+        let finding = storm.judge().findings.remove(0);
+        assert!(finding.what.ends_with("x200"));
+        assert_eq!(finding.evidence.len(), super::MOST_ROWS);
+    }
+}

@@ -46,16 +46,17 @@ action = \"drain\"   # off, report, notify, drain
             .memory
             .hcas
             .iter()
+            .filter(|known| !here.contains(known.name.as_str()) && !scene.excluded(&known.name))
+            // Under another name it is still there.
+            .filter(|known| fabric.hcas.iter().all(|hca| hca.pci.known() != known.pci.as_ref()))
             .map(|known| known.name.as_str())
-            .filter(|name| !here.contains(name) && !scene.excluded(name))
             .collect();
         let which = if gone.is_empty() { String::new() } else { format!(", {} missing", gone.join(",")) };
         let what = format!("{count} of {want} RDMA ports{which}");
         let mut found = Found::fail(Class::Node, gone.first().copied().unwrap_or_default(), what);
-        // A device that is gone has no place in the tree: only wiring in the profile says whose it was.
-        let wired_to_job =
-            scene.nearest_hcas(fabric).is_some_and(|near| gone.iter().any(|name| near.contains(*name)));
-        if !scene.whole() && !wired_to_job {
+        let near_the_job =
+            scene.nearest_hcas(fabric).is_some_and(|near| gone.iter().any(|name| near.names.contains(*name)));
+        if !scene.whole() && !near_the_job {
             found = found.shared();
         }
         out.add(found.fix("check HCA").row(
@@ -64,5 +65,40 @@ action = \"drain\"   # off, report, notify, drain
             want.to_string(),
             "/sys/class/infiniband",
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Severity;
+
+    use crate::testing::look;
+
+    #[test]
+    fn a_missing_device_is_named_where_it_is_remembered() {
+        assert_eq!(
+            look("h100-sxm:ib-missing@2").says(),
+            "unfit: fail ib-count: 7 of 8 RDMA ports; check HCA"
+        );
+        assert_eq!(
+            look("h100-sxm:ib-missing@2").remembering().says(),
+            "unfit: fail ib-count@mlx5_2: 7 of 8 RDMA ports, mlx5_2 missing; check HCA"
+        );
+    }
+
+    #[test]
+    fn on_a_shared_node_it_counts_where_it_was_nearest_to_the_jobs_gpus() {
+        let shared = |gpus: &[u32]| look("h100-sxm:ib-missing@2").remembering().holding(gpus);
+        assert_eq!(shared(&[0, 1]).of("ib-count"), [Severity::Warn]);
+        assert_eq!(shared(&[2]).of("ib-count"), [Severity::Fail]);
+        let forgotten = look("h100-sxm:ib-missing@2").holding(&[2]);
+        assert_eq!(forgotten.of("ib-count"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn other_names_are_no_fault_and_other_machines_are_not_judged() {
+        assert_eq!(look("h100-sxm:ib-renamed").remembering().says(), "fit");
+        assert_eq!(look("generic").says(), "fit");
+        assert_eq!(look("h100-sxm:ib-missing@2").holding(&[]).says(), "fit");
     }
 }

@@ -157,3 +157,94 @@ fn phys_text(phys: &PhysState) -> &str {
         PhysState::Other(text) => text,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Fitness, PhysState, PortState, Reading, Severity};
+
+    use crate::testing::{look, read};
+
+    #[test]
+    fn down_is_this_nodes_own_end() {
+        assert_eq!(
+            look("h100-sxm:ib-port-down@2").says(),
+            "unfit: fail ib-port@mlx5_2: down, disabled; enable port"
+        );
+        assert_eq!(
+            look("h100-sxm:ib-port-polling@2").says(),
+            "unfit: fail ib-port@mlx5_2: down, Polling; check cable"
+        );
+    }
+
+    #[test]
+    fn a_link_that_waits_for_the_subnet_manager_is_no_fault_of_the_node() {
+        let init = look("h100-sxm:ib-port-init@2");
+        assert_eq!(init.of("ib-port"), [Severity::Warn]);
+        assert_eq!(init.fitness(), Fitness::Degraded);
+    }
+
+    #[test]
+    fn on_a_shared_node_only_the_ports_near_the_jobs_gpus_count() {
+        assert_eq!(look("h100-sxm:ib-port-down@2").holding(&[0, 1]).says(), "fit");
+        assert_eq!(look("h100-sxm:ib-port-down@2").holding(&[2]).fitness(), Fitness::Unfit);
+        let no_tree = look("h100-sxm:ib-port-down@2")
+            .holding(&[2])
+            .with(|look| look.now.pci = railgate_node::Part::Skipped);
+        assert_eq!(no_tree.of("ib-port"), [Severity::Unknown]);
+        let wired = look("h100-sxm:ib-port-down@2").holding(&[5]).with(|look| {
+            look.profile.as_mut().unwrap().rails.wiring = vec![(5, "mlx5_2".to_owned())];
+        });
+        assert_eq!(wired.fitness(), Fitness::Unfit, "the profile's wiring goes before the tree");
+    }
+
+    #[test]
+    fn links_have_a_boot_grace() {
+        let booted = |seconds: u64| {
+            look("h100-sxm:ib-port-polling@2").with(|look| {
+                let at = look.now.taken / 1000 - seconds;
+                read(&mut look.now.host).boot_time = Reading::Known(at);
+            })
+        };
+        assert_eq!(booted(60).of("ib-port"), [Severity::Unknown]);
+        assert_eq!(booted(301).of("ib-port"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn spare_ports_may_be_down() {
+        let spare = look("h100-sxm:ib-port-polling@2")
+            .with(|look| look.profile.as_mut().unwrap().fabric.hcas = Some(7));
+        assert_eq!(spare.says(), "fit");
+        let fell = spare.after_the_job();
+        assert_eq!(fell.fitness(), Fitness::Unfit, "it was active before the job");
+        let excluded = look("h100-sxm:ib-port-polling@2").with(|look| {
+            let fabric = &mut look.profile.as_mut().unwrap().fabric;
+            fabric.hcas = Some(7);
+            fabric.exclude = vec!["mlx5_2*".to_owned()];
+        });
+        assert_eq!(excluded.after_the_job().says(), "fit");
+    }
+
+    #[test]
+    fn failed_reads_and_strange_states() {
+        let port = |state, phys| {
+            look("h100-sxm").port("mlx5_2", |port| {
+                port.state = state;
+                port.phys_state = phys;
+            })
+        };
+        let failed = || Reading::<PhysState>::Failed("gone".to_owned());
+        assert_eq!(port(Reading::Failed("gone".to_owned()), failed()).of("ib-port"), [Severity::Unknown]);
+        assert_eq!(port(Reading::Known(PortState::Active), failed()).says(), "fit");
+        let down = port(Reading::Known(PortState::Down), failed());
+        assert!(down.says().starts_with("unfit: fail ib-port@mlx5_2: down; check cable"));
+        let other = Reading::Known(PhysState::Other("LinkErrorRecovery".to_owned()));
+        assert_eq!(port(Reading::Known(PortState::Active), other).of("ib-port"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn jobs_without_gpus_are_asked_only_where_the_site_says_so() {
+        let cpu = look("h100-sxm:ib-port-down@2").holding(&[]);
+        assert_eq!(cpu.says(), "fit");
+        assert_eq!(cpu.settings("fabric_for_all = true").fitness(), Fitness::Unfit);
+    }
+}

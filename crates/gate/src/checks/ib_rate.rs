@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, PartName, PortState, Reading, Severity};
+use railgate_node::{Action, Class, PartName, Port, PortState, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -34,7 +34,8 @@ impl Check for IbRate {
     const ABOUT: &'static str = "a compute port runs below its rate";
     const EXPLAIN: &'static str = "
 Reads `rate` of the active compute ports in `/sys/class/infiniband` and compares with the profile's
-`fabric.rate_gbps`.
+`fabric.rate_gbps`. Where the machine has more such ports than `fabric.hcas`, and as many at full rate, the others are
+storage ports and not judged.
 
 Why: a link that lost lanes or speed stays ACTIVE and slows every collective of the job to its own pace.
 
@@ -52,18 +53,27 @@ below = \"fail\"     # note, unknown, warn, fail
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(want) = scene.profile().and_then(|profile| profile.fabric.rate_gbps) else { return };
+        // Kernels print 56 as 54.3, 14 as 14.0: a per cent is no lost lane.
+        let full = |port: &Port| port.rate_gbps.known().is_some_and(|rate| *rate >= want * 0.99);
+        let active = |port: &Port| port.state == Reading::Known(PortState::Active);
+        let ports = scene.compute_ports();
+        let wanted = scene.profile().and_then(|profile| profile.fabric.hcas).unwrap_or(0) as usize;
+        // A storage port that the profile forgot to leave out is no slow rail while the rails are all there.
+        let all_there = ports.iter().filter(|(_, port)| active(port) && full(port)).count() >= wanted;
+        if wanted > 0 && ports.len() > wanted && all_there {
+            return;
+        }
         for judged in scene.judged_ports() {
             let (hca, port) = (judged.hca, judged.port);
             // The rate of a port that is not active means nothing; ib-port has said the rest.
-            if port.state != Reading::Known(PortState::Active) {
+            if !active(port) {
                 continue;
             }
             let name = judged.name();
             let source = format!("/sys/class/infiniband/{}/ports/{}/rate", hca.name, port.number);
             let what = format!("{name} rate");
             let Some(&rate) = out.value(&name, &what, &source, &port.rate_gbps) else { continue };
-            // Kernels print 56 as 54.3, 14 as 14.0: a per cent is no lost lane.
-            if rate >= want * 0.99 {
+            if full(port) {
                 continue;
             }
             let text = port.rate_text.known().cloned().unwrap_or_else(|| format!("{rate} Gb/s"));
@@ -75,5 +85,37 @@ below = \"fail\"     # note, unknown, warn, fail
             }
             out.add(found);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Reading, Severity};
+
+    use crate::testing::look;
+
+    #[test]
+    fn below_the_profiles_rate() {
+        let slow = look("h100-sxm:ib-rate-low@2");
+        assert_eq!(slow.says(), "unfit: fail ib-rate@mlx5_2: 200 of 400 Gb/s; reseat cable");
+        assert_eq!(look("h100-sxm:ib-rate-low@2").holding(&[0]).says(), "fit");
+        assert!(slow.settings("[checks.ib-rate]\nbelow = \"warn\"").says().starts_with("degraded"));
+    }
+
+    #[test]
+    fn the_rate_of_a_port_that_is_down_means_nothing() {
+        assert!(look("h100-sxm:ib-rate-low@2,ib-port-down@2").of("ib-rate").is_empty());
+        let failed =
+            look("h100-sxm").port("mlx5_2", |port| port.rate_gbps = Reading::Failed("gone".to_owned()));
+        assert_eq!(failed.of("ib-rate"), [Severity::Unknown]);
+    }
+    #[test]
+    fn a_storage_port_that_the_profile_forgot_is_no_slow_rail() {
+        let forgot = |faults: &str| {
+            look(&format!("h100-sxm{faults}"))
+                .with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear())
+        };
+        assert_eq!(forgot("").says(), "fit");
+        assert!(forgot(":ib-rate-low@2").findings().iter().any(|line| line.contains("ib-rate@mlx5_2")));
     }
 }

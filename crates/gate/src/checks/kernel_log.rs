@@ -32,7 +32,7 @@ action = \"drain\"   # off, report, notify, drain; unknown never drains
         let part = PartName::KernelLog.as_str();
         let Some(log) = scene.now.kernel_log.data() else {
             let why = scene.now.kernel_log.missing().unwrap_or_default();
-            out.add(Found::unknown(Class::Site, part, &why).fix("see log").row(
+            out.add(Found::unknown(Class::Site, "", &why).fix("see log").row(
                 part,
                 why,
                 "records",
@@ -42,7 +42,7 @@ action = \"drain\"   # off, report, notify, drain; unknown never drains
         };
         if log.overrun {
             out.add(
-                Found::note(Class::Site, part, "records were lost before they were read")
+                Found::note(Class::Site, "", "records were lost before they were read")
                     .fix("larger log_buf_len")
                     .row(part, "overrun", "all records since the last look", "/dev/kmsg"),
             );
@@ -50,10 +50,36 @@ action = \"drain\"   # off, report, notify, drain; unknown never drains
         let other_boot = log.since.as_ref().is_some_and(|mark| mark.boot_id != scene.now.boot_id);
         if other_boot {
             out.add(
-                Found::unknown(Class::Internal, part, "read from a mark of another boot")
+                Found::unknown(Class::Internal, "", "read from a mark of another boot")
                     .fix("report a bug")
                     .row(part, "another boot's mark", "this boot's", "snapshot"),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Fitness, KernelMark, Severity};
+
+    use crate::testing::{look, read};
+
+    #[test]
+    fn an_unreadable_log_is_unknown() {
+        let unread = look("h100-sxm:kmsg-unreadable");
+        assert_eq!(unread.of("kernel-log"), [Severity::Unknown]);
+        assert_eq!(unread.fitness(), Fitness::Degraded);
+        let required = unread.settings("[prolog]\nrequired = [\"kernel-log\"]");
+        assert!(required.says().starts_with("unknown: unknown kernel-log: /dev/kmsg"));
+    }
+
+    #[test]
+    fn lost_records_are_a_note_and_a_mark_of_another_boot_is_our_mistake() {
+        let overrun = look("h100-sxm").with(|look| read(&mut look.now.kernel_log).overrun = true);
+        assert_eq!(overrun.of("kernel-log"), [Severity::Note]);
+        let stale = look("h100-sxm").with(|look| {
+            read(&mut look.now.kernel_log).since = Some(KernelMark { boot_id: "another".to_owned(), seq: 7 });
+        });
+        assert_eq!(stale.of("kernel-log"), [Severity::Unknown]);
     }
 }

@@ -129,3 +129,90 @@ class = \"site\"      # site, node
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use railgate_node::{Fitness, Mount, MountProbe, Severity};
+
+    use crate::Memory;
+    use crate::testing::{Look, look};
+
+    const HOME: &str = "[checks.mounts]\nrequired = [\"/home\"]\n";
+
+    fn home(probe: MountProbe) -> Look {
+        look("h100-sxm")
+            .settings(HOME)
+            .host(|host| host.mounts = vec![Mount { path: PathBuf::from("/home"), probe }])
+    }
+
+    fn answered(writable: bool) -> MountProbe {
+        MountProbe::Answered {
+            fs_type: "nfs4".to_owned(),
+            source: "srv:/home".to_owned(),
+            writable,
+            took_ms: 1.0,
+        }
+    }
+
+    const SILENT: MountProbe = MountProbe::Silent { stuck: false, after_ms: 5000.0 };
+
+    #[test]
+    fn what_can_be_wrong_with_a_mount() {
+        assert_eq!(home(answered(true)).says(), "fit");
+        assert_eq!(home(answered(false)).of("mounts"), [Severity::Fail]);
+        assert_eq!(home(MountProbe::NotMounted).of("mounts"), [Severity::Fail]);
+        assert_eq!(home(MountProbe::Failed("Stale file handle".to_owned())).of("mounts"), [Severity::Fail]);
+        assert_eq!(home(MountProbe::Silent { stuck: true, after_ms: 5000.0 }).of("mounts"), [Severity::Fail]);
+        assert_eq!(home(SILENT).of("mounts"), [Severity::Unknown]);
+        assert_eq!(home(answered(true)).host(|host| host.mounts.clear()).of("mounts"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn silent_twice_in_one_boot_is_a_fault() {
+        let again = |boot: &str| {
+            home(SILENT).with(|look| {
+                look.memory = Memory {
+                    boot_id: boot.to_owned(),
+                    silent_mounts: vec![PathBuf::from("/home")],
+                    ..Memory::default()
+                };
+            })
+        };
+        let boot = look("h100-sxm").now.boot_id;
+        assert_eq!(again(&boot).of("mounts"), [Severity::Fail]);
+        assert_eq!(again("another").of("mounts"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn it_drains_only_where_the_site_says_that_it_is_the_nodes() {
+        assert_eq!(home(MountProbe::NotMounted).fitness(), Fitness::Degraded);
+        let node = home(MountProbe::NotMounted).settings(&format!("{HOME}class = \"node\""));
+        assert_eq!(node.says(), "unfit: fail mounts@/home: not mounted; mount it");
+    }
+
+    #[test]
+    fn read_only_may_be_right() {
+        let read_only = home(answered(false)).settings(&format!("{HOME}writable = false"));
+        assert_eq!(read_only.says(), "fit");
+    }
+
+    #[test]
+    fn jobs_without_gpus_need_their_home_too() {
+        assert_eq!(home(MountProbe::NotMounted).holding(&[]).of("mounts"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let config: crate::GateConfig =
+            toml::from_str("[checks.mounts]\nrequired = [\"home\"]\nclass = \"user\"").unwrap();
+        assert_eq!(
+            config.problems(),
+            [
+                "gate.checks.mounts.required: 'home' is not an absolute path",
+                "gate.checks.mounts.class: 'user' is neither 'site' nor 'node'"
+            ]
+        );
+    }
+}

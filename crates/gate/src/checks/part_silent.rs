@@ -72,3 +72,66 @@ fn part<T>(scene: &Scene<'_>, name: PartName, part: &Part<T>, out: &mut Report<'
     };
     out.add(found.row(format!("part {name}", name = name.as_str()), why, "an answer", "snapshot"));
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Fitness, Part, PartName, Severity};
+
+    use crate::Memory;
+    use crate::testing::look;
+
+    #[test]
+    fn silence_is_unknown_the_first_time() {
+        let first = look("h100-sxm:nvml-silent");
+        assert_eq!(first.says(), "unknown: unknown part-silent@gpus: no answer in 10.0 s; check driver");
+    }
+
+    #[test]
+    fn the_second_time_in_one_boot_it_is_a_fault() {
+        let first = look("h100-sxm:nvml-silent");
+        let memory = Memory::default().after(&first.now, false);
+        assert_eq!(memory.silent, [PartName::Gpus]);
+        let second = look("h100-sxm:nvml-silent").with(|look| look.memory = memory.clone());
+        assert_eq!(second.says(), "unfit: fail part-silent@gpus: no answer in 10.0 s, as before; reboot");
+        let rebooted = second.with(|look| look.now.boot_id = "another".to_owned());
+        assert_eq!(rebooted.fitness(), Fitness::Unknown);
+    }
+
+    #[test]
+    fn a_job_without_gpus_does_not_make_it_forget() {
+        let memory = Memory::default().after(&look("h100-sxm:nvml-silent").now, false);
+        let skipped = look("h100-sxm").with(|look| look.now.gpus = Part::Skipped);
+        assert_eq!(memory.after(&skipped.now, true).silent, [PartName::Gpus]);
+        assert!(memory.after(&look("h100-sxm").now, true).silent.is_empty());
+    }
+
+    #[test]
+    fn stuck_in_the_kernel_is_a_fault_at_once() {
+        assert!(look("h100-sxm:nvml-stuck").says().starts_with("unfit: fail part-silent@gpus"));
+    }
+
+    #[test]
+    fn an_error_is_the_sites_or_ours_and_never_drains() {
+        assert_eq!(look("h100-sxm:nvml-missing").fitness(), Fitness::Unknown);
+        let sysfs = look("h100-sxm")
+            .with(|look| look.now.fabric = Part::Failed { why: "no such file".to_owned(), took_ms: 0.1 });
+        assert_eq!(sysfs.fitness(), Fitness::Unknown);
+        assert_eq!(sysfs.of("part-silent"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn what_is_not_required_is_a_note() {
+        let pci = look("h100-sxm").with(|look| look.now.pci = Part::Silent { after_ms: 1000.0 });
+        assert_eq!(pci.says(), "fit");
+        assert_eq!(pci.of("part-silent"), [Severity::Note]);
+        let gpus = look("h100-sxm:nvml-silent").settings("[prolog]\nrequired = [\"host\"]");
+        assert_eq!(gpus.says(), "fit", "the site does not want to know");
+    }
+
+    #[test]
+    fn what_the_machine_has_not_or_the_job_does_not_need_is_not_missed() {
+        let no_fabric = look("l40s").with(|look| look.now.fabric = Part::Skipped);
+        assert_eq!(no_fabric.says(), "fit");
+        assert_eq!(look("h100-sxm:nvml-stuck").holding(&[]).says(), "fit");
+    }
+}

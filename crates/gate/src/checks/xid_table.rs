@@ -159,3 +159,31 @@ pub(crate) static XIDS: &[Row] = &[
 pub(crate) fn lookup(code: u32) -> Option<&'static Row> {
     XIDS.binary_search_by_key(&code, |row| row.code).ok().map(|at| &XIDS[at])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_sorted_and_findable() {
+        assert!(XIDS.windows(2).all(|pair| pair[0].code < pair[1].code));
+        assert!(XIDS.iter().all(|row| lookup(row.code).is_some_and(|found| found.code == row.code)));
+        assert!(lookup(1000).is_none());
+    }
+
+    #[test]
+    fn what_an_application_can_cause_never_fails() {
+        for code in [13, 31, 43, 45, 68, 69] {
+            let row = lookup(code).unwrap();
+            assert_eq!((row.class, row.severity), (Class::User, Severity::Note), "{code}");
+        }
+        assert!(XIDS.iter().all(|row| row.class != Class::User || row.severity == Severity::Note));
+    }
+
+    #[test]
+    fn no_reset_cures_what_is_for_rma() {
+        assert!(!lookup(157).unwrap().curable);
+        assert!(lookup(95).unwrap().curable);
+        assert!(!lookup(63).unwrap().curable);
+    }
+}

@@ -1,0 +1,396 @@
+use proptest::prelude::*;
+use railgate_node::{
+    Action, Class, Finding, Fitness, Part, Phase, Severity, Snapshot, Verdict,
+    simulate::{self, FAULTS, FaultPart},
+};
+
+use super::{Judged, allowed, judge_with, verdict};
+use crate::register::CheckInfo;
+use crate::scene::Scene;
+use crate::testing::{Look, look};
+use crate::{CHECKS, Memory, PhasePolicy, Seen};
+
+fn with_checks(look: &Look, checks: &[CheckInfo]) -> Verdict {
+    let seen = Seen {
+        phase: look.phase,
+        now: &look.now,
+        before: look.before.as_ref(),
+        job: look.job.as_ref(),
+        profile: look.profile.as_ref(),
+        memory: &look.memory,
+    };
+    judge_with(checks, &look.config, &seen)
+}
+
+#[test]
+fn healthy_machines_are_fit() {
+    for id in railgate_node::Profile::builtin_ids() {
+        for phase in [Phase::Prolog, Phase::Epilog, Phase::Periodic] {
+            let look = look(id).phase(phase);
+            assert_eq!(look.findings(), Vec::<String>::new(), "{id} {phase}");
+            assert_eq!(look.says(), "fit");
+            assert_eq!(look.judge().action, Action::Report);
+        }
+        assert_eq!(look(id).after_the_job().says(), "fit", "{id}");
+        assert_eq!(look(id).remembering().holding(&[0]).says(), "fit", "{id}");
+    }
+}
+
+#[test]
+fn a_check_that_panics_changes_nothing_else() {
+    let mut checks = CHECKS.to_vec();
+    let broken = checks.iter_mut().find(|check| check.id == "gpu-remap").unwrap();
+    broken.judge = |_, _, out| {
+        out.add(crate::report::Found::fail(Class::Node, "0", "half a thought"));
+        panic!("index {} out of bounds", 8);
+    };
+    let healthy = with_checks(&look("h100-sxm"), &checks);
+    assert_eq!(healthy.fitness, Fitness::Fit);
+    assert_eq!(healthy.action, Action::Report);
+    assert_eq!(healthy.findings.len(), 1);
+    assert_eq!(
+        (healthy.findings[0].check.as_str(), healthy.findings[0].class),
+        ("gpu-remap", Class::Internal)
+    );
+    assert_eq!(healthy.findings[0].what, "the check itself failed: index 8 out of bounds");
+
+    let lost = with_checks(&look("h100-sxm:gpu-lost@3"), &checks);
+    assert_eq!(lost.fitness, Fitness::Unfit);
+    assert_eq!(lost.cause().unwrap().check, "gpu-lost");
+    assert_eq!(lost.findings.last().unwrap().class, Class::Internal);
+}
+
+#[test]
+fn the_most_telling_finding_decides() {
+    let cause = |faults: &str| {
+        let verdict = look(&format!("h100-sxm:{faults}")).judge();
+        verdict.cause().unwrap().subject()
+    };
+    assert_eq!(cause("gpu-nvlink-down@1,gpu-ecc-uncorrected@2,gpu-lost@3"), "gpu-lost@3");
+    assert_eq!(cause("gpu-nvlink-down@1,gpu-ecc-uncorrected@2"), "gpu-ecc@2");
+    assert_eq!(cause("ib-port-down@1,gpu-nvlink-down@7"), "gpu-nvlink@7");
+    assert_eq!(cause("gpu-remap-pending@1,ib-port-down@4"), "ib-port@mlx5_4");
+    assert_eq!(cause("gpu-process-leftover@1,ib-rate-low@4"), "ib-rate@mlx5_4");
+    assert_eq!(cause("gpu-lost@5,gpu-lost@3"), "gpu-lost@3");
+}
+
+#[test]
+fn jobs_without_gpus_are_not_gated_on_gpus() {
+    let cpu = look("h100-sxm:gpu-lost@3,ib-port-down@2,gpu-ecc-uncorrected@1").holding(&[]);
+    assert_eq!(cpu.says(), "fit");
+    let all = cpu.settings("gpus_for_all = true");
+    assert_eq!(all.judge().cause().unwrap().subject(), "gpu-lost@3");
+}
+
+#[test]
+fn a_check_can_be_capped_or_off() {
+    let capped = |toml: &str| look("h100-sxm:gpu-lost@3").settings(toml);
+    let report = capped("[checks.gpu-lost]\naction = \"report\"").judge();
+    assert_eq!((report.fitness, report.action), (Fitness::Degraded, Action::Report));
+    let notify = capped("[checks.gpu-lost]\naction = \"notify\"").judge();
+    assert_eq!((notify.fitness, notify.action), (Fitness::Degraded, Action::Notify));
+    let off = capped("[checks.gpu-lost]\naction = \"off\"");
+    assert_eq!(off.of("gpu-lost"), []);
+    assert!(off.says().starts_with("unfit: fail gpu-xid@3: Xid 79"), "the log still has it");
+}
+
+#[test]
+fn phases_have_policies_of_their_own() {
+    let toml = "[periodic]\nfail = \"report\"\n[epilog]\nwarn = \"drain\"";
+    let periodic = look("h100-sxm:gpu-lost@3").phase(Phase::Periodic).settings(toml);
+    assert_eq!(periodic.fitness(), Fitness::Degraded);
+    assert_eq!(look("h100-sxm:gpu-lost@3").settings(toml).fitness(), Fitness::Unfit);
+    let warned = look("h100-sxm:gpu-remap-pending@3").after_the_job().settings(toml);
+    assert_eq!(warned.fitness(), Fitness::Unfit);
+}
+
+#[test]
+fn unknown_never_drains_whatever_the_table_says() {
+    let toml = "[prolog]\nunknown = \"drain\"\nnote = \"drain\"";
+    let silent = look("h100-sxm:nvml-silent,gpu-xid-31").settings(toml).judge();
+    assert_eq!((silent.fitness, silent.action), (Fitness::Unknown, Action::Notify));
+    let note = look("h100-sxm:gpu-xid-31").settings(toml).judge();
+    assert_eq!(note.fitness, Fitness::Fit);
+}
+
+#[test]
+fn the_verdict_is_the_same_every_time_and_survives_json() {
+    let look = look("h100-sxm:gpu-lost@3,ib-port-down@2,gpu-remap-pending@1");
+    let verdict = look.judge();
+    assert_eq!(verdict, look.judge());
+    let text = serde_json::to_string(&verdict).unwrap();
+    assert_eq!(serde_json::from_str::<Verdict>(&text).unwrap(), verdict);
+}
+
+#[test]
+fn a_node_that_said_nothing_at_all_is_unknown() {
+    let look = look("h100-sxm").with(|look| {
+        look.now = Snapshot {
+            gpus: Part::Skipped,
+            fabric: Part::Skipped,
+            pci: Part::Skipped,
+            kernel_log: Part::Skipped,
+            host: Part::Skipped,
+            ..look.now.clone()
+        };
+    });
+    assert_eq!(look.fitness(), Fitness::Unknown);
+    assert!(look.judge().cause().is_some());
+}
+
+fn severities() -> impl Strategy<Value = Severity> {
+    prop::sample::select(vec![Severity::Note, Severity::Unknown, Severity::Warn, Severity::Fail])
+}
+
+fn actions() -> impl Strategy<Value = Action> {
+    prop::sample::select(vec![Action::Off, Action::Report, Action::Notify, Action::Drain])
+}
+
+fn classes() -> impl Strategy<Value = Class> {
+    prop::sample::select(vec![Class::Node, Class::Fabric, Class::User, Class::Site, Class::Internal])
+}
+
+prop_compose! {
+    /// A table in which a worse finding is taken no lighter.
+    fn policies()(mut steps in prop::collection::vec(actions(), 4)) -> PhasePolicy {
+        steps.sort();
+        PhasePolicy { note: steps[0], unknown: steps[1], warn: steps[2], fail: steps[3], ..PhasePolicy::default() }
+    }
+}
+
+prop_compose! {
+    fn findings()(severity in severities(), class in classes(), cap in actions(), rank in 0usize..14)
+        -> (Finding, Action, usize) {
+        let finding = Finding {
+            check: CHECKS[rank].id.to_owned(),
+            part: String::new(),
+            severity,
+            class,
+            what: "x".to_owned(),
+            fix: String::new(),
+            evidence: Vec::new(),
+        };
+        (finding, cap, rank)
+    }
+}
+
+fn of_findings(policy: &PhasePolicy, findings: &[(Finding, Action, usize)]) -> Verdict {
+    let look = look("h100-sxm");
+    let seen = Seen {
+        phase: look.phase,
+        now: &look.now,
+        before: None,
+        job: None,
+        profile: look.profile.as_ref(),
+        memory: &Memory::default(),
+    };
+    let judged = findings
+        .iter()
+        .map(|(finding, cap, rank)| Judged {
+            action: allowed(policy, *cap, finding),
+            rank: *rank,
+            finding: finding.clone(),
+        })
+        .collect();
+    verdict(&Scene::new(&look.config, &seen), judged)
+}
+
+fn rank(fitness: Fitness) -> u8 {
+    match fitness {
+        Fitness::Fit => 0,
+        Fitness::Degraded => 1,
+        Fitness::Unknown => 2,
+        Fitness::Unfit => 3,
+    }
+}
+
+/// Every fault that leaves the node's parts readable and its indices as they are.
+fn hardware_faults() -> impl Strategy<Value = String> {
+    let ids: Vec<String> = FAULTS
+        .iter()
+        .filter(|fault| matches!(fault.part, FaultPart::Gpu | FaultPart::Hca))
+        .filter(|fault| !matches!(fault.id, "gpu-missing" | "ib-missing"))
+        .map(|fault| fault.id.replace("<code>", "95"))
+        .collect();
+    (prop::sample::select(ids), 0u32..8).prop_map(|(id, index)| format!("{id}@{index}"))
+}
+
+fn held() -> impl Strategy<Value = Vec<u32>> {
+    prop::sample::select(vec![vec![0, 1, 2, 3, 4, 5, 6, 7], vec![0, 1, 2, 3], vec![3], vec![2, 5]])
+}
+
+/// Paths to every reading that has a value, `/gpus/read/data/gpus/3/uuid`.
+fn readings(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            if fields.len() == 1 && fields.contains_key("known") {
+                found.push(at.to_owned());
+            }
+            for (name, inner) in fields {
+                readings(inner, &format!("{at}/{name}"), found);
+            }
+        }
+        serde_json::Value::Array(items) => {
+            for (index, inner) in items.iter().enumerate() {
+                readings(inner, &format!("{at}/{index}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The same snapshot with one reading failed, or one part without an answer.
+fn without(snapshot: &Snapshot, pick: prop::sample::Index) -> (Snapshot, String) {
+    let mut value = serde_json::to_value(snapshot).unwrap();
+    let mut paths: Vec<String> =
+        ["gpus", "fabric", "pci", "kernel_log", "host"].map(|part| format!("/{part}")).into();
+    readings(&value, "", &mut paths);
+    let path = pick.get(&paths).clone();
+    let slot = value.pointer_mut(&path).unwrap();
+    *slot = if path.matches('/').count() == 1 {
+        serde_json::json!({"silent": {"after_ms": 1000.0}})
+    } else {
+        serde_json::json!({"failed": "gone"})
+    };
+    (serde_json::from_value(value).unwrap(), path)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_worse_finding_never_gives_a_milder_action(
+        policy in policies(),
+        findings in prop::collection::vec(findings(), 1..6),
+        pick in any::<prop::sample::Index>(),
+        worse in severities(),
+    ) {
+        let milder = of_findings(&policy, &findings);
+        let mut raised = findings;
+        let target = pick.index(raised.len());
+        raised[target].0.severity = raised[target].0.severity.max(worse);
+        let worse = of_findings(&policy, &raised);
+        prop_assert!(worse.action >= milder.action);
+        prop_assert!(rank(worse.fitness) >= rank(milder.fitness));
+    }
+
+    #[test]
+    fn one_more_finding_never_gives_a_milder_action(
+        policy in policies(),
+        findings in prop::collection::vec(findings(), 1..6),
+    ) {
+        let all = of_findings(&policy, &findings);
+        let fewer = of_findings(&policy, &findings[1..]);
+        prop_assert!(all.action >= fewer.action);
+        prop_assert!(rank(all.fitness) >= rank(fewer.fitness));
+    }
+
+    #[test]
+    fn what_decides_is_what_the_verdict_says(
+        policy in policies(),
+        findings in prop::collection::vec(findings(), 0..6),
+    ) {
+        let verdict = of_findings(&policy, &findings);
+        prop_assert_eq!(verdict.fitness == Fitness::Unfit, verdict.action == Action::Drain);
+        prop_assert_eq!(verdict.fitness == Fitness::Fit, verdict.cause().is_none());
+        let drains = verdict.findings.iter().any(|finding| {
+            matches!(finding.class, Class::Node | Class::Fabric)
+                && matches!(finding.severity, Severity::Warn | Severity::Fail)
+        });
+        prop_assert!(verdict.fitness != Fitness::Unfit || drains);
+        prop_assert_eq!(verdict.findings.len(), findings.len());
+    }
+}
+
+proptest! {
+    // Each case makes whole nodes, and some turn them into JSON and back.
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_more_fault_never_gives_a_milder_verdict(
+        faults in prop::collection::vec(hardware_faults(), 1..5),
+        gpus in held(),
+    ) {
+        let judged = |faults: &[String]| {
+            look(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus).judge()
+        };
+        let (all, fewer) = (judged(&faults), judged(&faults[1..]));
+        prop_assert!(rank(all.fitness) >= rank(fewer.fitness), "{:?} {:?}", all, fewer);
+    }
+
+    #[test]
+    fn a_reading_less_never_makes_an_unfit_node_fit(
+        faults in prop::collection::vec(hardware_faults(), 1..4),
+        gpus in held(),
+        epilog in any::<bool>(),
+        remembering in any::<bool>(),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 1..4),
+    ) {
+        let mut look = look(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus);
+        if epilog {
+            look = look.after_the_job();
+        }
+        if remembering {
+            look = look.remembering();
+        }
+        prop_assume!(look.fitness() == Fitness::Unfit);
+        let mut gone = Vec::new();
+        for pick in picks {
+            let (now, path) = without(&look.now, pick);
+            look.now = now;
+            gone.push(path);
+        }
+        prop_assert!(look.fitness() != Fitness::Fit, "{:?} {:?}", gone, faults);
+    }
+
+    #[test]
+    fn the_gate_never_panics(
+        faults in prop::collection::vec(hardware_faults(), 0..6),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        gpus in prop::collection::vec(0u32..20, 0..10),
+        lines in prop::collection::vec("NVRM: (Xid \\(PCI:0000:[0-9a-f]{2}:00\\): [0-9]{1,6}, )?\\PC{0,30}", 0..4),
+    ) {
+        let mut look = look(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus);
+        for line in lines {
+            look = look.kernel(&line);
+        }
+        for pick in picks {
+            look.now = without(&look.now, pick).0;
+        }
+        let verdict = look.judge();
+        prop_assert!(verdict.findings.iter().all(|finding| finding.class != Class::Internal
+            || matches!(finding.check.as_str(), "part-silent" | "gpu-count" | "mounts")), "{:?}", verdict);
+    }
+
+    #[test]
+    fn a_co_tenants_hardware_never_stops_this_job(
+        faults in prop::collection::vec((hardware_faults(), 4u32..8), 1..5),
+    ) {
+        let faults: Vec<String> = faults
+            .iter()
+            .map(|(fault, index)| format!("{}@{index}", fault.split('@').next().unwrap_or_default()))
+            .collect();
+        let look = look(&format!("h100-sxm:{}", faults.join(","))).holding(&[0, 1, 2, 3]);
+        prop_assert!(look.fitness() != Fitness::Unfit, "{:?}", look.findings());
+        prop_assert!(look.of("gpu-processes").is_empty());
+    }
+}
+
+#[test]
+fn every_named_fault_of_a_whole_node_is_told_or_known_to_be_harmless() {
+    let harmless = [
+        "gpu-ecc-corrected",
+        "gpu-pcie-narrow",
+        "gpu-process-exiting",
+        "ib-link-flapping",
+        "ib-renamed",
+        "ib-symbol-errors",
+        "nvml-slow",
+    ];
+    for fault in FAULTS.iter().filter(|fault| fault.part != FaultPart::Mount) {
+        let id = fault.id.replace("<code>", "48");
+        let told = look(&format!("h100-sxm:{id}")).fitness() != Fitness::Fit;
+        assert_eq!(told, !harmless.contains(&fault.id), "{id}");
+    }
+    assert!(simulate::FAULTS.len() >= harmless.len());
+}

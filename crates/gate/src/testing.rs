@@ -1,0 +1,176 @@
+//! Looks for unit tests: simulated nodes that a test then bends.
+
+use railgate_node::{
+    Allocation, Fabric, Finding, Fitness, Gpu, GpuId, Host, Job, KernelLine, KernelLog, Part, Pci, Phase,
+    Port, Profile, Severity, Snapshot, Verdict, simulate,
+};
+
+use crate::{GateConfig, Memory, Seen, judge};
+
+pub(crate) struct Look {
+    pub(crate) config: GateConfig,
+    pub(crate) phase: Phase,
+    pub(crate) now: Snapshot,
+    pub(crate) before: Option<Snapshot>,
+    pub(crate) job: Option<Job>,
+    pub(crate) profile: Option<Profile>,
+    pub(crate) memory: Memory,
+}
+
+/// `h100-sxm:gpu-lost@3`, judged before a job that holds the whole node.
+pub(crate) fn look(node: &str) -> Look {
+    let (profile, faults) = simulate::parse(node, &[]).unwrap();
+    let now = simulate::simulated(&profile, &faults);
+    let healthy = simulate::simulated(&profile, &[]);
+    let all: Vec<u32> = healthy.gpus.data().unwrap().gpus.iter().map(|gpu| gpu.index).collect();
+    Look {
+        config: GateConfig::default(),
+        phase: Phase::Prolog,
+        now,
+        before: None,
+        job: Some(job(&all)),
+        profile: Some(profile),
+        memory: Memory::default(),
+    }
+}
+
+pub(crate) fn job(gpus: &[u32]) -> Job {
+    let allocation = if gpus.is_empty() {
+        Allocation::NoGpus
+    } else {
+        Allocation::Gpus(gpus.iter().copied().map(GpuId::Index).collect())
+    };
+    Job {
+        id: 48213,
+        uid: 1000,
+        gid: 1000,
+        user: "alice".to_owned(),
+        restarts: 0,
+        nodelist: "n1".to_owned(),
+        het_leader: None,
+        allocation,
+        partition: "gpu".to_owned(),
+    }
+}
+
+impl Look {
+    pub(crate) fn holding(mut self, gpus: &[u32]) -> Look {
+        self.job = Some(job(gpus));
+        self
+    }
+
+    pub(crate) fn phase(mut self, phase: Phase) -> Look {
+        self.phase = phase;
+        self
+    }
+
+    /// After a job that began on the healthy node.
+    pub(crate) fn after_the_job(mut self) -> Look {
+        self.phase = Phase::Epilog;
+        self.before = Some(simulate::simulated(self.profile.as_ref().unwrap(), &[]));
+        self
+    }
+
+    /// With what a clean look at the healthy node left behind.
+    pub(crate) fn remembering(mut self) -> Look {
+        let healthy = simulate::simulated(self.profile.as_ref().unwrap(), &[]);
+        self.memory = Memory::default().after(&healthy, true);
+        self
+    }
+
+    pub(crate) fn with(mut self, bend: impl FnOnce(&mut Look)) -> Look {
+        bend(&mut self);
+        self
+    }
+
+    pub(crate) fn settings(self, toml: &str) -> Look {
+        let config = toml::from_str(toml).unwrap();
+        self.with(|look| look.config = config)
+    }
+
+    pub(crate) fn gpu(self, index: u32, bend: impl FnOnce(&mut Gpu)) -> Look {
+        self.with(|look| {
+            let gpus = &mut read(&mut look.now.gpus).gpus;
+            bend(gpus.iter_mut().find(|gpu| gpu.index == index).unwrap());
+        })
+    }
+
+    pub(crate) fn port(self, hca: &str, bend: impl FnOnce(&mut Port)) -> Look {
+        self.with(|look| {
+            let fabric: &mut Fabric = read(&mut look.now.fabric);
+            bend(&mut fabric.hcas.iter_mut().find(|known| known.name == hca).unwrap().ports[0]);
+        })
+    }
+
+    pub(crate) fn host(self, bend: impl FnOnce(&mut Host)) -> Look {
+        self.with(|look| bend(read(&mut look.now.host)))
+    }
+
+    pub(crate) fn pci(self, bend: impl FnOnce(&mut Pci)) -> Look {
+        self.with(|look| bend(read(&mut look.now.pci)))
+    }
+
+    /// The driver reports an Xid about a GPU of the healthy node.
+    pub(crate) fn xid(self, index: u32, code: u32, text: &str) -> Look {
+        let healthy = simulate::simulated(self.profile.as_ref().unwrap(), &[]);
+        let at = healthy.gpus.data().unwrap().gpus[index as usize].pci.known().copied().unwrap();
+        let place = format!("PCI:{:04x}:{:02x}:{:02x}", at.domain, at.bus, at.device);
+        self.kernel(&format!("NVRM: Xid ({place}): {code}, {text}"))
+    }
+
+    pub(crate) fn kernel(self, text: &str) -> Look {
+        self.with(|look| {
+            let log: &mut KernelLog = read(&mut look.now.kernel_log);
+            let seq = log.last_seq.map_or(1, |seq| seq + 1);
+            log.last_seq = Some(seq);
+            log.lines.push(KernelLine { seq, time: look.now.taken, level: 3, text: text.to_owned() });
+        })
+    }
+
+    pub(crate) fn judge(&self) -> Verdict {
+        judge(
+            &self.config,
+            &Seen {
+                phase: self.phase,
+                now: &self.now,
+                before: self.before.as_ref(),
+                job: self.job.as_ref(),
+                profile: self.profile.as_ref(),
+                memory: &self.memory,
+            },
+        )
+    }
+
+    /// `unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot`
+    pub(crate) fn says(&self) -> String {
+        let verdict = self.judge();
+        let cause = verdict.cause().map(|finding| format!(": {}", line(finding))).unwrap_or_default();
+        format!("{}{cause}", verdict.fitness)
+    }
+
+    /// Every finding, one line each.
+    pub(crate) fn findings(&self) -> Vec<String> {
+        self.judge().findings.iter().map(line).collect()
+    }
+
+    pub(crate) fn fitness(&self) -> Fitness {
+        self.judge().fitness
+    }
+
+    /// The severities that one check gave.
+    pub(crate) fn of(&self, check: &str) -> Vec<Severity> {
+        let findings = self.judge().findings;
+        findings.iter().filter(|finding| finding.check == check).map(|finding| finding.severity).collect()
+    }
+}
+
+pub(crate) fn line(finding: &Finding) -> String {
+    format!("{} {}: {}; {}", finding.severity, finding.subject(), finding.what, finding.fix)
+}
+
+pub(crate) fn read<T>(part: &mut Part<T>) -> &mut T {
+    match part {
+        Part::Read { data, .. } => data,
+        _ => panic!("the part has no data"),
+    }
+}
