@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use super::conf::{SlurmConf, merge};
-use super::put;
+use super::layout::put;
 
 /// Where a node sees its simulated hardware.
 pub(super) const HARDWARE: &str = "/opt/railgate-test";
