@@ -8,6 +8,7 @@ mod counters;
 mod decision;
 mod duration_text;
 mod evidence;
+mod html;
 mod job_report;
 mod node_report;
 mod plain;
@@ -21,6 +22,7 @@ pub use config::{ReportAccess, ReportConfig, StatsConfig};
 pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode};
 pub use evidence::{evidence, kernel_events};
+pub use html::html;
 pub use job_report::{Attempt, JobReport, Missing, Parts, SlurmView};
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,

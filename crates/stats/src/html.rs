@@ -1,0 +1,218 @@
+mod chart;
+mod details;
+
+use std::fmt::Write as _;
+
+use crate::plain::{clock, plain_to, span, stamp};
+use crate::{EndKind, Ended, JobReport, Weight};
+
+const STYLE: &str = include_str!("html/style.css");
+
+/// Escaped for text and for attributes in double quotes; what could turn or hide the text after it is `?`.
+pub(crate) fn esc(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in plain_to(text, 4000).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A table whose cells are escaped here; columns that begin with `#` are numbers, with `` ` `` code.
+pub(crate) fn table(out: &mut String, head: &[&str], rows: &[Vec<String>]) {
+    if rows.is_empty() {
+        return;
+    }
+    let class = |column: usize| match head.get(column).and_then(|name| name.chars().next()) {
+        Some('#') => " class=\"n\"",
+        Some('`') => " class=\"c\"",
+        Some('@') => " class=\"t\"",
+        _ => "",
+    };
+    out.push_str("<div class=\"scroll\"><table><thead><tr>");
+    for (column, name) in head.iter().enumerate() {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "<th{}>{}</th>", class(column), esc(name.trim_start_matches(['#', '`', '@'])));
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    for row in rows {
+        out.push_str("<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            let _ = write!(out, "<td{}>{}</td>", class(column), esc(cell));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
+fn tone(kind: EndKind) -> &'static str {
+    match kind {
+        EndKind::Completed => "good",
+        EndKind::Hardware | EndKind::NodeDied => "bad",
+        EndKind::Running | EndKind::Cancelled | EndKind::Preempted => "calm",
+        EndKind::Timeout
+        | EndKind::OutOfMemory
+        | EndKind::MovedByGate
+        | EndKind::Application
+        | EndKind::Unknown => "warn",
+    }
+}
+
+pub(crate) fn pill(kind: EndKind) -> String {
+    format!("<span class=\"pill {}\">{}</span>", tone(kind), esc(kind.title()))
+}
+
+/// Why it ended, what that stands on, what speaks against it.
+pub(crate) fn ended(out: &mut String, ended: &Ended) {
+    let _ = writeln!(out, "<p class=\"why\">{}</p>", esc(&ended.why));
+    if !ended.proof.is_empty() {
+        out.push_str("<h3>Evidence, in time order</h3>");
+        let rows: Vec<Vec<String>> = ended
+            .proof
+            .iter()
+            .take(100)
+            .map(|proof| {
+                let time = proof.time.map_or_else(|| "between the looks".to_owned(), stamp);
+                vec![time, proof.node.clone(), proof.what.clone()]
+            })
+            .collect();
+        table(out, &["@Time", "Node", "What"], &rows);
+    }
+    if !ended.doubts.is_empty() {
+        out.push_str("<h3>But</h3><ul>");
+        for doubt in &ended.doubts {
+            let _ = write!(out, "<li>{}</li>", esc(doubt));
+        }
+        out.push_str("</ul>\n");
+    }
+}
+
+/// The report as one page that needs nothing else: no network, no script, light and dark.
+pub fn html(report: &JobReport) -> String {
+    let mut out = String::with_capacity(64 * 1024);
+    let title = format!("Job {} on {}", report.job, report.cluster);
+    let _ = write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"referrer\" content=\"no-referrer\">\
+         <title>{}</title>\n<style>\n{STYLE}</style></head><body><main>\n",
+        esc(&title)
+    );
+    let _ = writeln!(out, "<h1>{}{}</h1>", esc(&title), pill(report.ended.kind));
+    let user = if report.user.is_empty() { "unknown user" } else { &report.user };
+    let uid = report.uid.map(|uid| format!(" (uid {uid})")).unwrap_or_default();
+    let attempts = match report.attempts.len() {
+        1 => "1 attempt".to_owned(),
+        count => format!("{count} attempts"),
+    };
+    let started = report.attempts.first().and_then(|attempt| attempt.start);
+    let finished = report.attempts.last().and_then(|attempt| attempt.end);
+    let lasted = match (started, finished) {
+        (Some(start), Some(end)) => {
+            format!(
+                ", {} from {}",
+                span(crate::plain::float(end.saturating_sub(start)) / 1000.0),
+                stamp(start)
+            )
+        }
+        _ => String::new(),
+    };
+    let _ = writeln!(
+        out,
+        "<p class=\"soft\">{}{}, partition {}, {attempts}{}</p>",
+        esc(user),
+        esc(&uid),
+        esc(if report.partition.is_empty() { "unknown" } else { &report.partition }),
+        esc(&lasted)
+    );
+    out.push_str("<div class=\"card\">\n");
+    ended(&mut out, &report.ended);
+    if let Some(slurm) = &report.slurm {
+        let _ =
+            writeln!(out, "<p class=\"soft\">Slurm says {} {}</p>", esc(&slurm.state), esc(&slurm.reason));
+    }
+    out.push_str("</div>\n");
+
+    out.push_str("<h2>What happened</h2>\n<div class=\"card\">\n");
+    chart::chart(&mut out, report);
+    story(&mut out, report);
+    out.push_str("</div>\n");
+
+    for attempt in &report.attempts {
+        details::attempt(&mut out, attempt, report.attempts.len() > 1);
+    }
+    lacking(&mut out, report);
+    let _ = write!(
+        out,
+        "<footer>railgate {}, report schema {}. Times are UTC. Rates are means over the stated window; a counter \
+         that went backwards or crossed a boot is unknown, never zero.</footer>\n</main></body></html>\n",
+        esc(&report.railgate),
+        report.schema
+    );
+    out
+}
+
+fn story(out: &mut String, report: &JobReport) {
+    const MOST: usize = 300;
+    if report.timeline.is_empty() {
+        out.push_str("<p class=\"soft\">Nothing was recorded.</p>");
+        return;
+    }
+    out.push_str("<div class=\"scroll\"><table><thead><tr><th>Attempt</th><th>Time</th><th>Node</th><th>What</th></tr></thead><tbody>\n");
+    let mut day = String::new();
+    for event in report.timeline.iter().take(MOST) {
+        let stamp = stamp(event.time);
+        let today = stamp.get(..10).unwrap_or_default();
+        let date = if today == day { String::new() } else { format!("{today} ") };
+        today.clone_into(&mut day);
+        let bound = if event.by_then { "by " } else { "" };
+        let class = match event.weight {
+            Weight::Step => "",
+            Weight::Act => " class=\"calm\"",
+            Weight::Warn => " class=\"warn\"",
+            Weight::Fail => " class=\"bad\"",
+        };
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"n\">{}</td><td class=\"t\">{}{bound}{}</td><td>{}</td><td{class}>{}</td></tr>",
+            event.attempt,
+            esc(&date),
+            clock(event.time),
+            esc(&event.node),
+            esc(&event.what)
+        );
+    }
+    out.push_str("</tbody></table></div>\n");
+    if report.timeline.len() > MOST {
+        let _ = writeln!(out, "<p class=\"soft\">and {} more</p>", report.timeline.len() - MOST);
+    }
+}
+
+fn lacking(out: &mut String, report: &JobReport) {
+    if report.missing.is_empty() && report.problems.is_empty() {
+        return;
+    }
+    out.push_str("<h2>What this report lacks</h2>\n<div class=\"card\">\n");
+    let rows: Vec<Vec<String>> = report
+        .missing
+        .iter()
+        .map(|missing| vec![missing.what.clone(), missing.why.clone(), missing.collect.clone()])
+        .collect();
+    table(out, &["Part", "Why", "`To collect it"], &rows);
+    if !report.problems.is_empty() {
+        out.push_str("<ul>");
+        for problem in &report.problems {
+            let _ = write!(out, "<li>{}</li>", esc(problem));
+        }
+        out.push_str("</ul>\n");
+    }
+    out.push_str("</div>\n");
+}

@@ -1,0 +1,416 @@
+use std::fmt::Write as _;
+
+use railgate_node::{Access, Fitness, Reading};
+
+use super::{ended, esc, pill, table};
+use crate::plain::{byte_rate, bytes, cell, energy, float, span, stamp};
+use crate::text::port_state;
+use crate::{Attempt, Counter, Look, NodeReport, SetBy, Window};
+
+/// Beyond so many nodes the rest is in the JSON.
+const MOST_NODES: usize = 64;
+
+pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
+    let kind = if numbered { pill(attempt.ended.kind) } else { String::new() };
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "<h2>Attempt {}{kind}</h2>\n<div class=\"card\">", attempt.attempt);
+    if numbered {
+        ended(out, &attempt.ended);
+    }
+    let nodes = if attempt.nodelist.is_empty() { "unknown" } else { &attempt.nodelist };
+    let reported =
+        format!("{} of {} reported", attempt.nodes.len(), attempt.node_count.max(attempt.nodes.len()));
+    let _ = write!(out, "<dl><dt>Nodes</dt><dd>{}, {reported}</dd>", esc(nodes));
+    if let Some(exit) = attempt.exit() {
+        let signal = if exit.signal() == 0 { String::new() } else { format!(", signal {}", exit.signal()) };
+        let _ = write!(out, "<dt>Exit</dt><dd>code {}{signal}</dd>", exit.code());
+    }
+    if let Some(decision) = &attempt.decision {
+        let _ = write!(
+            out,
+            "<dt>Controller</dt><dd>{} <span class=\"soft\">(consent {}, waited {:.1} s)</span></dd>",
+            esc(&decision.why),
+            esc(&decision.consent),
+            float(decision.waited_ms) / 1000.0
+        );
+        if let Some(budget) = decision.budget {
+            let _ = write!(
+                out,
+                "<dt>Budget</dt><dd>{} of {} restarts, {} of {} moves by the gate are used</dd>",
+                budget.restarts, budget.max_restarts, budget.moves, budget.max_moves
+            );
+        }
+    }
+    out.push_str("</dl>\n");
+    if let Some(decision) = &attempt.decision {
+        let rows: Vec<Vec<String>> = decision
+            .nodes
+            .iter()
+            .take(MOST_NODES)
+            .map(|node| {
+                let evidence =
+                    if node.evidence { format!("yes, by {}", node.source) } else { "no".to_owned() };
+                vec![node.node.clone(), node.state.clone(), node.reason.clone(), evidence]
+            })
+            .collect();
+        table(out, &["Node", "State", "`Reason", "Evidence"], &rows);
+    }
+    gate(out, attempt);
+    wiring(out, attempt);
+    variables(out, attempt);
+    for (position, node) in attempt.nodes.iter().take(MOST_NODES).enumerate() {
+        counters(out, node, position == 0);
+    }
+    if attempt.nodes.len() > MOST_NODES {
+        let _ = writeln!(
+            out,
+            "<p class=\"soft\">{} more nodes: --format json</p>",
+            attempt.nodes.len() - MOST_NODES
+        );
+    }
+    out.push_str("</div>\n");
+}
+
+fn word(look: Option<&Look>) -> String {
+    let Some(look) = look else { return "<span class=\"soft\">not judged</span>".to_owned() };
+    let class = match look.verdict.fitness {
+        Fitness::Fit => "good",
+        Fitness::Degraded | Fitness::Unknown => "warn",
+        Fitness::Unfit => "bad",
+    };
+    format!("<span class=\"{class}\">{}</span>", look.verdict.fitness)
+}
+
+fn gate(out: &mut String, attempt: &Attempt) {
+    if attempt.nodes.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h3>Gate</h3><div class=\"scroll\"><table><thead><tr><th>Node</th><th>Before</th><th>After</th>\
+         <th>Options</th><th>What railgate did</th></tr></thead><tbody>\n",
+    );
+    for node in attempt.nodes.iter().take(MOST_NODES) {
+        let acts: Vec<String> =
+            node.acts.iter().map(|act| format!("{} {}", act.by, act_text(act.what, &act.detail))).collect();
+        let options = format!("gate {}, requeue {}", node.options.gate, node.options.requeue);
+        let profile =
+            node.options.profile.as_ref().map(|name| format!(", profile {name}")).unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}{}</td><td class=\"c\">{}</td></tr>",
+            esc(&node.node),
+            word(node.prolog.as_ref()),
+            word(node.epilog.as_ref()),
+            esc(&options),
+            esc(&profile),
+            if acts.is_empty() {
+                "nothing".to_owned()
+            } else {
+                acts.iter().map(|act| esc(act)).collect::<Vec<_>>().join("<br>")
+            }
+        );
+    }
+    out.push_str("</tbody></table></div>\n");
+    let mut rows = Vec::new();
+    for node in attempt.nodes.iter().take(MOST_NODES) {
+        for look in [&node.prolog, &node.epilog].into_iter().flatten() {
+            for finding in look.verdict.findings.iter().take(50) {
+                let proof: Vec<String> = finding
+                    .evidence
+                    .iter()
+                    .take(5)
+                    .map(|row| format!("{}: {} (want {}; {})", row.what, row.got, row.want, row.source))
+                    .collect();
+                rows.push(vec![
+                    node.node.clone(),
+                    look.verdict.phase.to_string(),
+                    finding.subject(),
+                    finding.severity.to_string(),
+                    finding.class.to_string(),
+                    finding.what.clone(),
+                    finding.fix.clone(),
+                    proof.join("; "),
+                ]);
+            }
+            for part in &look.missing {
+                let phase = look.verdict.phase.to_string();
+                let what = format!("not read: {}", part.why);
+                rows.push(vec![
+                    node.node.clone(),
+                    phase,
+                    part.part.as_str().to_owned(),
+                    "unknown".to_owned(),
+                    String::new(),
+                    what,
+                    String::new(),
+                    String::new(),
+                ]);
+            }
+        }
+        for fault in node.faults.iter().take(20) {
+            let internal = "internal".to_owned();
+            rows.push(vec![
+                node.node.clone(),
+                String::new(),
+                "railgate".to_owned(),
+                internal.clone(),
+                internal,
+                fault.clone(),
+                String::new(),
+                String::new(),
+            ]);
+        }
+    }
+    if !rows.is_empty() {
+        out.push_str("<h3>Findings</h3>");
+        table(out, &["Node", "Phase", "Check", "Severity", "Whose", "What", "Do", "`Evidence"], &rows);
+    }
+}
+
+fn act_text(what: crate::ActKind, detail: &str) -> String {
+    use crate::ActKind::{Breaker, Drained, Failed, ForeignReason, Notified, Pending, Refused, WouldDrain};
+    let lead = match what {
+        Drained => "drained the node",
+        WouldDrain => "would have drained the node",
+        Breaker => "did not drain, the breaker is open",
+        ForeignReason => "left the node to whoever holds it",
+        Pending => "keeps the reason until slurmctld answers",
+        Refused => "refused the job",
+        Notified => "told the owner",
+        Failed => "failed",
+    };
+    if detail.is_empty() { lead.to_owned() } else { format!("{lead}: {detail}") }
+}
+
+fn wiring(out: &mut String, attempt: &Attempt) {
+    let Some((node, map)) = attempt.nodes.iter().find_map(|node| Some((node, node.rail_map.as_ref()?)))
+    else {
+        return;
+    };
+    let _ = write!(
+        out,
+        "<details><summary>Rails, as on {} <span class=\"soft\">({}; found by {})</span></summary>",
+        esc(&node.node),
+        map.rails.len(),
+        esc(&map.method)
+    );
+    let rows: Vec<Vec<String>> = map
+        .rails
+        .iter()
+        .enumerate()
+        .map(|(index, rail)| {
+            let gpus: Vec<String> = map
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.rail == Some(index))
+                .map(|gpu| {
+                    gpu.distance.map_or_else(|| gpu.index.to_string(), |far| format!("{} ({far})", gpu.index))
+                })
+                .collect();
+            vec![
+                rail.number.to_string(),
+                gpus.join(", "),
+                format!("{}:{}", rail.hca, rail.port),
+                cell(&rail.pci, ToString::to_string),
+                cell(&rail.rate_gbps, |rate| format!("{rate} Gb/s")),
+                cell(&rail.numa_node, u32::to_string),
+                port_state(&rail.state),
+            ]
+        })
+        .collect();
+    table(out, &["#Rail", "GPU", "`Port", "`PCI", "#Rate", "#NUMA", "State"], &rows);
+    let notes = map
+        .left_out
+        .iter()
+        .map(|left| format!("{}: {}", left.port, left.why))
+        .chain(map.notes.iter().cloned());
+    let notes: Vec<String> = notes.take(64).map(|note| format!("<li>{}</li>", esc(&note))).collect();
+    if !notes.is_empty() {
+        let _ = write!(out, "<ul>{}</ul>", notes.concat());
+    }
+    out.push_str("</details>\n");
+}
+
+fn variables(out: &mut String, attempt: &Attempt) {
+    if attempt.nodes.iter().all(|node| node.settings.is_empty() && node.steps.is_empty()) {
+        return;
+    }
+    out.push_str("<details><summary>NCCL environment</summary>");
+    let mut groups: Vec<(Vec<&str>, &NodeReport)> = Vec::new();
+    for node in &attempt.nodes {
+        match groups
+            .iter_mut()
+            .find(|(_, first)| first.settings == node.settings && first.steps == node.steps)
+        {
+            Some((names, _)) => names.push(&node.node),
+            None => groups.push((vec![&node.node], node)),
+        }
+    }
+    for (names, node) in groups.iter().take(MOST_NODES) {
+        let shown = names.iter().take(16).copied().collect::<Vec<_>>().join(", ");
+        let more = if names.len() > 16 { format!(" and {} more", names.len() - 16) } else { String::new() };
+        let _ = write!(out, "<h3>Offered on {}{more}</h3>", esc(&shown));
+        let rows: Vec<Vec<String>> = node
+            .settings
+            .iter()
+            .map(|setting| {
+                let how = if setting.force { "forced" } else { "where unset" };
+                vec![
+                    setting.name.clone(),
+                    setting.value.clone(),
+                    how.to_owned(),
+                    setting.why.clone(),
+                    setting.source.clone(),
+                ]
+            })
+            .collect();
+        table(out, &["`Name", "`Value", "How", "Why", "Source"], &rows);
+        let rows: Vec<Vec<String>> = node
+            .steps
+            .iter()
+            .take(100)
+            .flat_map(|step| step.settings.iter().map(move |setting| (step, setting)))
+            .map(|(step, setting)| {
+                let by = match setting.from {
+                    SetBy::User => "the user's own",
+                    SetBy::Railgate => "railgate's",
+                    SetBy::Forced => "railgate's, forced",
+                };
+                let other = setting.instead_of.clone().unwrap_or_default();
+                vec![step.step.clone(), setting.name.clone(), setting.value.clone(), by.to_owned(), other]
+            })
+            .collect();
+        if !rows.is_empty() {
+            out.push_str("<h3>What the steps had <span class=\"soft\">(their own word)</span></h3>");
+            table(out, &["Step", "`Name", "`Value", "Whose", "`Instead of"], &rows);
+        }
+    }
+    out.push_str("</details>\n");
+}
+
+fn counters(out: &mut String, node: &NodeReport, open: bool) {
+    if node.gpus.is_empty() && node.ports.is_empty() {
+        return;
+    }
+    let seconds = node.window.and_then(Window::seconds);
+    let window = match (node.window, seconds) {
+        (Some(window), Some(seconds)) => format!("over {} from {}", span(seconds), stamp(window.start)),
+        _ => "no window".to_owned(),
+    };
+    let _ = write!(
+        out,
+        "<details{}><summary>Counters of {} <span class=\"soft\">{}</span></summary>",
+        if open { " open" } else { "" },
+        esc(&node.node),
+        esc(&window)
+    );
+    let count = |counter: &Counter<u64>| cell(&counter.delta, u64::to_string);
+    let pair = |counter: &Counter<u64>| {
+        format!("{} → {}", cell(&counter.before, u64::to_string), cell(&counter.after, u64::to_string))
+    };
+    let rows: Vec<Vec<String>> = node
+        .gpus
+        .iter()
+        .map(|gpu| {
+            let own = match gpu.own {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "?",
+            };
+            let state = match &gpu.access {
+                Access::Ok => "ok".to_owned(),
+                Access::Lost(why) => format!("lost: {why}"),
+                Access::ResetRequired(why) => format!("needs a reset: {why}"),
+                Access::Failed(why) => format!("unknown: {why}"),
+            };
+            let power = match (&gpu.energy_j.delta, seconds) {
+                (Reading::Known(joules), Some(seconds)) => format!("{:.0} W", joules / seconds),
+                _ => "?".to_owned(),
+            };
+            vec![
+                gpu.index.to_string(),
+                cell(&gpu.pci, ToString::to_string),
+                own.to_owned(),
+                state,
+                cell(&gpu.energy_j.delta, |joules| energy(*joules)),
+                power,
+                pair(&gpu.ecc_uncorrected),
+                count(&gpu.ecc_corrected),
+                pair(&gpu.rows_remapped),
+                count(&gpu.pcie_replays),
+                cell(&gpu.nvlink_tx_bytes.delta, |sent| bytes(float(*sent))),
+                cell(&gpu.nvlink_rx_bytes.delta, |received| bytes(float(*received))),
+                format!(
+                    "{} → {}",
+                    cell(&gpu.nvlinks_up.before, u32::to_string),
+                    cell(&gpu.nvlinks_up.after, u32::to_string)
+                ),
+                cell(&gpu.temperature_c, |degrees| format!("{degrees} °C")),
+            ]
+        })
+        .collect();
+    table(
+        out,
+        &[
+            "#GPU",
+            "`PCI",
+            "Job's",
+            "State",
+            "#Energy",
+            "#Mean power",
+            "#ECC uncorrected",
+            "#ECC corrected",
+            "#Rows remapped",
+            "#PCIe replays",
+            "#NVLink sent",
+            "#NVLink received",
+            "#NVLinks up",
+            "#After",
+        ],
+        &rows,
+    );
+    let rows: Vec<Vec<String>> = node
+        .ports
+        .iter()
+        .map(|port| {
+            let rate = |counter: &Counter<u64>| match (&counter.delta, seconds) {
+                (Reading::Known(delta), Some(seconds)) => byte_rate(float(*delta) / seconds),
+                _ => "?".to_owned(),
+            };
+            let errors: Vec<String> =
+                port.errors.iter().map(|(name, counter)| format!("{name} {}", count(counter))).collect();
+            vec![
+                port.rail.map_or_else(|| "-".to_owned(), |rail| rail.to_string()),
+                format!("{}:{}", port.hca, port.port),
+                format!("{} → {}", port_state(&port.state_before), port_state(&port.state_after)),
+                cell(&port.rate_gbps, |rate| format!("{rate} Gb/s")),
+                cell(&port.tx_bytes.delta, |sent| bytes(float(*sent))),
+                rate(&port.tx_bytes),
+                cell(&port.rx_bytes.delta, |received| bytes(float(*received))),
+                rate(&port.rx_bytes),
+                pair(&port.link_downed),
+                errors.join(", "),
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        out.push_str("<h3>Ports of the whole node, all jobs together</h3>");
+        table(
+            out,
+            &[
+                "#Rail",
+                "`Port",
+                "State",
+                "#Rate",
+                "#Sent",
+                "#Mean",
+                "#Received",
+                "#Mean",
+                "#Link downs",
+                "`Errors that grew",
+            ],
+            &rows,
+        );
+    }
+    out.push_str("</details>\n");
+}
