@@ -1,1 +1,152 @@
-fn main() {}
+//! `railgate-epilog`: slurmd runs it as root on each node of a job, after the job's last process.
+//!
+//! It looks at the node again, compares with what the prolog saw, drains the node if it broke, writes the
+//! node's part of the job's report, and takes the run's directory away. Whether the job comes back is not
+//! decided here: `railgate-epilog-ctld` does that, from the drain reasons and the reports.
+
+mod leftovers;
+mod tasks;
+
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use railgate_node::{Allocation, KernelMark, Phase, Snapshot, UnixMillis};
+use railgate_rundir::{Run, RunDir, unmount_user};
+use railgate_runner::{Hook, Purpose, drain, guarded, look, record};
+use railgate_slurm::ExitCodes;
+use railgate_stats::{
+    Exit, Look, NodeReport, Window, evidence, gpu_uses, kernel_events, port_uses, store::store,
+};
+
+fn main() -> ExitCode {
+    if let Some(code) = railgate_node::child::dispatch(&railgate_runner::tasks()) {
+        return code;
+    }
+    guarded("epilog", || {
+        if let Some(hook) = Hook::enter("epilog") {
+            run(&hook);
+        }
+        // Never a failure: that would drain the node with words of Slurm's.
+        ExitCode::SUCCESS
+    })
+}
+
+/// What the prolog left.
+struct Before {
+    dir: RunDir,
+    run: Run,
+    report: Option<NodeReport>,
+    snapshot: Option<Snapshot>,
+}
+
+fn run(hook: &Hook) {
+    let job = &hook.job;
+    let end = now();
+    let before = before(hook);
+    let mut report = match before.as_ref().and_then(|before| before.report.clone()) {
+        Some(report) => report,
+        None => {
+            let mut report = NodeReport::new(&hook.cluster, &hook.node, job.clone(), job.restarts, end);
+            report.faults.push("the prolog left nothing on this node".to_owned());
+            report
+        }
+    };
+    report.end = Some(end);
+    report.exit = exit(hook, &mut report);
+    if !report.refused() {
+        judge(hook, before.as_ref(), &mut report, end);
+    }
+    if let Some(before) = &before {
+        report.steps = tasks::steps(&before.dir, job.uid);
+    }
+    let stored = store(&hook.config.report, &report);
+    for problem in &stored.problems {
+        tracing::warn!(job = job.id, "report: {problem}");
+    }
+    if let Some(before) = before
+        && let Err(why) = unmount_user(&before.dir).and_then(|_| hook.runs().job(job.id).remove())
+    {
+        tracing::warn!(job = job.id, "{}: {why}", before.dir.path().display());
+    }
+}
+
+fn before(hook: &Hook) -> Option<Before> {
+    let job = hook.job.id;
+    let read = hook.runs().job(job).current(job).map_err(|why| why.to_string()).and_then(|dir| {
+        let run: Run = dir.read_json("run.json").map_err(|why| format!("run.json: {why}"))?;
+        let optional = |name: &str, why: std::io::Error| tracing::warn!(job, "{name}: {why}");
+        let report = dir.read_json("report.json").map_err(|why| optional("report.json", why)).ok();
+        let snapshot = dir.read_json("before.json").map_err(|why| optional("before.json", why)).ok();
+        Ok(Before { dir, run, report, snapshot })
+    });
+    read.map_err(|why| tracing::warn!(job, "{why}")).ok()
+}
+
+fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport, end: UnixMillis) {
+    let job = &hook.job;
+    let baseline = before.and_then(|before| before.snapshot.as_ref());
+    let since = before.and_then(|before| {
+        let seq = before.run.kernel_seq?;
+        Some(KernelMark { boot_id: before.run.boot_id.clone(), seq })
+    });
+    let purpose = Purpose {
+        phase: Phase::Epilog,
+        job: Some(job),
+        before: baseline,
+        kernel_since: since.as_ref(),
+        everything: job.allocation != Allocation::NoGpus,
+    };
+    let mut seen = look(&hook.config, &hook.places, &hook.node, &purpose);
+    for _ in 0..leftovers::TRIES {
+        if !leftovers::found(&seen.verdict) {
+            break;
+        }
+        leftovers::end(&seen.snapshot, job);
+        seen = look(&hook.config, &hook.places, &hook.node, &purpose);
+    }
+    report.boot_id.clone_from(&seen.snapshot.boot_id);
+    report.kernel = kernel_events(&seen.snapshot, report.start, &hook.config.stats);
+    report.evidence =
+        evidence(&seen.verdict, baseline, &seen.snapshot, &report.kernel, job, report.rail_map.as_ref());
+    report.window = baseline.map(|before| Window { start: before.taken, end: seen.snapshot.taken });
+    if job.allocation != Allocation::NoGpus {
+        report.gpus = gpu_uses(baseline, &seen.snapshot, &job.allocation);
+        report.ports = port_uses(baseline, &seen.snapshot, report.rail_map.as_ref());
+    }
+    tracing::info!(
+        job = job.id,
+        attempt = report.attempt,
+        took_ms = seen.took_ms.round(),
+        "epilog: {}{}",
+        seen.verdict.fitness,
+        seen.verdict
+            .cause()
+            .map(|cause| format!(", {}: {}", cause.subject(), cause.what))
+            .unwrap_or_default()
+    );
+    // The reason carries this job only where the fault may have ended it.
+    let own = report.evidence.iter().any(|item| item.own != Some(false));
+    let jobs = if own { vec![job.id] } else { Vec::new() };
+    if let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &seen, &jobs) {
+        report.acts.push(record(&outcome, Phase::Epilog, end));
+    }
+    report.epilog = Some(Look::new(&seen.snapshot, seen.verdict, seen.took_ms));
+}
+
+fn exit(hook: &Hook, report: &mut NodeReport) -> Option<Exit> {
+    match ExitCodes::from_env(&hook.env) {
+        Ok(codes) => codes.job.map(|status| Exit {
+            status: status.cast_signed(),
+            derived: codes.derived.map(u32::cast_signed),
+        }),
+        Err(why) => {
+            report.faults.push(why.to_string());
+            None
+        }
+    }
+}
+
+fn now() -> UnixMillis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMillis::try_from(since.as_millis()).unwrap_or(UnixMillis::MAX)
+}

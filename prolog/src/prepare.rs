@@ -1,14 +1,20 @@
-use railgate_node::{Action, Allocation, Part, UnixMillis};
+use std::time::Duration;
+
+use railgate_node::{Action, Allocation, Part, Severity, UnixMillis};
 use railgate_rails::{JobGpus, JobShape, environment, rail_map, topology, topology_wanted};
 use railgate_rundir::{Run, RunDir, TaskEnv, TaskSetting, mount_user};
 use railgate_runner::{Hook, Look, kernel_mark};
 use railgate_slurm::hostlist::expand;
-use railgate_stats::NodeReport;
+use railgate_stats::{NodeReport, store::load_parts};
 
 /// What a job may write on a node: enough for NCCL's logs and the plugin's notes, too little to fill /run.
 const USER_BYTES: u64 = 64 << 20;
 /// And in how many files.
 const USER_INODES: u64 = 4096;
+/// Nobody waits longer for a file server only to be told why the job moved.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A job that lost many nodes at once need not read all their names.
+const MOST_NOTICES: usize = 8;
 
 /// Makes the run's directory with everything in it that the plugin and the epilog need. A file system that
 /// refuses is our own trouble: it is logged, the report says so, and the job runs without pinning.
@@ -113,12 +119,36 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
 fn notices(hook: &Hook, look: &Look) -> Vec<String> {
     let mut notices: Vec<String> =
         hook.granted.refused.iter().map(|refused| format!("railgate: {refused}")).collect();
+    notices.extend(why_it_moved(hook));
     if look.verdict.action == Action::Notify
         && let Some(cause) = look.verdict.cause()
     {
         notices.push(format!("railgate: {}: {}: {}; {}", hook.node, cause.subject(), cause.what, cause.fix));
     }
     notices
+}
+
+/// Why the attempt before this one ended, as its nodes reported. The file of a job without
+/// `--open-mode=append` was emptied at the restart, so it is said again.
+fn why_it_moved(hook: &Hook) -> Vec<String> {
+    let (Some(dir), Some(last)) = (&hook.config.report.dir, hook.job.restarts.checked_sub(1)) else {
+        return Vec::new();
+    };
+    let config = &hook.config.report;
+    let (uid, cluster) = (Some(hook.job.uid), Some(hook.cluster.as_str()));
+    let parts = load_parts(&[dir.as_path()], cluster, hook.job.id, uid, config.max_bytes(), PATIENCE);
+    let line = |node: &NodeReport| {
+        let look = if node.refused() { &node.prolog } else { &node.epilog };
+        let cause = look.as_ref()?.verdict.cause().filter(|cause| cause.severity == Severity::Fail)?;
+        let when = if node.refused() { "before it started" } else { "while it ran" };
+        Some(format!(
+            "railgate: attempt {last} left node {}, which failed {when}: {}: {}",
+            node.node,
+            cause.subject(),
+            cause.what
+        ))
+    };
+    parts.nodes.iter().filter(|node| node.attempt == last).filter_map(line).take(MOST_NOTICES).collect()
 }
 
 fn fault(report: &mut NodeReport, what: String) {

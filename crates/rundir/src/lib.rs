@@ -2,15 +2,14 @@
 //!
 //! ```text
 //! /run/railgate/                      root 0755
-//!   node.json                         the last rail map and profile id
 //!   jobs/<jobid>/
 //!     current -> <run>                the run that is on the node now
 //!     <attempt>-<start>/              one run; attempt as the prolog saw it, start in Unix seconds
 //!       run.json                      [`Run`]: who, which attempt, what was asked for
-//!       verdict.json                  the gate's verdict
 //!       before.json                   the prolog's snapshot, the epilog's baseline
-//!       railmap.json                  how the node is wired
+//!       report.json                   the prolog's part of the report: verdict, rail map, settings
 //!       task.env                      [`TaskEnv`]: the one small file that the plugin reads per task
+//!       topology.xml                  NCCL's topology file, where the machine hides its wiring
 //!       user/                         0700, the job's uid, a tmpfs of its own: all that a job may write
 //!         env.<step>                  [`Used`]: what the step's first task here found and got
 //! ```

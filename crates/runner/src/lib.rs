@@ -25,5 +25,7 @@ pub use tell::tell_owner;
 
 /// What the children of our programs can do, besides looking at the node.
 pub fn tasks() -> Vec<railgate_node::child::Task> {
-    vec![tell::TASK]
+    let mut tasks = railgate_stats::store::TASKS.to_vec();
+    tasks.push(tell::TASK);
+    tasks
 }
