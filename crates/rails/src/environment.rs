@@ -87,8 +87,10 @@ pub(crate) fn speaks(map: &RailMap, layer: &LinkLayer) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{machine, profile};
-    use crate::{UserProfile, rail_map};
+    use railgate_node::{Part, Port, PortState};
+
+    use crate::testing::{flat_machine, machine, profile, wired_profile};
+    use crate::{TopologyFile, UserProfile, folklore, rail_map};
 
     fn value<'a>(settings: &'a [Setting], name: &str) -> Option<&'a str> {
         settings.iter().find(|setting| setting.name == name).map(|setting| setting.value.as_str())
@@ -96,7 +98,7 @@ mod tests {
 
     fn settings(config: &RailsConfig, shape: &JobShape) -> Vec<Setting> {
         let snapshot = machine();
-        environment(&rail_map(&snapshot, Some(&profile())), &snapshot, config, shape)
+        environment(&rail_map(&snapshot, &profile()), &snapshot, config, shape)
     }
 
     #[test]
@@ -184,5 +186,134 @@ mod tests {
             ..JobShape::default()
         };
         assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_DEBUG_FILE"), None);
+    }
+
+    #[test]
+    fn both_ports_of_a_card_belong_to_the_half_that_holds_its_gpu() {
+        let mut snapshot = machine();
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            for hca in &mut data.hcas {
+                let second = Port { number: 2, ..hca.ports[0].clone() };
+                hca.ports.push(second);
+            }
+        }
+        let map = rail_map(&snapshot, None);
+        let of = |gpus: &[u32]| {
+            let shape = JobShape { gpus: JobGpus::Indices(gpus.to_vec()), ..JobShape::default() };
+            let settings = environment(&map, &snapshot, &RailsConfig::default(), &shape);
+            value(&settings, "NCCL_IB_HCA").unwrap().to_owned()
+        };
+        assert_eq!(of(&[1]), "=mlx5_1:1,mlx5_1:2");
+        assert_eq!(of(&[3, 3]), "=mlx5_3:1,mlx5_3:2");
+        let all = "=mlx5_0:1,mlx5_0:2,mlx5_1:1,mlx5_1:2,mlx5_2:1,mlx5_2:2,mlx5_3:1,mlx5_3:2";
+        assert_eq!(of(&[0, 1, 2, 3]), all);
+        assert_eq!(of(&[1, 9]), all, "nobody knows where GPU 9 is");
+    }
+
+    #[test]
+    fn a_gpu_whose_rail_is_down_widens_the_list() {
+        let mut snapshot = machine();
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            data.hcas[1].ports[0].state = Reading::Known(PortState::Down);
+        }
+        let map = rail_map(&snapshot, &profile());
+        let shape = JobShape { gpus: JobGpus::Indices(vec![0, 1]), ..JobShape::default() };
+        let settings = environment(&map, &snapshot, &RailsConfig::default(), &shape);
+        assert_eq!(value(&settings, "NCCL_IB_HCA"), Some("=mlx5_0:1,mlx5_2:1,mlx5_3:1"));
+    }
+
+    #[test]
+    fn roce_gets_its_traffic_class_and_infiniband_its_service_level() {
+        let config = RailsConfig {
+            traffic_class: Some(106),
+            service_level: Some(1),
+            queue_pairs: Some(4),
+            ..RailsConfig::default()
+        };
+        let mut snapshot = machine();
+        let given = |snapshot: &Snapshot| {
+            let map = rail_map(snapshot, None);
+            let settings = environment(&map, snapshot, &config, &JobShape::default());
+            ["NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION"]
+                .map(|name| value(&settings, name).map(str::to_owned))
+        };
+        assert_eq!(given(&snapshot), [None, Some("1".to_owned()), None]);
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            for hca in &mut data.hcas {
+                hca.ports[0].link_layer = Reading::Known(LinkLayer::Ethernet);
+            }
+        }
+        assert_eq!(given(&snapshot), [Some("106".to_owned()), None, Some("4".to_owned())]);
+    }
+
+    #[test]
+    fn gpus_only_means_no_word_about_the_fabric() {
+        let mut snapshot = machine();
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            data.hcas.clear();
+        }
+        let map = rail_map(&snapshot, &profile());
+        let settings = environment(&map, &snapshot, &RailsConfig::default(), &JobShape::default());
+        assert!(settings.iter().all(|setting| !setting.name.starts_with("NCCL_IB")));
+    }
+
+    #[test]
+    fn an_unknown_default_interface_is_not_guessed() {
+        let mut snapshot = machine();
+        if let Part::Read { data, .. } = &mut snapshot.host {
+            data.default_interface = Reading::Unsupported;
+        }
+        let map = rail_map(&snapshot, &profile());
+        let mut config = RailsConfig::default();
+        let settings = environment(&map, &snapshot, &config, &JobShape::default());
+        assert_eq!(value(&settings, "NCCL_SOCKET_IFNAME"), None);
+        config.socket_ifname = Some("bond0".to_owned());
+        let settings = environment(&map, &snapshot, &config, &JobShape::default());
+        assert_eq!(value(&settings, "NCCL_SOCKET_IFNAME"), Some("=bond0"));
+    }
+
+    #[test]
+    fn a_topology_file_is_named_only_where_the_site_wants_one() {
+        let shape = JobShape { topology_file: Some("/run/t.xml".into()), ..JobShape::default() };
+        let given = |snapshot: &Snapshot, topology_file: TopologyFile| {
+            let config = RailsConfig { topology_file, ..RailsConfig::default() };
+            let map = rail_map(snapshot, &wired_profile());
+            value(&environment(&map, snapshot, &config, &shape), "NCCL_TOPO_FILE").is_some()
+        };
+        let (bare, flat) = (machine(), flat_machine());
+        assert!(given(&flat, TopologyFile::Auto) && !given(&bare, TopologyFile::Auto));
+        assert!(given(&flat, TopologyFile::Always) && given(&bare, TopologyFile::Always));
+        assert!(!given(&flat, TopologyFile::Never) && !given(&bare, TopologyFile::Never));
+    }
+
+    #[test]
+    fn a_users_profile_replaces_the_sites_value_unless_that_is_forced() {
+        let table = |value: &str| [("NCCL_DEBUG".to_owned(), value.to_owned())].into();
+        let mut config = RailsConfig { set: table("VERSION"), ..RailsConfig::default() };
+        config
+            .profiles
+            .insert("loud".to_owned(), UserProfile { set: table("INFO"), ..UserProfile::default() });
+        let given = |config: &RailsConfig, profile: &str| {
+            let shape = JobShape { profile: Some(profile.to_owned()), ..JobShape::default() };
+            value(&settings(config, &shape), "NCCL_DEBUG").map(str::to_owned)
+        };
+        assert_eq!(given(&config, "loud").as_deref(), Some("INFO"));
+        assert_eq!(given(&config, "debug").as_deref(), Some("WARN"));
+        assert_eq!(given(&config, "unknown").as_deref(), Some("VERSION"));
+        config.force = vec!["NCCL_DEBUG".to_owned()];
+        assert_eq!(given(&config, "loud").as_deref(), Some("VERSION"));
+    }
+
+    #[test]
+    fn nothing_that_is_set_is_folklore() {
+        let config = RailsConfig {
+            traffic_class: Some(106),
+            service_level: Some(1),
+            cross_nic: Some(0),
+            ..RailsConfig::default()
+        };
+        let settings = settings(&config, &JobShape::default());
+        let pairs: Vec<_> = settings.iter().map(|setting| (&setting.name, &setting.value)).collect();
+        assert_eq!(folklore(&pairs), []);
     }
 }

@@ -59,6 +59,11 @@ fn hcas(value: &str) -> Option<&str> {
     Some(value.strip_prefix('=').unwrap_or(value)).filter(|list| !list.starts_with('^') && !list.is_empty())
 }
 
+/// Ends as the name of one device does. `mlx5` is the driver: all of its devices.
+fn one_device(list: &str) -> bool {
+    list.ends_with(|c: char| c.is_ascii_digit()) && !matches!(list, "mlx4" | "mlx5")
+}
+
 /// The words and numbers that `NCCL_NET_GDR_LEVEL` knows; it ignores others without a message.
 const LEVELS: &[&str] = &["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 
@@ -71,21 +76,14 @@ pub static FOLKLORE: &[Folklore] = &[
               newer NCCL sends everything through one HCA. NCCL finds each GPU's rail by itself. Right only where \
               the node has one rail",
         source: "NVIDIA/nccl#1478; NCCL src/graph/rings.cc, src/graph/topo.cc",
-        meant: |value| {
-            hcas(value)
-                .is_some_and(|list| !list.contains(',') && list.ends_with(|c: char| c.is_ascii_digit()))
-        },
+        meant: |value| hcas(value).is_some_and(|list| !list.contains(',') && one_device(list)),
     },
     Folklore {
         variable: "NCCL_IB_HCA",
         values: "names without a leading '='",
         why: "without '=' names are prefixes: mlx5_1 takes mlx5_10 and mlx5_11 as well",
         source: "NCCL src/misc/utils.cc",
-        meant: |value| {
-            !value.starts_with('^')
-                && !value.starts_with('=')
-                && value.ends_with(|c: char| c.is_ascii_digit())
-        },
+        meant: |value| !value.starts_with(['^', '=']) && value.split(',').any(one_device),
     },
     Folklore {
         variable: "NCCL_IB_GID_INDEX",

@@ -9,6 +9,8 @@ mod environment;
 mod folklore;
 mod job_shape;
 mod map;
+mod pairs;
+mod ports;
 mod render;
 mod rules;
 #[cfg(test)]

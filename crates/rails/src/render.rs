@@ -4,7 +4,7 @@ use railgate_node::{RailMap, Reading, Setting};
 use serde::Serialize;
 
 use crate::folklore::{FOLKLORE, Folklore};
-use crate::map::{layer_text, state_word};
+use crate::ports::{layer_text, state_word};
 
 /// What `railgate rails --format json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn the_table_has_a_row_for_each_gpu_and_no_control_characters() {
         let snapshot = machine();
-        let mut map = rail_map(&snapshot, Some(&profile()));
+        let mut map = rail_map(&snapshot, &profile());
         map.notes.push("a\x1b[31mred".to_owned());
         let text = table(&map);
         assert!(
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn the_environment_can_be_sourced() {
         let snapshot = machine();
-        let map = rail_map(&snapshot, Some(&profile()));
+        let map = rail_map(&snapshot, &profile());
         let config = RailsConfig {
             set: [("NCCL_X".to_owned(), "it's two words".to_owned())].into(),
             ..RailsConfig::default()

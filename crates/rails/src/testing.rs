@@ -74,7 +74,7 @@ pub(crate) fn hca(name: &str, pci: &str, numa: Reading<u32>, rate: f64) -> Hca {
 pub(crate) fn pci(address: &str, class: u32, numa: Reading<u32>, root: &str, bridges: &[&str]) -> PciDevice {
     PciDevice {
         address: address.parse().unwrap(),
-        vendor: 0,
+        vendor: if class >> 16 == 3 { 0x10de } else { 0x15b3 },
         device: 0,
         class,
         numa_node: numa,
@@ -119,28 +119,38 @@ fn host(virtualised: bool, numa_cpus: &[(u32, &str)]) -> Host {
     }
 }
 
-/// Four GPUs with an HCA each under a switch, two switches a socket, and a slower HCA for storage that
-/// sits under no switch.
-pub(crate) fn machine() -> Snapshot {
-    let mut gpus = vec![];
-    let mut hcas = vec![];
-    let mut devices = vec![];
-    for k in 0..4_u32 {
-        let numa = Reading::Known(k / 2);
+/// `count` switches with so many GPUs and HCAs each, two sockets, and a slower HCA for storage that sits
+/// under no switch. GPU and HCA names count on from switch to switch.
+pub(crate) fn switches(count: u32, gpus_each: u32, hcas_each: u32) -> Snapshot {
+    let (mut gpus, mut hcas, mut devices) = (vec![], vec![], vec![]);
+    for k in 0..count {
+        let numa = Reading::Known(k * 2 / count);
         let (root, bus) = (format!("pci0000:{:02x}", 0x10 * (k + 1)), 0x10 * (k + 1));
         let bridge = |at: u32, device: u32| format!("0000:{:02x}:{device:02x}.0", bus + at);
-        let (gpu_at, hca_at) = (format!("0000:{:02x}:00.0", bus + 6), format!("0000:{:02x}:00.0", bus + 5));
         let up = [bridge(0, 1), bridge(1, 0)];
-        let gpu_bridges = [up[0].as_str(), up[1].as_str(), &bridge(2, 1)];
-        let hca_bridges = [up[0].as_str(), up[1].as_str(), &bridge(2, 0)];
-        devices.push(pci(&gpu_at, 0x03_0200, numa.clone(), &root, &gpu_bridges));
-        devices.push(pci(&hca_at, 0x02_0700, numa.clone(), &root, &hca_bridges));
-        gpus.push(gpu(k, &gpu_at));
-        hcas.push(hca(&format!("mlx5_{k}"), &hca_at, numa, 400.0));
+        let mut place = |slot: u32, class: u32| {
+            let at = format!("0000:{:02x}:00.0", bus + 3 + slot);
+            let bridges = [up[0].as_str(), up[1].as_str(), &bridge(2, slot)];
+            devices.push(pci(&at, class, numa.clone(), &root, &bridges));
+            at
+        };
+        for slot in 0..hcas_each {
+            let name = format!("mlx5_{}", hcas.len());
+            hcas.push(hca(&name, &place(slot, 0x02_0700), numa.clone(), 400.0));
+        }
+        for slot in 0..gpus_each {
+            let index = u32::try_from(gpus.len()).unwrap();
+            gpus.push(gpu(index, &place(hcas_each + slot, 0x03_0200)));
+        }
     }
     devices.push(pci("0000:02:00.0", 0x02_0700, Reading::Known(0), "pci0000:00", &["0000:00:01.0"]));
-    hcas.push(hca("mlx5_4", "0000:02:00.0", Reading::Known(0), 200.0));
+    hcas.push(hca(&format!("mlx5_{}", hcas.len()), "0000:02:00.0", Reading::Known(0), 200.0));
     snapshot(gpus, hcas, devices, host(false, &[(0, "0-15"), (1, "16-31")]))
+}
+
+/// Four GPUs with an HCA each under a switch.
+pub(crate) fn machine() -> Snapshot {
+    switches(4, 1, 1)
 }
 
 /// A virtual machine: four GPUs and four HCAs, all directly under root complexes.

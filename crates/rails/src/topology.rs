@@ -263,9 +263,11 @@ fn cpu_mask(list: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use railgate_node::{Part, Port};
+
     use super::*;
     use crate::rail_map;
-    use crate::testing::{flat_machine, machine, profile, wired_profile};
+    use crate::testing::{flat_machine, machine, profile, switches, wired_profile};
 
     #[test]
     fn masks_are_the_kernels() {
@@ -279,60 +281,185 @@ mod tests {
     #[test]
     fn a_file_is_needed_only_where_the_tree_is_hidden() {
         let flat = flat_machine();
-        assert!(topology_needed(&rail_map(&flat, Some(&wired_profile())), &flat));
-        assert!(!topology_needed(&rail_map(&flat, Some(&profile())), &flat));
+        assert!(topology_needed(&rail_map(&flat, &wired_profile()), &flat));
+        assert!(!topology_needed(&rail_map(&flat, &profile()), &flat));
         let bare = machine();
-        assert!(!topology_needed(&rail_map(&bare, Some(&wired_profile())), &bare));
+        assert!(!topology_needed(&rail_map(&bare, &wired_profile()), &bare));
     }
 
-    /// What NCCL's parser accepts between two `<`: a name, then ` key="value"` with one space each.
-    fn well_formed(tag: &str) -> bool {
-        let body = tag.trim_end_matches('/');
-        if let Some(name) = body.strip_prefix('/') {
-            return name.chars().all(|c| c.is_ascii_lowercase());
-        }
-        let name_end = body.find(' ').unwrap_or(body.len());
-        let (name, mut rest) = body.split_at(name_end);
-        while let Some(attribute) = rest.strip_prefix(' ') {
-            let Some((key, value)) = attribute.split_once("=\"") else { return false };
-            let Some((value, after)) = value.split_once('"') else { return false };
-            if key.is_empty() || !key.chars().all(|c| c.is_ascii_lowercase() || c == '_') || value.len() > 254
-            {
-                return false;
+    /// One element as NCCL reads it: name, attributes in order, depth.
+    type Element = (String, Vec<(String, String)>, usize);
+
+    /// NCCL's grammar as its parser has it: between elements only spaces and line ends; a name, then exactly
+    /// one space before each `key="value"`; no declaration; every element closed by its own name.
+    fn elements(xml: &str) -> Result<Vec<Element>, String> {
+        let (mut found, mut open, mut rest) = (Vec::<Element>::new(), Vec::<String>::new(), xml);
+        loop {
+            rest = rest.trim_start_matches([' ', '\n', '\r']);
+            if rest.is_empty() {
+                return if open.is_empty() { Ok(found) } else { Err(format!("{open:?} not closed")) };
             }
-            rest = after;
+            rest = rest.strip_prefix('<').ok_or_else(|| format!("expecting '<' at {rest:.20}"))?;
+            let name_of = |text: &str| -> Result<String, String> {
+                let end = text.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(text.len());
+                if end == 0 { Err(format!("no name at {text:.20}")) } else { Ok(text[..end].to_owned()) }
+            };
+            if let Some(closing) = rest.strip_prefix('/') {
+                let name = name_of(closing)?;
+                rest = closing[name.len()..].strip_prefix('>').ok_or("expecting '>'")?;
+                if open.pop().as_ref() != Some(&name) {
+                    return Err(format!("{name} closed, and not open"));
+                }
+                continue;
+            }
+            let name = name_of(rest)?;
+            rest = &rest[name.len()..];
+            let mut attributes = Vec::new();
+            while let Some(attribute) = rest.strip_prefix(' ') {
+                let (key, after) = attribute.split_once("=\"").ok_or("no value")?;
+                let (value, after) = after.split_once('"').ok_or("value not closed")?;
+                let plain = |c: char| c.is_ascii_lowercase() || c == '_';
+                if key.is_empty() || !key.chars().all(plain) || value.len() > 254 || value.contains('\n') {
+                    return Err(format!("attribute {key}={value}"));
+                }
+                attributes.push((key.to_owned(), value.to_owned()));
+                rest = after;
+            }
+            if attributes.len() > 16 {
+                return Err(format!("{name} has {} attributes", attributes.len()));
+            }
+            found.push((name.clone(), attributes, open.len()));
+            rest = match rest.strip_prefix("/>") {
+                Some(after) => after,
+                None => {
+                    open.push(name);
+                    rest.strip_prefix('>').ok_or_else(|| format!("expecting '>' at {rest:.20}"))?
+                }
+            };
         }
-        rest.is_empty() && name.chars().all(|c| c.is_ascii_lowercase())
+    }
+
+    fn attribute<'a>(element: &'a Element, key: &str) -> &'a str {
+        element.1.iter().find(|(have, _)| have == key).map_or("", |(_, value)| value.as_str())
+    }
+
+    fn busids(xml: &str, class: &str) -> Vec<(String, usize)> {
+        let found = elements(xml).unwrap();
+        let of_class = found.iter().filter(|element| attribute(element, "class") == class);
+        of_class.map(|element| (attribute(element, "busid").to_owned(), element.2)).collect()
+    }
+
+    #[test]
+    fn the_grammar_refuses_what_nccl_refuses() {
+        for bad in [
+            "<?xml version=\"1\"?><system/>",
+            "\t<system/>",
+            "<system  version=\"1\"/>",
+            "<system version='1'/>",
+            "<system\nversion=\"1\"/>",
+            "<system><cpu></system></cpu>",
+            "<system>",
+            "<system version=\"1\" />",
+        ] {
+            assert!(elements(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
     fn the_file_is_what_nccls_parser_accepts() {
         let flat = flat_machine();
-        let map = rail_map(&flat, Some(&wired_profile()));
+        let map = rail_map(&flat, &wired_profile());
         let xml = topology(&map, &flat).unwrap();
-        assert!(xml.starts_with("<system version=\"1\">\n") && !xml.contains('\t') && !xml.contains("<?"));
-        let mut depth = 0_i32;
-        for piece in xml.split('<').skip(1) {
-            let (tag, after) = piece.split_once('>').unwrap();
-            assert!(well_formed(tag), "{tag}");
-            assert!(after.chars().all(|c| c == ' ' || c == '\n'), "{after:?}");
-            depth += if tag.starts_with('/') { -1 } else { i32::from(!tag.ends_with('/')) };
+        let all = elements(&xml).unwrap();
+        assert!(all.len() <= MAX_ELEMENTS);
+        assert_eq!((all[0].0.as_str(), attribute(&all[0], "version")), ("system", "1"));
+        let cpus: Vec<_> = all.iter().filter(|element| element.0 == "cpu").collect();
+        assert_eq!(cpus.len(), 1);
+        assert_eq!(attribute(cpus[0], "affinity"), "0000ffff");
+        assert_eq!(attribute(cpus[0], "vendor"), "GenuineIntel");
+        let mut seen = std::collections::BTreeSet::new();
+        for element in all.iter().filter(|element| element.0 == "pci") {
+            let busid = attribute(element, "busid");
+            assert!(seen.insert(busid.to_owned()), "{busid} twice");
+            assert_eq!(busid.parse::<PciAddress>().unwrap().to_string(), busid, "lower case, whole");
+            for key in ["class", "link_speed", "link_width"] {
+                assert!(!attribute(element, key).is_empty(), "{busid} has no {key}");
+            }
+            assert_ne!(attribute(element, "vendor"), "0x1000", "NCCL flattens switches of this vendor");
         }
-        assert_eq!(depth, 0);
-        assert_eq!(xml.matches("class=\"0x060400\"").count(), 4);
-        assert_eq!(xml.matches("class=\"0x030200\"").count(), 4);
-        assert!(xml.contains("busid=\"0101:00:00.0\" class=\"0x020700\""));
-        assert_eq!(xml.matches("<cpu numaid=").count(), 1);
-        assert!(xml.contains("affinity=\"0000ffff\""));
+        assert_eq!(busids(&xml, "0x060400").len(), 4);
+        assert_eq!(busids(&xml, "0x030200").len(), 4);
+        // GPU k stands beside the HCA that the profile wires to it.
+        let leaves: Vec<_> = all.iter().filter(|element| element.2 == 3).collect();
+        for (pair, k) in leaves.chunks(2).zip(0..) {
+            assert_eq!(attribute(pair[0], "busid"), format!("{:04x}:00:00.0", k + 1));
+            assert_eq!(attribute(pair[1], "busid"), format!("{:04x}:00:00.0", 0x104 - k));
+            assert_eq!(attribute(pair[1], "link_speed"), "32.0 GT/s PCIe");
+        }
+        assert!(topology_xml(&map, &flat).is_some());
+    }
+
+    #[test]
+    fn the_file_does_not_depend_on_the_job() {
+        let flat = flat_machine();
+        let map = rail_map(&flat, &wired_profile());
+        assert_eq!(topology(&map, &flat), topology(&rail_map(&flat, &wired_profile()), &flat));
+    }
+
+    #[test]
+    fn two_gpus_and_both_ports_of_a_card_share_one_switch() {
+        let mut bare = switches(4, 2, 1);
+        if let Part::Read { data, .. } = &mut bare.fabric {
+            for hca in &mut data.hcas {
+                let second = Port { number: 2, ..hca.ports[0].clone() };
+                hca.ports.push(second);
+            }
+        }
+        let map = rail_map(&bare, None);
+        assert_eq!(map.rails.len(), 8);
+        let xml = topology(&map, &bare).unwrap();
+        assert_eq!(busids(&xml, "0x060400").len(), 4);
+        assert_eq!(busids(&xml, "0x030200").len(), 8);
+        assert_eq!(busids(&xml, "0x020700").len(), 4);
+        assert_eq!(elements(&xml).unwrap().iter().filter(|element| element.0 == "cpu").count(), 2);
+    }
+
+    #[test]
+    fn cards_that_nccl_would_merge_are_refused() {
+        let mut flat = flat_machine();
+        if let (Part::Read { data: fabric, .. }, Part::Read { data: pci, .. }) =
+            (&mut flat.fabric, &mut flat.pci)
+        {
+            for (slot, hca) in fabric.hcas.iter_mut().enumerate() {
+                let old = *hca.pci.known().unwrap();
+                let new: PciAddress = format!("0000:00:{:02x}.0", slot + 5).parse().unwrap();
+                hca.pci = Reading::Known(new);
+                pci.devices.iter_mut().filter(|device| device.address == old).for_each(|d| d.address = new);
+            }
+        }
+        let map = rail_map(&flat, &wired_profile());
+        assert_eq!(map.rails.len(), 4);
+        assert!(matches!(topology(&map, &flat), Err(NoTopology::Merged(..))));
+    }
+
+    #[test]
+    fn a_guess_is_not_written_down() {
+        let flat = flat_machine();
+        assert_eq!(topology(&rail_map(&flat, None), &flat), Err(NoTopology::Guessed));
+        let mut bare = machine();
+        if let Part::Read { data, .. } = &mut bare.fabric {
+            data.hcas.clear();
+        }
+        assert_eq!(topology(&rail_map(&bare, None), &bare), Err(NoTopology::NoRails));
     }
 
     #[test]
     fn what_is_not_known_is_named() {
         let mut flat = flat_machine();
-        if let railgate_node::Part::Read { data, .. } = &mut flat.host {
+        if let Part::Read { data, .. } = &mut flat.host {
             data.cpu = Reading::Failed("no /proc/cpuinfo".to_owned());
         }
-        let map = rail_map(&flat, Some(&wired_profile()));
+        let map = rail_map(&flat, &wired_profile());
         let error = topology(&map, &flat).unwrap_err();
         assert!(error.to_string().contains("no /proc/cpuinfo"), "{error}");
     }
