@@ -133,7 +133,7 @@ pub struct RequeueConfig {
     #[serde(with = "duration_text")]
     pub move_backoff: Duration,
     /// When a requeued job may start: `slurm` (after requeue_delay or cred_expire, two minutes by default) or
-    /// `now`, where every node of the ended run that is still usable is excluded until then.
+    /// `now`, which is a few seconds later.
     pub start: StartWhen,
     /// Restart started jobs although their log may be truncated (JobFileAppend=0 and no --open-mode=append).
     pub allow_truncated_log: bool,

@@ -1,6 +1,7 @@
 //! What to tell Slurm, and what Slurm tells us: the one room that changes anything outside railgate's own
 //! directories.
 
+mod admin_comment;
 mod answer;
 mod breaker;
 mod client;
@@ -8,10 +9,13 @@ mod command;
 mod config;
 mod drain;
 mod duration_text;
+pub mod effect;
 mod env;
 pub mod hostlist;
+mod ledger;
 mod lock;
 mod reason;
+mod requeue;
 
 pub use answer::{JobState, NodeReason, NodeState, UnixSeconds};
 pub use client::{Client, JobRef};
@@ -22,4 +26,9 @@ pub use env::{
     Asked, BadEnv, Consent, Env, ExitCodes, GateLevel, Granted, UserPolicy, cluster_name, job_from_env,
     node_name,
 };
+pub use ledger::{Blamed, Entry, Event, Ledger, Used, used};
 pub use reason::{LEADER, MAX_REASON, Reason, is_ours};
+pub use requeue::{
+    Channel, Decision, Facts, NodeEvidence, after_node_fail, decide, fatal, may_come_back, move_delay,
+    script_appends,
+};

@@ -1,4 +1,5 @@
 //! Drains against a fake controller.
+#![expect(clippy::unwrap_used, reason = "a helper of tests")]
 
 mod fake;
 

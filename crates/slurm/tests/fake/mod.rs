@@ -1,4 +1,5 @@
 //! A controller of a few lines behind the same `bin_dir` that a site sets: shell scripts over files.
+#![expect(clippy::unwrap_used, reason = "a helper of tests")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
