@@ -93,7 +93,8 @@ pub fn run(task: &str, input: &[u8], deadline: Duration) -> Outcome {
 }
 
 /// Does all tasks at the same time, each in a child of its own; the answers are in the order of the calls.
-/// Returns within the longest deadline plus [`GRACE`].
+/// Returns within the longest deadline plus [`GRACE`]. Should the calling thread end meanwhile (the program
+/// is killed), so do the children.
 pub fn run_all(calls: Vec<Call>) -> Vec<Ended> {
     parent::run_all(calls)
 }

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use railgate_node::child::{Call, Outcome, Task, become_user, dispatch, run, run_all};
 
+/// Makes this program a parent that waits for a child which never answers.
+const PARENT: &str = "parent-to-be-killed";
+
 const TASKS: &[Task] = &[
     Task::new("echo", |input| Ok(input.to_vec())),
     Task::new("refuse", |_| Err("the disk is full".to_owned())),
@@ -18,6 +21,13 @@ const TASKS: &[Task] = &[
     Task::new("crash", |_| std::process::abort()),
     Task::new("leave", |_| std::process::exit(0)),
     Task::new("hang", |_| {
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(Vec::new())
+    }),
+    // Says who it is in a file, then hangs.
+    Task::new("note", |input| {
+        let path = String::from_utf8_lossy(input).into_owned();
+        std::fs::write(&path, std::process::id().to_string()).map_err(|why| why.to_string())?;
         std::thread::sleep(Duration::from_secs(600));
         Ok(Vec::new())
     }),
@@ -103,7 +113,10 @@ fn silence_ends_at_the_deadline() {
 fn nobody_waits_for_the_end_of_the_pipe() {
     let Outcome::Done(reply) = run("hold", b"", soon()) else { panic!() };
     // What the child started went with its group.
-    let pid: i32 = String::from_utf8(reply).unwrap().parse().unwrap();
+    assert_gone(&String::from_utf8(reply).unwrap());
+}
+
+fn assert_gone(pid: &str) {
     let stat = format!("/proc/{pid}/stat");
     for _ in 0..500 {
         match std::fs::read_to_string(&stat) {
@@ -172,6 +185,22 @@ fn nothing_of_the_parent_reaches_a_child() {
     assert!(kept.as_raw_fd() > 2 && rest.is_empty());
 }
 
+fn children_go_with_a_killed_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pid");
+    let mut parent = std::process::Command::new("/proc/self/exe").arg(PARENT).arg(&path).spawn().unwrap();
+    let pid = loop {
+        match std::fs::read_to_string(&path) {
+            Ok(pid) if !pid.is_empty() => break pid,
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert!(std::path::Path::new("/proc").join(&pid).exists());
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    assert_gone(&pid);
+}
+
 fn a_child_can_become_a_user() {
     if !nix::unistd::geteuid().is_root() {
         println!("     (not root: skipped)");
@@ -195,6 +224,13 @@ fn main() -> ExitCode {
     if let Some(code) = dispatch(TASKS) {
         return code;
     }
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [parent, path] = args.as_slice()
+        && parent == PARENT
+    {
+        run("note", path.as_bytes(), Duration::from_secs(600));
+        return ExitCode::SUCCESS;
+    }
     let tests: &[(&str, fn())] = &[
         ("answers_come_back_whole", answers_come_back_whole),
         ("failures_say_why", failures_say_why),
@@ -204,10 +240,11 @@ fn main() -> ExitCode {
         ("printing_does_not_disturb_the_reply", printing_does_not_disturb_the_reply),
         ("several_run_side_by_side", several_run_side_by_side),
         ("nothing_of_the_parent_reaches_a_child", nothing_of_the_parent_reaches_a_child),
+        ("children_go_with_a_killed_parent", children_go_with_a_killed_parent),
         ("a_child_can_become_a_user", a_child_can_become_a_user),
         ("a_stray_call_does_nothing", a_stray_call_does_nothing),
     ];
-    let only = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
+    let only = args.into_iter().next().filter(|arg| !arg.starts_with('-'));
     let mut failed = 0;
     for (name, test) in
         tests.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| name.contains(only)))

@@ -177,6 +177,13 @@ fn a_lost_gpu_stays_unplaced_where_the_counts_differ() {
     let seen = Machine::new(&Scenario::of(&gpus)).gpus();
     assert!(matches!(seen.gpus[3].access, Access::Lost(_)));
     assert!(matches!(seen.gpus[3].pci, Reading::Failed(_)));
+
+    // One device more than NVML counts: every rank agrees, and yet the last one may be either.
+    let mut gpus = healthy();
+    gpus.gpus[7].access = Access::Lost("gone".to_owned());
+    let machine = Machine::new(&Scenario::of(&gpus));
+    pci_device(&machine.source.sysfs, "0000:f0:00.0", "0x10de", "0x030200");
+    assert!(matches!(machine.gpus().gpus[7].pci, Reading::Failed(_)));
 }
 
 fn a_gpu_lost_between_two_calls_is_lost() {
