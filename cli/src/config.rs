@@ -1,3 +1,5 @@
+use railgate_runner::InForce;
+
 use crate::output::{self, Format};
 use crate::{Site, exit};
 
@@ -45,10 +47,12 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             let listing = loaded.listing()?;
             if *format == Format::Json {
                 let values: serde_json::Map<String, serde_json::Value> = listing
-                    .iter()
-                    .map(|(path, value, at)| {
-                        let at = at.map(|at| serde_json::json!({ "file": at.file, "line": at.line, "node": at.node_table }));
-                        (path.clone(), serde_json::json!({ "value": value, "origin": at }))
+                    .into_iter()
+                    .map(|InForce { path, value, origin }| {
+                        let origin = origin.map(|at| {
+                            serde_json::json!({ "file": at.file, "line": at.line, "node": at.node_table })
+                        });
+                        (path, serde_json::json!({ "value": value, "origin": origin }))
                     })
                     .collect();
                 output::json(&serde_json::json!({ "schema": 1, "node": node, "values": values }))?;
@@ -56,14 +60,16 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             }
             let rows: Vec<Vec<String>> = listing
                 .into_iter()
-                .map(|(path, value, at)| {
+                .map(|InForce { path, value, origin: at }| {
                     let mut row = vec![format!("{path} = {value}")];
                     if *origin {
                         row.push(match at {
                             None => "default".to_owned(),
                             Some(at) => match &at.node_table {
                                 None => format!("{}:{}", at.file.display(), at.line),
-                                Some(names) => format!("{}:{} [[node]] {names}", at.file.display(), at.line),
+                                Some(names) => {
+                                    format!("{}:{} [[node]] {names}", at.file.display(), at.line)
+                                }
                             },
                         });
                     }

@@ -53,7 +53,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let known = !report.attempts.is_empty();
     let content = match args.format {
         Show::Text => text(&report),
-        Show::Json => json(&report)?,
+        Show::Json => json(&report),
         Show::Html => html(&report),
     };
     match &args.out {

@@ -14,7 +14,7 @@ pub mod switches;
 mod tell;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};
-pub use config::{Config, ConfigError, Loaded, Problem, SetAt};
+pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
 pub use history::{History, kernel_mark};
 pub use hook::Hook;
 pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};

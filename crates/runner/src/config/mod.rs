@@ -92,6 +92,17 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
 }
 
+/// One value in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce<'l> {
+    /// Dotted path of the key.
+    pub path: String,
+    /// The value, as TOML.
+    pub value: String,
+    /// Where it was set; `None` is the default.
+    pub origin: Option<&'l SetAt>,
+}
+
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -189,29 +200,26 @@ impl Loaded {
         Ok(Loaded { config, origins, file: Some(path.to_owned()) })
     }
 
-    /// The values in force, one `path = value` each, with where they come from (`None`: the default).
+    /// The values in force.
     ///
     /// # Errors
     /// A value that TOML cannot hold: a fault of this build.
-    pub fn listing(&self) -> Result<Vec<(String, String, Option<&SetAt>)>, toml::ser::Error> {
-        fn walk(table: &toml::Table, path: &str, into: &mut Vec<(String, String)>) {
+    pub fn listing(&self) -> Result<Vec<InForce<'_>>, toml::ser::Error> {
+        fn walk<'l>(table: &toml::Table, path: &str, loaded: &'l Loaded, into: &mut Vec<InForce<'l>>) {
             for (key, value) in table {
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 match value {
-                    toml::Value::Table(inner) if !inner.is_empty() => walk(inner, &path, into),
-                    other => into.push((path, other.to_string())),
+                    toml::Value::Table(inner) if !inner.is_empty() => walk(inner, &path, loaded, into),
+                    other => {
+                        let origin = loaded.origins.get(&path);
+                        into.push(InForce { path, value: other.to_string(), origin });
+                    }
                 }
             }
         }
         let mut values = Vec::new();
-        walk(&toml::Table::try_from(&self.config)?, "", &mut values);
-        Ok(values
-            .into_iter()
-            .map(|(path, value)| {
-                let origin = self.origins.get(&path);
-                (path, value, origin)
-            })
-            .collect())
+        walk(&toml::Table::try_from(&self.config)?, "", self, &mut values);
+        Ok(values)
     }
 }
 
@@ -305,8 +313,8 @@ mod tests {
     fn every_value_has_an_origin_or_is_a_default() {
         let loaded = parse("[gate]\nmode = \"enforce\"\n", "gn1").unwrap();
         let listing = loaded.listing().unwrap();
-        let set: Vec<_> = listing.iter().filter(|(_, _, origin)| origin.is_some()).collect();
+        let set: Vec<_> = listing.iter().filter(|value| value.origin.is_some()).collect();
         assert_eq!(set.len(), 1);
-        assert_eq!(set[0].0, "gate.mode");
+        assert_eq!(set[0].path, "gate.mode");
     }
 }
