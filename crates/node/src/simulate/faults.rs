@@ -136,7 +136,11 @@ pub const FAULTS: &[FaultInfo] = &[
     hca("ib-link-flapping", FaultKind::IbLinkFlapping, "the link went down five times since boot"),
     hca("ib-symbol-errors", FaultKind::IbSymbolErrors, "the port counts 50,000 symbol errors"),
     node("ib-renamed", FaultKind::IbRenamed, "no fault: the HCAs have other names than on the other nodes"),
-    mount("mount-missing", FaultKind::MountMissing, "a required mount is not mounted"),
+    mount(
+        "mount-missing",
+        FaultKind::MountMissing,
+        "a required mount is not mounted (0 is /home, 1 is /scratch)",
+    ),
     mount("mount-read-only", FaultKind::MountReadOnly, "a required mount is read-only"),
     mount("mount-stale", FaultKind::MountStale, "a required mount answers with a stale file handle"),
     mount("mount-hang", FaultKind::MountHang, "a required mount gives no answer"),
@@ -201,10 +205,14 @@ impl FromStr for Fault {
                 let why = "it concerns the whole node and takes no index".to_owned();
                 return Err(SimulateError::Index { fault: shown(), why });
             }
-            (Some(index), _) => index.parse().map_err(|_| SimulateError::Index {
-                fault: shown(),
-                why: "the index after '@' is no number".to_owned(),
-            })?,
+            (Some(index), part) => {
+                // People know HCAs by name.
+                let number = index.strip_prefix("mlx5_").filter(|_| part == FaultPart::Hca).unwrap_or(index);
+                number.parse().map_err(|_| SimulateError::Index {
+                    fault: shown(),
+                    why: "the index after '@' is no number".to_owned(),
+                })?
+            }
         };
         Ok(Fault { kind, index })
     }

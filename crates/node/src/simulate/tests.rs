@@ -118,7 +118,9 @@ fn errors_list_what_there_is() {
     assert!(why("h100-sxm:gpu-lost@x").contains("no number"));
     assert!(why("h100-sxm:nvml-missing@1").contains("takes no index"));
     assert!(why("rtx4090:ib-port-down").contains("has none"));
+    assert!(why("h100-sxm:gpu-lost@mlx5_2").contains("no number"));
     assert!(parse("h100-sxm:", &[]).unwrap().1.is_empty());
+    assert_eq!("ib-port-down@mlx5_5".parse::<Fault>().unwrap().to_string(), "ib-port-down@5");
 }
 
 #[test]
