@@ -1,12 +1,14 @@
 use std::fmt::Write as _;
 
-use railgate_node::PartName;
+use railgate_node::{Action, PartName};
 
-use crate::{CHECKS, Checks, Scope, class_cap};
+use crate::{CHECKS, CheckInfo, Checks, Level, Scope, class_cap};
 
-/// What a check means, why it matters, how to fix it and how to change it; `None` for an unknown id.
-pub fn explain(id: &str) -> Option<&'static str> {
-    CHECKS.iter().find(|check| check.id == id).map(|check| check.explain)
+/// What a check means, why it matters, how to fix it and how to change it, as text for a terminal; `None`
+/// for an unknown id.
+pub fn explain(id: &str) -> Option<String> {
+    let check = CHECKS.iter().find(|check| check.id == id)?;
+    Some(format!("{}: {}.\n\n{}\n", check.id, check.about, body(check)))
 }
 
 /// The register as a page: `docs/checks.md`.
@@ -15,34 +17,38 @@ pub fn catalogue_markdown() -> String {
     for check in CHECKS {
         let _ = writeln!(page, "| [`{0}`](#{0}) | {1} | {2} |", check.id, check.about, check.class);
     }
-    let defaults = Checks::default();
     for check in CHECKS {
-        let phases: Vec<&str> = check.phases.iter().map(|phase| phase.as_str()).collect();
-        let parts: Vec<&str> = check.parts.iter().copied().map(PartName::as_str).collect();
-        let jobs = match check.scope {
-            Scope::Gpus => "that hold GPUs",
-            Scope::Fabric => "that hold GPUs (its fabric)",
-            Scope::Always => "all",
-        };
-        let default = check.action(&defaults).min(class_cap(check.class));
-        let _ = write!(
-            page,
-            "\n## {}\n{}.\n\nClass {}, at most `{default:?}` by default; {:?} level; phases {}; jobs {jobs}; reads {}; costs {}.\n\n{}\n",
-            check.id,
-            capitalised(check.about),
-            check.class,
-            check.level,
-            phases.join(", "),
-            parts.join(", "),
-            check.cost,
-            check.explain.trim(),
-        );
+        let _ = write!(page, "\n## {}\n{}.\n\n{}\n", check.id, capitalised(check.about), body(check));
     }
-    page.replace("`Drain`", "`drain`")
-        .replace("`Notify`", "`notify`")
-        .replace("`Report`", "`report`")
-        .replace("; Quick level", "; quick level")
-        .replace("; Full level", "; full level")
+    page
+}
+
+fn body(check: &CheckInfo) -> String {
+    let phases: Vec<&str> = check.phases.iter().map(|phase| phase.as_str()).collect();
+    let parts: Vec<&str> = check.parts.iter().copied().map(PartName::as_str).collect();
+    let reads = if parts.is_empty() { "how the others' parts went".to_owned() } else { parts.join(", ") };
+    let jobs = match check.scope {
+        Scope::Gpus => "that hold GPUs",
+        Scope::Fabric => "that hold GPUs (its fabric)",
+        Scope::Always => "all",
+    };
+    let strongest = match check.action(&Checks::default()).min(class_cap(check.class)) {
+        Action::Off => "off",
+        Action::Report => "report",
+        Action::Notify => "notify",
+        Action::Drain => "drain",
+    };
+    let level = match check.level {
+        Level::Quick => "quick",
+        Level::Full => "full",
+    };
+    format!(
+        "Class {}, `{strongest}` at most by default; level {level}; phases {}; jobs {jobs}.\nReads {reads}; costs {}.\n\n{}",
+        check.class,
+        phases.join(", "),
+        check.cost,
+        check.explain.trim(),
+    )
 }
 
 const HEAD: &str = "\
@@ -61,4 +67,53 @@ class allows (`node` and `fabric` drain, `user` notifies, `site` and `internal` 
 fn capitalised(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_register_is_in_order() {
+        let ids: BTreeSet<&str> = CHECKS.iter().map(|check| check.id).collect();
+        assert_eq!(ids.len(), CHECKS.len(), "an id stands twice");
+        for check in CHECKS {
+            assert!(check.id.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", check.id);
+            assert!(!check.about.is_empty() && !check.about.ends_with('.'), "{}", check.id);
+            assert!(check.about.len() <= 100, "{}", check.id);
+            assert!(!check.phases.is_empty(), "{}", check.id);
+            for needed in ["Reads", "Why:", "Fix:"] {
+                let told =
+                    check.explain.contains(needed) || check.id == "mounts" || check.id == "part-silent";
+                assert!(told, "{} does not say '{needed}'", check.id);
+            }
+            assert!(explain(check.id).is_some_and(|text| text.contains(check.explain.trim())));
+        }
+        assert_eq!(explain("gpu-ec"), None);
+    }
+
+    /// What the explanations show as configuration is what the checks have by default.
+    #[test]
+    fn the_examples_are_the_defaults() {
+        for check in CHECKS {
+            let from = check.explain.find("```toml").unwrap() + "```toml".len();
+            let to = check.explain.rfind("```").unwrap();
+            let example = check.explain[from..to].replace("[gate.", "[");
+            let config: crate::GateConfig =
+                toml::from_str(&example).unwrap_or_else(|why| panic!("{}: {why}", check.id));
+            assert_eq!(config, crate::GateConfig::default(), "{}", check.id);
+        }
+    }
+
+    #[test]
+    fn the_page_has_every_check_and_no_long_line() {
+        let page = catalogue_markdown();
+        for check in CHECKS {
+            assert!(page.contains(&format!("\n## {}\n", check.id)));
+        }
+        let long = page.lines().find(|line| line.chars().count() > 190 && !line.starts_with('|'));
+        assert_eq!(long, None);
+    }
 }

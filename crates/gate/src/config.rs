@@ -87,3 +87,67 @@ impl GateConfig {
         problems
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(toml: &str) -> String {
+        toml::from_str::<GateConfig>(toml).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_fresh_configuration_changes_nothing_and_has_no_problem() {
+        let config: GateConfig = toml::from_str("").unwrap();
+        assert_eq!(config, GateConfig::default());
+        assert_eq!(config.mode, Mode::Report);
+        assert_eq!(config.deadline, Duration::from_secs(30));
+        assert_eq!(config.problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn it_can_be_written_and_read_again() {
+        let config = GateConfig::default();
+        let text = toml::to_string(&config).unwrap();
+        assert!(text.contains("deadline = \"30s\""), "{text}");
+        assert_eq!(toml::from_str::<GateConfig>(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn what_is_unknown_is_refused_with_what_is_known() {
+        let check = refused("[checks.gpu-ec]\naction = \"off\"");
+        assert!(check.contains("unknown field `gpu-ec`") && check.contains("`gpu-ecc`"), "{check}");
+        let key = refused("[checks.gpu-ecc]\nmax = 3");
+        assert!(key.contains("unknown field `max`") && key.contains("`max_uncorrected`"), "{key}");
+        let action = refused("[checks.gpu-ecc]\naction = \"kill\"");
+        assert!(action.contains("`kill`") && action.contains("`drain`"), "{action}");
+        let part = refused("[prolog]\nrequired = [\"gpu\"]");
+        assert!(part.contains("`gpu`") && part.contains("`gpus`"), "{part}");
+        assert!(refused("deadline = \"soon\"").contains("'soon' is no duration"));
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let config: GateConfig = toml::from_str(
+            "deadline = \"1h\"
+            [prolog]
+            unknown = \"drain\"
+            fail = \"off\"
+            [checks.part-silent]
+            action = \"off\"
+            [checks.ib-port]
+            boot_grace = \"2h\"",
+        )
+        .unwrap();
+        assert_eq!(
+            config.problems(),
+            [
+                "gate.deadline: 1h is not between 1s and 10m",
+                "gate.prolog.unknown: 'drain' is not possible (a finding that is only unknown never drains)",
+                "gate.prolog.fail: 'off' would hide findings (switch off a check instead)",
+                "gate.checks.ib-port.boot_grace: 2h is more than 1h",
+                "gate.checks.part-silent.action: cannot be 'off' (take parts out of 'required' instead)",
+            ]
+        );
+    }
+}

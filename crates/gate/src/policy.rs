@@ -57,7 +57,9 @@ impl PhasePolicy {
                 problems
                     .push(format!("{table}.{key}: 'off' would hide findings (switch off a check instead)"));
             } else if action > strongest {
-                problems.push(format!("{table}.{key}: 'drain' is not possible (a {key} never drains)"));
+                let why =
+                    format!("a finding that is only {key} never drains").replace("only note", "only a note");
+                problems.push(format!("{table}.{key}: 'drain' is not possible ({why})"));
             }
         }
         problems

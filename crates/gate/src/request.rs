@@ -43,3 +43,46 @@ pub(crate) fn holds_no_gpu(job: &Job) -> bool {
         Allocation::Unreadable(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::job;
+
+    const ALL: [PartName; 5] =
+        [PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host];
+
+    fn asked(toml: &str, phase: Phase, job: Option<&Job>) -> (Vec<PartName>, Vec<PathBuf>) {
+        request_for(&toml::from_str(toml).unwrap(), phase, job)
+    }
+
+    #[test]
+    fn a_job_with_gpus_and_a_look_without_a_job_need_everything() {
+        assert_eq!(asked("", Phase::Prolog, Some(&job(&[0]))).0, ALL);
+        assert_eq!(asked("", Phase::Periodic, None).0, ALL);
+    }
+
+    #[test]
+    fn a_job_without_gpus_does_not_start_nvml() {
+        let toml = "[checks.mounts]\nrequired = [\"/home\"]";
+        let (parts, mounts) = asked(toml, Phase::Prolog, Some(&job(&[])));
+        assert_eq!(parts, [PartName::Host]);
+        assert_eq!(mounts, [PathBuf::from("/home")]);
+        let (parts, _) = asked("gpus_for_all = true", Phase::Prolog, Some(&job(&[])));
+        assert!(parts.contains(&PartName::Gpus) && parts.contains(&PartName::KernelLog));
+        let (parts, _) = asked("fabric_for_all = true", Phase::Epilog, Some(&job(&[])));
+        assert!(parts.contains(&PartName::Fabric) && !parts.contains(&PartName::Gpus));
+    }
+
+    #[test]
+    fn what_is_off_is_not_asked_for() {
+        let toml = "[checks]
+            ib-count = { action = \"off\" }
+            ib-port = { action = \"off\" }
+            ib-rate = { action = \"off\" }
+            mounts = { action = \"off\", required = [\"/home\"] }";
+        let (parts, mounts) = asked(toml, Phase::Prolog, Some(&job(&[0])));
+        assert!(!parts.contains(&PartName::Fabric) && !parts.contains(&PartName::Host));
+        assert!(mounts.is_empty());
+    }
+}

@@ -156,3 +156,29 @@ fn silent_mounts(now: &Snapshot) -> Vec<PathBuf> {
             .collect()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::look;
+
+    #[test]
+    fn only_a_clean_look_says_what_the_node_should_have() {
+        let healthy = look("h100-sxm").now;
+        let broken = look("h100-sxm:gpu-missing@3,ib-missing@2").now;
+        let first = Memory::default().after(&healthy, true);
+        assert_eq!((first.inventory.len(), first.hcas.len()), (8, 9));
+        assert!(first.inventory.iter().all(|gpu| gpu.pci.is_some() && gpu.uuid.is_some()));
+        let second = first.after(&broken, false);
+        assert_eq!((&second.inventory, &second.hcas), (&first.inventory, &first.hcas));
+        assert_eq!(second.after(&broken, true).inventory.len(), 7);
+    }
+
+    #[test]
+    fn it_survives_json_and_reads_what_it_does_not_know() {
+        let memory = Memory::default().after(&look("h100-sxm:nvml-silent").now, false);
+        let text = serde_json::to_string(&memory).unwrap();
+        assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), memory);
+        assert_eq!(serde_json::from_str::<Memory>("{\"newer\": 1}").unwrap(), Memory::default());
+    }
+}

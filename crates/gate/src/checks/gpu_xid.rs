@@ -53,6 +53,9 @@ impl Check for GpuXid {
 Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since the last clean look of
 this boot, and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
 
+Why: the driver sees hardware faults before anything else does; and most of its lines are an application's own errors,
+for which a node must not be drained.
+
 A table says what each code means:
 - `fail`, class `node`: 46, 48, 54, 62, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155-158, 167-169, 171-173.
   79 is reported by `gpu-lost`, 154 by `gpu-recovery-action`, where those are on.

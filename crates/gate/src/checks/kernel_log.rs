@@ -23,7 +23,7 @@ Fix: run as root (or with CAP_SYSLOG where `kernel.dmesg_restrict=1`); `log_buf_
 [gate.checks.kernel-log]
 action = \"drain\"   # off, report, notify, drain; unknown never drains
 ```";
-    const CLASS: Class = Class::Internal;
+    const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::KernelLog];
     const SCOPE: Scope = Scope::Gpus;
     type Settings = Settings;

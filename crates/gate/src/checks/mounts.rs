@@ -53,7 +53,7 @@ impl Check for Mounts {
     const ABOUT: &'static str =
         "a file system that jobs need is not mounted, does not answer, or is read-only";
     const EXPLAIN: &'static str = "
-Asks each path of `required` by `statvfs` in a child process with a deadline: whether it is a mount point, answers, and
+Reads each path of `required` by `statvfs` in a child process with a deadline: whether it is a mount point, answers, and
 is writable.
 
 Why: jobs die at their first open, or hang where no signal reaches them.

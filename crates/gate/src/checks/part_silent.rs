@@ -13,8 +13,8 @@ pub(crate) struct PartSilent;
 impl Check for PartSilent {
     const ABOUT: &'static str = "a part of the node gave nothing, so it could not be judged";
     const EXPLAIN: &'static str = "
-Each part of a look (`gpus`, `fabric`, `pci`, `host`) is read by a child process with a deadline. Here is said which
-ones gave nothing, and how.
+Reads which of the parts of a look (`gpus`, `fabric`, `pci`, `host`), each read by a child process with a deadline, gave
+nothing, and how.
 
 - No answer by the deadline: `unknown`; `fail` when the part gave no answer at the previous look of the same boot too.
 - The child outlives SIGKILL by two seconds: `fail`. Something hangs in the kernel.

@@ -1,0 +1,19 @@
+//! `docs/checks.md` is what the register says.
+#![expect(clippy::disallowed_methods, reason = "the test reads and writes a file, the crate does not")]
+
+use std::path::Path;
+
+/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-gate --test catalogue` writes it anew.
+#[test]
+fn the_page_of_checks_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/checks.md");
+    let wanted = railgate_gate::catalogue_markdown();
+    if std::env::var_os("RAILGATE_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &wanted).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == wanted,
+        "docs/checks.md is not what the register says; run RAILGATE_WRITE_DOCS=1 cargo test -p railgate-gate --test catalogue"
+    );
+}
