@@ -5,7 +5,7 @@ use railgate_node::{
     Snapshot,
 };
 
-use crate::pairs::{Anchor, Pair, anchors, by_distance, by_wiring, rail_order};
+use crate::pairs::{Anchor, Pair, anchors, by_distance, by_wiring, rail_numbers, rail_order};
 use crate::ports::{Candidate, candidates, keep_compute, keep_nearest, keep_wired, state_text};
 
 /// [`RailMap::method`] where the PCI tree told the pairs.
@@ -19,7 +19,8 @@ pub const BY_NOTHING: &str = "none";
 
 /// How this node is wired: each GPU's rail, and the compute ports in rail order.
 ///
-/// A rail's number does not depend on what is broken today: a port that is down leaves a gap.
+/// A rail's number does not depend on what is broken today: a port that is down, or an HCA that is gone,
+/// leaves a gap where the profile knows how many there should be.
 pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>) -> RailMap {
     let unknown = Profile {
         id: String::new(),
@@ -58,7 +59,7 @@ pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>
     let (pairs, guessed) = if wired {
         (by_wiring(&candidates, &anchors, profile), false)
     } else {
-        by_distance(&candidates, anchors.len())
+        by_distance(&candidates, anchors.len(), profile)
     };
     let method = match () {
         () if wired => BY_PROFILE,
@@ -75,9 +76,10 @@ pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>
     }
 
     let order = rail_order(&candidates, &pairs, &anchors, profile, wired);
+    let numbers = rail_numbers(&candidates, &order, &pairs, profile, wired);
     let mut rails = Vec::new();
     let mut index_of = BTreeMap::new();
-    for (number, candidate_index) in order.into_iter().enumerate() {
+    for (number, candidate_index) in numbers.into_iter().zip(order) {
         let candidate = &candidates[candidate_index];
         if candidate.usable() {
             if !candidate.active() {

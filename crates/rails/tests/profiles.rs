@@ -26,10 +26,15 @@ fn every_simulated_machine_is_wired_as_its_profile_says() {
 
 #[test]
 fn a_fault_changes_no_rails_number() {
-    for text in
-        ["h100-sxm:gpu-lost@3", "h100-sxm:ib-port-down@2", "h100-sxm:gpu-missing@0", "h100-sxm:hca-missing@5"]
-    {
-        let Ok((profile, faults)) = simulate::parse(text, &[]) else { continue };
+    for text in [
+        "h100-sxm:gpu-lost@3",
+        "h100-sxm:ib-port-down@2",
+        "h100-sxm:gpu-missing@0",
+        "h100-sxm:ib-missing@5",
+        "a100-sxm:ib-missing@0",
+        "h100-sxm:nvml-silent",
+    ] {
+        let (profile, faults) = simulate::parse(text, &[]).expect("a built-in profile and fault");
         let healthy = rail_map(&simulate::simulated(&profile, &[]), &profile);
         let map = rail_map(&simulate::simulated(&profile, &faults), &profile);
         for rail in &map.rails {
