@@ -8,7 +8,8 @@ use slurm_spank::{LogLevel, spank_log};
 /// Sends the message of a panic to Slurm's log instead of the user's terminal.
 fn quiet() {
     panic::set_hook(Box::new(|info| {
-        spank_log(LogLevel::Error, &format!("railgate: internal error, the job goes on without it: {info}"));
+        let what = info.to_string().replace('\n', " ");
+        spank_log(LogLevel::Error, &format!("railgate: internal error, the job goes on without it: {what}"));
     }));
 }
 
