@@ -235,4 +235,27 @@ mod tests {
         let why = config.check_profile("slow\x1b[2J").unwrap_err().to_string();
         assert_eq!(why, "no environment profile 'slow?[2J' (known: debug, fast)");
     }
+
+    #[test]
+    fn the_table_reads_as_the_documentation_writes_it() {
+        let config: RailsConfig = toml::from_str(
+            r#"
+            socket_ifname = "bond0"
+            topology_file = "never"
+            traffic_class = 106
+            set = { NCCL_IB_TIMEOUT = "22" }
+            force = ["NCCL_IB_HCA"]
+            never = ["NCCL_RAS_ADDR"]
+            [profiles.loud]
+            about = "every line"
+            set = { NCCL_DEBUG = "INFO" }
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.topology_file, TopologyFile::Never);
+        assert_eq!(config.profiles["loud"].set["NCCL_DEBUG"], "INFO");
+        assert!(config.environment && config.problems().is_empty());
+        assert_eq!(toml::from_str::<RailsConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
+        assert!(toml::from_str::<RailsConfig>("forse = []").unwrap_err().to_string().contains("`force`"));
+    }
 }

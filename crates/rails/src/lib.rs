@@ -11,6 +11,8 @@ mod job_shape;
 mod map;
 mod pairs;
 mod ports;
+#[cfg(test)]
+mod properties;
 mod render;
 mod rules;
 #[cfg(test)]

@@ -31,6 +31,11 @@ impl Candidate<'_> {
         self.active() || !matches!(self.port.state, Reading::Known(_))
     }
 
+    /// A GPU sits under the same switches.
+    fn near_by(&self) -> bool {
+        self.distances.iter().flatten().any(|distance| *distance <= Distance::Pxb)
+    }
+
     fn rate(&self) -> Option<f64> {
         self.port.rate_gbps.known().copied().filter(|_| self.active())
     }
@@ -160,15 +165,22 @@ pub(crate) fn keep_nearest(
         return;
     }
     let rate = profile.fabric.rate_gbps.or_else(|| commonest(candidates.iter().filter_map(Candidate::rate)));
-    let mut spare = missing;
+    let near_by = candidates.iter().filter(|candidate| candidate.near_by()).count();
+    let expected = profile.fabric.hcas.map(|count| count as usize).filter(|_| near_by > 0);
+    let mut room = match expected {
+        // Fewer than GPUs: some may stand far from all of them.
+        Some(expected) if expected < gpus + missing => expected.saturating_sub(near_by),
+        // One for each GPU, beside it: what stands far off is not the one that a GPU lacks.
+        _ => missing,
+    };
     candidates.retain(|candidate| {
-        let near = !candidate.placed
-            || candidate.distances.iter().zip(&nearest).any(|(have, best)| have.is_some() && have == best);
-        if near {
+        let nearest =
+            candidate.distances.iter().zip(&nearest).any(|(have, best)| have.is_some() && have == best);
+        if !candidate.placed || nearest && (candidate.near_by() || expected.is_none()) {
             return true;
         }
-        if spare > 0 && candidate.rate() == rate {
-            spare -= 1;
+        if room > 0 && candidate.rate() == rate {
+            room -= 1;
             return true;
         }
         left_out.push(LeftOut {

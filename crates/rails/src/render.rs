@@ -187,4 +187,25 @@ mod tests {
         assert!(explained.lines().all(|line| line.is_empty() || line.starts_with('#') || line.contains('=')));
         assert!(explained.contains("# NCCL_ALGO ("));
     }
+
+    #[test]
+    fn the_view_is_an_object_with_a_schema() {
+        let snapshot = machine();
+        let map = rail_map(&snapshot, &profile());
+        let settings = environment(&map, &snapshot, &RailsConfig::default(), &JobShape::default());
+        let view = serde_json::to_value(View::new("n1", &map, &settings)).unwrap();
+        assert_eq!(view["schema"], 1);
+        assert_eq!(view["rail_map"]["rails"][2]["hca"], "mlx5_2");
+        assert_eq!(view["rail_map"]["gpus"][2]["distance"], "PIX");
+        assert_eq!(view["settings"][0]["name"], "NCCL_IB_HCA");
+        assert_eq!(view["folklore"][0]["variable"], "NCCL_IB_HCA");
+    }
+
+    #[test]
+    fn the_table_names_what_is_left_out_and_why() {
+        let text = table(&rail_map(&machine(), &profile()));
+        assert!(text.contains("left out: mlx5_4:1: no GPU is nearest to it"));
+        assert!(text.lines().next().unwrap().contains("STATE"));
+        assert!(text.contains("ACTIVE") && text.contains("400 Gb/s"));
+    }
 }

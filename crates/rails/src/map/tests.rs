@@ -291,3 +291,50 @@ fn a_machine_with_gpus_only_has_no_rails_and_no_complaint() {
     assert!(map.rails.is_empty() && map.left_out.is_empty() && map.notes.is_empty());
     assert_eq!(map.gpus.len(), 4);
 }
+
+#[test]
+fn an_hca_that_is_gone_leaves_a_gap_and_its_gpu_without_a_rail() {
+    let mut snapshot = machine();
+    fabric(&mut snapshot).hcas.remove(1);
+    devices(&mut snapshot).remove(2);
+    let map = rail_map(&snapshot, &profile());
+    assert_eq!(names(&map), [(0, "mlx5_0"), (2, "mlx5_2"), (3, "mlx5_3")]);
+    assert_eq!(map.gpus.iter().map(|gpu| gpu.rail).collect::<Vec<_>>(), [Some(0), None, Some(1), Some(2)]);
+    assert_eq!(map.method, BY_TREE);
+    assert!(map.notes.iter().any(|note| note == "3 rails, the machine type has 4"));
+
+    let mut shared = switches(4, 2, 1);
+    fabric(&mut shared).hcas.remove(2);
+    let mut fitting = profile();
+    fitting.gpus.count = Some(8);
+    let map = rail_map(&shared, &fitting);
+    assert_eq!(names(&map), [(0, "mlx5_0"), (1, "mlx5_1"), (3, "mlx5_3")]);
+    assert_eq!(map.gpus[5].rail, None);
+
+    // Two HCAs of a switch look alike: nobody can say which one it was.
+    let mut alike = switches(2, 2, 2);
+    fabric(&mut alike).hcas.remove(0);
+    assert_eq!(names(&rail_map(&alike, &profile())), [(0, "mlx5_1"), (1, "mlx5_2"), (2, "mlx5_3")]);
+
+    let mut wired = flat_machine();
+    fabric(&mut wired).hcas.remove(1);
+    let map = rail_map(&wired, &wired_profile());
+    assert_eq!(names(&map), [(0, "mlx5_3"), (1, "mlx5_2"), (3, "mlx5_0")]);
+}
+
+#[test]
+fn an_hca_on_the_cpu_is_a_rail_where_the_type_has_fewer_than_gpus() {
+    let mut snapshot = switches(2, 2, 1);
+    fabric(&mut snapshot).hcas[2].ports[0].rate_gbps = Reading::Known(400.0);
+    fabric(&mut snapshot).hcas.remove(1);
+    let mut fitting = profile();
+    for (hcas, rails) in [(2, 2), (1, 1), (4, 1)] {
+        fitting.fabric.hcas = Some(hcas);
+        let map = rail_map(&snapshot, &fitting);
+        assert_eq!(map.rails.len(), rails, "{hcas}: {map:?}");
+    }
+    fitting.fabric.hcas = Some(2);
+    let map = rail_map(&snapshot, &fitting);
+    assert_eq!(map.gpus[2].distance, Some(Distance::Sys));
+    assert_eq!(map.method, BY_ORDER);
+}

@@ -1,0 +1,84 @@
+//! What holds on every machine, whatever is broken on it.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use railgate_node::{LinkLayer, Part, PortState, Reading, Snapshot};
+
+use crate::testing::{flat_machine, switches};
+use crate::{JobGpus, JobShape, RailsConfig, environment, rail_map, table, topology_xml};
+
+/// A machine with ports down, unread, slow, of another kind or without a place, its HCAs in any order.
+fn machines() -> impl Strategy<Value = Snapshot> {
+    let shape = prop_oneof![
+        (1..5_u32, 1..3_u32, 0..3_u32).prop_map(|(count, gpus, hcas)| switches(count, gpus, hcas)),
+        Just(flat_machine()),
+    ];
+    (shape, proptest::collection::vec(0..8_u8, 12), any::<u64>()).prop_map(|(mut snapshot, faults, turn)| {
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            for (hca, fault) in data.hcas.iter_mut().zip(&faults) {
+                let port = &mut hca.ports[0];
+                match fault {
+                    0 => port.state = Reading::Known(PortState::Down),
+                    1 => port.state = Reading::Failed("I/O error".to_owned()),
+                    2 => port.rate_gbps = Reading::Known(100.0),
+                    3 => port.link_layer = Reading::Known(LinkLayer::Ethernet),
+                    4 => hca.pci = Reading::Failed("no link".to_owned()),
+                    _ => {}
+                }
+            }
+            let count = data.hcas.len().max(1);
+            data.hcas.rotate_left(usize::try_from(turn).unwrap_or(0) % count);
+        }
+        snapshot
+    })
+}
+
+fn ports(snapshot: &Snapshot, gpus: JobGpus) -> Option<Vec<String>> {
+    let map = rail_map(snapshot, None);
+    let shape = JobShape { gpus, ..JobShape::default() };
+    let settings = environment(&map, snapshot, &RailsConfig::default(), &shape);
+    let hca = settings.iter().find(|setting| setting.name == "NCCL_IB_HCA")?;
+    Some(hca.value.strip_prefix('=').unwrap().split(',').map(str::to_owned).collect())
+}
+
+proptest! {
+    #[test]
+    fn every_port_is_a_rail_or_left_out_once(snapshot in machines()) {
+        let map = rail_map(&snapshot, None);
+        let rails = map.rails.iter().map(|rail| format!("{}:{}", rail.hca, rail.port));
+        let mut told: Vec<String> = rails.chain(map.left_out.iter().map(|left| left.port.clone())).collect();
+        let hcas = &snapshot.fabric.data().unwrap().hcas;
+        let mut there: Vec<String> = hcas.iter().map(|hca| format!("{}:1", hca.name)).collect();
+        told.sort();
+        there.sort();
+        prop_assert_eq!(told, there);
+        for gpu in &map.gpus {
+            prop_assert!(gpu.rail.is_none_or(|rail| rail < map.rails.len()));
+        }
+        prop_assert!(map.rails.windows(2).all(|pair| pair[0].number < pair[1].number));
+        // Neither may fail, whatever the machine is like.
+        let _ = (table(&map), topology_xml(&map, &snapshot));
+    }
+
+    #[test]
+    fn the_map_does_not_depend_on_the_order_of_the_directory(snapshot in machines()) {
+        let mut sorted = snapshot.clone();
+        if let Part::Read { data, .. } = &mut sorted.fabric {
+            data.hcas.sort_by(|a, b| b.name.cmp(&a.name));
+        }
+        prop_assert_eq!(rail_map(&snapshot, None), rail_map(&sorted, None));
+    }
+
+    #[test]
+    fn a_part_of_the_gpus_gets_a_part_of_the_rails(snapshot in machines(), mask in 1..255_u32) {
+        let gpus: Vec<u32> = (0..8).filter(|index| mask & (1 << index) != 0).collect();
+        let (all, some) = (ports(&snapshot, JobGpus::All), ports(&snapshot, JobGpus::Indices(gpus)));
+        prop_assert_eq!(all.is_some(), some.is_some());
+        if let (Some(all), Some(some)) = (all, some) {
+            let (set, part): (BTreeSet<_>, BTreeSet<_>) = (all.iter().collect(), some.iter().collect());
+            prop_assert!(part.is_subset(&set) && !part.is_empty());
+            prop_assert_eq!(part.len(), some.len(), "no port twice");
+        }
+    }
+}
