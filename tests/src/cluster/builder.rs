@@ -9,6 +9,9 @@ use anyhow::{Context as _, Result};
 use super::conf::{SlurmConf, merge};
 use super::{CONTROLLER, Cluster};
 
+/// The environment variable that says where Slurm is installed, for all clusters of a test run.
+pub const SLURM_ROOT: &str = "RAILGATE_TEST_SLURM_ROOT";
+
 /// A cluster that is not running yet.
 #[derive(Clone, Debug)]
 pub struct Builder {
@@ -33,7 +36,7 @@ impl Builder {
         Builder {
             nodes: (1..=nodes).map(|number| format!("gn{number}")).collect(),
             cpus: 16,
-            slurm_root: PathBuf::from("/"),
+            slurm_root: std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from),
             conf: SlurmConf::new("test", CONTROLLER),
             options: Vec::new(),
             files: Vec::new(),
@@ -53,7 +56,7 @@ impl Builder {
         self
     }
 
-    /// Where Slurm is installed: `/`, or a directory that debootstrap made.
+    /// Where Slurm is installed: a directory that debootstrap made. Otherwise [`SLURM_ROOT`], or `/`.
     pub fn slurm_root(mut self, root: impl Into<PathBuf>) -> Self {
         self.slurm_root = root.into();
         self

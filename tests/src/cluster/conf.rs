@@ -17,7 +17,6 @@ impl SlurmConf {
             ("AuthType", "auth/munge"),
             // A requeued job waits this long and one second more.
             ("AuthInfo", "cred_expire=5"),
-            ("CryptoType", "crypto/munge"),
             ("MpiDefault", "none"),
             ("ProctrackType", "proctrack/linuxproc"),
             ("TaskPlugin", "task/none"),
@@ -43,7 +42,6 @@ impl SlurmConf {
             ("KillWait", "3"),
             ("MinJobAge", "900"),
             ("InactiveLimit", "0"),
-            ("Waittime", "0"),
             ("ReturnToService", "1"),
             ("BatchStartTimeout", "180"),
             ("PrologEpilogTimeout", "120"),

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::conf::{SlurmConf, merge};
 use super::layout::put;
@@ -16,13 +17,25 @@ pub(super) const HARDWARE: &str = "/opt/railgate-test";
 pub const REPORTS: &str = "/shared/railgate";
 
 /// What is built, and where it goes.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 4] = [
     ("railgate", "usr/bin/railgate"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
     ("railgate-epilog", "usr/libexec/railgate/railgate-epilog"),
     ("railgate-epilog-ctld", "usr/libexec/railgate/railgate-epilog-ctld"),
-    ("libspank_railgate.so", "usr/lib/railgate/spank_railgate.so"),
 ];
+
+/// The release that the plugin is built for when nobody says otherwise.
+const PLUGIN_RELEASE: (u32, u32) = (22, 5);
+
+/// Where the plugin for a release is built: beside the programs, or in a target folder of its own
+/// (`target/slurm-24.11/debug`), so that one build does not undo the other.
+pub fn plugin_target(programs: &Path, release: (u32, u32)) -> PathBuf {
+    let own = format!("slurm-{}.{:02}", release.0, release.1);
+    match (programs.parent(), programs.file_name()) {
+        (Some(target), Some(profile)) if release != PLUGIN_RELEASE => target.join(own).join(profile),
+        _ => programs.to_owned(),
+    }
+}
 
 /// slurm.conf's part.
 pub(super) fn slurm_conf(conf: &mut SlurmConf) {
@@ -39,9 +52,11 @@ pub(super) fn slurm_conf(conf: &mut SlurmConf) {
 }
 
 /// Files that all machines see: below `common` of every root, and `slurm_etc` as /etc/slurm.
-pub(super) fn files(built: &Path, common: &Path, slurm_etc: &Path) -> Result<()> {
-    for (from, to) in FILES {
-        let (from, to) = (built.join(from), common.join(to));
+pub(super) fn files(built: &Path, plugin: &Path, common: &Path, slurm_etc: &Path) -> Result<()> {
+    let programs = FILES.map(|(from, to)| (built.join(from), to));
+    for (from, to) in programs.into_iter().chain([(plugin.to_owned(), "usr/lib/railgate/spank_railgate.so")])
+    {
+        let to = common.join(to);
         if let Some(parent) = to.parent() {
             fs::create_dir_all(parent)?;
         }
@@ -72,4 +87,27 @@ pub(super) fn configuration(source: Option<&toml::Table>, over: &[&toml::Table])
         merge(&mut config, (*table).clone());
     }
     Ok(toml::to_string(&config)?)
+}
+
+/// The release of the Slurm below a root: `(22, 5)`.
+///
+/// # Errors
+/// There is none, or it does not say.
+pub fn slurm_release(root: &Path) -> Result<(u32, u32)> {
+    let mut command = if root == Path::new("/") {
+        Command::new("/usr/sbin/slurmd")
+    } else {
+        let mut command = Command::new("chroot");
+        command.arg(root).arg("/usr/sbin/slurmd");
+        command
+    };
+    let output = command.arg("-V").output().context("asking slurmd for its version")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // `slurm-wlm 22.05.8`
+    let version = text.split_whitespace().next_back().unwrap_or_default();
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(year), Some(month)) => Ok((year, month)),
+        _ => bail!("slurmd -V below {} said '{}'", root.display(), text.trim()),
+    }
 }

@@ -52,11 +52,13 @@ impl Cluster {
                 cluster_hardware.insert(name.clone(), Mutex::new(hardware));
             }
         }
+        let release = install::slurm_release(&builder.slurm_root)?;
         let mut conf = builder.conf.clone();
         if builder.railgate {
             install::slurm_conf(&mut conf);
             let programs = builder.programs.clone().map_or_else(sandbox::program_dir, Ok)?;
-            install::files(&programs, &common, &slurm_etc)?;
+            let plugin = install::plugin_target(&programs, release).join("libspank_railgate.so");
+            install::files(&programs, &plugin, &common, &slurm_etc)?;
             let reports = sandbox.path("shared/railgate");
             fs::create_dir_all(&reports)?;
             fs::set_permissions(&reports, fs::Permissions::from_mode(0o1777))?;
@@ -68,7 +70,9 @@ impl Cluster {
         }
         put(&slurm_etc.join("slurm.conf"), &conf.text(&nodes, builder.cpus), 0o644)?;
         put(&slurm_etc.join("gres.conf"), &conf::gres(&nodes), 0o644)?;
-        put(&slurm_etc.join("cgroup.conf"), "CgroupPlugin=cgroup/v1\n", 0o644)?;
+        // Older releases know no "disabled", and find an empty first kind (see the machine's mounts).
+        let cgroup = if release >= (23, 11) { "disabled" } else { "cgroup/v1" };
+        put(&slurm_etc.join("cgroup.conf"), &format!("CgroupPlugin={cgroup}\n"), 0o644)?;
         for (path, text, mode) in &builder.files {
             let target = match path.strip_prefix("/etc/slurm") {
                 Ok(rest) => slurm_etc.join(rest),

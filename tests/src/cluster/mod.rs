@@ -25,11 +25,11 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::hardware::Hardware;
 use crate::poll;
-pub use builder::Builder;
+pub use builder::{Builder, SLURM_ROOT};
 pub use command::{Output, Process, Session, User};
 use inner::MachineSpec;
 pub use inner::dispatch;
-pub use install::REPORTS;
+pub use install::{REPORTS, plugin_target, slurm_release};
 use layout::put;
 use sandbox::{Machine, Sandbox};
 pub use slurm::{Job, Node};

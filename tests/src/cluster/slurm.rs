@@ -138,7 +138,14 @@ impl Cluster {
         });
         match job {
             Ok(job) if states.contains(&job.state()) => Ok(job),
-            Ok(job) => bail!("job {id} is {}, not {}: {:?}", job.state(), states.join(" or "), job.0),
+            Ok(job) => bail!(
+                "job {id} is {} ({}, exit code {}, restarts {}), not {}",
+                job.state(),
+                job.reason(),
+                job.field("ExitCode"),
+                job.restarts(),
+                states.join(" or ")
+            ),
             Err(error) => Err(error.context(format!("job {id} is {last}"))),
         }
     }

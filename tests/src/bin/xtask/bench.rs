@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -32,7 +33,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.ready {
         packages::need(&[&packages::CLUSTER[..], &packages::BUILD].concat())?;
         println!("building railgate for release (a few minutes the first time)");
-        build::programs(true)?;
+        build::programs(true, Path::new("/"))?;
     }
     if !nix::unistd::geteuid().is_root() {
         if packages::find("sudo").is_none() {
@@ -45,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
     }
     let wanted = |name: &str| arguments.name.as_deref().is_none_or(|only| only == name);
-    let programs = std::env::current_exe()?.ancestors().nth(2).context("no target folder")?.join("release");
+    let programs = build::folder(true)?;
     let start = || Builder::new(1).programs(&programs).slurm_conf("HealthCheckInterval", "0").start();
     if wanted("gate") {
         gate(&start()?, arguments.count)?;

@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.stop && !arguments.ready {
         packages::need(&[&packages::CLUSTER[..], &packages::BUILD].concat())?;
         println!("building railgate (the first time takes a minute or two)");
-        build::programs(false)?;
+        build::programs(false, Path::new("/"))?;
     }
     if !root {
         if packages::find("sudo").is_none() {

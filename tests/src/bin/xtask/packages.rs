@@ -106,3 +106,49 @@ pub(super) fn install(names: &[String]) -> Result<()> {
     }
     apt(&["-qq", "install", "-y", "--no-install-recommends"], names)
 }
+
+/// What a root directory with a Slurm of its own needs.
+const ROOT_PACKAGES: &str = "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,iproute2,procps";
+
+/// The root directory of another Slurm than this machine's, made when it is not there yet.
+pub(super) fn slurm(version: &str) -> Result<PathBuf> {
+    let suite = match version {
+        "22.05" => "bookworm",
+        "24.11" => "trixie",
+        "26.05" => "sid",
+        _ => bail!("--slurm {version}: Debian has 22.05, 24.11 and 26.05"),
+    };
+    let root = Path::new("/var/cache/railgate").join(format!("slurm-{version}"));
+    if root.join("usr/sbin/slurmd").exists() {
+        return Ok(root);
+    }
+    need(&[("debootstrap", "debootstrap")])?;
+    println!("making {} from Debian's {suite} (a minute or two, 300 MB)", root.display());
+    let fresh = root.with_extension(format!("new{}", std::process::id()));
+    let as_root = |words: &[&std::ffi::OsStr]| {
+        let (program, rest) = words.split_first().context("no command")?;
+        let mut command = if nix::unistd::geteuid().is_root() {
+            Command::new(program)
+        } else {
+            let mut command = Command::new("sudo");
+            command.arg(program);
+            command
+        };
+        steps::run(command.args(rest).stdout(std::process::Stdio::null()))
+    };
+    let include = format!("--include={ROOT_PACKAGES}");
+    as_root(&["mkdir".as_ref(), "-p".as_ref(), "/var/cache/railgate".as_ref()])?;
+    let made = as_root(&[
+        "debootstrap".as_ref(),
+        "--variant=minbase".as_ref(),
+        include.as_ref(),
+        suite.as_ref(),
+        fresh.as_os_str(),
+    ]);
+    if made.is_err() {
+        let _ = as_root(&["rm".as_ref(), "-rf".as_ref(), "--one-file-system".as_ref(), fresh.as_os_str()]);
+    }
+    made?;
+    as_root(&["mv".as_ref(), fresh.as_os_str(), root.as_os_str()])?;
+    Ok(root)
+}

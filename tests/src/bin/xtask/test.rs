@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use railgate_tests::cluster::SLURM_ROOT;
 use railgate_tests::poll;
 
 use super::steps::{self, Steps};
@@ -25,21 +26,30 @@ pub(super) struct Arguments {
     /// Only the tests on the real cluster
     #[arg(long)]
     cluster: bool,
+    /// Only the tests on the real cluster, with this Slurm: 24.11 or 26.05 from Debian, kept in
+    /// /var/cache/railgate
+    #[arg(long, value_name = "VERSION")]
+    slurm: Option<String>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     packages::need(&[&packages::CLUSTER[..], &packages::BUILD, &packages::TESTS].concat())?;
     let mut all = Steps::default();
-    if arguments.filter.is_none() && !arguments.cluster {
+    let slurm_root = match &arguments.slurm {
+        Some(version) => packages::slurm(version)?,
+        None => PathBuf::from("/"),
+    };
+    let cluster_only = arguments.cluster || arguments.slurm.is_some();
+    if arguments.filter.is_none() && !cluster_only {
         checks(&mut all);
     }
-    if !arguments.cluster {
+    if !cluster_only {
         all.step("unit, property and scenario tests", || {
             steps::run(build::cargo().args(["test", "--workspace", "--quiet"]).args(&arguments.filter))
         });
     }
-    all.step("build for the cluster", || build::programs(false));
-    all.step("real Slurm cluster", || on_clusters(arguments.filter.as_deref()));
+    all.step("build for the cluster", || build::programs(false, &slurm_root));
+    all.step("real Slurm cluster", || on_clusters(arguments.filter.as_deref(), &slurm_root));
     all.end()
 }
 
@@ -127,7 +137,7 @@ fn collect(dir: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 /// Builds the cluster's tests as who we are, and runs them as root.
-fn on_clusters(filter: Option<&str>) -> Result<()> {
+fn on_clusters(filter: Option<&str>, slurm_root: &Path) -> Result<()> {
     let mut compile = build::cargo();
     compile.args(["test", "--quiet", "-p", "railgate-tests", "--test", "cluster", "--no-run"]);
     compile.arg("--message-format=json").stderr(Stdio::inherit());
@@ -142,14 +152,14 @@ fn on_clusters(filter: Option<&str>) -> Result<()> {
     } else if packages::find("sudo").is_some() {
         println!("the cluster needs root: sudo {}", program.display());
         let mut command = Command::new("sudo");
-        command.arg(&program);
+        command.arg(format!("--preserve-env={SLURM_ROOT},RUST_LIB_BACKTRACE")).arg(&program);
         command
     } else {
         bail!("the cluster needs root: run {} --ignored as root", program.display());
     };
     // Tests not on the cluster have run already; what is ignored there is what needs root.
     command.args(["--ignored", "--test-threads", CLUSTERS]).args(filter);
-    steps::run(command.env("RUST_LIB_BACKTRACE", "0"))
+    steps::run(command.env("RUST_LIB_BACKTRACE", "0").env(SLURM_ROOT, slurm_root))
 }
 
 /// The test program's path in cargo's messages.
