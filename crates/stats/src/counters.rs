@@ -384,3 +384,115 @@ pub fn port_uses(before: Option<&Snapshot>, after: &Snapshot, rails: Option<&Rai
     });
     uses
 }
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Part;
+
+    use super::*;
+    use crate::testing::{add, after, job, machine, rails};
+
+    fn uses(before: &Snapshot, now: &Snapshot) -> Vec<GpuUse> {
+        gpu_uses(Some(before), now, &job(0..4).allocation)
+    }
+
+    #[test]
+    fn what_was_used_is_the_difference() {
+        let before = machine("n1", "");
+        let now = after(&before, "");
+        let gpus = uses(&before, &now);
+        assert_eq!(gpus.len(), 8);
+        assert_eq!(gpus[0].energy_j.delta, Reading::Known(600.0 * 3600.0));
+        assert_eq!(gpus[0].nvlink_tx_bytes.delta, Reading::Known(1_024_000_000), "KiB become bytes");
+        assert_eq!(gpus[0].ecc_uncorrected.delta, Reading::Known(0));
+        let own: Vec<_> = gpus.iter().map(|gpu| gpu.own).collect();
+        assert_eq!(own, [[Some(true); 4], [Some(false); 4]].concat());
+
+        let ports = port_uses(Some(&before), &now, Some(&rails(&before)));
+        assert_eq!(ports[0].rail, Some(0));
+        assert_eq!(ports[0].tx_bytes.delta, Reading::Known(36_000_000_000), "four octets each");
+        assert!(ports.iter().all(|port| port.errors.is_empty()), "{:?}", ports[0].errors);
+        let window = Window { start: before.taken, end: now.taken };
+        assert_eq!(window.seconds(), Some(3600.0));
+        assert_eq!(Window { start: 5, end: 5 }.seconds(), None);
+    }
+
+    #[test]
+    fn backwards_and_across_a_boot_are_unknown_never_zero() {
+        let mut before = machine("n1", "");
+        let mut now = after(&before, "");
+        if let Part::Read { data, .. } = &mut before.gpus {
+            data.gpus[2].pcie_replays = Reading::Known(50);
+        }
+        if let Part::Read { data, .. } = &mut now.gpus {
+            data.gpus[2].pcie_replays = Reading::Known(7);
+            data.gpus[1].energy_j = Reading::Failed("timeout".to_owned());
+        }
+        let gpus = uses(&before, &now);
+        assert!(
+            matches!(&gpus[2].pcie_replays.delta, Reading::Failed(why) if why.contains("backwards, from 50 to 7"))
+        );
+        assert_eq!(gpus[1].energy_j.delta, Reading::Failed("after: timeout".to_owned()));
+
+        now.boot_id = "another".to_owned();
+        let gpus = uses(&before, &now);
+        let ports = port_uses(Some(&before), &now, None);
+        for delta in [&gpus[0].pcie_replays.delta, &ports[0].tx_bytes.delta, &ports[0].link_downed.delta] {
+            assert!(matches!(delta, Reading::Failed(why) if why.contains("booted")), "{delta:?}");
+        }
+        let gpus = gpu_uses(None, &now, &job(0..8).allocation);
+        assert!(matches!(&gpus[0].energy_j.delta, Reading::Failed(why) if why.contains("no baseline")));
+    }
+
+    #[test]
+    fn a_lost_gpu_keeps_its_owner_and_has_no_numbers() {
+        let before = machine("n1", "");
+        for fault in ["gpu-lost@3", "gpu-missing@3"] {
+            let gpus = uses(&before, &after(&before, fault));
+            let lost = gpus.iter().find(|gpu| !matches!(gpu.access, Access::Ok)).unwrap();
+            assert_eq!(lost.own, Some(true), "{fault}");
+            assert!(lost.uuid.known().is_some() && lost.pci.known().is_some(), "{fault}");
+            assert!(matches!(lost.energy_j.delta, Reading::Failed(_)), "{fault}");
+            assert_eq!(gpus.iter().filter(|gpu| gpu.own == Some(true)).count(), 4, "{fault}");
+            assert_eq!(gpus.len(), 8, "{fault}");
+        }
+    }
+
+    #[test]
+    fn another_card_at_the_same_index_is_not_compared() {
+        let before = machine("n1", "");
+        let mut now = after(&before, "");
+        if let Part::Read { data, .. } = &mut now.gpus {
+            data.gpus[0].uuid = Reading::Known("GPU-new".to_owned());
+        }
+        let gpus = uses(&before, &now);
+        assert_eq!(gpus.len(), 9, "the old card and the new one");
+        assert!(gpus.iter().filter(|gpu| gpu.index == 0).all(|gpu| gpu.energy_j.delta.known().is_none()));
+    }
+
+    #[test]
+    fn only_errors_that_grew_are_listed() {
+        let before = machine("n1", "");
+        let mut now = after(&before, "");
+        if let Part::Read { data, .. } = &mut now.fabric {
+            let port = &mut data.hcas[0].ports[0];
+            add(port, "symbol_error", 12);
+            add(port, "link_downed", 1);
+        }
+        let ports = port_uses(Some(&before), &now, None);
+        let changed = ports.iter().find(|port| !port.errors.is_empty()).unwrap();
+        assert_eq!(changed.errors.keys().collect::<Vec<_>>(), ["symbol_error"]);
+        assert_eq!(changed.link_downed.delta, Reading::Known(1));
+    }
+
+    #[test]
+    fn a_part_that_gave_nothing_leaves_the_earlier_look() {
+        let before = machine("n1", "");
+        let mut now = after(&before, "");
+        now.gpus = Part::Silent { after_ms: 8000.0 };
+        let gpus = uses(&before, &now);
+        assert_eq!(gpus.len(), 8);
+        assert!(gpus.iter().all(|gpu| matches!(&gpu.access, Access::Failed(why) if why.contains("8.0 s"))));
+        assert!(gpus[0].energy_j.delta.known().is_none());
+    }
+}

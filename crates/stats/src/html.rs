@@ -216,3 +216,82 @@ fn lacking(out: &mut String, report: &JobReport) {
     }
     out.push_str("</div>\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{hcas, job, merged, part, story};
+
+    #[test]
+    fn the_page_needs_nothing_else() {
+        let page = html(&story());
+        for outside in ["http://", "https://", "<script", "<link", "url(", "@import", "<img"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.contains("prefers-color-scheme: dark") && page.contains("<svg viewBox"));
+        for part in ["Xid 79", "Attempt 2", "36.00 GB", "Restarts".to_lowercase().as_str()] {
+            assert!(page.contains(part), "{part}");
+        }
+        assert_eq!(hcas()["hcas"], 8);
+    }
+
+    /// Tags open and close in order; what is between quotes is no tag.
+    fn balanced(page: &str) -> Result<(), String> {
+        let mut open: Vec<&str> = Vec::new();
+        let body = page.split_once("</style>").map_or(page, |(_, body)| body);
+        for piece in body.split('<').skip(1) {
+            let tag = piece.split('>').next().unwrap_or_default();
+            let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default();
+            if matches!(name, "line" | "circle" | "br" | "meta" | "!doctype")
+                && (tag.ends_with('/') || name == "br")
+            {
+                continue;
+            }
+            if tag.starts_with('/') {
+                // html and head were opened before the part that is looked at.
+                match open.pop() {
+                    Some(last) if last == name => {}
+                    None if matches!(name, "head" | "html") => {}
+                    other => return Err(format!("</{name}> after {other:?}")),
+                }
+            } else {
+                open.push(name);
+            }
+        }
+        if open.is_empty() { Ok(()) } else { Err(format!("{open:?} stay open")) }
+    }
+
+    #[test]
+    fn no_foreign_text_becomes_a_tag() {
+        assert_eq!(balanced(&html(&story())), Ok(()));
+        let evil = "\"><script>alert(1)</script><b onmouseover='x'>\u{202e}\0&amp;";
+        let mut hostile = part("n1", &job(0..8), "gpu-xid-31@1", vec![], 256);
+        for text in [
+            &mut hostile.job.user,
+            &mut hostile.job.partition,
+            &mut hostile.job.nodelist,
+            &mut hostile.options.gate,
+            &mut hostile.steps[0].settings[0].value,
+            &mut hostile.settings[0].value,
+            &mut hostile.node,
+        ] {
+            evil.clone_into(text);
+        }
+        evil.clone_into(&mut hostile.steps[0].step);
+        hostile.options.profile = Some(evil.to_owned());
+        hostile.faults.push(evil.to_owned());
+        hostile.kernel.xids[0].text = evil.to_owned();
+        let map = hostile.rail_map.as_mut().unwrap();
+        map.notes.push(evil.to_owned());
+        map.method = evil.to_owned();
+        map.rails[0].hca = evil.to_owned();
+        hostile.ports[0].hca = evil.to_owned();
+        let mut report = merged(vec![hostile], vec![], None);
+        report.problems.push(evil.to_owned());
+        report.cluster = evil.to_owned();
+        let page = html(&report);
+        assert_eq!(balanced(&page), Ok(()));
+        assert!(!page.contains("<script") && !page.contains("<b ") && !page.contains('\u{202e}'));
+        assert!(page.contains("&lt;script&gt;"));
+    }
+}

@@ -13,6 +13,8 @@ mod job_report;
 mod node_report;
 mod plain;
 pub mod store;
+#[cfg(test)]
+mod testing;
 mod text;
 mod timeline;
 mod why;

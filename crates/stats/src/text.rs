@@ -533,3 +533,52 @@ pub fn json(report: &JobReport) -> String {
     out.push('\n');
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{job, merged, part, story};
+
+    #[test]
+    fn the_story_fits_a_terminal_and_says_why_first() {
+        let text = text(&story());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "job 48213 on alpha: completed, 3 attempts");
+        assert!(lines[2].starts_with("why "), "{}", lines[2]);
+        for part in [
+            "WHAT HAPPENED",
+            "Xid 79 on GPU 3",
+            "moved by the gate",
+            "36.00 GB",
+            "10.00 MB/s",
+            "600 W",
+            "instead of",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let wide: Vec<&&str> = lines.iter().filter(|line| line.chars().count() > 110).collect();
+        assert!(wide.is_empty(), "{wide:#?}");
+    }
+
+    #[test]
+    fn no_foreign_text_drives_the_terminal() {
+        let mut hostile = part("n1", &job(0..8), "", vec![], 256);
+        hostile.job.user = "\x1b]0;owned\x07".to_owned();
+        hostile.job.partition = "a\nb\x1b[2J".to_owned();
+        hostile.steps[0].settings[0].value = "x\x1b[31m\r\u{202e}".to_owned();
+        hostile.faults.push("\u{9b}2J".to_owned());
+        hostile.rail_map.as_mut().unwrap().notes.push("\x1b".to_owned());
+        let report = merged(vec![hostile], vec![], None);
+        let text = text(&report);
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
+        assert!(!text.contains('\u{202e}'));
+        assert!(serde_json::from_str::<JobReport>(&json(&report)).is_ok_and(|read| read == report));
+    }
+
+    #[test]
+    fn a_large_job_is_summed_up() {
+        let nodes: Vec<_> = (0..300).map(|n| part(&format!("n{n:03}"), &job(0..8), "", vec![], 0)).collect();
+        let text = text(&merged(nodes, vec![], None));
+        assert!(text.contains("and 300 more nodes with nothing found") && text.lines().count() < 600);
+    }
+}

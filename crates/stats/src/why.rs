@@ -484,3 +484,6 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
         doubts: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+use railgate_node::{Class, Job, Part, Severity};
+
+use super::*;
+use crate::testing::{
+    HOUR, START, add, after, decision, finding, job, lost_gpu, machine, merged, part, rails, refused, slurm,
+    story,
+};
+use crate::{JobReport, kernel_events, port_uses};
+
+fn pair(first: NodeReport, second: NodeReport) -> JobReport {
+    merged(vec![first, second], vec![], None)
+}
+
+fn quiet(node: &str, status: i32) -> NodeReport {
+    part(node, &job(0..8), "", vec![], status)
+}
+
+#[test]
+fn a_lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
+    let broken = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
+    let report = pair(broken, quiet("n2", 256));
+    assert_eq!(report.ended.kind, EndKind::Hardware, "{:#?}", report.ended);
+    assert!(
+        report.ended.why.contains("exit code 1") && report.ended.why.contains("First: "),
+        "{}",
+        report.ended.why
+    );
+    let times: Vec<_> = report.ended.proof.iter().map(|proof| proof.time).collect();
+    assert_eq!(times[0], Some(START + HOUR - 60_000));
+    assert!(times.is_sorted_by_key(|time| time.unwrap_or(u64::MAX)));
+    assert!(report.ended.proof.iter().any(|proof| proof.what.contains("Xid 79")));
+}
+
+#[test]
+fn the_gpu_of_another_job_is_no_evidence() {
+    let report = pair(part("n1", &job(4..8), "gpu-lost@3", vec![lost_gpu()], 256), quiet("n2", 256));
+    assert_eq!(report.ended.kind, EndKind::Application, "{:#?}", report.ended);
+}
+
+#[test]
+fn evidence_after_the_end_does_not_count() {
+    let mut late = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
+    for xid in &mut late.kernel.xids {
+        xid.time = START + HOUR + 60_000;
+    }
+    for item in &mut late.evidence {
+        item.time = Some(START + HOUR + 60_000);
+    }
+    assert_eq!(pair(late, quiet("n2", 256)).ended.kind, EndKind::Application);
+}
+
+#[test]
+fn the_programs_own_xids_point_at_the_program() {
+    for (code, status) in [(13, 256), (31, 134 << 8), (43, 11)] {
+        let own = part("n1", &job(0..8), &format!("gpu-xid-{code}@2"), vec![], status);
+        let ended = pair(own, quiet("n2", status)).ended;
+        assert_eq!(ended.kind, EndKind::Application, "{code}: {ended:#?}");
+        assert!(ended.why.contains(&format!("Xid {code}")), "{}", ended.why);
+        assert!(ended.why.contains("no hardware Xid") && !ended.proof.is_empty(), "{ended:#?}");
+    }
+    let plain = pair(quiet("n1", 256), quiet("n2", 256)).ended;
+    assert!(plain.why.contains("in Python, an exception"), "{}", plain.why);
+}
+
+#[test]
+fn slurms_word_comes_first() {
+    for (state, kind) in [
+        ("COMPLETED", EndKind::Completed),
+        ("CANCELLED by 1000", EndKind::Cancelled),
+        ("TIMEOUT", EndKind::Timeout),
+        ("PREEMPTED", EndKind::Preempted),
+        ("OUT_OF_MEMORY", EndKind::OutOfMemory),
+        ("NODE_FAIL", EndKind::NodeDied),
+        ("FAILED", EndKind::Hardware),
+    ] {
+        let broken = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
+        let report = merged(vec![broken, quiet("n2", 256)], vec![], slurm(state));
+        assert_eq!(report.ended.kind, kind, "{state}: {:#?}", report.ended);
+        assert!(!report.ended.proof.is_empty(), "{state}: the evidence stays visible");
+    }
+    let report = merged(vec![quiet("n1", 0), quiet("n2", 0)], vec![], slurm("CANCELLED by 1000"));
+    assert!(report.ended.why.contains("uid 1000") && report.ended.proof.is_empty());
+    let hung = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 0);
+    let report = merged(vec![hung, quiet("n2", 0)], vec![], slurm("TIMEOUT"));
+    assert!(report.ended.why.contains("may have hung"));
+}
+
+#[test]
+fn exit_code_zero_alone_tells_nothing() {
+    let ended = pair(quiet("n1", 0), quiet("n2", 0)).ended;
+    assert_eq!(ended.kind, EndKind::Unknown);
+    assert!(ended.why.contains("cancelled and timed-out jobs"));
+}
+
+#[test]
+fn memory_is_told_by_slurm_by_its_signal_and_by_the_kernel() {
+    assert_eq!(pair(quiet("n1", 125), quiet("n2", 125)).ended.kind, EndKind::OutOfMemory);
+    let mut killed = quiet("n1", 137 << 8);
+    killed.kernel.lines.push(railgate_node::KernelLine {
+        seq: 9,
+        time: START + 5,
+        level: 3,
+        text: "Memory cgroup out of memory: Killed process 4711 (python)".to_owned(),
+    });
+    let ended = pair(killed, quiet("n2", 137 << 8)).ended;
+    assert_eq!(ended.kind, EndKind::OutOfMemory);
+    assert!(ended.proof[0].what.contains("4711"));
+}
+
+#[test]
+fn what_was_not_seen_is_not_blamed_on_the_program() {
+    let report = merged(vec![quiet("n1", 256)], vec![], None);
+    assert_eq!(report.ended.kind, EndKind::Unknown);
+    assert!(
+        report.ended.doubts[0].contains("1 of 2 nodes have not reported (n2)"),
+        "{:?}",
+        report.ended.doubts
+    );
+    assert!(
+        report.missing.iter().any(|missing| missing.what.contains("n2") && missing.collect.contains("--dir"))
+    );
+
+    let mut blind = quiet("n1", 256);
+    let mut now = after(&machine("n1", ""), "");
+    now.kernel_log = Part::Failed { why: "permission denied".to_owned(), took_ms: 1.0 };
+    blind.kernel = kernel_events(&now, START, &crate::StatsConfig::default());
+    let ended = pair(blind, quiet("n2", 256)).ended;
+    assert_eq!(ended.kind, EndKind::Unknown);
+    assert!(ended.doubts[0].contains("permission denied"), "{:?}", ended.doubts);
+
+    let mut overrun = quiet("n1", 256);
+    overrun.kernel.overrun = true;
+    assert_eq!(pair(overrun, quiet("n2", 256)).ended.kind, EndKind::Unknown);
+}
+
+#[test]
+fn a_link_that_went_and_came_back_is_a_suspicion_only_on_the_jobs_rails() {
+    let flapped = |gpus: std::ops::Range<u32>| {
+        let mut report = part("n1", &job(gpus), "", vec![], 256);
+        let before = machine("n1", "");
+        let mut now = after(&before, "");
+        if let Part::Read { data, .. } = &mut now.fabric {
+            let map = rails(&before);
+            let hca = data.hcas.iter_mut().find(|hca| hca.name == map.rails[2].hca).unwrap();
+            add(&mut hca.ports[0], "link_downed", 2);
+        }
+        report.ports = port_uses(Some(&before), &now, Some(&rails(&before)));
+        pair(report, quiet("n2", 256)).ended
+    };
+    let own = flapped(0..4);
+    assert_eq!(own.kind, EndKind::Unknown);
+    assert!(own.why.contains("rail 2") && own.why.contains("2 times"), "{}", own.why);
+    assert_eq!(flapped(4..8).kind, EndKind::Application);
+}
+
+#[test]
+fn the_gate_that_refuses_says_where_and_why() {
+    let report = merged(vec![refused("n2", &job(0..8))], vec![], slurm("PENDING"));
+    assert_eq!(report.ended.kind, EndKind::MovedByGate);
+    assert!(report.ended.why.starts_with("n2 was unfit before the job started. Slurm moves"));
+    assert!(report.ended.proof[0].what.contains("gpu-lost@3"));
+    let report = merged(vec![refused("n2", &job(0..8))], vec![], slurm("CANCELLED"));
+    assert!(report.ended.why.contains("Slurm cancelled the job"), "{}", report.ended.why);
+}
+
+#[test]
+fn a_dead_node_is_named() {
+    let mut report = merged(vec![quiet("n1", 0)], vec![decision(0, DecisionKind::RequeuedBySlurm, 0)], None);
+    assert_eq!(report.ended.kind, EndKind::NodeDied, "{:#?}", report.ended);
+    assert!(report.ended.why.contains("n2"));
+    report = merged(vec![quiet("n1", 0)], vec![], slurm("NODE_FAIL"));
+    assert!(report.ended.why.contains("no epilog came from n2"));
+}
+
+#[test]
+fn a_job_that_runs_or_waits_has_not_ended() {
+    let mut running = quiet("n1", 0);
+    running.end = None;
+    running.exit = None;
+    let report = merged(vec![running], vec![], slurm("RUNNING"));
+    assert_eq!(report.ended.kind, EndKind::Running);
+    assert_eq!(merged(vec![], vec![], None).ended.kind, EndKind::Unknown);
+}
+
+#[test]
+fn each_attempt_has_its_own_end_and_slurm_speaks_of_one() {
+    let report = story();
+    let kinds: Vec<_> = report.attempts.iter().map(|attempt| attempt.ended.kind).collect();
+    assert_eq!(kinds, [EndKind::MovedByGate, EndKind::Hardware, EndKind::Completed]);
+    assert_eq!(report.ended.kind, EndKind::Completed);
+    assert!(report.timeline.is_sorted_by_key(|event| (event.attempt, event.time)));
+
+    let mut view = slurm("RUNNING").unwrap();
+    view.restarts = Some(1);
+    let report = merged(vec![quiet("n1", 256), quiet("n2", 256)], vec![], Some(view));
+    assert_eq!(report.attempts.len(), 2, "the attempt that runs now has no part yet");
+    assert_eq!(report.attempts[0].ended.kind, EndKind::Application);
+    assert_eq!(report.attempts[1].ended.kind, EndKind::Running);
+}
+
+#[test]
+fn parts_of_another_user_are_kept_out() {
+    let other = Job { uid: 2000, ..job(0..8) };
+    let report = pair(quiet("n1", 256), part("n2", &other, "", vec![], 256));
+    assert_eq!(report.attempts[0].nodes.len(), 1);
+    assert!(report.problems[0].contains("uid 2000"));
+}
+
+#[test]
+fn findings_that_are_no_hardware_are_no_evidence() {
+    let user = finding("mounts", "/tmp", Severity::Fail, Class::User, "full");
+    let site = finding("driver", "", Severity::Fail, Class::Site, "mismatch");
+    let warn = finding("ib-rate", "mlx5_0", Severity::Warn, Class::Node, "slow");
+    let report = pair(part("n1", &job(0..8), "", vec![user, site, warn], 256), quiet("n2", 256));
+    assert_eq!(report.ended.kind, EndKind::Application);
+    let port = finding("ib-port", "mlx5_2", Severity::Fail, Class::Fabric, "down");
+    let item = |gpus| part("n1", &job(gpus), "", vec![port.clone()], 256).evidence.remove(0);
+    assert_eq!((item(0..8).own, item(2..3).own, item(4..8).own), (Some(true), Some(true), Some(false)));
+}
