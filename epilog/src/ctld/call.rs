@@ -1,0 +1,158 @@
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use railgate_node::{Job, UnixMillis};
+use railgate_runner::{Config, Loaded, LogConfig, Places, acting, start_logging};
+use railgate_slurm::{
+    Acting, Asked, Client, Consent, Env, ExitCodes, JobRef, Ledger, cluster_name, job_from_env,
+};
+
+/// The log is begun anew when it has grown to this, bytes.
+const LOG_SIZE: u64 = 16 << 20;
+
+/// What this call is about.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// Site configuration.
+    pub(crate) config: Config,
+    /// Whether anything may be changed.
+    pub(crate) acting: Acting,
+    /// The environment slurmctld gave.
+    pub(crate) env: Env,
+    /// The cluster's name.
+    pub(crate) cluster: String,
+    /// The job; its GPUs are not known here.
+    pub(crate) job: Job,
+    /// How Slurm's commands name it.
+    pub(crate) name: JobRef,
+    /// How it ended.
+    pub(crate) exit: ExitCodes,
+    /// Whether it may come back, after policy.
+    pub(crate) consent: Consent,
+    /// Slurm.
+    pub(crate) client: Client,
+    /// What happened before.
+    pub(crate) ledger: Ledger,
+    /// `/var/lib/railgate/controller`.
+    pub(crate) own: PathBuf,
+}
+
+/// Why there is nothing to do.
+#[derive(Debug)]
+pub(crate) enum Nothing {
+    /// Another call does it.
+    Quiet,
+    /// Something is wrong with us; the job stays as Slurm left it.
+    Trouble(String),
+}
+
+/// Exit code 0 in the first attempt: nothing happened that we would do anything about.
+pub(crate) fn ended_well(env: &Env) -> bool {
+    let is_zero = |name: &str| env.get(OsStr::new(name)).is_none_or(|value| value == "0");
+    is_zero("SLURM_JOB_EXIT_CODE") && is_zero("SLURM_JOB_RESTART_COUNT")
+}
+
+impl Call {
+    pub(crate) fn enter(places: Places, env: Env) -> Result<Self, Nothing> {
+        let trouble = |why: String| Nothing::Trouble(why);
+        let job = job_from_env(&env).map_err(|why| trouble(why.to_string()))?;
+        // Every component of a heterogeneous job has its own call, and all come back or none.
+        if job.het_leader.is_some_and(|leader| leader != job.id) {
+            return Err(Nothing::Quiet);
+        }
+        let node = railgate_runner::node_name();
+        let config =
+            Loaded::read(&places.config(), false, &node).map_err(|why| trouble(why.to_string()))?.config;
+        let own = places.state.join("controller");
+        log_to(&own, &config.log);
+        let acting = acting(&config, &places);
+        Self::with(config, acting, own, env, job)
+    }
+
+    /// As [`Call::enter`], for tests with places of their own.
+    pub(crate) fn with(
+        config: Config,
+        acting: Acting,
+        own: PathBuf,
+        env: Env,
+        job: Job,
+    ) -> Result<Self, Nothing> {
+        let trouble = |why: String| Nothing::Trouble(why);
+        let cluster = cluster_name(&env).map_err(|why| trouble(why.to_string()))?;
+        let exit = ExitCodes::from_env(&env).map_err(|why| trouble(why.to_string()))?;
+        let granted = config.slurm.user_policy().grant(&Asked::from_env(&env), config.requeue.default);
+        let name = match (number(&env, "SLURM_ARRAY_JOB_ID"), number(&env, "SLURM_ARRAY_TASK_ID")) {
+            (Some(array), Some(task)) => JobRef::member(array, task),
+            _ => JobRef::plain(job.id),
+        };
+        let client = Client::new(&config.slurm, &env);
+        let ledger = Ledger::new(&own);
+        Ok(Call {
+            acting,
+            cluster,
+            name,
+            exit,
+            consent: granted.requeue,
+            client,
+            ledger,
+            own,
+            config,
+            env,
+            job,
+        })
+    }
+
+    /// All nodes of the job, of every component, unexpanded.
+    pub(crate) fn nodelist(&self) -> &str {
+        let all = self.env.get(OsStr::new("SLURM_HET_JOB_NODELIST")).and_then(|list| list.to_str());
+        all.filter(|list| !list.is_empty()).unwrap_or(&self.job.nodelist)
+    }
+}
+
+fn number(env: &Env, name: &str) -> Option<u32> {
+    env.get(OsStr::new(name))?.to_str()?.parse().ok()
+}
+
+/// slurmctld shows what we write to standard error only if we fail, so there is a log of our own.
+fn log_to(own: &PathBuf, config: &LogConfig) {
+    let made = DirBuilder::new().mode(0o755).recursive(true).create(own);
+    let file = own.join("epilog-ctld.log");
+    if fs::metadata(&file).is_ok_and(|found| found.len() >= LOG_SIZE) {
+        let _ = fs::rename(&file, own.join("epilog-ctld.1.log"));
+    }
+    start_logging(&LogConfig { file, level: config.level });
+    match made {
+        Err(why) if why.kind() != io::ErrorKind::AlreadyExists => {
+            tracing::error!("{}: {why} (it must belong to SlurmUser)", own.display());
+        }
+        _ => {}
+    }
+}
+
+/// Now.
+pub(crate) fn now() -> UnixMillis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMillis::try_from(since.as_millis()).unwrap_or(UnixMillis::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_first_attempt_with_exit_code_0_needs_no_look() {
+        let env = |exit: &str, restarts: &str| {
+            [("SLURM_JOB_EXIT_CODE", exit), ("SLURM_JOB_RESTART_COUNT", restarts)]
+                .map(|(name, value)| (name.into(), value.into()))
+                .into()
+        };
+        assert!(ended_well(&env("0", "0")));
+        assert!(ended_well(&Env::new()));
+        assert!(!ended_well(&env("256", "0")));
+        assert!(!ended_well(&env("0", "1")));
+    }
+}

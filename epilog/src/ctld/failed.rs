@@ -1,0 +1,292 @@
+//! A job that ended with an exit code: does it come back?
+
+use std::time::Duration;
+
+use railgate_slurm::effect::{Comeback, come_back, come_back_held};
+use railgate_slurm::{
+    Consent, Decision, Event, Facts, JobState, Used, decide, fatal, hostlist, may_come_back,
+};
+use railgate_stats::DecisionKind;
+
+use crate::call::Call;
+use crate::evidence::{Gathered, gather};
+use crate::kept_log::keeps_log;
+use crate::record::{Record, blamed, budget, decision, entry};
+use crate::wait::for_nodes;
+
+pub(crate) fn look(call: &Call) {
+    let nobody_waits = |why: String, job: Option<&JobState>| {
+        decision(
+            call,
+            Record {
+                attempt: call.job.restarts,
+                what: DecisionKind::Left,
+                why,
+                state: job.map(shown),
+                used: None,
+                nodes: &[],
+                waited: Duration::ZERO,
+            },
+        );
+    };
+    // The environment alone may rule it out, and then nothing is asked.
+    if call.consent == Consent::Never {
+        return nobody_waits("a restart was not asked for (--railgate-requeue)".to_owned(), None);
+    }
+    let job = match call.client.job(&call.name) {
+        Ok(job) => job,
+        Err(why) => return nobody_waits(format!("nothing could be learned about it: {why}"), None),
+    };
+    let Some(leader) = job.first() else { return };
+    if !concerns_us(call, &job) {
+        tracing::debug!(job = %call.name, "no GPU and no fabric");
+        return;
+    }
+    if let Err(why) = may_come_back(call.exit, call.job.restarts, leader, call.consent) {
+        return nobody_waits(why, Some(leader));
+    }
+    let waited = for_nodes(call, job);
+    let found = gather(call, &waited.job);
+    for problem in &found.problems {
+        tracing::warn!(job = %call.name, "{problem}");
+    }
+    let Some(leader) = waited.job.first() else { return };
+    let (what, mut why, used) = settle(call, leader, &found);
+    if let Some(missing) = &waited.missing {
+        why = format!("{why} ({missing})");
+    }
+    let record = Record {
+        attempt: call.job.restarts,
+        what,
+        why,
+        state: Some(shown(leader)),
+        used: Some(used),
+        nodes: &found.nodes,
+        waited: waited.took,
+    };
+    decision(call, record);
+}
+
+/// Decides and does it.
+fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, String, Used) {
+    let config = &call.config.requeue;
+    let ran = ran(job);
+    let used = match budget(call, call.job.restarts, ran) {
+        Ok(used) => used,
+        Err(why) => return (DecisionKind::Left, why, Used::default()),
+    };
+    let mut facts = Facts {
+        exit: call.exit,
+        attempt: call.job.restarts,
+        job,
+        consent: call.consent,
+        keeps_log: true,
+        evidence: &found.evidence,
+        used,
+        acting: &call.acting,
+    };
+    let mut decided = decide(config, &facts);
+    // Two queries that only a job which would come back is worth.
+    if !matches!(decided, Decision::Leave { .. }) && !keeps_log(call, job) {
+        facts.keeps_log = false;
+        decided = decide(config, &facts);
+    }
+    let blamed = blamed(&fatal(&found.evidence, job, config));
+    let event = match &decided {
+        Decision::Requeue { .. } => Event::Death,
+        Decision::Hold { .. } => Event::Held,
+        Decision::Leave { .. } => Event::Left,
+    };
+    if event != Event::Left || !blamed.is_empty() {
+        // First, so that no restart is ever uncounted.
+        let line = entry(call, event, call.job.restarts, ran, blamed, decided.why());
+        if let Err(why) = call.ledger.append(&line) {
+            return (DecisionKind::Left, format!("the ledger cannot be used: {why}"), used);
+        }
+    }
+    let counted = Used { deaths: used.deaths + 1, ..used };
+    match decided {
+        Decision::Leave { why } => (DecisionKind::Left, why, used),
+        Decision::Hold { why } => match come_back_held(&call.client, &call.name, &why) {
+            Ok(()) => (DecisionKind::Held, why, counted),
+            Err(failed) => (DecisionKind::Failed, format!("{why}, but: {failed}"), counted),
+        },
+        Decision::Requeue { exclude, why } => {
+            let note = format!("attempt {} died, {why}", call.job.restarts);
+            let how = Comeback { name: &call.name, job, exclude: &exclude, start: config.start, note: &note };
+            match come_back(&call.client, &how) {
+                Ok(()) => (DecisionKind::Requeued, why, counted),
+                Err(failed) => (DecisionKind::Failed, format!("{why}, but: {failed}"), counted),
+            }
+        }
+    }
+}
+
+/// Nodes are checked for GPUs and fabric. A job on one shared node without a GPU uses neither.
+fn concerns_us(call: &Call, job: &[JobState]) -> bool {
+    job.iter().any(|job| job.gpus || job.exclusive)
+        || hostlist::expand(call.nodelist()).is_ok_and(|nodes| nodes.len() > 1)
+}
+
+/// How long the attempt ran.
+pub(crate) fn ran(job: &JobState) -> Option<Duration> {
+    Some(Duration::from_secs(job.end?.saturating_sub(job.start?)))
+}
+
+fn shown(job: &JobState) -> String {
+    format!("{} ({})", job.state, job.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_slurm::Acting;
+
+    use super::*;
+    use crate::testing::{Scene, job, node};
+
+    const LOST: &str = "railgate: gpu-lost@3: 0000:9b:00.0 off bus, Xid 79; reboot [epilog job=5,7]";
+
+    fn died() -> Scene {
+        let scene = Scene::new("256", "0");
+        scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "IDLE+DRAIN", LOST)));
+        scene
+    }
+
+    #[test]
+    fn a_job_that_died_of_its_node_goes_back() {
+        let scene = died();
+        // Two nodes still have their epilog to run, then one, then none.
+        scene.jobs(&[job(&[("NodeList", "n[1-2]")]), job(&[("NodeList", "n2")]), job(&[])]);
+        look(&scene.call());
+        let changes = scene.changes();
+        assert_eq!(changes[0], "requeue 7");
+        assert!(
+            changes[1].starts_with("update JobId=7 AdminComment=railgate: attempt 0 died, gpu-lost@3 on n2")
+        );
+        assert_eq!(changes.len(), 2, "{changes:?}");
+        let ledger = scene.ledger();
+        assert_eq!((ledger.len(), ledger[0].event, ledger[0].ran_s), (1, Event::Death, Some(600)));
+        assert_eq!(ledger[0].blamed[0].node, "n2");
+    }
+
+    #[test]
+    fn an_array_member_goes_back_alone() {
+        let mut scene = died();
+        scene.set("SLURM_ARRAY_JOB_ID", "7");
+        scene.set("SLURM_ARRAY_TASK_ID", "3");
+        look(&scene.call());
+        assert_eq!(scene.changes()[0], "requeue 7_3");
+    }
+
+    #[test]
+    fn without_evidence_or_consent_it_stays_ended() {
+        let scene = Scene::new("256", "0");
+        look(&scene.call());
+        assert!(scene.changes().is_empty() && scene.ledger().is_empty());
+        let mut scene = died();
+        scene.set("SPANK_RAILGATE_REQUEUE", "never");
+        look(&scene.call());
+        assert!(scene.calls().is_empty(), "{:?}", scene.calls());
+        // A drain that names other jobs, or that stood there before this run began.
+        for reason in [
+            "railgate: gpu-lost@3: off bus; reboot [epilog job=5,77]",
+            "railgate: gpu-lost@3: off bus; reboot [prolog job=7]",
+            "bad dimm",
+        ] {
+            let scene = died();
+            scene.file("nodes", &node("n2", "IDLE+DRAIN", reason));
+            look(&scene.call());
+            assert!(scene.changes().is_empty(), "{reason}");
+        }
+        let scene = died();
+        scene.file("nodes", &node("n2", "IDLE+DRAIN", LOST).replace("T01:10:01", "T00:10:01"));
+        look(&scene.call());
+        assert!(scene.changes().is_empty());
+    }
+
+    #[test]
+    fn a_job_without_gpus_on_one_node_is_asked_about_once() {
+        let mut scene = died();
+        scene.set("SLURM_JOB_NODELIST", "n2");
+        scene.jobs(&[job(&[("TresPerNode", "(null)")])]);
+        look(&scene.call());
+        assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
+    }
+
+    #[test]
+    fn one_that_slurm_ended_is_not_waited_for() {
+        let scene = died();
+        scene.jobs(&[job(&[("NodeList", "n[1-2]"), ("Reason", "OutOfMemory")])]);
+        look(&scene.call());
+        assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
+    }
+
+    #[test]
+    fn a_log_that_would_be_truncated_keeps_the_job_ended() {
+        let scene = died();
+        scene.file("config", "JobFileAppend           = 0\n");
+        look(&scene.call());
+        assert!(scene.changes().is_empty());
+        assert_eq!(scene.ledger()[0].event, Event::Left);
+        scene.file("script", "#!/bin/sh\n#SBATCH --open-mode=append\n");
+        look(&scene.call());
+        assert_eq!(scene.changes()[0], "requeue 7");
+    }
+
+    #[test]
+    fn beyond_its_budget_it_is_held() {
+        for attempt in 0..4 {
+            let mut scene = died();
+            scene.set("SLURM_JOB_RESTART_COUNT", &attempt.to_string());
+            scene.jobs(&[job(&[("Restarts", &attempt.to_string())])]);
+            let call = scene.call();
+            for earlier in 0..attempt {
+                call.ledger.append(&entry(&call, Event::Death, earlier, None, Vec::new(), "")).unwrap();
+            }
+            look(&call);
+            let expected = if attempt < 3 { "requeue 7" } else { "requeuehold 7" };
+            assert_eq!(scene.changes()[0], expected, "{attempt}");
+        }
+    }
+
+    #[test]
+    fn no_ledger_no_restart() {
+        let scene = died();
+        std::fs::create_dir(scene.path("ledger.jsonl")).unwrap();
+        look(&scene.call());
+        assert!(scene.changes().is_empty());
+    }
+
+    #[test]
+    fn in_report_mode_nothing_is_changed() {
+        let mut scene = died();
+        scene.acting = Acting::Forbidden("report mode".to_owned());
+        look(&scene.call());
+        assert!(scene.changes().is_empty());
+        assert!(scene.ledger()[0].why.contains("would come back, but report mode"));
+    }
+
+    #[test]
+    fn later_ones_ask_once_where_enough_wait_already() {
+        let mut scene = died();
+        scene.requeue.waiters = 1;
+        scene.jobs(&[job(&[("NodeList", "n[1-2]")])]);
+        let waiters = scene.path("waiters");
+        std::fs::create_dir(&waiters).unwrap();
+        let taken = std::fs::File::create(waiters.join("0")).unwrap();
+        let taken = nix::fcntl::Flock::lock(taken, nix::fcntl::FlockArg::LockExclusiveNonblock).unwrap();
+        look(&scene.call());
+        assert_eq!(scene.calls().iter().filter(|call| call.contains("show job")).count(), 1);
+        assert_eq!(scene.changes()[0], "requeue 7", "what is known already counts");
+        drop(taken);
+    }
+
+    #[test]
+    fn a_silent_controller_leaves_the_job_alone() {
+        let scene = died();
+        scene.file("dead", "");
+        look(&scene.call());
+        assert_eq!(scene.calls().len(), 1);
+        assert!(scene.ledger().is_empty());
+    }
+}

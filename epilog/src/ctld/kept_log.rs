@@ -1,0 +1,31 @@
+use std::ffi::OsStr;
+
+use railgate_slurm::{JobState, script_appends};
+
+use crate::call::Call;
+
+/// Whether the log of the attempt that ended survives a restart.
+///
+/// Slurm shows a job's open mode nowhere, so what is left are the job's script, the cluster's default, and
+/// `SPANK_RAILGATE_OPEN_MODE`, with which the plugin can pass on what sbatch was told on its command line.
+pub(crate) fn keeps_log(call: &Call, job: &JobState) -> bool {
+    if job.silent {
+        return true;
+    }
+    if let Some(told) = call.env.get(OsStr::new("SPANK_RAILGATE_OPEN_MODE")) {
+        return told == "append";
+    }
+    // The script decides over the default.
+    match call.client.batch_script(&call.name).map(|script| script_appends(&script)) {
+        Ok(Some(appends)) => return appends,
+        Ok(None) => {}
+        Err(why) => tracing::warn!(job = %call.name, "{why}"),
+    }
+    match call.client.config() {
+        Ok(config) => config.get("JobFileAppend").is_some_and(|value| value == "1"),
+        Err(why) => {
+            tracing::warn!(job = %call.name, "{why}");
+            false
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Exit code 0 of a job that was restarted before: it ended well, or it has gone back to the queue.
+
+use std::time::Duration;
+
+use railgate_node::Phase;
+use railgate_slurm::{
+    Acting, Blamed, Event, JobState, NodeState, Reason, Used, after_node_fail, effect, move_delay,
+};
+use railgate_stats::{DecisionKind, DecisionNode};
+
+use crate::call::{Call, now};
+use crate::evidence::states;
+use crate::record::{Record, budget, decision, entry};
+
+/// Who put it back.
+enum By {
+    /// A node died.
+    NodeFail,
+    /// The gate of a node refused it.
+    Gate(Vec<Blamed>),
+    /// Its owner, an admin, a preemption.
+    Somebody,
+}
+
+pub(crate) fn look(call: &Call) {
+    let job = match call.client.job(&call.name) {
+        Ok(job) => job,
+        Err(why) => return tracing::warn!(job = %call.name, "{why}"),
+    };
+    let Some(job) = job.first() else { return };
+    if has_ended(job) {
+        // The first restart may still lack its explanation.
+        if let Err(why) = budget(call, call.job.restarts, None) {
+            tracing::warn!(job = %call.name, "{why}");
+        }
+        return;
+    }
+    let mut problems = Vec::new();
+    let nodes = states(call, &mut problems);
+    for problem in problems {
+        tracing::warn!(job = %call.name, "{problem}");
+    }
+    let by = by(call, job, &nodes);
+    let attempt = match by {
+        By::NodeFail if job.restarts > call.job.restarts => call.job.restarts,
+        // The environment has the next one's number already.
+        _ => call.job.restarts.saturating_sub(1),
+    };
+    let ran = job.last_sched.map(|start| Duration::from_secs((now() / 1000).saturating_sub(start)));
+    // What is known without the line that this call adds.
+    let used = match budget(call, attempt, ran) {
+        Ok(used) => used,
+        Err(why) => return tracing::warn!(job = %call.name, "{why}"),
+    };
+    let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
+    match by {
+        By::NodeFail => node_fail(call, attempt, ran, used, &nodes, &shown),
+        By::Gate(blamed) => moved(call, attempt, used, blamed, &shown),
+        By::Somebody => {
+            write(
+                call,
+                Event::Requeued,
+                attempt,
+                ran,
+                Vec::new(),
+                "put back by its owner, an admin or a preemption",
+            );
+        }
+    }
+}
+
+/// `EndTime` of a waiting job is the latest it could have.
+fn has_ended(job: &JobState) -> bool {
+    job.end.is_some_and(|end| end <= now() / 1000 + 1)
+}
+
+fn by(call: &Call, job: &JobState, nodes: &[NodeState]) -> By {
+    if job.restarts > call.job.restarts {
+        return By::NodeFail;
+    }
+    let refused: Vec<Blamed> = nodes
+        .iter()
+        .filter(|node| node.held())
+        .filter_map(|node| {
+            let text = &node.reason.as_ref()?.text;
+            let subject = match Reason::parse(text) {
+                Some(reason) if reason.phase == Phase::Prolog && reason.jobs.contains(&call.job.id) => {
+                    reason.subject
+                }
+                // slurmctld did not answer the prolog; our reason is still on its way.
+                None if text == "Prolog error" => text.clone(),
+                _ => return None,
+            };
+            Some(Blamed { node: node.name.clone(), subject, part: String::new() })
+        })
+        .collect();
+    if !refused.is_empty() {
+        return By::Gate(refused);
+    }
+    if nodes.iter().any(|node| node.has("DOWN")) { By::NodeFail } else { By::Somebody }
+}
+
+fn node_fail(
+    call: &Call,
+    attempt: u32,
+    ran: Option<Duration>,
+    used: Used,
+    nodes: &[NodeState],
+    shown: &[DecisionNode],
+) {
+    let dead: Vec<Blamed> = nodes
+        .iter()
+        .filter(|node| node.has("DOWN"))
+        .map(|node| Blamed { node: node.name.clone(), subject: "down".to_owned(), part: String::new() })
+        .collect();
+    let names: Vec<&str> = dead.iter().map(|dead| dead.node.as_str()).collect();
+    let died = match names.as_slice() {
+        [] => "a node died".to_owned(),
+        names => format!("{} died", names.join(", ")),
+    };
+    let hold =
+        after_node_fail(&call.config.requeue, call.consent, used).filter(|_| call.acting == Acting::Allowed);
+    let used = Used { deaths: used.deaths + 1, ..used };
+    let (event, what, why) = match &hold {
+        None => (Event::NodeFail, DecisionKind::RequeuedBySlurm, format!("{died}; Slurm put the job back")),
+        Some(held) => (Event::Held, DecisionKind::Held, format!("{died}; {held}")),
+    };
+    if !write(call, event, attempt, ran, dead, &why) {
+        return;
+    }
+    let (what, why) = match hold {
+        None => {
+            if call.acting == Acting::Allowed {
+                effect::note(&call.client, &call.name, &format!("attempt {attempt}: {why}"));
+            }
+            (what, why)
+        }
+        Some(_) => match effect::hold(&call.client, &call.name, &why) {
+            Ok(()) => (what, why),
+            Err(failed) => (DecisionKind::Failed, format!("{why}, but: {failed}")),
+        },
+    };
+    record(call, attempt, what, why, used, shown);
+}
+
+fn moved(call: &Call, attempt: u32, used: Used, blamed: Vec<Blamed>, shown: &[DecisionNode]) {
+    let used = Used { moves: used.moves + 1, ..used };
+    let refused: Vec<String> = blamed.iter().map(|by| format!("{} on {}", by.subject, by.node)).collect();
+    let mut why = format!("{} before it started; move {}", refused.join(", "), used.moves);
+    if !write(call, Event::Move, attempt, None, blamed, &why) {
+        return;
+    }
+    if call.acting == Acting::Allowed {
+        if let Some(delay) = move_delay(&call.config.requeue, used.moves) {
+            why = format!("{why}, not before {} s from now", delay.as_secs());
+            effect::delay(&call.client, &call.name, delay);
+        }
+        effect::note(&call.client, &call.name, &why);
+    }
+    record(call, attempt, DecisionKind::RequeuedBySlurm, why, used, shown);
+}
+
+fn record(call: &Call, attempt: u32, what: DecisionKind, why: String, used: Used, nodes: &[DecisionNode]) {
+    let record = Record { attempt, what, why, state: None, used: Some(used), nodes, waited: Duration::ZERO };
+    decision(call, record);
+}
+
+fn write(
+    call: &Call,
+    event: Event,
+    attempt: u32,
+    ran: Option<Duration>,
+    blamed: Vec<Blamed>,
+    why: &str,
+) -> bool {
+    match call.ledger.append(&entry(call, event, attempt, ran, blamed, why)) {
+        Ok(()) => true,
+        Err(why) => {
+            tracing::error!(job = %call.name, "the ledger cannot be used: {why}");
+            false
+        }
+    }
+}
+
+fn seen(node: &NodeState) -> DecisionNode {
+    DecisionNode {
+        node: node.name.clone(),
+        state: node.state(),
+        reason: node.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone()),
+        evidence: false,
+        source: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Scene, job, node};
+
+    /// As it stands in the queue again: the latest end it could have is a day away.
+    fn waiting(restarts: &str) -> String {
+        job(&[("Reason", "None"), ("Restarts", restarts), ("EndTime", "Unknown"), ("PreemptTime", "None")])
+    }
+
+    #[test]
+    fn a_move_by_the_gate_is_counted_and_never_holds() {
+        let scene = Scene::new("0", "1");
+        scene.jobs(&[waiting("1")]);
+        let reason = "railgate: gpu-lost@3: off bus; reboot [prolog job=7]";
+        scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "IDLE+DRAIN", reason)));
+        look(&scene.call());
+        let ledger = scene.ledger();
+        assert_eq!((ledger.len(), ledger[0].event, ledger[0].attempt), (1, Event::Move, 0));
+        let changes = scene.changes();
+        assert!(changes.iter().all(|change| change.contains("AdminComment=")), "{changes:?}");
+        let mut scene = scene;
+        for restarts in 2..15_u32 {
+            scene.set("SLURM_JOB_RESTART_COUNT", &restarts.to_string());
+            scene.jobs(&[waiting(&restarts.to_string())]);
+            look(&scene.call());
+        }
+        let changes = scene.changes();
+        assert!(changes.contains(&"update JobId=7 StartTime=now+30".to_owned()), "{changes:?}");
+        assert!(!changes.iter().any(|change| change.contains("hold")), "{changes:?}");
+        assert_eq!(scene.ledger().len(), 14);
+    }
+
+    #[test]
+    fn nodes_that_keep_dying_hold_the_job() {
+        let mut scene = Scene::new("0", "1");
+        scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "DOWN", "Not responding")));
+        for attempt in 1..4_u32 {
+            scene.set("SLURM_JOB_RESTART_COUNT", &attempt.to_string());
+            scene.jobs(&[waiting(&(attempt + 1).to_string())
+                .replace("LastSchedEval=2026-11-21T01:00:00", "LastSchedEval=Unknown")]);
+            look(&scene.call());
+            let held = scene.changes().iter().any(|change| change == "uhold 7");
+            assert_eq!(held, attempt == 3, "{attempt}: {:?}", scene.changes());
+        }
+        let events: Vec<Event> = scene.ledger().iter().map(|entry| entry.event).collect();
+        assert_eq!(events, [Event::NodeFail, Event::NodeFail, Event::NodeFail, Event::Held]);
+    }
+
+    #[test]
+    fn without_consent_a_dying_node_stays_slurms_business() {
+        let mut scene = Scene::new("0", "9");
+        scene.set("SPANK_RAILGATE_REQUEUE", "never");
+        scene.jobs(&[waiting("10")]);
+        look(&scene.call());
+        assert!(!scene.changes().iter().any(|change| change.contains("hold")));
+    }
+
+    #[test]
+    fn one_that_somebody_put_back_costs_nothing() {
+        let scene = Scene::new("0", "1");
+        scene.jobs(&[waiting("1")]);
+        look(&scene.call());
+        assert_eq!(scene.ledger()[0].event, Event::Requeued);
+        assert!(scene.changes().is_empty());
+    }
+
+    #[test]
+    fn one_that_ended_well_is_left_alone() {
+        let scene = Scene::new("0", "1");
+        let call = scene.call();
+        call.ledger.append(&entry(&call, Event::Death, 0, None, Vec::new(), "")).unwrap();
+        scene.jobs(&[job(&[("Reason", "None"), ("Restarts", "1")])]);
+        look(&call);
+        assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
+        assert_eq!(scene.ledger().len(), 1);
+    }
+}

@@ -1,0 +1,163 @@
+//! A controller of a few lines behind the same `bin_dir` that a site sets.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use railgate_runner::Config;
+use railgate_slurm::{Acting, Consent, Entry, Env, Ledger, RequeueConfig, SlurmConfig, job_from_env};
+use railgate_stats::ReportConfig;
+
+use crate::call::Call;
+
+const SCONTROL: &str = r#"#!/bin/sh
+here=@HERE@
+echo "${0##*/} $*" >> $here/calls
+[ -e $here/dead ] && { echo "Unable to contact slurm controller" >&2; exit 1; }
+[ "$1" = -o ] && shift
+case "$1 $2" in
+"show job")
+    # One answer less each time: epilogs end one after the other.
+    next=$(ls $here/job.* | head -1); cat $next
+    [ $(ls $here/job.* | wc -l) -gt 1 ] && rm $next; : ;;
+"show node") cat $here/nodes ;;
+"show config") cat $here/config ;;
+"write batch_script") cat $here/script ;;
+esac
+"#;
+
+/// One job's end.
+pub(crate) struct Scene {
+    place: tempfile::TempDir,
+    pub(crate) env: Env,
+    pub(crate) requeue: RequeueConfig,
+    pub(crate) acting: Acting,
+}
+
+/// As 22.05.8 prints it, `more` laid over it.
+pub(crate) fn job(more: &[(&str, &str)]) -> String {
+    let mut fields = vec![
+        ("JobId", "7"),
+        ("JobName", "train"),
+        ("JobState", "COMPLETING"),
+        ("Reason", "NonZeroExitCode"),
+        ("Requeue", "1"),
+        ("Restarts", "0"),
+        ("BatchFlag", "1"),
+        ("TimeLimit", "1-00:00:00"),
+        ("StartTime", "2026-11-21T01:00:00"),
+        ("EndTime", "2026-11-21T01:10:00"),
+        ("LastSchedEval", "2026-11-21T01:00:00"),
+        ("PreemptTime", "None"),
+        ("ReqNodeList", "(null)"),
+        ("ExcNodeList", "(null)"),
+        ("NodeList", ""),
+        ("OverSubscribe", "OK"),
+        ("TresPerNode", "gres:gpu:8"),
+        ("StdOut", "/home/ada/out"),
+    ];
+    for (key, value) in more {
+        fields.iter_mut().find(|(have, _)| have == key).unwrap().1 = value;
+    }
+    let words: Vec<String> = fields.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    format!("{}\n", words.join(" "))
+}
+
+/// A node of the job.
+pub(crate) fn node(name: &str, state: &str, reason: &str) -> String {
+    let reason = match reason {
+        "" => String::new(),
+        text => format!(" Reason={text} [root@2026-11-21T01:10:01]"),
+    };
+    format!("NodeName={name} OS=Linux State={state} Partitions=main{reason}\n")
+}
+
+impl Scene {
+    pub(crate) fn new(exit: &str, restarts: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("bin")).unwrap();
+        for name in ["scontrol", "squeue"] {
+            let file = place.path().join("bin").join(name);
+            fs::write(&file, SCONTROL.replace("@HERE@", &place.path().display().to_string())).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let env = [
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_JOB_UID", "1000"),
+            ("SLURM_JOB_GID", "1000"),
+            ("SLURM_JOB_USER", "ada"),
+            ("SLURM_JOB_NODELIST", "n[1-2]"),
+            ("SLURM_CLUSTER_NAME", "test"),
+            ("SLURM_JOB_EXIT_CODE", exit),
+            ("SLURM_JOB_RESTART_COUNT", restarts),
+            ("SPANK_RAILGATE_REQUEUE", "auto"),
+        ];
+        let scene = Scene {
+            place,
+            env: env.iter().map(|(k, v)| (OsString::from(k), OsString::from(v))).collect(),
+            requeue: RequeueConfig { wait: Duration::from_secs(20), ..RequeueConfig::default() },
+            acting: Acting::Allowed,
+        };
+        scene.jobs(&[job(&[])]);
+        scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "IDLE", "")));
+        scene.file("config", "JobFileAppend           = 1\n");
+        scene.file("script", "#!/bin/sh\n");
+        scene
+    }
+
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.env.insert(OsString::from(name), OsString::from(value));
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str, content: &str) {
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    /// What `show job` says, one after the other; the last one for ever.
+    pub(crate) fn jobs(&self, answers: &[String]) {
+        for n in 0..100 {
+            let _ = fs::remove_file(self.path(&format!("job.{n:02}")));
+        }
+        for (n, answer) in answers.iter().enumerate() {
+            self.file(&format!("job.{n:02}"), answer);
+        }
+    }
+
+    pub(crate) fn call(&self) -> Call {
+        let config = Config {
+            requeue: self.requeue.clone(),
+            slurm: SlurmConfig { bin_dir: self.path("bin"), ..SlurmConfig::default() },
+            report: ReportConfig { local_dir: self.path("reports"), ..ReportConfig::default() },
+            ..Config::default()
+        };
+        assert_eq!(config.requeue.default, Consent::Never);
+        let job = job_from_env(&self.env).unwrap();
+        Call::with(config, self.acting.clone(), self.place.path().to_owned(), self.env.clone(), job).unwrap()
+    }
+
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        calls.lines().map(str::to_owned).collect()
+    }
+
+    /// What was changed, in order.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.calls()
+            .into_iter()
+            .filter_map(|call| call.strip_prefix("scontrol ").map(str::to_owned))
+            .filter(|call| {
+                !call.starts_with("-o show") && !call.starts_with("show") && !call.starts_with("write")
+            })
+            .collect()
+    }
+
+    pub(crate) fn ledger(&self) -> Vec<Entry> {
+        Ledger::new(self.place.path()).read().unwrap()
+    }
+}

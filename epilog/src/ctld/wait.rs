@@ -1,0 +1,114 @@
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc::O_NOFOLLOW;
+use railgate_slurm::{JobState, SlurmError};
+
+use crate::call::Call;
+
+/// The first pause; each one is half as long again, up to [`LONGEST`].
+const FIRST: Duration = Duration::from_millis(300);
+const LONGEST: Duration = Duration::from_secs(8);
+
+/// How the waiting ended.
+#[derive(Debug)]
+pub(crate) struct Waited {
+    /// The job's components as they were seen last.
+    pub(crate) job: Vec<JobState>,
+    /// How long it took.
+    pub(crate) took: Duration,
+    /// For the decision, where not every node has answered.
+    pub(crate) missing: Option<String>,
+}
+
+/// Waits until no node has its epilog still to run. `job` is what the first query said.
+pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
+    let begun = Instant::now();
+    if !completing(&job) {
+        return Waited { job, took: Duration::ZERO, missing: None };
+    }
+    let limit = call.config.requeue.waiters;
+    // Held for as long as we wait.
+    let slot = slot(&call.own.join("waiters"), limit);
+    let missing = match &slot {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(format!("did not wait for the nodes: {limit} others do")),
+        Err(why) => Some(format!("did not wait for the nodes: {why}")),
+    };
+    if let Some(missing) = missing {
+        return Waited { job, took: Duration::ZERO, missing: Some(missing) };
+    }
+    let mut job = job;
+    let mut pause = FIRST + spread(call.job.id);
+    let deadline = call.config.requeue.wait;
+    loop {
+        let Some(left) = deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else {
+            let silent = job.iter().map(|job| job.nodes.as_str()).filter(|list| !list.is_empty());
+            let silent = silent.collect::<Vec<_>>().join(",");
+            let missing = format!("no answer within {} s from {silent}", deadline.as_secs());
+            return Waited { job, took: begun.elapsed(), missing: Some(missing) };
+        };
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 3 / 2).min(LONGEST);
+        match call.client.until(begun + deadline + LONGEST).job(&call.name) {
+            Ok(seen) => job = seen,
+            // Busy or restarting: what we have may still become better.
+            Err(why @ SlurmError::Silent { .. }) => tracing::warn!(job = %call.name, "{why}"),
+            Err(why) if why.no_answer() => tracing::warn!(job = %call.name, "{why}"),
+            Err(why) => {
+                return Waited { job, took: begun.elapsed(), missing: Some(why.to_string()) };
+            }
+        }
+        if !completing(&job) {
+            return Waited { job, took: begun.elapsed(), missing: None };
+        }
+    }
+}
+
+fn completing(job: &[JobState]) -> bool {
+    job.iter().any(JobState::completing)
+}
+
+/// An array that fails as a whole must not ask in step.
+fn spread(job: u32) -> Duration {
+    Duration::from_millis(u64::from(job % 16) * 25)
+}
+
+/// One of `limit` lock files; `None` if all are taken.
+fn slot(dir: &Path, limit: u32) -> io::Result<Option<Flock<File>>> {
+    DirBuilder::new().mode(0o755).recursive(true).create(dir)?;
+    for n in 0..limit {
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .custom_flags(O_NOFOLLOW)
+            .open(dir.join(n.to_string()))?;
+        if let Ok(held) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            return Ok(Some(held));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_only_so_many_slots() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("waiters");
+        let first = slot(&dir, 2).unwrap();
+        let second = slot(&dir, 2).unwrap();
+        assert!(first.is_some() && second.is_some());
+        assert!(slot(&dir, 2).unwrap().is_none());
+        drop(first);
+        assert!(slot(&dir, 2).unwrap().is_some());
+    }
+}
