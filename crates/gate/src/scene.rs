@@ -24,6 +24,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) required: &'a [PartName],
     /// Driver events since the last clean look.
     pub(crate) xids: Vec<XidEvent>,
+    /// The job's GPUs that NVML does not list any more, as earlier looks knew them.
+    pub(crate) missing: Vec<KnownGpu>,
     running: Vec<&'static str>,
     held: Held,
 }
@@ -35,13 +37,8 @@ enum Held {
     All,
     /// All of them, because nobody can say which the job got.
     Unclear(String),
-    /// These.
-    These {
-        /// By index as NVML counts now.
-        present: BTreeSet<u32>,
-        /// The job's GPUs that are not there, as earlier looks knew them.
-        missing: Vec<KnownGpu>,
-    },
+    /// These, by index as NVML counts now.
+    These(BTreeSet<u32>),
 }
 
 /// Whose GPU an address is.
@@ -72,6 +69,7 @@ impl<'a> Scene<'a> {
             PartName::Fabric => hcas.is_some_and(|hcas| hcas > 0),
             PartName::Pci | PartName::KernelLog | PartName::Host => true,
         });
+        let (held, missing) = held(&seen);
         Scene {
             now,
             seen,
@@ -79,7 +77,8 @@ impl<'a> Scene<'a> {
             required: &config.policy(seen.phase).required,
             xids: now.kernel_log.data().map_or_else(Vec::new, KernelLog::xids),
             running: running.iter().map(|check| check.id).collect(),
-            held: held(&seen),
+            missing,
+            held,
         }
     }
 
@@ -105,15 +104,7 @@ impl<'a> Scene<'a> {
     pub(crate) fn unclear(&self) -> Option<&str> {
         match &self.held {
             Held::Unclear(why) => Some(why),
-            Held::All | Held::These { .. } => None,
-        }
-    }
-
-    /// The job's GPUs that NVML does not list any more.
-    pub(crate) fn missing(&self) -> &[KnownGpu] {
-        match &self.held {
-            Held::These { missing, .. } => missing,
-            Held::All | Held::Unclear(_) => &[],
+            Held::All | Held::These(_) => None,
         }
     }
 
@@ -121,7 +112,7 @@ impl<'a> Scene<'a> {
     pub(crate) fn judges(&self, gpu: &Gpu) -> bool {
         match &self.held {
             Held::All | Held::Unclear(_) => true,
-            Held::These { present, .. } => present.contains(&gpu.index),
+            Held::These(present) => present.contains(&gpu.index),
         }
     }
 
@@ -170,9 +161,9 @@ impl<'a> Scene<'a> {
             return match &self.held {
                 Held::All => Whose::Judged(known.index.to_string()),
                 Held::Unclear(_) => Whose::Unclear(known.index.to_string()),
-                Held::These { missing, present } => {
+                Held::These(present) => {
                     let unread = gpus.is_empty() && present.contains(&known.index);
-                    if unread || missing.contains(known) {
+                    if unread || self.missing.contains(known) {
                         Whose::Judged(known.index.to_string())
                     } else {
                         Whose::Other
@@ -183,11 +174,11 @@ impl<'a> Scene<'a> {
         match &self.held {
             Held::All => Whose::Judged(at.to_string()),
             Held::Unclear(_) => Whose::Unclear(at.to_string()),
-            Held::These { present, missing } => {
+            Held::These(present) => {
                 let placed =
                     |index: &u32| gpus.iter().any(|gpu| gpu.index == *index && gpu.pci.known().is_some());
                 let all_placed =
-                    present.iter().all(placed) && missing.iter().all(|known| known.pci.is_some());
+                    present.iter().all(placed) && self.missing.iter().all(|known| known.pci.is_some());
                 if all_placed { Whose::Other } else { Whose::Unclear(at.to_string()) }
             }
         }
@@ -221,6 +212,10 @@ impl<'a> Scene<'a> {
     /// the job's GPUs.
     pub(crate) fn judged_ports(&self) -> Vec<JudgedPort<'a>> {
         let Some(fabric) = self.now.fabric.data() else { return Vec::new() };
+        let profile = self.profile().and_then(|profile| profile.fabric.hcas);
+        if profile == Some(0) {
+            return Vec::new();
+        }
         let all = self.compute_ports();
         let near = if self.whole() { None } else { self.nearest_hcas(fabric) };
         // Whether the job is concerned with a device, and whether that is certain.
@@ -230,7 +225,7 @@ impl<'a> Scene<'a> {
             Some(near) if near.unclear.contains(name) => Some(false),
             Some(_) => None,
         };
-        let wanted = self.profile().and_then(|profile| profile.fabric.hcas).unwrap_or(0) as usize;
+        let wanted = profile.unwrap_or(0) as usize;
         let active = all.iter().filter(|(_, port)| port.state == Reading::Known(PortState::Active)).count();
         // A second port that nobody has cabled is no fault while as many as there should be are active.
         let by_profile = wanted > 0 && (all.len() <= wanted || active < wanted);
@@ -256,13 +251,19 @@ impl<'a> Scene<'a> {
     /// Names of the devices nearest to the job's GPUs, those of the last clean look that are gone included;
     /// `None` where that cannot be told. Only asked where the node is shared.
     pub(crate) fn nearest_hcas(&self, fabric: &Fabric) -> Option<Near> {
-        let Held::These { present, missing } = &self.held else { return None };
+        let Held::These(present) = &self.held else { return None };
         let mut hcas = known_hcas(fabric);
         let gone =
             self.seen.memory.hcas.iter().filter(|old| fabric.hcas.iter().all(|hca| hca.name != old.name));
         // Where devices were renamed, the old names are not gone devices.
         let gone: Vec<_> = gone.filter(|old| hcas.iter().all(|hca| hca.pci != old.pci)).cloned().collect();
         hcas.extend(gone);
+        // A storage card beside a GPU must not hide its rail.
+        let compute: BTreeSet<&str> = self.compute_ports().iter().map(|(hca, _)| hca.name.as_str()).collect();
+        hcas.retain(|hca| {
+            let there = fabric.hcas.iter().any(|there| there.name == hca.name);
+            compute.contains(hca.name.as_str()) || !there && !self.excluded(&hca.name)
+        });
         let pci = self.now.pci.data();
         let inventory = self.inventory();
         let mut near = Near::default();
@@ -274,7 +275,7 @@ impl<'a> Scene<'a> {
             };
             nearest(&mut near, *index, at, &hcas, pci, self.profile())?;
         }
-        for known in missing {
+        for known in &self.missing {
             nearest(&mut near, known.index, known.pci, &hcas, pci, self.profile())?;
         }
         Some(near)
@@ -330,17 +331,14 @@ fn inventory(seen: &Seen<'_>) -> Vec<KnownGpu> {
     }
 }
 
-fn held(seen: &Seen<'_>) -> Held {
-    let Some(job) = seen.job else { return Held::All };
-    if holds_no_gpu(job) {
-        return Held::All;
-    }
-    let ids = match &job.allocation {
-        Allocation::NoGpus => return Held::All,
-        Allocation::Unreadable(text) => {
-            return Held::Unclear(format!("Slurm's GPU list '{text}' is unreadable"));
+/// The GPUs to be judged, and those of the job that are not there.
+fn held(seen: &Seen<'_>) -> (Held, Vec<KnownGpu>) {
+    let ids = match seen.job.map(|job| (&job.allocation, holds_no_gpu(job))) {
+        None | Some((Allocation::NoGpus, _) | (_, true)) => return (Held::All, Vec::new()),
+        Some((Allocation::Unreadable(text), _)) => {
+            return (Held::Unclear(format!("Slurm's GPU list '{text}' is unreadable")), Vec::new());
         }
-        Allocation::Gpus(ids) => ids,
+        Some((Allocation::Gpus(ids), _)) => ids,
     };
     let inventory = inventory(seen);
     let gpus = seen.now.gpus.data();
@@ -357,7 +355,7 @@ fn held(seen: &Seen<'_>) -> Held {
                     missing.push(known);
                 }
             }
-            None => return Held::Unclear(format!("no GPU is known as {}", name(id))),
+            None => return (Held::Unclear(format!("no GPU is known as {}", name(id))), Vec::new()),
         }
     }
     let expected = seen
@@ -366,7 +364,8 @@ fn held(seen: &Seen<'_>) -> Held {
         .map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX))
         .max(listed)
         .max(inventory.len());
-    if present.len() + missing.len() >= expected { Held::All } else { Held::These { present, missing } }
+    let all = present.len() + missing.len() >= expected;
+    (if all { Held::All } else { Held::These(present) }, missing)
 }
 
 enum Place {

@@ -57,14 +57,18 @@ action = \"drain\"   # off, report, notify, drain
             let what = format!("{count} GPUs, the profile has {want}");
             out.add(row(Found::warn(Class::Site, "", what).fix("check profile"), want));
         }
-        for known in scene.missing() {
-            let what = format!("the job's GPU {} is missing, {count} are there", name(known));
-            out.add(row(Found::fail(Class::Node, known.index.to_string(), what).fix("reboot"), count + 1));
+        let short = expected.filter(|want| count < *want);
+        if short.is_none() || !scene.whole() {
+            for known in &scene.missing {
+                let what = format!("the job's GPU {} is missing, {count} are there", name(known));
+                let found = Found::fail(Class::Node, known.index.to_string(), what).fix("reboot");
+                out.add(row(found, short.unwrap_or(count + 1)));
+            }
+            if !scene.missing.is_empty() {
+                return;
+            }
         }
-        let Some(want) = expected.filter(|want| count < *want) else { return };
-        if !scene.missing().is_empty() {
-            return;
-        }
+        let Some(want) = short else { return };
         let gone = gone(scene);
         let which = gone.first().map_or_else(String::new, |known| format!(", {} missing", name(known)));
         let part = gone.first().map_or_else(String::new, |known| known.index.to_string());
@@ -175,6 +179,15 @@ mod tests {
     fn the_prolog_remembers_for_the_epilog() {
         let shared = look("h100-sxm:gpu-missing@3").after_the_job().holding(&[3]);
         assert!(shared.says().starts_with("unfit: fail gpu-count@3: the job's GPU 0000:61:00.0"));
+    }
+
+    #[test]
+    fn slurms_own_count_is_enough() {
+        let no_profile =
+            |gpus: &[u32]| look("h100-sxm:gpu-missing@3").holding(gpus).with(|look| look.profile = None);
+        let short = no_profile(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(short.says(), "unfit: fail gpu-count@7: the job's GPU 7 is missing, 7 are there; reboot");
+        assert_eq!(no_profile(&[0, 1, 2, 3, 4, 5, 6]).says(), "fit");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
 
-use super::gpu_recovery_action::cure;
+use super::gpu_recovery_action::{asked, cure};
 
 /// The check.
 pub(crate) struct GpuLost;
@@ -60,29 +60,55 @@ unreadable = \"fail\"   # note, unknown, warn, fail
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let gpus = scene.all_gpus();
         let some_answer = gpus.iter().any(|gpu| gpu.access == Access::Ok);
+        let mut orphans = orphans(scene);
+        let nowhere: Vec<&Gpu> = gpus
+            .iter()
+            .filter(|gpu| matches!(gpu.access, Access::Lost(_)) && gpu.pci.known().is_none())
+            .collect();
         for gpu in gpus {
-            let index = gpu.index.to_string();
-            let judged = scene.judges(gpu);
-            let event = if judged {
-                off_bus(scene).find(|(whose, _)| *whose == Whose::Judged(index.clone()))
-            } else {
-                None
-            };
-            let Some(found) = state(gpu, event.map(|(_, event)| event), some_answer, set.unreadable) else {
-                continue;
-            };
-            if judged {
+            let own = Whose::Judged(gpu.index.to_string());
+            let event =
+                off_bus(scene).find(|(whose, _)| *whose == own).map(|(_, event)| event).or_else(|| {
+                    // One lost GPU without an address, one address without a GPU: they belong together.
+                    match (nowhere.as_slice(), orphans.as_slice()) {
+                        ([lost], [_]) if lost.index == gpu.index => orphans.pop().map(|(_, event)| event),
+                        _ => None,
+                    }
+                });
+            // Only a reset that the driver itself offers is worth a try on a GPU that does not answer.
+            let cure = asked(scene, gpu).and_then(cure).unwrap_or("reboot");
+            let Some(found) = state(gpu, event, some_answer, set.unreadable, cure) else { continue };
+            if scene.judges(gpu) {
                 out.add(found);
             } else if matches!(gpu.access, Access::Lost(_)) {
                 out.add(found.another_jobs());
             }
         }
-        not_listed(scene, out);
+        let mut told: Vec<&str> = Vec::new();
+        for (whose, event) in &orphans {
+            let (Whose::Judged(part) | Whose::Unclear(part)) = whose else { continue };
+            if told.contains(&part.as_str()) {
+                continue;
+            }
+            told.push(part);
+            let place = event.gpu.map_or_else(|| "a GPU".to_owned(), |at| at.to_string());
+            let found = match whose {
+                Whose::Judged(_) => Found::fail(Class::Node, part, format!("{place} off bus, Xid 79")),
+                _ => Found::unknown(Class::Node, part, format!("{place} off bus, Xid 79, unclear whose")),
+            };
+            out.add(event_row(found.fix("reboot"), event));
+        }
     }
 }
 
 /// What is wrong with a GPU that NVML lists.
-fn state(gpu: &Gpu, event: Option<&XidEvent>, some_answer: bool, unreadable: Severity) -> Option<Found> {
+fn state(
+    gpu: &Gpu,
+    event: Option<&XidEvent>,
+    some_answer: bool,
+    unreadable: Severity,
+    cure: &str,
+) -> Option<Found> {
     let index = gpu.index.to_string();
     let place = gpu.pci.known().map_or_else(|| format!("GPU {index}"), PciAddress::to_string);
     let xid = if event.is_some() { ", Xid 79" } else { "" };
@@ -92,9 +118,7 @@ fn state(gpu: &Gpu, event: Option<&XidEvent>, some_answer: bool, unreadable: Sev
             Found::fail(Class::Node, index, format!("{place} fell off bus{xid}, answers again")).fix("reboot")
         }
         (Access::Lost(why), _) => {
-            // Only a reset that the driver itself offers is worth a try on a GPU that does not answer.
-            let fix = gpu.recovery_action.known().and_then(|action| cure(*action)).unwrap_or("reboot");
-            access_row(Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix(fix), gpu, why)
+            access_row(Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix(cure), gpu, why)
         }
         (Access::ResetRequired(why), _) => {
             let fix = if event.is_some() { "reboot" } else { "reset GPU" };
@@ -121,28 +145,16 @@ fn state(gpu: &Gpu, event: Option<&XidEvent>, some_answer: bool, unreadable: Sev
     Some(event.into_iter().fold(found, event_row))
 }
 
-/// GPUs that the kernel says are gone and that NVML does not list, or that NVML was not asked for.
-fn not_listed(scene: &Scene<'_>, out: &mut Report<'_>) {
+/// Xid 79 of GPUs that NVML does not list, or that it was not asked for, or of nobody knows which.
+fn orphans<'s>(scene: &'s Scene<'_>) -> Vec<(Whose, &'s XidEvent)> {
     let listed: Vec<String> = scene.all_gpus().iter().map(|gpu| gpu.index.to_string()).collect();
-    let mut told = Vec::new();
-    for (whose, event) in off_bus(scene) {
-        let (part, certain) = match whose {
-            Whose::Judged(part) if !listed.contains(&part) => (part, true),
-            Whose::Unclear(part) => (part, false),
-            Whose::Judged(_) | Whose::Other => continue,
-        };
-        if told.contains(&part) {
-            continue;
-        }
-        let place = event.gpu.map_or_else(|| "a GPU".to_owned(), |at| at.to_string());
-        let found = if certain {
-            Found::fail(Class::Node, &part, format!("{place} off bus, Xid 79"))
-        } else {
-            Found::unknown(Class::Node, &part, format!("{place} off bus, Xid 79, unclear whose"))
-        };
-        out.add(event_row(found.fix("reboot"), event));
-        told.push(part);
-    }
+    off_bus(scene)
+        .filter(|(whose, _)| match whose {
+            Whose::Judged(part) => !listed.contains(part),
+            Whose::Unclear(_) => true,
+            Whose::Other => false,
+        })
+        .collect()
 }
 
 fn off_bus<'s>(scene: &'s Scene<'_>) -> impl Iterator<Item = (Whose, &'s XidEvent)> {
@@ -193,6 +205,18 @@ mod tests {
         let offered = look("h100-sxm:gpu-lost@3")
             .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
         assert!(offered.says().ends_with("; reset GPU"));
+    }
+
+    #[test]
+    fn an_address_without_a_gpu_and_a_gpu_without_an_address_belong_together() {
+        let placeless =
+            look("h100-sxm:gpu-lost@3").gpu(3, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
+        assert_eq!(placeless.findings(), ["fail gpu-lost@3: GPU 3 off bus, Xid 79; reboot"]);
+        let unsaid = look("h100-sxm:gpu-lost@3,kmsg-unreadable")
+            .with(|look| look.now.kernel_log = crate::testing::look("h100-sxm").now.kernel_log)
+            .kernel("NVRM: fallen off the bus and is not responding to commands.")
+            .gpu(3, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
+        assert_eq!(unsaid.findings(), ["fail gpu-lost@3: GPU 3 off bus, Xid 79; reboot"]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ initialising = \"warn\"    # note, unknown, warn, fail
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let young = within_grace(scene, set.boot_grace);
-        for judged in scene.judged_ports() {
+        for judged in scene.judged_ports().iter().filter(|judged| judged.expected()) {
             let (hca, port) = (judged.hca, judged.port);
             let name = judged.name();
             let source = format!("/sys/class/infiniband/{}/ports/{}/state", hca.name, port.number);
@@ -91,9 +91,6 @@ initialising = \"warn\"    # note, unknown, warn, fail
                 Reading::Unsupported | Reading::Failed(_) => None,
             };
             let Some((severity, what, fix)) = judgement(state, phys, set) else { continue };
-            if *state != PortState::Active && !judged.expected() {
-                continue;
-            }
             let got = format!("{}, {}", state_text(state), phys.map_or("unknown", phys_text));
             let mut found = Found::new(severity, Class::Fabric, &name, what).fix(fix);
             if severity == Severity::Fail {
@@ -222,6 +219,25 @@ mod tests {
             fabric.exclude = vec!["mlx5_2*".to_owned()];
         });
         assert_eq!(excluded.after_the_job().says(), "fit");
+    }
+
+    #[test]
+    fn a_machine_without_a_fabric_has_no_compute_ports() {
+        let none = look("h100-sxm:ib-port-polling@2")
+            .after_the_job()
+            .with(|look| look.profile.as_mut().unwrap().fabric.hcas = Some(0));
+        assert_eq!(none.says(), "fit");
+    }
+
+    #[test]
+    fn a_storage_card_beside_a_gpu_does_not_hide_its_rail() {
+        let shared = look("h100-sxm:ib-port-polling@0").holding(&[1]).with(|look| {
+            // GPU 1 has a storage card under its switch and shares the socket's rails with the others.
+            let fabric = &mut look.profile.as_mut().unwrap().fabric;
+            fabric.exclude.push("mlx5_1".to_owned());
+            fabric.hcas = Some(7);
+        });
+        assert_eq!(shared.fitness(), Fitness::Unfit);
     }
 
     #[test]
