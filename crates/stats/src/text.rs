@@ -13,13 +13,13 @@ const MOST_NODES: usize = 16;
 pub fn text(report: &JobReport) -> String {
     let mut out = Text::default();
     head(&mut out, report);
-    out.section("what happened (times in UTC)");
+    out.section("what happened", "(times in UTC)");
     story(&mut out, report);
-    for attempt in &report.attempts {
-        one_attempt(&mut out, attempt, report.attempts.len() > 1);
+    for (position, attempt) in report.attempts.iter().enumerate() {
+        one_attempt(&mut out, report, position, attempt);
     }
     if !report.missing.is_empty() || !report.problems.is_empty() {
-        out.section("what this report lacks");
+        out.section("what this report lacks", "");
         for missing in &report.missing {
             out.item(&format!("{}: {}", missing.what, missing.why));
             out.indented(&format!("to collect it: {}", missing.collect), 4);
@@ -42,9 +42,9 @@ impl Text {
         self.0.push('\n');
     }
 
-    fn section(&mut self, title: &str) {
+    fn section(&mut self, title: &str, about: &str) {
         self.0.push('\n');
-        self.line(&title.to_uppercase());
+        self.line(&format!("{} {about}", title.to_uppercase()));
     }
 
     fn indented(&mut self, text: &str, by: usize) {
@@ -100,6 +100,18 @@ fn head(out: &mut Text, report: &JobReport) {
     for (number, doubt) in report.ended.doubts.iter().enumerate() {
         out.field(if number == 0 { "but" } else { "" }, doubt);
     }
+    if let [earlier @ .., _] = report.attempts.as_slice()
+        && !earlier.is_empty()
+    {
+        let told: Vec<String> = earlier
+            .iter()
+            .take(12)
+            .map(|attempt| format!("attempt {}: {}", attempt.attempt, attempt.ended.kind.title()))
+            .collect();
+        let more =
+            if earlier.len() > 12 { format!("; and {} more", earlier.len() - 12) } else { String::new() };
+        out.field("before", &format!("{}{more}", told.join("; ")));
+    }
     let user = match report.uid {
         Some(uid) => format!("{} (uid {uid})", plain(&report.user)),
         None => "unknown".to_owned(),
@@ -148,8 +160,8 @@ fn story(out: &mut Text, report: &JobReport) {
         };
         let node = plain_to(&event.node, 14);
         let lead = format!("{mark}{time}  {node:14} ");
-        for (number, line) in wrap(&plain_to(&event.what, 1000), WIDTH - 30).into_iter().enumerate() {
-            out.line(&format!("{}{line}", if number == 0 { lead.clone() } else { " ".repeat(30) }));
+        for (number, line) in wrap(&plain_to(&event.what, 1000), WIDTH - 31).into_iter().enumerate() {
+            out.line(&format!("{}{line}", if number == 0 { lead.clone() } else { " ".repeat(31) }));
         }
     }
     if report.timeline.len() > MOST {
@@ -162,13 +174,14 @@ fn story(out: &mut Text, report: &JobReport) {
     }
 }
 
-fn one_attempt(out: &mut Text, attempt: &Attempt, numbered: bool) {
+fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &Attempt) {
+    let earlier = report.attempts.get(..position).unwrap_or_default();
     let length = match (attempt.start, attempt.end) {
         (Some(start), Some(end)) => span(float(end.saturating_sub(start)) / 1000.0),
         _ => "unknown time".to_owned(),
     };
-    out.section(&format!("attempt {}", attempt.attempt));
-    if numbered {
+    out.section(&format!("attempt {}", attempt.attempt), "");
+    if report.attempts.len() > 1 {
         out.field("ended", &format!("{}. {}", attempt.ended.kind.title(), attempt.ended.why));
     }
     let nodes = if attempt.nodelist.is_empty() { "unknown".to_owned() } else { attempt.nodelist.clone() };
@@ -218,9 +231,9 @@ fn one_attempt(out: &mut Text, attempt: &Attempt, numbered: bool) {
         }
     }
     gate(out, attempt);
-    wiring(out, attempt);
-    variables(out, attempt);
-    counters(out, attempt);
+    wiring(out, earlier, attempt);
+    variables(out, earlier, attempt);
+    counters(out, attempt, position + 1 == report.attempts.len());
 }
 
 fn has_news(node: &NodeReport) -> bool {
@@ -234,7 +247,7 @@ fn gate(out: &mut Text, attempt: &Attempt) {
     if attempt.nodes.is_empty() {
         return;
     }
-    out.section(&format!("attempt {}: gate", attempt.attempt));
+    out.section(&format!("attempt {}: gate", attempt.attempt), "");
     let listed = |node: &&NodeReport| attempt.nodes.len() <= MOST_NODES || has_news(node);
     let word = |look: &Option<crate::Look>| {
         look.as_ref().map_or_else(|| "not judged".to_owned(), |look| look.verdict.fitness.to_string())
@@ -290,12 +303,20 @@ fn gate(out: &mut Text, attempt: &Attempt) {
     }
 }
 
-fn wiring(out: &mut Text, attempt: &Attempt) {
+fn wiring(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
     let Some((node, map)) = attempt.nodes.iter().find_map(|node| Some((node, node.rail_map.as_ref()?)))
     else {
         return;
     };
-    out.section(&format!("attempt {}: rails (as on {})", attempt.attempt, plain(&node.node)));
+    let same = |other: &&Attempt| other.nodes.iter().any(|other| other.rail_map.as_ref() == Some(map));
+    if let Some(same) = earlier.iter().find(same) {
+        out.section(
+            &format!("attempt {}: rails", attempt.attempt),
+            &format!("as in attempt {}", same.attempt),
+        );
+        return;
+    }
+    out.section(&format!("attempt {}: rails", attempt.attempt), &format!("as on {}", plain(&node.node)));
     let rows: Vec<Vec<String>> = map
         .rails
         .iter()
@@ -347,11 +368,22 @@ fn wiring(out: &mut Text, attempt: &Attempt) {
     }
 }
 
-fn variables(out: &mut Text, attempt: &Attempt) {
+fn variables(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
     if attempt.nodes.iter().all(|node| node.settings.is_empty() && node.steps.is_empty()) {
         return;
     }
-    out.section(&format!("attempt {}: NCCL environment", attempt.attempt));
+    let title = format!("attempt {}: NCCL environment", attempt.attempt);
+    let known = |node: &NodeReport| {
+        let same = |other: &NodeReport| {
+            other.node == node.node && other.settings == node.settings && other.steps == node.steps
+        };
+        earlier.iter().flat_map(|attempt| &attempt.nodes).any(same)
+    };
+    if attempt.nodes.iter().all(known) {
+        out.section(&title, "as before, on the same nodes");
+        return;
+    }
+    out.section(&title, "");
     // Nodes of a type get the same; say it once.
     let mut groups: Vec<(Vec<String>, &NodeReport)> = Vec::new();
     for node in &attempt.nodes {
@@ -399,18 +431,60 @@ fn count(counter: &Counter<u64>) -> String {
     cell(&counter.delta, u64::to_string)
 }
 
-fn counters(out: &mut Text, attempt: &Attempt) {
-    for node in attempt.nodes.iter().take(MOST_NODES) {
-        if node.gpus.is_empty() && node.ports.is_empty() {
-            continue;
-        }
+/// Something in the node's counters is not as it is on a healthy node.
+fn odd(node: &NodeReport) -> bool {
+    let grew = |counter: &Counter<u64>| counter.delta.known().is_some_and(|delta| *delta > 0);
+    node.gpus
+        .iter()
+        .any(|gpu| gpu.access != Access::Ok || grew(&gpu.ecc_uncorrected) || grew(&gpu.rows_remapped))
+        || node.ports.iter().any(|port| port.rail.is_some() && grew(&port.link_downed))
+        || !node.evidence.is_empty()
+}
+
+fn totals(out: &mut Text, attempt: &Attempt) {
+    let own = || attempt.nodes.iter().flat_map(|node| &node.gpus).filter(|gpu| gpu.own == Some(true));
+    let joules: f64 = own().filter_map(|gpu| gpu.energy_j.delta.known()).sum();
+    let unread = own().filter(|gpu| gpu.energy_j.delta.known().is_none()).count();
+    let rails = || attempt.nodes.iter().flat_map(|node| &node.ports).filter(|port| port.rail.is_some());
+    let sum =
+        |pick: &dyn Fn(&crate::PortUse) -> Option<u64>| rails().filter_map(pick).map(float).sum::<f64>();
+    let mut line = format!("the job's {} GPUs drew {}", own().count(), energy(joules));
+    if unread > 0 {
+        line.push_str(&format!(" ({unread} of them unknown)"));
+    }
+    if rails().next().is_some() {
+        let sent = sum(&|port| port.tx_bytes.delta.known().copied());
+        let received = sum(&|port| port.rx_bytes.delta.known().copied());
+        line.push_str(&format!(
+            "; the rails of its nodes sent {} and received {}",
+            bytes(sent),
+            bytes(received)
+        ));
+    }
+    out.indented(&line, 2);
+}
+
+fn counters(out: &mut Text, attempt: &Attempt, last: bool) {
+    const MOST_TABLES: usize = 4;
+    let counted = || attempt.nodes.iter().filter(|node| !node.gpus.is_empty() || !node.ports.is_empty());
+    if counted().next().is_none() {
+        return;
+    }
+    out.section(&format!("attempt {}: counters", attempt.attempt), "");
+    totals(out, attempt);
+    let mut shown: Vec<&NodeReport> = counted().filter(|node| odd(node)).take(MOST_TABLES).collect();
+    if shown.is_empty() && last {
+        shown.extend(counted().next());
+    }
+    for node in &shown {
+        out.0.push('\n');
         let seconds = node.window.and_then(crate::Window::seconds);
         let window = match (node.window, seconds) {
             (Some(window), Some(seconds)) => format!("over {} from {}", span(seconds), stamp(window.start)),
             _ => "no window".to_owned(),
         };
-        out.section(&format!("attempt {}: counters of {}", attempt.attempt, plain(&node.node)));
-        out.line(&format!("  {window}; GPUs of the job have a *; - not supported, ? could not tell"));
+        out.line(&format!("  {} {window}", plain(&node.node)));
+        out.line("  (* a GPU of the job, - not supported, ? could not tell)");
         let gpus: Vec<Vec<String>> = node
             .gpus
             .iter()
@@ -500,8 +574,9 @@ fn counters(out: &mut Text, attempt: &Attempt) {
             );
         }
     }
-    if attempt.nodes.len() > MOST_NODES {
-        out.line(&format!("  counters of {} more nodes: --format json", attempt.nodes.len() - MOST_NODES));
+    let rest = counted().count() - shown.len();
+    if rest > 0 {
+        out.line(&format!("  {rest} more nodes, nothing odd in their counters: --format html or json"));
     }
 }
 

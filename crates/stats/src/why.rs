@@ -190,6 +190,10 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
             });
         }
         for (time, text) in own_xids(node, Whose::Hardware) {
+            // A finding that took its time from this very line says the same with more.
+            if node.evidence.iter().any(|item| item.time == Some(time) && counts(item, node)) {
+                continue;
+            }
             proof.push(Proof { time: Some(time), node: node.node.clone(), what: text });
         }
     }
