@@ -35,7 +35,7 @@ impl Builder {
     pub fn new(nodes: usize) -> Self {
         Builder {
             nodes: (1..=nodes).map(|number| format!("gn{number}")).collect(),
-            cpus: 16,
+            cpus: 128,
             slurm_root: std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from),
             conf: SlurmConf::new("test", CONTROLLER),
             options: Vec::new(),

@@ -115,7 +115,7 @@ const TORCHRUN: &str = r#"#!/bin/bash
 echo "$(hostname): rank ${SLURM_PROCID:-?} of ${SLURM_NTASKS:-?}, attempt ${SLURM_RESTART_COUNT:-0}"
 echo "$(hostname): NCCL_IB_HCA=${NCCL_IB_HCA:-(not set)}"
 echo "$(hostname): set by railgate: ${RAILGATE_SET:-(nothing)}"
-sleep 3
+sleep 2
 echo "$(hostname): done"
 "#;
 
@@ -124,8 +124,7 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     let mut builder = Builder::new(NODES)
         .hardware("h100-sxm")
         .hardware_of(BAD_NODE, "h100-sxm:gpu-lost@3")
-        .file("/usr/local/bin/torchrun", TORCHRUN)
-        .slurm_conf("AuthInfo", "cred_expire=3");
+        .file("/usr/local/bin/torchrun", TORCHRUN);
     if keep {
         builder = builder.keep();
     }
@@ -150,7 +149,8 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     story.go_on()?;
 
     let report = alice.run(&["railgate", "report", &id.to_string()])?;
-    println!("\n$ railgate report {id}\n{}", report.both().trim_end());
+    println!("\n$ railgate report {id}");
+    show_head(&report.both());
     let page = alice.run(&["railgate", "report", &id.to_string(), "--format", "html"])?.ok()?;
     let path = std::env::current_dir()?.join(HTML);
     fs::write(&path, page).with_context(|| path.display().to_string())?;
@@ -173,9 +173,9 @@ fn follow(story: &Story, cluster: &Cluster, id: u32) -> Result<Job> {
     let mut job_line = String::new();
     let mut node_lines: BTreeMap<String, String> = BTreeMap::new();
     let deadline = Duration::from_secs(180);
-    poll::until(deadline, &format!("job {id} to end"), || {
+    let ended = poll::until(deadline, &format!("job {id} to end"), || {
         if story.go_on().is_err() {
-            return Ok(None);
+            return Ok(Some(None));
         }
         for name in cluster.nodes() {
             let node = cluster.node(name)?;
@@ -200,9 +200,25 @@ fn follow(story: &Story, cluster: &Cluster, id: u32) -> Result<Job> {
         }
         shown = whole.max(shown);
         let ended = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"].contains(&job.state());
-        Ok(ended.then_some(job))
-    })
-    .or_else(|error| story.go_on().and(Err(error)))
+        Ok(ended.then_some(Some(job)))
+    })?;
+    ended.ok_or_else(|| Stopped.into())
+}
+
+/// The report's story; its tables are better read in the page.
+fn show_head(report: &str) {
+    let lines: Vec<&str> = report.trim_end().lines().collect();
+    let tables = |line: &&str| line.starts_with("ATTEMPT") && line.contains(": RAILS");
+    let head = lines.iter().position(tables).unwrap_or(lines.len());
+    for line in &lines[..head] {
+        println!("{line}");
+    }
+    if head < lines.len() {
+        println!(
+            "… and {} lines more: rails, NCCL environment, counters before and after",
+            lines.len() - head
+        );
+    }
 }
 
 fn describe(job: &Job) -> String {
