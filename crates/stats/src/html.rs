@@ -182,7 +182,7 @@ fn story(out: &mut String, report: &JobReport) {
         };
         let _ = writeln!(
             out,
-            "<tr><td class=\"n\">{}</td><td class=\"t\">{}{bound}{}</td><td>{}</td><td{class}>{}</td></tr>",
+            "<tr><td>{}</td><td class=\"t\">{}{bound}{}</td><td>{}</td><td{class}>{}</td></tr>",
             event.attempt,
             esc(&date),
             clock(event.time),

@@ -241,6 +241,20 @@ pub(crate) fn slurm(state: &str) -> Option<SlurmView> {
     Some(SlurmView { state: state.to_owned(), ..SlurmView::default() })
 }
 
+/// Moves a part in time, as a later attempt is later.
+fn later(mut report: NodeReport, by: u64) -> NodeReport {
+    report.start += by;
+    report.end = report.end.map(|end| end + by);
+    for look in [&mut report.prolog, &mut report.epilog].into_iter().flatten() {
+        look.taken += by;
+    }
+    report.kernel.xids.iter_mut().for_each(|xid| xid.time += by);
+    report.evidence.iter_mut().for_each(|item| item.time = item.time.map(|time| time + by));
+    report.acts.iter_mut().for_each(|act| act.time += by);
+    report.window = report.window.map(|window| Window { start: window.start + by, end: window.end + by });
+    report
+}
+
 /// Moved by the gate, then a GPU lost, then completed.
 pub(crate) fn story() -> JobReport {
     let mut nodes = vec![refused("n2", &job(0..8))];
@@ -252,13 +266,17 @@ pub(crate) fn story() -> JobReport {
         by: "epilog".to_owned(),
         detail: "railgate: gpu-lost@3: off bus; reboot [epilog job=48213]".to_owned(),
     });
-    nodes.push(broken);
-    nodes.push(part("n2", &again(1), "", vec![], 256));
-    nodes.push(part("n1", &again(2), "", vec![], 0));
-    nodes.push(part("n2", &again(2), "", vec![], 0));
+    let (second, third) = (150_000, HOUR + 300_000);
+    nodes.push(later(broken, second));
+    nodes.push(later(part("n2", &again(1), "", vec![], 256), second));
+    nodes.push(later(part("n1", &again(2), "", vec![], 0), third));
+    nodes.push(later(part("n2", &again(2), "", vec![], 0), third));
     let mut view = slurm("COMPLETED").unwrap();
     view.restarts = Some(2);
-    merged(nodes, vec![decision(1, DecisionKind::Requeued, 256)], Some(view))
+    let mut requeued = decision(1, DecisionKind::Requeued, 256);
+    requeued.time += second;
+    requeued.why = "GPU 3 of n1 was lost before the job's first failure".to_owned();
+    merged(nodes, vec![requeued], Some(view))
 }
 
 /// Names that tests look for in a profile, so that a changed profile shows itself here.

@@ -62,7 +62,9 @@ pub(super) fn chart(out: &mut String, report: &JobReport) {
     }
     for (lane, (attempt, node)) in lanes.iter().enumerate() {
         let y = TOP + LANE * f64::from(u32::try_from(lane).unwrap_or(0)) + 4.0;
-        let until = node.end.or(attempt.end).unwrap_or(end);
+        // A node that refused the job had nothing more to do with it.
+        let refusal = node.acts.iter().map(|act| act.time).max().filter(|_| node.refused());
+        let until = node.end.or(refusal).or(attempt.end).unwrap_or(end);
         let (from, to) = (scale.at(node.start), scale.at(until.max(node.start)));
         let bad =
             node.refused() || matches!(attempt.ended.kind, EndKind::Hardware if !node.evidence.is_empty());
@@ -82,13 +84,13 @@ pub(super) fn chart(out: &mut String, report: &JobReport) {
         for event in
             report.timeline.iter().filter(|event| event.node == node.node && event.attempt == attempt.attempt)
         {
-            dot(out, &scale, event, y + LANE / 2.0 - 4.0);
+            dot(out, &scale, event, y + (LANE - 8.0) / 2.0);
         }
     }
     let y = TOP + LANE * f64::from(u32::try_from(lanes.len()).unwrap_or(0)) + 4.0;
     let _ = writeln!(out, "<text class=\"name\" x=\"0\" y=\"{:.1}\">controller</text>", y + 13.0);
     for event in report.timeline.iter().filter(|event| event.node == "controller") {
-        dot(out, &scale, event, y + LANE / 2.0 - 4.0);
+        dot(out, &scale, event, y + (LANE - 8.0) / 2.0);
     }
     out.push_str("</svg>\n");
     let more: usize = report.attempts.iter().map(|attempt| attempt.nodes.len()).sum::<usize>() - lanes.len();
@@ -113,7 +115,7 @@ fn dot(out: &mut String, scale: &Scale, event: &crate::Event, y: f64) {
         out,
         "<circle class=\"{class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{size}\"><title>{} {}</title></circle>",
         scale.at(event.time),
-        y + 4.0,
+        y,
         clock(event.time),
         esc(&event.what)
     );

@@ -92,7 +92,9 @@ fn gate(out: &mut String, attempt: &Attempt) {
     for node in attempt.nodes.iter().take(MOST_NODES) {
         let acts: Vec<String> =
             node.acts.iter().map(|act| format!("{} {}", act.by, act_text(act.what, &act.detail))).collect();
-        let options = format!("gate {}, requeue {}", node.options.gate, node.options.requeue);
+        let or_unknown = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+        let options =
+            format!("gate {}, requeue {}", or_unknown(&node.options.gate), or_unknown(&node.options.requeue));
         let profile =
             node.options.profile.as_ref().map(|name| format!(", profile {name}")).unwrap_or_default();
         let _ = writeln!(
@@ -218,7 +220,7 @@ fn wiring(out: &mut String, attempt: &Attempt) {
             ]
         })
         .collect();
-    table(out, &["#Rail", "GPU", "`Port", "`PCI", "#Rate", "#NUMA", "State"], &rows);
+    table(out, &["#Rail", "GPU", "@Port", "@PCI", "#Rate", "#NUMA", "State"], &rows);
     let notes = map
         .left_out
         .iter()
@@ -353,7 +355,7 @@ fn counters(out: &mut String, node: &NodeReport, open: bool) {
         out,
         &[
             "#GPU",
-            "`PCI",
+            "@PCI",
             "Job's",
             "State",
             "#Energy",
@@ -399,7 +401,7 @@ fn counters(out: &mut String, node: &NodeReport, open: bool) {
             out,
             &[
                 "#Rail",
-                "`Port",
+                "@Port",
                 "State",
                 "#Rate",
                 "#Sent",
