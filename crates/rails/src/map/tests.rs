@@ -1,5 +1,5 @@
 use railgate_node::simulate::simulated;
-use railgate_node::{Access, Fabric, LinkLayer, Part, PciDevice, Port, PortState};
+use railgate_node::{Access, Fabric, LinkLayer, Part, PciAddress, PciDevice, Port, PortState};
 
 use super::*;
 use crate::ports::pattern_fits;
@@ -337,4 +337,19 @@ fn an_hca_on_the_cpu_is_a_rail_where_the_type_has_fewer_than_gpus() {
     let map = rail_map(&snapshot, &fitting);
     assert_eq!(map.gpus[2].distance, Some(Distance::Sys));
     assert_eq!(map.method, BY_ORDER);
+}
+
+#[test]
+fn rails_follow_the_gpus_where_the_hcas_stand_in_another_order() {
+    let mut snapshot = switches(1, 2, 2);
+    // GPU 0 and mlx5_1 sit under a switch of their own, mlx5_0 and GPU 1 above it.
+    for (device, slot) in [(1, 0), (2, 1)] {
+        let below = ["0000:12:00.0", "0000:17:00.0", ["0000:18:00.0", "0000:18:01.0"][slot]];
+        let bridges = &mut devices(&mut snapshot)[device].bridges;
+        bridges.truncate(2);
+        bridges.extend(below.iter().map(|bridge| bridge.parse::<PciAddress>().unwrap()));
+    }
+    let map = rail_map(&snapshot, None);
+    assert_eq!(names(&map), [(0, "mlx5_1"), (1, "mlx5_0")]);
+    assert_eq!(map.gpus.iter().map(|gpu| gpu.rail).collect::<Vec<_>>(), [Some(0), Some(1)]);
 }
