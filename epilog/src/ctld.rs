@@ -12,7 +12,8 @@
 //! | completed, cancelled, preempted, timed out | 0 | of the attempt | `EndTime` is past |
 //! | put back: `scontrol requeue`, a failed prolog | 0 | one more already | `EndTime` is to come, `Restarts` the same |
 //! | put back: a node died | 0 | of the attempt | `EndTime` is to come, `Restarts` one more |
-//! | prolog failed, `--no-requeue` | 256 | of the attempt | `Requeue=0` |
+//! | the batch host's own prolog failed, put back | 256 | of the attempt | a moment later `Restarts` one more |
+//! | the same with `--no-requeue` | 256 | of the attempt | `Requeue=0` |
 //!
 //! So exit code 0 and restart count 0 return at once, before anything is read: that is every job that ran well
 //! or was cancelled. Of a job that was restarted before, one query tells whether it ended or went back; a death

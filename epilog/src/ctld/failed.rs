@@ -3,66 +3,94 @@
 use std::time::Duration;
 
 use railgate_slurm::effect::{Comeback, come_back, come_back_held};
-use railgate_slurm::{
-    Consent, Decision, Event, Facts, JobState, Used, decide, fatal, hostlist, may_come_back,
-};
+use railgate_slurm::{Decision, Event, Facts, JobState, Used, decide, fatal, hostlist, may_come_back};
 use railgate_stats::DecisionKind;
 
 use crate::call::Call;
-use crate::evidence::{Gathered, gather};
+use crate::evidence::{Gathered, gather, states};
 use crate::kept_log::keeps_log;
+use crate::put_back;
 use crate::record::{Record, blamed, budget, decision, entry};
 use crate::wait::for_nodes;
 
+/// How long Slurm may take between ending a job whose prolog failed and putting it back.
+const SLURMS_OWN: Duration = Duration::from_secs(1);
+
 pub(crate) fn look(call: &Call) {
-    let nobody_waits = |why: String, job: Option<&JobState>| {
-        decision(
-            call,
-            Record {
-                attempt: call.job.restarts,
-                what: DecisionKind::Left,
-                why,
-                state: job.map(shown),
-                used: None,
-                nodes: &[],
-                waited: Duration::ZERO,
-            },
-        );
-    };
-    // The environment alone may rule it out, and then nothing is asked.
-    if call.consent == Consent::Never {
-        return nobody_waits("a restart was not asked for (--railgate-requeue)".to_owned(), None);
-    }
     let job = match call.client.job(&call.name) {
         Ok(job) => job,
-        Err(why) => return nobody_waits(format!("nothing could be learned about it: {why}"), None),
+        Err(why) => return leave(call, format!("nothing could be learned about it: {why}"), None),
     };
     let Some(leader) = job.first() else { return };
+    if put_back_already(call, leader) {
+        return put_back::explain(call, leader);
+    }
     if !concerns_us(call, &job) {
         tracing::debug!(job = %call.name, "no GPU and no fabric");
         return;
     }
     if let Err(why) = may_come_back(call.exit, call.job.restarts, leader, call.consent) {
-        return nobody_waits(why, Some(leader));
+        return if_not_refused(call, |refused| leave(call, format!("{refused}{why}"), Some(leader)));
     }
     let waited = for_nodes(call, job);
+    let Some(leader) = waited.job.first() else { return };
+    if put_back_already(call, leader) {
+        return put_back::explain(call, leader);
+    }
     let found = gather(call, &waited.job);
     for problem in &found.problems {
         tracing::warn!(job = %call.name, "{problem}");
     }
-    let Some(leader) = waited.job.first() else { return };
-    let (what, mut why, used) = settle(call, leader, &found);
-    if let Some(missing) = &waited.missing {
-        why = format!("{why} ({missing})");
+    let settled = |refused: String| {
+        let (what, mut why, used) = settle(call, leader, &found);
+        if let Some(missing) = &waited.missing {
+            why = format!("{why} ({missing})");
+        }
+        let record = Record {
+            attempt: call.job.restarts,
+            what,
+            why: format!("{refused}{why}"),
+            state: Some(shown(leader)),
+            used: Some(used),
+            nodes: &found.nodes,
+            waited: waited.took,
+        };
+        decision(call, record);
+    };
+    if found.evidence.is_empty() { if_not_refused(call, settled) } else { settled(String::new()) }
+}
+
+fn put_back_already(call: &Call, job: &JobState) -> bool {
+    job.restarts > call.job.restarts
+}
+
+/// Where the batch host's own prolog failed, Slurm ends the job with exit code 1 and puts it back a moment
+/// later. Goes on with `otherwise`, which is told of a refusal, unless that is what happened.
+fn if_not_refused(call: &Call, otherwise: impl FnOnce(String)) {
+    if call.exit.code() != Some(1) {
+        return otherwise(String::new());
     }
+    let mut problems = Vec::new();
+    let refused = put_back::refused(call, &states(call, &mut problems));
+    if refused.is_empty() {
+        return otherwise(String::new());
+    }
+    std::thread::sleep(SLURMS_OWN);
+    match call.client.job(&call.name).ok().and_then(|job| job.into_iter().next()) {
+        Some(job) if put_back_already(call, &job) => put_back::explain(call, &job),
+        _ => otherwise(format!("refused before it started ({}); ", put_back::named(&refused))),
+    }
+}
+
+fn leave(call: &Call, why: String, job: Option<&JobState>) {
     let record = Record {
         attempt: call.job.restarts,
-        what,
+        what: DecisionKind::Left,
         why,
-        state: Some(shown(leader)),
-        used: Some(used),
-        nodes: &found.nodes,
-        waited: waited.took,
+        state: job.map(shown),
+        used: None,
+        nodes: &[],
+        waited: Duration::ZERO,
     };
     decision(call, record);
 }
@@ -185,8 +213,9 @@ mod tests {
         assert!(scene.changes().is_empty() && scene.ledger().is_empty());
         let mut scene = died();
         scene.set("SPANK_RAILGATE_REQUEUE", "never");
+        scene.set("SLURM_JOB_EXIT_CODE", "512");
         look(&scene.call());
-        assert!(scene.calls().is_empty(), "{:?}", scene.calls());
+        assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
         // A drain that names other jobs, or that stood there before this run began.
         for reason in [
             "railgate: gpu-lost@3: off bus; reboot [epilog job=5,77]",
@@ -215,7 +244,8 @@ mod tests {
 
     #[test]
     fn one_that_slurm_ended_is_not_waited_for() {
-        let scene = died();
+        let mut scene = died();
+        scene.set("SLURM_JOB_EXIT_CODE", "512");
         scene.jobs(&[job(&[("NodeList", "n[1-2]"), ("Reason", "OutOfMemory")])]);
         look(&scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"]);

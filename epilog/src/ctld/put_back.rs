@@ -1,4 +1,4 @@
-//! Exit code 0 of a job that was restarted before: it ended well, or it has gone back to the queue.
+//! A job that has gone back to the queue without us: a node died, the gate refused it, somebody asked for it.
 
 use std::time::Duration;
 
@@ -22,30 +22,31 @@ enum By {
     Somebody,
 }
 
+/// Exit code 0 of a job that was restarted before: it ended well, or it has gone back.
 pub(crate) fn look(call: &Call) {
     let job = match call.client.job(&call.name) {
         Ok(job) => job,
         Err(why) => return tracing::warn!(job = %call.name, "{why}"),
     };
     let Some(job) = job.first() else { return };
-    if has_ended(job) {
-        // The first restart may still lack its explanation.
-        if let Err(why) = budget(call, call.job.restarts, None) {
-            tracing::warn!(job = %call.name, "{why}");
-        }
-        return;
+    if !has_ended(job) {
+        return explain(call, job);
     }
+    // The first restart may still lack its explanation.
+    if let Err(why) = budget(call, call.job.restarts, None) {
+        tracing::warn!(job = %call.name, "{why}");
+    }
+}
+
+/// Why a job that waits again does, and what that costs it.
+pub(crate) fn explain(call: &Call, job: &JobState) {
     let mut problems = Vec::new();
     let nodes = states(call, &mut problems);
     for problem in problems {
         tracing::warn!(job = %call.name, "{problem}");
     }
-    let by = by(call, job, &nodes);
-    let attempt = match by {
-        By::NodeFail if job.restarts > call.job.restarts => call.job.restarts,
-        // The environment has the next one's number already.
-        _ => call.job.restarts.saturating_sub(1),
-    };
+    // slurmctld counts the attempt to come, our environment sometimes the one that ended.
+    let attempt = job.restarts.saturating_sub(1);
     let ran = job.last_sched.map(|start| Duration::from_secs((now() / 1000).saturating_sub(start)));
     // What is known without the line that this call adds.
     let used = match budget(call, attempt, ran) {
@@ -53,7 +54,7 @@ pub(crate) fn look(call: &Call) {
         Err(why) => return tracing::warn!(job = %call.name, "{why}"),
     };
     let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
-    match by {
+    match by(call, job, &nodes) {
         By::NodeFail => node_fail(call, attempt, ran, used, &nodes, &shown),
         By::Gate(blamed) => moved(call, attempt, used, blamed, &shown),
         By::Somebody => {
@@ -75,10 +76,18 @@ fn has_ended(job: &JobState) -> bool {
 }
 
 fn by(call: &Call, job: &JobState, nodes: &[NodeState]) -> By {
-    if job.restarts > call.job.restarts {
-        return By::NodeFail;
+    let refused = refused(call, nodes);
+    if !refused.is_empty() {
+        return By::Gate(refused);
     }
-    let refused: Vec<Blamed> = nodes
+    // With exit code 0 the environment has the attempt's own number only where a node died.
+    let node_died = call.exit.job == Some(0) && job.restarts > call.job.restarts;
+    if node_died || nodes.iter().any(|node| node.has("DOWN")) { By::NodeFail } else { By::Somebody }
+}
+
+/// The nodes whose prolog refused this job.
+pub(crate) fn refused(call: &Call, nodes: &[NodeState]) -> Vec<Blamed> {
+    nodes
         .iter()
         .filter(|node| node.held())
         .filter_map(|node| {
@@ -93,11 +102,7 @@ fn by(call: &Call, job: &JobState, nodes: &[NodeState]) -> By {
             };
             Some(Blamed { node: node.name.clone(), subject, part: String::new() })
         })
-        .collect();
-    if !refused.is_empty() {
-        return By::Gate(refused);
-    }
-    if nodes.iter().any(|node| node.has("DOWN")) { By::NodeFail } else { By::Somebody }
+        .collect()
 }
 
 fn node_fail(
@@ -145,8 +150,7 @@ fn node_fail(
 
 fn moved(call: &Call, attempt: u32, used: Used, blamed: Vec<Blamed>, shown: &[DecisionNode]) {
     let used = Used { moves: used.moves + 1, ..used };
-    let refused: Vec<String> = blamed.iter().map(|by| format!("{} on {}", by.subject, by.node)).collect();
-    let mut why = format!("{} before it started; move {}", refused.join(", "), used.moves);
+    let mut why = format!("{} before it started; move {}", named(&blamed), used.moves);
     if !write(call, Event::Move, attempt, None, blamed, &why) {
         return;
     }
@@ -163,6 +167,11 @@ fn moved(call: &Call, attempt: u32, used: Used, blamed: Vec<Blamed>, shown: &[De
 fn record(call: &Call, attempt: u32, what: DecisionKind, why: String, used: Used, nodes: &[DecisionNode]) {
     let record = Record { attempt, what, why, state: None, used: Some(used), nodes, waited: Duration::ZERO };
     decision(call, record);
+}
+
+/// `gpu-lost@3 on n2`
+pub(crate) fn named(blamed: &[Blamed]) -> String {
+    blamed.iter().map(|by| format!("{} on {}", by.subject, by.node)).collect::<Vec<_>>().join(", ")
 }
 
 fn write(
@@ -223,6 +232,21 @@ mod tests {
         assert!(changes.contains(&"update JobId=7 StartTime=now+30".to_owned()), "{changes:?}");
         assert!(!changes.iter().any(|change| change.contains("hold")), "{changes:?}");
         assert_eq!(scene.ledger().len(), 14);
+    }
+
+    #[test]
+    fn the_gates_move_is_seen_behind_an_exit_code_too() {
+        // The batch host's own prolog failed: Slurm ends the job with exit code 1 and puts it back.
+        let mut scene = Scene::new("256", "0");
+        scene.set("SPANK_RAILGATE_REQUEUE", "never");
+        let reason = "railgate: gpu-lost@3: off bus; reboot [prolog job=7]";
+        scene.file("nodes", &node("n2", "IDLE+DRAIN", reason));
+        // Not yet at the first question.
+        scene.jobs(&[job(&[]), waiting("1")]);
+        crate::failed::look(&scene.call());
+        let ledger = scene.ledger();
+        assert_eq!((ledger.len(), ledger[0].event, ledger[0].attempt), (1, Event::Move, 0));
+        assert!(scene.changes().iter().all(|change| change.contains("AdminComment=")));
     }
 
     #[test]
