@@ -110,7 +110,10 @@ pub fn table(map: &RailMap) -> String {
         &rows,
     );
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "\npairs found by: {}", plain(&map.method));
+    let _ = match map.rails.as_slice() {
+        [] => writeln!(text, "\nno rails"),
+        _ => writeln!(text, "\npairs found by: {}", plain(&map.method)),
+    };
     for left_out in &map.left_out {
         let _ = writeln!(text, "left out: {}: {}", plain(&left_out.port), plain(&left_out.why));
     }
