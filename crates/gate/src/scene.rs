@@ -126,13 +126,21 @@ impl<'a> Scene<'a> {
         self.all_gpus().iter().filter(|gpu| self.judges(gpu) && gpu.access == Access::Ok)
     }
 
+    /// The baseline of the GPUs: the node before the job, in the same boot.
+    fn gpus_before(&self) -> Option<&'a [Gpu]> {
+        let before = self.seen.before?;
+        let same_boot = !before.boot_id.is_empty() && before.boot_id == self.now.boot_id;
+        before.gpus.data().filter(|_| same_boot).map(|gpus| gpus.gpus.as_slice())
+    }
+
+    /// How many GPUs the baseline has.
+    pub(crate) fn before_count(&self) -> Option<u32> {
+        self.gpus_before().and_then(|gpus| u32::try_from(gpus.len()).ok())
+    }
+
     /// The baseline of a GPU: itself before the job, in the same boot.
     pub(crate) fn before(&self, gpu: &Gpu) -> Option<&'a Gpu> {
-        let before = self.seen.before?;
-        if before.boot_id.is_empty() || before.boot_id != self.now.boot_id {
-            return None;
-        }
-        let gpus = &before.gpus.data()?.gpus;
+        let gpus = self.gpus_before()?;
         match gpu.uuid.known() {
             Some(uuid) => gpus.iter().find(|old| old.uuid.known() == Some(uuid)),
             None => {

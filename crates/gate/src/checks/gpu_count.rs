@@ -14,15 +14,17 @@ impl Check for GpuCount {
     const ABOUT: &'static str = "fewer GPUs than the machine type has, or than Slurm gave to the job";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetCount_v2` and compares with the profile's `gpus.count`, with the GPUs that Slurm gave to the job
-(`SLURM_JOB_GPUS`), and with the GPUs of the last clean look, which also tell which one is missing. Where NVML gave
-nothing, the PCI tree is counted instead; it can only show that one is missing.
+(`SLURM_JOB_GPUS`), after a job with those before it, and with the GPUs of the last clean look, which also tell which
+one is missing. Where NVML gave nothing, the PCI tree is counted instead; it can only show that one is missing.
 
 Why: a job gets fewer GPUs than it asked for, or somebody else's.
 
 Fix: reboot; power-cycle or reseat where the GPU does not come back.
 
 On a shared node the count fails only where a missing GPU is the job's; where another job's is missing it is a
-warning, and where nobody can say which is missing it is `unknown`. More GPUs than the profile has is a `warn` of class
+warning, and where nobody can say which is missing it is `unknown`. Where neither profile nor baseline has a number, a
+GPU of the last clean look that is gone is a warning; one that was taken out on purpose is forgotten with
+`/var/lib/railgate/history.json`. More GPUs than the profile has is a `warn` of class
 `site`: the node has the wrong profile.
 
 ```toml
@@ -42,7 +44,8 @@ action = \"drain\"   # off, report, notify, drain
                     .row("SLURM_JOB_GPUS", why, "indices or UUIDs", "job environment"),
             );
         }
-        let expected = scene.profile().and_then(|profile| profile.gpus.count);
+        let before = scene.before_count();
+        let expected = scene.profile().and_then(|profile| profile.gpus.count).or(before);
         let Some(gpus) = scene.now.gpus.data() else {
             if let (Some(expected), Some(pci)) = (expected, scene.now.pci.data()) {
                 by_pci(scene, expected, pci, out);
@@ -68,7 +71,10 @@ action = \"drain\"   # off, report, notify, drain
                 return;
             }
         }
-        let Some(want) = short else { return };
+        let Some(want) = short else {
+            remembered(scene, expected, count, out);
+            return;
+        };
         let gone = gone(scene);
         let which = gone.first().map_or_else(String::new, |known| format!(", {} missing", name(known)));
         let part = gone.first().map_or_else(String::new, |known| known.index.to_string());
@@ -85,6 +91,21 @@ action = \"drain\"   # off, report, notify, drain
 }
 
 const SOURCE: &str = "nvmlDeviceGetCount_v2";
+
+/// Without a number in the profile a GPU that was there at the last clean look, maybe boots ago, is missed
+/// loudly and no more: somebody may have taken it out.
+fn remembered(scene: &Scene<'_>, expected: Option<u32>, count: u32, out: &mut Report<'_>) {
+    let gone = gone(scene);
+    let (None, Some(first)) = (expected, gone.first()) else { return };
+    let then = scene.inventory().len();
+    let what = format!("{count} GPUs, {then} at the last clean look, {} missing", name(first));
+    out.add(Found::warn(Class::Node, first.index.to_string(), what).fix("reboot").row(
+        "number of GPUs",
+        count.to_string(),
+        then.to_string(),
+        SOURCE,
+    ));
+}
 
 /// The GPUs of the last clean look that NVML does not list any more.
 fn gone(scene: &Scene<'_>) -> Vec<KnownGpu> {
@@ -188,6 +209,24 @@ mod tests {
         let short = no_profile(&[0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(short.says(), "unfit: fail gpu-count@7: the job's GPU 7 is missing, 7 are there; reboot");
         assert_eq!(no_profile(&[0, 1, 2, 3, 4, 5, 6]).says(), "fit");
+    }
+
+    #[test]
+    fn without_any_number_the_last_clean_look_warns_and_the_prologs_look_counts() {
+        let periodic = || {
+            look("h100-sxm:gpu-missing@3").phase(Phase::Periodic).with(|look| look.job = None).remembering()
+        };
+        let forget = |look: Look| look.with(|look| look.profile.as_mut().unwrap().gpus.count = None);
+        assert_eq!(
+            forget(periodic()).says(),
+            "degraded: warn gpu-count@3: 7 GPUs, 8 at the last clean look, 0000:61:00.0 missing; reboot"
+        );
+        let after = forget(look("h100-sxm:gpu-missing@3").after_the_job());
+        assert!(after.says().starts_with("unfit: fail gpu-count@3"));
+        let rebooted = forget(look("h100-sxm:gpu-missing@3").after_the_job())
+            .holding(&[0, 1, 2, 4])
+            .with(|look| look.now.boot_id = "another".to_owned());
+        assert_eq!(rebooted.of("gpu-count"), [Severity::Warn]);
     }
 
     #[test]

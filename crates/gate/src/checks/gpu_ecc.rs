@@ -136,7 +136,11 @@ mod tests {
 
     #[test]
     fn a_counter_that_went_backwards_is_unknown() {
-        assert_eq!(errors(before(look("h100-sxm"), 4), 1).of("gpu-ecc"), [Severity::Unknown]);
+        let look = errors(before(look("h100-sxm"), 4), 1);
+        assert_eq!(
+            look.says(),
+            "degraded: unknown gpu-ecc@1: ECC counter went backwards during the job; none"
+        );
     }
 
     #[test]

@@ -244,7 +244,11 @@ mod tests {
         assert_eq!(before.fitness(), Fitness::Unfit, "the error came after the driver's word");
         assert_eq!(xid(95).fitness(), Fitness::Unfit, "the driver has not said anything");
         let old = xid(95).xid(3, 154, RESET).gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported);
-        assert_eq!(old.fitness(), Fitness::Unfit, "nobody says that it was reset");
+        assert_eq!(old.of("gpu-xid"), [Severity::Fail], "nobody says that it was reset");
+        let still = xid(95)
+            .xid(3, 154, RESET)
+            .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
+        assert_eq!(still.of("gpu-xid"), [Severity::Fail], "the driver still asks for it");
     }
 
     #[test]

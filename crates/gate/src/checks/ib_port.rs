@@ -195,6 +195,33 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_that_does_not_tell_leaves_it_unknown() {
+        let flat = |numa: Reading<u32>| {
+            look("h100-sxm:ib-port-down@2").holding(&[2]).pci(|pci| {
+                for device in &mut pci.devices {
+                    device.bridges.clear();
+                    device.numa_node = numa.clone();
+                }
+            })
+        };
+        assert_eq!(flat(Reading::Unsupported).of("ib-port"), [Severity::Unknown], "a virtual machine");
+        assert_eq!(flat(Reading::Known(0)).of("ib-port"), [Severity::Fail], "all are equally near");
+        assert_eq!(flat(Reading::Failed("gone".to_owned())).of("ib-port"), [Severity::Unknown]);
+
+        let at = |look: &crate::testing::Look| {
+            look.now.fabric.data().unwrap().hcas[2].pci.known().copied().unwrap()
+        };
+        let unread = look("h100-sxm:ib-port-down@2").holding(&[2]).with(|look| {
+            let hca = at(look);
+            let pci = read(&mut look.now.pci);
+            let device = pci.devices.iter_mut().find(|device| device.address == hca).unwrap();
+            device.bridges.clear();
+            device.numa_node = Reading::Failed("gone".to_owned());
+        });
+        assert_eq!(unread.of("ib-port"), [Severity::Unknown]);
+    }
+
+    #[test]
     fn links_have_a_boot_grace() {
         let booted = |seconds: u64| {
             look("h100-sxm:ib-port-polling@2").with(|look| {

@@ -34,7 +34,7 @@ impl Check for IbRate {
     const ABOUT: &'static str = "a compute port runs below its rate";
     const EXPLAIN: &'static str = "
 Reads `rate` of the active compute ports in `/sys/class/infiniband` and compares with the profile's
-`fabric.rate_gbps`. Where the machine has more such ports than `fabric.hcas`, and as many at full rate, the others are
+`fabric.rate_gbps`; a profile without `fabric.hcas` does not say which ports are rails. Where the machine has more such ports than `fabric.hcas`, and as many at full rate, the others are
 storage ports and not judged.
 
 Why: a link that lost lanes or speed stays ACTIVE and slows every collective of the job to its own pace.
@@ -52,15 +52,16 @@ below = \"fail\"     # note, unknown, warn, fail
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
-        let Some(want) = scene.profile().and_then(|profile| profile.fabric.rate_gbps) else { return };
+        let Some(fabric) = scene.profile().map(|profile| &profile.fabric) else { return };
+        let (Some(want), Some(hcas @ 1..)) = (fabric.rate_gbps, fabric.hcas) else { return };
         // Kernels print 56 as 54.3, 14 as 14.0: a per cent is no lost lane.
         let full = |port: &Port| port.rate_gbps.known().is_some_and(|rate| *rate >= want * 0.99);
         let active = |port: &Port| port.state == Reading::Known(PortState::Active);
         let ports = scene.compute_ports();
-        let wanted = scene.profile().and_then(|profile| profile.fabric.hcas).unwrap_or(0) as usize;
+        let wanted = hcas as usize;
         // A storage port that the profile forgot to leave out is no slow rail while the rails are all there.
         let all_there = ports.iter().filter(|(_, port)| active(port) && full(port)).count() >= wanted;
-        if wanted > 0 && ports.len() > wanted && all_there {
+        if ports.len() > wanted && all_there {
             return;
         }
         for judged in scene.judged_ports() {
@@ -100,6 +101,15 @@ mod tests {
         assert_eq!(slow.says(), "unfit: fail ib-rate@mlx5_2: 200 of 400 Gb/s; reseat cable");
         assert_eq!(look("h100-sxm:ib-rate-low@2").holding(&[0]).says(), "fit");
         assert!(slow.settings("[checks.ib-rate]\nbelow = \"warn\"").says().starts_with("degraded"));
+    }
+
+    #[test]
+    fn nobody_knows_the_rails_of_a_machine_without_a_number() {
+        for hcas in [None, Some(0)] {
+            let unknown =
+                look("h100-sxm:ib-rate-low@2").with(|look| look.profile.as_mut().unwrap().fabric.hcas = hcas);
+            assert_eq!(unknown.says(), "fit");
+        }
     }
 
     #[test]
