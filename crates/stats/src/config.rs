@@ -52,7 +52,7 @@ impl Default for ReportConfig {
             retention_days: 90,
             retention_jobs: 10_000,
             max_size_mib: 8,
-            deadline: Duration::from_secs(10),
+            deadline: Duration::from_secs(5),
         }
     }
 }

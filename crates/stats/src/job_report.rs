@@ -4,7 +4,7 @@ use railgate_node::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::timeline::{Event, timeline};
-use crate::why::{Ended, why_ended};
+use crate::why::{EndKind, Ended, why_ended};
 use crate::{Decision, Exit, NodeReport, REPORT_SCHEMA};
 
 /// All that is known of a job: the merge of every node's part of every attempt, and of the controller's
@@ -236,6 +236,10 @@ fn some_of(names: &[String]) -> String {
 
 fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
     let mut missing = Vec::new();
+    // Its epilogs are still to come.
+    if attempt.ended.kind == EndKind::Running {
+        return missing;
+    }
     let number = attempt.attempt;
     let collect = format!("as root on the node: railgate report {job} --dir {local_dir}");
     if attempt.nodes.is_empty() && attempt.silent_nodes.is_empty() && attempt.decision.is_none() {

@@ -1,10 +1,8 @@
 //! Jobs for the tests of this crate, on simulated machines.
 
-use std::collections::BTreeMap;
-
 use railgate_node::{
-    Action, Allocation, Class, Finding, Fitness, GpuId, Job, KernelLog, KernelMark, Part, Phase, Port,
-    Profile, Rail, RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict, simulate,
+    Action, Allocation, Class, Finding, Fitness, GpuId, Job, KernelLog, KernelMark, Part, Phase, Port, Rail,
+    RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict, simulate,
 };
 
 use crate::{
@@ -277,10 +275,4 @@ pub(crate) fn story() -> JobReport {
     requeued.time += second;
     requeued.why = "GPU 3 of n1 was lost before the job's first failure".to_owned();
     merged(nodes, vec![requeued], Some(view))
-}
-
-/// Names that tests look for in a profile, so that a changed profile shows itself here.
-pub(crate) fn hcas() -> BTreeMap<String, u32> {
-    let profile = Profile::load("h100-sxm", &[]).unwrap();
-    BTreeMap::from([("hcas".to_owned(), profile.fabric.hcas.unwrap())])
 }

@@ -1,9 +1,9 @@
-use railgate_node::{Reading, UnixMillis};
+use railgate_node::{Allocation, PartName, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
 use crate::xids::{Whose, explain_exit, explain_xid};
-use crate::{Attempt, DecisionKind, Exit, NodeReport, SlurmView};
+use crate::{Attempt, DecisionKind, Exit, Look, NodeReport, SlurmView};
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -334,12 +334,11 @@ fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {
             "the evidence has no time of its own: it lies between the two looks of the gate".to_owned(),
         );
     }
+    let of_the_job = attempt.nodes.iter().flat_map(|node| &node.evidence).any(|item| item.own == Some(true));
+    let what = if of_the_job { "Hardware that the job held" } else { "A part of the job's nodes" };
     Ended {
         kind: EndKind::Hardware,
-        why: format!(
-            "Hardware that the job held failed during the run; the job ended with {}.{first}",
-            exit_text(exit)
-        ),
+        why: format!("{what} failed during the run; the job ended with {}.{first}", exit_text(exit)),
         proof,
         doubts,
     }
@@ -371,13 +370,21 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
                 }
             }
         }
-        if let Some(why) = &node.kernel.unread {
-            let told = node.epilog.as_ref().is_some_and(|look| {
-                look.missing.iter().any(|part| part.part == railgate_node::PartName::KernelLog)
-            });
-            if !told {
-                unseen.push(format!("{}: kernel log not read: {why}", node.node));
-            }
+        // A job without GPUs is not looked at for them.
+        if node.job.allocation == Allocation::NoGpus {
+            continue;
+        }
+        let told = |part: PartName| {
+            let listed = |look: &Look| look.missing.iter().any(|missing| missing.part == part);
+            node.epilog.as_ref().is_some_and(listed)
+        };
+        if let Some(why) = &node.kernel.unread
+            && !told(PartName::KernelLog)
+        {
+            unseen.push(format!("{}: kernel log not read: {why}", node.node));
+        }
+        if node.gpus.is_empty() && !told(PartName::Gpus) {
+            unseen.push(format!("{}: no GPU was looked at after the run", node.node));
         }
         if node.kernel.overrun {
             unseen.push(format!("{}: kernel log overwritten in part", node.node));
@@ -478,12 +485,15 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
         1 => "the node".to_owned(),
         count => format!("the {count} nodes"),
     };
+    let with_gpus = attempt.nodes.iter().any(|node| node.job.allocation != Allocation::NoGpus);
+    let seen = if with_gpus {
+        "no check failed after the run, no hardware Xid, no new uncorrectable memory error, no link of the job went down"
+    } else {
+        "no check failed after the run"
+    };
     Ended {
         kind: EndKind::Application,
-        why: format!(
-            "It ended with {said}.{raised} Nothing on {nodes} points at hardware: no check failed after the run, \
-             no hardware Xid, no new uncorrectable memory error, no link of the job went down."
-        ),
+        why: format!("It ended with {said}.{raised} Nothing on {nodes} points at hardware: {seen}."),
         proof,
         doubts: Vec::new(),
     }

@@ -196,6 +196,25 @@ fn each_attempt_has_its_own_end_and_slurm_speaks_of_one() {
     assert_eq!(report.attempts.len(), 2, "the attempt that runs now has no part yet");
     assert_eq!(report.attempts[0].ended.kind, EndKind::Application);
     assert_eq!(report.attempts[1].ended.kind, EndKind::Running);
+    assert!(!report.missing.iter().any(|missing| missing.what.contains("attempt 1")), "{:?}", report.missing);
+}
+
+#[test]
+fn a_job_without_gpus_is_not_asked_for_them() {
+    let cpu = |node: &str| {
+        let job = Job { allocation: railgate_node::Allocation::NoGpus, ..job(0..8) };
+        let mut report = part(node, &job, "", vec![], 256);
+        report.gpus.clear();
+        report.ports.clear();
+        report.kernel = crate::KernelEvents { unread: Some("not read".to_owned()), ..Default::default() };
+        report
+    };
+    let ended = pair(cpu("n1"), cpu("n2")).ended;
+    assert_eq!(ended.kind, EndKind::Application, "{ended:#?}");
+    assert!(!ended.why.contains("Xid"), "{}", ended.why);
+    let mut unseen = quiet("n1", 256);
+    unseen.gpus.clear();
+    assert_eq!(pair(unseen, quiet("n2", 256)).ended.kind, EndKind::Unknown);
 }
 
 #[test]
