@@ -161,7 +161,12 @@ fn plugin_per_step(cluster: &Cluster, count: u32) -> Result<()> {
     let job = format!("--jobid={}", job.with_context(|| text.clone())?);
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 0..=count {
-        for (plugstack, times) in [(WITH, &mut with), ("", &mut without)] {
+        let mut kinds = [(WITH, &mut with), ("", &mut without)];
+        // Each goes first every other time: whatever drifts hits both alike.
+        if round % 2 == 1 {
+            kinds.reverse();
+        }
+        for (plugstack, times) in kinds {
             cluster.write("ctl", "/etc/slurm/plugstack.conf", plugstack)?;
             let took = timed(&alice, 1, &["srun", &job, "/bin/true"])?;
             // The first round warms the caches.
@@ -184,7 +189,10 @@ fn per_job(cluster: &Cluster, plain: &Cluster, count: u32) -> Result<()> {
     let job = ["srun", "-N1", "--gres=gpu:8", "/bin/true"];
     let (mut all, mut no_plugin, mut none) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=count {
-        let kinds = [(cluster, WITH, &mut all), (cluster, "", &mut no_plugin), (plain, "", &mut none)];
+        let mut kinds = [(cluster, WITH, &mut all), (cluster, "", &mut no_plugin), (plain, "", &mut none)];
+        if round % 2 == 1 {
+            kinds.reverse();
+        }
         for (place, plugstack, times) in kinds {
             place.write("ctl", "/etc/slurm/plugstack.conf", plugstack)?;
             let took = timed(&place.alice(), 1, &job)?;

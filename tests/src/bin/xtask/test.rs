@@ -45,7 +45,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     }
     if !cluster_only {
         all.step("unit, property and scenario tests", || {
-            steps::run(build::cargo().args(["test", "--workspace", "--quiet"]).args(&arguments.filter))
+            steps::run(
+                build::cargo()
+                    .args(["test", "--workspace", "--quiet", "--no-fail-fast"])
+                    .args(&arguments.filter),
+            )
         });
     }
     all.step("build for the cluster", || build::programs(false, &slurm_root));
