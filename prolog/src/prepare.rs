@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Allocation, Part, Severity, UnixMillis};
+use railgate_node::{Action, Allocation, Severity, UnixMillis};
 use railgate_rails::{JobGpus, JobShape, environment, rail_map, topology, topology_wanted};
 use railgate_rundir::{Run, RunDir, TaskEnv, TaskSetting, mount_user};
 use railgate_runner::{Hook, Look, kernel_mark};
@@ -73,8 +73,7 @@ pub(crate) fn publish(hook: &Hook, run: &RunDir, report: &NodeReport) {
 
 fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> TaskEnv {
     let mut tasks = TaskEnv { settings: Vec::new(), notices: notices(hook, look) };
-    let readable = matches!(look.snapshot.gpus, Part::Read { .. });
-    if hook.job.allocation == Allocation::NoGpus || !readable {
+    if hook.job.allocation == Allocation::NoGpus {
         return tasks;
     }
     let map = rail_map(&look.snapshot, Some(&look.profile));

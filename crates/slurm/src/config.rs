@@ -21,7 +21,7 @@ pub struct SlurmConfig {
     pub default_gate: GateLevel,
     /// Levels that users may ask for.
     pub allow_gate: Vec<GateLevel>,
-    /// Whether users may name the machine profile that their nodes are judged by.
+    /// Whether users may ask for an environment profile ([rails.profiles], `debug`).
     pub allow_profile: bool,
 }
 

@@ -126,9 +126,9 @@ pub enum GateLevel {
     /// Not at all.
     Off,
     /// Only what is cheap.
+    #[default]
     Quick,
     /// Everything of the phase.
-    #[default]
     Full,
 }
 
@@ -273,16 +273,16 @@ pub struct UserPolicy {
     pub default_gate: GateLevel,
     /// Levels that users may ask for.
     pub allow_gate: Vec<GateLevel>,
-    /// Whether users may name the machine profile that their nodes are judged by.
+    /// Whether users may ask for an environment profile ([rails.profiles], `debug`).
     pub allow_profile: bool,
 }
 
 impl Default for UserPolicy {
     fn default() -> Self {
         UserPolicy {
-            default_gate: GateLevel::Full,
+            default_gate: GateLevel::Quick,
             allow_gate: vec![GateLevel::Quick, GateLevel::Full],
-            allow_profile: false,
+            allow_profile: true,
         }
     }
 }
@@ -290,7 +290,7 @@ impl Default for UserPolicy {
 /// What holds for a job after policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The machine profile, where the user may and did name one.
+    /// The environment profile, where the user may and did ask for one.
     pub profile: Option<String>,
     /// The gate's level.
     pub gate: GateLevel,
@@ -489,14 +489,14 @@ mod tests {
 
     #[test]
     fn policy_bounds_what_users_may_choose() {
-        let policy = UserPolicy::default();
+        let policy = UserPolicy { allow_profile: false, ..UserPolicy::default() };
         let asked = Asked::from_env(&env(&[
             ("SPANK_RAILGATE_GATE", "off"),
-            ("SPANK_RAILGATE_PROFILE", "h100-sxm"),
+            ("SPANK_RAILGATE_PROFILE", "debug"),
             ("SPANK_RAILGATE_REQUEUE", "2"),
         ]));
         let granted = policy.grant(&asked, Consent::Never);
-        assert_eq!(granted.gate, GateLevel::Full);
+        assert_eq!(granted.gate, GateLevel::Quick);
         assert_eq!(granted.profile, None);
         assert_eq!(granted.requeue, Consent::Times(2));
         assert_eq!(granted.refused.len(), 2);
