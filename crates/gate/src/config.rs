@@ -23,7 +23,7 @@ pub struct GateConfig {
     /// `report` judges, logs and changes nothing; `enforce` acts. [`judge`](crate::judge) does not look at it.
     pub mode: Mode,
     /// All of the gate, from the first probe to the verdict. Must stay below Slurm's own limits.
-    #[serde(with = "crate::duration")]
+    #[serde(with = "railgate_node::duration_text")]
     pub deadline: Duration,
     /// Judge GPUs also for jobs that hold none.
     pub gpus_for_all: bool,

@@ -15,7 +15,6 @@
 mod catalogue;
 mod checks;
 mod config;
-mod duration;
 mod judge;
 mod near;
 mod policy;

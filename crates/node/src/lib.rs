@@ -6,6 +6,7 @@
 //! default, a zero or a healthy value.
 
 pub mod child;
+pub mod duration_text;
 mod fabric;
 mod finding;
 mod gpu;

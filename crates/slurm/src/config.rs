@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Consent, GateLevel, UserPolicy, duration_text};
+use railgate_node::duration_text;
+
+use crate::{Consent, GateLevel, UserPolicy};
 
 /// `[slurm]`: how railgate talks to Slurm, and what it leaves to users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,6 @@ mod client;
 mod command;
 mod config;
 mod drain;
-mod duration_text;
 pub mod effect;
 mod env;
 pub mod hostlist;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::duration_text;
+use railgate_node::duration_text;
 
 /// `[report]`: where the reports of jobs go and who may read them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

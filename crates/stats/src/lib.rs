@@ -6,7 +6,6 @@
 mod config;
 mod counters;
 mod decision;
-mod duration_text;
 mod evidence;
 mod html;
 mod job_report;

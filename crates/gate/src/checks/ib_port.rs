@@ -17,7 +17,7 @@ pub struct Settings {
     /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
     pub action: Action,
     /// Links may take this long after boot to come up; until then a port that is down is `unknown`.
-    #[serde(with = "crate::duration")]
+    #[serde(with = "railgate_node::duration_text")]
     pub boot_grace: Duration,
     /// How bad a link is that is up and waits for the subnet manager (Init, Armed).
     pub initialising: Severity,
