@@ -49,10 +49,11 @@ pub static plugin_version: c_uint = include!(concat!(env!("OUT_DIR"), "/version.
 pub unsafe extern "C" fn slurm_spank_init(spank: spank_t, argc: c_int, argv: *const *const c_char) -> c_int {
     guard::guarded("init", || {
         with_handle(spank, argc, argv, |handle, arguments| {
-            arguments.panic_if("init");
+            // First of all: a job that uses an option is refused where the option is not known.
             if matches!(handle.context(), Ok(Context::Local | Context::Allocator | Context::Remote)) {
                 options::register(spank, arguments);
             }
+            arguments.panic_if("init");
             if matches!(handle.context(), Ok(Context::Slurmd)) {
                 arguments.complain();
             }

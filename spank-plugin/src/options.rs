@@ -27,7 +27,7 @@ const OPTIONS: [Described; 3] = [
     Described {
         name: c"railgate-profile",
         takes: c"NAME",
-        usage: c"[railgate] machine type that the job's nodes are judged by, such as h100-sxm",
+        usage: c"[railgate] further NCCL settings by name: debug, or what the site offers",
         control: CONTROL_PROFILE,
         check: checked::<ProfileName>,
     },

@@ -106,8 +106,8 @@ impl FromStr for RequeueChoice {
     }
 }
 
-/// `--railgate-profile`: the machine type that the job wants its nodes judged by. Which types there are is
-/// known on the nodes only; here it is a name and nothing that could be a path.
+/// `--railgate-profile`: a set of NCCL settings that the site offers by name. Which there are is known on the
+/// nodes only; here it is a name and nothing that could be a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileName(String);
 
@@ -128,13 +128,13 @@ impl FromStr for ProfileName {
     type Err = BadChoice;
 
     fn from_str(text: &str) -> Result<Self, BadChoice> {
-        let fits = (1..=64).contains(&text.len())
+        let fits = (1..=40).contains(&text.len())
             && text.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
             && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         if fits {
             Ok(ProfileName(text.to_owned()))
         } else {
-            Err(BadChoice("a machine type such as h100-sxm: lower-case letters, digits and '-'"))
+            Err(BadChoice("a name such as debug: lower-case letters, digits and '-'"))
         }
     }
 }
@@ -163,7 +163,7 @@ mod tests {
         for text in ["", "+3", "-1", "101", "3 ", "0x1", "99999999999999999999", "always"] {
             assert!(text.parse::<RequeueChoice>().is_err(), "{text:?}");
         }
-        for text in ["", "../etc/passwd", "-x", "H100", "a b", "a\0", &"a".repeat(65)] {
+        for text in ["", "../etc/passwd", "-x", "H100", "a b", "a\0", &"a".repeat(41)] {
             assert!(text.parse::<ProfileName>().is_err(), "{text:?}");
         }
     }

@@ -1,0 +1,210 @@
+//! The SPANK plugin inside real srun, sbatch and slurmstepd: its options, its absence, its panics, and valgrind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::poll;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const PLUGSTACK: &str = "/etc/slurm/plugstack.conf";
+
+/// Where all machines see what a test puts there.
+const PLACE: &str = "/shared/plugin";
+
+fn built(file: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let target = program.ancestors().nth(2).context("no target directory")?;
+    let path = target.join(file);
+    if !path.exists() {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let done = Command::new(cargo)
+            .args(["build", "-q", "-p", "spank-railgate-fault"])
+            .current_dir(root)
+            .status()?;
+        ensure!(done.success(), "{} cannot be built", path.display());
+    }
+    Ok(path)
+}
+
+fn put(cluster: &Cluster, name: &str, content: &[u8]) -> Result<String> {
+    let dir = cluster.path("ctl", PLACE)?;
+    fs::create_dir_all(&dir)?;
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
+    let place = dir.join(name);
+    fs::write(&place, content)?;
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
+    Ok(format!("{PLACE}/{name}"))
+}
+
+/// One step by srun and one batch job; what both printed.
+fn both_ways(cluster: &Cluster, plugstack: &str) -> Result<(String, String)> {
+    for machine in ["ctl", "gn1"] {
+        cluster.write(machine, PLUGSTACK, &format!("{plugstack}\n"))?;
+    }
+    let step = cluster.alice().srun(&["bash", "-c", "echo ran"])?;
+    ensure!(step.code == 0 && step.stdout == "ran\n", "{plugstack}: {step}");
+    let id = cluster.alice().sbatch(&["-o", "log.%j"], "echo ran; srun echo inner")?;
+    cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+    let log = cluster.output(&format!("/home/rgalice/log.{id}")).unwrap_or_default();
+    ensure!(log.contains("ran\n") && log.contains("inner\n"), "{plugstack}: {log}");
+    ensure!(!cluster.node("gn1")?.drained(), "{plugstack}: {}", cluster.node("gn1")?.reason());
+    Ok((step.stderr, log))
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn options_work_as_sbatch_lines_and_wrong_ones_are_refused_at_once() -> Result<()> {
+    Builder::new(1).test(|cluster| {
+        let script = "#!/bin/bash\n#SBATCH --railgate-gate=full --railgate-requeue=2\n\
+                      #SBATCH --railgate-profile=debug\nsleep 60\n";
+        let id = cluster.alice().sbatch(&["--gres=gpu:8"], script)?;
+        cluster.wait_job(id, &["RUNNING"], MINUTE)?;
+        // Slurm calls a job running while its prolog still is.
+        let run = poll::until(MINUTE, "the run's directory", || {
+            let words = ["cat", &format!("/run/railgate/jobs/{id}/current/run.json")];
+            Ok(cluster.root().on("gn1").run(&words)?.ok().ok())
+        })?;
+        let run: serde_json::Value = serde_json::from_str(&run)?;
+        assert_eq!(run["gate"], "full", "{run}");
+        assert_eq!(run["requeue"], "2", "{run}");
+        cluster.root().run(&["scancel", &id.to_string()])?.ok()?;
+
+        for (option, expected) in [
+            ("--railgate-gate=fast", "expected off, quick or full"),
+            ("--railgate-requeue=x", "expected auto, never or a number"),
+            ("--railgate-profile=../x", "expected a name such as debug"),
+        ] {
+            for command in [
+                ["sbatch", option, "--wrap", "true"],
+                ["srun", option, "-n1", "true"],
+                ["salloc", option, "-n1", "true"],
+            ] {
+                let said = cluster.alice().run(&command)?;
+                assert_ne!(said.code, 0, "{said}");
+                let line = format!("{}: error: railgate: {option}: {expected}", command[0]);
+                assert!(said.stderr.contains(&line), "{said}");
+            }
+            let script = format!("#!/bin/bash\n#SBATCH {option}\ntrue\n");
+            let refused = format!("{:#}", cluster.alice().sbatch(&[], &script).unwrap_err());
+            assert!(refused.contains(expected), "{refused}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_plugin_that_is_missing_damaged_or_of_another_release_leaves_jobs_running() -> Result<()> {
+    Builder::new(1).plain().test(|cluster| {
+        let ours = fs::read(built("libspank_railgate.so")?)?;
+        let version = {
+            let release = railgate_tests::cluster::slurm_release(Path::new("/"))?;
+            [0, u8::try_from(release.1)?, u8::try_from(release.0)?, 0]
+        };
+        // The constant stands right behind the type's name, both being what Slurm reads of a plugin.
+        let mut other = ours.clone();
+        let mut patched = 0;
+        for at in 0..other.len() - 4 {
+            if other[at..at + 4] == version
+                && other[at.saturating_sub(64)..at].windows(6).any(|w| w == b"spank\0")
+            {
+                other[at + 2] = 99;
+                patched += 1;
+            }
+        }
+        assert!(patched > 0, "no version constant found");
+        let other = put(cluster, "other.so", &other)?;
+        let begun = put(cluster, "begun.so", &ours[..100])?;
+        let text = put(cluster, "text.so", b"no library\n")?;
+
+        let (said, _) = both_ways(cluster, &format!("optional {other}"))?;
+        assert!(said.contains("Incompatible"), "{said}");
+        for file in [begun, text, format!("{PLACE}/missing.so")] {
+            let (said, _) = both_ways(cluster, &format!("optional {file}"))?;
+            assert!(said.contains("Dlopen of plugin file failed"), "{said}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_panic_in_any_hook_leaves_the_job_running_even_when_the_plugin_is_required() -> Result<()> {
+    Builder::new(1).plain().test(|cluster| {
+        let fault = put(cluster, "fault.so", &fs::read(built("libspank_railgate_fault.so")?)?)?;
+        for kind in ["optional", "required"] {
+            for hook in ["init", "init_post_opt", "task_init"] {
+                let (said, log) = both_ways(cluster, &format!("{kind} {fault} panic={hook}"))?;
+                let told = "internal error, the job goes on without it";
+                assert!(format!("{said}{log}").contains(told), "{hook}: {said}\n{log}");
+            }
+        }
+        // A railgate that is broken does not refuse a job either.
+        cluster.write("ctl", PLUGSTACK, &format!("optional {fault} panic=option\n"))?;
+        let step = cluster.alice().srun(&["--railgate-gate=nonsense", "true"])?;
+        assert_eq!(step.code, 0, "{step}");
+        assert!(step.stderr.contains("internal error"), "{step}");
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn valgrind_finds_nothing_in_srun_and_slurmstepd() -> Result<()> {
+    Builder::new(1).plain().test(|cluster| {
+        if cluster.root().run(&["test", "-x", "/usr/bin/valgrind"])?.code != 0 {
+            eprintln!("skipped: no valgrind");
+            return Ok(());
+        }
+        let logs = format!("{PLACE}/logs");
+        let fault = put(cluster, "fault.so", &fs::read(built("libspank_railgate_fault.so")?)?)?;
+        let known = put(cluster, "slurm.supp", include_bytes!("slurm.supp"))?;
+        let valgrind = format!(
+            "/usr/bin/valgrind --log-file={logs}/%p --num-callers=40 --read-inline-info=no --suppressions={known}"
+        );
+        let wrapper =
+            format!("#!/bin/sh\nexec {valgrind} --trace-children=no /usr/sbin/slurmstepd \"$@\"\n");
+        let wrapper = put(cluster, "slurmstepd", wrapper.as_bytes())?;
+        fs::create_dir_all(cluster.path("ctl", &logs)?)?;
+        fs::set_permissions(cluster.path("ctl", &logs)?, fs::Permissions::from_mode(0o1777))?;
+        cluster.kill_slurmd("gn1")?;
+        cluster.root().on("gn1").run(&["slurmd", "-d", &wrapper])?.ok()?;
+
+        // What the prolog would leave, for whichever job comes.
+        let jobs = cluster.path("gn1", "/run/railgate/jobs")?;
+        for job in 1..20 {
+            let run = jobs.join(job.to_string()).join("0-1");
+            fs::create_dir_all(run.join("user"))?;
+            fs::set_permissions(run.join("user"), fs::Permissions::from_mode(0o1777))?;
+            let env = "railgate-task-env 1\nnotice hello\ndefault NCCL_IB_HCA==mlx5_0:1\nforce X=1\n";
+            fs::write(run.join("task.env"), env)?;
+            std::os::unix::fs::symlink("0-1", jobs.join(job.to_string()).join("current"))?;
+        }
+        for panic in ["", " panic=task_init"] {
+            let (_, log) = both_ways(cluster, &format!("optional {fault}{panic}"))?;
+            assert_eq!(log.contains("hello\n"), panic.is_empty(), "{log}");
+            let mut srun: Vec<&str> = valgrind.split(' ').collect();
+            srun.extend(["/usr/bin/srun", "--railgate-gate=quick", "-n2", "printenv", "PATH"]);
+            cluster.alice().run(&srun)?.ok()?;
+        }
+        let mut seen = 0;
+        for entry in fs::read_dir(cluster.path("ctl", &logs)?)? {
+            let text = String::from_utf8_lossy(&fs::read(entry?.path())?).into_owned();
+            // A task's process becomes the user's program; its log ends there.
+            if let Some(summary) = text.lines().find(|line| line.contains("ERROR SUMMARY")) {
+                assert!(summary.contains("ERROR SUMMARY: 0 errors"), "{text}");
+                seen += 1;
+            }
+            assert!(!text.contains("Invalid "), "{text}");
+        }
+        // Two rounds of extern, step, extern, batch, step; then srun itself with extern and step.
+        assert!(seen >= 12, "only {seen} logs");
+        Ok(())
+    })
+}
