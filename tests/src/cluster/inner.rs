@@ -15,6 +15,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -64,6 +65,7 @@ pub fn dispatch() -> Option<ExitCode> {
         "@machine" => machine(rest),
         "@enter" => enter(rest),
         "@wire" => wire(rest),
+        "@thaw" => thaw(rest),
         _ => return None,
     };
     Some(result.unwrap_or_else(|error| {
@@ -298,6 +300,19 @@ fn wire(arguments: &[OsString]) -> Result<ExitCode> {
     let words: Vec<&str> = arguments.iter().skip(1).filter_map(|word| word.to_str()).collect();
     ip(&words)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// `@thaw DIRECTORY`: holds a file system, and thaws it when its own standard input ends. A frozen one would
+/// keep the processes that wait for it, and with them the cluster, for ever.
+fn thaw(arguments: &[OsString]) -> Result<ExitCode> {
+    let directory = text(arguments.first(), "the directory")?;
+    let held = File::open(&directory).with_context(|| directory.clone())?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
+    println!("ready");
+    let mut nothing = [0_u8; 64];
+    while matches!(std::io::stdin().read(&mut nothing), Ok(1..)) {}
+    let status = Command::new("fsfreeze").args(["--unfreeze", &path]).status().context("fsfreeze")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// `@enter PID UID GID DIRECTORY COMMAND…`: runs a command in PID's namespaces. SIGTERM, SIGINT, SIGHUP and

@@ -8,6 +8,7 @@
 mod builder;
 mod command;
 mod conf;
+mod disk;
 mod inner;
 mod install;
 mod layout;
@@ -27,6 +28,7 @@ use crate::hardware::Hardware;
 use crate::poll;
 pub use builder::{Builder, SLURM_ROOT};
 pub use command::{Output, Process, Session, User};
+pub use disk::Frozen;
 use inner::MachineSpec;
 pub use inner::dispatch;
 pub use install::{REPORTS, plugin_target, slurm_release};

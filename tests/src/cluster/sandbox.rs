@@ -68,6 +68,33 @@ fn await_ready(child: &mut Child, what: &str) -> Result<u32> {
     bail!("{what} did not start; its own words are on standard error or in the console log")
 }
 
+/// Something that is undone when it is dropped, or when this process ends in whatever way.
+#[derive(Debug)]
+pub(super) struct Guard(Child);
+
+impl Guard {
+    /// Thaws a frozen file system in the end.
+    pub(super) fn thaw(directory: &Path) -> Result<Self> {
+        let mut command = Command::new(program()?);
+        command.arg("@thaw").arg(directory).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("starting a guard")?;
+        let stdout = child.stdout.take().context("no output")?;
+        let mut said = String::new();
+        BufReader::new(stdout).read_line(&mut said).context("waiting for a guard")?;
+        if said != "ready\n" {
+            bail!("the guard of {} did not start", directory.display());
+        }
+        Ok(Guard(child))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
 /// The only child of a process, by number in this process's own space.
 fn child_of(parent: u32) -> Option<u32> {
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {

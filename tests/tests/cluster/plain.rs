@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use nix::sys::signal::Signal;
 use railgate_tests::cluster::Builder;
+use railgate_tests::poll;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -114,6 +116,25 @@ fn daemons_stop_freeze_and_come_back() -> Result<()> {
         cluster.kill_slurmd("gn1")?;
         cluster.start_slurmd("gn1")?;
         assert_eq!(cluster.wait_job(id, &["RUNNING"], MINUTE)?.restarts(), 0);
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_frozen_disk_holds_its_writer_until_it_thaws() -> Result<()> {
+    Builder::new(1).plain().test(|cluster| {
+        let frozen = cluster.frozen_disk("gn1", "/frozen")?;
+        let mut writer = cluster.root().on("gn1").spawn(&["touch", "/frozen/file"])?;
+        let state = ["ps", "-C", "touch", "-o", "state="];
+        poll::until(MINUTE, "a process in the kernel", || {
+            Ok(cluster.root().on("gn1").run(&state)?.stdout.contains('D').then_some(()))
+        })?;
+        writer.signal(Signal::SIGKILL)?;
+        assert!(cluster.root().on("gn1").run(&state)?.stdout.contains('D'));
+        assert!(writer.running()?);
+        drop(frozen);
+        assert_ne!(writer.wait(MINUTE)?.code, 0);
         Ok(())
     })
 }

@@ -8,9 +8,17 @@ use railgate_tests::cluster::{plugin_target, slurm_release};
 
 use super::steps;
 
+/// The workspace, from wherever in it `cargo xtask` was called.
+pub(super) fn workspace() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package)
+}
+
 /// Cargo, the one that runs this.
 pub(super) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace());
+    command
 }
 
 /// `target/debug` or `target/release`, beside this program.

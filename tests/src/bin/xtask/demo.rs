@@ -134,7 +134,8 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     ));
     story.go_on()?;
 
-    let template = fs::read_to_string(TEMPLATE).with_context(|| TEMPLATE.to_owned())?;
+    let template =
+        fs::read_to_string(build::workspace().join(TEMPLATE)).with_context(|| TEMPLATE.to_owned())?;
     let words = ["-N2", "-o", "training.log", "-J", "training"];
     let alice = cluster.alice();
     let id = alice.sbatch(&words, &template)?;

@@ -48,7 +48,8 @@ fn main() -> ExitCode {
     if let Some(code) = railgate_tests::cluster::dispatch() {
         return code;
     }
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let result = match command {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments).map(|()| ExitCode::SUCCESS),
         Task::Bench(arguments) => bench::run(&arguments),

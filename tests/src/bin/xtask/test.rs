@@ -111,7 +111,7 @@ fn advisories_known() -> bool {
 fn shell_scripts() -> Result<()> {
     let mut scripts = Vec::new();
     for dir in ["sbatch-templates", "contrib", "tests/gpu", ".ci"] {
-        collect(Path::new(dir), &mut scripts)?;
+        collect(&build::workspace().join(dir), &mut scripts)?;
     }
     if scripts.is_empty() {
         return Ok(());
