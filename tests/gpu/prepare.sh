@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Puts into one directory what run.sh needs on a machine with NVIDIA GPUs and nothing else: railgate's
+# programs as a release build, and Debian's Slurm packages.
+#
+#   tests/gpu/prepare.sh [DIRECTORY]        default: target/gpu
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+kit=${1:-target/gpu}
+packages=(
+    slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2 libhwloc15 liblz4-1 libnuma1
+    libjson-c5 libyaml-0-2 libhttp-parser2.9 libdbus-1-3
+)
+
+cargo build --release
+rm -rf "$kit"
+mkdir -p "$kit/bin" "$kit/debs"
+cp target/release/railgate{,-prolog,-epilog,-epilog-ctld} "$kit/bin/"
+cp target/release/libspank_railgate.so "$kit/bin/spank_railgate.so"
+(cd "$kit/debs" && apt-get download -q "${packages[@]}")
+du -sh "$kit"

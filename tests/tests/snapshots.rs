@@ -1,0 +1,66 @@
+//! Nodes that were recorded on real hardware (serials, UUIDs and addresses replaced): what the readers said
+//! there must stay readable, and a healthy machine must stay `fit` under its profile.
+
+use std::path::Path;
+
+use railgate_gate::{GateConfig, Memory, Seen, judge};
+use railgate_node::{Fitness, Phase, Profile, Snapshot, Verdict, recorded};
+
+fn snapshot(name: &str) -> Snapshot {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots").join(name);
+    recorded(&path).unwrap()
+}
+
+fn verdict(snapshot: &Snapshot, profile: &Profile) -> Verdict {
+    let memory = Memory::default();
+    let seen = Seen {
+        phase: Phase::Periodic,
+        now: snapshot,
+        before: None,
+        job: None,
+        profile: Some(profile),
+        memory: &memory,
+    };
+    judge(&GateConfig::default(), &seen)
+}
+
+/// H200s of a virtual machine without InfiniBand; one alone has no NVLink either.
+fn profile(gpus: u32) -> Profile {
+    let mut profile = Profile::load("h200-sxm", &[]).unwrap();
+    profile.gpus.count = Some(gpus);
+    profile.gpus.nvlinks_up = Some(if gpus > 1 { 18 } else { 0 });
+    profile.fabric.hcas = Some(0);
+    profile
+}
+
+#[test]
+fn real_h200s_are_fit_under_their_profile() {
+    for (file, gpus) in [("h200-x1-vm.json", 1), ("h200-x4-vm.json", 4)] {
+        let verdict = verdict(&snapshot(file), &profile(gpus));
+        assert_eq!((verdict.fitness, verdict.findings), (Fitness::Fit, Vec::new()), "{file}");
+    }
+}
+
+#[test]
+fn the_same_machines_lack_what_a_whole_hgx_has() {
+    let whole = Profile::load("h200-sxm", &[]).unwrap();
+    for file in ["h200-x1-vm.json", "h200-x4-vm.json"] {
+        let verdict = verdict(&snapshot(file), &whole);
+        assert_eq!(verdict.fitness, Fitness::Unfit, "{file}");
+        let found: Vec<&str> = verdict.findings.iter().map(|finding| finding.check.as_str()).collect();
+        assert!(found.contains(&"gpu-count") && found.contains(&"ib-count"), "{file}: {found:?}");
+    }
+}
+
+#[test]
+fn every_reading_of_a_real_gpu_is_known() {
+    for file in ["h200-x1-vm.json", "h200-x4-vm.json"] {
+        let snapshot = snapshot(file);
+        for gpu in &snapshot.gpus.data().unwrap().gpus {
+            assert!(gpu.recovery_action.known().is_some(), "{file}");
+            assert!(gpu.row_remap.known().is_some(), "{file}");
+            assert!(gpu.ecc.volatile_uncorrected.known().is_some(), "{file}");
+            assert!(gpu.energy_j.known().is_some_and(|joules| *joules > 0.0), "{file}");
+        }
+    }
+}
