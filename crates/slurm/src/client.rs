@@ -115,9 +115,11 @@ impl Client {
     /// [`SlurmError`].
     pub fn admin_comment(&self, job: &JobRef) -> Result<Option<String>, SlurmError> {
         // Alone in its own query: in `show job` it stands between texts that users write.
-        let format = format!("admin_comment:{}", MAX_ADMIN_COMMENT + 1);
+        let width = MAX_ADMIN_COMMENT + 1;
+        let format = format!("admin_comment:{width}");
         let text = self.run("squeue", &["-h", "-t", "all", "-j", &job.0, "-O", &format])?;
-        let text = text.trim_end();
+        // Every record has this width; the leader of a heterogeneous job comes first.
+        let text = text.get(..width).unwrap_or(&text).trim_end();
         Ok(match text {
             "(null)" | "N/A" => Some(String::new()),
             text => (text.len() <= MAX_ADMIN_COMMENT).then(|| text.to_owned()),

@@ -205,12 +205,12 @@ pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
     Decision::Requeue { exclude, why }
 }
 
-/// What follows when Slurm itself has put a job back because a node died: `Some` holds it.
-pub fn after_node_fail(config: &RequeueConfig, consent: Consent, used: Used) -> Option<String> {
+/// What follows when Slurm itself has put a job back because a node died (`died` says which): `Some` holds it.
+pub fn after_node_fail(config: &RequeueConfig, consent: Consent, used: Used, died: &str) -> Option<String> {
     let allowed = consent.at_most(config.max_restarts);
     // Without consent what Slurm does stays Slurm's.
     (consent != Consent::Never && allowed > 0 && used.deaths >= allowed)
-        .then(|| held("a node died", used.deaths, allowed))
+        .then(|| held(died, used.deaths, allowed))
 }
 
 /// How long a job waits that the gate has moved `moves` times, this one included.
@@ -412,10 +412,15 @@ mod tests {
             let case = Case { consent, used: Used { deaths, moves: 99 }, ..Case::default() };
             assert_eq!(matches!(outcome(&case), Decision::Hold { .. }), held, "{consent} {deaths}");
             let used = Used { deaths, moves: 99 };
-            assert_eq!(after_node_fail(&RequeueConfig::default(), consent, used).is_some(), held);
+            assert_eq!(after_node_fail(&RequeueConfig::default(), consent, used, "n2 died").is_some(), held);
         }
         assert_eq!(
-            after_node_fail(&RequeueConfig::default(), Consent::Never, Used { deaths: 9, moves: 0 }),
+            after_node_fail(
+                &RequeueConfig::default(),
+                Consent::Never,
+                Used { deaths: 9, moves: 0 },
+                "n2 died"
+            ),
             None
         );
         let config = RequeueConfig { allow_truncated_log: true, ..RequeueConfig::default() };

@@ -82,7 +82,9 @@ fn a_forbidden_drain_sends_nothing() {
 #[test]
 fn an_unusable_run_directory_drains_nothing() {
     let cluster = Cluster::new(&["n1"]);
-    std::fs::remove_dir(cluster.path("run").join("n1")).unwrap();
+    let run = cluster.path("run").join("n1");
+    std::fs::remove_dir(&run).unwrap();
+    std::fs::write(&run, "not a directory").unwrap();
     let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
     assert!(matches!(outcome, DrainOutcome::NotActing(_)), "{outcome:?}");
     assert_eq!(cluster.calls(), "");

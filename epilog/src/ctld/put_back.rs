@@ -123,12 +123,12 @@ fn node_fail(
         [] => "a node died".to_owned(),
         names => format!("{} died", names.join(", ")),
     };
-    let hold =
-        after_node_fail(&call.config.requeue, call.consent, used).filter(|_| call.acting == Acting::Allowed);
+    let hold = after_node_fail(&call.config.requeue, call.consent, used, &died)
+        .filter(|_| call.acting == Acting::Allowed);
     let used = Used { deaths: used.deaths + 1, ..used };
     let (event, what, why) = match &hold {
         None => (Event::NodeFail, DecisionKind::RequeuedBySlurm, format!("{died}; Slurm put the job back")),
-        Some(held) => (Event::Held, DecisionKind::Held, format!("{died}; {held}")),
+        Some(held) => (Event::Held, DecisionKind::Held, held.clone()),
     };
     if !write(call, event, attempt, ran, dead, &why) {
         return;
