@@ -1,6 +1,6 @@
 use railgate_node::{Phase, Verdict};
 use railgate_runner::{Hook, tell_owner};
-use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker};
+use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView};
 use railgate_stats::{Act, ActKind, NodeReport};
 
 use crate::now;
@@ -20,16 +20,23 @@ pub(crate) fn must_not_start(
         .cause()
         .map(|cause| format!("{}: {}; {}", cause.subject(), cause.what, cause.fix))
         .unwrap_or_default();
+    // The fix is for whoever owns the node, not for whoever owns the job.
+    let seen =
+        verdict.cause().map(|cause| format!("{}: {}", cause.subject(), cause.what)).unwrap_or_default();
     match outcome {
         DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. } | DrainOutcome::Foreign { .. } => {
-            let text = format!(
-                "railgate: node {} failed its check before job {} started ({what}). The node is drained; \
-                 a batch job that may be requeued moves to other nodes by itself.",
-                hook.node, hook.job.id
-            );
             note(report, ActKind::Refused, &what);
-            tell_owner(hook, &client, &text);
-            note(report, ActKind::Notified, &text);
+            let told = tell_owner(hook, &client, |view| {
+                format!(
+                    "railgate: node {} failed its check before job {} started ({seen}). {}",
+                    hook.node,
+                    hook.job.id,
+                    what_now(view)
+                )
+            });
+            if let Some(text) = told {
+                note(report, ActKind::Notified, &text);
+            }
             true
         }
         // slurmctld does not answer: a failed prolog still drains the node, and the reason follows.
@@ -46,16 +53,34 @@ pub(crate) fn must_not_start(
             false
         }
         DrainOutcome::BreakerOpen { .. } => {
-            let text = format!(
-                "railgate: node {} failed its check ({what}), but too many nodes are drained already; \
-                 the job runs on it all the same.",
-                hook.node
-            );
-            tell_owner(hook, &client, &text);
-            note(report, ActKind::Notified, &text);
+            let told = tell_owner(hook, &client, |_| {
+                format!(
+                    "railgate: node {} failed its check ({seen}), but too many nodes are drained already; \
+                     job {} runs on it all the same.",
+                    hook.node, hook.job.id
+                )
+            });
+            if let Some(text) = told {
+                note(report, ActKind::Notified, &text);
+            }
             false
         }
         DrainOutcome::NotActing(_) => false,
+    }
+}
+
+/// What Slurm makes of a job whose prolog fails, and so what is left for its owner to do.
+fn what_now(view: &OwnersView) -> &'static str {
+    match (view.batch, view.requeue) {
+        (Some(false), _) => {
+            "The node is drained and Slurm takes the job back: run it again, it gets other nodes."
+        }
+        (Some(true), Some(true)) => "The node is drained and the job moves to other nodes by itself.",
+        (Some(true), Some(false)) => {
+            "The node is drained and Slurm cancels the job, which must not be requeued: submit it again, \
+             it gets other nodes."
+        }
+        _ => "The node is drained; a batch job that may be requeued moves to other nodes by itself.",
     }
 }
 

@@ -1,12 +1,15 @@
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tracing::Level;
-use tracing_subscriber::fmt::writer::MakeWriterExt;
+use tracing_subscriber::fmt::writer::{MakeWriter, MakeWriterExt};
+
+/// The longest line; a record of a user's making must not fill the disk.
+const MOST_CHARS: usize = 8192;
 
 /// `[log]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +53,41 @@ impl From<LogLevel> for Level {
     }
 }
 
+/// One line an event, whatever is in it: names and paths of users stand in messages, and a line break in one would
+/// forge the next line, an escape sequence rule the terminal of whoever reads the log.
+#[derive(Clone, Debug)]
+struct OneLine<W>(W);
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for OneLine<W> {
+    type Writer = OneLine<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        OneLine(self.0.make_writer())
+    }
+}
+
+impl<W: Write> Write for OneLine<W> {
+    /// An event comes whole, its line break last.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event.strip_suffix(b"\n").unwrap_or(event));
+        let mut line: String = text.chars().take(MOST_CHARS).map(shown).collect();
+        line.push('\n');
+        self.0.write_all(line.as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Also what turns or hides the text after it.
+fn shown(c: char) -> char {
+    let hides =
+        matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    if c.is_control() || hides { '?' } else { c }
+}
+
 /// Starts logging to the configured file and to standard error. A file that cannot be opened is said on
 /// standard error and otherwise ignored: a full disk must not keep a job from starting.
 pub fn start(config: &LogConfig) {
@@ -62,7 +100,7 @@ pub fn start(config: &LogConfig) {
     };
     // A second start in one process keeps the first.
     if config.file.as_os_str().is_empty() {
-        let _ = builder().with_writer(io::stderr).try_init();
+        let _ = builder().with_writer(OneLine(io::stderr)).try_init();
         return;
     }
     let file = File::options()
@@ -73,10 +111,10 @@ pub fn start(config: &LogConfig) {
         .open(&config.file);
     match file {
         Ok(file) => {
-            let _ = builder().with_writer(Arc::new(file).and(io::stderr)).try_init();
+            let _ = builder().with_writer(OneLine(Arc::new(file).and(io::stderr))).try_init();
         }
         Err(why) => {
-            let _ = builder().with_writer(io::stderr).try_init();
+            let _ = builder().with_writer(OneLine(io::stderr)).try_init();
             tracing::warn!("log file {}: {why}", config.file.display());
         }
     }
@@ -85,4 +123,21 @@ pub fn start(config: &LogConfig) {
 /// Starts logging to standard error alone: what there is before configuration is known, and for a person.
 pub fn start_stderr(level: LogLevel) {
     start(&LogConfig { file: PathBuf::new(), level });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_whatever_users_named_their_things() {
+        let mut written = Vec::new();
+        let event = "WARN x/a\n2026-01-01 ERROR forged\r\x1b[2J\u{202e}: refused\n";
+        assert_eq!(OneLine(&mut written).write(event.as_bytes()).unwrap(), event.len());
+        let line = String::from_utf8(written).unwrap();
+        assert_eq!(line, "WARN x/a?2026-01-01 ERROR forged??[2J?: refused\n");
+        let mut written = Vec::new();
+        OneLine(&mut written).write_all(&[b'x'; 100_000]).unwrap();
+        assert_eq!(written.len(), MOST_CHARS + 1);
+    }
 }

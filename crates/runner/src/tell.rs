@@ -6,18 +6,20 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc::{O_NOCTTY, O_NONBLOCK};
 use nix::unistd::{Gid, getgrouplist};
 use railgate_node::child::{self, Outcome, Task, become_user};
-use railgate_slurm::{Client, JobRef};
+use railgate_slurm::{Client, JobRef, OwnersView};
 use serde::{Deserialize, Serialize};
 
 use crate::Hook;
 
 /// A home on a network that hangs must not hold up the prolog.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// Neither must slurmctld: the drain is made, only the words are missing.
+const SLURM_DEADLINE: Duration = Duration::from_secs(10);
 
 const APPEND: &str = "tell-owner";
 
@@ -32,38 +34,52 @@ struct Line {
     text: String,
 }
 
-/// Tells the owner of the hook's job. Nothing depends on it: what cannot be told is logged.
-pub fn tell_owner(hook: &Hook, client: &Client, text: &str) {
-    let job = JobRef::plain(hook.job.id);
-    if let Err(why) = client.notify(&job, text) {
-        // Slurm refuses it for a batch job that has not started, which is most of them.
-        tracing::debug!(job = hook.job.id, "notify: {why}");
-    }
-    let output = match client.output_file(&job) {
-        Ok(path) => path,
-        Err(why) => {
-            tracing::warn!(job = hook.job.id, "output file: {why}");
-            None
+/// Tells the owner of the hook's job: on the terminal where srun or salloc waits, in the output file of a batch
+/// job. `text` makes the line from what Slurm shows of the job. Nothing depends on it: what cannot be told is
+/// logged. What was said, where it could be said at all.
+pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -> String) -> Option<String> {
+    let client = client.until(Instant::now() + SLURM_DEADLINE);
+    let view = client.owners_view(hook.job.id).unwrap_or_else(|why| {
+        tracing::warn!(job = hook.job.id, "how its owner can be told: {why}");
+        OwnersView::default()
+    });
+    let text = one_line(&text(&view));
+    let mut told = false;
+    // Slurm has nobody to notify for a batch job that has not started.
+    if view.batch != Some(true) {
+        match client.notify(&JobRef::plain(hook.job.id), &text) {
+            Ok(()) => told = true,
+            Err(why) => tracing::warn!(job = hook.job.id, "owner not notified: {why}"),
         }
-    };
-    let Some(path) = output.filter(|path| path != Path::new("/dev/null")) else {
-        return;
-    };
+    }
+    if let Some(path) = view.output {
+        match append_as_owner(hook, &path, &text) {
+            Ok(()) => told = true,
+            Err(why) => tracing::warn!(job = hook.job.id, "{path:?}: owner not told: {why}"),
+        }
+    }
+    told.then_some(text)
+}
+
+fn append_as_owner(hook: &Hook, path: &Path, text: &str) -> Result<(), String> {
     let line = Line {
         uid: hook.job.uid,
         gid: hook.job.gid,
         user: hook.job.user.clone(),
-        path,
+        path: path.to_owned(),
         text: text.to_owned(),
     };
-    let input = match serde_json::to_vec(&line) {
-        Ok(input) => input,
-        Err(why) => return tracing::warn!(job = hook.job.id, "output file: {why}"),
-    };
+    let input = serde_json::to_vec(&line).map_err(|why| why.to_string())?;
     match child::run(APPEND, &input, DEADLINE) {
-        Outcome::Done(_) => {}
-        other => tracing::warn!(job = hook.job.id, "{}: owner not told: {other:?}", line.path.display()),
+        Outcome::Done(_) => Ok(()),
+        Outcome::Failed(why) => Err(why),
+        Outcome::Silent | Outcome::Stuck => Err(format!("no answer in {} s", DEADLINE.as_secs())),
     }
+}
+
+/// What was read from a machine may hold anything; the file is somebody's log.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// In a child: as the job's user, so that nothing is written that they could not write themselves.

@@ -3,7 +3,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::answer::{self, JobState, NodeState, SINFO_FORMAT, SinfoLine};
+use crate::answer::{self, JobState, NodeState, OwnersView, Refusable, SINFO_FORMAT, SinfoLine};
 use crate::command::{SlurmError, run};
 use crate::{Env, SlurmConfig, hostlist};
 
@@ -139,16 +139,24 @@ impl Client {
             .collect())
     }
 
-    /// Where the job's standard output goes, where Slurm names a file. The job's own texts stand around it in
-    /// the answer, so it is worth no more than the owner's word: open it as the owner.
+    /// How the owner of a job can be told something. The job's own texts stand around it in the answer, so it is
+    /// worth no more than the owner's word: open the file as the owner.
     ///
     /// # Errors
     /// [`SlurmError`].
-    pub fn output_file(&self, job: &JobRef) -> Result<Option<PathBuf>, SlurmError> {
-        let text = self.run("scontrol", &["show", "job", &job.0])?;
-        let path = text.lines().rev().find_map(|line| line.trim_start().strip_prefix("StdOut="));
-        // What Slurm has not filled in (%N and the like) is no file yet.
-        Ok(path.filter(|path| path.starts_with('/') && !path.contains('%')).map(PathBuf::from))
+    pub fn owners_view(&self, job: u32) -> Result<OwnersView, SlurmError> {
+        let text = self.run("scontrol", &["show", "job", &job.to_string()])?;
+        Ok(answer::owners_view(&text, job))
+    }
+
+    /// What Slurm must do with a job that must not start: how commands name it, whether it is a batch job, and
+    /// whether it may be requeued. `None` where Slurm's answer does not tell.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn refusable(&self, job: u32) -> Result<Option<Refusable>, SlurmError> {
+        let text = self.run("scontrol", &["show", "job", &job.to_string()])?;
+        Ok(answer::refusable(&text, job))
     }
 
     /// The batch script, at most so much of it as holds its `#SBATCH` lines.

@@ -16,7 +16,7 @@ mod lock;
 mod reason;
 mod requeue;
 
-pub use answer::{JobState, NodeReason, NodeState, UnixSeconds};
+pub use answer::{JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds};
 pub use client::{Client, JobRef};
 pub use command::SlurmError;
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};

@@ -1,0 +1,87 @@
+//! What people read when a node is unfit: owners of batch jobs, and whoever waits at srun or salloc.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use railgate_tests::cluster::{Builder, Cluster};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+const LOST: &str = "gpu-lost@3: 0000:61:00.0 off bus, Xid 79";
+
+/// What stands before the advice, the same for everybody.
+fn told(node: &str, job: u32) -> String {
+    format!("railgate: node {node} failed its check before job {job} started ({LOST}). ")
+}
+
+fn drained_by_us(cluster: &Cluster, node: &str, job: u32) -> Result<()> {
+    let seen = cluster.wait_node(node, "drained", MINUTE, |node| node.drained())?;
+    assert_eq!(seen.reason(), format!("railgate: {LOST}; reboot [prolog job={job}]"));
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn everybody_reads_which_node_failed_and_why() -> Result<()> {
+    let broken = ["gn1", "gn2", "gn3", "gn4"];
+    let mut builder = Builder::new(5)
+        // Nobody but the prologs finds the faults.
+        .slurm_conf("HealthCheckInterval", "0")
+        .config("breaker = { max_percent = 100.0, partition_max_percent = 100.0 }")?;
+    for node in broken {
+        builder = builder.hardware_of(node, "h100-sxm:gpu-lost@3");
+    }
+    builder.test(|cluster| {
+        let alice = cluster.alice();
+        let gpus = "--gres=gpu:8";
+
+        let srun = alice.srun(&["-w", "gn1", gpus, "hostname"])?;
+        assert_eq!((srun.code, srun.stdout.as_str()), (1, ""), "{srun}");
+        let again = "The node is drained and Slurm takes the job back: run it again, it gets other nodes.";
+        assert!(srun.stderr.contains(&format!("srun: {}{again}\n", told("gn1", 1))), "{srun}");
+        drained_by_us(cluster, "gn1", 1)?;
+
+        let salloc = alice.salloc(&["-w", "gn2", gpus, "hostname"])?;
+        assert_eq!((salloc.code, salloc.stdout.as_str()), (1, ""), "{salloc}");
+        assert!(salloc.stderr.contains(&format!("salloc: {}{again}\n", told("gn2", 2))), "{salloc}");
+        drained_by_us(cluster, "gn2", 2)?;
+
+        // Slurm cancels a job that must not be requeued, without a word of its own.
+        let id = alice.sbatch(&["-w", "gn3", "--no-requeue", gpus, "-o", "never-%j"], "hostname")?;
+        let job = cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
+        assert_eq!(job.restarts(), 0);
+        let log = cluster.output(&format!("/home/rgalice/never-{id}")).unwrap_or_default();
+        let submit = "The node is drained and Slurm cancels the job, which must not be requeued: submit it again, \
+                      it gets other nodes.";
+        assert_eq!(log, format!("{}{submit}\n", told("gn3", id)));
+        drained_by_us(cluster, "gn3", id)?;
+
+        // One that comes back reads it at once, and again where its log is truncated at the restart.
+        let words = ["-x", "gn1,gn2,gn3", gpus, "-o", "again-%j", "--open-mode=truncate"];
+        let id = alice.sbatch(&words, "echo attempt ${SLURM_RESTART_COUNT:-0} on $(hostname)")?;
+        let path = format!("/home/rgalice/again-{id}");
+        let moved = cluster.wait_job_until(id, "moved", MINUTE, |job| job.restarts() == 1)?;
+        assert!(!moved.reason().contains("Held") && moved.field("Priority") != "0", "{moved:?}");
+        let by_itself = "The node is drained and the job moves to other nodes by itself.";
+        if moved.state() == "PENDING" {
+            let log = cluster.output(&path).unwrap_or_default();
+            assert_eq!(log, format!("{}{by_itself}\n", told("gn4", id)));
+        }
+        let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+        assert_eq!((job.nodes(), job.restarts()), ("gn5", 1));
+        let log = cluster.output(&path).unwrap_or_default();
+        let why = format!("railgate: attempt 0 left node gn4, which failed before it started: {LOST}");
+        assert_eq!(log, format!("{why}\nattempt 1 on gn5\n"));
+        drained_by_us(cluster, "gn4", id)?;
+
+        let report = alice.run(&["railgate", "report", &id.to_string()])?.ok()?;
+        for text in ["attempt 0", "attempt 1", "gn4", "gpu-lost@3", by_itself] {
+            assert!(report.contains(text), "no '{text}' in:\n{report}");
+        }
+        // Whatever Slurm has to say about a failed prolog came later than our reason.
+        for node in broken {
+            assert!(cluster.node(node)?.reason().starts_with("railgate: gpu-lost@3: "));
+        }
+        Ok(())
+    })
+}
