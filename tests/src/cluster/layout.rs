@@ -31,7 +31,7 @@ impl Cluster {
             let _ = writeln!(hosts, "{} {name}", address(index));
         }
         put(&common.join("etc/hosts"), &hosts, 0o644)?;
-        for dir in ["var/log/slurm", "var/spool/slurmctld"] {
+        for dir in ["var/log/slurm", "var/spool/slurmctld", "var/lib/railgate/controller"] {
             let dir = common.join(dir);
             fs::create_dir_all(&dir)?;
             chown(&dir, Some(slurm_user), Some(slurm_user))?;
