@@ -123,7 +123,7 @@ mod tests {
         assert!(action.contains("`kill`") && action.contains("`drain`"), "{action}");
         let part = refused("[prolog]\nrequired = [\"gpu\"]");
         assert!(part.contains("`gpu`") && part.contains("`gpus`"), "{part}");
-        assert!(refused("deadline = \"soon\"").contains("'soon' is no duration"));
+        assert!(refused("deadline = \"soon\"").contains("'soon' is not a duration"));
     }
 
     #[test]
