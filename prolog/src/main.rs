@@ -5,6 +5,7 @@
 //! slurmctld writes its own "Prolog error" only on a node that is not draining yet). Whatever goes wrong in
 //! railgate itself lets the job run.
 
+mod move_on;
 mod prepare;
 mod refuse;
 
@@ -13,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use railgate_node::{Allocation, Phase, UnixMillis};
 use railgate_runner::{Hook, Purpose, drain, guarded, look, record};
-use railgate_slurm::GateLevel;
+use railgate_slurm::{DrainOutcome, GateLevel};
 use railgate_stats::{Look, NodeReport, Options};
 
 fn main() -> ExitCode {
@@ -65,6 +66,9 @@ fn run(hook: &Hook) -> ExitCode {
     if judged && let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &look, &[job.id]) {
         report.acts.push(record(&outcome, Phase::Prolog, now()));
         if refuse::must_not_start(hook, &outcome, &look.verdict, &mut report) {
+            if !matches!(outcome, DrainOutcome::Pending(_)) {
+                move_on::ask(hook);
+            }
             code = ExitCode::FAILURE;
         }
     }

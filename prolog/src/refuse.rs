@@ -44,20 +44,25 @@ pub(crate) fn must_not_start(
             note(report, ActKind::Refused, &what);
             true
         }
-        DrainOutcome::BreakerOpen { .. } if hook.config.breaker.on_breaker == OnBreaker::Hold => {
-            let job = JobRef::plain(hook.job.het_leader.unwrap_or(hook.job.id));
-            if let Err(why) = client.requeue_hold(&job) {
-                tracing::warn!(job = hook.job.id, "cannot hold: {why}; the job runs");
+        DrainOutcome::BreakerOpen { .. } => {
+            let held = if hook.config.breaker.on_breaker == OnBreaker::Hold {
+                hold(&client, hook.job.id).map(Some)
+            } else {
+                Ok(None)
+            };
+            let follows = match &held {
+                Ok(Some(name)) => format!("job {name} is held until an admin has looked after the nodes"),
+                _ => format!("job {} runs on it all the same", hook.job.id),
+            };
+            if let Err(why) = held {
+                tracing::warn!(job = hook.job.id, "cannot be held: {why}; the job runs");
                 note(report, ActKind::Failed, &format!("hold: {why}"));
             }
-            false
-        }
-        DrainOutcome::BreakerOpen { .. } => {
             let told = tell_owner(hook, &client, |_| {
                 format!(
                     "railgate: node {} failed its check ({seen}), but too many nodes are drained already; \
-                     job {} runs on it all the same.",
-                    hook.node, hook.job.id
+                     {follows}.",
+                    hook.node,
                 )
             });
             if let Some(text) = told {
@@ -67,6 +72,14 @@ pub(crate) fn must_not_start(
         }
         DrainOutcome::NotActing(_) => false,
     }
+}
+
+/// Puts a batch job back and holds it; how Slurm names it.
+fn hold(client: &Client, id: u32) -> Result<JobRef, String> {
+    let job = client.refusable(id).map_err(|why| why.to_string())?;
+    let job = job.filter(|job| job.requeue).ok_or("not a batch job that may be requeued")?;
+    client.requeue_hold(&job.name).map_err(|why| why.to_string())?;
+    Ok(job.name)
 }
 
 /// What Slurm makes of a job whose prolog fails, and so what is left for its owner to do.

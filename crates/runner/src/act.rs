@@ -59,7 +59,10 @@ pub fn record(outcome: &DrainOutcome, by: Phase, time: UnixMillis) -> Act {
             (ActKind::Drained, reason.clone())
         }
         DrainOutcome::Foreign { reason } => (ActKind::ForeignReason, reason.clone()),
-        DrainOutcome::BreakerOpen { .. } => (ActKind::Breaker, outcome.to_string()),
+        DrainOutcome::BreakerOpen { scope, held, limit } => {
+            let detail = format!("nodes that railgate holds in the {scope}: {held} (at most {limit})");
+            (ActKind::Breaker, detail)
+        }
         DrainOutcome::Pending(why) => (ActKind::Pending, why.clone()),
         DrainOutcome::NotActing(why) => (ActKind::WouldDrain, why.clone()),
     };

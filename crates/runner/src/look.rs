@@ -2,7 +2,8 @@ use std::time::Instant;
 
 use railgate_gate::{Seen, judge, request_for};
 use railgate_node::{
-    Allocation, Job, KernelMark, PartName, Phase, Profile, ProfileError, Request, Snapshot, Verdict, live,
+    Allocation, Fitness, GpuId, Job, KernelMark, PartName, Phase, Profile, ProfileError, Request, Snapshot,
+    Verdict, live,
 };
 
 use crate::history::{History, kernel_mark};
@@ -76,10 +77,10 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         },
     );
     let whole = covers_whole_node(&snapshot, purpose.job);
-    let clean = verdict.cause().is_none();
-    history.memory = history.memory.after(&snapshot, clean && whole);
-    // A look that judged some GPUs only says nothing about what the kernel said of the others.
-    if clean && whole {
+    history.memory = history.memory.after(&snapshot, whole && verdict.cause().is_none());
+    // A look that judged some GPUs only says nothing about what the kernel said of the others. What was worth
+    // a warning has been given one.
+    if whole && matches!(verdict.fitness, Fitness::Fit | Fitness::Degraded) {
         history.settle(&snapshot);
     }
     history.store(places);
@@ -112,7 +113,11 @@ fn covers_whole_node(snapshot: &Snapshot, job: Option<&Job>) -> bool {
     let Some(job) = job else { return true };
     let Some(gpus) = snapshot.gpus.data() else { return false };
     match &job.allocation {
-        Allocation::Gpus(held) => held.len() >= gpus.gpus.len(),
+        // Several MIG devices may lie on one GPU.
+        Allocation::Gpus(held) => {
+            let whole_gpus = held.iter().filter(|id| matches!(id, GpuId::Index(_))).count();
+            whole_gpus >= gpus.gpus.len()
+        }
         Allocation::NoGpus | Allocation::Unreadable(_) => false,
     }
 }

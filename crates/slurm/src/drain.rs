@@ -12,7 +12,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -105,7 +105,8 @@ impl std::fmt::Display for DrainOutcome {
             DrainOutcome::AlreadyOurs { reason, .. } => write!(f, "drained before: {reason}"),
             DrainOutcome::Foreign { reason } => write!(f, "held by somebody else: {reason}"),
             DrainOutcome::BreakerOpen { scope, held, limit } => {
-                write!(f, "not drained: railgate holds {held} nodes of the {scope}, {limit} allowed")
+                let what = "nodes that railgate holds in the";
+                write!(f, "not drained, the breaker is open: {what} {scope}: {held} (at most {limit})")
             }
             DrainOutcome::Pending(why) => write!(f, "reason kept for later: {why}"),
             DrainOutcome::NotActing(why) => write!(f, "nothing sent: {why}"),
@@ -157,9 +158,9 @@ impl DrainDesk {
         if let Acting::Forbidden(why) = &self.acting {
             return DrainOutcome::NotActing(why.clone());
         }
-        let _held = match lock::lock(&self.lock, LOCK_WAIT) {
+        let _held = match self.lock() {
             Ok(held) => held,
-            Err(why) => return DrainOutcome::NotActing(format!("{}: {why}", self.lock.display())),
+            Err(why) => return DrainOutcome::NotActing(why),
         };
         let before = self.read_pending(node, boot_id);
         let mut reason = reason.clone();
@@ -195,9 +196,9 @@ impl DrainDesk {
         if let Acting::Forbidden(why) = &self.acting {
             return Some(DrainOutcome::NotActing(why.clone()));
         }
-        let _held = match lock::lock(&self.lock, LOCK_WAIT) {
+        let _held = match self.lock() {
             Ok(held) => held,
-            Err(why) => return Some(DrainOutcome::NotActing(format!("{}: {why}", self.lock.display()))),
+            Err(why) => return Some(DrainOutcome::NotActing(why)),
         };
         let pending = self.read_pending(node, boot_id);
         let Some((pending, reason)) =
@@ -322,12 +323,25 @@ impl DrainDesk {
             }
         }
         match self.client.undrain_node(node) {
-            Ok(()) => open.into(),
+            Ok(()) => {
+                warn!("{node}: drained a moment ago and taken back, other nodes were first");
+                open.into()
+            }
             Err(why) => {
                 warn!("over the cap, and the drain cannot be taken back: {why}");
                 DrainOutcome::Drained { reason: text }
             }
         }
+    }
+
+    /// Makes our directories too: after a boot the periodic check may come before any job.
+    fn lock(&self) -> Result<lock::Held, String> {
+        for place in [self.lock.parent(), self.pending.parent()].into_iter().flatten() {
+            if let Err(why) = fs::DirBuilder::new().recursive(true).mode(0o755).create(place) {
+                warn!("{}: {why}", place.display());
+            }
+        }
+        lock::lock(&self.lock, LOCK_WAIT).map_err(|why| format!("{}: {why}", self.lock.display()))
     }
 
     fn read_pending(&self, node: &str, boot_id: &str) -> Option<Pending> {

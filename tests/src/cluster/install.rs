@@ -44,7 +44,8 @@ pub(super) fn slurm_conf(conf: &mut SlurmConf) {
         ("Epilog", "/etc/slurm/epilog.d/*"),
         ("EpilogSlurmctld", "/usr/libexec/railgate/railgate-epilog-ctld"),
         ("HealthCheckProgram", "/etc/railgate/periodic.sh"),
-        ("HealthCheckInterval", "20"),
+        // Off, or it would drain a bad node before a test's job has met it.
+        ("HealthCheckInterval", "0"),
         ("HealthCheckNodeState", "ANY"),
     ] {
         conf.set(key, value);
