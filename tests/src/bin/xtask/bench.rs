@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let wanted = |name: &str| arguments.name.as_deref().is_none_or(|only| only == name);
     let programs = build::folder(true)?;
-    let start = || Builder::new(1).programs(&programs).slurm_conf("HealthCheckInterval", "0").start();
+    let start = || Builder::new(1).programs(&programs).start();
     if wanted("gate") {
         gate(&start()?, arguments.count)?;
     }

@@ -28,7 +28,8 @@ pub(super) const CLUSTER: [Need; 8] = [
 pub(super) const BUILD: [Need; 1] = [("cc", "gcc")];
 
 /// For the tests that are not on the cluster.
-pub(super) const TESTS: [Need; 2] = [("shellcheck", "shellcheck"), ("valgrind", "valgrind")];
+pub(super) const TESTS: [Need; 3] =
+    [("shellcheck", "shellcheck"), ("valgrind", "valgrind"), ("mkfs.ext4", "e2fsprogs")];
 
 /// Where a program is; the directories of root's programs are searched too.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
@@ -108,7 +109,8 @@ pub(super) fn install(names: &[String]) -> Result<()> {
 }
 
 /// What a root directory with a Slurm of its own needs.
-const ROOT_PACKAGES: &str = "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,iproute2,procps";
+const ROOT_PACKAGES: &str =
+    "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,iproute2,procps,e2fsprogs";
 
 /// The root directory of another Slurm than this machine's, made when it is not there yet.
 pub(super) fn slurm(version: &str) -> Result<PathBuf> {
