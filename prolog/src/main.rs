@@ -66,10 +66,10 @@ fn run(hook: &Hook) -> ExitCode {
     if judged && let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &look, &[job.id]) {
         report.acts.push(record(&outcome, Phase::Prolog, now()));
         if refuse::must_not_start(hook, &outcome, &look.verdict, &mut report) {
-            if !matches!(outcome, DrainOutcome::Pending(_)) {
-                move_on::ask(hook);
+            let answers = !matches!(outcome, DrainOutcome::Pending(_));
+            if !(answers && move_on::ask(hook)) {
+                code = ExitCode::FAILURE;
             }
-            code = ExitCode::FAILURE;
         }
     }
     if let Some(run) = run {
