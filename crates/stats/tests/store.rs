@@ -28,6 +28,8 @@ const CASES: &[Case] = &[
     ("what is stored is found again, by its owner and by root", stored_and_found),
     ("other users cannot read it", others_cannot_read),
     ("a squatter's directory is refused, the part stays on the node", squatter),
+    ("the directory of a cluster that a user made is refused", squatted_cluster),
+    ("where root is squashed the owner makes the directory", squashed),
     ("links, pipes, hard links and foreign files are refused", planted),
     ("a directory open to all without the sticky bit is refused", no_sticky_bit),
     ("a missing or full directory leaves the part on the node", missing_and_full),
@@ -152,7 +154,9 @@ fn stored_and_found(place: &Place) {
     let meta = fs::metadata(place.job_dir()).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o7777), (OWNER, 0o700));
     let cluster = fs::metadata(place.shared().join("alpha")).unwrap();
-    assert_eq!((cluster.uid(), cluster.mode() & 0o7777), (0, 0o1777), "made by root before the user comes");
+    assert_eq!((cluster.uid(), cluster.mode() & 0o7777), (0, 0o755), "made by root before the user comes");
+    let next = place.shared().join("alpha/48214");
+    assert!(as_user(OTHER, OTHER, "mkdir", &next).is_err(), "no user squats");
     assert_eq!(fs::metadata(place.job_dir().join("0/n1.json")).unwrap().uid(), OWNER);
     let left: Vec<_> = fs::read_dir(place.job_dir().join("0")).unwrap().collect();
     assert_eq!(left.len(), 2, "no temporary file stays");
@@ -194,6 +198,31 @@ fn squatter(place: &Place) {
     let found = place.load();
     assert_eq!(found.attempts[0].nodes.len(), 1, "the local part");
     assert!(found.problems[0].contains("belongs to uid 12002"), "{:?}", found.problems);
+}
+
+fn squatted_cluster(place: &Place) {
+    let cluster = place.shared().join("alpha");
+    as_user(OTHER, OTHER, "mkdir", &cluster).unwrap();
+    fs::set_permissions(&cluster, fs::Permissions::from_mode(0o1777)).unwrap();
+    let stored = store(&place.config, &report("n1"));
+    assert!(!stored.shared, "{stored:?}");
+    assert!(stored.problems[0].contains("alpha: refused: uid 12002 owns it"), "{stored:?}");
+    assert!(stored.path.unwrap().starts_with(&place.config.local_dir));
+}
+
+/// What a site makes by hand, or root where it is nobody.
+fn squashed(place: &Place) {
+    for owner in [0, 65_534] {
+        let cluster = place.shared().join("alpha");
+        fs::create_dir(&cluster).unwrap();
+        chown(&cluster, Some(owner), None).unwrap();
+        fs::set_permissions(&cluster, fs::Permissions::from_mode(0o1777)).unwrap();
+        let stored = store(&place.config, &report("n1"));
+        assert!(stored.shared, "{owner}: {stored:?}");
+        assert_eq!(fs::metadata(place.job_dir()).unwrap().uid(), OWNER);
+        assert_eq!(fs::metadata(&cluster).unwrap().mode() & 0o7777, 0o1777, "left as it was");
+        fs::remove_dir_all(cluster).unwrap();
+    }
 }
 
 fn planted(place: &Place) {

@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::{Mode, fchmod, fstat};
-use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, geteuid, getgrouplist, unlinkat};
+use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
+use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrouplist, unlinkat};
 use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, made_below, mode_of, open_to_all, top};
 use crate::NodeReport;
+
+/// Whom file servers turn root into, unless told otherwise.
+const NOBODY: u32 = 65_534;
 
 /// One file to be written; the content follows it, after a line feed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,7 +113,7 @@ fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
         if let Some(dir) = &early
             && !order.only_existing
         {
-            let _ = made_below(dir.as_fd(), &order.cluster, cluster_mode(order));
+            made_as_root(dir.as_fd(), order, (uid, reader.unwrap_or(Gid::from_raw(gid))));
         }
         if uid != 0 {
             drop_root(uid, gid, reader)?;
@@ -129,10 +132,34 @@ fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
     };
     let cluster = cluster.map_err(|why| format!("{}: {}", order.cluster, text(why)))?;
     checked(&cluster, Path::new(&order.cluster))?;
+    not_a_users(&dir, &cluster, order)?;
     let job = own_dir(cluster.as_fd(), &order.job.to_string(), order, reader)?;
     let attempt = own_dir(job.as_fd(), &order.attempt.to_string(), order, reader)?;
     put(attempt.as_fd(), &order.file, content, file_mode(order))
         .map_err(|why| format!("{}: {why}", order.file))
+}
+
+/// Makes the directories of cluster and job, as far as root is root here. No user can then make one in place of
+/// another's: only a squashed root leaves the cluster's directory open to everybody. What fails is tried again as
+/// the job's owner.
+fn made_as_root(dir: BorrowedFd<'_>, order: &WriteOrder, (uid, group): (u32, Gid)) {
+    let is_roots = |dir: &OwnedFd| fstat(dir.as_fd()).is_ok_and(|stat| stat.st_uid == 0);
+    let made = mkdirat(dir, order.cluster.as_str(), Mode::from_bits_truncate(0o755)).is_ok();
+    let Ok(cluster) = below(dir, &order.cluster) else { return };
+    if made && !is_roots(&cluster) {
+        let _ = fchmod(cluster.as_fd(), Mode::from_bits_truncate(0o1777));
+    }
+    let job = order.job.to_string();
+    if uid == 0 || !is_roots(&cluster) || mkdirat(&cluster, job.as_str(), Mode::S_IRWXU).is_err() {
+        return;
+    }
+    let given = below(cluster.as_fd(), &job).and_then(|made| match is_roots(&made) {
+        true => fchown(&made, Some(Uid::from_raw(uid)), Some(group)),
+        false => Err(Errno::EPERM),
+    });
+    if given.is_err() {
+        let _ = unlinkat(&cluster, job.as_str(), UnlinkatFlags::RemoveDir);
+    }
 }
 
 fn cluster_mode(order: &WriteOrder) -> Mode {
@@ -178,6 +205,22 @@ fn checked(dir: &OwnedFd, name: &Path) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Who owns the cluster's directory can put any other in the place of a job's, whatever its mode: it must be
+/// root's, or whoever's the one above it is, or nobody's, who is root on a file server that squashes it.
+fn not_a_users(above: &OwnedFd, cluster: &OwnedFd, order: &WriteOrder) -> Result<(), String> {
+    let uid = |dir: &OwnedFd| fstat(dir.as_fd()).map(|stat| stat.st_uid).map_err(text);
+    let owner = uid(cluster)?;
+    if owner == 0 || owner == NOBODY || owner == uid(above)? || order.owner.is_none() {
+        return Ok(());
+    }
+    Err(format!(
+        "{0}: refused: uid {owner} owns it and could replace anybody's reports; make it as root \
+         (rmdir {1}/{0}; install -d -m 1777 {1}/{0})",
+        order.cluster,
+        order.dir.display()
+    ))
 }
 
 /// A directory of the job's own.
