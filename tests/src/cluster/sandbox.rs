@@ -35,8 +35,9 @@ pub(super) struct Machine {
 /// This package's program with the hidden roles.
 fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding the running program")?;
-    if own.file_name() == Some(OsStr::new("xtask")) {
-        return Ok(own);
+    // A build that xtask itself started may have put a newer one in its place: `xtask (deleted)`.
+    if own.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("xtask")) {
+        return Ok(PathBuf::from("/proc/self/exe"));
     }
     // target/debug/deps/cluster-0123abcd
     let sibling = own.parent().and_then(Path::parent).map(|dir| dir.join("xtask"));
