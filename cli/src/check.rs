@@ -109,6 +109,7 @@ fn code(fitness: Fitness) -> u8 {
 }
 
 fn drain(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    railgate_runner::own_process();
     let config = site.config()?;
     railgate_runner::start_logging(&config.log);
     if switches::disabled(&site.places) {

@@ -1,12 +1,17 @@
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use railgate_node::child::{self, Outcome, Task, become_user};
 use railgate_node::{Job, Reading, Snapshot, Verdict};
 use railgate_stats::holds;
 
 /// How often the node is looked at again while something still sits on the job's GPUs.
 pub(crate) const TRIES: u32 = 3;
+const END: &str = "end-leftovers";
+pub(crate) const TASK: Task = Task::new(END, end_as_user);
+
 /// What a killed process that holds GPU memory needs to go.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -19,20 +24,46 @@ pub(crate) fn found(verdict: &Verdict) -> bool {
 /// belong to no live job of Slurm's: whoever comes next would find the memory taken.
 pub(crate) fn end(now: &Snapshot, job: &Job) {
     let gpus = now.gpus.data().map_or(&[][..], |gpus| &gpus.gpus);
+    let mut pids = Vec::new();
     for gpu in gpus.iter().filter(|gpu| holds(&job.allocation, gpu) == Some(true)) {
         for process in gpu.processes.known().into_iter().flatten() {
             let ours = process.uid == Reading::Known(job.uid) && job.uid != 0;
             let ended =
                 matches!(process.slurm_job, Reading::Known(owner) if owner.is_none_or(|id| id == job.id));
             let Ok(pid) = i32::try_from(process.pid) else { continue };
-            if !ours || !ended || process.exiting || pid <= 1 {
+            if !ours || !ended || process.exiting || pid <= 1 || pids.contains(&pid) {
                 continue;
             }
             tracing::info!(job = job.id, pid, name = ?process.name, "ending what the job left on GPU {}", gpu.index);
-            if let Err(why) = kill(Pid::from_raw(pid), Signal::SIGKILL) {
-                tracing::warn!(job = job.id, pid, "cannot end it: {why}");
-            }
+            pids.push(pid);
+        }
+    }
+    if !pids.is_empty() {
+        let ended =
+            serde_json::to_vec(&(job.uid, job.gid, pids)).map_err(|why| why.to_string()).and_then(|order| {
+                match child::run(END, &order, PATIENCE) {
+                    Outcome::Done(problems) => Ok(String::from_utf8_lossy(&problems).into_owned()),
+                    Outcome::Failed(why) => Err(why),
+                    Outcome::Silent | Outcome::Stuck => Err("no answer".to_owned()),
+                }
+            });
+        match ended {
+            Ok(problems) if problems.is_empty() => {}
+            Ok(why) | Err(why) => tracing::warn!(job = job.id, "cannot end them all: {why}"),
         }
     }
     std::thread::sleep(PATIENCE);
+}
+
+/// In a child, as the job's user: a number that has gone to somebody else's process since it was read is refused
+/// by the kernel.
+fn end_as_user(input: &[u8]) -> Result<Vec<u8>, String> {
+    let (uid, gid, pids): (u32, u32, Vec<i32>) =
+        serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    become_user(uid, gid, &[]).map_err(|why| why.to_string())?;
+    let refused = pids.into_iter().filter_map(|pid| match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+        Ok(()) | Err(Errno::ESRCH) => None,
+        Err(why) => Some(format!("{pid}: {why}")),
+    });
+    Ok(refused.collect::<Vec<_>>().join(", ").into_bytes())
 }

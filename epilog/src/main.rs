@@ -19,7 +19,8 @@ use railgate_stats::{
 };
 
 fn main() -> ExitCode {
-    if let Some(code) = railgate_node::child::dispatch(&railgate_runner::tasks()) {
+    let own = [railgate_runner::tasks(), vec![tasks::TASK, leftovers::TASK]].concat();
+    if let Some(code) = railgate_node::child::dispatch(&own) {
         return code;
     }
     guarded("epilog", || {
@@ -56,8 +57,8 @@ fn run(hook: &Hook) {
     if !report.refused() {
         judge(hook, before.as_ref(), &mut report, end);
     }
-    if let Some(before) = &before {
-        report.steps = tasks::steps(&before.dir, job.uid);
+    if before.is_some() {
+        report.steps = tasks::steps(hook);
     }
     let stored = store(&hook.config.report, &report);
     for problem in &stored.problems {

@@ -1,7 +1,18 @@
 use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use railgate_rundir::{RunDir, Used, UserDir, Winner};
+use railgate_node::child::{self, Outcome, Task};
+use railgate_rundir::{Root, RunDir, Used, UserDir, Winner};
+use railgate_runner::Hook;
 use railgate_stats::{SetBy, StepEnv, StepSetting};
+
+const READ: &str = "read-steps";
+
+/// In a child: a file system that the job's owner mounts there at the wrong moment may never answer.
+pub(crate) const TASK: Task = Task::new(READ, task);
+
+const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The plugin notes at most so many steps, each in a small file.
 const MOST_FILES: usize = 256;
@@ -9,17 +20,35 @@ const MOST_BYTES: u64 = 512 << 10;
 
 /// What the tasks of each step had, as the plugin noted it in the user's directory. The job could write
 /// there too, so it is shown and decides nothing.
-pub(crate) fn steps(dir: &RunDir, uid: u32) -> Vec<StepEnv> {
-    let user = match UserDir::open(dir, uid) {
-        Ok(user) => user,
-        Err(why) => {
-            if why.kind() != io::ErrorKind::NotFound {
-                tracing::warn!("{}: {why}", dir.user().display());
-            }
-            return Vec::new();
+pub(crate) fn steps(hook: &Hook) -> Vec<StepEnv> {
+    let order = (&hook.places.run, hook.job.id, hook.job.uid);
+    let read = serde_json::to_vec(&order).map_err(|why| why.to_string()).and_then(|order| {
+        match child::run(READ, &order, DEADLINE) {
+            Outcome::Done(reply) => serde_json::from_slice(&reply).map_err(|why| why.to_string()),
+            Outcome::Failed(why) => Err(why),
+            Outcome::Silent | Outcome::Stuck => Err(format!("no answer in {} s", DEADLINE.as_secs())),
         }
+    });
+    read.unwrap_or_else(|why| {
+        tracing::warn!(job = hook.job.id, "what the tasks were given is not known: {why}");
+        Vec::new()
+    })
+}
+
+fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let (root, job, uid): (PathBuf, u32, u32) =
+        serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let dir = Root::new(root).job(job).current(job).map_err(|why| why.to_string())?;
+    let steps = read(&dir, uid).map_err(|why| format!("{}: {why}", dir.user().display()))?;
+    serde_json::to_vec(&steps).map_err(|why| why.to_string())
+}
+
+fn read(dir: &RunDir, uid: u32) -> io::Result<Vec<StepEnv>> {
+    let user = match UserDir::open(dir, uid) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened?,
     };
-    let names = user.names(MOST_FILES).map(|(names, _)| names).unwrap_or_default();
+    let (names, _) = user.names(MOST_FILES)?;
     let mut steps: Vec<StepEnv> = names
         .iter()
         .filter_map(|name| {
@@ -30,7 +59,7 @@ pub(crate) fn steps(dir: &RunDir, uid: u32) -> Vec<StepEnv> {
         })
         .collect();
     steps.sort_by_key(|step| (step.step.parse::<u32>().ok(), step.step.clone()));
-    steps
+    Ok(steps)
 }
 
 /// A value that was overruled stands before ours in the file.

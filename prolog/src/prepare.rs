@@ -140,12 +140,9 @@ fn why_it_moved(hook: &Hook) -> Vec<String> {
         let look = if node.refused() { &node.prolog } else { &node.epilog };
         let cause = look.as_ref()?.verdict.cause().filter(|cause| cause.severity == Severity::Fail)?;
         let when = if node.refused() { "before it started" } else { "while it ran" };
-        Some(format!(
-            "railgate: attempt {last} left node {}, which failed {when}: {}: {}",
-            node.node,
-            cause.subject(),
-            cause.what
-        ))
+        // The report is its owner's, who may have written anything there.
+        let text = format!("{}: {}", cause.subject(), cause.what).chars().take(300).collect::<String>();
+        Some(format!("railgate: attempt {last} left node {}, which failed {when}: {text}", node.node))
     };
     parts.nodes.iter().filter(|node| node.attempt == last).filter_map(line).take(MOST_NOTICES).collect()
 }

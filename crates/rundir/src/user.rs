@@ -22,8 +22,8 @@ use crate::RunDir;
 
 /// The tmpfs shows this as its device, so that ours is told from others.
 const SOURCE: &str = "railgate";
-/// Mounts on top of one another that are taken away in one go.
-const MOST_STACKED: usize = 16;
+/// Mounts on top of one another that are taken away in one go: more than `fusermount` lets a user make.
+const MOST_STACKED: usize = 4096;
 
 /// What [`mount_user`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,14 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use nix::sys::signal::SigSet;
+use nix::sys::stat::{Mode, umask};
 
 /// Ends a program of ours inside Slurm. Anything that goes wrong in railgate itself lets the job run:
 /// a panic is logged and the exit code is 0.
 pub fn guarded(name: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
-    // Slurm up to 24.05 starts these programs with signals blocked, and children would inherit that.
-    if let Err(why) = SigSet::empty().thread_set_mask() {
-        eprintln!("railgate {name}: cannot unblock signals: {why}");
-    }
+    own_process();
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let what = panic
             .downcast_ref::<&str>()
@@ -22,6 +20,16 @@ pub fn guarded(name: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
         tracing::error!("railgate {name} panicked, the job goes on: {what}");
         ExitCode::SUCCESS
     })
+}
+
+/// Puts right what a daemon may hand down to a program of ours that works as root.
+pub fn own_process() {
+    // Slurm up to 24.05 starts its programs with signals blocked, and children would inherit that.
+    if let Err(why) = SigSet::empty().thread_set_mask() {
+        eprintln!("railgate: cannot unblock signals: {why}");
+    }
+    // Nothing of ours is for others to write, whatever mask slurmd was started with.
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
 /// This node's name: what slurmd says, else the short host name.

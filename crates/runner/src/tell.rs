@@ -92,7 +92,8 @@ fn append(input: &[u8]) -> Result<Vec<u8>, String> {
     let mut file = File::options()
         .append(true)
         .create(true)
-        .mode(0o644)
+        // The job's umask is not known here, and what is made now stays the job's log.
+        .mode(0o600)
         .custom_flags(O_NONBLOCK | O_NOCTTY)
         .open(&line.path)
         .map_err(|why| why.to_string())?;
