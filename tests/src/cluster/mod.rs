@@ -33,6 +33,7 @@ use inner::MachineSpec;
 pub use inner::dispatch;
 pub use install::{REPORTS, plugin_target, slurm_release};
 use layout::put;
+pub use sandbox::own_program;
 use sandbox::{Machine, Sandbox};
 pub use slurm::{Job, Node};
 

@@ -32,12 +32,21 @@ pub(super) struct Machine {
     pub(super) pid: u32,
 }
 
+/// The running program. A build that xtask itself started may have put a newer one in its place, and the
+/// kernel then calls the running one `xtask (deleted)`.
+pub fn own_program() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("finding the running program")?;
+    match own.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
+        Some(path) if Path::new(path).exists() => Ok(PathBuf::from(path)),
+        _ => Ok(own),
+    }
+}
+
 /// This package's program with the hidden roles.
 fn program() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("finding the running program")?;
-    // A build that xtask itself started may have put a newer one in its place: `xtask (deleted)`.
-    if own.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("xtask")) {
-        return Ok(PathBuf::from("/proc/self/exe"));
+    let own = own_program()?;
+    if own.file_name() == Some(OsStr::new("xtask")) {
+        return Ok(own);
     }
     // target/debug/deps/cluster-0123abcd
     let sibling = own.parent().and_then(Path::parent).map(|dir| dir.join("xtask"));

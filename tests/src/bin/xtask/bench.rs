@@ -40,7 +40,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             bail!("the bench makes namespaces and needs root: run it as root");
         }
         let mut command = Command::new("sudo");
-        command.arg(std::env::current_exe()?).args(["bench", "--ready", "--count"]);
+        command.arg(railgate_tests::cluster::own_program()?).args(["bench", "--ready", "--count"]);
         command.arg(arguments.count.to_string()).args(&arguments.name);
         let code = command.status().context("sudo")?.code().unwrap_or(1);
         return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
@@ -79,7 +79,8 @@ fn put_clock(cluster: &Cluster, machine: &str) -> Result<()> {
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent)?;
     }
-    fs::copy(std::env::current_exe()?, &target).with_context(|| target.display().to_string())?;
+    fs::copy(railgate_tests::cluster::own_program()?, &target)
+        .with_context(|| target.display().to_string())?;
     Ok(())
 }
 

@@ -8,6 +8,9 @@ use railgate_tests::cluster::{plugin_target, slurm_release};
 
 use super::steps;
 
+/// What announces one Slurm release: the plugin, and the one that misbehaves on purpose.
+const PLUGINS: [&str; 4] = ["-p", "spank-railgate", "-p", "spank-railgate-fault"];
+
 /// The workspace, from wherever in it `cargo xtask` was called.
 pub(super) fn workspace() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -23,7 +26,7 @@ pub(super) fn cargo() -> Command {
 
 /// `target/debug` or `target/release`, beside this program.
 pub(super) fn folder(release: bool) -> Result<PathBuf> {
-    let target = std::env::current_exe()?.ancestors().nth(2).map(Path::to_owned);
+    let target = railgate_tests::cluster::own_program()?.ancestors().nth(2).map(Path::to_owned);
     Ok(target.context("no target folder")?.join(if release { "release" } else { "debug" }))
 }
 
@@ -35,11 +38,10 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
         command
     };
     let mut all = build();
-    for package in
-        ["railgate-cli", "railgate-prolog", "railgate-epilog", "spank-railgate", "nvml-sim", "railgate-tests"]
-    {
+    for package in ["railgate-cli", "railgate-prolog", "railgate-epilog", "nvml-sim", "railgate-tests"] {
         all.args(["-p", package]);
     }
+    all.args(PLUGINS);
     steps::run(&mut all)?;
     let slurm = slurm_release(slurm_root)?;
     let programs = folder(release)?;
@@ -48,6 +50,6 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
         return Ok(());
     }
     let mut command = build();
-    command.args(["-p", "spank-railgate", "--target-dir"]).arg(plugin.parent().context("no folder")?);
+    command.args(PLUGINS).arg("--target-dir").arg(plugin.parent().context("no folder")?);
     steps::run(command.env("RAILGATE_SLURM_VERSION", format!("{}.{:02}", slurm.0, slurm.1)))
 }

@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             bail!("the demo makes namespaces and needs root: run it as root");
         }
         let mut command = Command::new("sudo");
-        command.arg(std::env::current_exe()?).args(["demo", "--ready"]);
+        command.arg(railgate_tests::cluster::own_program()?).args(["demo", "--ready"]);
         command.args(arguments.keep.then_some("--keep")).args(arguments.stop.then_some("--stop"));
         let code = command.status().context("sudo")?.code().unwrap_or(1);
         return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));

@@ -27,6 +27,8 @@ enum Task {
     Test(test::Arguments),
     /// What railgate costs, on the simulated hardware and the real Slurm of this machine
     Bench(bench::Arguments),
+    /// Write the pages that come from the code: docs/checks.md
+    Docs,
     /// Run a command again and again and print how long each run took, in microseconds
     #[command(hide = true, name = "@time")]
     Time {
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments).map(|()| ExitCode::SUCCESS),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Docs => docs().map(|()| ExitCode::SUCCESS),
         Task::Time { count, command } => bench::time(count, &command).map(|()| ExitCode::SUCCESS),
         Task::Packages { names } => packages::install(&names).map(|()| ExitCode::SUCCESS),
     };
@@ -63,4 +66,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The test that compares a page with the code also writes it.
+fn docs() -> anyhow::Result<()> {
+    let mut command = build::cargo();
+    command.args(["test", "--quiet", "-p", "railgate-gate", "--test", "catalogue"]);
+    steps::run(command.env("RAILGATE_WRITE_DOCS", "1"))
 }

@@ -64,8 +64,10 @@ pub(super) fn need(needs: &[Need]) -> Result<()> {
     if find("sudo").is_none() {
         bail!("please install first: apt-get install --no-install-recommends {}", missing.join(" "));
     }
-    steps::run(Command::new("sudo").arg(std::env::current_exe()?).arg("@packages").args(&missing))
-        .with_context(|| format!("or install them yourself: apt-get install {}", missing.join(" ")))
+    steps::run(
+        Command::new("sudo").arg(railgate_tests::cluster::own_program()?).arg("@packages").args(&missing),
+    )
+    .with_context(|| format!("or install them yourself: apt-get install {}", missing.join(" ")))
 }
 
 /// Keeps package scripts from starting services: the cluster brings its own, in its own namespaces.

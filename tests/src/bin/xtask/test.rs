@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use railgate_tests::cluster::SLURM_ROOT;
+use railgate_tests::cluster::{SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
 
 use super::steps::{self, Steps};
@@ -156,13 +156,18 @@ fn on_clusters(filter: Option<&str>, slurm_root: &Path) -> Result<()> {
     } else if packages::find("sudo").is_some() {
         println!("the cluster needs root: sudo {}", program.display());
         let mut command = Command::new("sudo");
-        command.arg(format!("--preserve-env={SLURM_ROOT},RUST_LIB_BACKTRACE")).arg(&program);
+        command
+            .arg(format!("--preserve-env={SLURM_ROOT},RAILGATE_SLURM_VERSION,RUST_LIB_BACKTRACE"))
+            .arg(&program);
         command
     } else {
         bail!("the cluster needs root: run {} --ignored as root", program.display());
     };
     // Tests not on the cluster have run already; what is ignored there is what needs root.
     command.args(["--ignored", "--test-threads", CLUSTERS]).args(filter);
+    // A test that builds a plugin of its own builds it for this Slurm.
+    let release = slurm_release(slurm_root)?;
+    command.env("RAILGATE_SLURM_VERSION", format!("{}.{:02}", release.0, release.1));
     steps::run(command.env("RUST_LIB_BACKTRACE", "0").env(SLURM_ROOT, slurm_root))
 }
 
