@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, plugin_target, slurm_release};
 use railgate_tests::poll;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -16,10 +16,15 @@ const PLUGSTACK: &str = "/etc/slurm/plugstack.conf";
 /// Where all machines see what a test puts there.
 const PLACE: &str = "/shared/plugin";
 
+/// Of the Slurm that this test run is about.
+fn release() -> Result<(u32, u32)> {
+    slurm_release(Path::new(&std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into())))
+}
+
 fn built(file: &str) -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(2).context("no target directory")?;
-    let path = target.join(file);
+    let path = plugin_target(target, release()?).join(file);
     if !path.exists() {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -104,7 +109,7 @@ fn a_plugin_that_is_missing_damaged_or_of_another_release_leaves_jobs_running() 
     Builder::new(1).plain().test(|cluster| {
         let ours = fs::read(built("libspank_railgate.so")?)?;
         let version = {
-            let release = railgate_tests::cluster::slurm_release(Path::new("/"))?;
+            let release = release()?;
             [0, u8::try_from(release.1)?, u8::try_from(release.0)?, 0]
         };
         // The constant stands right behind the type's name, both being what Slurm reads of a plugin.
