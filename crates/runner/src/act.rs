@@ -1,11 +1,14 @@
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use railgate_gate::Mode;
 use railgate_node::{Action, Phase, UnixMillis};
 use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
+use railgate_stats::store::sweep;
 use railgate_stats::{Act, ActKind};
 
 use crate::look::{Look, Purpose, look, settle};
 use crate::switches::{self, Switch};
-use crate::{Config, Places};
+use crate::{Config, History, Places};
 
 /// Whether anything may be changed on this node now. The reason is in the words of whoever reads the log.
 pub fn acting(config: &Config, places: &Places) -> Acting {
@@ -86,5 +89,22 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
     let look = look(config, places, node, &purpose);
     let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);
     let drained = drain(config, places, env, &look, &[]);
+    sweep_daily(config, places);
     Periodic { look, settled, drained }
+}
+
+/// Once a day: reports of this machine that are older than the site keeps them.
+fn sweep_daily(config: &Config, places: &Places) {
+    const DAY: u64 = 24 * 3600;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut history = History::load(places);
+    if now < history.swept.saturating_add(DAY) {
+        return;
+    }
+    history.swept = now;
+    history.store(places);
+    let swept = sweep(&config.report, &config.report.local_dir, now.saturating_mul(1000));
+    for problem in &swept.problems {
+        tracing::warn!("old reports: {problem}");
+    }
 }

@@ -18,6 +18,8 @@ pub struct History {
     /// Kernel records up to here are dealt with: the whole node was found clean after them, or drained
     /// because of them.
     pub settled: Option<KernelMark>,
+    /// When old reports were last removed, Unix seconds.
+    pub swept: u64,
 }
 
 fn file(places: &Places) -> PathBuf {
