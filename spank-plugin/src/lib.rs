@@ -6,8 +6,8 @@
 //!
 //! | Slurm context | process | file |
 //! |---|---|---|
-//! | local, allocator | srun, sbatch, salloc | [`submit`] |
-//! | remote | slurmstepd and, after the fork, the task | [`remote`] |
+//! | local, allocator | srun, sbatch, salloc | `submit.rs` |
+//! | remote | slurmstepd and, after the fork, the task | `remote.rs` |
 //! | slurmd, job script | slurmd | none: nothing is done there |
 //!
 //! A hook returns 0 whatever happens, so that a broken railgate never breaks a job.
