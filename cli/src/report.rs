@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Where to write it [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Look here instead of [report] dir; may be given more than once
+    /// Look here instead of `[report] dir`; may be given more than once
     #[arg(long, value_name = "DIR")]
     dir: Vec<PathBuf>,
     /// Which cluster, where the directory holds several
