@@ -114,17 +114,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport, end: Uni
         report.gpus = gpu_uses(baseline, &seen.snapshot, &job.allocation);
         report.ports = port_uses(baseline, &seen.snapshot, report.rail_map.as_ref());
     }
-    tracing::info!(
-        job = job.id,
-        attempt = report.attempt,
-        took_ms = seen.took_ms.round(),
-        "epilog: {}{}",
-        seen.verdict.fitness,
-        seen.verdict
-            .cause()
-            .map(|cause| format!(", {}: {}", cause.subject(), cause.what))
-            .unwrap_or_default()
-    );
+    seen.log(job);
     // The reason carries this job only where the fault may have ended it.
     let own = report.evidence.iter().any(|item| item.own != Some(false));
     let jobs = if own { vec![job.id] } else { Vec::new() };

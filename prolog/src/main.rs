@@ -49,17 +49,7 @@ fn run(hook: &Hook) -> ExitCode {
     let judged = hook.granted.gate != GateLevel::Off;
     if judged {
         report.prolog = Some(Look::new(&look.snapshot, look.verdict.clone(), look.took_ms));
-        tracing::info!(
-            job = job.id,
-            attempt = job.restarts,
-            took_ms = look.took_ms.round(),
-            "prolog: {}{}",
-            look.verdict.fitness,
-            look.verdict
-                .cause()
-                .map(|cause| format!(", {}: {}", cause.subject(), cause.what))
-                .unwrap_or_default()
-        );
+        look.log(job);
     }
     let run = prepare::run_directory(hook, &look, start, &mut report);
     let mut code = ExitCode::SUCCESS;

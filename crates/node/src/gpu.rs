@@ -90,6 +90,49 @@ pub struct Gpu {
     pub mig: Reading<bool>,
 }
 
+impl Gpu {
+    /// A GPU that said nothing, and why.
+    pub(crate) fn silent(index: u32, access: Access, why: &str) -> Self {
+        fn none<T>(why: &str) -> Reading<T> {
+            Reading::Failed(why.to_owned())
+        }
+        Gpu {
+            index,
+            access,
+            pci: none(why),
+            uuid: none(why),
+            serial: none(why),
+            name: none(why),
+            minor: none(why),
+            vbios: none(why),
+            recovery_action: none(why),
+            ecc_enabled: none(why),
+            ecc: EccCounts {
+                volatile_uncorrected: none(why),
+                aggregate_uncorrected: none(why),
+                volatile_corrected: none(why),
+            },
+            row_remap: none(why),
+            nvlinks: Vec::new(),
+            processes: none(why),
+            memory: none(why),
+            temperature_c: none(why),
+            power_w: none(why),
+            power_limit_w: none(why),
+            energy_j: none(why),
+            sm_clock_mhz: none(why),
+            throttle_reasons: none(why),
+            pcie_gen: none(why),
+            pcie_width: none(why),
+            pcie_replays: none(why),
+            nvlink_tx_kib: none(why),
+            nvlink_rx_kib: none(why),
+            persistence: none(why),
+            mig: none(why),
+        }
+    }
+}
+
 /// What the driver asks for (NVML field 230, `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -14,7 +14,7 @@ use std::path::Path;
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::NvmlLib;
 
-use crate::{Access, EccCounts, Gpu, Gpus, Reading};
+use crate::{Access, Gpu, Gpus, Reading};
 
 /// Everything NVML says, from the library at `library`.
 ///
@@ -50,52 +50,11 @@ fn gpus(lib: &NvmlLib, count: u32) -> Vec<Gpu> {
             .map(|(index, thread)| {
                 thread.join().unwrap_or_else(|_| {
                     let why = "railgate: the reading thread panicked".to_owned();
-                    blank(index, Access::Failed(why.clone()), &why)
+                    Gpu::silent(index, Access::Failed(why.clone()), &why)
                 })
             })
             .collect()
     })
-}
-
-/// A GPU that said nothing.
-fn blank(index: u32, access: Access, why: &str) -> Gpu {
-    fn none<T>(why: &str) -> Reading<T> {
-        Reading::Failed(why.to_owned())
-    }
-    Gpu {
-        index,
-        access,
-        pci: none(why),
-        uuid: none(why),
-        serial: none(why),
-        name: none(why),
-        minor: none(why),
-        vbios: none(why),
-        recovery_action: none(why),
-        ecc_enabled: none(why),
-        ecc: EccCounts {
-            volatile_uncorrected: none(why),
-            aggregate_uncorrected: none(why),
-            volatile_corrected: none(why),
-        },
-        row_remap: none(why),
-        nvlinks: Vec::new(),
-        processes: none(why),
-        memory: none(why),
-        temperature_c: none(why),
-        power_w: none(why),
-        power_limit_w: none(why),
-        energy_j: none(why),
-        sm_clock_mhz: none(why),
-        throttle_reasons: none(why),
-        pcie_gen: none(why),
-        pcie_width: none(why),
-        pcie_replays: none(why),
-        nvlink_tx_kib: none(why),
-        nvlink_rx_kib: none(why),
-        persistence: none(why),
-        mig: none(why),
-    }
 }
 
 /// An error with everything below it: the loader's own text ("No such file …") is at the bottom.

@@ -24,6 +24,22 @@ pub struct Look {
     pub took_ms: f64,
 }
 
+impl Look {
+    /// One line in the log.
+    pub fn log(&self, job: &Job) {
+        let cause = self.verdict.cause();
+        tracing::info!(
+            job = job.id,
+            restarts = job.restarts,
+            took_ms = self.took_ms.round(),
+            "{}: {}{}",
+            self.verdict.phase,
+            self.verdict.fitness,
+            cause.map(|cause| format!(", {}: {}", cause.subject(), cause.what)).unwrap_or_default()
+        );
+    }
+}
+
 /// What a look is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose<'a> {

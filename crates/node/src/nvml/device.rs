@@ -8,7 +8,7 @@ use std::{mem, ptr};
 use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 
-use super::{blank, returns};
+use super::returns;
 use crate::{
     Access, EccCounts, Gpu, GpuProcess, MemoryUse, NvLink, PciAddress, Reading, RecoveryAction, RowRemap,
 };
@@ -57,7 +57,7 @@ pub(super) fn read(lib: &NvmlLib, index: u32) -> Gpu {
     const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
     let call = match present(HANDLE, &lib.nvmlDeviceGetHandleByIndex_v2) {
         Ok(call) => call,
-        Err(why) => return blank(index, Access::Failed(why.clone()), &why),
+        Err(why) => return Gpu::silent(index, Access::Failed(why.clone()), &why),
     };
     let mut handle = ptr::null_mut();
     // SAFETY: `handle` outlives the call.
@@ -65,7 +65,7 @@ pub(super) fn read(lib: &NvmlLib, index: u32) -> Gpu {
     if code != returns::SUCCESS {
         let why = returns::text(HANDLE, code);
         let access = returns::access(HANDLE, code).unwrap_or_else(|| Access::Failed(why.clone()));
-        return blank(index, access, &why);
+        return Gpu::silent(index, access, &why);
     }
     Device { lib, handle, access: RefCell::new(Access::Ok) }.read(index)
 }

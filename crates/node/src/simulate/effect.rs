@@ -2,8 +2,8 @@ use super::machine::rate_text;
 use super::xid_text::xid_text;
 use super::{Fault, FaultKind};
 use crate::{
-    Access, EccCounts, Fabric, Gpu, GpuProcess, Gpus, Hca, KernelLine, MountProbe, Part, PciAddress,
-    PhysState, Port, PortState, Reading, RecoveryAction, RowRemap, Snapshot,
+    Access, Fabric, Gpu, GpuProcess, Gpus, Hca, KernelLine, MountProbe, Part, PciAddress, PhysState, Port,
+    PortState, Reading, RecoveryAction, RowRemap, Snapshot,
 };
 
 const LOST: &str = "nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)";
@@ -178,44 +178,9 @@ fn lose(snapshot: &mut Snapshot, index: u32) {
 }
 
 fn silence(gpu: &mut Gpu, why: &str) {
-    fn none<T>(why: &str) -> Reading<T> {
-        Reading::Failed(why.to_owned())
-    }
-    *gpu = Gpu {
-        index: gpu.index,
-        access: gpu.access.clone(),
-        // The live reader takes it from the PCI tree.
-        pci: gpu.pci.clone(),
-        uuid: none(why),
-        serial: none(why),
-        name: none(why),
-        minor: none(why),
-        vbios: none(why),
-        recovery_action: none(why),
-        ecc_enabled: none(why),
-        ecc: EccCounts {
-            volatile_uncorrected: none(why),
-            aggregate_uncorrected: none(why),
-            volatile_corrected: none(why),
-        },
-        row_remap: none(why),
-        nvlinks: Vec::new(),
-        processes: none(why),
-        memory: none(why),
-        temperature_c: none(why),
-        power_w: none(why),
-        power_limit_w: none(why),
-        energy_j: none(why),
-        sm_clock_mhz: none(why),
-        throttle_reasons: none(why),
-        pcie_gen: none(why),
-        pcie_width: none(why),
-        pcie_replays: none(why),
-        nvlink_tx_kib: none(why),
-        nvlink_rx_kib: none(why),
-        persistence: none(why),
-        mig: none(why),
-    };
+    let silent = Gpu::silent(gpu.index, gpu.access.clone(), why);
+    // The live reader takes the address from the PCI tree.
+    *gpu = Gpu { pci: gpu.pci.clone(), ..silent };
 }
 
 /// The GPU is gone from NVML and from the bus; those behind it move up.
