@@ -1,8 +1,13 @@
 //! Tests on a real Slurm cluster. They need root: `cargo xtask test`.
 
 mod breaker;
+mod comes_back;
 mod gate;
+mod hostile;
+mod nvml_hangs;
 mod plain;
 mod plugin;
 mod templates;
+mod training;
 mod unfit;
+mod without_root;
