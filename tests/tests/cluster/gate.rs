@@ -51,6 +51,8 @@ fn tasks_of_a_healthy_job_get_their_nodes_rails() -> Result<()> {
         for word in ["gn1", "gn2", "mlx5_0", "rail0"] {
             assert!(report.contains(word), "no {word} in:\n{report}");
         }
+        // Both lists: what railgate offered, and what the user's own step had instead.
+        assert!(report.contains("NCCL_IB_HCA=mlx5_7"), "the user's own is not in:\n{report}");
         for node in cluster.nodes() {
             assert!(!cluster.node(node)?.drained());
         }
