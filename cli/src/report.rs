@@ -1,8 +1,9 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use railgate_slurm::{Client, JobRef, hostlist};
-use railgate_stats::{SlurmView, html, json, store, text};
+use nix::unistd::{Uid, User};
+use railgate_slurm::{Client, JobRef, JobState, hostlist};
+use railgate_stats::{ReportAccess, SlurmView, html, json, store, text};
 
 use crate::{Site, exit, output};
 
@@ -43,10 +44,26 @@ enum Show {
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
     let env = std::env::vars_os().collect();
-    let slurm = slurm_view(&Client::new(&config.slurm, &env), args.job);
+    let state = slurm_state(&Client::new(&config.slurm, &env), args.job);
+    let owner = state.as_ref().and_then(|state| state.uid);
     let user = nix::unistd::geteuid();
-    // Whoever is not root reads their own reports only, and believes nobody else's.
-    let owner = (!user.is_root()).then(|| user.as_raw());
+    let own_only = !user.is_root() && config.report.access == ReportAccess::Owner;
+    if let Some(owner) = owner.filter(|owner| own_only && *owner != user.as_raw()) {
+        eprintln!(
+            "railgate: job {} belongs to {}: its report is for them and for root",
+            args.job,
+            name(owner)
+        );
+        return Ok(exit::UNKNOWN);
+    }
+    // What lies at a job's place is believed only if it is the job's owner's. Job numbers begin anew one day, and
+    // what root collected by hand may be older than that.
+    let owner = match (own_only, args.dir.is_empty()) {
+        (true, _) => Some(user.as_raw()),
+        (false, true) => owner,
+        (false, false) => None,
+    };
+    let slurm = state.map(slurm_view);
     let expand = |list: &str| hostlist::expand(list).ok();
     let report =
         store::load(&config.report, &args.dir, args.cluster.as_deref(), args.job, owner, slurm, &expand);
@@ -64,10 +81,13 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
 }
 
 /// What Slurm still knows of the job; nothing where it does not answer or has forgotten it.
-fn slurm_view(client: &Client, job: u32) -> Option<SlurmView> {
-    let state = client.job(&JobRef::plain(job)).ok()?.into_iter().next()?;
+fn slurm_state(client: &Client, job: u32) -> Option<JobState> {
+    client.job(&JobRef::plain(job)).ok()?.into_iter().next()
+}
+
+fn slurm_view(state: JobState) -> SlurmView {
     let millis = |seconds: Option<u64>| seconds.map(|seconds| seconds.saturating_mul(1000));
-    Some(SlurmView {
+    SlurmView {
         state: state.state,
         reason: state.reason,
         exit: None,
@@ -75,5 +95,10 @@ fn slurm_view(client: &Client, job: u32) -> Option<SlurmView> {
         start: millis(state.start),
         end: millis(state.end),
         nodelist: state.nodes,
-    })
+    }
+}
+
+fn name(uid: u32) -> String {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| format!("uid {uid}"), |user| user.name)
 }

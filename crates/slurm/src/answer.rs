@@ -64,6 +64,8 @@ pub struct JobState {
     pub id: u32,
     /// `HetJobId`: the leader, where the job is one component of several.
     pub het_leader: Option<u32>,
+    /// `UserId`'s number; `None` where the job's own text looks like it, too.
+    pub uid: Option<u32>,
     /// `JobState`: `RUNNING`, `COMPLETING`. Before 23.11 a completing job does not show more.
     pub state: String,
     /// `Reason`: `NonZeroExitCode`, `None`.
@@ -205,6 +207,7 @@ fn job(record: &str) -> Result<JobState, String> {
     Ok(JobState {
         id: number("JobId")?,
         het_leader: first(head, "HetJobId").and_then(|id| id.parse().ok()),
+        uid: only(record, "UserId").ok().flatten().and_then(uid),
         state: field("JobState")?.to_owned(),
         reason: field("Reason")?.to_owned(),
         requeue: number("Requeue")? != 0,
@@ -286,6 +289,11 @@ pub(crate) fn refusable(text: &str, job: u32) -> Option<Refusable> {
         _ => return None,
     };
     (view.batch? && view.requeue.is_some()).then(|| Refusable { name, requeue: view.requeue == Some(true) })
+}
+
+/// `ada(1001)`
+fn uid(text: &str) -> Option<u32> {
+    text.strip_suffix(')')?.rsplit_once('(')?.1.parse().ok()
 }
 
 /// The value of a key that comes first.
@@ -432,6 +440,9 @@ mod tests {
         }
         let answer = JOB.replace("JobName=wrap", "JobName=x HetJobId=7 y\nz");
         assert_eq!(jobs(&answer).unwrap()[0].het_leader, None);
+        assert_eq!(jobs(JOB).unwrap()[0].uid, Some(1001));
+        let answer = JOB.replace("JobName=wrap", "JobName=x UserId=ada(0)");
+        assert_eq!(jobs(&answer).unwrap()[0].uid, None);
     }
 
     #[test]

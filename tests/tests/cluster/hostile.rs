@@ -1,0 +1,229 @@
+//! An attacker: what they submit, what their jobs plant, and where they squat.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use railgate_tests::cluster::{Builder, Cluster, slurm_release};
+use railgate_tests::poll;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Bob's own libslurm, as far as it matters: a client configuration with a plugin of his.
+fn hostile_client(cluster: &Cluster, values: &[(&str, &str)]) -> Result<()> {
+    let (year, month) = slurm_release(Path::new("/"))?;
+    let release = format!("plugin_version: u32 = {};", (year << 16) | (month << 8));
+    let source = include_str!("hostile/client.rs").replace("plugin_version: u32 = 0;", &release);
+    let place = tempfile::tempdir()?;
+    std::fs::write(place.path().join("client.rs"), source)?;
+    let built = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
+        .args(["--edition=2024", "-o", "client.so", "client.rs"])
+        .current_dir(place.path())
+        .output()
+        .context("rustc")?;
+    ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    std::fs::copy(place.path().join("client.so"), cluster.path("ctl", "/shared/client.so")?)?;
+    let mut plugstack = "optional /shared/client.so".to_owned();
+    for (name, value) in values {
+        cluster.write("ctl", &format!("/shared/value-{name}"), value)?;
+        plugstack.push_str(&format!(" {name}=/shared/value-{name}"));
+    }
+    cluster.write("ctl", "/shared/plugstack.conf", &format!("{plugstack}\n"))?;
+    let conf = cluster.read("ctl", "/etc/slurm/slurm.conf")?;
+    cluster.write("ctl", "/shared/slurm.conf", &format!("{conf}PlugStackConfig=/shared/plugstack.conf\n"))
+}
+
+/// Every line of it is ours, and none does anything to a terminal.
+fn clean_log(cluster: &Cluster, machine: &str, path: &str) -> Result<String> {
+    let log = cluster.read(machine, path)?;
+    for line in log.lines() {
+        let stamped = line.len() > 20 && line.starts_with("20") && line.as_bytes()[10] == b'T';
+        assert!(stamped && !line.chars().any(char::is_control), "{machine}:{path}: {line:?}");
+    }
+    Ok(log)
+}
+
+/// With such a name and comment `scontrol show job` cannot be read.
+fn wait_state(cluster: &Cluster, id: u32, state: &str) -> Result<()> {
+    poll::until(MINUTE, &format!("job {id} to be {state}"), || {
+        let said = cluster.root().run(&["squeue", "-h", "-t", "all", "-o", "%T", "-j", &id.to_string()])?;
+        Ok((said.stdout.trim() == state).then_some(()))
+    })
+}
+
+fn harmless(text: &str) {
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn what_a_user_submits_is_only_text() -> Result<()> {
+    let builder = Builder::new(2)
+        .slurm_conf("HealthCheckInterval", "0")
+        .hardware_of("gn2", "h100-sxm:gpu-lost@3")
+        .config("breaker = { max_percent = 100.0, partition_max_percent = 100.0 }")?;
+    builder.test(|cluster| {
+        let forged =
+            "off\n2026-11-21T00:00:00.000000Z ERROR gn1: drained: forged\x1b[2J%s%n$(touch /tmp/owned)";
+        let huge = "A".repeat(100_000);
+        hostile_client(
+            cluster,
+            &[
+                ("RAILGATE_GATE", forged),
+                ("RAILGATE_PROFILE", "../../../etc/shadow"),
+                ("RAILGATE_REQUEUE", &huge),
+            ],
+        )?;
+        let bob = cluster.bob();
+        cluster.alice().run(&["bash", "-c", "umask 077; echo dear > diary; mkdir own"])?.ok()?;
+        bob.run(&["ln", "-s", "/home/rgalice/diary", "log"])?.ok()?;
+        let hostile =
+            ["SLURM_JOB_ID", "SLURM_JOB_UID", "SLURM_CLUSTER_NAME", "SLURMD_NODENAME", "RAILGATE_SET"]
+                .into_iter()
+                .zip(["1", "0", "../../etc", "ctl", "PATH,LD_PRELOAD"])
+                .fold(bob.clone().env("SLURM_CONF", "/shared/slurm.conf"), |session, (name, value)| {
+                    session.env(name, value)
+                });
+        let name = "x\n   Requeue=0 Restarts=0 BatchFlag=0\n   StdOut=/home/rgalice/own/stolen\x1b[2J";
+        let comment = "\x1b]0;%s%n`touch /tmp/owned`\nJobId=1 JobName=x\n   StdOut=/etc/railgate/disable";
+        let words = ["--gres=gpu:8", "-J", name, "--comment", comment];
+
+        // On an unfit node, whatever he asks of the gate. The owner is told with his own rights only.
+        let words_2 = [&words[..], &["-w", "gn2", "--no-requeue", "-o", "log"]].concat();
+        let id = hostile.sbatch(&words_2, "true")?;
+        wait_state(cluster, id, "CANCELLED")?;
+        let node = cluster.wait_node("gn2", "drained", MINUTE, |node| node.drained())?;
+        assert!(node.reason().starts_with("railgate: gpu-lost@3: "), "{}", node.reason());
+        assert!(node.reason().ends_with(&format!("[prolog job={id}]")), "{}", node.reason());
+        assert_eq!(cluster.output("/home/rgalice/diary").as_deref(), Some("dear\n"));
+        assert_eq!(cluster.alice().run(&["ls", "own"])?.ok()?, "");
+        assert!(cluster.read("gn2", "/etc/railgate/disable").is_err());
+
+        // On a fit node.
+        let words_1 = [&words[..], &["-w", "gn1", "-o", "out"]].concat();
+        let id = hostile.sbatch(&words_1, "srun printenv NCCL_IB_HCA > hcas")?;
+        wait_state(cluster, id, "COMPLETED")?;
+        cluster.wait_node("gn1", "idle", MINUTE, |node| node.state() == "IDLE")?;
+        assert!(cluster.output("/home/rgbob/hcas").is_some_and(|list| list.contains("mlx5_7")));
+        let asked = cluster.output("/home/rgbob/out").unwrap_or_default();
+        assert!(asked.contains("SPANK_RAILGATE_GATE"), "he is told what was not understood: {asked:?}");
+        harmless(&asked);
+        for session in [cluster.bob(), cluster.root()] {
+            let report = session.run(&["railgate", "report", &id.to_string()])?.ok()?;
+            assert!(report.contains("gn1"), "{report}");
+            harmless(&report);
+        }
+        for machine in ["gn1", "gn2"] {
+            let log = clean_log(cluster, machine, "/var/log/railgate.log")?;
+            assert!(log.contains("SPANK_RAILGATE_GATE") && !log.contains(&huge), "{log}");
+        }
+        for machine in ["ctl", "gn1", "gn2"] {
+            assert!(cluster.read(machine, "/tmp/owned").is_err());
+        }
+        Ok(())
+    })
+}
+
+/// What Bob's job leaves in the only place where it may write. He looks at what it cost the node.
+const PLANT: &str = r#"
+free() { df --output=avail "$1" | tail -n1; }
+before=$(free /run/railgate)
+cd "/run/railgate/jobs/$SLURM_JOB_ID/current/user" || exit 9
+ln -s /etc/shadow env.1; ln -s / env.2; mkfifo env.0 env.3; mkdir -p env.4/a/b; truncate -s 1T env.5
+: > $'env.6\n\e[2J'; echo nothing > env.7; ln env.7 env.8; mkfifo env.batch2
+head -c 100000 /dev/urandom > env.9; ln -s /dev/zero env.10
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("env.11")' 2> /dev/null
+srun -n1 true || exit 8
+head -c 500M /dev/zero > full 2> /dev/null && exit 7
+for n in {1..5000}; do : > "n$n" || break; done 2> /dev/null
+[ -e n5000 ] && exit 6
+setsid sleep 300 < full &
+after=$(free /run/railgate)
+[ $((before - after)) -lt 1024 ] || exit 5
+for target in .. ../.. /run/railgate /var/lib/railgate /etc/railgate; do
+    touch "$target/bob" 2> /dev/null && exit 4
+    mv . "$target/moved" 2> /dev/null && exit 4
+done
+rm -f ../task.env ../report.json ../../current; ln -sfn /etc ../../current
+[ -e ../task.env ] && [ "$(readlink ../../current)" != /etc ] || exit 3
+exec 2> /dev/null
+"#;
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn what_a_job_plants_is_not_followed_and_holds_nobody_up() -> Result<()> {
+    Builder::new(1).slurm_conf("HealthCheckInterval", "0").test(|cluster| {
+        let (alice, bob) = (cluster.alice(), cluster.bob());
+        let done = |id: u32| -> Result<()> {
+            cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+            cluster.wait_node("gn1", "idle", MINUTE, |node| node.state() == "IDLE")?;
+            assert!(cluster.read("gn1", &format!("/run/railgate/jobs/{id}/current/run.json")).is_err());
+            Ok(())
+        };
+        let local = |id: u32| cluster.read("gn1", &format!("/var/lib/railgate/reports/test/{id}/0/gn1.json"));
+
+        // Bob is there before the first job of the cluster: nothing of Alice's goes into what is his.
+        bob.run(&[
+            "bash",
+            "-c",
+            "mkdir -m 1777 /shared/railgate/test && mkdir -m 777 /shared/railgate/test/1",
+        ])?
+        .ok()?;
+        let id = alice.sbatch(&["--gres=gpu:8"], "true")?;
+        done(id)?;
+        assert_eq!(bob.run(&["ls", "/shared/railgate/test/1"])?.ok()?, "");
+        assert!(local(id)?.contains("gpus"));
+        let report = alice.run(&["railgate", "report", &id.to_string()])?;
+        assert!(report.both().contains("belongs to uid 5002"), "{report}");
+        cluster.root().run(&["rm", "-r", "/shared/railgate/test"])?.ok()?;
+
+        let id = bob.sbatch(&["--gres=gpu:8", "-o", "/dev/null"], PLANT)?;
+        done(id)?;
+        let there = cluster.root().on("gn1").run(&["ls", "/run/railgate/jobs"])?;
+        assert_eq!(there.stdout, "", "{there}");
+        let mounts =
+            cluster.root().on("gn1").run(&["grep", "-c", "railgate/jobs", "/proc/self/mountinfo"])?;
+        assert_eq!(mounts.stdout, "0\n", "{mounts}");
+        let report = bob.run(&["railgate", "report", &id.to_string()])?.ok()?;
+        harmless(&report);
+        assert!(!report.contains("root:"), "{report}");
+
+        // Root made the cluster's directory this time: nobody is in anybody's way.
+        assert_ne!(bob.run(&["mkdir", &format!("/shared/railgate/test/{}", id + 1)])?.code, 0);
+        // Where root is squashed it is open to all, and Bob can be where Alice's next job will be.
+        cluster.root().run(&["chmod", "1777", "/shared/railgate/test"])?.ok()?;
+        let squat = format!("mkdir -m 777 {0} {0}/0", id + 1);
+        bob.clone().within("/shared/railgate/test").run(&["bash", "-c", &squat])?.ok()?;
+        let id = alice.sbatch(&["--gres=gpu:8"], "true")?;
+        done(id)?;
+        assert!(local(id)?.contains("gpus"));
+        assert_eq!(bob.run(&["ls", "-A", &format!("/shared/railgate/test/{id}/0")])?.ok()?, "");
+
+        // In his own directory he only hurts himself.
+        bob.run(&["bash", "-c", "mkdir there; echo mine > there/gn1.json"])?.ok()?;
+        let mut id = id;
+        for plant in [
+            "ln -s /home/rgbob/there 0",
+            "mkfifo 0",
+            "mkdir 0; mkfifo 0/gn1.json",
+            "mkdir 0; ln -s /home/rgbob/there/gn1.json 0/gn1.json",
+            "mkdir -p 0/gn1.json/full",
+            "chmod 0 .",
+        ] {
+            id += 1;
+            let squat = format!("mkdir {id} && cd {id} && {plant}");
+            bob.clone().within("/shared/railgate/test").run(&["bash", "-c", &squat])?.ok()?;
+            assert_eq!(bob.sbatch(&["--gres=gpu:8", "-o", "/dev/null"], "true")?, id);
+            done(id)?;
+            assert_eq!(bob.run(&["cat", "there/gn1.json"])?.ok()?, "mine\n", "{plant}");
+            assert_eq!(bob.run(&["ls", "-A", "there"])?.ok()?, "gn1.json\n", "{plant}");
+            for session in [bob.clone(), cluster.root()] {
+                harmless(&session.run(&["railgate", "report", &id.to_string()])?.both());
+            }
+        }
+        assert!(!cluster.node("gn1")?.drained());
+        clean_log(cluster, "gn1", "/var/log/railgate.log")?;
+        Ok(())
+    })
+}
