@@ -1,6 +1,8 @@
 //! Nodes that were recorded on real hardware (serials, UUIDs and addresses replaced): what the readers said
 //! there must stay readable, and a healthy machine must stay `fit` under its profile.
 
+#![expect(clippy::unwrap_used, reason = "a fixture that cannot be read is a failed test")]
+
 use std::path::Path;
 
 use railgate_gate::{GateConfig, Memory, Seen, judge};

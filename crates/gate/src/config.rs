@@ -20,7 +20,7 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateConfig {
-    /// `report` judges, logs and changes nothing; `enforce` acts. [`judge`](crate::judge) does not look at it.
+    /// `report` judges, logs and changes nothing; `enforce` acts. [`judge()`](crate::judge()) does not look at it.
     pub mode: Mode,
     /// All of the gate, from the first probe to the verdict. Must stay below Slurm's own limits.
     #[serde(with = "railgate_node::duration_text")]

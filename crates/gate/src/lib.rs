@@ -1,7 +1,7 @@
 //! Is this node fit? A [`railgate_node::Snapshot`] and the site's policy in, a verdict with evidence out.
 //!
 //! Judging is a pure function: no files, no clock, no processes, no environment (`clippy.toml` bans them
-//! here). [`judge`] runs the checks of [`CHECKS`] that the phase, the job and the configuration ask for,
+//! here). [`judge()`] runs the checks of [`CHECKS`] that the phase, the job and the configuration ask for,
 //! gives every finding the strongest action that its class, the phase's policy and its check allow, and
 //! picks the one that decides.
 //!

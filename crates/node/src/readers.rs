@@ -1,5 +1,5 @@
 //! What the kernel's own files say. Each reader takes its root from configuration, answers with plain
-//! data, and may hang where the kernel hangs: [`crate::live`] runs each in a child with a deadline.
+//! data, and may hang where the kernel hangs: [`crate::live()`] runs each in a child with a deadline.
 
 mod fabric;
 mod host;

@@ -1,6 +1,6 @@
 #![allow(unsafe_code, reason = "the public NVML interface is C")]
 
-//! The symbols, by the public header of NVML 13. Each begins with [`state::enter`] and writes nothing
+//! The symbols, by the public header of NVML 13. Each begins with `state::enter` and writes nothing
 //! unless it returns success (lists: also the size that they need).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
