@@ -55,7 +55,7 @@ fn run(hook: &Hook) {
     report.end = Some(end);
     report.exit = exit(hook, &mut report);
     if !report.refused() {
-        judge(hook, before.as_ref(), &mut report, end);
+        judge(hook, before.as_ref(), &mut report);
     }
     if before.is_some() {
         report.steps = tasks::steps(hook);
@@ -83,7 +83,7 @@ fn before(hook: &Hook) -> Option<Before> {
     read.map_err(|why| tracing::warn!(job, "{why}")).ok()
 }
 
-fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport, end: UnixMillis) {
+fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
     let job = &hook.job;
     let baseline = before.and_then(|before| before.snapshot.as_ref());
     let since = before.and_then(|before| {
@@ -119,7 +119,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport, end: Uni
     let own = report.evidence.iter().any(|item| item.own != Some(false));
     let jobs = if own { vec![job.id] } else { Vec::new() };
     if let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &seen, &jobs) {
-        report.acts.push(record(&outcome, Phase::Epilog, end));
+        report.acts.push(record(&outcome, Phase::Epilog, now()));
     }
     report.epilog = Some(Look::new(&seen.snapshot, seen.verdict, seen.took_ms));
 }

@@ -1,0 +1,118 @@
+//! Jobs that die of a node come back without anyone's help.
+
+use anyhow::Result;
+use railgate_tests::cluster::{Builder, Cluster};
+
+use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, log, report, started, submit};
+
+const LOST: &str = "gpu-lost@3: 0000:61:00.0 off bus, Xid 79";
+
+/// Hardware mended, and the admin has put the node back.
+fn repair(cluster: &Cluster, node: &str) -> Result<()> {
+    cluster.hardware(node)?.heal()?;
+    let node = format!("nodename={node}");
+    cluster.root().run(&["scontrol", "update", &node, "state=resume"])?.ok().map(drop)
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()> {
+    Builder::new(3).config(ALL_MAY_DRAIN)?.test(|cluster| {
+        let alice = cluster.alice();
+        let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
+        assert_eq!(started(cluster, id)?, "gn1");
+        let follower = |when: &str, file: &str| {
+            let words = ["-d", &format!("{when}:{id}"), "-o", "/dev/null"];
+            alice.sbatch(&words, &format!("cp log.{id} {file}"))
+        };
+        let after_success = follower("afterok", "seen-by-afterok")?;
+        let after_failure = follower("afternotok", "seen-by-afternotok")?;
+        let after_end = follower("afterany", "seen-by-afterany")?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        end(cluster, id, 3)?;
+
+        let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+        assert_eq!((job.nodes(), job.restarts()), ("gn[1,3]", 1));
+        let node = cluster.node("gn2")?;
+        assert!(node.drained());
+        assert_eq!(node.reason(), format!("railgate: {LOST}; reboot [epilog job={id}]"));
+
+        // In the log of the job itself, and for whoever asks later.
+        let why = format!("railgate: attempt 0 left node gn2, which failed while it ran: {LOST}");
+        let whole = format!("attempt 0 on gn[1-2]\n{why}\nattempt 1 on gn[1,3]\n");
+        assert_eq!(log(cluster, "rgalice", id), whole);
+        let told = report(&alice, id)?;
+        println!("{told}");
+        in_order(
+            &told,
+            &[
+                "completed, 2 attempts",
+                "attempt 0: hardware fault during the run",
+                "WHAT HAPPENED",
+                "Xid 79 on GPU 3 (0000:61:00.0)",
+                "the job ended, exit code 3",
+                "drained (epilog): railgate: gpu-lost@3",
+                "railgate requeued the job: gpu-lost@3 on gn2; restart 1 of 3",
+                "the job ended, exit code 0",
+                "ATTEMPT 0",
+                "First: gpu-lost@3",
+                "ATTEMPT 1",
+            ],
+        );
+
+        // Nothing that depends on it began between its attempts.
+        for (job, file) in [(after_success, "seen-by-afterok"), (after_end, "seen-by-afterany")] {
+            cluster.wait_job(job, &["COMPLETED"], MINUTE)?;
+            assert_eq!(cluster.output(&format!("/home/rgalice/{file}")), Some(whole.clone()));
+        }
+        let never = cluster.job(after_failure)?;
+        assert_eq!((never.state(), never.reason()), ("PENDING", "DependencyNeverSatisfied"));
+        assert_eq!(cluster.output("/home/rgalice/seen-by-afternotok"), None);
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
+    Builder::new(4).config(ALL_MAY_DRAIN)?.test(|cluster| {
+        let alice = cluster.alice();
+        let array = submit(&alice, &["-N1", "--gres=gpu:8", "--array=1-3"])?;
+        let mut members = Vec::new();
+        for task in 1..=3 {
+            let name = format!("{array}_{task}");
+            // Until it runs its number may still be the array's.
+            let job = cluster.wait_job(&name, &["RUNNING"], MINUTE)?;
+            let id: u32 = job.field("JobId").parse()?;
+            members.push((name, id, started(cluster, id)?));
+        }
+        // The one whose own number is the whole array's.
+        let (name, id, node) = members.iter().find(|(_, id, _)| *id == array).unwrap();
+        cluster.hardware(node)?.inject("gpu-lost@3")?;
+        end(cluster, *id, 3)?;
+        let job = cluster.wait_job(name, &["COMPLETED"], MINUTE)?;
+        assert_eq!(job.restarts(), 1);
+        assert_ne!(job.nodes(), node);
+        for (name, id, node) in members.iter().filter(|(_, id, _)| *id != array) {
+            let other = cluster.job(name)?;
+            assert_eq!((other.state(), other.restarts(), other.nodes()), ("RUNNING", 0, node.as_str()));
+            end(cluster, *id, 0)?;
+            assert_eq!(cluster.wait_job(name, &["COMPLETED"], MINUTE)?.restarts(), 0);
+        }
+        assert!(cluster.node(node)?.reason().ends_with(&format!("[epilog job={id}]")));
+        repair(cluster, node)?;
+
+        let leader = submit(&alice, &["-N1", "--gres=gpu:8", ":", "-N1", "--gres=gpu:8"])?;
+        started(cluster, leader)?;
+        let bad = cluster.job(format!("{leader}+1"))?.nodes().to_owned();
+        cluster.hardware(&bad)?.inject("gpu-lost@3")?;
+        end(cluster, leader, 3)?;
+        for component in [format!("{leader}"), format!("{leader}+1")] {
+            let job = cluster.wait_job(component, &["COMPLETED"], MINUTE)?;
+            assert_eq!(job.restarts(), 1);
+            assert_ne!(job.nodes(), bad);
+        }
+        println!("{}", report(&alice, leader)?);
+        Ok(())
+    })
+}

@@ -1,0 +1,66 @@
+//! Jobs like a training: the first attempt works until the test ends it, later ones end well.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use railgate_tests::cluster::{Cluster, Session};
+use railgate_tests::poll;
+
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+/// Every drain is allowed: what this is about must not depend on the cluster's size.
+pub(crate) const ALL_MAY_DRAIN: &str = "breaker = { max_nodes = 100, max_percent = 100.0, partition_max_nodes = 100, partition_max_percent = 100.0 }";
+
+const WORK: &str = "\
+attempt=${SLURM_RESTART_COUNT:-0}
+echo attempt $attempt on $SLURM_JOB_NODELIST
+[ $attempt = 0 ] || exit 0
+until [ -s end.$SLURM_JOB_ID ]; do sleep 0.1; done
+exit $(cat end.$SLURM_JOB_ID)
+";
+
+/// Submits one that may come back, with `sbatch`'s words for the rest.
+pub(crate) fn submit(user: &Session<'_>, words: &[&str]) -> Result<u32> {
+    submit_as(user, words, WORK)
+}
+
+/// The same with a script of its own.
+pub(crate) fn submit_as(user: &Session<'_>, words: &[&str], script: &str) -> Result<u32> {
+    user.sbatch(&[&["--railgate-requeue=auto", "-o", "log.%j"], words].concat(), script)
+}
+
+/// What its attempts said.
+pub(crate) fn log(cluster: &Cluster, home: &str, id: u32) -> String {
+    cluster.output(&format!("/home/{home}/log.{id}")).unwrap_or_default()
+}
+
+/// Waits until its script runs; the name of its first node.
+pub(crate) fn started(cluster: &Cluster, id: u32) -> Result<String> {
+    poll::until(MINUTE, &format!("job {id} to work"), || {
+        let at_work = ["rgalice", "rgbob"].iter().any(|home| log(cluster, home, id).contains("attempt 0"));
+        Ok(at_work.then_some(()))
+    })?;
+    Ok(cluster.job(id)?.field("BatchHost").to_owned())
+}
+
+/// Lets the first attempt end with this exit code.
+pub(crate) fn end(cluster: &Cluster, id: u32, code: i32) -> Result<()> {
+    for home in ["rgalice", "rgbob"] {
+        cluster.write("ctl", &format!("/home/{home}/end.{id}"), &format!("{code}\n"))?;
+    }
+    Ok(())
+}
+
+/// The report as its owner reads it.
+pub(crate) fn report(user: &Session<'_>, id: u32) -> Result<String> {
+    user.run(&["railgate", "report", &id.to_string()])?.ok()
+}
+
+/// Where the texts stand in a report, each one after the one before it.
+pub(crate) fn in_order(text: &str, parts: &[&str]) {
+    let mut rest = text;
+    for part in parts {
+        let Some(at) = rest.find(part) else { panic!("no '{part}' in its place in:\n{text}") };
+        rest = &rest[at + part.len()..];
+    }
+}
