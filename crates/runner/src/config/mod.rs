@@ -8,10 +8,12 @@ mod layers;
 mod problem;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
 use railgate_gate::GateConfig;
 use railgate_node::SourceConfig;
 use railgate_rails::RailsConfig;
@@ -131,17 +133,24 @@ impl Loaded {
     /// The file cannot be read, or something in it is wrong: all problems at once.
     pub fn read(path: &Path, required: bool, node: &str) -> Result<Self, ConfigError> {
         let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
-        match fs::metadata(path) {
+        let file = match File::open(path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound && !required => {
                 return Ok(Loaded { config: Config::default(), origins: BTreeMap::new(), file: None });
             }
-            Err(why) => return Err(unreadable(why)),
-            Ok(found) if found.len() > MAX_FILE => {
-                return Err(unreadable(io::Error::other("larger than 1 MiB")));
-            }
-            Ok(_) => {}
+            opened => opened.map_err(unreadable)?,
+        };
+        let found = file.metadata().map_err(unreadable)?;
+        if found.len() > MAX_FILE {
+            return Err(unreadable(io::Error::other("larger than 1 MiB")));
         }
-        let text = fs::read_to_string(path).map_err(unreadable)?;
+        // It names libraries that root loads. A file that somebody asked for is theirs to answer for.
+        if !required && geteuid().is_root() && (found.uid() != 0 || writable_by_others(&found)) {
+            let (uid, mode) = (found.uid(), found.mode() & 0o7777);
+            let what = format!("refused: owner {uid}, mode {mode:o}: root alone may write it (want 0, 644)");
+            return Err(unreadable(io::Error::other(what)));
+        }
+        let mut text = String::new();
+        file.take(MAX_FILE).read_to_string(&mut text).map_err(unreadable)?;
         Self::parse(path, &text, node).map_err(ConfigError::Invalid)
     }
 
@@ -223,6 +232,10 @@ impl Loaded {
     }
 }
 
+fn writable_by_others(found: &Metadata) -> bool {
+    found.mode() & 0o002 != 0 || (found.mode() & 0o020 != 0 && found.gid() != 0)
+}
+
 fn places(file: &Path, layer: &Layer<'_>, node_table: Option<&str>) -> Vec<(String, SetAt)> {
     layer
         .places()
@@ -264,6 +277,20 @@ mod tests {
         let loaded = parse("", "gn1").unwrap();
         assert_eq!(loaded.config, Config::default());
         assert!(loaded.origins.is_empty());
+    }
+
+    #[test]
+    fn root_does_not_take_orders_from_a_file_that_others_can_write() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "profile = \"h100-sxm\"\n").unwrap();
+        for (mode, refused) in [(0o644, false), (0o666, true), (0o664, false)] {
+            std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            let refused = refused && geteuid().is_root();
+            let read = Loaded::read(file.path(), false, "gn1");
+            assert_eq!(read.is_err(), refused, "{mode:o}: {read:?}");
+            assert!(Loaded::read(file.path(), true, "gn1").is_ok());
+        }
     }
 
     #[test]
