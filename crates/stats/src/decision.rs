@@ -54,6 +54,19 @@ pub enum DecisionKind {
     Failed,
 }
 
+impl DecisionKind {
+    /// What was done, before a colon and the reason.
+    pub fn title(self) -> &'static str {
+        match self {
+            DecisionKind::Requeued => "railgate requeued the job",
+            DecisionKind::RequeuedBySlurm => "Slurm requeued the job",
+            DecisionKind::Held => "railgate held the job",
+            DecisionKind::Left => "the job was left as it was",
+            DecisionKind::Failed => "the job could not be requeued",
+        }
+    }
+}
+
 /// The restart budget of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

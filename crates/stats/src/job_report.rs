@@ -1,6 +1,6 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_node::UnixMillis;
+use railgate_node::{Allocation, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::timeline::{Event, timeline};
@@ -17,8 +17,11 @@ pub struct JobReport {
     pub railgate: String,
     /// Cluster.
     pub cluster: String,
-    /// Job id.
+    /// Job id; of a heterogeneous job the leader's.
     pub job: u32,
+    /// The ids of a heterogeneous job's components that have reported; empty for every other job.
+    #[serde(default)]
+    pub components: Vec<u32>,
     /// Owner, as the parts say; `None` where there is none.
     pub uid: Option<u32>,
     /// Owner's name.
@@ -153,7 +156,8 @@ impl JobReport {
             }
             let attempt = by_attempt.entry(node.attempt).or_insert_with(|| empty(node.attempt));
             // The same part may lie in the shared and in the local directory; the later one knows more.
-            match attempt.nodes.iter_mut().find(|have| have.node == node.node) {
+            let same = |have: &&mut NodeReport| have.node == node.node && have.job.id == node.job.id;
+            match attempt.nodes.iter_mut().find(same) {
                 Some(have) if have.end <= node.end => *have = node,
                 Some(_) => {}
                 None => attempt.nodes.push(node),
@@ -186,12 +190,21 @@ impl JobReport {
             missing.extend(lacking(attempt, job, local_dir));
         }
         let ended = attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());
+        let mut components: Vec<u32> = attempts
+            .iter()
+            .flat_map(|attempt| &attempt.nodes)
+            .filter(|node| node.job.het_leader.is_some())
+            .map(|node| node.job.id)
+            .collect();
+        components.sort_unstable();
+        components.dedup();
         let sample = attempts.iter().flat_map(|attempt| &attempt.nodes).next_back();
         JobReport {
             schema: REPORT_SCHEMA,
             railgate: env!("CARGO_PKG_VERSION").to_owned(),
             cluster: cluster.to_owned(),
             job,
+            components,
             uid,
             user: sample.map(|node| node.job.user.clone()).unwrap_or_default(),
             partition: sample.map(|node| node.job.partition.clone()).unwrap_or_default(),
@@ -209,14 +222,20 @@ fn complete(attempt: &mut Attempt, view: Option<&SlurmView>, expand: &dyn Fn(&st
     attempt.nodes.sort_by(|a, b| a.node.cmp(&b.node));
     attempt.start = attempt.nodes.iter().map(|node| node.start).min().or(view.and_then(|view| view.start));
     attempt.end = attempt.nodes.iter().filter_map(|node| node.end).max().or(view.and_then(|view| view.end));
-    attempt.nodelist = attempt
-        .nodes
-        .iter()
-        .map(|node| node.job.nodelist.clone())
-        .find(|list| !list.is_empty())
-        .or_else(|| view.map(|view| view.nodelist.clone()))
-        .unwrap_or_default();
-    let expected = expand(&attempt.nodelist).unwrap_or_default();
+    // Each component of a heterogeneous job has a list of its own.
+    let mut lists: Vec<&str> = Vec::new();
+    for list in attempt.nodes.iter().map(|node| node.job.nodelist.as_str()) {
+        if !list.is_empty() && !lists.contains(&list) {
+            lists.push(list);
+        }
+    }
+    attempt.nodelist = match lists.as_slice() {
+        [] => view.map(|view| view.nodelist.clone()).unwrap_or_default(),
+        lists => lists.join(","),
+    };
+    let mut expected = expand(&attempt.nodelist).unwrap_or_default();
+    let mut seen = BTreeSet::new();
+    expected.retain(|name| seen.insert(name.clone()));
     attempt.node_count = expected.len();
     attempt.silent_nodes = expected
         .into_iter()
@@ -272,7 +291,10 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
         });
     }
     let failed = attempt.exit().is_some_and(|exit| exit.status != 0);
-    if failed && attempt.decision.is_none() {
+    // It does not look at a job that has nothing which a node is checked for.
+    let looked =
+        attempt.node_count != 1 || attempt.nodes.iter().any(|node| node.job.allocation != Allocation::NoGpus);
+    if failed && looked && attempt.decision.is_none() {
         missing.push(Missing {
             what: format!("attempt {number}: the controller's decision"),
             why: "railgate-epilog-ctld has not run, or could not write into the job's report directory"

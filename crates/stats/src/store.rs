@@ -199,26 +199,73 @@ pub fn load(
     slurm: Option<SlurmView>,
     expand: &dyn Fn(&str) -> Option<Vec<String>>,
 ) -> JobReport {
-    let mut parts = Parts::default();
-    let mut add = |dirs: &[&Path], quiet: bool| {
-        let found = load_parts(dirs, cluster, job, uid, config.max_bytes(), config.deadline);
-        parts.nodes.extend(found.nodes);
-        parts.decisions.extend(found.decisions);
-        if !quiet {
-            parts.problems.extend(found.problems);
-        }
-    };
-    if dirs.is_empty() {
-        let shared: Vec<&Path> = config.dir.as_deref().into_iter().collect();
-        add(&shared, false);
-        // Root's own: that others cannot look in is how it should be.
-        add(&[&config.local_dir], !nix::unistd::geteuid().is_root());
-    } else {
-        add(&dirs.iter().map(PathBuf::as_path).collect::<Vec<_>>(), false);
+    let mut parts = everywhere(config, dirs, cluster, job, uid);
+    let leader = parts.nodes.iter().find_map(|node| node.job.het_leader);
+    if let Some(leader) = leader {
+        components(config, dirs, cluster, job, leader, &mut parts);
     }
     let named = parts.nodes.first().map(|node| node.cluster.clone());
     let cluster = cluster.map(str::to_owned).or(named).unwrap_or_default();
-    JobReport::merge(&cluster, job, parts, slurm, expand, &config.local_dir.to_string_lossy())
+    JobReport::merge(
+        &cluster,
+        leader.unwrap_or(job),
+        parts,
+        slurm,
+        expand,
+        &config.local_dir.to_string_lossy(),
+    )
+}
+
+/// From the directories that the caller names, else from the shared one and this machine's own.
+fn everywhere(
+    config: &ReportConfig,
+    dirs: &[PathBuf],
+    cluster: Option<&str>,
+    job: u32,
+    uid: Option<u32>,
+) -> Parts {
+    let from = |dirs: &[&Path]| load_parts(dirs, cluster, job, uid, config.max_bytes(), config.deadline);
+    if !dirs.is_empty() {
+        return from(&dirs.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+    }
+    let shared: Vec<&Path> = config.dir.as_deref().into_iter().collect();
+    let mut parts = from(&shared);
+    let local = from(&[&config.local_dir]);
+    parts.nodes.extend(local.nodes);
+    parts.decisions.extend(local.decisions);
+    // Root's own: that others cannot look in is how it should be.
+    if nix::unistd::geteuid().is_root() {
+        parts.problems.extend(local.problems);
+    }
+    parts
+}
+
+/// Adds the other components of a heterogeneous job, which Slurm numbers from the leader on. They ended
+/// together and come back together, and the controller's decision lies with the leader.
+fn components(
+    config: &ReportConfig,
+    dirs: &[PathBuf],
+    cluster: Option<&str>,
+    job: u32,
+    leader: u32,
+    parts: &mut Parts,
+) {
+    /// Slurm's own bound.
+    const MOST: u32 = 128;
+    // What the parts say is their owner's word: it leads to parts of that owner and no others.
+    let uid = parts.nodes.first().map(|node| node.job.uid);
+    for id in (leader..leader.saturating_add(MOST)).filter(|id| *id != job) {
+        let mut found = everywhere(config, dirs, cluster, id, uid);
+        found.nodes.retain(|node| node.job.het_leader == Some(leader));
+        if found.nodes.is_empty() && id > job.max(leader) {
+            break;
+        }
+        parts.nodes.extend(found.nodes);
+        if id == leader {
+            parts.decisions.extend(found.decisions);
+            parts.problems.extend(found.problems);
+        }
+    }
 }
 
 /// Removes what is older than the configuration says from a directory, as far as this process may.

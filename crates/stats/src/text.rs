@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use railgate_node::{PortState, Reading};
 
 use crate::plain::{cell, clock, float, plain, plain_to, span, stamp, wrap};
-use crate::{Attempt, JobReport, NodeReport, SetBy, Weight};
+use crate::{Attempt, EndKind, JobReport, NodeReport, SetBy, Weight};
 
 const WIDTH: usize = 96;
 /// Beyond so many healthy nodes they are summed up; those with something to say are always listed.
@@ -96,7 +96,12 @@ fn head(out: &mut Text, report: &JobReport) {
         count => format!(", {count} attempts"),
     };
     let kind = report.ended.kind.title();
-    out.line(&format!("job {} on {}: {kind}{restarts}", report.job, plain(&report.cluster)));
+    let components: Vec<String> = report.components.iter().map(u32::to_string).collect();
+    let het = match components.as_slice() {
+        [] => String::new(),
+        ids => format!(" (heterogeneous: {})", ids.join(", ")),
+    };
+    out.line(&format!("job {}{het} on {}: {kind}{restarts}", report.job, plain(&report.cluster)));
     out.0.push('\n');
     out.field("why", &report.ended.why);
     for (number, doubt) in report.ended.doubts.iter().enumerate() {
@@ -108,7 +113,10 @@ fn head(out: &mut Text, report: &JobReport) {
         let told: Vec<String> = earlier
             .iter()
             .take(12)
-            .map(|attempt| format!("attempt {}: {}", attempt.attempt, attempt.ended.kind.title()))
+            .map(|attempt| {
+                let blamed = blamed(attempt);
+                format!("attempt {}: {}{blamed}", attempt.attempt, attempt.ended.kind.title())
+            })
             .collect();
         let more =
             if earlier.len() > 12 { format!("; and {} more", earlier.len() - 12) } else { String::new() };
@@ -132,6 +140,21 @@ fn head(out: &mut Text, report: &JobReport) {
             format!(", reason {}", slurm.reason)
         };
         out.field("slurm says", &format!("{}{reason}", slurm.state));
+    }
+}
+
+/// Which nodes an attempt left behind.
+fn blamed(attempt: &Attempt) -> String {
+    if !matches!(attempt.ended.kind, EndKind::Hardware | EndKind::MovedByGate) {
+        return String::new();
+    }
+    let mut names: Vec<&str> = attempt.ended.proof.iter().map(|proof| proof.node.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    match names.as_slice() {
+        [] => String::new(),
+        names if names.len() > 4 => format!(" ({} nodes)", names.len()),
+        names => format!(" ({})", names.join(", ")),
     }
 }
 
@@ -212,7 +235,8 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
         out.field(
             "controller",
             &format!(
-                "{} (consent {})",
+                "{}: {} (consent {})",
+                decision.what.title(),
                 decision.why,
                 if decision.consent.is_empty() { "unknown" } else { &decision.consent }
             ),

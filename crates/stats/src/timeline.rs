@@ -2,7 +2,7 @@ use railgate_node::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::xids::{Whose, explain_xid};
-use crate::{ActKind, Attempt, DecisionKind, NodeReport};
+use crate::{ActKind, Attempt, NodeReport};
 
 /// How much a line of the timeline matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,20 +48,13 @@ pub(crate) fn timeline(attempts: &[Attempt]) -> Vec<Event> {
             remarkable(attempt.attempt, node, &mut events);
         }
         if let Some(decision) = &attempt.decision {
-            let what = match decision.what {
-                DecisionKind::Requeued => "railgate requeued the job",
-                DecisionKind::RequeuedBySlurm => "Slurm requeued the job",
-                DecisionKind::Held => "railgate held the job",
-                DecisionKind::Left => "the job was left as it was",
-                DecisionKind::Failed => "the job could not be requeued",
-            };
             events.push(Event {
                 time: decision.time,
                 by_then: false,
                 attempt: attempt.attempt,
                 node: "controller".to_owned(),
                 weight: Weight::Act,
-                what: format!("{what}: {}", decision.why),
+                what: format!("{}: {}", decision.what.title(), decision.why),
             });
         }
     }

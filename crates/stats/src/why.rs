@@ -181,7 +181,8 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
     let mut proof = Vec::new();
     for node in &attempt.nodes {
         for item in node.evidence.iter().filter(|item| counts(item, node)) {
-            let device = if item.device.is_empty() { String::new() } else { format!(" ({})", item.device) };
+            let told = item.device.is_empty() || item.finding.what.contains(&item.device);
+            let device = if told { String::new() } else { format!(" ({})", item.device) };
             let unsure = if item.own.is_none() { "; whether the job held it could not be told" } else { "" };
             proof.push(Proof {
                 time: item.time,
@@ -195,6 +196,13 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
                 continue;
             }
             proof.push(Proof { time: Some(time), node: node.node.clone(), what: text });
+        }
+    }
+    // The controller may have seen what this report lacks.
+    let decided = attempt.decision.iter().flat_map(|decision| &decision.nodes);
+    for node in decided.filter(|node| node.evidence) {
+        if !proof.iter().any(|proof| proof.node == node.node) {
+            proof.push(Proof { time: None, node: node.node.clone(), what: node.reason.clone() });
         }
     }
     in_time_order(&mut proof);
@@ -326,7 +334,7 @@ fn out_of_memory(attempt: &Attempt) -> Option<Proof> {
 
 fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {
     let first =
-        proof.first().map(|proof| format!(" First: {} on {}.", proof.what, proof.node)).unwrap_or_default();
+        proof.first().map(|proof| format!(" First, on {}: {}.", proof.node, proof.what)).unwrap_or_default();
     let timed = proof.iter().any(|proof| proof.time.is_some());
     let mut doubts = unseen(attempt);
     if !timed {

@@ -34,6 +34,7 @@ const CASES: &[Case] = &[
     ("a directory open to all without the sticky bit is refused", no_sticky_bit),
     ("a missing or full directory leaves the part on the node", missing_and_full),
     ("SlurmUser reads evidence and adds its decision", controller),
+    ("a heterogeneous job is one report, and nobody else's", heterogeneous),
     ("old reports go, links in them are not followed", swept),
 ];
 
@@ -85,6 +86,30 @@ fn report(node: &str) -> NodeReport {
         partition: "gpu".to_owned(),
     };
     NodeReport::new("alpha", node, job, 0, 1_800_000_000_000)
+}
+
+fn component(node: &str, id: u32, uid: u32) -> NodeReport {
+    let mut part = report(node);
+    part.job = Job { id, uid, gid: uid, het_leader: Some(JOB), nodelist: node.to_owned(), ..part.job };
+    part
+}
+
+fn heterogeneous(place: &Place) {
+    for (node, id, uid) in [("n1", JOB, OWNER), ("n1", JOB + 1, OWNER), ("n2", JOB + 2, OWNER)] {
+        assert!(store(&place.config, &component(node, id, uid)).shared);
+    }
+    // A job of somebody else's that says it belongs to this one.
+    assert!(store(&place.config, &component("n3", JOB + 3, OTHER)).shared);
+    for asked in [JOB, JOB + 2] {
+        let report = load(&place.config, &[], Some("alpha"), asked, Some(OWNER), None, &|_| None);
+        assert_eq!((report.job, report.components.as_slice()), (JOB, &[JOB, JOB + 1, JOB + 2][..]));
+        assert_eq!(report.attempts[0].nodes.len(), 3);
+        assert_eq!(report.attempts[0].nodelist, "n1,n2");
+    }
+    // Root asks about the other one: nothing of this job is shown as theirs.
+    let report = load(&place.config, &[], Some("alpha"), JOB + 3, None, None, &|_| None);
+    assert_eq!(report.uid, Some(OTHER));
+    assert!(report.attempts[0].nodes.iter().all(|node| node.job.uid == OTHER));
 }
 
 fn decision() -> Decision {

@@ -28,7 +28,8 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
     if let Some(decision) = &attempt.decision {
         let _ = write!(
             out,
-            "<dt>Controller</dt><dd>{} <span class=\"soft\">(consent {}, waited {:.1} s)</span></dd>",
+            "<dt>Controller</dt><dd>{}: {} <span class=\"soft\">(consent {}, waited {:.1} s)</span></dd>",
+            decision.what.title(),
             esc(&decision.why),
             esc(&decision.consent),
             float(decision.waited_ms) / 1000.0

@@ -21,7 +21,7 @@ fn a_lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
     let report = pair(broken, quiet("n2", 256));
     assert_eq!(report.ended.kind, EndKind::Hardware, "{:#?}", report.ended);
     assert!(
-        report.ended.why.contains("exit code 1") && report.ended.why.contains("First: "),
+        report.ended.why.contains("exit code 1") && report.ended.why.contains("First, on n1: gpu-lost@3: "),
         "{}",
         report.ended.why
     );
@@ -29,6 +29,14 @@ fn a_lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
     assert_eq!(times[0], Some(START + HOUR - 60_000));
     assert!(times.is_sorted_by_key(|time| time.unwrap_or(u64::MAX)));
     assert!(report.ended.proof.iter().any(|proof| proof.what.contains("Xid 79")));
+}
+
+#[test]
+fn what_the_controller_saw_counts_where_the_part_is_lacking() {
+    let nodes = vec![quiet("n2", 256)];
+    let report = merged(nodes, vec![decision(0, DecisionKind::Requeued, 256)], None);
+    assert_eq!(report.ended.kind, EndKind::Hardware, "{:#?}", report.ended);
+    assert!(report.ended.why.contains("First, on n1: railgate: gpu-lost@3"), "{}", report.ended.why);
 }
 
 #[test]
