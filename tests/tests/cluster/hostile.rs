@@ -102,8 +102,8 @@ fn what_a_user_submits_is_only_text() -> Result<()> {
 
         // On a fit node.
         let words_1 = [&words[..], &["-w", "gn1", "-o", "out"]].concat();
-        let id = hostile.sbatch(&words_1, "srun printenv NCCL_IB_HCA > hcas")?;
-        wait_state(cluster, id, "COMPLETED")?;
+        let id = hostile.sbatch(&words_1, "srun printenv NCCL_IB_HCA > hcas; exit 3")?;
+        wait_state(cluster, id, "FAILED")?;
         cluster.wait_node("gn1", "idle", MINUTE, |node| node.state() == "IDLE")?;
         assert!(cluster.output("/home/rgbob/hcas").is_some_and(|list| list.contains("mlx5_7")));
         let asked = cluster.output("/home/rgbob/out").unwrap_or_default();
@@ -118,6 +118,7 @@ fn what_a_user_submits_is_only_text() -> Result<()> {
             let log = clean_log(cluster, machine, "/var/log/railgate.log")?;
             assert!(log.contains("SPANK_RAILGATE_GATE") && !log.contains(&huge), "{log}");
         }
+        clean_log(cluster, "ctl", "/var/lib/railgate/controller/epilog-ctld.log")?;
         for machine in ["ctl", "gn1", "gn2"] {
             assert!(cluster.read(machine, "/tmp/owned").is_err());
         }
