@@ -148,8 +148,8 @@ pub fn html(report: &JobReport) -> String {
         let _ = writeln!(out, "<p>Before: {}{more}</p>", told.join(", "));
     }
     if let Some(slurm) = &report.slurm {
-        let _ =
-            writeln!(out, "<p class=\"soft\">Slurm says {} {}</p>", esc(&slurm.state), esc(&slurm.reason));
+        let reason = Some(slurm.reason.as_str()).filter(|reason| *reason != "None").unwrap_or_default();
+        let _ = writeln!(out, "<p class=\"soft\">Slurm says {} {}</p>", esc(&slurm.state), esc(reason));
     }
     out.push_str("</div>\n");
 
