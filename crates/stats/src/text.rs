@@ -101,7 +101,9 @@ fn head(out: &mut Text, report: &JobReport) {
         [] => String::new(),
         ids => format!(" (heterogeneous: {})", ids.join(", ")),
     };
-    out.line(&format!("job {}{het} on {}: {kind}{restarts}", report.job, plain(&report.cluster)));
+    let cluster = plain(&report.cluster);
+    let place = if cluster.is_empty() { String::new() } else { format!(" on {cluster}") };
+    out.line(&format!("job {}{het}{place}: {kind}{restarts}", report.job));
     out.0.push('\n');
     out.field("why", &report.ended.why);
     for (number, doubt) in report.ended.doubts.iter().enumerate() {
