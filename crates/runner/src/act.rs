@@ -97,12 +97,10 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
 fn sweep_daily(config: &Config, places: &Places) {
     const DAY: u64 = 24 * 3600;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let mut history = History::load(places);
-    if now < history.swept.saturating_add(DAY) {
+    if now < History::load(places).swept.saturating_add(DAY) {
         return;
     }
-    history.swept = now;
-    history.store(places);
+    History::change(places, |history| history.swept = now);
     let swept = sweep(&config.report, &config.report.local_dir, now.saturating_mul(1000));
     for problem in &swept.problems {
         tracing::warn!("old reports: {problem}");

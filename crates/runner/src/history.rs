@@ -1,7 +1,12 @@
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc::O_NOFOLLOW;
 use railgate_gate::Memory;
 use railgate_node::{KernelMark, Snapshot};
 use railgate_rundir::{read_small, write_whole};
@@ -43,27 +48,99 @@ impl History {
         }
     }
 
-    /// Remembers. A state directory that cannot be written is logged and changes nothing else.
-    pub fn store(&self, places: &Places) {
+    /// Changes what is remembered. Looks of several jobs overlap, so the change is made to what stands in the
+    /// file by now, under a lock. A state directory that cannot be written is logged and changes nothing else.
+    pub fn change(places: &Places, change: impl FnOnce(&mut History)) {
         let path = file(places);
-        let written = fs::create_dir_all(&places.state)
-            .and_then(|()| serde_json::to_vec(self).map_err(io::Error::from))
-            .and_then(|content| write_whole(&path, &content, 0o644));
-        if let Err(why) = written {
+        let changed = fs::create_dir_all(&places.state).and_then(|()| {
+            let _held = lock(&path.with_extension("lock"))?;
+            let mut history = History::load(places);
+            change(&mut history);
+            write_whole(&path, &serde_json::to_vec(&history)?, 0o644)
+        });
+        if let Err(why) = changed {
             tracing::warn!("{}: {why}; this look is not remembered", path.display());
         }
     }
 
-    /// Everything that the kernel has said up to this snapshot is dealt with.
+    /// Everything that the kernel has said up to this snapshot is dealt with. A look that began before another
+    /// one may end after it.
     pub fn settle(&mut self, snapshot: &Snapshot) {
-        if let Some(mark) = kernel_mark(snapshot) {
+        let Some(mark) = kernel_mark(snapshot) else { return };
+        let later = self.settled.as_ref().is_none_or(|old| old.boot_id != mark.boot_id || old.seq < mark.seq);
+        if later {
             self.settled = Some(mark);
         }
     }
+}
+
+/// Whoever holds it reads and writes one small file, so nobody waits long.
+fn lock(path: &Path) -> io::Result<Flock<File>> {
+    const TRIES: u32 = 100;
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .custom_flags(O_NOFOLLOW)
+        .open(path)?;
+    for _ in 0..TRIES {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(held) => return Ok(held),
+            Err((back, Errno::EWOULDBLOCK)) => back,
+            Err((_, why)) => return Err(why.into()),
+        };
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "somebody else keeps it locked"))
 }
 
 /// Where the kernel's log ended in a snapshot.
 pub fn kernel_mark(snapshot: &Snapshot) -> Option<KernelMark> {
     let seq = snapshot.kernel_log.data()?.last_seq?;
     (!snapshot.boot_id.is_empty()).then(|| KernelMark { boot_id: snapshot.boot_id.clone(), seq })
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Profile, simulate};
+
+    use super::*;
+
+    fn places(root: &Path) -> Places {
+        Places { state: root.join("state"), ..Places::default() }
+    }
+
+    fn said_up_to(seq: u64) -> Snapshot {
+        let mut snapshot = simulate::simulated(&Profile::generic(), &[]);
+        if let railgate_node::Part::Read { data, .. } = &mut snapshot.kernel_log {
+            data.last_seq = Some(seq);
+        }
+        snapshot
+    }
+
+    #[test]
+    fn overlapping_looks_lose_nothing_of_one_another() {
+        let place = tempfile::tempdir().unwrap();
+        let places = places(place.path());
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| History::change(&places, |history| history.swept += 1));
+            }
+        });
+        assert_eq!(History::load(&places).swept, 8);
+    }
+
+    #[test]
+    fn what_is_settled_stays_so_in_one_boot() {
+        let mut history = History::default();
+        for (seq, settled) in [(7, 7), (5, 7), (9, 9)] {
+            history.settle(&said_up_to(seq));
+            assert_eq!(history.settled.as_ref().unwrap().seq, settled, "{seq}");
+        }
+        let mut rebooted = said_up_to(2);
+        rebooted.boot_id = "another".to_owned();
+        history.settle(&rebooted);
+        assert_eq!(history.settled.unwrap().seq, 2);
+    }
 }

@@ -58,7 +58,7 @@ pub struct Purpose<'a> {
 /// Reads and judges this node within `[gate] deadline`, and remembers what the next look needs.
 pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>) -> Look {
     let began = Instant::now();
-    let mut history = History::load(places);
+    let history = History::load(places);
     let (mut parts, mounts) = request_for(&config.gate, purpose.phase, purpose.job);
     if purpose.everything {
         parts = vec![PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host];
@@ -93,13 +93,14 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         },
     );
     let whole = covers_whole_node(&snapshot, purpose.job);
-    history.memory = history.memory.after(&snapshot, whole && verdict.cause().is_none());
-    // A look that judged some GPUs only says nothing about what the kernel said of the others. What was worth
-    // a warning has been given one.
-    if whole && matches!(verdict.fitness, Fitness::Fit | Fitness::Degraded) {
-        history.settle(&snapshot);
-    }
-    history.store(places);
+    History::change(places, |history| {
+        history.memory = history.memory.after(&snapshot, whole && verdict.cause().is_none());
+        // A look that judged some GPUs only says nothing about what the kernel said of the others. What was
+        // worth a warning has been given one.
+        if whole && matches!(verdict.fitness, Fitness::Fit | Fitness::Degraded) {
+            history.settle(&snapshot);
+        }
+    });
     let took_ms = began.elapsed().as_secs_f64() * 1000.0;
     Look { snapshot, verdict, profile, profile_problem, took_ms }
 }
@@ -141,8 +142,6 @@ fn covers_whole_node(snapshot: &Snapshot, job: Option<&Job>) -> bool {
 /// Everything up to this look has been acted on: the next look begins after it.
 pub fn settle(places: &Places, snapshot: &Snapshot) {
     if kernel_mark(snapshot).is_some() {
-        let mut history = History::load(places);
-        history.settle(snapshot);
-        history.store(places);
+        History::change(places, |history| history.settle(snapshot));
     }
 }
