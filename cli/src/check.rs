@@ -1,8 +1,9 @@
 use std::fmt::Write as _;
 
 use railgate_gate::{CHECKS, Memory, Seen, judge};
-use railgate_node::{Finding, Fitness, Phase, Profile, Snapshot, Verdict};
-use railgate_runner::{Purpose, look, periodic, switches};
+use railgate_node::{Action, Finding, Fitness, Phase, Profile, Snapshot, Verdict};
+use railgate_runner::{Purpose, acting, look, periodic, switches};
+use railgate_slurm::{Acting, DrainOutcome};
 use serde::Serialize;
 
 use crate::node_source::{NodeArgs, origin, parts};
@@ -16,24 +17,31 @@ Examples:
   railgate check --simulate h100-sxm:gpu-lost@3        what that fault would look like
   railgate check --snapshot node.json --format json
   railgate check --list
-  railgate check --phase periodic --drain              as HealthCheckProgram
+  railgate check --phase periodic --drain              as HealthCheckProgram does
+  railgate check --drain --then /usr/sbin/nhc          the site's own check afterwards
 
-Exit codes: 0 fit or degraded, 1 unfit, 2 usage or configuration, 3 could not tell")]
+Without --drain nothing is changed. Live, it wants root: the kernel log and the GPUs' processes are read.
+It takes a second or less on a healthy node and at most `[gate] deadline` (30s).
+
+Exit codes: 0 fit or degraded, 1 unfit, 2 wrong use or configuration, 3 could not tell.
+With --drain: 0 looked and did what policy allows, 2 as above.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
     /// Judge as the gate does at this moment
     #[arg(long, value_enum, default_value_t = PhaseArg::Periodic)]
     phase: PhaseArg,
-    /// Do what the verdict says: drain this node if it is unfit and policy allows. Exit code 0 then means done
+    /// Do what the verdict says: drain this node if it is unfit and policy allows (`[gate] mode`, breaker, pause).
+    /// Refuses recorded and simulated nodes
     #[arg(long)]
     drain: bool,
-    /// After everything else, run this program (the HealthCheckProgram that was there before)
+    /// After everything else run this program, whatever was found
     #[arg(long, value_name = "PATH", requires = "drain")]
     then: Option<std::path::PathBuf>,
-    /// The register of checks
+    /// Show all checks instead: level, class, phases, and what each is about
     #[arg(long, conflicts_with_all = ["drain", "phase"])]
     list: bool,
+    /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -75,7 +83,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
     let config = site.config()?;
     let phase = args.phase.into();
-    let (snapshot, verdict, profile) = match args.node.stand_in(site, &config)? {
+    let (snapshot, verdict, profile, acting) = match args.node.stand_in(site, &config)? {
         Some(seen) => {
             let verdict = judge(
                 &config.gate,
@@ -88,15 +96,16 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
                     memory: &Memory::default(),
                 },
             );
-            (seen.snapshot, verdict, seen.profile)
+            (seen.snapshot, verdict, seen.profile, None)
         }
         None => {
             let purpose = Purpose { phase, job: None, before: None, kernel_since: None, everything: false };
             let look = look(&config, &site.places, &site.node, &purpose);
-            (look.snapshot, look.verdict, look.profile)
+            (look.snapshot, look.verdict, look.profile, Some(acting(&config, &site.places)))
         }
     };
-    show(args.format, &snapshot, &verdict, &profile)?;
+    let follows = Follows { hint: hint(&verdict, acting.as_ref()), ..Follows::default() };
+    show(args.format, &snapshot, &verdict, &profile, follows)?;
     Ok(code(verdict.fitness))
 }
 
@@ -110,20 +119,53 @@ fn code(fitness: Fitness) -> u8 {
 
 fn drain(site: &Site, args: &Args) -> anyhow::Result<u8> {
     railgate_runner::own_process();
-    let config = site.config()?;
-    railgate_runner::start_logging(&config.log);
+    // Before the configuration, which may be what is broken.
     if switches::disabled(&site.places) {
         return Ok(exit::OK);
     }
+    let config = site.config()?;
+    anyhow::ensure!(nix::unistd::geteuid().is_root(), "permission denied: --drain wants root");
+    railgate_runner::start_logging(&config.log);
     let env = std::env::vars_os().collect();
     let done = periodic(&config, &site.places, &env, &site.node, args.phase.into());
-    show(args.format, &done.look.snapshot, &done.look.verdict, &done.look.profile)?;
-    for (what, outcome) in [("pending reason", &done.settled), ("drain", &done.drained)] {
-        if let Some(outcome) = outcome {
-            output::text(&format!("{what}: {outcome}"))?;
-        }
-    }
+    let outcome = |outcome: Option<&DrainOutcome>| outcome.map(ToString::to_string);
+    let follows = Follows {
+        pending: outcome(done.settled.as_ref()),
+        drain: outcome(done.drained.as_ref()),
+        hint: None,
+    };
+    show(args.format, &done.look.snapshot, &done.look.verdict, &done.look.profile, follows)?;
     Ok(exit::OK)
+}
+
+/// What was done about a verdict, or would be.
+#[derive(Debug, Default)]
+struct Follows {
+    /// What became of a reason that had waited for slurmctld.
+    pending: Option<String>,
+    /// What became of the drain.
+    drain: Option<String>,
+    /// For somebody who only looks.
+    hint: Option<String>,
+}
+
+/// What would follow from this verdict if a prolog or the periodic check came to it now.
+fn hint(verdict: &Verdict, acting: Option<&Acting>) -> Option<String> {
+    let (Action::Drain, Some(cause)) = (verdict.action, verdict.cause()) else { return None };
+    Some(match acting {
+        None => {
+            format!("policy: drain for {}; nothing is done about a node that is not live", cause.subject())
+        }
+        Some(Acting::Allowed) => {
+            format!(
+                "policy: drain for {}; nothing was done now, the next prolog or periodic check drains",
+                cause.subject()
+            )
+        }
+        Some(Acting::Forbidden(why)) => {
+            format!("policy: drain for {}, but nothing is done: {why}", cause.subject())
+        }
+    })
 }
 
 #[derive(Serialize)]
@@ -134,6 +176,10 @@ struct Shown<'a> {
     profile: &'a str,
     verdict: &'a Verdict,
     parts: Vec<PartShown>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending_reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -143,15 +189,23 @@ struct PartShown {
     took_ms: f64,
 }
 
-fn show(format: Format, snapshot: &Snapshot, verdict: &Verdict, profile: &Profile) -> anyhow::Result<()> {
+fn show(
+    format: Format,
+    snapshot: &Snapshot,
+    verdict: &Verdict,
+    profile: &Profile,
+    follows: Follows,
+) -> anyhow::Result<()> {
     let profile = profile.id.as_str();
     if format == Format::Json {
         let parts = parts(snapshot)
             .into_iter()
             .map(|(part, missing, took_ms)| PartShown { part: part.as_str(), missing, took_ms })
             .collect();
-        let shown =
-            Shown { schema: 1, node: &snapshot.node, origin: origin(snapshot), profile, verdict, parts };
+        let Follows { pending: pending_reason, drain, .. } = follows;
+        let node = &snapshot.node;
+        let origin = origin(snapshot);
+        let shown = Shown { schema: 1, node, origin, profile, verdict, parts, pending_reason, drain };
         output::json(&shown)?;
         return Ok(());
     }
@@ -170,25 +224,32 @@ fn show(format: Format, snapshot: &Snapshot, verdict: &Verdict, profile: &Profil
         .into_iter()
         .map(|(part, missing, took_ms)| match missing {
             None => format!("{} {took_ms:.1} ms", part.as_str()),
-            Some(why) => format!("{} {took_ms:.1} ms ({why})", part.as_str()),
+            Some(_) => format!("{} nothing after {took_ms:.1} ms", part.as_str()),
         })
         .collect();
     let _ = writeln!(text, "read: {}", parts.join(", "));
+    if let Some(hint) = follows.hint {
+        let _ = writeln!(text, "{hint}");
+    }
+    for (what, outcome) in [("pending reason", follows.pending), ("drain", follows.drain)] {
+        if let Some(outcome) = outcome {
+            let _ = writeln!(text, "{what}: {outcome}");
+        }
+    }
     output::text(&text)?;
     Ok(())
 }
 
 fn finding_text(finding: &Finding) -> String {
-    let mut text = format!(
-        "{:<7}  {:<8}  {}: {}; {}\n",
-        finding.severity.to_string(),
-        finding.class.to_string(),
-        finding.subject(),
-        finding.what,
-        finding.fix
+    let subject = finding.subject();
+    let mut text = format!("{:<7}  {subject}: {}\n", finding.severity.to_string(), finding.what);
+    let _ = writeln!(
+        text,
+        "         fix: {} (class {}; railgate explain {})",
+        finding.fix, finding.class, finding.check
     );
     for row in &finding.evidence {
-        let _ = writeln!(text, "         {}: {} (want {}) [{}]", row.what, row.got, row.want, row.source);
+        let _ = writeln!(text, "         {}: {}; want {} [{}]", row.what, row.got, row.want, row.source);
     }
     text
 }
@@ -198,7 +259,7 @@ fn list(format: Format) -> anyhow::Result<u8> {
         output::json(&serde_json::json!({ "schema": 1, "checks": CHECKS }))?;
         return Ok(exit::OK);
     }
-    let mut rows = vec![["check", "level", "class", "phases", "about"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["CHECK", "LEVEL", "CLASS", "PHASES", "WHAT IS WRONG"].map(str::to_owned).to_vec()];
     for check in CHECKS {
         let phases: Vec<_> = check.phases.iter().map(|phase| phase.as_str()).collect();
         rows.push(vec![

@@ -19,20 +19,32 @@ use railgate_runner::{Config, Places};
 
 /// Keeps GPU jobs off bad nodes, pins NCCL to the rails, and says what a job got out of the hardware.
 #[derive(Debug, Parser)]
-#[command(name = "railgate", version, max_term_width = 100)]
+#[command(name = "railgate", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
-    /// Site configuration [default: /etc/railgate/railgate.toml, if it exists]
+    /// Site configuration [default: /etc/railgate/railgate.toml; the defaults where there is none]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  railgate check                                 is this node fit for jobs?
+  railgate explain gpu-lost                      what a drain reason means, and what to do
+  railgate report 48213                          what a job did, and why it ended
+  railgate check --simulate h100-sxm:gpu-lost@3  what a fault would look like; needs no GPU and no root
+
+Exit codes: 0 done, the node is fit or degraded; 1 the node is unfit; 2 wrong use, wrong configuration or a
+failure of railgate; 3 could not tell
+
+railgate COMMAND --help has more examples.";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Judge this node, or a recorded or simulated one
     Check(check::Args),
-    /// Record what the node says, as JSON
+    /// Record what this node says, as JSON, for `check --snapshot` here or elsewhere
     Snapshot(snapshot::Args),
     /// Machine types and faults that can be simulated
     Simulate(simulate::Args),
@@ -42,9 +54,9 @@ enum Command {
     Report(report::Args),
     /// Check the configuration, or show what is in force
     Config(config::Args),
-    /// What a check reads, why it matters, how to fix it, how to switch it off
+    /// What a check reads, why it matters, how to fix it, its settings
     Explain(explain::Args),
-    /// Stop acting on this node (on the controller: requeueing) until resumed; judging goes on
+    /// Change nothing from this node (on the controller: restart no job) for a while; judging goes on
     Pause(pause::PauseArgs),
     /// Act again after a pause
     Resume(pause::ResumeArgs),
@@ -56,7 +68,7 @@ mod exit {
     pub(crate) const OK: u8 = 0;
     /// The judged node is unfit.
     pub(crate) const UNFIT: u8 = 1;
-    /// Wrong use or wrong configuration.
+    /// Wrong use, wrong configuration, or a failure of railgate itself.
     pub(crate) const USAGE: u8 = 2;
     /// Could not tell.
     pub(crate) const UNKNOWN: u8 = 3;
@@ -97,7 +109,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Check(args) => check::run(&site, &args),
         Command::Snapshot(args) => snapshot::run(&site, &args),
-        Command::Simulate(args) => simulate::run(&args),
+        Command::Simulate(args) => simulate::run(&site, &args),
         Command::Rails(args) => rails::run(&site, &args),
         Command::Report(args) => report::run(&site, &args),
         Command::Config(args) => config::run(&site, &args),
@@ -107,9 +119,8 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(code) => ExitCode::from(code),
-        Err(why) if output::broken_pipe(&why) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("railgate: {why:#}");
+            output::failure(&why);
             ExitCode::from(exit::USAGE)
         }
     }

@@ -1,34 +1,63 @@
 use std::io::{self, Write};
 
+use anyhow::Context as _;
+use railgate_runner::ConfigError;
 use serde::Serialize;
 
 /// How a listing is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// For people
     Table,
-    /// For programs: `"schema": 1`, documented, fields are never renamed.
+    /// For programs: docs/json.md; fields are never renamed
     Json,
 }
 
-/// Writes to standard output; a reader that went away (`| head`) is an error that `main` forgives.
-pub(crate) fn text(text: &str) -> io::Result<()> {
+/// Writes to standard output. A reader that has gone (`| head`) has read what it wanted: no error, and the exit
+/// code stays that of what was found.
+pub(crate) fn text(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    if !text.ends_with('\n') {
-        out.write_all(b"\n")?;
+    let line_end: &[u8] = if text.ends_with('\n') { b"" } else { b"\n" };
+    let written =
+        out.write_all(text.as_bytes()).and_then(|()| out.write_all(line_end)).and_then(|()| out.flush());
+    match written {
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("standard output"),
     }
-    out.flush()
 }
 
 /// Writes a value as indented JSON.
-pub(crate) fn json<T: Serialize>(value: &T) -> io::Result<()> {
+pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     text(&serde_json::to_string_pretty(value)?)
 }
 
-/// Whether the error is a reader that went away.
-pub(crate) fn broken_pipe(why: &anyhow::Error) -> bool {
-    why.downcast_ref::<io::Error>().is_some_and(|why| why.kind() == io::ErrorKind::BrokenPipe)
+/// Says on standard error what went wrong: a configuration's problems as `file:line:column: what`, each with its
+/// caret, in the file's order; anything else as one line.
+pub(crate) fn failure(why: &anyhow::Error) {
+    if let Some(ConfigError::Invalid(problems)) = why.downcast_ref::<ConfigError>() {
+        let mut problems: Vec<_> = problems.iter().collect();
+        problems.sort_by_key(|problem| problem.line());
+        for problem in &problems {
+            eprintln!("{problem}");
+        }
+        let count = problems.len();
+        eprintln!("railgate: {count} problem{} in the configuration", if count == 1 { "" } else { "s" });
+        return;
+    }
+    eprintln!("railgate: {}", chain(why));
+}
+
+/// An error and its causes. Many say their cause themselves; it is not said twice.
+fn chain(why: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in why.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Rows with their columns aligned, two spaces between.
@@ -48,4 +77,25 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let says_it_too = anyhow!(gone()).context(format!("x.json: {}", gone()));
+        assert_eq!(chain(&says_it_too), "x.json: entity not found");
+        assert_eq!(chain(&anyhow!(gone()).context("x.json")), "x.json: entity not found");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["a", "b"], ["long", "c"]].map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(table(&rows), "a     b\nlong  c\n");
+    }
 }

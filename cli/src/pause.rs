@@ -6,17 +6,27 @@ use railgate_runner::switches;
 use crate::{Site, exit, output};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  railgate pause --for 2h --why 'driver update'\n  railgate pause\n")]
+#[command(after_help = "\
+Examples:
+  railgate pause --for 2h --why 'driver update'
+  railgate pause                                       until `railgate resume`
+
+On a node: nothing is drained from here and no job is refused. On the controller: no job is restarted, held or
+delayed. Needs root. A pause outlives a reboot.")]
 pub(crate) struct PauseArgs {
     /// How long (30m, 2h, 1day); until `railgate resume` if absent
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     length: Option<Duration>,
     /// Said in logs and reports while the pause lasts
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     why: String,
 }
 
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Needs root. It ends a pause of railgate on this machine; it does not return a drained node \
+                        to service (scontrol update nodename=N state=resume does)."
+)]
 pub(crate) struct ResumeArgs {}
 
 pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {

@@ -9,16 +9,18 @@ Examples:
   railgate rails
   railgate rails --format env --explain
   railgate rails --gpus 0-3 --format env               what a job with four GPUs would be given
+  railgate rails --gpus 4-7 --profile debug --format env
   railgate rails --simulate h200-sxm --format json")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
-    /// As for a job that holds these GPUs: 0,2 or 0-3
+    /// With --format env or json: as for a job that holds these GPUs, 0,2 or 0-3 [default: all]
     #[arg(long, value_name = "LIST")]
     gpus: Option<String>,
-    /// As for a job with --railgate-profile=NAME
+    /// With --format env or json: as for a job with --railgate-profile=NAME
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
+    /// How to print it
     #[arg(long, value_enum, default_value_t = Show::Table)]
     format: Show,
     /// With --format env: rule, reason and source of each value
@@ -30,7 +32,7 @@ pub(crate) struct Args {
 enum Show {
     /// GPU to HCA map
     Table,
-    /// Map and environment
+    /// For programs: docs/json.md; map and environment
     Json,
     /// What the tasks of a job get
     Env,
@@ -45,8 +47,14 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         config.rails.check_profile(name)?;
     }
     let map = rail_map(&seen.snapshot, Some(&seen.profile));
+    let gpus = args.gpus.as_deref().map(indices).transpose()?;
+    let here: Vec<u32> = map.gpus.iter().map(|gpu| gpu.index).collect();
+    if let Some(gone) = gpus.iter().flatten().find(|index| !here.is_empty() && !here.contains(index)) {
+        let last = here.iter().max().copied().unwrap_or_default();
+        anyhow::bail!("--gpus: no GPU {gone} here (0 to {last})");
+    }
     let shape = JobShape {
-        gpus: args.gpus.as_deref().map(indices).transpose()?.map_or(JobGpus::All, JobGpus::Indices),
+        gpus: gpus.map_or(JobGpus::All, JobGpus::Indices),
         profile: args.profile.clone(),
         ..JobShape::default()
     };

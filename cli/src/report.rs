@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use nix::unistd::{Uid, User};
 use railgate_slurm::{Client, JobRef, JobState, hostlist};
-use railgate_stats::{ReportAccess, SlurmView, html, json, store, text};
+use railgate_stats::{ReportAccess, ReportConfig, SlurmView, html, json, store, text};
 
 use crate::{Site, exit, output};
 
@@ -14,10 +14,17 @@ Examples:
   railgate report 48213 --format html --out 48213.html
   railgate report 48213 --dir ./collected              parts gathered by hand
 
-A report is readable by the job's owner and root. Exit codes: 0 shown, 2 usage, 3 nothing is known of the job")]
+  railgate report 48213 --format json                  docs/report.md
+
+A report is readable by the job's owner and root (`[report] access`). Times are UTC. A part that a node kept to
+itself is read there, as root: --dir /var/lib/railgate/reports.
+
+Exit codes: 0 shown; 2 wrong use; 3 nothing is known of the job, or it is somebody else's")]
 pub(crate) struct Args {
-    /// Job id, as squeue shows it (of an array's member: its own number, `scontrol show job`)
+    /// Job id, a number; of an array's member its own one (JobId in `scontrol show job 48213_4`)
+    #[arg(value_parser = job_id)]
     job: u32,
+    /// How to print it
     #[arg(long, value_enum, default_value_t = Show::Text)]
     format: Show,
     /// Where to write it [default: standard output]
@@ -39,6 +46,13 @@ enum Show {
     Json,
     /// One file, opens offline
     Html,
+}
+
+fn job_id(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| match text.split_once(['_', '+', '.']) {
+        Some(_) => format!("wants a plain number: JobId in `scontrol show job {text}`"),
+        None => "not a job id, which is a number".to_owned(),
+    })
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
@@ -64,10 +78,15 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         (false, false) => None,
     };
     let slurm = state.map(slurm_view);
+    let slurm_knows = slurm.is_some();
     let expand = |list: &str| hostlist::expand(list).ok();
     let report =
         store::load(&config.report, &args.dir, args.cluster.as_deref(), args.job, owner, slurm, &expand);
     let known = !report.attempts.is_empty();
+    if !known && !slurm_knows && args.format == Show::Text && args.out.is_none() {
+        nothing_known(&config.report, args, &report.problems);
+        return Ok(exit::UNKNOWN);
+    }
     let content = match args.format {
         Show::Text => text(&report),
         Show::Json => json(&report),
@@ -78,6 +97,26 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         None => output::text(&content)?,
     }
     Ok(if known { exit::OK } else { exit::UNKNOWN })
+}
+
+/// Says where was looked, for whom "nothing" is hard to believe.
+fn nothing_known(config: &ReportConfig, args: &Args, problems: &[String]) {
+    let mut places: Vec<String> = args.dir.iter().map(|dir| dir.display().to_string()).collect();
+    if places.is_empty() {
+        match &config.dir {
+            Some(dir) => places.push(dir.display().to_string()),
+            None => eprintln!("railgate: `[report] dir` is not set: every node keeps its parts to itself"),
+        }
+        places.push(config.local_dir.display().to_string());
+    }
+    for problem in problems {
+        eprintln!("railgate: {problem}");
+    }
+    eprintln!(
+        "railgate: nothing is known of job {}: no part of a report in {}, and Slurm does not answer or has forgotten it",
+        args.job,
+        places.join(" or ")
+    );
 }
 
 /// What Slurm still knows of the job; nothing where it does not answer or has forgotten it.

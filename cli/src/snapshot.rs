@@ -6,9 +6,14 @@ use crate::node_source::{NodeArgs, parts};
 use crate::{Site, exit, output};
 
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  railgate snapshot --out node.json\n  railgate check --snapshot node.json\n  railgate snapshot --simulate h100-sxm:gpu-lost@3\n"
-)]
+#[command(after_help = "\
+Examples:
+  railgate snapshot --out node.json                    as root: the kernel log is read too
+  railgate check --snapshot node.json                  judge it, on any machine
+  railgate snapshot --simulate h100-sxm:gpu-lost@3
+
+With --out it prints each part, how long reading it took, and what is missing. The file holds serial numbers,
+UUIDs and process names.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
