@@ -97,6 +97,7 @@ impl Client {
     /// Every node in every partition.
     pub(crate) fn cluster(&self) -> Result<Vec<SinfoLine>, SlurmError> {
         let text = self.run("sinfo", &["-h", "-a", "-N", "-o", SINFO_FORMAT])?;
+        // What has another form is the rest of a reason with a line break in it.
         Ok(text.lines().filter_map(answer::sinfo_line).collect())
     }
 
@@ -183,14 +184,6 @@ impl Client {
         self.update(&[("NodeName", name), ("State", "UNDRAIN")])
     }
 
-    /// Puts a node back into service, also one that is down.
-    ///
-    /// # Errors
-    /// [`SlurmError`].
-    pub fn resume_node(&self, name: &str) -> Result<(), SlurmError> {
-        self.update(&[("NodeName", name), ("State", "RESUME")])
-    }
-
     /// Changes a node's reason only.
     ///
     /// # Errors
@@ -221,14 +214,6 @@ impl Client {
     /// [`SlurmError`].
     pub fn hold(&self, job: &JobRef) -> Result<(), SlurmError> {
         self.run("scontrol", &["uhold", &job.0]).map(drop)
-    }
-
-    /// Ends a hold.
-    ///
-    /// # Errors
-    /// [`SlurmError`].
-    pub fn release(&self, job: &JobRef) -> Result<(), SlurmError> {
-        self.run("scontrol", &["release", &job.0]).map(drop)
     }
 
     /// Cancels a job.

@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::libc::O_NOFOLLOW;
 use railgate_node::Phase;
@@ -27,6 +27,10 @@ use crate::{BreakerConfig, Client, NodeState, Reason, is_ours, lock};
 
 /// How long the node's other railgate processes may keep the lock.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// All commands of one drain together. A controller that answers each of them late must not carry prolog or
+/// epilog beyond PrologEpilogTimeout: Slurm then drains the node in its own words, past the breaker.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A node that nobody drained is drained by a pending reason only within this time: later somebody may have
 /// repaired it.
@@ -87,11 +91,6 @@ pub enum DrainOutcome {
 }
 
 impl DrainOutcome {
-    /// No new job starts on the node, or none will once slurmctld answers and our hook has failed.
-    pub fn keeps_jobs_away(&self) -> bool {
-        !matches!(self, DrainOutcome::BreakerOpen { .. } | DrainOutcome::NotActing(_))
-    }
-
     /// The drain reason carries our job ids.
     pub fn carries_evidence(&self) -> bool {
         matches!(self, DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. })
@@ -160,8 +159,9 @@ impl DrainDesk {
         }
         let _held = match self.lock() {
             Ok(held) => held,
-            Err(why) => return DrainOutcome::NotActing(why),
+            Err(why) => return self.locked_out(node, boot_id, why),
         };
+        let client = self.client.until(Instant::now() + PATIENCE);
         let before = self.read_pending(node, boot_id);
         let mut reason = reason.clone();
         if let Some(earlier) = before.as_ref().and_then(|pending| Reason::parse(&pending.reason)) {
@@ -181,7 +181,7 @@ impl DrainDesk {
         if let Err(why) = self.write_pending(&pending) {
             warn!("{}: {why}", self.pending.display());
         }
-        let outcome = self.settle(node, &reason, before.map(|pending| pending.made), true);
+        let outcome = self.settle(&client, node, &reason, before.map(|pending| pending.made), true);
         if !matches!(outcome, DrainOutcome::Pending(_)) {
             self.drop_pending();
         }
@@ -198,8 +198,9 @@ impl DrainDesk {
         }
         let _held = match self.lock() {
             Ok(held) => held,
-            Err(why) => return Some(DrainOutcome::NotActing(why)),
+            Err(why) => return Some(self.locked_out(node, boot_id, why)),
         };
+        let client = self.client.until(Instant::now() + PATIENCE);
         let pending = self.read_pending(node, boot_id);
         let Some((pending, reason)) =
             pending.and_then(|p| Reason::parse(&p.reason).map(|reason| (p, reason)))
@@ -209,7 +210,7 @@ impl DrainDesk {
             return None;
         };
         let fresh = now().saturating_sub(pending.made) <= PENDING_FRESH;
-        let outcome = self.settle(node, &reason, Some(pending.made), fresh);
+        let outcome = self.settle(&client, node, &reason, Some(pending.made), fresh);
         if !matches!(outcome, DrainOutcome::Pending(_)) {
             self.drop_pending();
         }
@@ -219,17 +220,18 @@ impl DrainDesk {
     /// `pending`: since when a reason of ours waits, so that a drain by Slurm itself from then on is ours.
     fn settle(
         &self,
+        client: &Client,
         node: &str,
         reason: &Reason,
         pending: Option<UnixSeconds>,
         may_drain: bool,
     ) -> DrainOutcome {
-        let state = match self.client.node(node) {
+        let state = match client.node(node) {
             Ok(state) => state,
             Err(why) => return DrainOutcome::Pending(why.to_string()),
         };
         if state.held() {
-            return self.held(node, &state, reason, pending);
+            return self.held(client, node, &state, reason, pending);
         }
         if let Some(service) = state.serviced().filter(|service| leaves_alone(service, reason.phase)) {
             return DrainOutcome::Foreign { reason: service.to_ascii_lowercase() };
@@ -239,8 +241,12 @@ impl DrainDesk {
                 "the finding is too old to drain a node that is in service".to_owned(),
             );
         }
-        match self.client.cluster() {
+        match client.cluster() {
             Ok(cluster) => {
+                // Whoever is not in the answer cannot be counted against the caps of its partitions.
+                if !cluster.iter().any(|line| line.node == node) {
+                    return DrainOutcome::Pending(format!("sinfo does not list {node}"));
+                }
                 if let Err(open) = breaker::allows(&self.breaker, &cluster, node) {
                     return open.into();
                 }
@@ -248,14 +254,15 @@ impl DrainDesk {
             Err(why) => return DrainOutcome::Pending(why.to_string()),
         }
         let text = reason.to_string();
-        if let Err(why) = self.client.drain_node(node, &text) {
+        if let Err(why) = client.drain_node(node, &text) {
             return DrainOutcome::Pending(why.to_string());
         }
-        self.count_again(node, text)
+        self.count_again(client, node, text)
     }
 
     fn held(
         &self,
+        client: &Client,
         node: &str,
         state: &NodeState,
         reason: &Reason,
@@ -279,7 +286,7 @@ impl DrainDesk {
                 standing.phase = Phase::Epilog;
             }
             let text = standing.to_string();
-            return match self.client.set_reason(node, &text) {
+            return match client.set_reason(node, &text) {
                 Ok(()) => DrainOutcome::AlreadyOurs { reason: text, added },
                 Err(why) => DrainOutcome::Pending(why.to_string()),
             };
@@ -291,15 +298,15 @@ impl DrainDesk {
             return DrainOutcome::Foreign { reason };
         }
         let text = reason.to_string();
-        match self.client.set_reason(node, &text) {
+        match client.set_reason(node, &text) {
             Ok(()) => DrainOutcome::Drained { reason: text },
             Err(why) => DrainOutcome::Pending(why.to_string()),
         }
     }
 
-    fn count_again(&self, node: &str, text: String) -> DrainOutcome {
+    fn count_again(&self, client: &Client, node: &str, text: String) -> DrainOutcome {
         std::thread::sleep(self.stamp);
-        let open = match self.client.cluster().map(|cluster| breaker::allows(&self.breaker, &cluster, node)) {
+        let open = match client.cluster().map(|cluster| breaker::allows(&self.breaker, &cluster, node)) {
             Ok(Ok(())) => return DrainOutcome::Drained { reason: text },
             Ok(Err(open)) => open,
             Err(why) => {
@@ -308,7 +315,7 @@ impl DrainDesk {
             }
         };
         // Only what we ourselves have just set: an admin's words may stand there by now.
-        match self.client.node(node) {
+        match client.node(node) {
             Ok(state) => match state
                 .reason
                 .filter(|reason| state_is_drained(&state.flags) && reason.text != text)
@@ -322,7 +329,7 @@ impl DrainDesk {
                 return DrainOutcome::Drained { reason: text };
             }
         }
-        match self.client.undrain_node(node) {
+        match client.undrain_node(node) {
             Ok(()) => {
                 warn!("{node}: drained a moment ago and taken back, other nodes were first");
                 open.into()
@@ -342,6 +349,16 @@ impl DrainDesk {
             }
         }
         lock::lock(&self.lock, LOCK_WAIT).map_err(|why| format!("{}: {why}", self.lock.display()))
+    }
+
+    /// Somebody else drains this very node at the moment and has not come to an end; their reason is written down
+    /// before they ask Slurm, and stands for ours. Without one, something is wrong with our own files.
+    fn locked_out(&self, node: &str, boot_id: &str, why: String) -> DrainOutcome {
+        if self.read_pending(node, boot_id).is_some() {
+            DrainOutcome::Pending(why)
+        } else {
+            DrainOutcome::NotActing(why)
+        }
     }
 
     fn read_pending(&self, node: &str, boot_id: &str) -> Option<Pending> {

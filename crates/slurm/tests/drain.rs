@@ -100,7 +100,6 @@ fn without_an_answer_the_reason_waits_for_slurms_own_drain() {
         matches!(&outcome, DrainOutcome::Pending(why) if why.contains("Unable to contact")),
         "{outcome:?}"
     );
-    assert!(outcome.keeps_jobs_away());
     assert!(matches!(desk.settle_pending("n1", "boot"), Some(DrainOutcome::Pending(_))));
     cluster.flag("dead", false);
     cluster.set("n1", "IDLE+DRAIN", "Prolog error", now());
@@ -146,6 +145,32 @@ fn the_breaker_is_asked_before_a_drain() {
     assert_eq!(outcome, DrainOutcome::BreakerOpen { scope: "cluster".to_owned(), held: 1, limit: 1 });
     assert_eq!(cluster.get("n1").0, "IDLE");
     assert_eq!(cluster.pending("n1"), None);
+}
+
+#[test]
+fn what_sinfo_does_not_tell_is_not_counted_as_nothing() {
+    for answer in ["", "n2|main*|idle|Unknown|none"] {
+        let cluster = Cluster::new(&["n1", "n2"]);
+        cluster.answer("sinfo", answer);
+        let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+        assert!(
+            matches!(&outcome, DrainOutcome::Pending(why) if why.contains("sinfo")),
+            "{answer}: {outcome:?}"
+        );
+        assert_eq!(cluster.get("n1").0, "IDLE");
+    }
+}
+
+#[test]
+fn while_another_process_drains_the_node_ours_counts_as_pending() {
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Allowed);
+    cluster.flag("dead", true);
+    desk.drain("n1", "boot", &reason(&[7]));
+    let lock = std::fs::File::open(cluster.path("run").join("n1/drain.lock")).unwrap();
+    let _held = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let outcome = desk.drain("n1", "boot", &reason(&[8]));
+    assert!(matches!(outcome, DrainOutcome::Pending(_)), "{outcome:?}");
 }
 
 #[test]

@@ -100,6 +100,12 @@ impl Cluster {
         if there { fs::write(flag, "").unwrap() } else { fs::remove_file(flag).unwrap() }
     }
 
+    /// Makes a program of Slurm's say this and nothing else.
+    pub(crate) fn answer(&self, program: &str, text: &str) {
+        let script = format!("#!/bin/sh\nprintf '%s' '{text}'\n");
+        fs::write(self.path("bin").join(program), script).unwrap();
+    }
+
     pub(crate) fn client(&self, timeout: Duration) -> Client {
         let config = SlurmConfig { bin_dir: self.path("bin"), timeout, ..SlurmConfig::default() };
         Client::new(&config, &Env::new())
