@@ -12,14 +12,14 @@ fn gpus(snapshot: Option<&Snapshot>) -> &[Gpu] {
 enum Subject {
     Gpu(u32, Option<PciAddress>),
     Port(String),
-    Node,
-    Other(String),
+    /// A path, a part of the look, or nothing in particular: whoever had the whole node had that, too.
+    Node(String),
 }
 
 fn subject(finding: &Finding, before: Option<&Snapshot>, after: &Snapshot) -> Subject {
     let part = finding.part.as_str();
     if part.is_empty() {
-        return Subject::Node;
+        return Subject::Node(String::new());
     }
     let seen = || gpus(Some(after)).iter().chain(gpus(before));
     if let Ok(index) = part.parse::<u32>() {
@@ -36,7 +36,7 @@ fn subject(finding: &Finding, before: Option<&Snapshot>, after: &Snapshot) -> Su
     if known.flat_map(|fabric| &fabric.hcas).any(|have| have.name == hca) {
         return Subject::Port(part.to_owned());
     }
-    Subject::Other(part.to_owned())
+    Subject::Node(part.to_owned())
 }
 
 /// Whether the job held the GPU. The allocation speaks of indices as they were before the run: a GPU that
@@ -134,10 +134,7 @@ pub fn evidence(
                     let own = holds_port(job, &port, rails, before, after);
                     (port, own, None)
                 }
-                Subject::Node => {
-                    (String::new(), holds_every_gpu(job, before, after).filter(|all| *all), None)
-                }
-                Subject::Other(part) => (part, None, None),
+                Subject::Node(part) => (part, holds_every_gpu(job, before, after).filter(|all| *all), None),
             };
             EvidenceItem { finding: finding.clone(), time, device, own }
         })
@@ -186,4 +183,19 @@ pub(crate) fn counts(item: &EvidenceItem, report: &NodeReport) -> bool {
         && in_time
         && item.finding.severity == Severity::Fail
         && matches!(item.finding.class, Class::Node | Class::Fabric)
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Class, Severity};
+
+    use crate::testing::{finding, job, part};
+
+    #[test]
+    fn a_part_of_the_look_that_hangs_was_the_whole_node_jobs() {
+        let hangs = finding("part-silent", "gpus", Severity::Fail, Class::Node, "stuck in the kernel");
+        let own = |job| part("n1", &job, "", vec![hangs.clone()], 256).evidence.remove(0).own;
+        assert_eq!(own(job(0..8)), Some(true));
+        assert_eq!(own(job(0..2)), None, "nobody can say whom of several it hit");
+    }
 }
