@@ -10,12 +10,16 @@ mod prepare;
 mod refuse;
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use railgate_node::{Allocation, Phase, UnixMillis};
 use railgate_runner::{Hook, Purpose, drain, guarded, look, record};
-use railgate_slurm::{DrainOutcome, GateLevel};
+use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_stats::{Look, NodeReport, Options};
+
+/// All that is asked of slurmctld after the drain, together. Beyond PrologEpilogTimeout Slurm would end the prolog
+/// and drain the node itself, also where the breaker has just forbidden it.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     if let Some(code) = railgate_node::child::dispatch(&railgate_runner::tasks()) {
@@ -55,9 +59,10 @@ fn run(hook: &Hook) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     if judged && let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &look, &[job.id]) {
         report.acts.push(record(&outcome, Phase::Prolog, now()));
-        if refuse::must_not_start(hook, &outcome, &look.verdict, &mut report) {
+        let client = Client::new(&hook.config.slurm, &hook.env).until(Instant::now() + PATIENCE);
+        if refuse::must_not_start(hook, &client, &outcome, &look.verdict, &mut report) {
             let answers = !matches!(outcome, DrainOutcome::Pending(_));
-            if !(answers && move_on::ask(hook)) {
+            if !(answers && move_on::ask(hook, &client)) {
                 code = ExitCode::FAILURE;
             }
         }

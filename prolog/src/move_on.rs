@@ -9,8 +9,7 @@ use railgate_slurm::Client;
 /// asks for afterwards changes nothing more, but for a job that may not be requeued it asks again and again,
 /// each time draining the node anew, also after somebody has repaired it: such a job is cancelled here, as
 /// Slurm would do, and the prolog ends well on the node that is drained already.
-pub(crate) fn ask(hook: &Hook) -> bool {
-    let client = Client::new(&hook.config.slurm, &hook.env);
+pub(crate) fn ask(hook: &Hook, client: &Client) -> bool {
     let id = hook.job.id;
     let (cancelled, done) = match client.refusable(id) {
         // srun and salloc learn it from the failed prolog.

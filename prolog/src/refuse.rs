@@ -11,11 +11,11 @@ use crate::now;
 /// the job runs, or waits on hold until somebody looks, as `[breaker] on_breaker` says.
 pub(crate) fn must_not_start(
     hook: &Hook,
+    client: &Client,
     outcome: &DrainOutcome,
     verdict: &Verdict,
     report: &mut NodeReport,
 ) -> bool {
-    let client = Client::new(&hook.config.slurm, &hook.env);
     let what = verdict
         .cause()
         .map(|cause| format!("{}: {}; {}", cause.subject(), cause.what, cause.fix))
@@ -26,7 +26,7 @@ pub(crate) fn must_not_start(
     match outcome {
         DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. } | DrainOutcome::Foreign { .. } => {
             note(report, ActKind::Refused, &what);
-            let told = tell_owner(hook, &client, |view| {
+            let told = tell_owner(hook, client, |view| {
                 format!(
                     "railgate: node {} failed its check before job {} started ({seen}). {}",
                     hook.node,
@@ -46,7 +46,7 @@ pub(crate) fn must_not_start(
         }
         DrainOutcome::BreakerOpen { .. } => {
             let held = if hook.config.breaker.on_breaker == OnBreaker::Hold {
-                hold(&client, hook.job.id).map(Some)
+                hold(client, hook.job.id).map(Some)
             } else {
                 Ok(None)
             };
@@ -58,7 +58,7 @@ pub(crate) fn must_not_start(
                 tracing::warn!(job = hook.job.id, "cannot be held: {why}; the job runs");
                 note(report, ActKind::Failed, &format!("hold: {why}"));
             }
-            let told = tell_owner(hook, &client, |_| {
+            let told = tell_owner(hook, client, |_| {
                 format!(
                     "railgate: node {} failed its check ({seen}), but too many nodes are drained already; \
                      {follows}.",

@@ -11,7 +11,7 @@ use crate::{Consent, GateLevel, UserPolicy};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmConfig {
-    /// Directory of scontrol, sinfo, squeue and sacctmgr.
+    /// Directory of scontrol, sinfo, squeue and scancel.
     pub bin_dir: PathBuf,
     /// slurm.conf, passed on as SLURM_CONF. Absent: the SLURM_CONF that Slurm gave to our hook, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
