@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::unmount_user;
+
 /// A file that root writes and root or a task reads; larger ones are refused.
 const MAX_FILE: u64 = 32 << 20;
 
@@ -75,26 +77,6 @@ impl Root {
     pub fn job(&self, job: u32) -> JobDir {
         JobDir(self.0.join("jobs").join(job.to_string()))
     }
-
-    /// Ids of the jobs that have a directory here, in rising order.
-    ///
-    /// # Errors
-    /// Whatever reading the directory gave, except that an absent one has no jobs.
-    pub fn jobs(&self) -> io::Result<Vec<u32>> {
-        let entries = match fs::read_dir(self.0.join("jobs")) {
-            Ok(entries) => entries,
-            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(why) => return Err(why),
-        };
-        let mut jobs = Vec::new();
-        for entry in entries {
-            if let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
-                jobs.push(id);
-            }
-        }
-        jobs.sort_unstable();
-        Ok(jobs)
-    }
 }
 
 impl JobDir {
@@ -134,11 +116,18 @@ impl JobDir {
         Ok(dir)
     }
 
-    /// Removes the job's directory and all its runs. The user's tmpfs must have been unmounted before.
+    /// Removes the job's directory with all its runs and what is mounted on their `user/`, also of an earlier run
+    /// that no epilog came after.
     ///
     /// # Errors
-    /// Whatever the file system gave; an absent directory is no error.
+    /// Whatever the system gave; an absent directory is no error.
     pub fn remove(&self) -> io::Result<()> {
+        for run in fs::read_dir(&self.0).into_iter().flatten() {
+            let run = run?;
+            if run.file_type()?.is_dir() {
+                unmount_user(&RunDir(run.path()))?;
+            }
+        }
         match fs::remove_dir_all(&self.0) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
             _ => Ok(()),
@@ -277,9 +266,8 @@ mod tests {
             let current = root.job(7).current(7).unwrap();
             assert_eq!(current.read_json::<Run>("run.json").unwrap(), run(attempt));
         }
-        assert_eq!(root.jobs().unwrap(), [7]);
         root.job(7).remove().unwrap();
-        assert!(root.jobs().unwrap().is_empty());
+        assert!(!root.job(7).path().exists());
     }
 
     #[test]

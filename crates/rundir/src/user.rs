@@ -402,5 +402,9 @@ mod tests {
         assert_eq!(fs::metadata(run.user()).unwrap().uid(), 0);
         fs::remove_dir(run.user()).unwrap();
         assert_eq!(unmount_user(&run).unwrap(), 0);
+        // Also below a run that is not the current one.
+        mount_user(&run, 1234, 1234, 1 << 16, 8).unwrap();
+        Root::new(place.path()).job(7).remove().unwrap();
+        assert!(!run.path().exists());
     }
 }
