@@ -116,7 +116,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
     }
     seen.log(job);
     // The reason carries this job only where the fault may have ended it.
-    let own = report.evidence.iter().any(|item| item.own != Some(false));
+    let own = report.evidence.iter().any(|item| item.own == Some(true));
     let jobs = if own { vec![job.id] } else { Vec::new() };
     if let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &seen, &jobs) {
         report.acts.push(record(&outcome, Phase::Epilog, now()));

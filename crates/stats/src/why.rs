@@ -1,8 +1,8 @@
-use railgate_node::{Allocation, PartName, Reading, UnixMillis};
+use railgate_node::{Allocation, PartName, Reading, UnixMillis, XidEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
-use crate::xids::{Whose, explain_exit, explain_xid};
+use crate::xids::{Whose, explain_exit, explain_xid, known_xid};
 use crate::{Attempt, DecisionKind, Exit, Look, NodeReport, SlurmView};
 
 /// How an attempt ended.
@@ -209,17 +209,22 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
     proof
 }
 
-/// Xids of a kind on the job's own GPUs.
-fn own_xids(node: &NodeReport, kind: Whose) -> Vec<(UnixMillis, String)> {
+/// Xids on the job's own GPUs, or on GPUs of which nobody knows.
+fn held_xids(node: &NodeReport) -> impl Iterator<Item = &XidEvent> {
     let place = |pci: railgate_node::PciAddress| (pci.domain, pci.bus, pci.device);
     node.kernel
         .xids
         .iter()
         .filter(|xid| node.end.is_none_or(|end| xid.time <= end.saturating_add(5_000)))
-        .filter(|xid| {
+        .filter(move |xid| {
             let line = node.gpus.iter().find(|gpu| gpu.pci.known().copied().map(place) == xid.gpu.map(place));
             line.is_none_or(|gpu| gpu.own != Some(false))
         })
+}
+
+/// Those of a kind, in words.
+fn own_xids(node: &NodeReport, kind: Whose) -> Vec<(UnixMillis, String)> {
+    held_xids(node)
         .filter_map(|xid| {
             let (whose, meaning) = explain_xid(xid.code);
             let gpu = xid.gpu.map(|gpu| format!(" on {gpu}")).unwrap_or_default();
@@ -405,6 +410,14 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
 fn suspicious(attempt: &Attempt) -> Vec<String> {
     let mut signs = Vec::new();
     for node in &attempt.nodes {
+        let mut strange: Vec<u32> =
+            held_xids(node).map(|xid| xid.code).filter(|code| known_xid(*code).is_none()).collect();
+        strange.sort_unstable();
+        strange.dedup();
+        for code in strange {
+            signs
+                .push(format!("{}: the driver reported Xid {code}, which railgate does not know", node.node));
+        }
         let own_rails: Vec<usize> = node.rail_map.as_ref().map_or_else(Vec::new, |map| {
             let own = |index: u32| node.gpus.iter().any(|gpu| gpu.index == index && gpu.own == Some(true));
             map.gpus.iter().filter(|gpu| own(gpu.index)).filter_map(|gpu| gpu.rail).collect()
@@ -501,7 +514,9 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
     };
     Ended {
         kind: EndKind::Application,
-        why: format!("It ended with {said}.{raised} Nothing on {nodes} points at hardware: {seen}."),
+        why: format!(
+            "It ended with {said}.{raised} Nothing that it had on {nodes} points at hardware: {seen}."
+        ),
         proof,
         doubts: Vec::new(),
     }

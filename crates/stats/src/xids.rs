@@ -14,10 +14,15 @@ pub enum Whose {
     Other,
 }
 
-/// What one Xid means, in one line, and whose doing it is. After NVIDIA's Xid catalogue (Ampere and later).
+/// What one Xid means, in one line, and whose doing it is.
 pub fn explain_xid(code: u32) -> (Whose, &'static str) {
+    known_xid(code).unwrap_or((Whose::Other, "not in railgate's table; see NVIDIA's Xid catalogue"))
+}
+
+/// After NVIDIA's Xid catalogue (Ampere and later); `None` for a code that it does not have.
+pub(crate) fn known_xid(code: u32) -> Option<(Whose, &'static str)> {
     use Whose::{Application, Hardware, Other};
-    match code {
+    Some(match code {
         8 => (Application, "a kernel ran longer than the driver waits"),
         11 | 25 => (Application, "the program sent invalid commands"),
         13 => (Application, "a kernel raised an exception: an index out of bounds, an illegal instruction"),
@@ -50,8 +55,8 @@ pub fn explain_xid(code: u32) -> (Whose, &'static str) {
         39..=41 | 70..=72 | 75..=77 | 80 | 82..=89 | 96..=105 | 126..=135 => {
             (Application, "an engine of the GPU was given invalid work")
         }
-        _ => (Other, "not in railgate's table; see NVIDIA's Xid catalogue"),
-    }
+        _ => return None,
+    })
 }
 
 /// What an exit code or signal usually means; `None` where it tells nothing.

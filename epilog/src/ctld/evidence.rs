@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use railgate_node::{Class, Phase, Severity};
-use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, hostlist};
+use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, fatal, hostlist};
 use railgate_stats::store::load_parts;
 use railgate_stats::{DecisionNode, NodeReport};
 
@@ -27,8 +27,12 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
     let states = states(call, &mut found.problems);
     let start = job.first().and_then(|job| job.start);
     let ids: Vec<u32> = job.iter().map(|job| job.id).collect();
+    let mut shared: Vec<String> = Vec::new();
     for state in &states {
         let item = from_reason(state, &ids, start);
+        if item.is_some() && names_several_jobs(state) {
+            shared.push(state.name.clone());
+        }
         let reason = state.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone());
         found.nodes.push(DecisionNode {
             node: state.name.clone(),
@@ -47,9 +51,13 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
         }
         let held = states.iter().any(|state| state.name == report.node && state.held());
         let items = from_report(&report, held);
-        if items.is_empty() {
+        let counts = job.first().is_some_and(|job| !fatal(&items, job, &call.config.requeue).is_empty());
+        if !counts {
+            found.evidence.extend(items);
             continue;
         }
+        // A reason that names several jobs is about the first of them: what hit this one, the report knows.
+        found.evidence.retain(|item| !(shared.contains(&item.node) && item.node == report.node));
         match found.nodes.iter_mut().find(|node| node.node == report.node) {
             Some(node) if node.evidence => {}
             Some(node) => {
@@ -108,6 +116,11 @@ fn from_reason(state: &NodeState, ids: &[u32], start: Option<u64>) -> Option<Nod
         at: None,
         held: true,
     })
+}
+
+fn names_several_jobs(state: &NodeState) -> bool {
+    let text = state.reason.as_ref().map_or("", |reason| reason.text.as_str());
+    Reason::parse(text).is_some_and(|reason| reason.jobs.len() > 1)
 }
 
 fn reports(call: &Call, ids: &[u32], problems: &mut Vec<String>) -> Vec<NodeReport> {

@@ -201,8 +201,9 @@ impl Cluster {
     fn wait_idle(&self) -> Result<()> {
         poll::until(Duration::from_secs(60), "all nodes to be idle", || {
             let states = self.root().run(&["sinfo", "-h", "-N", "-o", "%T"])?.ok()?;
-            let idle = states.lines().filter(|state| *state == "idle").count();
-            Ok((idle == self.nodes.len()).then_some(()))
+            // One line for each partition that a node is in.
+            let all = states.lines().count() >= self.nodes.len();
+            Ok((all && states.lines().all(|state| state == "idle")).then_some(()))
         })
     }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, Cluster};
 
-use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, log, report, started, submit};
+use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, log, one_line, report, started, submit};
 
 const LOST: &str = "gpu-lost@3: 0000:61:00.0 off bus, Xid 79";
 
@@ -41,13 +41,12 @@ fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()>
         let why = format!("railgate: attempt 0 left node gn2, which failed while it ran: {LOST}");
         let whole = format!("attempt 0 on gn[1-2]\n{why}\nattempt 1 on gn[1,3]\n");
         assert_eq!(log(cluster, "rgalice", id), whole);
-        let told = report(&alice, id)?;
-        println!("{told}");
+        let told = one_line(&report(&alice, id)?);
         in_order(
             &told,
             &[
                 "completed, 2 attempts",
-                "attempt 0: hardware fault during the run",
+                "attempt 0: hardware fault during the run (gn2)",
                 "WHAT HAPPENED",
                 "Xid 79 on GPU 3 (0000:61:00.0)",
                 "the job ended, exit code 3",
@@ -55,7 +54,7 @@ fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()>
                 "railgate requeued the job: gpu-lost@3 on gn2; restart 1 of 3",
                 "the job ended, exit code 0",
                 "ATTEMPT 0",
-                "First: gpu-lost@3",
+                "First, on gn2: gpu-lost@3",
                 "ATTEMPT 1",
             ],
         );
@@ -112,7 +111,20 @@ fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
             assert_eq!(job.restarts(), 1);
             assert_ne!(job.nodes(), bad);
         }
-        println!("{}", report(&alice, leader)?);
+        // Whichever component is asked for: one job, and the node that ended it.
+        for id in [leader, leader + 1] {
+            let told = report(&alice, id)?;
+            let head = format!("job {leader} (heterogeneous: {leader}, {}) on test: completed", leader + 1);
+            assert!(told.starts_with(&head), "{told}");
+            in_order(
+                &told,
+                &[
+                    &format!("attempt 0: hardware fault during the run ({bad})"),
+                    "Xid 79 on GPU 3",
+                    &format!("railgate requeued the job: gpu-lost@3 on {bad}; restart 1 of 3"),
+                ],
+            );
+        }
         Ok(())
     })
 }

@@ -7,6 +7,8 @@ mod hostile;
 mod nvml_hangs;
 mod plain;
 mod plugin;
+mod shared_node;
+mod stays_ended;
 mod templates;
 mod training;
 mod unfit;

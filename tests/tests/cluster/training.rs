@@ -64,3 +64,8 @@ pub(crate) fn in_order(text: &str, parts: &[&str]) {
         rest = &rest[at + part.len()..];
     }
 }
+
+/// Without the line breaks that fit it to a terminal.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

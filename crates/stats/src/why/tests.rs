@@ -32,6 +32,15 @@ fn a_lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
 }
 
 #[test]
+fn an_xid_that_nobody_knows_is_no_acquittal() {
+    let report = pair(part("n1", &job(0..8), "gpu-xid-9999@2", vec![], 256), quiet("n2", 256));
+    assert_eq!(report.ended.kind, EndKind::Unknown, "{:#?}", report.ended);
+    assert!(report.ended.why.contains("Xid 9999, which railgate does not know"), "{}", report.ended.why);
+    let report = pair(part("n1", &job(0..2), "gpu-xid-9999@2", vec![], 256), quiet("n2", 256));
+    assert_eq!(report.ended.kind, EndKind::Application, "another job's GPU: {:#?}", report.ended);
+}
+
+#[test]
 fn what_the_controller_saw_counts_where_the_part_is_lacking() {
     let nodes = vec![quiet("n2", 256)];
     let report = merged(nodes, vec![decision(0, DecisionKind::Requeued, 256)], None);

@@ -1,0 +1,106 @@
+//! Jobs that share a node: each comes back for what it had itself, and for nothing else.
+
+use anyhow::Result;
+use railgate_tests::cluster::{Builder, Cluster, Session};
+
+use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, log, one_line, report, started, submit};
+
+const ADMINS: &str = "bad DIMM, ticket 4711";
+
+/// A job on four GPUs; where it began.
+fn half_a_node(cluster: &Cluster, user: &Session<'_>) -> Result<(u32, String)> {
+    let id = submit(user, &["-N1", "--gres=gpu:4"])?;
+    Ok((id, started(cluster, id)?))
+}
+
+/// Two jobs that fill a node, the first one on its first four GPUs.
+fn pair(cluster: &Cluster) -> Result<(u32, u32, String)> {
+    let (first, node) = half_a_node(cluster, &cluster.alice())?;
+    let (second, other) = half_a_node(cluster, &cluster.bob())?;
+    assert_eq!(node, other);
+    Ok((first, second, node))
+}
+
+fn came_back_from(cluster: &Cluster, id: u32, node: &str) -> Result<()> {
+    let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+    assert_eq!(job.restarts(), 1);
+    assert_ne!(job.nodes(), node);
+    Ok(())
+}
+
+fn stayed(cluster: &Cluster, id: u32, state: &str, node: &str) -> Result<()> {
+    let job = cluster.wait_job(id, &[state], MINUTE)?;
+    assert_eq!((job.restarts(), job.nodes()), (0, node));
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
+    Builder::new(6).config(ALL_MAY_DRAIN)?.test(|cluster| {
+        let (alice, bob) = (cluster.alice(), cluster.bob());
+        let (one, two, both_hit) = pair(cluster)?;
+        let (hit, buggy, one_hit) = pair(cluster)?;
+        let (dead, alive, later) = pair(cluster)?;
+        let (theirs, well, admins) = pair(cluster)?;
+
+        // A fault of both: the root port above GPU 2 and GPU 5, say.
+        cluster.hardware(&both_hit)?.inject("gpu-lost@2")?;
+        cluster.hardware(&both_hit)?.inject("gpu-lost@5")?;
+        // A fault of one, while the other fails by a bug of its own.
+        cluster.hardware(&one_hit)?.inject("gpu-lost@1")?;
+        // A fault of one, and the other goes on.
+        cluster.hardware(&later)?.inject("gpu-lost@3")?;
+        // A fault on a node that an admin is draining already.
+        let node = format!("nodename={admins}");
+        let reason = format!("reason={ADMINS}");
+        cluster.root().run(&["scontrol", "update", &node, "state=drain", &reason])?.ok()?;
+        cluster.hardware(&admins)?.inject("gpu-lost@0")?;
+        for id in [one, two, hit, buggy, dead, theirs] {
+            end(cluster, id, 3)?;
+        }
+
+        came_back_from(cluster, one, &both_hit)?;
+        came_back_from(cluster, two, &both_hit)?;
+        came_back_from(cluster, hit, &one_hit)?;
+        stayed(cluster, buggy, "FAILED", &one_hit)?;
+        came_back_from(cluster, dead, &later)?;
+        came_back_from(cluster, theirs, &admins)?;
+
+        let reason = |node: &str| cluster.node(node).map(|node| node.reason().to_owned());
+        // Whose epilog came first is anybody's guess.
+        let both = reason(&both_hit)?;
+        assert!(
+            both.ends_with(&format!("[epilog job={one},{two}]"))
+                || both.ends_with(&format!("[epilog job={two},{one}]")),
+            "{both}"
+        );
+        assert!(reason(&one_hit)?.ends_with(&format!("[epilog job={hit}]")));
+        assert!(reason(&later)?.ends_with(&format!("[epilog job={dead}]")));
+        assert_eq!(reason(&admins)?, ADMINS);
+
+        for id in [alive, well] {
+            assert_eq!((cluster.job(id)?.state(), cluster.job(id)?.restarts()), ("RUNNING", 0));
+        }
+        end(cluster, alive, 0)?;
+        end(cluster, well, 3)?;
+        stayed(cluster, alive, "COMPLETED", &later)?;
+        stayed(cluster, well, "FAILED", &admins)?;
+        assert!(reason(&later)?.ends_with(&format!("[epilog job={dead}]")));
+        assert_eq!(reason(&admins)?, ADMINS);
+
+        let told = report(&alice, one)?;
+        in_order(&told, &["Xid 79 on GPU 2", "Xid 79 on GPU 5", "not of this job"]);
+        in_order(&told, &[&format!("railgate requeued the job: gpu-lost@2 on {both_hit}; restart 1 of 3")]);
+        let told = report(&bob, buggy)?;
+        let head = format!("job {buggy} on test: looks like the application\n");
+        assert!(told.starts_with(&head), "{told}");
+        let not_its = "Nothing that it had on the node points at hardware";
+        in_order(&one_line(&told), &[not_its, "Xid 79 on GPU 1", "not of this job"]);
+        let told = report(&alice, theirs)?;
+        in_order(&told, &[&format!("someone else holds the node (epilog): {ADMINS}"), "requeued the job"]);
+        let why = format!("attempt 0 left node {admins}, which failed while it ran: gpu-lost@0: ");
+        assert!(log(cluster, "rgalice", theirs).contains(&why));
+        Ok(())
+    })
+}
