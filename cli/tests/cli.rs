@@ -1,0 +1,362 @@
+//! The built `railgate`, as people and programs meet it: exit codes, what it prints where, and that the pages
+//! about it are true of it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// With a configuration of the test's own: what the machine has in /etc is nobody's business here.
+struct Cli {
+    dir: tempfile::TempDir,
+}
+
+impl Cli {
+    fn new(config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("railgate.toml"), config).unwrap();
+        Cli { dir }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_railgate"));
+        command.current_dir(self.dir.path()).args(["--config", "railgate.toml"]).args(words);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    fn code(&self, words: &[&str]) -> Option<i32> {
+        self.run(words).status.code()
+    }
+
+    /// What it prints, where it succeeds.
+    fn said(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", err(&output));
+        out(&output)
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        let words = [words, &["--format", "json"]].concat();
+        let output = self.run(&words);
+        let value: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{words:?}: {why}"));
+        assert_eq!(value["schema"], 1, "{words:?}");
+        value
+    }
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(root().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
+}
+
+/// The pages for people outside the code.
+fn pages() -> Vec<(String, String)> {
+    let mut names = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    for dir in ["docs", "docs/decisions"] {
+        for entry in std::fs::read_dir(root().join(dir)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") {
+                names.push(format!("{dir}/{name}"));
+            }
+        }
+    }
+    names.into_iter().map(|name| (page(&name), name)).map(|(text, name)| (name, text)).collect()
+}
+
+/// The blocks of a page that begin with this fence.
+fn blocks(text: &str, fence: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("```") {
+            let block: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
+            if line == fence {
+                found.push(block.join("\n") + "\n");
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn exit_codes_say_how_the_node_is() {
+    let cli = Cli::new("");
+    for (words, code) in [
+        (&["check", "--simulate", "h100-sxm"][..], 0),
+        (&["check", "--simulate", "h100-sxm:gpu-remap-pending"], 0),
+        (&["check", "--simulate", "h100-sxm:gpu-lost@3"], 1),
+        (&["check", "--simulate", "h100-sxm:nvml-missing"], 3),
+        (&["check", "--list"], 0),
+        (&["check", "--simulate", "h100"], 2),
+        (&["check", "--simulate", "h100-sxm:gpu-lots"], 2),
+        (&["check", "--simulate", "h100-sxm:gpu-lost@9"], 2),
+        (&["check", "--snapshot", "absent.json"], 2),
+        (&["check", "--snapshot", "a", "--simulate", "b"], 2),
+        (&["check", "--then", "/bin/true"], 2),
+        (&["explain", "gpu-lots"], 2),
+        (&["rails", "--simulate", "h100-sxm", "--gpus", "0-8"], 2),
+        (&["rails", "--simulate", "h100-sxm", "--profile", "fast"], 2),
+        (&["report", "7_1"], 2),
+        (&["nosuch"], 2),
+    ] {
+        assert_eq!(cli.code(words), Some(code), "{words:?}");
+    }
+}
+
+#[test]
+fn what_was_found_goes_to_standard_output_and_errors_do_not() {
+    let cli = Cli::new("");
+    let unfit = cli.run(&["check", "--simulate", "h100-sxm:gpu-lost@3"]);
+    assert!(
+        out(&unfit).starts_with("simulated (h100-sxm, simulated), periodic: unfit\nfail     gpu-lost@3: ")
+    );
+    assert!(out(&unfit).contains("fix: reboot (class node; railgate explain gpu-lost)\n"));
+    assert_eq!(err(&unfit), "");
+    for words in [["check", "--simulate", "h100"], ["check", "--snapshot", "absent.json"]] {
+        let wrong = cli.run(&words);
+        assert_eq!(out(&wrong), "", "{words:?}");
+        assert!(err(&wrong).starts_with("railgate: ") && err(&wrong).lines().count() == 1, "{}", err(&wrong));
+    }
+    // A file's name, and why; each once.
+    let absent = err(&cli.run(&["check", "--snapshot", "absent.json"]));
+    assert_eq!(absent, "railgate: absent.json: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_make_a_node_fit() {
+    let cli = Cli::new("");
+    let mut command = cli.command(&["check", "--simulate", "h100-sxm:gpu-lost@3"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command.stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.code(), err(&output).as_str()), (Some(1), ""));
+    if Path::new("/dev/full").exists() {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = cli.command(&["check", "--simulate", "h100-sxm"]).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+    }
+}
+
+#[test]
+fn a_recorded_node_is_judged_as_it_was() {
+    let cli = Cli::new("profile = \"h100-sxm\"\n");
+    let node = "h100-sxm:gpu-lost@3,ib-port-down@mlx5_5,gpu-xid-63@1";
+    let parts = cli.said(&["snapshot", "--simulate", node, "--out", "node.json"]);
+    assert_eq!(parts.lines().count(), 5, "{parts}");
+    let recorded = cli.json(&["check", "--snapshot", "node.json"]);
+    let simulated = cli.json(&["check", "--simulate", node]);
+    assert_eq!(recorded["verdict"], simulated["verdict"]);
+    assert_eq!((&recorded["origin"], &simulated["origin"]), (&"recorded".into(), &"simulated".into()));
+    assert_eq!(recorded["verdict"]["findings"][0]["check"], "gpu-lost");
+    // What is printed is what is written.
+    let printed: Value = serde_json::from_str(&cli.said(&["snapshot", "--snapshot", "node.json"])).unwrap();
+    let written: Value =
+        serde_json::from_slice(&std::fs::read(cli.dir.path().join("node.json")).unwrap()).unwrap();
+    assert_eq!(printed["gpus"], written["gpus"]);
+    let rails = |words: &[&str]| cli.json(&[&["rails"], words].concat());
+    assert_eq!(rails(&["--snapshot", "node.json"])["settings"], rails(&["--simulate", node])["settings"]);
+}
+
+#[test]
+fn nothing_that_is_not_this_node_is_ever_drained() {
+    let cli = Cli::new("[gate]\nmode = \"enforce\"\n");
+    cli.said(&["snapshot", "--simulate", "h100-sxm:gpu-lost@3", "--out", "node.json"]);
+    for stand_in in [["--simulate", "h100-sxm:gpu-lost@3"], ["--snapshot", "node.json"]] {
+        let refused = cli.run(&[&["check", "--drain"][..], &stand_in].concat());
+        assert_eq!((refused.status.code(), out(&refused).as_str()), (Some(2), ""));
+        assert!(err(&refused).contains("refuses recorded and simulated"), "{}", err(&refused));
+        let looked = cli.run(&[&["check"][..], &stand_in].concat());
+        assert!(out(&looked).contains("nothing is done about a node that is not live"), "{}", out(&looked));
+    }
+}
+
+#[test]
+fn problems_of_a_configuration_come_all_at_once_with_their_places() {
+    let cli = Cli::new("profil = \"x\"\n[gate]\nmood = \"enforce\"\nmode = \"off\"\n");
+    for words in [&["config", "check"][..], &["config", "show"], &["check", "--simulate", "h100-sxm"]] {
+        let wrong = cli.run(words);
+        assert_eq!((wrong.status.code(), out(&wrong).as_str()), (Some(2), ""), "{words:?}");
+        let said = err(&wrong);
+        let places: Vec<&str> = said.lines().filter(|line| line.starts_with("railgate.toml:")).collect();
+        assert_eq!(places.len(), 3, "{said}");
+        assert!(places[0].starts_with("railgate.toml:1:1: unknown field `profil`"), "{said}");
+        assert!(said.contains("  3 | mood = \"enforce\"\n    | ^^^^\n"), "{said}");
+        assert!(said.ends_with("railgate: 3 problems in the configuration\n"), "{said}");
+    }
+    let absent = Cli::new("profile = \"h100\"\n").run(&["config", "check"]);
+    assert_eq!(absent.status.code(), Some(2));
+    assert!(err(&absent).contains("railgate.toml:1: profile: no machine profile 'h100' (known: h100-sxm, "));
+    assert!(Cli::new("").said(&["config", "check"]).contains(": ok"));
+}
+
+#[test]
+fn what_is_in_force_can_be_taken_for_a_configuration_and_says_where_it_comes_from() {
+    let cli = Cli::new("[[node]]\nnames = \"gn[1-2]\"\n[node.gate]\nmode = \"enforce\"\n");
+    let of = |node: &str| cli.said(&["config", "show", "--origin", "--node", node]);
+    let line = |text: &str| text.lines().find(|line| line.starts_with("gate.mode")).unwrap().to_owned();
+    assert!(line(&of("gn2")).ends_with("# railgate.toml:4 [[node]] gn[1-2]"), "{}", of("gn2"));
+    assert!(line(&of("gn3")).ends_with("# default"), "{}", of("gn3"));
+    let again = Cli::new(&of("gn2"));
+    let values = |cli: &Cli, node: &str| {
+        let shown = cli.json(&["config", "show", "--node", node]);
+        let values = shown["values"].as_object().unwrap().clone();
+        values.into_iter().map(|(key, value)| (key, value["value"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&again, "gn9"), values(&cli, "gn2"));
+}
+
+#[test]
+fn nothing_known_of_a_job_is_said_with_the_places_that_were_looked_in() {
+    let cli = Cli::new("[report]\ndir = \"/nonexistent/reports\"\nlocal_dir = \"/nonexistent/local\"\n");
+    let unknown = cli.run(&["report", "4000000000"]);
+    assert_eq!((unknown.status.code(), out(&unknown).as_str()), (Some(3), ""));
+    let said = err(&unknown);
+    assert!(said.contains("nothing is known of job 4000000000"), "{said}");
+    assert!(said.contains("/nonexistent/reports or /nonexistent/local"), "{said}");
+}
+
+#[test]
+fn every_key_is_in_the_page_of_the_configuration_with_its_default() {
+    let page = page("docs/configuration.md");
+    let row =
+        |key: &str| page.lines().find(|line| line.starts_with(&format!("| `{key}` |"))).map(str::to_owned);
+    let defaults = Cli::new("").said(&["config", "show"]);
+    let mut tables = std::collections::BTreeSet::from([String::new()]);
+    let mut documented = 0;
+    for (key, default) in defaults.lines().map(|line| line.split_once(" = ").unwrap()) {
+        let row = row(key).unwrap_or_else(|| panic!("docs/configuration.md lacks {key}"));
+        assert!(row.contains(&format!("| `{default}` |")), "{key} is {default} by default:\n{row}");
+        documented += 1;
+        for (at, _) in key.match_indices('.') {
+            tables.insert(key[..at].to_owned());
+        }
+    }
+    // Keys without a default are known to the message about unknown ones only.
+    for table in &tables {
+        let header = if table.is_empty() { String::new() } else { format!("[{table}]\n") };
+        let said = err(&Cli::new(&format!("{header}no_such_key = 1\n")).run(&["config", "check"]));
+        let (_, known) = said.split_once("expected ").unwrap_or_else(|| panic!("[{table}]: {said}"));
+        for key in known.lines().next().unwrap_or_default().split('`').skip(1).step_by(2) {
+            let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
+            if !tables.contains(&path) && row(&path).is_none_or(|row| row.contains("| none |")) {
+                assert!(row(&path).is_some(), "docs/configuration.md lacks {path}");
+                documented += 1;
+            }
+        }
+    }
+    assert_eq!(page.lines().filter(|line| line.starts_with("| `")).count(), documented, "keys that are gone");
+}
+
+#[test]
+fn what_the_pages_show_as_configuration_is_accepted() {
+    let mut seen = 0;
+    for (name, text) in pages() {
+        for block in blocks(&text, "```toml") {
+            if block.starts_with("# /etc/railgate/profiles/") {
+                continue;
+            }
+            let checked = Cli::new(&block).run(&["config", "check"]);
+            assert!(checked.status.success(), "{name}:\n{block}\n{}", err(&checked));
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "{seen}");
+}
+
+#[test]
+fn commands_that_the_pages_and_helps_show_exist() {
+    let cli = Cli::new("");
+    let mut shown = Vec::new();
+    for (_, text) in pages() {
+        shown.extend(blocks(&text, "```").concat().lines().map(str::to_owned));
+    }
+    for command in
+        ["check", "snapshot", "simulate", "rails", "report", "config", "explain", "pause", "resume"]
+    {
+        let help = cli.said(&[command, "--help"]);
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+        shown.extend(help.lines().map(|line| line.trim().to_owned()));
+    }
+    let mut seen = 0;
+    for line in shown {
+        let line = line.replace("cargo run --bin railgate -- ", "railgate ");
+        let Some(rest) = line.strip_prefix("railgate ") else { continue };
+        // What follows two blanks or a semicolon is for the reader.
+        let rest = rest.split("  ").next().unwrap_or_default().split(';').next().unwrap_or_default();
+        let words: Vec<&str> = rest.split(' ').filter(|word| !word.is_empty()).collect();
+        if rest.contains(['\'', '…', '[']) || words.is_empty() || words[0].chars().any(char::is_uppercase) {
+            continue;
+        }
+        let output = cli.run(&[&words[..], &["--help"]].concat());
+        assert!(output.status.success(), "railgate {rest}: {}", err(&output));
+        seen += 1;
+    }
+    assert!(seen > 30, "{seen}");
+}
+
+#[test]
+fn every_field_of_the_json_is_in_its_page() {
+    fn names(value: &Value, into: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    into.push(name.clone());
+                    // Names of the kernel's.
+                    if name != "counters" {
+                        names(value, into);
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| names(item, into)),
+            _ => {}
+        }
+    }
+    let cli = Cli::new("");
+    let page = page("docs/json.md");
+    let faults = "h100-sxm:gpu-lost@3,gpu-process-leftover@1,gpu-xid-63,mount-hang,ib-missing";
+    let mut seen = Vec::new();
+    for words in [
+        &["check", "--list"][..],
+        &["simulate", "--list"],
+        &["check", "--simulate", faults],
+        &["rails", "--simulate", faults],
+    ] {
+        names(&cli.json(words), &mut seen);
+    }
+    names(&serde_json::from_str(&cli.said(&["snapshot", "--simulate", faults])).unwrap(), &mut seen);
+    let shown = cli.json(&["config", "show"]);
+    seen.extend(shown.as_object().unwrap().keys().cloned());
+    seen.extend(shown["values"]["gate.mode"].as_object().unwrap().keys().cloned());
+    let known: Vec<&str> = page.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-')).collect();
+    seen.retain(|name| !known.contains(&name.as_str()));
+    assert_eq!(seen, Vec::<String>::new(), "docs/json.md lacks these");
+}
+
+#[test]
+fn links_between_the_pages_lead_somewhere() {
+    for (name, text) in pages() {
+        let dir = root().join(&name).parent().unwrap().to_owned();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap_or_default();
+            if !path.is_empty() && !path.contains("://") {
+                assert!(dir.join(path).exists(), "{name}: {link}");
+            }
+        }
+    }
+}
