@@ -3,6 +3,7 @@
 mod check;
 mod config;
 mod explain;
+mod fabric;
 mod node_source;
 mod output;
 mod pause;
@@ -33,10 +34,10 @@ Examples:
   railgate check                                 is this node fit for jobs?
   railgate explain gpu-lost                      what a drain reason means, and what to do
   railgate report 48213                          what a job did, and why it ended
-  railgate check --simulate h100-sxm:gpu-lost@3  what a fault would look like; needs no GPU and no root
+  railgate check --simulate h100-sxm:gpu-lost@3  what such a fault looks like; no GPU, no root
 
-Exit codes: 0 done, the node is fit or degraded; 1 the node is unfit; 2 wrong use, wrong configuration or a
-failure of railgate; 3 could not tell
+Exit codes: 0 done, the node is fit or degraded; 1 the node is unfit; 2 wrong use, wrong
+configuration or a failure of railgate; 3 could not tell
 
 railgate COMMAND --help has more examples.";
 
@@ -50,13 +51,15 @@ enum Command {
     Simulate(simulate::Args),
     /// GPU to HCA map, NCCL environment, topology file
     Rails(rails::Args),
+    /// Leafs, rails, wrong cables, oversubscription; topology files for Slurm
+    Fabric(fabric::Args),
     /// What a job did, and why it ended
     Report(report::Args),
     /// Check the configuration, or show what is in force
     Config(config::Args),
     /// What a check reads, why it matters, how to fix it, its settings
     Explain(explain::Args),
-    /// Change nothing from this node (on the controller: restart no job) for a while; judging goes on
+    /// Judge and report, but change nothing from this machine, for a while
     Pause(pause::PauseArgs),
     /// Act again after a pause
     Resume(pause::ResumeArgs),
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Snapshot(args) => snapshot::run(&site, &args),
         Command::Simulate(args) => simulate::run(&site, &args),
         Command::Rails(args) => rails::run(&site, &args),
+        Command::Fabric(args) => fabric::run(&args),
         Command::Report(args) => report::run(&site, &args),
         Command::Config(args) => config::run(&site, &args),
         Command::Explain(args) => explain::run(&args),

@@ -71,8 +71,12 @@ impl SlurmError {
     }
 }
 
-/// Runs a program and returns its standard output.
-pub(crate) fn run(
+/// Runs a program and returns its standard output: no shell, only the environment given, killed at the timeout
+/// with what it started, at most 32 MiB of answer.
+///
+/// # Errors
+/// [`SlurmError`].
+pub fn run(
     program: &Path,
     args: &[String],
     env: &[(&str, std::ffi::OsString)],

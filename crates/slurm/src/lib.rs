@@ -18,7 +18,7 @@ mod requeue;
 
 pub use answer::{JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds};
 pub use client::{Client, JobRef};
-pub use command::SlurmError;
+pub use command::{SlurmError, run as run_program};
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};
 pub use drain::{Acting, DrainDesk, DrainOutcome, Pending};
 pub use env::{

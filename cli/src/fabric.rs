@@ -1,0 +1,156 @@
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use railgate_fabric::{Hostlist, MAX_TEXT, Options, Wiring, analyse, parse, table};
+use railgate_fabric::{topology_block, topology_tree, topology_yaml};
+use railgate_slurm::{hostlist, run_program};
+
+use crate::{exit, output};
+
+/// Longest table of the site's wiring, bytes.
+const MAX_WIRING: usize = 1 << 20;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  railgate fabric                                      runs ibnetdiscover here, as root
+  ibnetdiscover > fabric.txt; railgate fabric --file fabric.txt
+  railgate fabric --nodes 'gn[001-064]' --format topology-tree > topology.conf
+
+Exit code: 0 all ports are where they should be, 1 some are not, 2 wrong use, 3 could not tell.
+A topology file is written all the same, with exit code 0.")]
+pub(crate) struct Args {
+    /// What ibnetdiscover wrote, instead of running it; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ibnetdiscover", "timeout", "hca", "name_map"])]
+    file: Option<PathBuf>,
+    /// The program to run
+    #[arg(long, value_name = "PATH", default_value = "/usr/sbin/ibnetdiscover")]
+    ibnetdiscover: PathBuf,
+    /// How long it may take
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// The HCA whose fabric is looked at [default: ibnetdiscover's own]
+    #[arg(long, value_name = "NAME")]
+    hca: Option<String>,
+    /// ibnetdiscover's table of names by GUID, for switches that have none
+    #[arg(long, value_name = "FILE")]
+    name_map: Option<PathBuf>,
+    /// How the site means its rails to be wired (docs/fabric.md) [default: the majority of the nodes is right]
+    #[arg(long, value_name = "FILE")]
+    wiring: Option<PathBuf>,
+    /// Only these nodes, as Slurm writes them: gn[1-64]. Topology files need it where other machines have HCAs too
+    #[arg(long, value_name = "HOSTLIST")]
+    nodes: Option<String>,
+    #[arg(long, value_enum, default_value_t = Show::Table)]
+    format: Show,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Show {
+    /// For people
+    Table,
+    /// For programs: docs/fabric.md
+    Json,
+    /// Slurm's topology.conf, topology/tree
+    TopologyTree,
+    /// Slurm's topology.conf, topology/block (24.05 and later)
+    TopologyBlock,
+    /// Slurm's topology.yaml (25.05 and later), tree and blocks
+    TopologyYaml,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
+    let options = Options { wiring: wiring(args.wiring.as_deref())?, nodes: nodes(args.nodes.as_deref())? };
+    let text = match &args.file {
+        Some(path) => from_file(path)?,
+        None => match from_program(args) {
+            Ok(text) => text,
+            Err(why) => {
+                eprintln!("railgate: {why:#}");
+                return Ok(exit::UNKNOWN);
+            }
+        },
+    };
+    let source = args.file.as_ref().unwrap_or(&args.ibnetdiscover);
+    let fabric = parse(&text).with_context(|| source.display().to_string())?;
+    let analysis = analyse(&fabric, &options);
+    if analysis.units.is_empty() {
+        let (devices, unnamed) = (fabric.devices.len(), analysis.unnamed.len());
+        eprintln!(
+            "railgate: {devices} devices, but no HCA whose name tells a node that was asked for ({unnamed} tell none)"
+        );
+        return Ok(exit::UNKNOWN);
+    }
+    let compress: Hostlist<'_> = &|names| hostlist::compress(names);
+    match args.format {
+        Show::Table => output::text(&table(&analysis, compress))?,
+        Show::Json => output::json(&analysis)?,
+        Show::TopologyTree => output::text(&topology_tree(&analysis, compress))?,
+        Show::TopologyBlock => output::text(&topology_block(&analysis, compress))?,
+        Show::TopologyYaml => output::text(&topology_yaml(&analysis, compress))?,
+    }
+    let judged = matches!(args.format, Show::Table | Show::Json);
+    Ok(if judged && !analysis.faults.is_empty() { exit::UNFIT } else { exit::OK })
+}
+
+fn from_program(args: &Args) -> anyhow::Result<String> {
+    ensure!(
+        args.ibnetdiscover.is_absolute(),
+        "--ibnetdiscover {}: not an absolute path",
+        args.ibnetdiscover.display()
+    );
+    let mut words = Vec::new();
+    if let Some(hca) = &args.hca {
+        words.extend(["--Ca".to_owned(), hca.clone()]);
+    }
+    if let Some(map) = &args.name_map {
+        let map = std::path::absolute(map)?;
+        let map = map.to_str().with_context(|| format!("--name-map {}: not UTF-8", map.display()))?;
+        words.extend(["--node-name-map".to_owned(), map.to_owned()]);
+    }
+    let env = [("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LC_ALL", "C")]
+        .map(|(name, value)| (name, OsString::from(value)));
+    Ok(run_program(&args.ibnetdiscover, &words, &env, args.timeout)?)
+}
+
+fn from_file(path: &Path) -> anyhow::Result<String> {
+    let bytes = if path == Path::new("-") {
+        bounded(std::io::stdin().lock(), MAX_TEXT)
+    } else {
+        std::fs::File::open(path).map_err(Into::into).and_then(|file| bounded(file, MAX_TEXT))
+    };
+    let bytes = bytes.with_context(|| path.display().to_string())?;
+    // Names come from whoever set them.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn bounded(from: impl std::io::Read, most: usize) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(u64::try_from(most)? + 1).read_to_end(&mut bytes)?;
+    ensure!(bytes.len() <= most, "longer than {most} bytes");
+    Ok(bytes)
+}
+
+fn wiring(path: Option<&Path>) -> anyhow::Result<Wiring> {
+    let Some(path) = path else { return Ok(Wiring::default()) };
+    let said = || format!("--wiring {}", path.display());
+    let file = std::fs::File::open(path).with_context(said)?;
+    let text = String::from_utf8(bounded(file, MAX_WIRING).with_context(said)?).with_context(said)?;
+    let wiring: Wiring = toml::from_str(&text).with_context(said)?;
+    let problems = wiring.problems();
+    if !problems.is_empty() {
+        bail!("--wiring {}: {}", path.display(), problems.join("; "));
+    }
+    Ok(wiring)
+}
+
+fn nodes(list: Option<&str>) -> anyhow::Result<Option<BTreeSet<String>>> {
+    let Some(list) = list else { return Ok(None) };
+    let names = hostlist::expand(list).context("--nodes")?;
+    ensure!(!names.is_empty(), "--nodes '{list}': no names");
+    Ok(Some(names.into_iter().collect()))
+}

@@ -1,0 +1,379 @@
+//! All that is said about a fabric.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::discover::{Fabric, Kind};
+use crate::name;
+use crate::tiers::{self, Tier};
+use crate::tree::{self, Branch};
+use crate::units::{self, Fault, Group, Key, Nodes, Seat, Unit};
+use crate::wiring::Wiring;
+
+/// What is known beside the fabric itself.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The site's wiring.
+    pub wiring: Wiring,
+    /// Only these nodes; `None`: all that name themselves.
+    pub nodes: Option<BTreeSet<String>>,
+}
+
+/// What the fabric is like. Serialised it is the answer of `railgate fabric --format json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// 1.
+    pub schema: u32,
+    /// Every switch, leafs first.
+    pub switches: Vec<Switch>,
+    /// From the leafs up.
+    pub tiers: Vec<Tier>,
+    /// Nodes that share their leafs.
+    pub units: Vec<Unit>,
+    /// Every HCA port of every node that has a link to a switch.
+    pub ports: Vec<PortPlace>,
+    /// What is wired wrongly, and what cannot be told.
+    pub faults: Vec<Fault>,
+    /// HCAs whose name does not tell a node, or tells one that another HCA has told already.
+    pub unnamed: Vec<String>,
+    /// Nodes that were asked for and have no link in this fabric.
+    pub absent: Vec<String>,
+    /// The tree for Slurm, from the nodes up; more than one root where the fabric is in parts.
+    pub tree: Vec<Branch>,
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Switch {
+    /// Its name; `S-<GUID>` where it has none of its own that is plain.
+    pub name: String,
+    /// Node GUID.
+    pub guid: String,
+    /// 1 for a leaf; `None` where no leaf is reached from it.
+    pub tier: Option<usize>,
+    /// Ports of nodes on it.
+    pub node_ports: usize,
+    /// Rails that belong on it, sorted.
+    pub rails: Vec<usize>,
+}
+
+/// Where an HCA port is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortPlace {
+    /// The node.
+    pub node: String,
+    /// Its HCA.
+    pub hca: String,
+    /// Port of the HCA.
+    pub port: u8,
+    /// Its rail, from 0; `None` where most nodes of the unit have no such port.
+    pub rail: Option<usize>,
+    /// The leaf.
+    pub leaf: String,
+    /// Port of the leaf.
+    pub leaf_port: u8,
+}
+
+impl Analysis {
+    /// Tops of the tree.
+    pub fn roots(&self) -> usize {
+        let below: BTreeSet<&String> = self.tree.iter().flat_map(|branch| &branch.children).collect();
+        self.tree.iter().filter(|branch| !below.contains(&branch.name)).count()
+    }
+}
+
+/// Looks at a fabric.
+pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
+    let names = switch_names(fabric);
+    let Seats { nodes, leafs, below, unnamed } = seats(fabric, options);
+    let tiers = tiers::tiers(fabric, &leafs);
+    let groups = units::groups(&nodes);
+    let (units, faults) = units::judge(&nodes, &groups, &names, &options.wiring);
+    let mut rails: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    let mut ports = Vec::new();
+    for group in &groups {
+        let numbers: BTreeMap<&Key, usize> = group
+            .leafs
+            .keys()
+            .enumerate()
+            .map(|(place, key)| (key, units::rail_number(key, place)))
+            .collect();
+        for (key, leaf) in &group.leafs {
+            if let (Some(leaf), Some(rail)) = (leaf, numbers.get(key)) {
+                rails.entry(*leaf).or_default().insert(*rail);
+            }
+        }
+        for node in &group.nodes {
+            for (key, seat) in nodes.get(node).into_iter().flatten() {
+                ports.push(PortPlace {
+                    node: node.clone(),
+                    hca: seat.hca.clone(),
+                    port: seat.port,
+                    rail: numbers.get(key).copied(),
+                    leaf: names.get(&seat.leaf).cloned().unwrap_or_default(),
+                    leaf_port: seat.leaf_port,
+                });
+            }
+        }
+    }
+    let mut node_ports: BTreeMap<usize, usize> = BTreeMap::new();
+    for seat in nodes.values().flat_map(BTreeMap::values) {
+        *node_ports.entry(seat.leaf).or_default() += 1;
+    }
+    let mut switches: Vec<Switch> = names
+        .iter()
+        .map(|(at, name)| Switch {
+            name: name.clone(),
+            guid: fabric.devices.get(*at).map(|device| format!("{:#018x}", device.guid)).unwrap_or_default(),
+            tier: tiers.get(at).copied(),
+            node_ports: node_ports.get(at).copied().unwrap_or_default(),
+            rails: rails.get(at).into_iter().flatten().copied().collect(),
+        })
+        .collect();
+    switches.sort_by_key(|switch| (switch.tier.unwrap_or(usize::MAX), name::natural(&switch.name)));
+    let wanted = options.nodes.iter().flatten();
+    let tree = tree::tree(fabric, &tiers, &names, &twigs(&nodes, &groups, &units));
+    Analysis {
+        schema: 1,
+        switches,
+        tiers: tiers::sums(fabric, &tiers, &below, &names),
+        units,
+        ports,
+        faults,
+        unnamed,
+        absent: wanted.filter(|node| !nodes.contains_key(*node)).cloned().collect(),
+        tree,
+    }
+}
+
+/// The tree's lowest switches: units whose leafs are the same, as of machine types with different HCAs, are one.
+fn twigs(nodes: &Nodes, groups: &[Group], units: &[Unit]) -> Vec<(String, BTreeSet<usize>, Vec<String>)> {
+    let mut twigs: Vec<(String, BTreeSet<usize>, Vec<String>)> = Vec::new();
+    let mut at: BTreeMap<BTreeSet<usize>, usize> = BTreeMap::new();
+    for (group, unit) in groups.iter().zip(units) {
+        let mut leafs: BTreeSet<usize> = group.leafs.values().flatten().copied().collect();
+        if leafs.is_empty() {
+            let seats = group.nodes.iter().filter_map(|node| nodes.get(node)).flatten();
+            leafs = seats.map(|(_, seat)| seat.leaf).collect();
+        }
+        let twig = *at.entry(leafs.clone()).or_insert(twigs.len());
+        match twigs.get_mut(twig) {
+            Some((_, _, nodes)) => {
+                nodes.extend(unit.nodes.iter().cloned());
+                nodes.sort_by_key(|node| name::natural(node));
+            }
+            None => twigs.push((unit.name.clone(), leafs, unit.nodes.clone())),
+        }
+    }
+    twigs
+}
+
+/// Each switch's name by index, no two the same.
+fn switch_names(fabric: &Fabric) -> BTreeMap<usize, String> {
+    let switches = || fabric.devices.iter().enumerate().filter(|(_, device)| device.kind == Kind::Switch);
+    let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in switches().filter_map(|(_, device)| name::switch(&device.name)) {
+        *count.entry(name).or_default() += 1;
+    }
+    switches()
+        .map(|(at, device)| {
+            let own = name::switch(&device.name).filter(|name| count.get(name) == Some(&1));
+            (at, own.map_or_else(|| format!("S-{:016x}", device.guid), str::to_owned))
+        })
+        .collect()
+}
+
+struct Seats {
+    nodes: Nodes,
+    leafs: BTreeSet<usize>,
+    below: BTreeSet<usize>,
+    unnamed: Vec<String>,
+}
+
+/// Which port of which node is on which switch.
+fn seats(fabric: &Fabric, options: &Options) -> Seats {
+    let mut found =
+        Seats { nodes: Nodes::new(), leafs: BTreeSet::new(), below: BTreeSet::new(), unnamed: Vec::new() };
+    let mut owners: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut strange: BTreeSet<usize> = BTreeSet::new();
+    for (at, device) in fabric.devices.iter().enumerate() {
+        if device.kind != Kind::Hca || name::aggregation(&device.name) {
+            continue;
+        }
+        match name::node_and_hca(&device.name) {
+            Some(names) if *owners.entry(names).or_insert(at) == at => {}
+            _ => {
+                strange.insert(at);
+                found.unnamed.push(format!("{} (H-{:016x})", device.name, device.guid));
+            }
+        }
+    }
+    for link in &fabric.links {
+        let [one, other] = link.ends;
+        for (own, peer) in [(one, other), (other, one)] {
+            let (Some(hca), Some(switch)) = (fabric.devices.get(own.device), fabric.devices.get(peer.device))
+            else {
+                continue;
+            };
+            if hca.kind != Kind::Hca || switch.kind != Kind::Switch || name::aggregation(&hca.name) {
+                continue;
+            }
+            let told = name::node_and_hca(&hca.name).filter(|_| !strange.contains(&own.device));
+            let wanted = match (&options.nodes, told) {
+                (None, _) => true,
+                (Some(nodes), Some((node, _))) => nodes.contains(node),
+                (Some(_), None) => false,
+            };
+            if !wanted {
+                continue;
+            }
+            found.leafs.insert(peer.device);
+            found.below.insert(own.device);
+            let Some((node, hca)) = told else { continue };
+            if let Some(key) = Key::of(hca, own.port, &options.wiring) {
+                let seat =
+                    Seat { hca: hca.to_owned(), port: own.port, leaf: peer.device, leaf_port: peer.port };
+                found.nodes.entry(node.to_owned()).or_default().insert(key, seat);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::discover::parse;
+    use crate::testing::made;
+    use crate::units::FaultKind;
+
+    fn look(text: &str) -> Analysis {
+        analyse(&parse(text).unwrap(), &Options::default())
+    }
+
+    fn texts(analysis: &Analysis) -> Vec<&str> {
+        analysis.faults.iter().map(|fault| fault.text.as_str()).collect()
+    }
+
+    #[test]
+    fn units_rails_and_tiers_are_found() {
+        let analysis = look(&made(2, 4, 8, 2).text());
+        assert!(analysis.faults.is_empty(), "{:?}", texts(&analysis));
+        let units: Vec<_> = analysis.units.iter().map(|unit| (unit.nodes.join(","), unit.by_rail)).collect();
+        assert_eq!(units, [("gn1,gn2,gn3,gn4".to_owned(), true), ("gn5,gn6,gn7,gn8".to_owned(), true)]);
+        let last = &analysis.units[1].rails[7];
+        assert_eq!((last.rail, last.hca.as_str(), last.leaf.as_deref()), (7, "mlx5_7", Some("leaf-1-7")));
+        assert_eq!(analysis.ports.len(), 64);
+        let tiers: Vec<_> = analysis
+            .tiers
+            .iter()
+            .map(|tier| (tier.switches, tier.down_links, tier.up_links, tier.oversubscription))
+            .collect();
+        assert_eq!(tiers, [(16, 64, 32, Some(2.0)), (2, 32, 0, None)]);
+        assert_eq!(analysis.tiers[0].down_gbps, Some(25_600.0));
+        let tree: Vec<_> =
+            analysis.tree.iter().map(|branch| (branch.name.as_str(), branch.children.len())).collect();
+        assert_eq!(tree, [("unit-1", 0), ("unit-2", 0), ("tier2-1", 2)]);
+        assert_eq!(analysis.roots(), 1);
+    }
+
+    #[test]
+    fn a_swapped_cable_is_named_with_both_ends() {
+        let mut fabric = made(1, 4, 8, 1);
+        fabric.swap((2, 2), (2, 5));
+        assert_eq!(
+            texts(&look(&fabric.text())),
+            [
+                "gn3 mlx5_2 port 1 is on leaf-0-5 port 3, should be on leaf-0-2 (rail 2); gn3 mlx5_5 port 1 is in its place",
+                "gn3 mlx5_5 port 1 is on leaf-0-2 port 3, should be on leaf-0-5 (rail 5); gn3 mlx5_2 port 1 is in its place",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_port_without_a_link_is_named_and_shifts_no_rail() {
+        let mut fabric = made(1, 4, 8, 1);
+        fabric.seats.remove(&(1, 3));
+        let analysis = look(&fabric.text());
+        assert_eq!(texts(&analysis), ["gn2 mlx5_3 port 1 has no link, should be on leaf-0-3 (rail 3)"]);
+    }
+
+    #[test]
+    fn where_two_nodes_disagree_nobody_is_blamed_but_a_table_decides() {
+        let mut fabric = made(1, 2, 8, 1);
+        fabric.swap((0, 0), (0, 1));
+        let text = fabric.text();
+        let analysis = look(&text);
+        assert!(
+            analysis.faults.iter().all(|fault| fault.kind == FaultKind::Undecided && fault.node.is_empty())
+        );
+        assert_eq!(
+            texts(&analysis)[0],
+            "rail 0 (mlx5_0 port 1): the nodes disagree, and no leaf has more than half: gn1 on leaf-0-1, gn2 on leaf-0-0"
+        );
+        let rails: String = (0..8)
+            .map(|rail| format!("[[rail]]\nhcas = ['mlx5_{rail}']\nleafs = ['leaf-0-{rail}']\n"))
+            .collect();
+        let options = Options { wiring: toml::from_str(&rails).unwrap(), nodes: None };
+        let analysis = analyse(&parse(&text).unwrap(), &options);
+        let at: Vec<_> = analysis.faults.iter().map(|fault| (fault.node.as_str(), fault.rail)).collect();
+        assert_eq!(at, [("gn1", 0), ("gn1", 1)]);
+    }
+
+    #[test]
+    fn only_the_nodes_that_are_asked_for() {
+        let nodes = ["gn1", "gn2", "gn9"].map(str::to_owned).into();
+        let options = Options { nodes: Some(nodes), ..Options::default() };
+        let analysis = analyse(&parse(&made(2, 2, 2, 1).text()).unwrap(), &options);
+        assert_eq!(analysis.units.iter().flat_map(|unit| &unit.nodes).count(), 2);
+        assert_eq!(analysis.absent, ["gn9"]);
+    }
+
+    #[test]
+    fn aggregation_nodes_and_unnamed_hcas_are_no_nodes() {
+        let text = made(1, 2, 2, 1).text().replace(
+            "Switch 254 \"S-2\"  # \"spine-0\" base port 0 lid 0 lmc 0\n",
+            "Switch 254 \"S-2\"  # \"spine-0\" base port 0 lid 0 lmc 0\n\
+             [200] \"H-aa\"[1](0) # \"Mellanox Technologies Aggregation Node\" lid 0 4xNDR\n",
+        );
+        let text = text.replace("gn2 mlx5_1", "MT4129 ConnectX7   Mellanox Technologies");
+        let analysis = look(&text);
+        let spine = analysis.switches.iter().find(|switch| switch.name == "spine-0").unwrap();
+        assert_eq!(spine.tier, Some(2));
+        assert_eq!(analysis.unnamed.len(), 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Swaps within and across units, so few that the majority stays right: exactly they are found.
+        #[test]
+        fn planted_swaps_are_found_and_none_invented(
+            units in 1..4usize,
+            spines in 1..3usize,
+            swaps in proptest::collection::vec((0..24usize, 0..8usize, 0..24usize, 0..8usize), 0..3),
+        ) {
+            let (nodes, rails) = (8, 8);
+            let right = made(units, nodes, rails, spines);
+            let mut fabric = right.clone();
+            for (a, rail_a, b, rail_b) in swaps {
+                fabric.swap((a % (units * nodes), rail_a), (b % (units * nodes), rail_b));
+            }
+            let planted: Vec<_> = fabric.seats.iter()
+                .filter(|(seat, (leaf, _))| right.seats[*seat].0 != *leaf)
+                .map(|((node, rail), (leaf, port))| {
+                    let should = right.seats[&(*node, *rail)].0.clone();
+                    (format!("gn{}", node + 1), *rail, Some(leaf.clone()), u8::try_from(*port).ok(), vec![should])
+                })
+                .collect();
+            let analysis = look(&fabric.text());
+            let mut found: Vec<_> = analysis.faults.iter()
+                .map(|fault| (fault.node.clone(), fault.rail, fault.leaf.clone(), fault.leaf_port, fault.should.clone()))
+                .collect();
+            found.sort_by_key(|(node, rail, ..)| (name::natural(node), *rail));
+            prop_assert_eq!(planted, found);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Nodes that share their leafs, and the ports that do not sit where those of their neighbours sit.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::Serialize;
+
+use crate::name::natural;
+use crate::wiring::Wiring;
+
+/// Orders the HCA ports of a node, and says which ports of two nodes are the same one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    /// As the site's table says.
+    Rail(usize),
+    /// By name and port.
+    Named(Vec<(String, u64)>, u8),
+}
+
+impl Key {
+    /// `None` for a port that the site's table leaves out.
+    pub(crate) fn of(hca: &str, port: u8, wiring: &Wiring) -> Option<Self> {
+        if wiring.rail.is_empty() {
+            return Some(Key::Named(natural(hca), port));
+        }
+        wiring.rail_of(hca, port).map(Key::Rail)
+    }
+}
+
+/// Where an HCA port sits.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) hca: String,
+    pub(crate) port: u8,
+    /// Index of the switch.
+    pub(crate) leaf: usize,
+    pub(crate) leaf_port: u8,
+}
+
+pub(crate) type Nodes = BTreeMap<String, BTreeMap<Key, Seat>>;
+
+/// A node's ports and the leaf of each.
+type Signature<'a> = Vec<(&'a Key, usize)>;
+
+/// Nodes that sit on the same leafs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unit {
+    /// The leaf's name where it is one leaf, else `unit-N`.
+    pub name: String,
+    /// Sorted.
+    pub nodes: Vec<String>,
+    /// Where each rail belongs, in rail order.
+    pub rails: Vec<Expected>,
+    /// Each rail has a leaf of its own.
+    pub by_rail: bool,
+}
+
+/// Where the port of a rail belongs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Expected {
+    /// From 0.
+    pub rail: usize,
+    /// The HCA's name on the first node that has it.
+    pub hca: String,
+    /// Port of the HCA.
+    pub port: u8,
+    /// `None` where no leaf holds more than half of the nodes.
+    pub leaf: Option<String>,
+}
+
+/// What is wrong with a cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// It ends on another leaf than it should.
+    WrongLeaf,
+    /// The port has no link, while those of the node's neighbours have.
+    NoLink,
+    /// The nodes disagree, and none of the leafs has more than half of them.
+    Undecided,
+}
+
+/// A port that is not where it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// What is wrong.
+    pub kind: FaultKind,
+    /// The node; empty where a whole unit is undecided.
+    pub node: String,
+    /// Its HCA.
+    pub hca: String,
+    /// Port of the HCA.
+    pub port: u8,
+    /// Where it is.
+    pub leaf: Option<String>,
+    /// Port of that leaf.
+    pub leaf_port: Option<u8>,
+    /// Where it should be; several where the site's table allows several.
+    pub should: Vec<String>,
+    /// The rail, from 0.
+    pub rail: usize,
+    /// The port that sits in its place: `gn3 mlx5_5 port 1`.
+    pub swapped_with: Option<String>,
+    /// All of it in one line.
+    pub text: String,
+}
+
+/// A unit while it is being found.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) nodes: Vec<String>,
+    /// The rails that more than half of its nodes have; the leaf that holds more than half of those.
+    pub(crate) leafs: BTreeMap<Key, Option<usize>>,
+}
+
+/// Sorts nodes into units: a node belongs where it shares more than half of its leafs, so that a few wrong
+/// cables do not put it elsewhere, wherever on its leafs they end.
+pub(crate) fn groups(nodes: &Nodes) -> Vec<Group> {
+    let mut same: BTreeMap<Signature<'_>, Vec<&String>> = BTreeMap::new();
+    for (name, seats) in nodes {
+        let signature: Vec<_> = seats.iter().map(|(key, seat)| (key, seat.leaf)).collect();
+        if !signature.is_empty() {
+            same.entry(signature).or_default().push(name);
+        }
+    }
+    let mut order: Vec<_> = same.into_iter().collect();
+    // Most nodes first: they say what is right.
+    order.sort_by_key(|(_, members)| (std::cmp::Reverse(members.len()), members.first().copied()));
+    let mut found: Vec<(Signature<'_>, Vec<String>)> = Vec::new();
+    let mut on_leaf: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (signature, members) in order {
+        let near: BTreeSet<usize> =
+            signature.iter().filter_map(|(_, leaf)| on_leaf.get(leaf)).flatten().copied().collect();
+        let best = near
+            .into_iter()
+            .filter_map(|at| {
+                let other = &found.get(at)?.0;
+                let shared = shared(&signature, other);
+                let agreed = signature.iter().filter(|seat| other.contains(seat)).count();
+                let most = signature.len().max(other.len());
+                (shared * 2 > most).then_some((shared, agreed, std::cmp::Reverse(at)))
+            })
+            .max();
+        let at = match best {
+            Some((_, _, std::cmp::Reverse(at))) => at,
+            None => {
+                for (_, leaf) in &signature {
+                    let units = on_leaf.entry(*leaf).or_default();
+                    if units.last() != Some(&found.len()) {
+                        units.push(found.len());
+                    }
+                }
+                found.push((signature, Vec::new()));
+                found.len() - 1
+            }
+        };
+        if let Some((_, unit)) = found.get_mut(at) {
+            unit.extend(members.into_iter().cloned());
+        }
+    }
+    let mut groups: Vec<Group> = found
+        .into_iter()
+        .map(|(_, members)| Group { leafs: majority(nodes, &members), nodes: members })
+        .collect();
+    for group in &mut groups {
+        group.nodes.sort_by_key(|name| natural(name));
+    }
+    groups.sort_by_key(|group| group.nodes.first().map(|name| natural(name)));
+    groups
+}
+
+/// How many leafs two signatures share, each as often as both have it.
+fn shared(one: &[(&Key, usize)], other: &[(&Key, usize)]) -> usize {
+    let sorted = |seats: &[(&Key, usize)]| {
+        let mut leafs: Vec<usize> = seats.iter().map(|(_, leaf)| *leaf).collect();
+        leafs.sort_unstable();
+        leafs
+    };
+    let (one, mut other) = (sorted(one), sorted(other).into_iter().peekable());
+    one.into_iter()
+        .filter(|leaf| {
+            while other.next_if(|next| next < leaf).is_some() {}
+            other.next_if_eq(leaf).is_some()
+        })
+        .count()
+}
+
+fn majority(nodes: &Nodes, members: &[String]) -> BTreeMap<Key, Option<usize>> {
+    let mut votes: BTreeMap<Key, BTreeMap<usize, usize>> = BTreeMap::new();
+    for (key, seat) in members.iter().filter_map(|name| nodes.get(name)).flatten() {
+        *votes.entry(key.clone()).or_default().entry(seat.leaf).or_default() += 1;
+    }
+    votes
+        .into_iter()
+        .filter_map(|(key, votes)| {
+            let all: usize = votes.values().sum();
+            let most = votes.iter().find(|(_, count)| **count * 2 > all).map(|(leaf, _)| *leaf);
+            (all * 2 > members.len()).then_some((key, most))
+        })
+        .collect()
+}
+
+/// The units and their faults. `names` are the switches' by index.
+pub(crate) fn judge(
+    nodes: &Nodes,
+    groups: &[Group],
+    names: &BTreeMap<usize, String>,
+    wiring: &Wiring,
+) -> (Vec<Unit>, Vec<Fault>) {
+    let named = |leaf: usize| names.get(&leaf).cloned().unwrap_or_default();
+    let mut units = Vec::new();
+    let mut faults = Vec::new();
+    for (number, group) in groups.iter().enumerate() {
+        let leafs: BTreeSet<usize> = group.leafs.values().flatten().copied().collect();
+        let mut unit = Unit {
+            name: match leafs.iter().collect::<Vec<_>>()[..] {
+                [leaf] => named(*leaf),
+                _ => format!("unit-{}", number + 1),
+            },
+            nodes: group.nodes.clone(),
+            rails: Vec::new(),
+            by_rail: leafs.len() == group.leafs.len() && leafs.len() > 1,
+        };
+        for (place, (key, leaf)) in group.leafs.iter().enumerate() {
+            let rail = rail_number(key, place);
+            let seat = group.nodes.iter().find_map(|name| nodes.get(name)?.get(key));
+            let (hca, port) = seat.map_or_else(Default::default, |seat| (seat.hca.clone(), seat.port));
+            let expected = Expected { rail, hca, port, leaf: leaf.map(named) };
+            let allowed = match key {
+                Key::Rail(rail) => wiring.rail.get(*rail).map(|rail| &rail.leafs[..]).unwrap_or_default(),
+                Key::Named(..) => &[],
+            };
+            if leaf.is_none() && allowed.is_empty() {
+                faults.push(undecided(group, nodes, key, &expected, &named));
+            }
+            for name in &group.nodes {
+                let seat = nodes.get(name).and_then(|seats| seats.get(key));
+                faults.extend(fault(name, seat, &expected, allowed, &named));
+            }
+            unit.rails.push(expected);
+        }
+        units.push(unit);
+    }
+    pair(&mut faults);
+    (units, faults)
+}
+
+/// The rail of a key that is the `place`-th of its unit.
+pub(crate) fn rail_number(key: &Key, place: usize) -> usize {
+    match key {
+        Key::Rail(rail) => *rail,
+        Key::Named(..) => place,
+    }
+}
+
+fn fault(
+    node: &str,
+    seat: Option<&Seat>,
+    expected: &Expected,
+    allowed: &[String],
+    named: &impl Fn(usize) -> String,
+) -> Option<Fault> {
+    let right = expected.leaf.as_ref().filter(|leaf| allowed.is_empty() || allowed.contains(leaf));
+    let should = right.map_or_else(|| allowed.to_vec(), |leaf| vec![leaf.clone()]);
+    let leaf = seat.map(|seat| named(seat.leaf));
+    let fits = match &leaf {
+        Some(leaf) => should.is_empty() || should.contains(leaf),
+        None => false,
+    };
+    if fits {
+        return None;
+    }
+    let (hca, port) = seat.map_or((expected.hca.as_str(), expected.port), |seat| (&seat.hca, seat.port));
+    let rail = expected.rail;
+    let place = if should.is_empty() { "some leaf".to_owned() } else { should.join(" or ") };
+    let text = match (&leaf, seat) {
+        (Some(leaf), Some(seat)) => format!(
+            "{node} {hca} port {port} is on {leaf} port {}, should be on {place} (rail {rail})",
+            seat.leaf_port
+        ),
+        _ => format!("{node} {hca} port {port} has no link, should be on {place} (rail {rail})"),
+    };
+    Some(Fault {
+        kind: if leaf.is_some() { FaultKind::WrongLeaf } else { FaultKind::NoLink },
+        node: node.to_owned(),
+        hca: hca.to_owned(),
+        port,
+        leaf,
+        leaf_port: seat.map(|seat| seat.leaf_port),
+        should,
+        rail,
+        swapped_with: None,
+        text,
+    })
+}
+
+fn undecided(
+    group: &Group,
+    nodes: &Nodes,
+    key: &Key,
+    expected: &Expected,
+    named: &impl Fn(usize) -> String,
+) -> Fault {
+    let seats = group.nodes.iter().filter_map(|name| Some((name, nodes.get(name)?.get(key)?)));
+    let said: Vec<String> =
+        seats.clone().take(4).map(|(node, seat)| format!("{node} on {}", named(seat.leaf))).collect();
+    let more = seats.count().saturating_sub(said.len());
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let Expected { rail, hca, port, .. } = expected;
+    let text = format!(
+        "rail {rail} ({hca} port {port}): the nodes disagree, and no leaf has more than half: {}{more}",
+        said.join(", ")
+    );
+    Fault {
+        kind: FaultKind::Undecided,
+        node: String::new(),
+        hca: hca.clone(),
+        port: *port,
+        leaf: None,
+        leaf_port: None,
+        should: Vec::new(),
+        rail: *rail,
+        swapped_with: None,
+        text,
+    }
+}
+
+/// Finds pairs of ports that sit in each other's place, those of one node first.
+fn pair(faults: &mut [Fault]) {
+    let mut waiting: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
+    for (at, fault) in faults.iter().enumerate() {
+        if let (Some(leaf), [should]) = (&fault.leaf, &fault.should[..]) {
+            waiting.entry((leaf.clone(), should.clone())).or_default().push(at);
+        }
+    }
+    for at in 0..faults.len() {
+        let Some(fault) = faults.get(at) else { continue };
+        let (Some(leaf), [should], None) = (&fault.leaf, &fault.should[..], &fault.swapped_with) else {
+            continue;
+        };
+        let others = waiting.get(&(should.clone(), leaf.clone()));
+        let free: Vec<usize> = others.into_iter().flatten().copied().filter(|other| *other != at).collect();
+        let node = &fault.node;
+        let own = free.iter().find(|other| faults.get(**other).is_some_and(|other| other.node == *node));
+        // Among several of other nodes nobody can tell which.
+        let Some(other) = own.copied().or(match free[..] {
+            [only] => Some(only),
+            _ => None,
+        }) else {
+            continue;
+        };
+        let label = |at: usize| faults.get(at).map(|f| format!("{} {} port {}", f.node, f.hca, f.port));
+        for (at, with) in [(at, label(other)), (other, label(at))] {
+            if let (Some(fault), Some(with)) = (faults.get_mut(at), with)
+                && fault.swapped_with.is_none()
+            {
+                fault.text.push_str(&format!("; {with} is in its place"));
+                fault.swapped_with = Some(with);
+            }
+        }
+    }
+}
