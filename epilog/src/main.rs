@@ -114,7 +114,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         report.gpus = gpu_uses(baseline, &seen.snapshot, &job.allocation);
         report.ports = port_uses(baseline, &seen.snapshot, report.rail_map.as_ref());
     }
-    seen.log(job);
+    seen.log(Some(job));
     // The reason carries this job only where the fault may have ended it.
     let own = report.evidence.iter().any(|item| item.own == Some(true));
     let jobs = if own { vec![job.id] } else { Vec::new() };

@@ -32,6 +32,11 @@ fn main() -> ExitCode {
 }
 
 fn run(hook: &Hook) -> ExitCode {
+    #[cfg(feature = "fault-injection")]
+    assert!(
+        hook.env.get(std::ffi::OsStr::new("SLURM_JOB_COMMENT")).is_none_or(|said| said != "panic"),
+        "injected"
+    );
     let start = now();
     let job = &hook.job;
     let mut report = NodeReport::new(&hook.cluster, &hook.node, job.clone(), job.restarts, start);
@@ -53,7 +58,7 @@ fn run(hook: &Hook) -> ExitCode {
     let judged = hook.granted.gate != GateLevel::Off;
     if judged {
         report.prolog = Some(Look::new(&look.snapshot, look.verdict.clone(), look.took_ms));
-        look.log(job);
+        look.log(Some(job));
     }
     let run = prepare::run_directory(hook, &look, start, &mut report);
     let mut code = ExitCode::SUCCESS;

@@ -43,7 +43,9 @@ pub(crate) fn run_directory(
     let dir = match made {
         Ok(dir) => dir,
         Err(why) => {
-            fault(report, format!("run directory: {why}"));
+            let place = hook.runs().job(hook.job.id);
+            let place = place.path().display();
+            fault(report, format!("{place}: {why}; the job runs without railgate's environment"));
             return None;
         }
     };

@@ -39,7 +39,11 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
             continue;
         }
         let mut report = Report::new(check.id);
-        let done = catch_unwind(AssertUnwindSafe(|| (check.judge)(&config.checks, &scene, &mut report)));
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            #[cfg(feature = "fault-injection")]
+            assert!(check.id != "ib-rate", "injected");
+            (check.judge)(&config.checks, &scene, &mut report);
+        }));
         let findings = match done {
             Ok(()) => report.into_findings(),
             // What it wrote before is as little to be trusted as what it would have written after.

@@ -46,6 +46,10 @@ pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u
     let outcome = desk(config, places, env).drain(node, &look.snapshot.boot_id, &reason);
     match &outcome {
         DrainOutcome::NotActing(why) => tracing::warn!("would drain {node}: {reason} ({why})"),
+        // These say the reason themselves.
+        DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. } => {
+            tracing::warn!("{node}: {outcome}")
+        }
         other => tracing::warn!("{node}: {other} ({reason})"),
     }
     // What was acted on must not be found again once somebody has resumed the node.
@@ -87,6 +91,7 @@ pub struct Periodic {
 pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: Phase) -> Periodic {
     let purpose = Purpose { phase, job: None, before: None, kernel_since: None, everything: false };
     let look = look(config, places, node, &purpose);
+    look.log(None);
     let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);
     let drained = drain(config, places, env, &look, &[]);
     sweep_daily(config, places);

@@ -41,7 +41,7 @@ impl Hook {
         };
         let config = match Loaded::read(&places.config(), false, &node) {
             Ok(loaded) => loaded.config,
-            Err(why) => return nothing(name, &why.to_string()),
+            Err(why) => return nothing(name, &why.in_one_line()),
         };
         start_logging(&config.log);
         let (job, cluster) = match (job_from_env(&env), cluster_name(&env)) {

@@ -2,8 +2,8 @@ use std::time::Instant;
 
 use railgate_gate::{Seen, judge, request_for};
 use railgate_node::{
-    Allocation, Fitness, GpuId, Job, KernelMark, PartName, Phase, Profile, ProfileError, Request, Snapshot,
-    Verdict, live,
+    Allocation, Class, Finding, Fitness, GpuId, Job, KernelMark, PartName, Phase, Profile, ProfileError,
+    Request, Severity, Snapshot, Verdict, live,
 };
 
 use crate::history::{History, kernel_mark};
@@ -25,18 +25,26 @@ pub struct Look {
 }
 
 impl Look {
-    /// One line in the log.
-    pub fn log(&self, job: &Job) {
+    /// One line in the log, and one more for each fault of our own.
+    pub fn log(&self, job: Option<&Job>) {
+        let Verdict { phase, fitness, findings, .. } = &self.verdict;
         let cause = self.verdict.cause();
-        tracing::info!(
-            job = job.id,
-            restarts = job.restarts,
-            took_ms = self.took_ms.round(),
-            "{}: {}{}",
-            self.verdict.phase,
-            self.verdict.fitness,
-            cause.map(|cause| format!(", {}: {}", cause.subject(), cause.what)).unwrap_or_default()
-        );
+        let cause = cause.map(|cause| format!(", {}: {}", cause.subject(), cause.what)).unwrap_or_default();
+        let (id, restarts) = (job.map(|job| job.id), job.map(|job| job.restarts));
+        let took_ms = self.took_ms.round();
+        match fitness {
+            Fitness::Fit if job.is_none() => tracing::debug!(took_ms, "{phase}: {fitness}"),
+            Fitness::Fit | Fitness::Degraded => {
+                tracing::info!(job = id, restarts, took_ms, "{phase}: {fitness}{cause}");
+            }
+            Fitness::Unknown | Fitness::Unfit => {
+                tracing::warn!(job = id, restarts, took_ms, "{phase}: {fitness}{cause}");
+            }
+        }
+        let ours = |finding: &&Finding| finding.class == Class::Internal && finding.severity > Severity::Note;
+        for ours in findings.iter().filter(ours) {
+            tracing::error!(job = id, "{phase}: {}: {}", ours.subject(), ours.what);
+        }
     }
 }
 

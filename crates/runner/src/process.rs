@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::SigSet;
 use nix::sys::stat::{Mode, umask};
@@ -11,13 +12,15 @@ use nix::sys::stat::{Mode, umask};
 /// a panic is logged and the exit code is 0.
 pub fn guarded(name: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
     own_process();
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let what = panic
-            .downcast_ref::<&str>()
-            .map(|text| (*text).to_owned())
-            .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "no message".to_owned());
-        tracing::error!("railgate {name} panicked, the job goes on: {what}");
+    // What a panic carries does not say where it was; its hook is told.
+    let said = Arc::new(Mutex::new(String::new()));
+    let noted = Arc::clone(&said);
+    std::panic::set_hook(Box::new(move |info| {
+        *noted.lock().unwrap_or_else(PoisonError::into_inner) = info.to_string().replace('\n', " ");
+    }));
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        let said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        tracing::error!("railgate's {name} is broken, the job goes on without it: {said}");
         ExitCode::SUCCESS
     })
 }

@@ -66,7 +66,7 @@ impl Call {
         }
         let node = railgate_runner::node_name();
         let config =
-            Loaded::read(&places.config(), false, &node).map_err(|why| trouble(why.to_string()))?.config;
+            Loaded::read(&places.config(), false, &node).map_err(|why| trouble(why.in_one_line()))?.config;
         let own = places.state.join("controller");
         log_to(&own, &config.log);
         let acting = acting(&config, &places);

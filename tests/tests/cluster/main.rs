@@ -5,6 +5,7 @@ mod comes_back;
 mod gate;
 mod hostile;
 mod nvml_hangs;
+mod own_faults;
 mod plain;
 mod plugin;
 mod shared_node;

@@ -121,6 +121,18 @@ pub enum ConfigError {
     Invalid(Vec<Problem>),
 }
 
+impl ConfigError {
+    /// All of it in one line, for a log.
+    pub fn in_one_line(&self) -> String {
+        match self {
+            ConfigError::Unreadable { .. } => self.to_string(),
+            ConfigError::Invalid(problems) => {
+                problems.iter().map(Problem::line_text).collect::<Vec<_>>().join("; ")
+            }
+        }
+    }
+}
+
 fn list(problems: &[Problem]) -> String {
     problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }

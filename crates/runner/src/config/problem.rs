@@ -37,6 +37,16 @@ impl Problem {
         self.place.as_ref().map(|place| place.line)
     }
 
+    /// One line, for a log.
+    pub(super) fn line_text(&self) -> String {
+        match &self.place {
+            Some(place) => {
+                format!("{}:{}:{}: {}", self.file.display(), place.line, place.column, self.message)
+            }
+            None => self.to_string(),
+        }
+    }
+
     /// What is wrong, without the place.
     pub fn message(&self) -> &str {
         &self.message
@@ -67,7 +77,7 @@ impl fmt::Display for Problem {
         let Some(place) = &self.place else {
             return write!(f, "{}: {}", self.file.display(), self.message);
         };
-        writeln!(f, "{}:{}:{}: {}", self.file.display(), place.line, place.column, self.message)?;
+        writeln!(f, "{}", self.line_text())?;
         let number = place.line.to_string();
         writeln!(f, "  {number} | {}", place.text)?;
         let (gutter, indent) = (" ".repeat(number.len()), " ".repeat(place.column - 1));
