@@ -35,7 +35,7 @@ pub fn kernel_log_read(
 ) -> Result<KernelLog, ReadError> {
     let file = sysfs::open(kmsg)?;
     let at = |source| ReadError::io(kmsg, source);
-    let mut records = Records::new(since, boot_id, boot_millis());
+    let mut records = Records::new(since, boot_id, Clock::now());
     if file.metadata().map_err(at)?.file_type().is_char_device() {
         drain_device(file, &mut records).map_err(at)?;
     } else {
@@ -80,11 +80,27 @@ fn split(text: &str) -> Vec<&str> {
     records
 }
 
-/// When the monotonic clock, which records are stamped with, stood at zero.
-fn boot_millis() -> UnixMillis {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let up = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from).unwrap_or_default();
-    u64::try_from(now.saturating_sub(up).as_millis()).unwrap_or_default()
+/// Turns the stamps of records into wall-clock time.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// When the monotonic clock stood at zero.
+    boot: UnixMillis,
+    now: UnixMillis,
+}
+
+impl Clock {
+    fn now() -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let up = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from).unwrap_or_default();
+        let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or_default();
+        Clock { boot: millis(now.saturating_sub(up)), now: millis(now) }
+    }
+
+    /// The kernel stamps records by a clock that nobody disciplines: after weeks it is minutes off. What stands in
+    /// the log has happened, so that it never seems to follow the end of a job that it ended.
+    fn at(self, micros: u64) -> UnixMillis {
+        self.boot.saturating_add(micros / 1000).min(self.now)
+    }
 }
 
 struct Records {
@@ -92,7 +108,7 @@ struct Records {
     after: Option<u64>,
     /// The number that the first record has if nothing is missing.
     expected: Option<u64>,
-    boot: UnixMillis,
+    clock: Clock,
     gpus: Newest,
     others: Newest,
 }
@@ -115,7 +131,7 @@ impl Newest {
 }
 
 impl Records {
-    fn new(since: Option<&KernelMark>, boot_id: &str, boot: UnixMillis) -> Self {
+    fn new(since: Option<&KernelMark>, boot_id: &str, clock: Clock) -> Self {
         let same_boot = since.filter(|mark| mark.boot_id == boot_id);
         let after = same_boot.map(|mark| mark.seq);
         Records {
@@ -123,7 +139,7 @@ impl Records {
             after,
             // Somebody saw the boot before: of this one, everything from the start is news.
             expected: since.map(|_| after.map_or(0, |seq| seq.saturating_add(1))),
-            boot,
+            clock,
             gpus: Newest::default(),
             others: Newest::default(),
         }
@@ -143,7 +159,7 @@ impl Records {
         }
         let line = KernelLine {
             seq: record.seq,
-            time: self.boot.saturating_add(record.micros / 1000),
+            time: self.clock.at(record.micros),
             level: record.level,
             text: sysfs::printable(record.text),
         };
@@ -260,6 +276,14 @@ mod tests {
         assert_eq!(log.lines[0].text, "NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.");
         assert_eq!(log.lines[1].time - log.lines[0].time, 2000);
         assert!(!log.overrun);
+    }
+
+    #[test]
+    fn what_the_log_holds_has_happened_whatever_its_stamp_says() {
+        let ahead = u64::MAX / 2;
+        let log = read(&format!("3,1,{ahead},-;NVRM: one\n"), None);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+        assert!(u128::from(log.lines[0].time) <= now);
     }
 
     #[test]
