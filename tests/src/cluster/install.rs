@@ -112,3 +112,62 @@ pub fn slurm_release(root: &Path) -> Result<(u32, u32)> {
         _ => bail!("slurmd -V below {} said '{}'", root.display(), text.trim()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page for admins and the clusters of the tests must not drift apart.
+    #[test]
+    fn a_test_cluster_is_installed_as_the_page_says() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/install.md");
+        let page = fs::read_to_string(page).unwrap();
+        let mut conf = SlurmConf::new("t", "ctl");
+        slurm_conf(&mut conf);
+        let conf = conf.text(&[], 2);
+        let here = |key: &str| {
+            let line = conf.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
+            line.unwrap_or_else(|| panic!("the test cluster has no {key}"))
+        };
+        let (_, section) = page.split_once("## 3. slurm.conf").unwrap();
+        let block = section.split("```").nth(1).unwrap();
+        let mut seen = 0;
+        for line in block.lines().filter(|line| !line.trim().is_empty()) {
+            let (key, value) = line.split('#').next().unwrap().trim().split_once('=').unwrap();
+            seen += 1;
+            match key {
+                // Off until a test turns it on, and then in every state.
+                "HealthCheckInterval" | "HealthCheckNodeState" => {}
+                "SchedulerParameters" => {
+                    assert!(here(key).split(',').any(|have| have == value), "{line}");
+                }
+                _ => assert_eq!(here(key), value, "{line}"),
+            }
+        }
+        assert!(seen >= 10, "{seen}");
+
+        let etc = tempfile::tempdir().unwrap();
+        let built = tempfile::tempdir().unwrap();
+        for (from, _) in FILES {
+            fs::write(built.path().join(from), "").unwrap();
+        }
+        let plugin = built.path().join("libspank_railgate.so");
+        fs::write(&plugin, "").unwrap();
+        let (common, slurm_etc) = (etc.path().join("common"), etc.path().join("slurm"));
+        files(built.path(), &plugin, &common, &slurm_etc).unwrap();
+        for file in ["plugstack.conf", "../common/etc/railgate/periodic.sh"] {
+            let text = fs::read_to_string(slurm_etc.join(file)).unwrap();
+            assert!(page.contains(&text), "{file} is not in the page:\n{text}");
+        }
+        for name in ["prolog", "epilog"] {
+            let link = slurm_etc.join(format!("{name}.d/95-railgate"));
+            let line =
+                format!("ln -s {} /etc/slurm/{name}.d/95-railgate", fs::read_link(link).unwrap().display());
+            assert!(page.contains(&line), "{line}");
+        }
+        for (name, to) in FILES {
+            let dir = Path::new("/").join(to).parent().unwrap().display().to_string();
+            assert!(page.contains(&format!("`{dir}/")) && page.contains(name), "{name} in {dir}");
+        }
+    }
+}
