@@ -10,7 +10,7 @@ use crate::{Site, exit};
 Examples:
   railgate config check
   railgate --config ./railgate.toml config check       before it is rolled out
-  railgate config show --origin                        every value in force, and the line that set it
+  railgate config show --origin                        every value, and the line that set it
   railgate config show --node h200-3                   as on that node
 
 docs/configuration.md explains every key.")]

@@ -16,8 +16,8 @@ Examples:
 
   railgate report 48213 --format json                  docs/report.md
 
-A report is readable by the job's owner and root (`[report] access`). Times are UTC. A part that a node kept to
-itself is read there, as root: --dir /var/lib/railgate/reports.
+A report is readable by the job's owner and root (`[report] access`). Times are UTC. A part that a
+node kept to itself is read there, as root: --dir /var/lib/railgate/reports.
 
 Exit codes: 0 shown; 2 wrong use; 3 nothing is known of the job, or it is somebody else's")]
 pub(crate) struct Args {

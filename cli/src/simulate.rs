@@ -11,8 +11,8 @@ Examples:
   railgate check --simulate h100-sxm:gpu-lost@3,ib-port-down@mlx5_2
   railgate rails --simulate h200-sxm --format env
 
-A node is written PROFILE, or PROFILE:FAULT@WHERE,FAULT@WHERE; without @WHERE a fault takes the place that
---list shows.")]
+A node is written PROFILE, or PROFILE:FAULT@WHERE,FAULT@WHERE; without @WHERE a fault takes the
+place that --list shows.")]
 pub(crate) struct Args {
     /// Show the machine types, those of this site included, and the faults
     #[arg(long)]

@@ -12,8 +12,8 @@ Examples:
   railgate check --snapshot node.json                  judge it, on any machine
   railgate snapshot --simulate h100-sxm:gpu-lost@3
 
-With --out it prints each part, how long reading it took, and what is missing. The file holds serial numbers,
-UUIDs and process names.")]
+With --out it prints each part, how long reading it took, and what is missing. The file holds
+serial numbers, UUIDs and process names.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
