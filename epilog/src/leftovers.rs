@@ -9,6 +9,9 @@ use railgate_stats::holds;
 
 /// How often the node is looked at again while something still sits on the job's GPUs.
 pub(crate) const TRIES: u32 = 3;
+/// No further look begins later than this: each may take all of `[gate] deadline`, and an epilog that outlasts
+/// PrologEpilogTimeout drains the node. A user can leave a process behind; they must not be able to do that.
+pub(crate) const LAST_LOOK: Duration = Duration::from_secs(8);
 const END: &str = "end-leftovers";
 pub(crate) const TASK: Task = Task::new(END, end_as_user);
 
@@ -21,17 +24,23 @@ pub(crate) fn found(verdict: &Verdict) -> bool {
 }
 
 /// Ends what the job left on its own GPUs, and waits a little. Only processes of the job's own user that
-/// belong to no live job of Slurm's: whoever comes next would find the memory taken.
-pub(crate) fn end(now: &Snapshot, job: &Job) {
+/// belong to no live job of Slurm's: whoever comes next would find the memory taken. Whether there were any.
+pub(crate) fn end(now: &Snapshot, job: &Job) -> bool {
     let gpus = now.gpus.data().map_or(&[][..], |gpus| &gpus.gpus);
+    let mut some = false;
     let mut pids = Vec::new();
     for gpu in gpus.iter().filter(|gpu| holds(&job.allocation, gpu) == Some(true)) {
         for process in gpu.processes.known().into_iter().flatten() {
-            let ours = process.uid == Reading::Known(job.uid) && job.uid != 0;
+            let own = process.uid == Reading::Known(job.uid);
             let ended =
                 matches!(process.slurm_job, Reading::Known(owner) if owner.is_none_or(|id| id == job.id));
             let Ok(pid) = i32::try_from(process.pid) else { continue };
-            if !ours || !ended || process.exiting || pid <= 1 || pids.contains(&pid) {
+            if !own || !ended || process.exiting || pid <= 1 || pids.contains(&pid) {
+                continue;
+            }
+            some = true;
+            // Nobody's rights tell root's processes apart, so those only get time.
+            if job.uid == 0 {
                 continue;
             }
             tracing::info!(job = job.id, pid, name = ?process.name, "ending what the job left on GPU {}", gpu.index);
@@ -52,7 +61,10 @@ pub(crate) fn end(now: &Snapshot, job: &Job) {
             Ok(why) | Err(why) => tracing::warn!(job = job.id, "cannot end them all: {why}"),
         }
     }
-    std::thread::sleep(PATIENCE);
+    if some {
+        std::thread::sleep(PATIENCE);
+    }
+    some
 }
 
 /// In a child, as the job's user: a number that has gone to somebody else's process since it was read is refused

@@ -8,10 +8,10 @@ mod leftovers;
 mod tasks;
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use railgate_node::{Allocation, KernelMark, Phase, Snapshot, UnixMillis};
-use railgate_rundir::{Run, RunDir, unmount_user};
+use railgate_rundir::Run;
 use railgate_runner::{Hook, Purpose, drain, guarded, look, record};
 use railgate_slurm::ExitCodes;
 use railgate_stats::{
@@ -34,7 +34,6 @@ fn main() -> ExitCode {
 
 /// What the prolog left.
 struct Before {
-    dir: RunDir,
     run: Run,
     report: Option<NodeReport>,
     snapshot: Option<Snapshot>,
@@ -64,10 +63,9 @@ fn run(hook: &Hook) {
     for problem in &stored.problems {
         tracing::warn!(job = job.id, "report: {problem}");
     }
-    if let Some(before) = before
-        && let Err(why) = unmount_user(&before.dir).and_then(|_| hook.runs().job(job.id).remove())
-    {
-        tracing::warn!(job = job.id, "{}: {why}", before.dir.path().display());
+    let runs = hook.runs().job(job.id);
+    if let Err(why) = runs.remove() {
+        tracing::warn!(job = job.id, "{}: {why}", runs.path().display());
     }
 }
 
@@ -78,7 +76,7 @@ fn before(hook: &Hook) -> Option<Before> {
         let optional = |name: &str, why: std::io::Error| tracing::warn!(job, "{name}: {why}");
         let report = dir.read_json("report.json").map_err(|why| optional("report.json", why)).ok();
         let snapshot = dir.read_json("before.json").map_err(|why| optional("before.json", why)).ok();
-        Ok(Before { dir, run, report, snapshot })
+        Ok(Before { run, report, snapshot })
     });
     read.map_err(|why| tracing::warn!(job, "{why}")).ok()
 }
@@ -97,12 +95,15 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         kernel_since: since.as_ref(),
         everything: job.allocation != Allocation::NoGpus,
     };
+    let begun = Instant::now();
     let mut seen = look(&hook.config, &hook.places, &hook.node, &purpose);
     for _ in 0..leftovers::TRIES {
-        if !leftovers::found(&seen.verdict) {
+        let goes_on = begun.elapsed() < leftovers::LAST_LOOK
+            && leftovers::found(&seen.verdict)
+            && leftovers::end(&seen.snapshot, job);
+        if !goes_on {
             break;
         }
-        leftovers::end(&seen.snapshot, job);
         seen = look(&hook.config, &hook.places, &hook.node, &purpose);
     }
     report.boot_id.clone_from(&seen.snapshot.boot_id);
