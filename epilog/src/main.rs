@@ -8,11 +8,11 @@ mod leftovers;
 mod tasks;
 
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
-use railgate_node::{Allocation, KernelMark, Phase, Snapshot, UnixMillis};
+use railgate_node::{Allocation, KernelMark, Phase, Snapshot};
 use railgate_rundir::Run;
-use railgate_runner::{Hook, Purpose, drain, guarded, look, record};
+use railgate_runner::{Hook, Purpose, drain, guarded, look, now, record};
 use railgate_slurm::ExitCodes;
 use railgate_stats::{
     Exit, Look, NodeReport, Window, evidence, gpu_uses, kernel_events, port_uses, store::store,
@@ -120,7 +120,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
     let own = report.evidence.iter().any(|item| item.own == Some(true));
     let jobs = if own { vec![job.id] } else { Vec::new() };
     if let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &seen, &jobs) {
-        report.acts.push(record(&outcome, Phase::Epilog, now()));
+        report.acts.push(record(&outcome, Phase::Epilog));
     }
     report.epilog = Some(Look::new(&seen.snapshot, seen.verdict, seen.took_ms));
 }
@@ -136,9 +136,4 @@ fn exit(hook: &Hook, report: &mut NodeReport) -> Option<Exit> {
             None
         }
     }
-}
-
-fn now() -> UnixMillis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnixMillis::try_from(since.as_millis()).unwrap_or(UnixMillis::MAX)
 }

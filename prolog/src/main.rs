@@ -10,10 +10,10 @@ mod prepare;
 mod refuse;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use railgate_node::{Allocation, Phase, UnixMillis};
-use railgate_runner::{Hook, Purpose, drain, guarded, look, record};
+use railgate_node::{Allocation, Phase};
+use railgate_runner::{Hook, Purpose, drain, guarded, look, now, record};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_stats::{Look, NodeReport, Options};
 
@@ -63,7 +63,7 @@ fn run(hook: &Hook) -> ExitCode {
     let run = prepare::run_directory(hook, &look, start, &mut report);
     let mut code = ExitCode::SUCCESS;
     if judged && let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &look, &[job.id]) {
-        report.acts.push(record(&outcome, Phase::Prolog, now()));
+        report.acts.push(record(&outcome, Phase::Prolog));
         let client = Client::new(&hook.config.slurm, &hook.env).until(Instant::now() + PATIENCE);
         if refuse::must_not_start(hook, &client, &outcome, &look.verdict, &mut report) {
             let answers = !matches!(outcome, DrainOutcome::Pending(_));
@@ -76,9 +76,4 @@ fn run(hook: &Hook) -> ExitCode {
         prepare::publish(hook, &run, &report);
     }
     code
-}
-
-fn now() -> UnixMillis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnixMillis::try_from(since.as_millis()).unwrap_or(UnixMillis::MAX)
 }

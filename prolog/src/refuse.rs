@@ -1,9 +1,7 @@
 use railgate_node::{Phase, Verdict};
-use railgate_runner::{Hook, tell_owner};
+use railgate_runner::{Hook, now, tell_owner};
 use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView};
 use railgate_stats::{Act, ActKind, NodeReport};
-
-use crate::now;
 
 /// Whether the prolog must fail so that Slurm moves the job, after an unfit verdict was acted on.
 ///

@@ -1,14 +1,12 @@
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use railgate_gate::Mode;
-use railgate_node::{Action, Phase, UnixMillis};
+use railgate_node::{Action, Phase};
 use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
 use railgate_stats::store::sweep;
 use railgate_stats::{Act, ActKind};
 
 use crate::look::{Look, Purpose, look, settle};
 use crate::switches::{self, Switch};
-use crate::{Config, History, Places};
+use crate::{Config, History, Places, now};
 
 /// Whether anything may be changed on this node now. The reason is in the words of whoever reads the log.
 pub fn acting(config: &Config, places: &Places) -> Acting {
@@ -60,7 +58,7 @@ pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u
 }
 
 /// A drain as the report tells it.
-pub fn record(outcome: &DrainOutcome, by: Phase, time: UnixMillis) -> Act {
+pub fn record(outcome: &DrainOutcome, by: Phase) -> Act {
     let (what, detail) = match outcome {
         DrainOutcome::Drained { reason } | DrainOutcome::AlreadyOurs { reason, .. } => {
             (ActKind::Drained, reason.clone())
@@ -73,7 +71,7 @@ pub fn record(outcome: &DrainOutcome, by: Phase, time: UnixMillis) -> Act {
         DrainOutcome::Pending(why) => (ActKind::Pending, why.clone()),
         DrainOutcome::NotActing(why) => (ActKind::WouldDrain, why.clone()),
     };
-    Act { what, time, by: by.to_string(), detail }
+    Act { what, time: now(), by: by.to_string(), detail }
 }
 
 /// What a periodic check saw and did.
@@ -101,12 +99,13 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
 /// Once a day: reports of this machine that are older than the site keeps them.
 fn sweep_daily(config: &Config, places: &Places) {
     const DAY: u64 = 24 * 3600;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now_ms = now();
+    let now = now_ms / 1000;
     if now < History::load(places).swept.saturating_add(DAY) {
         return;
     }
     History::change(places, |history| history.swept = now);
-    let swept = sweep(&config.report, &config.report.local_dir, now.saturating_mul(1000));
+    let swept = sweep(&config.report, &config.report.local_dir, now_ms);
     for problem in &swept.problems {
         tracing::warn!("old reports: {problem}");
     }

@@ -20,7 +20,7 @@ pub use hook::Hook;
 pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
 pub use look::{Look, Purpose, look, profile_of, settle};
 pub use places::Places;
-pub use process::{guarded, node_name, own_process};
+pub use process::{guarded, node_name, now, own_process};
 pub use tell::tell_owner;
 
 /// What the children of our programs can do, besides looking at the node.

@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::SigSet;
 use nix::sys::stat::{Mode, umask};
+use railgate_node::UnixMillis;
 
 /// Ends a program of ours inside Slurm. Anything that goes wrong in railgate itself lets the job run:
 /// a panic is logged and the exit code is 0.
@@ -33,6 +35,12 @@ pub fn own_process() {
     }
     // Nothing of ours is for others to write, whatever mask slurmd was started with.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
+}
+
+/// Now; 0 where the clock stands before 1970.
+pub fn now() -> UnixMillis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMillis::try_from(since.as_millis()).unwrap_or(UnixMillis::MAX)
 }
 
 /// This node's name: what slurmd says, else the short host name.

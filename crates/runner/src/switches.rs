@@ -4,12 +4,12 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use railgate_rundir::{read_small, write_whole};
 use serde::{Deserialize, Serialize};
 
-use crate::Places;
+use crate::{Places, now};
 
 /// What `railgate pause` left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,10 +41,6 @@ fn pause_file(places: &Places) -> PathBuf {
     places.state.join("pause.json")
 }
 
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
 /// Whether `/etc/railgate/disable` exists, or cannot be looked for. Nothing else is read before this.
 pub fn disabled(places: &Places) -> bool {
     !matches!(fs::symlink_metadata(disable_flag(places)), Err(why) if why.kind() == io::ErrorKind::NotFound)
@@ -59,7 +55,7 @@ pub fn state(places: &Places) -> Switch {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Switch::On,
         Err(why) => Switch::Paused(unreadable(&why.to_string())),
         Ok(content) => match serde_json::from_slice::<Pause>(&content) {
-            Ok(pause) if pause.until.is_some_and(|until| until <= now()) => Switch::On,
+            Ok(pause) if pause.until.is_some_and(|until| until <= now() / 1000) => Switch::On,
             Ok(pause) => Switch::Paused(pause),
             Err(why) => Switch::Paused(unreadable(&why.to_string())),
         },
@@ -75,7 +71,7 @@ fn unreadable(why: &str) -> Pause {
 /// # Errors
 /// The file cannot be written.
 pub fn pause(places: &Places, length: Option<Duration>, by: &str, why: &str) -> io::Result<Pause> {
-    let until = length.map(|length| now().saturating_add(length.as_secs()));
+    let until = length.map(|length| (now() / 1000).saturating_add(length.as_secs()));
     let pause = Pause { until, by: by.to_owned(), why: why.to_owned() };
     fs::create_dir_all(&places.state)?;
     write_whole(&pause_file(places), &serde_json::to_vec(&pause)?, 0o644)?;
