@@ -14,7 +14,7 @@ use std::path::Path;
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::NvmlLib;
 
-use crate::{Access, Gpu, Gpus, Reading};
+use crate::{Gpu, Gpus, Reading};
 
 /// Everything NVML says, from the library at `library`.
 ///
@@ -43,16 +43,11 @@ fn gpus(lib: &NvmlLib, count: u32) -> Vec<Gpu> {
         return vec![device::read(lib, 0)];
     }
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..count).map(|index| (index, scope.spawn(move || device::read(lib, index)))).collect();
+        let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || device::read(lib, index))).collect();
+        // A panic is our own fault, and must not pass for a GPU that cannot be opened: the whole part fails.
         threads
             .into_iter()
-            .map(|(index, thread)| {
-                thread.join().unwrap_or_else(|_| {
-                    let why = "railgate: the reading thread panicked".to_owned();
-                    Gpu::silent(index, Access::Failed(why.clone()), &why)
-                })
-            })
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     })
 }
