@@ -158,7 +158,7 @@ fn hint(verdict: &Verdict, acting: Option<&Acting>) -> Option<String> {
         }
         Some(Acting::Allowed) => {
             format!(
-                "policy: drain for {}; nothing was done now, the next prolog or periodic check drains",
+                "policy: drain for {}; this look changed nothing, the next prolog or periodic check acts",
                 cause.subject()
             )
         }

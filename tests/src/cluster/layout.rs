@@ -151,7 +151,8 @@ impl Cluster {
             .context("Slurm's root has no user slurm")?;
         for user in &self.users {
             let User { name, uid, gid, home } = user;
-            let _ = writeln!(passwd, "{name}:x:{uid}:{gid}::{home}:/bin/bash");
+            // No password, and none in /etc/shadow either, where `su` would miss it.
+            let _ = writeln!(passwd, "{name}:*:{uid}:{gid}::{home}:/bin/bash");
             let _ = writeln!(group, "{name}:x:{gid}:");
         }
         put(&common.join("etc/passwd"), &passwd, 0o644)?;
