@@ -228,14 +228,18 @@ impl Running {
     }
 
     fn into_ended(mut self) -> Ended {
-        let still_there = self.child.is_some() && self.exit_text().is_none();
-        if still_there {
+        // Its number surely names its group only until somebody has collected it, and in the group something that it
+        // started may be left although it has ended itself.
+        let collected = !matches!(self.stage, Stage::Working(_)) && self.exit_text().is_some();
+        if !collected {
             self.kill();
-            if let Some(mut child) = self.child.take() {
-                // Collected by whoever comes first: this thread, or init once we are gone. If no thread can
-                // be had, init it is.
-                let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
-            }
+        }
+        if self.exit_text().is_none()
+            && let Some(mut child) = self.child.take()
+        {
+            // Collected by whoever comes first: this thread, or init once we are gone. If no thread can be had,
+            // init it is.
+            let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
         }
         let task = self.task;
         self.ended.unwrap_or_else(|| Ended {
