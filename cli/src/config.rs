@@ -24,7 +24,7 @@ enum What {
     /// Say everything that is wrong, with file, line and caret
     #[command(after_help = "Exit codes: 0 nothing is wrong, 2 something is")]
     Check {
-        /// As it would be on another node: its [[node]] tables, its machine profile
+        /// As it would be on another node: its `[[node]]` tables, its machine profile
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
     },
