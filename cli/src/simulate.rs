@@ -12,7 +12,8 @@ Examples:
   railgate rails --simulate h200-sxm --format env
 
 A node is written PROFILE, or PROFILE:FAULT@WHERE,FAULT@WHERE; without @WHERE a fault takes the
-place that --list shows.")]
+place that --list shows. A fault that no check looks at leaves the node fit; those of mounts are
+seen where `[gate.checks.mounts] required` names the mount.")]
 pub(crate) struct Args {
     /// Show the machine types, those of this site included, and the faults
     #[arg(long)]
