@@ -200,10 +200,13 @@ impl Cluster {
 
     fn wait_idle(&self) -> Result<()> {
         poll::until(Duration::from_secs(60), "all nodes to be idle", || {
-            let states = self.root().run(&["sinfo", "-h", "-N", "-o", "%T"])?.ok()?;
-            // One line for each partition that a node is in.
-            let all = states.lines().count() >= self.nodes.len();
-            Ok((all && states.lines().all(|state| state == "idle")).then_some(()))
+            let states = self.root().run(&["sinfo", "-h", "-N", "-o", "%N %T"])?.ok()?;
+            // One line for each partition that a node is in. Slurm may know nodes that are not there.
+            let ours = |line: &&str| {
+                line.split_once(' ').is_some_and(|(name, _)| self.nodes.iter().any(|n| n == name))
+            };
+            let all = states.lines().filter(ours).count() >= self.nodes.len();
+            Ok((all && states.lines().filter(ours).all(|line| line.ends_with(" idle"))).then_some(()))
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod breaker;
 mod comes_back;
+mod fabric;
 mod gate;
 mod hostile;
 mod nvml_hangs;

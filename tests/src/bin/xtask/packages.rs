@@ -28,8 +28,13 @@ pub(super) const CLUSTER: [Need; 8] = [
 pub(super) const BUILD: [Need; 1] = [("cc", "gcc")];
 
 /// For the tests that are not on the cluster.
-pub(super) const TESTS: [Need; 3] =
-    [("shellcheck", "shellcheck"), ("valgrind", "valgrind"), ("mkfs.ext4", "e2fsprogs")];
+pub(super) const TESTS: [Need; 5] = [
+    ("shellcheck", "shellcheck"),
+    ("valgrind", "valgrind"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("ibsim", "ibsim-utils"),
+    ("ibnetdiscover", "infiniband-diags"),
+];
 
 /// Where a program is; the directories of root's programs are searched too.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
