@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use railgate_node::{
     Access, Allocation, Fabric, Gpu, GpuId, Gpus, Hca, KernelLog, LinkLayer, PartName, PciAddress, Phase,
@@ -28,6 +29,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) missing: Vec<KnownGpu>,
     running: Vec<&'static str>,
     held: Held,
+    boot_grace: Duration,
 }
 
 /// The GPUs to be judged.
@@ -79,6 +81,7 @@ impl<'a> Scene<'a> {
             running: running.iter().map(|check| check.id).collect(),
             missing,
             held,
+            boot_grace: config.checks.ib_port.boot_grace,
         }
     }
 
@@ -89,6 +92,13 @@ impl<'a> Scene<'a> {
 
     pub(crate) fn phase(&self) -> Phase {
         self.seen.phase
+    }
+
+    /// The node was booted so recently that its fabric may not be up yet.
+    pub(crate) fn just_booted(&self) -> bool {
+        let booted = self.now.host.data().and_then(|host| host.boot_time.known());
+        booted
+            .is_some_and(|booted| (self.now.taken / 1000).saturating_sub(*booted) < self.boot_grace.as_secs())
     }
 
     pub(crate) fn profile(&self) -> Option<&'a Profile> {

@@ -22,14 +22,14 @@ Why: NCCL pairs devices by position in a list; a node that lacks one has its rai
 Fix: look for the device in `lspci`; reload its driver, reboot, reseat or replace the card.
 
 On a shared node a missing device fails the look only where it is the one nearest to a GPU of the job; else it is a
-warning.
+warning. Within `boot_grace` of `ib-port` after boot it is `unknown`: the driver may still be loading.
 
 ```toml
 [gate.checks.ib-count]
 action = \"drain\"   # off, report, notify, drain
 ```";
     const CLASS: Class = Class::Node;
-    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci];
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;
     type Settings = Settings;
 
@@ -58,6 +58,8 @@ action = \"drain\"   # off, report, notify, drain
             scene.nearest_hcas(fabric).is_some_and(|near| gone.iter().any(|name| near.names.contains(*name)));
         if !scene.whole() && !near_the_job {
             found = found.shared();
+        } else if scene.just_booted() {
+            found = found.only_unknown("booted just now");
         }
         out.add(found.fix("check HCA").row(
             "compute ports",
@@ -70,9 +72,9 @@ action = \"drain\"   # off, report, notify, drain
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Severity;
+    use railgate_node::{Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::{look, read};
 
     #[test]
     fn a_missing_device_is_named_where_it_is_remembered() {
@@ -93,6 +95,15 @@ mod tests {
         assert_eq!(shared(&[2]).of("ib-count"), [Severity::Fail]);
         let forgotten = look("h100-sxm:ib-missing@2").holding(&[2]);
         assert_eq!(forgotten.of("ib-count"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn after_boot_the_driver_may_still_be_loading() {
+        let young = look("h100-sxm:ib-missing@2").with(|look| {
+            let taken = look.now.taken / 1000;
+            read(&mut look.now.host).boot_time = Reading::Known(taken - 60);
+        });
+        assert_eq!(young.of("ib-count"), [Severity::Unknown]);
     }
 
     #[test]

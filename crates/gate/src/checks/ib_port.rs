@@ -16,7 +16,7 @@ pub(crate) struct IbPort;
 pub struct Settings {
     /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
     pub action: Action,
-    /// Links may take this long after boot to come up; until then a port that is down is `unknown`.
+    /// Links may take this long after boot to come up; until then a port that is down or missing is `unknown`.
     #[serde(with = "railgate_node::duration_text")]
     pub boot_grace: Duration,
     /// How bad a link is that is up and waits for the subnet manager (Init, Armed).
@@ -74,7 +74,6 @@ initialising = \"warn\"    # note, unknown, warn, fail
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
-        let young = within_grace(scene, set.boot_grace);
         for judged in scene.judged_ports().iter().filter(|judged| judged.expected()) {
             let (hca, port) = (judged.hca, judged.port);
             let name = judged.name();
@@ -94,7 +93,7 @@ initialising = \"warn\"    # note, unknown, warn, fail
             let got = format!("{}, {}", state_text(state), phys.map_or("unknown", phys_text));
             let mut found = Found::new(severity, Class::Fabric, &name, what).fix(fix);
             if severity == Severity::Fail {
-                if young {
+                if scene.just_booted() {
                     found = found.only_unknown("booted just now");
                 } else if !judged.certain {
                     found = found.only_unknown("unclear whose");
@@ -126,14 +125,6 @@ fn judgement(
         (PortState::Down, None) => fail("down".to_owned(), "check cable"),
         (PortState::Other(text), _) => Some((Severity::Warn, format!("state {text}"), "check port")),
     }
-}
-
-fn within_grace(scene: &Scene<'_>, grace: Duration) -> bool {
-    let booted = scene.now.host.data().and_then(|host| host.boot_time.known());
-    booted.is_some_and(|booted| {
-        let age = (scene.now.taken / 1000).saturating_sub(*booted);
-        age < grace.as_secs()
-    })
 }
 
 fn state_text(state: &PortState) -> &str {
