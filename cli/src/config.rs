@@ -1,6 +1,8 @@
-use anyhow::Context as _;
+use std::collections::BTreeMap;
+
 use railgate_node::Profile;
-use railgate_runner::{InForce, Loaded, SetAt};
+use railgate_runner::{ConfigError, InForce, Loaded, Problem, SetAt};
+use railgate_slurm::hostlist;
 
 use crate::output::{self, Format};
 use crate::{Site, exit};
@@ -24,7 +26,7 @@ enum What {
     /// Say everything that is wrong, with file, line and caret
     #[command(after_help = "Exit codes: 0 nothing is wrong, 2 something is")]
     Check {
-        /// As it would be on another node: its `[[node]]` tables, its machine profile
+        /// On this node alone [default: here, and one node for each sort that the `[[node]]` tables make]
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
     },
@@ -44,30 +46,81 @@ enum What {
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     match &args.what {
-        What::Check { node } => check(site, node.as_ref().unwrap_or(&site.node)),
+        What::Check { node } => check(site, node.as_deref()),
         What::Show { origin, format, node } => {
             show(site, node.as_ref().unwrap_or(&site.node), *origin, *format)
         }
     }
 }
 
-fn check(site: &Site, node: &str) -> anyhow::Result<u8> {
-    let loaded = Loaded::read(&site.config_file, site.config_required, node)?;
-    let profile = &loaded.config.profile;
-    if profile != "auto" {
-        // A node whose profile is missing is judged as `generic`: nothing is drained, and little is seen.
-        Profile::load(profile, &site.places.profiles()).with_context(|| {
-            loaded
-                .origins
-                .get("profile")
-                .map_or_else(|| "profile".to_owned(), |at| format!("{}: profile", place(at)))
-        })?;
+/// One node, or this one and one of each sort that the file's `[[node]]` tables make: what is wrong for another
+/// node alone is found before that node finds it.
+fn check(site: &Site, node: Option<&str>) -> anyhow::Result<u8> {
+    let first = node.unwrap_or(&site.node);
+    let mut nodes = vec![first.to_owned()];
+    let loaded = Loaded::read(&site.config_file, site.config_required, first);
+    if node.is_none() && !matches!(loaded, Err(ConfigError::Unreadable { .. })) {
+        let text = std::fs::read_to_string(&site.config_file).unwrap_or_default();
+        nodes.extend(sorts(&text).into_iter().filter(|name| name != first));
     }
-    output::text(&match loaded.file {
-        Some(file) => format!("{}: ok on {node}", file.display()),
-        None => format!("{}: absent, the defaults are in force", site.config_file.display()),
+    let mut problems: Vec<Problem> = Vec::new();
+    let mut profiles = Vec::new();
+    for name in &nodes {
+        match Loaded::read(&site.config_file, site.config_required, name) {
+            Ok(loaded) => profiles.extend(profile_problem(site, &loaded)),
+            Err(ConfigError::Invalid(found)) => {
+                problems.extend(
+                    found.into_iter().filter(|problem| !problems.contains(problem)).collect::<Vec<_>>(),
+                );
+            }
+            Err(unreadable) => return Err(unreadable.into()),
+        }
+    }
+    profiles.dedup();
+    for problem in &profiles {
+        eprintln!("{problem}");
+    }
+    if !problems.is_empty() {
+        return Err(ConfigError::Invalid(problems).into());
+    }
+    if !profiles.is_empty() {
+        return Ok(exit::USAGE);
+    }
+    let path = site.config_file.display();
+    output::text(&match loaded?.file {
+        Some(_) => format!("{path}: ok on {}", nodes.join(", ")),
+        None => format!("{path}: absent, the defaults are in force"),
     })?;
     Ok(exit::OK)
+}
+
+/// A node whose profile is missing or wrong is judged as `generic`: nothing is drained, and little is seen.
+fn profile_problem(site: &Site, loaded: &Loaded) -> Option<String> {
+    let profile = &loaded.config.profile;
+    if profile == "auto" {
+        return None;
+    }
+    let why = Profile::load(profile, &site.places.profiles()).err()?;
+    let at = loaded.origins.get("profile").map(place).unwrap_or_default();
+    Some(format!("{at}: profile: {why}"))
+}
+
+/// One node for each set of `[[node]]` tables that some node is in.
+fn sorts(text: &str) -> Vec<String> {
+    let table: toml::Table = toml::from_str(text).unwrap_or_default();
+    let tables = table.get("node").and_then(toml::Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let mut tables_of: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, table) in tables.iter().enumerate() {
+        let names = table.get("names").and_then(toml::Value::as_str).unwrap_or_default();
+        for host in hostlist::expand(names).unwrap_or_default() {
+            tables_of.entry(host).or_default().push(index);
+        }
+    }
+    let mut one_of: BTreeMap<Vec<usize>, String> = BTreeMap::new();
+    for (host, tables) in tables_of {
+        one_of.entry(tables).or_insert(host);
+    }
+    one_of.into_values().collect()
 }
 
 fn show(site: &Site, node: &str, origin: bool, format: Format) -> anyhow::Result<u8> {

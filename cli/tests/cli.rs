@@ -207,6 +207,27 @@ fn problems_of_a_configuration_come_all_at_once_with_their_places() {
 }
 
 #[test]
+fn what_is_wrong_on_other_nodes_is_found_here() {
+    let cli = Cli::new(
+        "[[node]]\nnames = \"gn[1-8]\"\n[node.gate]\nmode = \"enforce\"\n\
+         [[node]]\nnames = \"gn[7-9]\"\n[node.breaker]\nmax_percent = 200\n\
+         [[node]]\nnames = \"gn9\"\nprofile = \"h100\"\n",
+    );
+    let wrong = cli.run(&["config", "check"]);
+    assert_eq!((wrong.status.code(), out(&wrong).as_str()), (Some(2), ""));
+    assert_eq!(
+        err(&wrong).matches("railgate.toml:8:1: breaker.max_percent: 200").count(),
+        1,
+        "{}",
+        err(&wrong)
+    );
+    assert!(cli.said(&["config", "check", "--node", "gn1"]).ends_with("railgate.toml: ok on gn1\n"));
+    let profile = Cli::new("[[node]]\nnames = \"gn9\"\nprofile = \"h100\"\n").run(&["config", "check"]);
+    assert_eq!(profile.status.code(), Some(2));
+    assert!(err(&profile).contains("railgate.toml:3 [[node]] gn9: profile: no machine profile 'h100'"));
+}
+
+#[test]
 fn what_is_in_force_can_be_taken_for_a_configuration_and_says_where_it_comes_from() {
     let cli = Cli::new("[[node]]\nnames = \"gn[1-2]\"\n[node.gate]\nmode = \"enforce\"\n");
     let of = |node: &str| cli.said(&["config", "show", "--origin", "--node", node]);
