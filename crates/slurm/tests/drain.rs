@@ -195,6 +195,15 @@ fn in_a_storm_the_cap_holds_when_the_dust_settles() {
 }
 
 #[test]
+fn in_a_storm_a_controller_that_does_not_answer_at_once_is_asked_again() {
+    let cluster = Cluster::new(&["n1", "n2"]);
+    std::fs::write(cluster.path("storm"), OURS).unwrap();
+    let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+    assert!(matches!(outcome, DrainOutcome::BreakerOpen { held: 1, .. }), "{outcome:?}");
+    assert_eq!(cluster.get("n1").0, "IDLE");
+}
+
+#[test]
 fn a_controller_that_hangs_is_left_at_the_deadline() {
     let cluster = Cluster::new(&["n1"]);
     cluster.flag("silent", true);

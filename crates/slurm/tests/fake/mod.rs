@@ -40,6 +40,10 @@ esac
 const SINFO: &str = r#"#!/bin/sh
 here=@HERE@
 echo "sinfo $*" >> $here/calls
+[ -e $here/storm ] && [ $(grep -c ^sinfo $here/calls) = 2 ] && {
+    echo IDLE+DRAIN > $here/nodes/n2/state; echo 1 > $here/nodes/n2/since; cat $here/storm > $here/nodes/n2/reason
+    echo "Unable to contact slurm controller" >&2; exit 1
+}
 [ -e $here/dead ] && { echo "slurm_load_partitions: Unable to contact slurm controller" >&2; exit 1; }
 for node in $here/nodes/*; do
     state=idle; grep -q DRAIN $node/state && state=drained
