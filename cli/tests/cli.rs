@@ -290,7 +290,8 @@ fn what_the_pages_show_as_configuration_is_accepted() {
     let mut seen = 0;
     for (name, text) in pages() {
         for block in blocks(&text, "```toml") {
-            if block.starts_with("# /etc/railgate/profiles/") {
+            // Its first line says what other file it is.
+            if block.starts_with('#') {
                 continue;
             }
             let checked = Cli::new(&block).run(&["config", "check"]);
@@ -322,8 +323,9 @@ fn commands_that_the_pages_and_helps_show_exist() {
     for line in shown {
         let line = line.replace("cargo run --bin railgate -- ", "railgate ");
         let Some(rest) = line.strip_prefix("railgate ") else { continue };
-        // What follows two blanks or a semicolon is for the reader.
-        let rest = rest.split("  ").next().unwrap_or_default().split(';').next().unwrap_or_default();
+        // What follows two blanks is for the reader, what follows a semicolon or the like for the shell.
+        let rest = rest.split("  ").next().unwrap_or_default();
+        let rest = rest.split([';', '>', '|']).next().unwrap_or_default();
         let words: Vec<&str> = rest.split(' ').filter(|word| !word.is_empty()).collect();
         if rest.contains(['\'', '…', '[']) || words.is_empty() || words[0].chars().any(char::is_uppercase) {
             continue;
