@@ -18,8 +18,8 @@ const MAX_WIRING: usize = 1 << 20;
 #[command(after_help = "\
 Examples:
   railgate fabric                                      runs ibnetdiscover here, as root
-  ibnetdiscover > fabric.txt; railgate fabric --file fabric.txt
-  railgate fabric --nodes 'gn[001-064]' --format topology-tree > topology.conf
+  railgate fabric --file fabric.txt                    what ibnetdiscover wrote elsewhere
+  railgate fabric --nodes 'gn[001-064]' --format topology-tree --out topology.conf
 
 Exit code: 0 all ports are where they should be, 1 some are not, 2 wrong use, 3 could not tell.
 A topology file is written all the same, with exit code 0.")]
@@ -47,6 +47,9 @@ pub(crate) struct Args {
     nodes: Option<String>,
     #[arg(long, value_enum, default_value_t = Show::Table)]
     format: Show,
+    /// Where to write it [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -86,12 +89,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
         return Ok(exit::UNKNOWN);
     }
     let compress: Hostlist<'_> = &|names| hostlist::compress(names);
-    match args.format {
-        Show::Table => output::text(&table(&analysis, compress))?,
-        Show::Json => output::json(&analysis)?,
-        Show::TopologyTree => output::text(&topology_tree(&analysis, compress))?,
-        Show::TopologyBlock => output::text(&topology_block(&analysis, compress))?,
-        Show::TopologyYaml => output::text(&topology_yaml(&analysis, compress))?,
+    let content = match args.format {
+        Show::Table => table(&analysis, compress),
+        Show::Json => serde_json::to_string_pretty(&analysis)? + "\n",
+        Show::TopologyTree => topology_tree(&analysis, compress),
+        Show::TopologyBlock => topology_block(&analysis, compress),
+        Show::TopologyYaml => topology_yaml(&analysis, compress),
+    };
+    match &args.out {
+        None => output::text(&content)?,
+        Some(path) => std::fs::write(path, content).with_context(|| path.display().to_string())?,
     }
     let judged = matches!(args.format, Show::Table | Show::Json);
     Ok(if judged && !analysis.faults.is_empty() { exit::UNFIT } else { exit::OK })
