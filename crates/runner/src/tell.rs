@@ -45,8 +45,8 @@ pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -
     });
     let text = one_line(&text(&view));
     let mut told = false;
-    // Slurm has nobody to notify for a batch job that has not started.
-    if view.batch != Some(true) {
+    // Slurm has nobody to notify for a batch job that has not started, and a plain number could mean a whole array.
+    if view.batch == Some(false) {
         match client.notify(&JobRef::plain(hook.job.id), &text) {
             Ok(()) => told = true,
             Err(why) => tracing::warn!(job = hook.job.id, "owner not notified: {why}"),
