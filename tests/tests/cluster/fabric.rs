@@ -214,19 +214,22 @@ fn placed_together(cluster: &Cluster, words: &[&str]) -> Result<()> {
 }
 
 /// A cluster of four whose Slurm knows all 64.
-fn slurm_with(plugin: &str, topology: &str) -> Builder {
-    Builder::new(4)
-        .plain()
-        .slurm_conf("TopologyPlugin", plugin)
-        .slurm_conf("NodeName", "gn[5-64] NodeAddr=10.77.1.[5-64] State=DOWN")
-        .file("/etc/slurm/topology.conf", topology)
+fn slurm_with(file: &str, topology: &str) -> Builder {
+    let builder = Builder::new(4).plain().file(Path::new("/etc/slurm").join(file), topology);
+    builder.slurm_conf("NodeName", "gn[5-64] NodeAddr=10.77.1.[5-64] State=DOWN")
+}
+
+/// Whether the Slurm under test is this release or a later one.
+fn since(release: (u32, u32)) -> Result<bool> {
+    let root = std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    Ok(slurm_release(&root)? >= release)
 }
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn slurm_places_jobs_by_the_tree_that_we_write() -> Result<()> {
     let tree = Simulator::start(&Net::new())?.said(&["--format", "topology-tree"])?;
-    slurm_with("topology/tree", &tree).test(|cluster| {
+    slurm_with("topology.conf", &tree).slurm_conf("TopologyPlugin", "topology/tree").test(|cluster| {
         let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
         for line in [
             "SwitchName=unit-1 Level=0 LinkSpeed=1 Nodes=gn[1-2,5-34]",
@@ -242,13 +245,12 @@ fn slurm_places_jobs_by_the_tree_that_we_write() -> Result<()> {
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn slurm_accepts_the_blocks_that_we_write() -> Result<()> {
-    let root = std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    if slurm_release(Path::new(&root))? < (24, 5) {
-        // topology/block comes with 23.11, BlockSizes with 24.05.
+    // topology/block comes with 23.11, BlockSizes with 24.05.
+    if !since((24, 5))? {
         return Ok(());
     }
     let blocks = Simulator::start(&Net::new())?.said(&["--format", "topology-block"])?;
-    slurm_with("topology/block", &blocks).test(|cluster| {
+    slurm_with("topology.conf", &blocks).slurm_conf("TopologyPlugin", "topology/block").test(|cluster| {
         let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
         for line in [
             "BlockName=unit-1 BlockIndex=0 Nodes=gn[1-2,5-34]",
@@ -257,5 +259,21 @@ fn slurm_accepts_the_blocks_that_we_write() -> Result<()> {
             assert!(said.contains(line), "no {line} in\n{said}");
         }
         placed_together(cluster, &[])
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn slurm_accepts_the_yaml_that_we_write() -> Result<()> {
+    if !since((25, 5))? {
+        return Ok(());
+    }
+    let yaml = Simulator::start(&Net::new())?.said(&["--format", "topology-yaml"])?;
+    slurm_with("topology.yaml", &yaml).test(|cluster| {
+        let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
+        assert!(said.contains("SwitchName=unit-1 Level=0"), "{said}");
+        let said = cluster.root().run(&["scontrol", "show", "topology", "block"])?.ok()?;
+        assert!(said.contains("BlockName=unit-2 "), "{said}");
+        placed_together(cluster, &["--switches=1"])
     })
 }
