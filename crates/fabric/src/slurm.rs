@@ -62,9 +62,7 @@ fn head(analysis: &Analysis, what: &str) -> String {
     let mut text = format!("# {what}, from ibnetdiscover by railgate fabric\n");
     let faults = analysis.faults.len();
     if faults > 0 {
-        text.push_str(&format!(
-            "# {faults} cables are not where they should be: railgate fabric --format table\n"
-        ));
+        text.push_str(&format!("# wiring faults: {faults}; railgate fabric names them\n"));
     }
     if analysis.roots() > 1 {
         text.push_str(&format!(
@@ -98,4 +96,77 @@ fn block_size(analysis: &Analysis) -> Option<usize> {
 /// Names hold neither quotes nor backslashes; brackets and commas would mean something else in YAML.
 fn quote(text: &str) -> String {
     format!("\"{text}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Made, made};
+    use crate::{Options, analyse, parse};
+
+    fn look(fabric: &Made) -> Analysis {
+        analyse(&parse(&fabric.text()).unwrap(), &Options::default())
+    }
+
+    fn listed(names: &[String]) -> String {
+        names.join(",")
+    }
+
+    #[test]
+    fn every_file_says_the_same() {
+        let analysis = look(&made(2, 2, 2, 1));
+        assert_eq!(
+            topology_tree(&analysis, &listed),
+            "# topology.conf for TopologyPlugin=topology/tree, from ibnetdiscover by railgate fabric\n\
+             # unit-1: leaf-0-0,leaf-0-1\nSwitchName=unit-1 Nodes=gn1,gn2\n\
+             # unit-2: leaf-1-0,leaf-1-1\nSwitchName=unit-2 Nodes=gn3,gn4\n\
+             # tier2-1: spine-0\nSwitchName=tier2-1 Switches=unit-1,unit-2\n"
+        );
+        let blocks = topology_block(&analysis, &listed);
+        assert!(blocks.ends_with("BlockName=unit-2 Nodes=gn3,gn4\nBlockSizes=2\n"), "{blocks}");
+        let yaml = topology_yaml(&analysis, &listed);
+        assert!(
+            yaml.contains("      - switch: \"tier2-1\"\n        children: \"unit-1,unit-2\"\n"),
+            "{yaml}"
+        );
+        assert!(yaml.ends_with("      - block: \"unit-2\"\n        nodes: \"gn3,gn4\"\n"), "{yaml}");
+    }
+
+    #[test]
+    fn three_tiers_and_a_fabric_in_parts() {
+        // Two pods of two units, each with a spine of its own.
+        let mut fabric = made(4, 2, 1, 0);
+        for unit in 0..4 {
+            let spine = format!("spine-{}", unit / 2);
+            fabric.cable((&format!("leaf-{unit}-0"), 40), (&spine, unit + 1));
+        }
+        let parts = look(&fabric);
+        assert_eq!(parts.roots(), 2);
+        assert!(topology_tree(&parts, &listed).contains("# the fabric is in 2 parts"));
+        fabric.cable(("spine-0", 40), ("core-0", 1));
+        fabric.cable(("spine-1", 40), ("core-0", 2));
+        let whole = look(&fabric);
+        let lines = topology_tree(&whole, &listed);
+        let lines: Vec<&str> = lines.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            lines,
+            [
+                "SwitchName=leaf-0-0 Nodes=gn1,gn2",
+                "SwitchName=leaf-1-0 Nodes=gn3,gn4",
+                "SwitchName=leaf-2-0 Nodes=gn5,gn6",
+                "SwitchName=leaf-3-0 Nodes=gn7,gn8",
+                "SwitchName=tier2-1 Switches=leaf-0-0,leaf-1-0",
+                "SwitchName=tier2-2 Switches=leaf-2-0,leaf-3-0",
+                "SwitchName=tier3-1 Switches=tier2-1,tier2-2",
+            ]
+        );
+    }
+
+    #[test]
+    fn faults_stand_in_the_file() {
+        let mut fabric = made(1, 3, 4, 1);
+        fabric.swap((0, 0), (0, 1));
+        let text = topology_tree(&look(&fabric), &listed);
+        assert!(text.contains("# wiring faults: 2; "), "{text}");
+    }
 }

@@ -39,6 +39,11 @@ impl Made {
         self.seats.insert(other, a);
     }
 
+    /// A cable between two switches.
+    pub(crate) fn cable(&mut self, one: (&str, usize), other: (&str, usize)) {
+        self.uplinks.push((one.0.to_owned(), one.1, other.0.to_owned(), other.1));
+    }
+
     /// As the switches tell it.
     pub(crate) fn text(&self) -> String {
         let mut switches: BTreeMap<&str, Vec<(usize, String)>> = BTreeMap::new();
