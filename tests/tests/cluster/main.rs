@@ -2,6 +2,7 @@
 
 mod breaker;
 mod comes_back;
+mod controller_away;
 mod fabric;
 mod gate;
 mod hostile;
