@@ -125,14 +125,19 @@ fn slurm_state(client: &Client, job: u32) -> Option<JobState> {
 }
 
 fn slurm_view(state: JobState) -> SlurmView {
-    let millis = |seconds: Option<u64>| seconds.map(|seconds| seconds.saturating_mul(1000));
+    // Of a job that has not begun or not ended, Slurm shows what it expects.
+    let begun = !state.state.contains("PENDING") && !state.state.contains("CONFIGURING");
+    let ended = begun && !["RUNNING", "SUSPENDED"].iter().any(|live| state.state.contains(live));
+    let millis = |seconds: Option<u64>, known: bool| {
+        seconds.filter(|_| known).map(|seconds| seconds.saturating_mul(1000))
+    };
     SlurmView {
         state: state.state,
         reason: state.reason,
         exit: None,
         restarts: Some(state.restarts),
-        start: millis(state.start),
-        end: millis(state.end),
+        start: millis(state.start, begun),
+        end: millis(state.end, ended),
         nodelist: state.nodes,
     }
 }

@@ -16,8 +16,9 @@
 //! | the same with `--no-requeue` | 256 | of the attempt | `Requeue=0` |
 //!
 //! So exit code 0 and restart count 0 return at once, before anything is read: that is every job that ran well
-//! or was cancelled. Of a job that was restarted before, one query tells whether it ended or went back; a death
-//! of a node during the very first attempt is seen only at the next event, as a restart that nothing explains.
+//! or was cancelled. Where it ran is noted (a line in a file). Of a job that was restarted before, one query tells
+//! whether it ended or went back; a death of a node during the very first attempt is seen only at the next event,
+//! as a restart that nothing explains, and the note tells on which nodes.
 //!
 //! # Waiting for the nodes
 //! This program runs at the same time as the nodes' epilogs, and a job keeps completing until both are through;
@@ -41,6 +42,8 @@
 
 #[path = "ctld/call.rs"]
 mod call;
+#[path = "ctld/ends.rs"]
+mod ends;
 #[path = "ctld/evidence.rs"]
 mod evidence;
 #[path = "ctld/failed.rs"]
@@ -70,7 +73,11 @@ fn main() -> ExitCode {
     guarded("epilog-ctld", || {
         let env = std::env::vars_os().collect();
         let places = Places::default();
-        if call::ended_well(&env) || switches::disabled(&places) {
+        if switches::disabled(&places) {
+            return ExitCode::SUCCESS;
+        }
+        if call::ended_well(&env) {
+            ends::note(&call::own(&places), &env);
             return ExitCode::SUCCESS;
         }
         match Call::enter(places, env) {

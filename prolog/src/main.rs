@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use railgate_node::{Allocation, Phase};
 use railgate_runner::{Hook, Purpose, drain, guarded, look, now, record};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
+use railgate_stats::store::store_start;
 use railgate_stats::{Look, NodeReport, Options};
 
 /// All that is asked of slurmctld after the drain, together. Beyond PrologEpilogTimeout Slurm would end the prolog
@@ -45,6 +46,7 @@ fn run(hook: &Hook) -> ExitCode {
         gate: hook.granted.gate.to_string(),
         requeue: hook.granted.requeue.to_string(),
     };
+    say_that_it_begins(hook, &report);
     let purpose = Purpose {
         phase: Phase::Prolog,
         job: Some(job),
@@ -76,4 +78,19 @@ fn run(hook: &Hook) -> ExitCode {
         prepare::publish(hook, &run, &report);
     }
     code
+}
+
+/// In the report directory, so that a node that dies under the job is known to have been one of its nodes. Beside
+/// the gate's look and not waited for: a file server that is slower than that costs the job nothing, and the
+/// thread's child ends with us.
+fn say_that_it_begins(hook: &Hook, report: &NodeReport) {
+    let (config, report) = (hook.config.report.clone(), report.clone());
+    let started = std::thread::Builder::new().spawn(move || {
+        if let Err(why) = store_start(&config, &report) {
+            tracing::info!(job = report.job.id, "report: {why}");
+        }
+    });
+    if let Err(why) = started {
+        tracing::info!("report: no thread: {why}");
+    }
 }

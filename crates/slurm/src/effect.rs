@@ -43,7 +43,7 @@ pub fn come_back(client: &Client, how: &Comeback<'_>) -> Result<(), SlurmError> 
 /// [`SlurmError`] of the requeue.
 pub fn come_back_held(client: &Client, name: &JobRef, text: &str) -> Result<(), SlurmError> {
     client.requeue_hold(name)?;
-    note(client, name, text);
+    note(client, name, &format!("held: {text}"));
     Ok(())
 }
 
@@ -53,7 +53,7 @@ pub fn come_back_held(client: &Client, name: &JobRef, text: &str) -> Result<(), 
 /// [`SlurmError`] of the hold.
 pub fn hold(client: &Client, name: &JobRef, text: &str) -> Result<(), SlurmError> {
     client.hold(name)?;
-    note(client, name, text);
+    note(client, name, &format!("held: {text}"));
     Ok(())
 }
 

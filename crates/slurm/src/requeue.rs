@@ -221,8 +221,9 @@ pub fn move_delay(config: &RequeueConfig, moves: u32) -> Option<Duration> {
 }
 
 fn held(blamed: &str, deaths: u32, allowed: u32) -> String {
+    let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times") };
     format!(
-        "held: {blamed}; it has come back {deaths} times already, {allowed} allowed; scontrol release goes on"
+        "{blamed}, and the job has come back {times} already ({allowed} allowed); scontrol release lets it go on"
     )
 }
 

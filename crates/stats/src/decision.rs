@@ -30,6 +30,9 @@ pub struct Decision {
     /// How much of the budget is used; `None` where it was not looked at.
     #[serde(default)]
     pub budget: Option<Budget>,
+    /// The attempt's nodes, unexpanded: of a node that died there is no part to say it.
+    #[serde(default)]
+    pub nodelist: String,
     /// The nodes that were looked at.
     #[serde(default)]
     pub nodes: Vec<DecisionNode>,
@@ -44,8 +47,10 @@ pub struct Decision {
 pub enum DecisionKind {
     /// It goes back to the queue, by railgate.
     Requeued,
-    /// It goes back to the queue, by Slurm itself (a node died, a prolog failed).
+    /// It goes back to the queue, by Slurm itself: a node died.
     RequeuedBySlurm,
+    /// It goes back to the queue, by Slurm itself: the gate of a node refused it before it started.
+    Moved,
     /// It goes back and is held: the budget is spent.
     Held,
     /// It stays ended.
@@ -60,6 +65,7 @@ impl DecisionKind {
         match self {
             DecisionKind::Requeued => "railgate requeued the job",
             DecisionKind::RequeuedBySlurm => "Slurm requeued the job",
+            DecisionKind::Moved => "Slurm moved the job",
             DecisionKind::Held => "railgate held the job",
             DecisionKind::Left => "the job was left as it was",
             DecisionKind::Failed => "the job could not be requeued",

@@ -55,7 +55,9 @@ fn tone(kind: EndKind) -> &'static str {
     match kind {
         EndKind::Completed => "good",
         EndKind::Hardware | EndKind::NodeDied => "bad",
-        EndKind::Running | EndKind::Cancelled | EndKind::Preempted => "calm",
+        EndKind::Running | EndKind::Waiting | EndKind::Requeued | EndKind::Cancelled | EndKind::Preempted => {
+            "calm"
+        }
         EndKind::Timeout
         | EndKind::OutOfMemory
         | EndKind::MovedByGate

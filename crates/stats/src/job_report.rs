@@ -4,8 +4,8 @@ use railgate_node::{Allocation, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::timeline::{Event, timeline};
-use crate::why::{EndKind, Ended, why_ended};
-use crate::{Decision, Exit, NodeReport, REPORT_SCHEMA};
+use crate::why::{EndKind, Ended, Next, why_ended};
+use crate::{Decision, DecisionKind, Exit, NodeReport, REPORT_SCHEMA};
 
 /// All that is known of a job: the merge of every node's part of every attempt, and of the controller's
 /// decisions.
@@ -179,14 +179,18 @@ impl JobReport {
         let mut missing = Vec::new();
         let mut attempts: Vec<Attempt> = by_attempt.into_values().collect();
         let count = attempts.len();
+        let mut held: Option<String> = None;
         for (position, attempt) in attempts.iter_mut().enumerate() {
             let is_last = position + 1 == count;
+            let next = if is_last { Next::Nothing { held: held.as_deref() } } else { Next::Attempt };
             let view = slurm.as_ref().filter(|view| match view.restarts {
                 Some(restarts) => restarts == attempt.attempt,
                 None => is_last,
             });
             complete(attempt, view, expand);
-            attempt.ended = why_ended(attempt, view);
+            attempt.ended = why_ended(attempt, view, next);
+            let decision = attempt.decision.as_ref().filter(|decision| decision.what == DecisionKind::Held);
+            held = decision.map(|decision| decision.why.clone());
             missing.extend(lacking(attempt, job, local_dir));
         }
         let ended = attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());
@@ -230,7 +234,11 @@ fn complete(attempt: &mut Attempt, view: Option<&SlurmView>, expand: &dyn Fn(&st
         }
     }
     attempt.nodelist = match lists.as_slice() {
-        [] => view.map(|view| view.nodelist.clone()).unwrap_or_default(),
+        [] => {
+            let of_controller = attempt.decision.as_ref().map(|decision| decision.nodelist.clone());
+            let known = of_controller.filter(|list| !list.is_empty());
+            known.or_else(|| view.map(|view| view.nodelist.clone())).unwrap_or_default()
+        }
         lists => lists.join(","),
     };
     let mut expected = expand(&attempt.nodelist).unwrap_or_default();
@@ -256,7 +264,7 @@ fn some_of(names: &[String]) -> String {
 fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
     let mut missing = Vec::new();
     // Its epilogs are still to come.
-    if attempt.ended.kind == EndKind::Running {
+    if matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting) {
         return missing;
     }
     let number = attempt.attempt;

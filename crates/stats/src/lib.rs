@@ -31,5 +31,5 @@ pub use node_report::{
 };
 pub use text::{json, text};
 pub use timeline::{Event, Weight};
-pub use why::{EndKind, Ended, Proof, why_ended};
+pub use why::{EndKind, Ended, Next, Proof, why_ended};
 pub use xids::{Whose, explain_xid};

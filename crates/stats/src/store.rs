@@ -96,8 +96,38 @@ pub fn store(config: &ReportConfig, report: &NodeReport) -> Stored {
         group: write_group(config),
         account: config.access == ReportAccess::Account,
         only_existing: false,
+        replace: true,
     };
     place(config, order, &content)
+}
+
+/// Says in the shared directory that the job begins on this node. The whole part takes its place after the run;
+/// should the node die, this is all that is known. Never replaces anything, and nothing depends on it.
+///
+/// # Errors
+/// Why it is not there.
+pub fn store_start(config: &ReportConfig, report: &NodeReport) -> Result<(), String> {
+    let Some(dir) = &config.dir else { return Ok(()) };
+    let content = write::shortened(report, config.max_bytes())?;
+    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
+        return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
+    };
+    let order = WriteOrder {
+        dir: dir.clone(),
+        cluster: cluster.to_owned(),
+        job: report.job.id,
+        attempt: report.attempt,
+        file: format!("{node}.json"),
+        owner: Some((report.job.uid, report.job.gid)),
+        group: write_group(config),
+        account: config.access == ReportAccess::Account,
+        only_existing: false,
+        replace: false,
+    };
+    let path = order.path();
+    ask(WRITE, &order.encode(&content), config.deadline)
+        .map(drop)
+        .map_err(|why| format!("{}: {why}", path.display()))
 }
 
 /// Stores the controller's decision beside the nodes' parts of a job of `uid`, else on this machine.
@@ -122,6 +152,7 @@ pub fn store_decision(config: &ReportConfig, decision: &Decision, uid: u32, gid:
         group: write_group(config),
         account: config.access == ReportAccess::Account,
         only_existing: !nix::unistd::geteuid().is_root(),
+        replace: true,
     };
     place(config, order, &content)
 }

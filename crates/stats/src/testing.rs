@@ -211,6 +211,7 @@ pub(crate) fn decision(attempt: u32, what: DecisionKind, status: i32) -> Decisio
         exit_status: Some(status),
         consent: "auto".to_owned(),
         budget: Some(Budget { restarts: 1, max_restarts: 3, moves: 0, max_moves: 10 }),
+        nodelist: "n[1-2]".to_owned(),
         nodes: vec![DecisionNode {
             node: "n1".to_owned(),
             state: "IDLE+DRAIN".to_owned(),

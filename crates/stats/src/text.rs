@@ -124,17 +124,13 @@ fn head(out: &mut Text, report: &JobReport) {
             if earlier.len() > 12 { format!("; and {} more", earlier.len() - 12) } else { String::new() };
         out.field("before", &format!("{}{more}", told.join("; ")));
     }
-    let user = match report.uid {
-        Some(uid) => format!("{} (uid {uid})", plain(&report.user)),
-        None => "unknown".to_owned(),
-    };
-    out.field(
-        "user",
-        &format!(
-            "{user}, partition {}",
-            if report.partition.is_empty() { "unknown" } else { &report.partition }
-        ),
-    );
+    let user = report.uid.map(|uid| format!("{} (uid {uid})", plain(&report.user)));
+    let partition = Some(&report.partition).filter(|name| !name.is_empty());
+    let known: Vec<String> =
+        user.into_iter().chain(partition.map(|name| format!("partition {name}"))).collect();
+    if !known.is_empty() {
+        out.field("user", &known.join(", "));
+    }
     if let Some(slurm) = &report.slurm {
         let reason = if slurm.reason.is_empty() || slurm.reason == "None" {
             String::new()
@@ -147,7 +143,7 @@ fn head(out: &mut Text, report: &JobReport) {
 
 /// Which nodes an attempt left behind.
 fn blamed(attempt: &Attempt) -> String {
-    if !matches!(attempt.ended.kind, EndKind::Hardware | EndKind::MovedByGate) {
+    if !matches!(attempt.ended.kind, EndKind::Hardware | EndKind::MovedByGate | EndKind::NodeDied) {
         return String::new();
     }
     let mut names: Vec<&str> = attempt.ended.proof.iter().map(|proof| proof.node.as_str()).collect();
@@ -203,28 +199,29 @@ fn story(out: &mut Text, report: &JobReport) {
 
 fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &Attempt) {
     let earlier = report.attempts.get(..position).unwrap_or_default();
-    let length = match (attempt.start, attempt.end) {
-        (Some(start), Some(end)) => span(float(end.saturating_sub(start)) / 1000.0),
-        _ => "unknown time".to_owned(),
-    };
     out.section(&format!("attempt {}", attempt.attempt), "");
     if report.attempts.len() > 1 {
         out.field("ended", &format!("{}. {}", attempt.ended.kind.title(), attempt.ended.why));
     }
     let nodes = if attempt.nodelist.is_empty() { "unknown".to_owned() } else { attempt.nodelist.clone() };
-    out.field(
-        "nodes",
-        &format!(
-            "{nodes}: {} of {} reported",
-            attempt.nodes.len(),
-            attempt.node_count.max(attempt.nodes.len())
-        ),
-    );
-    if let Some(start) = attempt.start {
+    if attempt.ended.kind != EndKind::Waiting {
         out.field(
-            "ran",
-            &format!("{length} from {}, from the first prolog to the last epilog", stamp(start)),
+            "nodes",
+            &format!(
+                "{nodes}: {} of {} reported",
+                attempt.nodes.len(),
+                attempt.node_count.max(attempt.nodes.len())
+            ),
         );
+    }
+    match (attempt.start, attempt.end) {
+        (Some(start), Some(end)) => {
+            let length = span(float(end.saturating_sub(start)) / 1000.0);
+            let from = stamp(start);
+            out.field("ran", &format!("{length} from {from}, from the first prolog to the last epilog"));
+        }
+        (Some(start), None) => out.field("began", &stamp(start)),
+        (None, _) => {}
     }
     if !attempt.ended.proof.is_empty() {
         out.field("evidence", "in time order:");
@@ -247,8 +244,8 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
             out.field(
                 "budget",
                 &format!(
-                    "{} of {} restarts and {} of {} moves by the gate are used",
-                    budget.restarts, budget.max_restarts, budget.moves, budget.max_moves
+                    "deaths during a run: {} (restarts allowed: {}); moves by the gate: {}",
+                    budget.restarts, budget.max_restarts, budget.moves
                 ),
             );
         }
@@ -277,8 +274,10 @@ fn gate(out: &mut Text, attempt: &Attempt) {
     }
     out.section(&format!("attempt {}: gate", attempt.attempt), "");
     let listed = |node: &&NodeReport| attempt.nodes.len() <= MOST_NODES || has_news(node);
-    let word = |look: &Option<crate::Look>| {
-        look.as_ref().map_or_else(|| "not judged".to_owned(), |look| look.verdict.fitness.to_string())
+    let word = |look: &Option<crate::Look>, ended: bool| match look {
+        Some(look) => look.verdict.fitness.to_string(),
+        None if ended => "not judged".to_owned(),
+        None => "-".to_owned(),
     };
     let rows: Vec<Vec<String>> = attempt
         .nodes
@@ -289,8 +288,8 @@ fn gate(out: &mut Text, attempt: &Attempt) {
             let options = &node.options;
             vec![
                 plain_to(&node.node, 24),
-                word(&node.prolog),
-                word(&node.epilog),
+                word(&node.prolog, node.end.is_some()),
+                word(&node.epilog, node.end.is_some()),
                 plain_to(&options.gate, 8),
                 plain_to(&options.requeue, 8),
             ]

@@ -67,12 +67,18 @@ fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
         let weight = Weight::Step;
         events.push(Event { time, by_then: false, attempt: attempt.attempt, node, weight, what });
     };
-    let fitness = |node: &NodeReport| {
-        node.prolog.as_ref().map_or_else(|| "not judged".to_owned(), |look| look.verdict.fitness.to_string())
+    let fitness = |node: &NodeReport| match &node.prolog {
+        Some(look) => look.verdict.fitness.to_string(),
+        None => "not judged".to_owned(),
     };
     if attempt.nodes.len() <= FEW_NODES {
         for node in &attempt.nodes {
-            push(node.start, node.node.clone(), format!("prolog: {}", fitness(node)));
+            // Of a node that runs, or died, there is only what it said at the beginning.
+            let what = match &node.prolog {
+                None if node.end.is_none() => "the job begins".to_owned(),
+                _ => format!("prolog: {}", fitness(node)),
+            };
+            push(node.start, node.node.clone(), what);
         }
     } else if let Some(start) = attempt.start {
         let mut counts = std::collections::BTreeMap::<String, usize>::new();

@@ -11,6 +11,8 @@ use crate::{Attempt, DecisionKind, Exit, Look, NodeReport, SlurmView};
 pub enum EndKind {
     /// It has not.
     Running,
+    /// It has not begun.
+    Waiting,
     /// By itself, with success.
     Completed,
     /// By a person or a policy.
@@ -25,6 +27,8 @@ pub enum EndKind {
     NodeDied,
     /// Before it had started: the gate refused a node, and the job moved.
     MovedByGate,
+    /// By its owner, an admin or a preemption, and it came back.
+    Requeued,
     /// By a hardware fault during the run.
     Hardware,
     /// By the program itself, as far as anybody can see.
@@ -39,6 +43,7 @@ impl EndKind {
     pub fn title(self) -> &'static str {
         match self {
             EndKind::Running => "running",
+            EndKind::Waiting => "waiting to start",
             EndKind::Completed => "completed",
             EndKind::Cancelled => "cancelled",
             EndKind::Timeout => "ran into its time limit",
@@ -46,6 +51,7 @@ impl EndKind {
             EndKind::OutOfMemory => "out of memory",
             EndKind::NodeDied => "a node died",
             EndKind::MovedByGate => "moved by the gate",
+            EndKind::Requeued => "put back into the queue",
             EndKind::Hardware => "hardware fault during the run",
             EndKind::Application => "looks like the application",
             EndKind::Unknown => "could not tell",
@@ -93,13 +99,28 @@ impl Ended {
 /// Why an attempt ended, from what its nodes, the controller and Slurm say of it.
 ///
 /// Slurm's own word comes first where it is known. Without it an exit code of 0 tells nothing: completed,
-/// cancelled and timed-out jobs have the same.
-pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>) -> Ended {
+/// cancelled and timed-out jobs have the same. `next` is what followed: an attempt that has a successor was put
+/// back, and did not end for good.
+pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -> Ended {
     let state = state(attempt, slurm);
     let hardware = hardware(attempt);
     let refused: Vec<&NodeReport> = attempt.nodes.iter().filter(|node| node.refused()).collect();
     if !refused.is_empty() {
         return moved(&refused, &state);
+    }
+    if let Some(decision) = &attempt.decision {
+        match decision.what {
+            DecisionKind::Moved => {
+                let why = format!("The gate refused it: {}.", decision.why);
+                return Ended { kind: EndKind::MovedByGate, why, proof: Vec::new(), doubts: unseen(attempt) };
+            }
+            DecisionKind::RequeuedBySlurm | DecisionKind::Held | DecisionKind::Failed
+                if decision.exit_status == Some(0) =>
+            {
+                return died(attempt, hardware);
+            }
+            _ => {}
+        }
     }
     let ended = |kind, why: String| Ended { kind, why, proof: Vec::new(), doubts: Vec::new() };
     let with_hardware = |kind, why: &str| {
@@ -130,12 +151,6 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>) -> Ended {
         "NODE_FAIL" | "BOOT_FAIL" => return died(attempt, hardware),
         _ => {}
     }
-    if attempt.decision.as_ref().is_some_and(|decision| {
-        decision.what == DecisionKind::RequeuedBySlurm && decision.exit_status.unwrap_or(0) == 0
-    }) && !attempt.silent_nodes.is_empty()
-    {
-        return died(attempt, hardware);
-    }
     let exit = attempt.exit().or_else(|| {
         let (code, signal) = slurm?.exit?;
         Some(Exit { status: (code << 8) | (signal & 0x7f), derived: None })
@@ -146,7 +161,10 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>) -> Ended {
             "The job used more memory than it asked for, and the kernel killed one of its processes.",
         );
     }
-    let Some(exit) = exit else { return not_ended(attempt, &state) };
+    if next == Next::Attempt && exit.is_none_or(|exit| exit.status == 0) {
+        return put_back(attempt, hardware);
+    }
+    let Some(exit) = exit else { return not_ended(attempt, slurm, next, &state) };
     if exit.status == 0 {
         return ended_with_zero(attempt, exit, hardware);
     }
@@ -266,32 +284,105 @@ fn moved(refused: &[&NodeReport], state: &str) -> Ended {
     }
 }
 
-fn died(attempt: &Attempt, proof: Vec<Proof>) -> Ended {
-    let mut dead = attempt.silent_nodes.clone();
-    dead.extend(attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| node.node.clone()));
-    if let Some(decision) = &attempt.decision {
-        for node in &decision.nodes {
-            if node.state.to_ascii_uppercase().contains("DOWN") && !dead.contains(&node.node) {
-                dead.push(node.node.clone());
-            }
+fn died(attempt: &Attempt, mut proof: Vec<Proof>) -> Ended {
+    const MOST: usize = 8;
+    let down = |name: &str| {
+        let nodes = attempt.decision.iter().flat_map(|decision| &decision.nodes);
+        nodes.into_iter().find(|node| node.node == name && node.state.to_ascii_uppercase().contains("DOWN"))
+    };
+    let unfinished = attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| &node.node);
+    let mut dead: Vec<&String> = attempt.silent_nodes.iter().chain(unfinished).collect();
+    for node in attempt.decision.iter().flat_map(|decision| &decision.nodes) {
+        if down(&node.node).is_some() && !dead.contains(&&node.node) {
+            dead.push(&node.node);
         }
     }
-    dead.truncate(8);
-    let why = if dead.is_empty() {
-        "Slurm lost a node of the job (NODE_FAIL); every node has reported since.".to_owned()
-    } else {
-        format!("Slurm lost a node of the job (NODE_FAIL); no epilog came from {}.", dead.join(", "))
+    dead.truncate(MOST);
+    for name in &dead {
+        let what = match down(name) {
+            Some(node) => format!("{}: {}", node.state, node.reason),
+            None => "no epilog came from it".to_owned(),
+        };
+        proof.push(Proof { time: attempt.decision.as_ref().map(|d| d.time), node: (*name).clone(), what });
+    }
+    in_time_order(&mut proof);
+    let names: Vec<String> = dead
+        .iter()
+        .map(|name| match down(name) {
+            Some(node) if !node.reason.is_empty() => format!("{name} ({})", node.reason),
+            _ => (*name).clone(),
+        })
+        .collect();
+    let why = match (names.as_slice(), &attempt.decision) {
+        ([], Some(decision)) => format!("Slurm lost a node of the job: {}.", decision.why),
+        ([], None) => "Slurm lost a node of the job (NODE_FAIL); every node has reported since.".to_owned(),
+        (names, _) => {
+            format!("Slurm lost a node of the job (NODE_FAIL); no epilog came from {}.", names.join(", "))
+        }
     };
     Ended { kind: EndKind::NodeDied, why, proof, doubts: Vec::new() }
 }
 
-fn not_ended(attempt: &Attempt, state: &str) -> Ended {
+/// Slurm started it again, and the controller has not said why (yet): a node that dies during the very first
+/// attempt is looked into when the second one has ended.
+fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
+    let mut end = if attempt.nodes.is_empty() {
+        Ended {
+            kind: EndKind::Unknown,
+            why: "It was put back into the queue, and none of its nodes has reported: they died, or railgate was \
+                  off on them, or their parts are still there. More is known when the next attempt has ended."
+                .to_owned(),
+            ..Ended::nothing_known()
+        }
+    } else if attempt.silent_nodes.is_empty() && attempt.nodes.iter().all(|node| node.end.is_some()) {
+        Ended {
+            kind: EndKind::Requeued,
+            why:
+                "It was put back into the queue by its owner, an admin or a preemption: no node died, and no \
+                  check refused it."
+                    .to_owned(),
+            ..Ended::nothing_known()
+        }
+    } else {
+        let mut end = died(attempt, Vec::new());
+        end.why = format!(
+            "It was put back into the queue, and no epilog came from {}: probably it died.",
+            end.proof.iter().map(|proof| proof.node.as_str()).collect::<Vec<_>>().join(", ")
+        );
+        end
+    };
+    end.proof.extend(hardware);
+    in_time_order(&mut end.proof);
+    end
+}
+
+/// What came after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    /// Another attempt, or at least the wait for it.
+    Attempt,
+    /// Nothing; `held` is what the controller said when it held the job at the end of the attempt before.
+    Nothing {
+        /// The controller's sentence.
+        held: Option<&'a str>,
+    },
+}
+
+fn not_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>, state: &str) -> Ended {
     let (kind, why) = match state {
         "RUNNING" | "COMPLETING" | "SUSPENDED" | "CONFIGURING" | "STAGE_OUT" | "SIGNALING" | "STOPPED" => {
             (EndKind::Running, format!("Slurm says {state}."))
         }
         "PENDING" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD" => {
-            (EndKind::Running, format!("Slurm says {state}: it waits to start."))
+            let reason = slurm.map(|view| view.reason.as_str()).unwrap_or_default();
+            let why = match next {
+                Next::Nothing { held: Some(held) } if reason.contains("Held") => {
+                    format!("It is held: {held}.")
+                }
+                _ if reason.contains("Held") => "It is held (scontrol release lets it start).".to_owned(),
+                _ => format!("Slurm says {state}: it waits to start."),
+            };
+            return Ended { kind: EndKind::Waiting, why, ..Ended::nothing_known() };
         }
         _ if attempt.nodes.iter().any(|node| node.end.is_some()) => {
             (EndKind::Unknown, "It has ended, and nobody recorded an exit code.".to_owned())
@@ -302,7 +393,9 @@ fn not_ended(attempt: &Attempt, state: &str) -> Ended {
                 .to_owned(),
         ),
     };
-    Ended { kind, why, proof: Vec::new(), doubts: unseen(attempt) }
+    // What a job that runs has not reported is still to come.
+    let doubts = if kind == EndKind::Running { Vec::new() } else { unseen(attempt) };
+    Ended { kind, why, proof: Vec::new(), doubts }
 }
 
 fn ended_with_zero(attempt: &Attempt, exit: Exit, hardware: Vec<Proof>) -> Ended {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use railgate_node::child::{Outcome, Task, become_user, dispatch, run};
 use railgate_node::{Allocation, Job};
-use railgate_stats::store::{TASKS, load, store, store_decision, sweep};
+use railgate_stats::store::{TASKS, load, store, store_decision, store_start, sweep};
 use railgate_stats::{Decision, DecisionKind, JobReport, NodeReport, ReportConfig};
 
 const OWNER: u32 = 12_001;
@@ -35,6 +35,7 @@ const CASES: &[Case] = &[
     ("a missing or full directory leaves the part on the node", missing_and_full),
     ("SlurmUser reads evidence and adds its decision", controller),
     ("a heterogeneous job is one report, and nobody else's", heterogeneous),
+    ("that a job began never takes the place of how it ended", begun),
     ("old reports go, links in them are not followed", swept),
 ];
 
@@ -112,6 +113,23 @@ fn heterogeneous(place: &Place) {
     assert!(report.attempts[0].nodes.iter().all(|node| node.job.uid == OTHER));
 }
 
+fn begun(place: &Place) {
+    store_start(&place.config, &report("n1")).unwrap();
+    let attempt = &place.load().attempts[0];
+    assert_eq!((attempt.nodes.len(), attempt.nodes[0].end), (1, None));
+    let file = place.job_dir().join("0/n1.json");
+    let made = fs::symlink_metadata(&file).unwrap();
+    assert_eq!((made.uid(), made.nlink()), (OWNER, 1));
+    let whole = NodeReport { end: Some(1_800_000_100_000), ..report("n1") };
+    assert!(store(&place.config, &whole).shared);
+    // One that comes late, from a file server that hung.
+    store_start(&place.config, &report("n1")).unwrap_err();
+    let report = place.load();
+    assert_eq!(report.attempts[0].nodes[0].end, whole.end);
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+}
+
 fn decision() -> Decision {
     Decision {
         schema: 1,
@@ -125,6 +143,7 @@ fn decision() -> Decision {
         exit_status: Some(256),
         consent: "auto".to_owned(),
         budget: None,
+        nodelist: String::new(),
         nodes: Vec::new(),
         waited_ms: 0,
     }

@@ -56,6 +56,11 @@ pub(crate) fn ended_well(env: &Env) -> bool {
     is_zero("SLURM_JOB_EXIT_CODE") && is_zero("SLURM_JOB_RESTART_COUNT")
 }
 
+/// What belongs to this program alone.
+pub(crate) fn own(places: &Places) -> PathBuf {
+    places.state.join("controller")
+}
+
 impl Call {
     pub(crate) fn enter(places: Places, env: Env) -> Result<Self, Nothing> {
         let trouble = |why: String| Nothing::Trouble(why);
@@ -67,7 +72,7 @@ impl Call {
         let node = railgate_runner::node_name();
         let config =
             Loaded::read(&places.config(), false, &node).map_err(|why| trouble(why.in_one_line()))?.config;
-        let own = places.state.join("controller");
+        let own = own(&places);
         log_to(&own, &config.log);
         let acting = acting(&config, &places);
         Self::with(config, acting, own, env, job)

@@ -79,7 +79,12 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
 
 /// The job's nodes; without an answer nothing is known of them.
 pub(crate) fn states(call: &Call, problems: &mut Vec<String>) -> Vec<NodeState> {
-    let names = match hostlist::expand(call.nodelist()) {
+    states_of(call, call.nodelist(), problems)
+}
+
+/// The nodes of a list.
+pub(crate) fn states_of(call: &Call, nodelist: &str, problems: &mut Vec<String>) -> Vec<NodeState> {
+    let names = match hostlist::expand(nodelist) {
         Ok(names) => names,
         Err(why) => {
             problems.push(why.to_string());

@@ -10,7 +10,7 @@ use railgate_stats::{DecisionKind, DecisionNode};
 
 use crate::call::{Call, now};
 use crate::evidence::states;
-use crate::record::{Record, budget, decision, entry};
+use crate::record::{Down, Record, budget, decision, entry, seen};
 
 /// Who put it back.
 enum By {
@@ -113,21 +113,13 @@ fn node_fail(
     nodes: &[NodeState],
     shown: &[DecisionNode],
 ) {
-    let dead: Vec<Blamed> = nodes
-        .iter()
-        .filter(|node| node.has("DOWN"))
-        .map(|node| Blamed { node: node.name.clone(), subject: "down".to_owned(), part: String::new() })
-        .collect();
-    let names: Vec<&str> = dead.iter().map(|dead| dead.node.as_str()).collect();
-    let died = match names.as_slice() {
-        [] => "a node died".to_owned(),
-        names => format!("{} died", names.join(", ")),
-    };
+    let Down { blamed: dead, text } = Down::of(nodes.iter());
+    let died = if text.is_empty() { format!("a node of {} died", call.nodelist()) } else { text };
     let hold = after_node_fail(&call.config.requeue, call.consent, used, &died)
         .filter(|_| call.acting == Acting::Allowed);
     let used = Used { deaths: used.deaths + 1, ..used };
     let (event, what, why) = match &hold {
-        None => (Event::NodeFail, DecisionKind::RequeuedBySlurm, format!("{died}; Slurm put the job back")),
+        None => (Event::NodeFail, DecisionKind::RequeuedBySlurm, died),
         Some(held) => (Event::Held, DecisionKind::Held, held.clone()),
     };
     if !write(call, event, attempt, ran, dead, &why) {
@@ -161,7 +153,7 @@ fn moved(call: &Call, attempt: u32, used: Used, blamed: Vec<Blamed>, shown: &[De
         }
         effect::note(&call.client, &call.name, &why);
     }
-    record(call, attempt, DecisionKind::RequeuedBySlurm, why, used, shown);
+    record(call, attempt, DecisionKind::Moved, why, used, shown);
 }
 
 fn record(call: &Call, attempt: u32, what: DecisionKind, why: String, used: Used, nodes: &[DecisionNode]) {
@@ -188,16 +180,6 @@ fn write(
             tracing::error!(job = %call.name, "the ledger cannot be used: {why}");
             false
         }
-    }
-}
-
-fn seen(node: &NodeState) -> DecisionNode {
-    DecisionNode {
-        node: node.name.clone(),
-        state: node.state(),
-        reason: node.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone()),
-        evidence: false,
-        source: String::new(),
     }
 }
 

@@ -1,10 +1,12 @@
 use std::time::Duration;
 
-use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, Used, used};
+use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Used, used};
 use railgate_stats::store::store_decision;
 use railgate_stats::{Budget, Decision, DecisionKind, DecisionNode, REPORT_SCHEMA};
 
 use crate::call::{Call, now};
+use crate::ends::{self, End};
+use crate::evidence::states_of;
 
 /// What is written about an attempt.
 #[derive(Debug)]
@@ -27,6 +29,12 @@ pub(crate) struct Record<'a> {
 
 /// Writes the decision beside the nodes' reports, and a line to the log.
 pub(crate) fn decision(call: &Call, record: Record<'_>) {
+    let ended = End { time: now(), nodelist: call.nodelist().to_owned() };
+    decision_about(call, record, ended, call.exit.job);
+}
+
+/// As [`decision`], about an attempt that is not the one this call is about.
+fn decision_about(call: &Call, record: Record<'_>, ended: End, exit: Option<u32>) {
     let what = record.what;
     tracing::info!(job = %call.name, attempt = record.attempt, "{what:?}: {}", record.why);
     let config = &call.config.requeue;
@@ -35,11 +43,11 @@ pub(crate) fn decision(call: &Call, record: Record<'_>) {
         cluster: call.cluster.clone(),
         job: call.job.id,
         attempt: record.attempt,
-        time: now(),
+        time: ended.time,
         what,
         why: record.why,
         state: record.state,
-        exit_status: call.exit.job.map(u32::cast_signed),
+        exit_status: exit.map(u32::cast_signed),
         consent: call.consent.to_string(),
         budget: record.used.map(|used| Budget {
             restarts: used.deaths,
@@ -47,6 +55,7 @@ pub(crate) fn decision(call: &Call, record: Record<'_>) {
             moves: used.moves,
             max_moves: config.max_moves,
         }),
+        nodelist: ended.nodelist,
         nodes: record.nodes.to_vec(),
         waited_ms: u64::try_from(record.waited.as_millis()).unwrap_or(u64::MAX),
     };
@@ -102,20 +111,91 @@ pub(crate) fn budget(call: &Call, restarts: u32, ran: Option<Duration>) -> Resul
     let unread = |why: std::io::Error| format!("the ledger cannot be used: {why}");
     let mut entries = call.ledger.of_job(call.job.id).map_err(unread)?;
     if restarts > 0 && !entries.iter().any(|entry| entry.attempt == 0) {
-        let why = "Slurm put it back; no request and no check of a node explains it, so a node probably died";
-        let first = entry(call, Event::NodeFail, 0, None, Vec::new(), why);
-        call.ledger.append(&first).map_err(unread)?;
-        entries.insert(0, first);
-        let record = Record {
-            attempt: 0,
-            what: DecisionKind::RequeuedBySlurm,
-            why: why.to_owned(),
-            state: None,
-            used: None,
-            nodes: &[],
-            waited: Duration::ZERO,
-        };
-        decision(call, record);
+        entries.insert(0, first_restart(call).map_err(unread)?);
     }
     Ok(used(&entries, &call.config.requeue, now(), restarts, ran))
+}
+
+/// Nothing but a node's death explains the first restart: which one it was, as far as that can still be told.
+fn first_restart(call: &Call) -> std::io::Result<Entry> {
+    let ended = ends::find(&call.own, call.job.id);
+    let mut problems = Vec::new();
+    let nodes = ended.as_ref().map(|end| states_of(call, &end.nodelist, &mut problems)).unwrap_or_default();
+    for problem in problems {
+        tracing::warn!(job = %call.name, "{problem}");
+    }
+    let ended = ended.unwrap_or_else(|| End { time: now(), nodelist: String::new() });
+    // One that went down later did so without this job.
+    let down: Vec<&NodeState> = nodes
+        .iter()
+        .filter(|node| down_since(node).is_none_or(|since| since <= ended.time / 1000 + 5))
+        .collect();
+    let down = Down::of(down.into_iter());
+    let why = if down.blamed.is_empty() {
+        let place = if ended.nodelist.is_empty() { "one of its nodes" } else { &ended.nodelist };
+        format!("nobody asked for it and no check refused the job, so a node died ({place})")
+    } else {
+        down.text
+    };
+    let mut first = entry(call, Event::NodeFail, 0, None, down.blamed, &why);
+    first.time = ended.time;
+    call.ledger.append(&first)?;
+    let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
+    let record = Record {
+        attempt: 0,
+        what: DecisionKind::RequeuedBySlurm,
+        why,
+        state: None,
+        used: None,
+        nodes: &shown,
+        waited: Duration::ZERO,
+    };
+    decision_about(call, record, ended, Some(0));
+    Ok(first)
+}
+
+/// Nodes that are down.
+#[derive(Debug, Default)]
+pub(crate) struct Down {
+    /// For the ledger.
+    pub(crate) blamed: Vec<Blamed>,
+    /// `gn2 went down (Not responding)`; empty where there is none.
+    pub(crate) text: String,
+}
+
+impl Down {
+    pub(crate) fn of<'a>(nodes: impl Iterator<Item = &'a NodeState>) -> Self {
+        const MOST: usize = 4;
+        let mut down = Down::default();
+        let mut told = Vec::new();
+        for node in nodes.filter(|node| node.has("DOWN")) {
+            let subject = "down".to_owned();
+            down.blamed.push(Blamed { node: node.name.clone(), subject, part: String::new() });
+            let reason = node.reason.as_ref().map_or("", |reason| reason.text.as_str());
+            let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+            told.push(format!("{} went down{reason}", node.name));
+        }
+        let more = told.len().saturating_sub(MOST);
+        told.truncate(MOST);
+        down.text = told.join(", ");
+        if more > 0 {
+            down.text.push_str(&format!(" and {more} more"));
+        }
+        down
+    }
+}
+
+fn down_since(node: &NodeState) -> Option<u64> {
+    node.reason.as_ref().and_then(|reason| reason.since)
+}
+
+/// A node as the report shows it.
+pub(crate) fn seen(node: &NodeState) -> DecisionNode {
+    DecisionNode {
+        node: node.name.clone(),
+        state: node.state(),
+        reason: node.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone()),
+        evidence: false,
+        source: String::new(),
+    }
 }

@@ -6,6 +6,7 @@ mod controller_away;
 mod fabric;
 mod gate;
 mod hostile;
+mod node_death;
 mod nvml_hangs;
 mod own_faults;
 mod plain;

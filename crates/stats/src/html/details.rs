@@ -37,8 +37,8 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
         if let Some(budget) = decision.budget {
             let _ = write!(
                 out,
-                "<dt>Budget</dt><dd>{} of {} restarts, {} of {} moves by the gate are used</dd>",
-                budget.restarts, budget.max_restarts, budget.moves, budget.max_moves
+                "<dt>Budget</dt><dd>deaths during a run: {} (restarts allowed: {}); moves by the gate: {}</dd>",
+                budget.restarts, budget.max_restarts, budget.moves
             );
         }
     }

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, renameat};
+use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
-use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrouplist, unlinkat};
+use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrouplist, linkat, unlinkat};
 use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,8 @@ pub(super) struct WriteOrder {
     pub(super) account: bool,
     /// Add to a directory that is there, make none.
     pub(super) only_existing: bool,
+    /// What stands there already is older than this.
+    pub(super) replace: bool,
 }
 
 impl WriteOrder {
@@ -135,7 +137,7 @@ fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
     not_a_users(&dir, &cluster, order)?;
     let job = own_dir(cluster.as_fd(), &order.job.to_string(), order, reader)?;
     let attempt = own_dir(job.as_fd(), &order.attempt.to_string(), order, reader)?;
-    put(attempt.as_fd(), &order.file, content, file_mode(order))
+    put(attempt.as_fd(), &order.file, content, file_mode(order), order.replace)
         .map_err(|why| format!("{}: {why}", order.file))
 }
 
@@ -254,7 +256,7 @@ fn own_dir(
     Ok(dir)
 }
 
-fn put(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> Result<(), String> {
+fn put(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode, replace: bool) -> Result<(), String> {
     let fresh = format!(".{name}.{}", std::process::id());
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = match openat(dir, fresh.as_str(), flags, mode) {
@@ -270,8 +272,11 @@ fn put(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> Result<()
         .and_then(|()| file.write_all(content).map_err(|why| why.to_string()))
         // A full or failing file server says so only now.
         .and_then(|()| file.sync_all().map_err(|why| why.to_string()))
-        .and_then(|()| renameat(dir, fresh.as_str(), dir, name).map_err(text));
-    if written.is_err() {
+        .and_then(|()| match replace {
+            true => renameat(dir, fresh.as_str(), dir, name).map_err(text),
+            false => linkat(dir, fresh.as_str(), dir, name, AtFlags::empty()).map_err(text),
+        });
+    if written.is_err() || !replace {
         let _ = unlinkat(dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir);
     }
     written

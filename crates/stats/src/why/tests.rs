@@ -5,7 +5,7 @@ use crate::testing::{
     HOUR, START, add, after, decision, finding, job, lost_gpu, machine, merged, part, rails, refused, slurm,
     story,
 };
-use crate::{JobReport, kernel_events, port_uses};
+use crate::{JobReport, SlurmView, kernel_events, port_uses};
 
 fn pair(first: NodeReport, second: NodeReport) -> JobReport {
     merged(vec![first, second], vec![], None)
@@ -252,4 +252,44 @@ fn findings_that_are_no_hardware_are_no_evidence() {
     let port = finding("ib-port", "mlx5_2", Severity::Fail, Class::Fabric, "down");
     let item = |gpus| part("n1", &job(gpus), "", vec![port.clone()], 256).evidence.remove(0);
     assert_eq!((item(0..8).own, item(2..3).own, item(4..8).own), (Some(true), Some(true), Some(false)));
+}
+
+/// Attempt 0 as its nodes told it, and Slurm's word on the next one.
+fn followed(nodes: Vec<NodeReport>, decisions: Vec<crate::Decision>, state: &str, reason: &str) -> JobReport {
+    let view = SlurmView { reason: reason.to_owned(), restarts: Some(1), ..slurm(state).unwrap() };
+    merged(nodes, decisions, Some(view))
+}
+
+#[test]
+fn an_attempt_that_has_a_successor_was_put_back() {
+    let kind = |report: &JobReport| report.attempts[0].ended.kind;
+    let lost = followed(vec![quiet("n1", 0)], vec![], "PENDING", "BeginTime");
+    assert_eq!(kind(&lost), EndKind::NodeDied);
+    assert!(lost.attempts[0].ended.why.contains("no epilog came from n2"), "{:#?}", lost.attempts[0].ended);
+    assert_eq!(lost.ended.kind, EndKind::Waiting);
+    let asked = followed(vec![quiet("n1", 0), quiet("n2", 0)], vec![], "RUNNING", "None");
+    assert_eq!((kind(&asked), asked.ended.kind), (EndKind::Requeued, EndKind::Running));
+    assert_eq!(kind(&followed(vec![], vec![], "RUNNING", "None")), EndKind::Unknown);
+    let moved = decision(0, DecisionKind::Moved, 0);
+    assert_eq!(kind(&followed(vec![quiet("n1", 0)], vec![moved], "PENDING", "")), EndKind::MovedByGate);
+}
+
+#[test]
+fn a_job_that_is_held_says_why() {
+    let mut held = decision(0, DecisionKind::Held, 0);
+    held.why = "n2 went down".to_owned();
+    let report = followed(vec![quiet("n1", 0)], vec![held], "PENDING", "JobHeldUser");
+    assert_eq!(report.attempts[0].ended.kind, EndKind::NodeDied);
+    assert_eq!(
+        (report.ended.kind, report.ended.why.as_str()),
+        (EndKind::Waiting, "It is held: n2 went down.")
+    );
+}
+
+#[test]
+fn the_controller_names_the_nodes_of_an_attempt_without_parts() {
+    let put_back = decision(0, DecisionKind::RequeuedBySlurm, 0);
+    let report = followed(vec![], vec![put_back], "RUNNING", "None");
+    assert_eq!(report.attempts[0].nodelist, "n[1-2]");
+    assert_eq!(report.attempts[0].ended.kind, EndKind::NodeDied);
 }

@@ -1,0 +1,115 @@
+//! Where first attempts ran that ended with exit code 0, of which slurmctld is asked nothing.
+//!
+//! When a node dies under a first attempt, that is all this program is told. Should the job come back, the
+//! next event of it finds here where it had been. One short line per job of the cluster, two files, no lock:
+//! a line that is lost costs a node's name in a report.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::libc::O_NOFOLLOW;
+use railgate_node::UnixMillis;
+use railgate_slurm::Env;
+
+use crate::call::now;
+
+/// The file is begun anew when it has grown to this, bytes: some hundred thousand jobs.
+const ROTATE_AT: u64 = 8 << 20;
+/// A longer node list is left out.
+const MAX_LIST: usize = 16 << 10;
+
+/// How a first attempt ended, as far as its environment told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// When.
+    pub(crate) time: UnixMillis,
+    /// Its nodes, unexpanded.
+    pub(crate) nodelist: String,
+}
+
+fn files(own: &Path) -> [PathBuf; 2] {
+    [own.join("ends.1"), own.join("ends")]
+}
+
+/// Notes an end. Trouble is not worth a word: it would be one for each job.
+pub(crate) fn note(own: &Path, env: &Env) {
+    let text = |name: &str| env.get(OsStr::new(name)).and_then(|value| value.to_str());
+    let nodes = ["SLURM_HET_JOB_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+    let list = nodes.into_iter().find_map(text).filter(|list| {
+        !list.is_empty() && list.len() <= MAX_LIST && list.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    let job = text("SLURM_JOB_ID").and_then(|id| id.parse::<u32>().ok());
+    if let (Some(list), Some(job)) = (list, job) {
+        let _ = append(own, &format!("{job} {} {list}\n", now()));
+    }
+}
+
+fn append(own: &Path, line: &str) -> io::Result<()> {
+    let [old, file] = files(own);
+    if fs::metadata(&file).is_ok_and(|found| found.len() >= ROTATE_AT) {
+        fs::rename(&file, old)?;
+    }
+    let open = || File::options().append(true).create(true).mode(0o644).custom_flags(O_NOFOLLOW).open(&file);
+    let mut file = match open() {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().mode(0o755).recursive(true).create(own)?;
+            open()?
+        }
+        opened => opened?,
+    };
+    // One write, so that lines of jobs that end together stay whole.
+    file.write_all(line.as_bytes())
+}
+
+/// The latest end of this job.
+pub(crate) fn find(own: &Path, job: u32) -> Option<End> {
+    let mut found = None;
+    for path in files(own) {
+        let Ok(file) = File::open(path) else { continue };
+        let mut text = String::new();
+        if file.take(2 * ROTATE_AT).read_to_string(&mut text).is_err() {
+            continue;
+        }
+        let mut lines = text.lines().filter_map(|line| {
+            let mut words = line.split(' ');
+            let own = words.next()?.parse::<u32>().ok()? == job;
+            let (time, nodelist) = (words.next()?.parse().ok()?, words.next()?.to_owned());
+            own.then_some(End { time, nodelist })
+        });
+        found = lines.next_back().or(found);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(job: &str, list: &str) -> Env {
+        [("SLURM_JOB_ID", job), ("SLURM_JOB_NODELIST", list)]
+            .map(|(name, value)| (name.into(), value.into()))
+            .into()
+    }
+
+    #[test]
+    fn the_latest_end_is_found_again() {
+        let place = tempfile::tempdir().unwrap();
+        let own = place.path().join("controller");
+        assert_eq!(find(&own, 7), None);
+        for (job, list) in
+            [("7", "n1"), ("77", "n5"), ("7", "n[2-3]"), ("8", "n4"), ("9", "n 4"), ("x", "n1")]
+        {
+            note(&own, &env(job, list));
+        }
+        assert_eq!(find(&own, 7).unwrap().nodelist, "n[2-3]");
+        assert_eq!(find(&own, 8).unwrap().nodelist, "n4");
+        assert_eq!(find(&own, 9), None);
+        fs::rename(own.join("ends"), own.join("ends.1")).unwrap();
+        assert_eq!(find(&own, 7).unwrap().nodelist, "n[2-3]");
+        note(&own, &env("7", "n9"));
+        assert_eq!(find(&own, 7).unwrap().nodelist, "n9");
+    }
+}

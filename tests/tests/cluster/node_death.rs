@@ -1,0 +1,126 @@
+//! Nodes that die under their jobs, and nodes that are unfit one after the other.
+
+use anyhow::Result;
+use railgate_tests::cluster::{Builder, Job};
+
+use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, one_line, report, started, submit_as};
+
+/// Works in every attempt, until the test ends it.
+const WORK: &str = "\
+attempt=${SLURM_RESTART_COUNT:-0}
+echo attempt $attempt on $SLURM_JOB_NODELIST
+until [ -s end.$SLURM_JOB_ID ]; do sleep 0.1; done
+exit $(cat end.$SLURM_JOB_ID)
+";
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result<()> {
+    let builder = Builder::new(5)
+        .config(ALL_MAY_DRAIN)?
+        .config("requeue = { max_restarts = 1 }")?
+        // Dead nodes are noticed soon.
+        .slurm_conf("SlurmdTimeout", "4")
+        .slurm_conf("MessageTimeout", "2");
+    builder.test(|cluster| {
+        let alice = cluster.alice();
+        let small = submit_as(&alice, &["-N1", "--gres=gpu:8"], WORK)?;
+        let large = submit_as(&alice, &["-N2", "--gres=gpu:8"], WORK)?;
+        let alone = started(cluster, small)?;
+        started(cluster, large)?;
+        assert_eq!((alone.as_str(), cluster.job(large)?.nodes()), ("gn1", "gn[2-3]"));
+        cluster.kill_node("gn1")?;
+        cluster.cut_link("gn3")?;
+
+        // At once: Slurm put them back, and which node has been silent since.
+        for (id, dead) in [(small, "gn1"), (large, "gn3")] {
+            let again = |job: &Job| job.state() == "RUNNING" && job.restarts() == 1;
+            cluster.wait_job_until(id, "running again", MINUTE, again)?;
+            let told = one_line(&report(&alice, id)?);
+            let died =
+                format!("It was put back into the queue, and no epilog came from {dead}: probably it died.");
+            in_order(&told, &[": running, 2 attempts", &format!("attempt 0: a node died ({dead})"), &died]);
+        }
+        // At the end of the next attempt the controller says what it knows, too.
+        end(cluster, small, 0)?;
+        cluster.wait_job(small, &["COMPLETED"], MINUTE)?;
+        in_order(
+            &one_line(&report(&alice, small)?),
+            &[
+                ": completed, 2 attempts",
+                "Slurm requeued the job: gn1 went down (Not responding)",
+                "no epilog came from gn1 (Not responding)",
+            ],
+        );
+
+        // One restart is allowed here; the second death holds the job, and its owner reads why.
+        let second = cluster.job(large)?.field("BatchHost").to_owned();
+        cluster.kill_node(&second)?;
+        let is_held = |job: &Job| job.restarts() == 2 && job.reason() == "JobHeldUser";
+        let held = cluster.wait_job_until(large, "held", MINUTE, is_held)?;
+        let why = format!(
+            "{second} went down (Not responding), and the job has come back once already (1 allowed)"
+        );
+        assert_eq!(
+            held.field("AdminComment"),
+            format!("railgate: held: {why}, scontrol release lets it go on;")
+        );
+        let told = one_line(&report(&alice, large)?);
+        in_order(
+            &told,
+            &[
+                ": waiting to start, 3 attempts",
+                &format!("It is held: {why}; scontrol release lets it go on."),
+                &format!("attempt 0: a node died (gn3); attempt 1: a node died ({second})"),
+                "Slurm requeued the job: gn3 went down (Not responding)",
+                &format!("railgate held the job: {why}"),
+                "deaths during a run: 2 (restarts allowed: 1); moves by the gate: 0",
+            ],
+        );
+
+        alice.run(&["scontrol", "release", &large.to_string()])?.ok()?;
+        end(cluster, large, 0)?;
+        let job = cluster.wait_job(large, &["COMPLETED"], MINUTE)?;
+        assert_eq!((job.restarts(), job.nodes()), (2, "gn[2,5]"));
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_that_the_gate_moved_ten_times_is_not_held() -> Result<()> {
+    let builder = Builder::new(1)
+        .config(ALL_MAY_DRAIN)?
+        .config("requeue = { max_restarts = 1, move_backoff = '0s' }")?
+        .hardware("h100-sxm:gpu-lost@3");
+    builder.test(|cluster| {
+        let (alice, root) = (cluster.alice(), cluster.root());
+        let resume = || root.run(&["scontrol", "update", "nodename=gn1", "state=resume"])?.ok();
+        let id = submit_as(&alice, &["--gres=gpu:8"], WORK)?;
+        end(cluster, id, 0)?;
+        for moves in 1..=10 {
+            let moved = |job: &Job| job.state() == "PENDING" && job.restarts() == moves;
+            let job = cluster.wait_job_until(id, &format!("moved {moves} times"), MINUTE, moved)?;
+            assert!(!job.reason().contains("Held") && job.field("Priority") != "0", "{job:?}");
+            cluster.wait_node("gn1", "drained", MINUTE, |node| node.state() == "IDLE+DRAIN")?;
+            if moves == 10 {
+                cluster.hardware("gn1")?.heal()?;
+            }
+            // As if it were the next node, and without Slurm's wait.
+            resume()?;
+            alice.run(&["scontrol", "update", &format!("jobid={id}"), "StartTime=now"])?.ok()?;
+        }
+        assert_eq!(cluster.wait_job(id, &["COMPLETED"], MINUTE)?.restarts(), 10);
+        let told = one_line(&report(&alice, id)?);
+        in_order(
+            &told,
+            &[
+                ": completed, 11 attempts",
+                "Slurm moved the job: gpu-lost@3 on gn1 before it started; move 1",
+                "Slurm moved the job: gpu-lost@3 on gn1 before it started; move 10",
+                "deaths during a run: 0 (restarts allowed: 1); moves by the gate: 10",
+            ],
+        );
+        Ok(())
+    })
+}
