@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use railgate_gate::Mode;
 use railgate_node::{Action, Phase};
 use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
@@ -50,8 +52,11 @@ pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u
         }
         other => tracing::warn!("{node}: {other} ({reason})"),
     }
-    // What was acted on must not be found again once somebody has resumed the node.
-    if outcome.carries_evidence() {
+    // What was acted on must not be found again once somebody has resumed the node. In report mode saying it
+    // is all there is to do: said at every look until the reboot, it would drain old faults on the day the
+    // site begins to enforce. A pause is another matter: afterwards the node must be drained.
+    let only_told = config.gate.mode == Mode::Report && matches!(outcome, DrainOutcome::NotActing(_));
+    if outcome.carries_evidence() || only_told {
         settle(places, &look.snapshot);
     }
     Some(outcome)
@@ -85,8 +90,15 @@ pub struct Periodic {
     pub drained: Option<DrainOutcome>,
 }
 
+/// Slurm kills a HealthCheckProgram after 60 s: the look must leave time for a drain and for what runs after
+/// ours.
+const PERIODIC_LOOK: Duration = Duration::from_secs(15);
+
 /// One periodic check: brings a pending reason to its place, looks, and does what the verdict says.
 pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: Phase) -> Periodic {
+    let mut config = config.clone();
+    config.gate.deadline = config.gate.deadline.min(PERIODIC_LOOK);
+    let config = &config;
     let purpose = Purpose { phase, job: None, before: None, kernel_since: None, everything: false };
     let look = look(config, places, node, &purpose);
     look.log(None);
