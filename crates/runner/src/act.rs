@@ -90,9 +90,9 @@ pub struct Periodic {
     pub drained: Option<DrainOutcome>,
 }
 
-/// Slurm kills a HealthCheckProgram after 60 s: the look must leave time for a drain and for what runs after
-/// ours.
-const PERIODIC_LOOK: Duration = Duration::from_secs(15);
+/// Slurm kills a HealthCheckProgram after 60 s: the look must leave time for a drain. Not much less, though:
+/// without persistence a driver takes its time, and two silences in a row are a fault.
+const PERIODIC_LOOK: Duration = Duration::from_secs(25);
 
 /// One periodic check: brings a pending reason to its place, looks, and does what the verdict says.
 pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: Phase) -> Periodic {
