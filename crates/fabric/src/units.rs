@@ -128,11 +128,15 @@ pub(crate) fn groups(nodes: &Nodes) -> Vec<Group> {
     let mut found: Vec<(Signature<'_>, Vec<String>)> = Vec::new();
     let mut on_leaf: HashMap<usize, Vec<usize>> = HashMap::new();
     for (signature, members) in order {
-        let near: BTreeSet<usize> =
-            signature.iter().filter_map(|(_, leaf)| on_leaf.get(leaf)).flatten().copied().collect();
+        // At most how many leafs each unit shares: most are out before they are looked at.
+        let mut near: BTreeMap<usize, usize> = BTreeMap::new();
+        for at in signature.iter().filter_map(|(_, leaf)| on_leaf.get(leaf)).flatten() {
+            *near.entry(*at).or_default() += 1;
+        }
         let best = near
             .into_iter()
-            .filter_map(|at| {
+            .filter(|(_, most)| most * 2 > signature.len())
+            .filter_map(|(at, _)| {
                 let other = &found.get(at)?.0;
                 let shared = shared(&signature, other);
                 let agreed = signature.iter().filter(|seat| other.contains(seat)).count();
