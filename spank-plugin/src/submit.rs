@@ -1,17 +1,38 @@
 //! In srun, sbatch and salloc.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+
+use railgate_rundir::{CONTROL_OPEN_MODE, told_open_mode};
 use slurm_spank::{LogLevel, SpankHandle, spank_log};
 
 use crate::options;
 
-/// Puts the chosen options where prolog and epilog find them, as `SPANK_RAILGATE_…`.
+/// Longer than any command line that people write; what lies beyond is not looked at.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Puts the chosen options where prolog and epilog find them, as `SPANK_RAILGATE_…`, and with them how sbatch
+/// was told to open the log, which no script of slurmctld could learn otherwise.
 ///
 /// What Slurm passes on by itself does not reach slurmd's scripts on nodes where any plugin has a job prolog
 /// or epilog.
 pub(crate) fn pass_on(handle: &SpankHandle<'_>) {
-    for (name, value) in options::chosen_values() {
+    let open_mode = open_mode().map(|mode| (CONTROL_OPEN_MODE, mode.to_owned()));
+    for (name, value) in options::chosen_values().into_iter().chain(open_mode) {
         if let Err(why) = handle.job_control_setenv(name, &value, true) {
             spank_log(LogLevel::Debug, &format!("railgate: {name}={value} is not passed on: {why}"));
         }
     }
+}
+
+fn open_mode() -> Option<&'static str> {
+    let mut cmdline = Vec::new();
+    let size = File::open("/proc/self/cmdline").ok()?.take(MOST_BYTES).read_to_end(&mut cmdline).ok()?;
+    // Cut off: what was cut may have said otherwise.
+    if u64::try_from(size).ok()? == MOST_BYTES {
+        return None;
+    }
+    let variable = std::env::var_os("SBATCH_OPEN_MODE");
+    told_open_mode(&cmdline, variable.as_deref().map(OsStrExt::as_bytes)).map(|mode| mode.as_str())
 }

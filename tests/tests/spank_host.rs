@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
@@ -385,6 +386,37 @@ fn without_an_option_nothing_is_passed_on() {
     assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
     assert!(slurm(|slurm| slurm.control.is_empty()));
     assert_eq!(plugin.log(), "");
+}
+
+/// The command line is read by a function of its own, with tests; a test executable cannot have sbatch's.
+#[test]
+fn sbatch_passes_on_how_the_log_is_opened() {
+    const CHILD: &str = "RAILGATE_TEST_IS_SBATCH";
+    if std::env::var_os(CHILD).is_some() {
+        let plugin = Plugin::load(ALLOCATOR);
+        assert_eq!(plugin.call("slurm_spank_init"), 0);
+        assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
+        let told = slurm(|slurm| slurm.control.get(b"RAILGATE_OPEN_MODE".as_slice()).cloned());
+        println!("told {}", told.map_or_else(String::new, |told| String::from_utf8(told).unwrap()));
+        return;
+    }
+    built();
+    for (program, mode, told) in [
+        ("/usr/bin/sbatch", "append", "told append"),
+        ("sbatch", "truncate", "told truncate"),
+        ("sbatch", "%s%n", "told "),
+        ("salloc", "append", "told "),
+    ] {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.arg0(program).args(["--format=pretty", "--color=never", "--test-threads=1"]);
+        // The first word that is no option: the test's name here, the script's for sbatch.
+        child.args(["sbatch_passes_on_how_the_log_is_opened", "--nocapture"]);
+        let output = child.env(CHILD, "1").env("SBATCH_OPEN_MODE", mode).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let said =
+            text.lines().find_map(|line| line.split_once("told ").map(|(_, said)| format!("told {said}")));
+        assert_eq!(said.as_deref(), Some(told), "{program} {mode}: {text}");
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@
 
 mod layout;
 mod merge;
+mod open_mode;
 mod options;
 mod task_env;
 mod used;
@@ -26,9 +27,10 @@ mod user;
 
 pub use layout::{JobDir, NoRun, Root, Run, RunDir, read_small, write_whole};
 pub use merge::{Change, JOB_DIR, KEPT, Merged, SET, SET_PREFIX, merge};
+pub use open_mode::{OpenMode, told_open_mode};
 pub use options::{
-    BadChoice, CONTROL, CONTROL_GATE, CONTROL_PROFILE, CONTROL_REQUEUE, GateChoice, ProfileName,
-    RequeueChoice,
+    BadChoice, CONTROL, CONTROL_GATE, CONTROL_OPEN_MODE, CONTROL_PROFILE, CONTROL_REQUEUE, GateChoice,
+    ProfileName, RequeueChoice,
 };
 pub use task_env::{BadTaskEnv, TaskEnv, TaskSetting};
 pub use used::{Used, Winner};

@@ -14,6 +14,9 @@ pub const CONTROL_GATE: &str = "RAILGATE_GATE";
 /// Holds [`RequeueChoice`].
 pub const CONTROL_REQUEUE: &str = "RAILGATE_REQUEUE";
 
+/// Holds [`OpenMode::as_str`](crate::OpenMode::as_str).
+pub const CONTROL_OPEN_MODE: &str = "RAILGATE_OPEN_MODE";
+
 /// More restarts than this is a typing error.
 const MOST_RESTARTS: u32 = 100;
 

@@ -128,3 +128,35 @@ fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
         Ok(())
     })
 }
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_comes_back_only_where_its_log_is_kept() -> Result<()> {
+    Builder::new(4).config(ALL_MAY_DRAIN)?.slurm_conf("JobFileAppend", "0").test(|cluster| {
+        let alice = cluster.alice();
+        let variable = cluster.alice().env("SBATCH_OPEN_MODE", "append");
+        let one = ["-N1", "--gres=gpu:8"];
+        let jobs = [
+            submit(&alice, &[&one[..], &["--open-mode=append"]].concat())?,
+            submit(&variable, &one)?,
+            submit(&alice, &one)?,
+        ];
+        for id in jobs {
+            let node = started(cluster, id)?;
+            cluster.hardware(&node)?.inject("gpu-lost@3")?;
+            end(cluster, id, 3)?;
+        }
+        let [line, variable, nothing] = jobs;
+        for id in [line, variable] {
+            let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+            assert_eq!(job.restarts(), 1);
+            let log = log(cluster, "rgalice", id);
+            in_order(&log, &["attempt 0 on ", "attempt 1 on gn4"]);
+        }
+        let job = cluster.wait_job(nothing, &["FAILED"], MINUTE)?;
+        assert_eq!(job.restarts(), 0);
+        let why = "a restart would truncate its log (submit with --open-mode=append)";
+        in_order(&one_line(&report(&alice, nothing)?), &["hardware fault during the run", why]);
+        Ok(())
+    })
+}

@@ -60,8 +60,9 @@ pub(crate) fn report(user: &Session<'_>, id: u32) -> Result<String> {
 pub(crate) fn in_order(text: &str, parts: &[&str]) {
     let mut rest = text;
     for part in parts {
-        let Some(at) = rest.find(part) else { panic!("no '{part}' in its place in:\n{text}") };
-        rest = &rest[at + part.len()..];
+        let after = rest.split_once(part).map(|(_, after)| after);
+        assert!(after.is_some(), "no '{part}' in its place in:\n{text}");
+        rest = after.unwrap_or_default();
     }
 }
 
