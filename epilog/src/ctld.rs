@@ -28,6 +28,10 @@
 //! most `[requeue] waiters` processes at once (lock files); a later one asks once and says that it did not wait.
 //! A job whose own state, options or exit code already rule a restart out is not waited for.
 //!
+//! `afterok`, `afternotok` and `afterany` wait for a completing job, so nothing of them happens between its
+//! attempts. `singleton` does not (22.05): a job of the same name and owner may start while this one completes, and
+//! then runs before its next attempt. Nothing here could prevent it.
+//!
 //! # Evidence
 //! A node's epilog puts the ids of jobs that died there into its drain reason, and writes its part of the
 //! report as the job's user. The reason is root's word. The report could be forged by the job's owner, who
