@@ -1,5 +1,6 @@
 //! Tests on a real Slurm cluster. They need root: `cargo xtask test`.
 
+mod array_storm;
 mod breaker;
 mod comes_back;
 mod controller_away;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use railgate_tests::cluster::{Builder, Cluster, Session};
 
-use super::{build, packages};
+use super::{build, packages, storm};
 
 /// Where the machines see this program, which takes the times in place.
 const CLOCK: &str = "/usr/local/bin/xtask";
@@ -18,8 +18,8 @@ const WITH: &str = "optional /usr/lib/railgate/spank_railgate.so\n";
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// One of gate, steps, jobs; all of them when nothing is said
-    #[arg(value_parser = ["gate", "steps", "jobs"])]
+    /// One of gate, steps, jobs, storm; all of them when nothing is said
+    #[arg(value_parser = ["gate", "steps", "jobs", "storm"])]
     name: Option<String>,
     /// How often each is run
     #[arg(long, default_value_t = 40)]
@@ -58,6 +58,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let plain = Builder::new(1).plain().start()?;
         per_job(&start()?, &plain, arguments.count)?;
     }
+    if wanted("storm") {
+        storm::run(&programs, arguments.count.div_ceil(10))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -74,7 +77,7 @@ pub(super) fn time(count: u32, command: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-fn put_clock(cluster: &Cluster, machine: &str) -> Result<()> {
+pub(super) fn put_clock(cluster: &Cluster, machine: &str) -> Result<()> {
     let target = cluster.path(machine, CLOCK)?;
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent)?;
@@ -85,7 +88,7 @@ fn put_clock(cluster: &Cluster, machine: &str) -> Result<()> {
 }
 
 /// Milliseconds of each run; a run that fails is no measurement.
-fn timed(session: &Session<'_>, count: u32, words: &[&str]) -> Result<Vec<f64>> {
+pub(super) fn timed(session: &Session<'_>, count: u32, words: &[&str]) -> Result<Vec<f64>> {
     let number = count.to_string();
     let said = session.run(&[&[CLOCK, "@time", &number, "--"], words].concat())?.ok()?;
     let mut times = Vec::new();
@@ -117,7 +120,7 @@ fn spread(times: &[f64]) -> Spread {
     Spread { low: at(0), quarter: at(1), median: at(2), three: at(3), high: at(4) }
 }
 
-fn table(title: &str, rows: &[(&str, &[f64])]) {
+pub(super) fn table(title: &str, rows: &[(&str, &[f64])]) {
     println!("\n{title}\n");
     println!("| what | median ms | quartiles | least–most | runs |\n|---|---|---|---|---|");
     for (name, times) in rows {

@@ -5,6 +5,7 @@ mod build;
 mod demo;
 mod packages;
 mod steps;
+mod storm;
 mod test;
 
 use std::process::ExitCode;
