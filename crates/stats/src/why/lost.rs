@@ -1,0 +1,77 @@
+//! Attempts that lost a node, or that somebody put back.
+
+use super::{EndKind, Ended, Proof, in_time_order};
+use crate::Attempt;
+
+/// Slurm lost a node of it.
+pub(super) fn died(attempt: &Attempt, mut proof: Vec<Proof>) -> Ended {
+    const MOST: usize = 8;
+    let down = |name: &str| {
+        let nodes = attempt.decision.iter().flat_map(|decision| &decision.nodes);
+        nodes.into_iter().find(|node| node.node == name && node.state.to_ascii_uppercase().contains("DOWN"))
+    };
+    let unfinished = attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| &node.node);
+    let mut dead: Vec<&String> = attempt.silent_nodes.iter().chain(unfinished).collect();
+    for node in attempt.decision.iter().flat_map(|decision| &decision.nodes) {
+        if down(&node.node).is_some() && !dead.contains(&&node.node) {
+            dead.push(&node.node);
+        }
+    }
+    dead.truncate(MOST);
+    for name in &dead {
+        let what = match down(name) {
+            Some(node) => format!("{}: {}", node.state, node.reason),
+            None => "no epilog came from it".to_owned(),
+        };
+        proof.push(Proof { time: attempt.decision.as_ref().map(|d| d.time), node: (*name).clone(), what });
+    }
+    in_time_order(&mut proof);
+    let names: Vec<String> = dead
+        .iter()
+        .map(|name| match down(name) {
+            Some(node) if !node.reason.is_empty() => format!("{name} ({})", node.reason),
+            _ => (*name).clone(),
+        })
+        .collect();
+    let why = match (names.as_slice(), &attempt.decision) {
+        ([], Some(decision)) => format!("Slurm lost a node of the job: {}.", decision.why),
+        ([], None) => "Slurm lost a node of the job (NODE_FAIL); every node has reported since.".to_owned(),
+        (names, _) => {
+            format!("Slurm lost a node of the job (NODE_FAIL); no epilog came from {}.", names.join(", "))
+        }
+    };
+    Ended { kind: EndKind::NodeDied, why, proof, doubts: Vec::new() }
+}
+
+/// Slurm started it again, and the controller has not said why (yet): a node that dies during the very first
+/// attempt is looked into when the second one has ended.
+pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
+    let mut end = if attempt.nodes.is_empty() {
+        Ended {
+            kind: EndKind::Unknown,
+            why: "It was put back into the queue, and none of its nodes has reported: they died, or railgate was \
+                  off on them, or their parts are still there. More is known when the next attempt has ended."
+                .to_owned(),
+            ..Ended::nothing_known()
+        }
+    } else if attempt.silent_nodes.is_empty() && attempt.nodes.iter().all(|node| node.end.is_some()) {
+        Ended {
+            kind: EndKind::Requeued,
+            why:
+                "It was put back into the queue by its owner, an admin or a preemption: no node died, and no \
+                  check refused it."
+                    .to_owned(),
+            ..Ended::nothing_known()
+        }
+    } else {
+        let mut end = died(attempt, Vec::new());
+        end.why = format!(
+            "It was put back into the queue, and no epilog came from {}: probably it died.",
+            end.proof.iter().map(|proof| proof.node.as_str()).collect::<Vec<_>>().join(", ")
+        );
+        end
+    };
+    end.proof.extend(hardware);
+    in_time_order(&mut end.proof);
+    end
+}
