@@ -25,8 +25,13 @@ fn totals(out: &mut Text, attempt: &Attempt) {
     let rails = || attempt.nodes.iter().flat_map(|node| &node.ports).filter(|port| port.rail.is_some());
     let sum =
         |pick: &dyn Fn(&crate::PortUse) -> Option<u64>| rails().filter_map(pick).map(float).sum::<f64>();
-    let mut line = format!("the job's {} GPUs drew {}", own().count(), energy(joules));
-    if unread > 0 {
+    let count = own().count();
+    let mut line = match count {
+        0 => "no GPU was the job's".to_owned(),
+        _ if unread == count => format!("what the job's {count} GPUs drew is not known"),
+        _ => format!("the job's {count} GPUs drew {}", energy(joules)),
+    };
+    if (1..count).contains(&unread) {
         line.push_str(&format!(" ({unread} of them unknown)"));
     }
     if rails().next().is_some() {
