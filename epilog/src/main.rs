@@ -47,7 +47,7 @@ fn run(hook: &Hook) {
         Some(report) => report,
         None => {
             let mut report = NodeReport::new(&hook.cluster, &hook.node, job.clone(), job.restarts, end);
-            report.faults.push("the prolog left nothing on this node".to_owned());
+            report.faults.push("no prolog of railgate ran here for this attempt, so nothing was checked before it and nothing can be compared".to_owned());
             report
         }
     };

@@ -135,7 +135,8 @@ pub struct RequeueConfig {
     #[serde(with = "duration_text")]
     pub move_backoff: Duration,
     /// When a requeued job may start: `slurm` (after requeue_delay or cred_expire, two minutes by default) or
-    /// `now`, which is a few seconds later.
+    /// `now`, which is a few seconds later. A node that others share then runs no prolog for it if it was on that
+    /// node before: slurmd forgets a job's credentials at most every two seconds, and takes it for the old run.
     pub start: StartWhen,
     /// Restart started jobs although their log may be truncated (JobFileAppend=0 and no --open-mode=append).
     pub allow_truncated_log: bool,
