@@ -11,13 +11,16 @@ use crate::evidence::{Gathered, gather, states};
 use crate::kept_log::keeps_log;
 use crate::put_back;
 use crate::record::{Record, blamed, budget, decision, entry};
-use crate::wait::for_nodes;
+use crate::wait::{for_nodes, turn};
 
 /// How long Slurm may take between ending a job whose prolog failed and putting it back.
 const SLURMS_OWN: Duration = Duration::from_secs(1);
 
 pub(crate) fn look(call: &Call) {
-    let job = match call.client.job(&call.name) {
+    let turn = turn(call);
+    let answer = call.client.job(&call.name);
+    drop(turn);
+    let job = match answer {
         Ok(job) => job,
         Err(why) => return leave(call, format!("nothing could be learned about it: {why}"), None),
     };

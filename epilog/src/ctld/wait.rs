@@ -69,6 +69,30 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
     }
 }
 
+/// At most so many ask slurmctld for the first time at once: an array that fails as a whole would otherwise
+/// have it answer hundreds of questions while it takes in hundreds of ends.
+const ASKERS: u32 = 2;
+/// Nobody waits longer for a turn: asking out of turn is better than not deciding.
+const TURN: Duration = Duration::from_secs(30);
+
+/// A turn to ask; held while the answer is on its way. `None` where it took too long, or the lock files cannot
+/// be had: then one asks without.
+pub(crate) fn turn(call: &Call) -> Option<Flock<File>> {
+    let begun = Instant::now();
+    let dir = call.own.join("askers");
+    while begun.elapsed() < TURN {
+        match slot(&dir, ASKERS) {
+            Ok(Some(held)) => return Some(held),
+            Ok(None) => std::thread::sleep(Duration::from_millis(100) + spread(call.job.id)),
+            Err(why) => {
+                tracing::warn!(job = %call.name, "{}: {why}", dir.display());
+                return None;
+            }
+        }
+    }
+    None
+}
+
 fn completing(job: &[JobState]) -> bool {
     job.iter().any(JobState::completing)
 }
