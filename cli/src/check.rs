@@ -220,6 +220,10 @@ fn show(
     for finding in &verdict.findings {
         text.push_str(&finding_text(finding));
     }
+    for finding in &verdict.shadow {
+        let (subject, what, severity) = (finding.subject(), &finding.what, finding.severity);
+        let _ = writeln!(text, "shadow   {subject}: {what} ({severity}; counted only, nothing follows)");
+    }
     let parts: Vec<String> = parts(snapshot)
         .into_iter()
         .map(|(part, missing, took_ms)| match missing {

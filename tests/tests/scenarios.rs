@@ -17,6 +17,7 @@
 //! what = "0000:61:00.0 off bus, Xid 79"
 //! fix = "reboot"
 //! findings = ["fail gpu-lost@3"]        # all of them, worst first; absent: not looked at
+//! shadow = ["fail gpu-lost@3"]          # what checks in shadow found; absent: not looked at
 //! ```
 
 use std::collections::BTreeSet;
@@ -65,6 +66,7 @@ struct Expect {
     what: Option<String>,
     fix: Option<String>,
     findings: Option<Vec<String>>,
+    shadow: Option<Vec<String>>,
 }
 
 fn folder() -> PathBuf {
@@ -177,13 +179,14 @@ fn differences(expect: &Expect, verdict: &Verdict) -> Vec<String> {
     if let Some(fix) = &expect.fix {
         compare("fix", of_cause(|finding| finding.fix.clone()), fix.clone());
     }
-    if let Some(findings) = &expect.findings {
-        let got: Vec<String> = verdict
-            .findings
-            .iter()
-            .map(|finding| format!("{} {}", finding.severity, finding.subject()))
-            .collect();
-        compare("findings", got.join("; "), findings.join("; "));
+    for (what, found, expected) in
+        [("findings", &verdict.findings, &expect.findings), ("shadow", &verdict.shadow, &expect.shadow)]
+    {
+        if let Some(expected) = expected {
+            let line = |finding: &Finding| format!("{} {}", finding.severity, finding.subject());
+            let got: Vec<String> = found.iter().map(line).collect();
+            compare(what, got.join("; "), expected.join("; "));
+        }
     }
     wrong
 }

@@ -34,6 +34,7 @@ fn body(check: &CheckInfo) -> String {
     };
     let strongest = match check.action(&Checks::default()).min(class_cap(check.class)) {
         Action::Off => "off",
+        Action::Shadow => "shadow",
         Action::Report => "report",
         Action::Notify => "notify",
         Action::Drain => "drain",
@@ -58,7 +59,9 @@ Made from the register of `crates/gate` (`railgate check --list` prints it, `rai
 A finding has a severity (`note`, `unknown`, `warn`, `fail`) and a class that says whose it is. What follows is the
 weakest of three: the phase's entry for the severity (`[gate.prolog]`, `[gate.epilog]`, `[gate.periodic]`), what the
 class allows (`node` and `fabric` drain, `user` notifies, `site` and `internal` report), and the check's own
-`action` (`off`, `report`, `notify`, `drain`) in `[gate.checks.<id>]`.
+`action` (`off`, `shadow`, `report`, `notify`, `drain`) in `[gate.checks.<id>]`. A check in `shadow` is judged and counted,
+and nothing follows from it; one that an upgrade brought begins there (`[gate] new_checks`). `railgate check --history`
+shows how often each would have drained, and did. What is called transient drains on the second strike.
 
 | check | what is wrong when it fires | class |
 |---|---|---|

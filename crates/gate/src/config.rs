@@ -1,9 +1,10 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_node::{Action, Phase};
 use serde::{Deserialize, Serialize};
 
-use crate::{CHECKS, Checks, PhasePolicy};
+use crate::{CHECKS, CheckInfo, Checks, Memory, PhasePolicy};
 
 /// Whether verdicts have consequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +17,17 @@ pub enum Mode {
     Enforce,
 }
 
+/// What becomes of a check that this node has not known before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NewChecks {
+    /// It is judged and counted, and nothing follows.
+    #[default]
+    Shadow,
+    /// It does at once what its default says.
+    Act,
+}
+
 /// `[gate]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -25,6 +37,11 @@ pub struct GateConfig {
     /// All of the gate, from the first probe to the verdict. Must stay below Slurm's own limits.
     #[serde(with = "railgate_node::duration_text")]
     pub deadline: Duration,
+    /// What becomes of a check that an upgrade brought, until the site sets its `action`.
+    pub new_checks: NewChecks,
+    /// How often something transient (a slow link, a hot moment) must be seen within its check's window before
+    /// it drains; 1 drains at once.
+    pub strikes: u32,
     /// Judge GPUs also for jobs that hold none.
     pub gpus_for_all: bool,
     /// Judge the fabric also for jobs that hold no GPU.
@@ -37,6 +54,9 @@ pub struct GateConfig {
     pub periodic: PhasePolicy,
     /// One table per check: `[gate.checks.<id>]`.
     pub checks: Checks,
+    /// Checks whose `action` the site's own file sets; no key, whoever reads the file fills it.
+    #[serde(skip)]
+    pub chosen: BTreeSet<String>,
 }
 
 impl Default for GateConfig {
@@ -44,12 +64,15 @@ impl Default for GateConfig {
         GateConfig {
             mode: Mode::Report,
             deadline: Duration::from_secs(30),
+            new_checks: NewChecks::Shadow,
+            strikes: 2,
             gpus_for_all: false,
             fabric_for_all: false,
             prolog: PhasePolicy::default(),
             epilog: PhasePolicy::default(),
             periodic: PhasePolicy::default(),
             checks: Checks::default(),
+            chosen: BTreeSet::new(),
         }
     }
 }
@@ -64,6 +87,16 @@ impl GateConfig {
         }
     }
 
+    /// The strongest thing that may follow from a check's findings on a node with this memory.
+    pub fn action_of(&self, check: &CheckInfo, memory: &Memory) -> Action {
+        let set = check.action(&self.checks);
+        let untried = self.new_checks == NewChecks::Shadow
+            && !check.always
+            && memory.is_new(check.id)
+            && !self.chosen.contains(check.id);
+        if untried { set.min(Action::Shadow) } else { set }
+    }
+
     /// Everything that is out of range, each with its key.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -73,14 +106,19 @@ impl GateConfig {
                 humantime::format_duration(self.deadline)
             ));
         }
+        if !(1..=10).contains(&self.strikes) {
+            problems.push(format!("gate.strikes: {} is not within 1 to 10", self.strikes));
+        }
         for phase in [Phase::Prolog, Phase::Epilog, Phase::Periodic] {
             problems.extend(self.policy(phase).problems(&format!("gate.{phase}")));
         }
         for check in CHECKS {
             let key = format!("gate.checks.{}", check.id);
-            if check.always && check.action(&self.checks) == Action::Off {
+            let action = check.action(&self.checks);
+            if check.always && action < Action::Report {
+                let name = if action == Action::Off { "off" } else { "shadow" };
                 problems
-                    .push(format!("{key}.action: cannot be 'off' (take parts out of 'required' instead)"));
+                    .push(format!("{key}.action: cannot be '{name}' (take parts out of 'required' instead)"));
             }
             problems.extend(check.problems(&self.checks).into_iter().map(|why| format!("{key}.{why}")));
         }
@@ -144,7 +182,7 @@ mod tests {
             [
                 "gate.deadline: 1h is not between 1s and 10m",
                 "gate.prolog.unknown: 'drain' is not possible (a finding that is only unknown never drains)",
-                "gate.prolog.fail: 'off' would hide findings (switch off a check instead)",
+                "gate.prolog.fail: 'off' would hide findings (set it for a check instead)",
                 "gate.checks.ib-port.boot_grace: 2h is more than 1h",
                 "gate.checks.part-silent.action: cannot be 'off' (take parts out of 'required' instead)",
             ]

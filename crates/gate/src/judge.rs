@@ -1,6 +1,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use railgate_node::{Action, Class, Finding, Fitness, PartName, Severity, Verdict};
+use railgate_node::{Action, Class, Finding, Fitness, PartName, Phase, Severity, Verdict};
 
 use crate::register::CheckInfo;
 use crate::report::{Found, Report};
@@ -30,6 +30,7 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
                 action: Action::Report,
                 findings: panicked("gate", &*panic),
                 deciding: Some(0),
+                shadow: Vec::new(),
             };
         }
     };
@@ -49,7 +50,7 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
             // What it wrote before is as little to be trusted as what it would have written after.
             Err(panic) => panicked(check.id, &*panic),
         };
-        let cap = check.action(&config.checks);
+        let cap = config.action_of(check, seen.memory);
         let policy = config.policy(seen.phase);
         judged.extend(findings.into_iter().map(|finding| Judged {
             action: allowed(policy, cap, &finding),
@@ -60,9 +61,18 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
     verdict(&scene, judged)
 }
 
-/// The weakest of what the phase, the class and the check allow; everything that is found is reported.
+/// The weakest of what the phase, the class and the check allow; everything that is found is reported, but for
+/// what a check in shadow finds. A check that is broken says so even there.
 fn allowed(policy: &PhasePolicy, check: Action, finding: &Finding) -> Action {
+    if check == Action::Shadow && finding.class != Class::Internal {
+        return Action::Shadow;
+    }
     policy.action(finding.severity).min(class_cap(finding.class)).min(check).max(Action::Report)
+}
+
+/// Whether a finding would drain if its check were free to: phase and class allow it.
+pub fn would_drain(config: &GateConfig, phase: Phase, finding: &Finding) -> bool {
+    config.policy(phase).action(finding.severity).min(class_cap(finding.class)) == Action::Drain
 }
 
 #[derive(Debug)]
@@ -81,6 +91,8 @@ fn verdict(scene: &Scene<'_>, mut judged: Vec<Judged>) -> Verdict {
     judged.sort_by(|a, b| {
         key(a).cmp(&key(b)).then_with(|| part_order(&a.finding.part).cmp(&part_order(&b.finding.part)))
     });
+    let (shadow, judged): (Vec<_>, Vec<_>) =
+        judged.into_iter().partition(|judged| judged.action == Action::Shadow);
     let action = judged.iter().map(|judged| judged.action).max().unwrap_or(Action::Report);
     let counts =
         |judged: &Judged| judged.finding.class != Class::Internal && judged.finding.severity > Severity::Note;
@@ -110,6 +122,7 @@ fn verdict(scene: &Scene<'_>, mut judged: Vec<Judged>) -> Verdict {
         action,
         findings: judged.into_iter().map(|judged| judged.finding).collect(),
         deciding,
+        shadow: shadow.into_iter().map(|judged| judged.finding).collect(),
     }
 }
 

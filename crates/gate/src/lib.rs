@@ -28,9 +28,9 @@ mod testing;
 
 pub use catalogue::{catalogue_markdown, explain};
 pub use checks::{CHECKS, Checks};
-pub use config::{GateConfig, Mode};
-pub use judge::judge;
+pub use config::{GateConfig, Mode, NewChecks};
+pub use judge::{judge, would_drain};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
 pub use request::request_for;
-pub use seen::{KnownGpu, KnownHca, Memory, Seen};
+pub use seen::{KnownCheck, KnownGpu, KnownHca, Memory, Seen};

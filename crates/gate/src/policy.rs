@@ -53,9 +53,11 @@ impl PhasePolicy {
             ("warn", self.warn, Action::Drain),
             ("fail", self.fail, Action::Drain),
         ] {
-            if action == Action::Off {
-                problems
-                    .push(format!("{table}.{key}: 'off' would hide findings (switch off a check instead)"));
+            if action < Action::Report {
+                let name = if action == Action::Off { "off" } else { "shadow" };
+                problems.push(format!(
+                    "{table}.{key}: '{name}' would hide findings (set it for a check instead)"
+                ));
             } else if action > strongest {
                 let why =
                     format!("a finding that is only {key} never drains").replace("only note", "only a note");

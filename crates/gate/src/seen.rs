@@ -1,7 +1,10 @@
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use railgate_node::{Job, MountProbe, Part, PartName, PciAddress, Phase, Profile, Snapshot};
 use serde::{Deserialize, Serialize};
+
+use crate::CHECKS;
 
 /// All that a judgement depends on besides the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +37,17 @@ pub struct Memory {
     pub inventory: Vec<KnownGpu>,
     /// The RDMA devices of the last look that found the node fit, of any boot.
     pub hcas: Vec<KnownHca>,
+    /// The checks that this node has known, by id. Empty on a node without a past.
+    pub checks: BTreeMap<String, KnownCheck>,
+}
+
+/// Since when a check is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownCheck {
+    /// Unix seconds of the first look with it.
+    pub since: u64,
+    /// It came to a node that had looked before: an upgrade brought it.
+    pub new: bool,
 }
 
 /// A GPU that was there.
@@ -57,6 +71,11 @@ pub struct KnownHca {
 }
 
 impl Memory {
+    /// An upgrade brought this check to the node; a node without a past has no new ones.
+    pub fn is_new(&self, check: &str) -> bool {
+        !self.checks.is_empty() && self.checks.get(check).is_none_or(|known| known.new)
+    }
+
     /// What to keep after a look. `clean` says that the verdict was `fit` for the whole node: only then is
     /// what the node has taken as what it should have. What the look did not ask for keeps its place: a job
     /// without GPUs must not make the gate forget that NVML hangs.
@@ -73,7 +92,12 @@ impl Memory {
             silent_mounts,
             inventory: self.inventory.clone(),
             hcas: self.hcas.clone(),
+            checks: self.checks.clone(),
         };
+        let known = KnownCheck { since: now.taken / 1000, new: !self.checks.is_empty() };
+        for check in CHECKS {
+            next.checks.entry(check.id.to_owned()).or_insert(known);
+        }
         if clean {
             if let Some(gpus) = now.gpus.data() {
                 next.inventory = known_gpus(gpus);

@@ -35,6 +35,8 @@ impl fmt::Display for Fitness {
 pub enum Action {
     /// The check is off.
     Off,
+    /// Judge and count it; it changes no verdict and nobody is told.
+    Shadow,
     /// Log and report it.
     Report,
     /// Tell the job's owner as well.
@@ -56,6 +58,9 @@ pub struct Verdict {
     pub findings: Vec<Finding>,
     /// Index of the finding that decided; `None` for a plain `fit`.
     pub deciding: Option<usize>,
+    /// What checks in shadow found, worst first. It is counted, and nothing else follows from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadow: Vec<Finding>,
 }
 
 impl Verdict {

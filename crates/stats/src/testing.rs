@@ -91,6 +91,7 @@ pub(crate) fn verdict(phase: Phase, findings: Vec<Finding>) -> Verdict {
         action: if unfit { Action::Drain } else { Action::Off },
         deciding: unfit.then_some(0),
         findings,
+        shadow: vec![],
     }
 }
 

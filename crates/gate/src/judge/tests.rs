@@ -4,7 +4,7 @@ use railgate_node::{
     simulate::{self, FAULTS, FaultPart},
 };
 
-use super::{Judged, allowed, judge_with, verdict};
+use super::{Judged, allowed, judge_with, verdict, would_drain};
 use crate::register::CheckInfo;
 use crate::scene::Scene;
 use crate::testing::{Look, look};
@@ -92,6 +92,50 @@ fn a_check_can_be_capped_or_off() {
     let off = capped("[checks.gpu-lost]\naction = \"off\"");
     assert_eq!(off.of("gpu-lost"), []);
     assert!(off.says().starts_with("unfit: fail gpu-xid@3: Xid 79"), "the log still has it");
+}
+
+#[test]
+fn a_check_in_shadow_is_judged_and_nothing_follows() {
+    let toml = "[checks.gpu-nvlink]\naction = \"shadow\"";
+    let alone = look("h100-sxm:gpu-nvlink-down@3").settings(toml).judge();
+    assert_eq!((alone.fitness, alone.action, alone.deciding), (Fitness::Fit, Action::Report, None));
+    assert_eq!(alone.findings, []);
+    assert_eq!(alone.shadow[0].subject(), "gpu-nvlink@3");
+    let config = crate::GateConfig::default();
+    assert!(would_drain(&config, Phase::Prolog, &alone.shadow[0]));
+    let both = look("h100-sxm:gpu-nvlink-down@3,gpu-lost@5").settings(toml).judge();
+    assert_eq!((both.fitness, both.cause().unwrap().subject()), (Fitness::Unfit, "gpu-lost@5".to_owned()));
+
+    let mut checks = CHECKS.to_vec();
+    let broken = checks.iter_mut().find(|check| check.id == "gpu-nvlink").unwrap();
+    broken.judge = |_, _, _| panic!("broken");
+    let told = with_checks(&look("h100-sxm").settings(toml), &checks);
+    assert_eq!(told.findings[0].class, Class::Internal);
+}
+
+#[test]
+fn a_check_that_an_upgrade_brought_begins_in_shadow() {
+    let upgraded = |toml: &str, chosen: &[&str]| {
+        let mut look = look("h100-sxm:gpu-nvlink-down@3").remembering().settings(toml);
+        look.memory.checks.remove("gpu-nvlink");
+        // As whoever reads the file does.
+        look.config.chosen = chosen.iter().map(|check| (*check).to_owned()).collect();
+        look
+    };
+    let first = upgraded("", &[]);
+    assert_eq!(first.says(), "fit");
+    let mut second = upgraded("", &[]);
+    second.memory = first.memory.after(&first.now, false);
+    assert_eq!(second.says(), "fit", "the next look remembers that it is new");
+    assert!(second.judge().shadow.iter().any(|finding| finding.check == "gpu-nvlink"));
+    for decided in [
+        upgraded("new_checks = \"act\"", &[]),
+        upgraded("[checks.gpu-nvlink]\naction = \"drain\"", &["gpu-nvlink"]),
+        look("h100-sxm:gpu-nvlink-down@3").remembering(),
+        look("h100-sxm:gpu-nvlink-down@3"),
+    ] {
+        assert_eq!(decided.judge().cause().unwrap().subject(), "gpu-nvlink@3");
+    }
 }
 
 #[test]

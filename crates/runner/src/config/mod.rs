@@ -203,8 +203,12 @@ impl Loaded {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let config: Config = site.read()?;
+        let mut config: Config = site.read()?;
         let places = site.places();
+        let chosen = places.iter().filter_map(|(path, _)| {
+            path.strip_prefix("gate.checks.")?.strip_suffix(".action").map(str::to_owned)
+        });
+        config.gate.chosen = chosen.collect();
         let ranges: Vec<Problem> = config
             .problems()
             .into_iter()
@@ -332,6 +336,15 @@ mod tests {
         assert_eq!(loaded.config.profile, "h200-sxm");
         let origin = &loaded.origins["profile"];
         assert_eq!((origin.line, origin.node_table.as_deref()), (4, Some("gn[2-3]")));
+    }
+
+    #[test]
+    fn the_gate_knows_which_checks_the_site_has_decided_about() {
+        let text = "[gate.checks.gpu-ecc]\nmax_uncorrected = 1\n[gate.checks]\nib-rate.action = \"drain\"\n\
+                    [[node]]\nnames = \"gn2\"\n[node.gate.checks.mounts]\naction = \"shadow\"\n";
+        let chosen = |node: &str| parse(text, node).unwrap().config.gate.chosen;
+        assert_eq!(chosen("gn1").into_iter().collect::<Vec<_>>(), ["ib-rate"]);
+        assert_eq!(chosen("gn2").into_iter().collect::<Vec<_>>(), ["ib-rate", "mounts"]);
     }
 
     #[test]
