@@ -368,6 +368,15 @@ mod tests {
         }
     }
 
+    /// A test that fails leaves no mount either.
+    struct Unmount<'a>(&'a RunDir);
+
+    impl Drop for Unmount<'_> {
+        fn drop(&mut self) {
+            let _ = unmount_user(self.0);
+        }
+    }
+
     #[test]
     fn the_tmpfs_bounds_what_a_job_can_write() {
         if !nix::unistd::geteuid().is_root() {
@@ -376,6 +385,7 @@ mod tests {
         }
         let place = tempfile::tempdir().unwrap();
         let run = run(place.path());
+        let _unmount = Unmount(&run);
         let mounted = match mount_user(&run, 1234, 1234, 1 << 16, 8) {
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
                 eprintln!("skipped: root may not mount here");
