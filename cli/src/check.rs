@@ -17,6 +17,7 @@ Examples:
   railgate check --simulate h100-sxm:gpu-lost@3        what that fault would look like
   railgate check --snapshot node.json --format json
   railgate check --list
+  railgate check --history                             which checks found what here, and would have drained
   railgate check --phase periodic --drain              as HealthCheckProgram does
   railgate check --drain --then /usr/sbin/nhc          the site's own check afterwards
 
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// Show all checks instead: level, class, phases, and what each is about
     #[arg(long, conflicts_with_all = ["drain", "phase"])]
     list: bool,
+    /// Show instead how often each check has found something on this node, would have drained it, and did
+    #[arg(long, conflicts_with_all = ["drain", "phase", "list", "snapshot", "simulate"])]
+    history: bool,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -66,6 +70,9 @@ impl From<PhaseArg> for Phase {
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if args.list {
         return list(args.format);
+    }
+    if args.history {
+        return crate::history::run(site, &site.config()?, args.format);
     }
     if args.drain {
         anyhow::ensure!(

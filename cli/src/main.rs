@@ -4,6 +4,7 @@ mod check;
 mod config;
 mod explain;
 mod fabric;
+mod history;
 mod node_source;
 mod output;
 mod pause;

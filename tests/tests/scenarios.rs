@@ -8,6 +8,7 @@
 //! before = "h100-sxm"                   # the baseline; absent in an epilog: the same node without faults
 //! remembers = true                      # an earlier look found the node without faults
 //! silent = ["gpus"]                     # parts without an answer at the previous look
+//! again = true                          # a look a minute ago saw the same
 //! profile = { gpus = { count = 4 } }    # the machine is held against other numbers than its own
 //! [config]                              # as in `[gate]`
 //! [expect]
@@ -44,6 +45,8 @@ struct Scenario {
     remembers: bool,
     #[serde(default)]
     silent: Vec<PartName>,
+    #[serde(default)]
+    again: bool,
     profile: Option<toml::Table>,
     #[serde(default)]
     config: GateConfig,
@@ -159,7 +162,15 @@ fn judged(scenario: &Scenario) -> Result<Verdict> {
         profile: Some(&profile),
         memory: &memory,
     };
-    Ok(judge(&scenario.config, &seen))
+    let first = judge(&scenario.config, &seen);
+    if !scenario.again {
+        return Ok(first);
+    }
+    let mut memory = memory.clone();
+    memory.strike(&now, &first);
+    let mut later = now.clone();
+    later.taken += 60_000;
+    Ok(judge(&scenario.config, &Seen { now: &later, memory: &memory, ..seen }))
 }
 
 fn differences(expect: &Expect, verdict: &Verdict) -> Vec<String> {

@@ -1,5 +1,6 @@
 use std::fmt::Write as _;
 
+use humantime::format_duration;
 use railgate_node::{Action, PartName};
 
 use crate::{CHECKS, CheckInfo, Checks, Level, Scope, class_cap};
@@ -43,8 +44,14 @@ fn body(check: &CheckInfo) -> String {
         Level::Quick => "quick",
         Level::Full => "full",
     };
+    let transient = check.transient.map_or_else(String::new, |window| {
+        format!(
+            "\nTransient: a first sight only warns, the second within {} is a fail.",
+            format_duration(window)
+        )
+    });
     format!(
-        "Class {}, `{strongest}` at most by default; level {level}; phases {}; jobs {jobs}.\nReads {reads}; costs {}.\n\n{}",
+        "Class {}, `{strongest}` at most by default; level {level}; phases {}; jobs {jobs}.\nReads {reads}; costs {}.{transient}\n\n{}",
         check.class,
         phases.join(", "),
         check.cost,

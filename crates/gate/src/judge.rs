@@ -1,4 +1,5 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use railgate_node::{Action, Class, Finding, Fitness, PartName, Phase, Severity, Verdict};
 
@@ -31,10 +32,12 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
                 findings: panicked("gate", &*panic),
                 deciding: Some(0),
                 shadow: Vec::new(),
+                strikes: Vec::new(),
             };
         }
     };
     let mut judged = Vec::new();
+    let mut strikes = Vec::new();
     for (rank, check) in checks.iter().enumerate() {
         if !runs(check, config, seen.phase, seen.job) {
             continue;
@@ -52,13 +55,27 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
         };
         let cap = config.action_of(check, seen.memory);
         let policy = config.policy(seen.phase);
-        judged.extend(findings.into_iter().map(|finding| Judged {
-            action: allowed(policy, cap, &finding),
-            rank,
-            finding,
-        }));
+        for mut finding in findings {
+            if let Some(window) = check.transient
+                && finding.severity == Severity::Fail
+            {
+                strikes.push(finding.subject());
+                first_sight(config, seen, window, &mut finding);
+            }
+            judged.push(Judged { action: allowed(policy, cap, &finding), rank, finding });
+        }
     }
-    verdict(&scene, judged)
+    Verdict { strikes, ..verdict(&scene, judged) }
+}
+
+/// What may pass by itself is a warning until it was seen often enough.
+fn first_sight(config: &GateConfig, seen: &Seen<'_>, window: Duration, finding: &mut Finding) {
+    let identity = seen.now.identity(&finding.part);
+    let earlier = seen.memory.strikes(&finding.subject(), &identity, seen.now.taken / 1000, window);
+    if earlier + 1 < config.strikes {
+        finding.severity = Severity::Warn;
+        finding.what.push_str(&format!(", strike {} of {}", earlier + 1, config.strikes));
+    }
 }
 
 /// The weakest of what the phase, the class and the check allow; everything that is found is reported, but for
@@ -123,6 +140,7 @@ fn verdict(scene: &Scene<'_>, mut judged: Vec<Judged>) -> Verdict {
         findings: judged.into_iter().map(|judged| judged.finding).collect(),
         deciding,
         shadow: shadow.into_iter().map(|judged| judged.finding).collect(),
+        strikes: Vec::new(),
     }
 }
 

@@ -33,4 +33,4 @@ pub use judge::{judge, would_drain};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
 pub use request::request_for;
-pub use seen::{KnownCheck, KnownGpu, KnownHca, Memory, Seen};
+pub use seen::{KnownCheck, KnownGpu, KnownHca, Memory, Seen, Strike};

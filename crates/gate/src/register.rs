@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::Duration;
 
 use railgate_node::{Action, Class, PartName, Phase};
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,9 @@ pub(crate) trait Check {
     const LEVEL: Level = Level::Quick;
     /// What it costs beyond reading its parts.
     const COST: &'static str = "none of its own";
+    /// What it finds may pass by itself (a slow link, a hot moment): a `fail` is only a `warn` until it was seen
+    /// `[gate] strikes` times within this. What is lost or cannot be corrected has none.
+    const TRANSIENT: Option<Duration> = None;
     /// It cannot be switched off.
     const ALWAYS: bool = false;
     /// Its table.
@@ -108,6 +112,9 @@ pub struct CheckInfo {
     pub scope: Scope,
     /// The parts of a snapshot it reads.
     pub parts: &'static [PartName],
+    /// How long a first sight of what it finds is remembered, where that may pass by itself.
+    #[serde(skip)]
+    pub transient: Option<Duration>,
     /// What it reads, why it matters, how to fix it, and its thresholds.
     #[serde(skip)]
     pub explain: &'static str,
@@ -168,6 +175,7 @@ macro_rules! register {
                     scope: <$module::$check as $crate::register::Check>::SCOPE,
                     parts: <$module::$check as $crate::register::Check>::PARTS,
                     explain: <$module::$check as $crate::register::Check>::EXPLAIN,
+                    transient: <$module::$check as $crate::register::Check>::TRANSIENT,
                     always: <$module::$check as $crate::register::Check>::ALWAYS,
                     action_of: |checks| $crate::register::Table::action(&checks.$module),
                     problems_of: |checks| $crate::register::Table::problems(&checks.$module),

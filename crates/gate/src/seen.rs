@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use railgate_node::{Job, MountProbe, Part, PartName, PciAddress, Phase, Profile, Snapshot};
+use railgate_node::{Job, MountProbe, Part, PartName, PciAddress, Phase, Profile, Snapshot, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::CHECKS;
@@ -39,7 +40,29 @@ pub struct Memory {
     pub hcas: Vec<KnownHca>,
     /// The checks that this node has known, by id. Empty on a node without a past.
     pub checks: BTreeMap<String, KnownCheck>,
+    /// When what may pass by itself was seen, of any boot.
+    pub strikes: Vec<Strike>,
 }
+
+/// Something transient that was seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strike {
+    /// `ib-rate@mlx5_2`
+    pub subject: String,
+    /// Serial number, UUID or GUID of the part, where it has one: another part begins anew.
+    pub identity: String,
+    /// Unix seconds.
+    pub time: u64,
+}
+
+/// Two looks within this are one sight: two prologs on one node may come at the same moment.
+const ONE_SIGHT: u64 = 30;
+
+/// Strikes are forgotten after this; no check's window is longer.
+const STRIKES_KEPT: u64 = 7 * 24 * 3600;
+
+/// A node with more has other troubles.
+const MOST_STRIKES: usize = 256;
 
 /// Since when a check is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +94,36 @@ pub struct KnownHca {
 }
 
 impl Memory {
+    /// How often something was seen before `now` (Unix seconds) and within `window`.
+    pub fn strikes(&self, subject: &str, identity: &str, now: u64, window: Duration) -> u32 {
+        let within = |strike: &&Strike| {
+            let ago = now.checked_sub(strike.time);
+            ago.is_some_and(|ago| (ONE_SIGHT..=window.as_secs()).contains(&ago))
+        };
+        let same = |strike: &&Strike| strike.subject == subject && strike.identity == identity;
+        let count = self.strikes.iter().filter(same).filter(within).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// Remembers the strikes of a look.
+    pub fn strike(&mut self, now: &Snapshot, verdict: &Verdict) {
+        let time = now.taken / 1000;
+        self.strikes.retain(|strike| strike.time.saturating_add(STRIKES_KEPT) >= time && strike.time <= time);
+        for subject in &verdict.strikes {
+            let part = subject.split_once('@').map_or("", |(_, part)| part);
+            let strike = Strike { subject: subject.clone(), identity: now.identity(part), time };
+            let again = |old: &Strike| {
+                (&old.subject, &old.identity) == (&strike.subject, &strike.identity)
+                    && time < old.time + ONE_SIGHT
+            };
+            if !self.strikes.iter().any(again) {
+                self.strikes.push(strike);
+            }
+        }
+        let over = self.strikes.len().saturating_sub(MOST_STRIKES);
+        self.strikes.drain(..over);
+    }
+
     /// An upgrade brought this check to the node; a node without a past has no new ones.
     pub fn is_new(&self, check: &str) -> bool {
         !self.checks.is_empty() && self.checks.get(check).is_none_or(|known| known.new)
@@ -93,6 +146,7 @@ impl Memory {
             inventory: self.inventory.clone(),
             hcas: self.hcas.clone(),
             checks: self.checks.clone(),
+            strikes: self.strikes.clone(),
         };
         let known = KnownCheck { since: now.taken / 1000, new: !self.checks.is_empty() };
         for check in CHECKS {

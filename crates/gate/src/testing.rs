@@ -78,6 +78,14 @@ impl Look {
         self
     }
 
+    /// A minute after another look at the same.
+    pub(crate) fn again(mut self) -> Look {
+        let verdict = self.judge();
+        self.memory.strike(&self.now, &verdict);
+        self.now.taken += 60_000;
+        self
+    }
+
     pub(crate) fn with(mut self, bend: impl FnOnce(&mut Look)) -> Look {
         bend(&mut self);
         self

@@ -61,6 +61,9 @@ pub struct Verdict {
     /// What checks in shadow found, worst first. It is counted, and nothing else follows from it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow: Vec<Finding>,
+    /// Subjects of what may pass by itself and was bad enough to count as a strike: `ib-rate@mlx5_2`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strikes: Vec<String>,
 }
 
 impl Verdict {

@@ -8,7 +8,7 @@ use railgate_stats::{Act, ActKind};
 
 use crate::look::{Look, Purpose, look, settle};
 use crate::switches::{self, Switch};
-use crate::{Config, History, Places, now};
+use crate::{Config, History, Past, Places, now};
 
 /// Whether anything may be changed on this node now. The reason is in the words of whoever reads the log.
 pub fn acting(config: &Config, places: &Places) -> Acting {
@@ -52,12 +52,17 @@ pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u
         }
         other => tracing::warn!("{node}: {other} ({reason})"),
     }
+    Past::change(places, |past| past.acted(cause, &outcome));
     // What was acted on must not be found again once somebody has resumed the node. In report mode saying it
     // is all there is to do: said at every look until the reboot, it would drain old faults on the day the
     // site begins to enforce. A pause is another matter: afterwards the node must be drained.
     let only_told = config.gate.mode == Mode::Report && matches!(outcome, DrainOutcome::NotActing(_));
     if outcome.carries_evidence() || only_told {
         settle(places, &look.snapshot);
+    }
+    if outcome.carries_evidence() {
+        // Once it is repaired and back in service, a first sight is a first one again.
+        History::change(places, |history| history.memory.strikes.clear());
     }
     Some(outcome)
 }

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -25,6 +26,12 @@ pub struct History {
     pub settled: Option<KernelMark>,
     /// When old reports were last removed, Unix seconds.
     pub swept: u64,
+    /// Something that was found may still be there ([`Past`](crate::Past)).
+    pub open: bool,
+    /// When this node's memory begins, Unix seconds; 0 where nothing is remembered.
+    pub begun: u64,
+    /// The GPUs and RDMA devices of the last look, by UUID and GUID: what is remembered is theirs.
+    pub hardware: BTreeSet<String>,
 }
 
 fn file(places: &Places) -> PathBuf {
@@ -63,6 +70,33 @@ impl History {
         }
     }
 
+    /// Where nothing is remembered (a first installation, a stateless node after a boot), or all that is
+    /// remembered is of other hardware under this name, memory begins here, and the log says so.
+    pub(crate) fn begin(&mut self, snapshot: &Snapshot) {
+        let here = snapshot.identities();
+        let (node, past) = (&snapshot.node, !self.hardware.is_empty());
+        if past && !here.is_empty() && self.hardware.is_disjoint(&here) {
+            tracing::warn!(
+                "{node}: every GPU and RDMA device is another one: what was remembered is set aside"
+            );
+            *self = History {
+                memory: Memory { checks: self.memory.checks.clone(), ..Memory::default() },
+                swept: self.swept,
+                open: self.open,
+                ..History::default()
+            };
+        }
+        if self.begun == 0 {
+            self.begun = snapshot.taken / 1000;
+            if !past {
+                tracing::info!("{node}: nothing is remembered here, the node is judged as new");
+            }
+        }
+        if !here.is_empty() {
+            self.hardware = here;
+        }
+    }
+
     /// Everything that the kernel has said up to this snapshot is dealt with. A look that began before another
     /// one may end after it.
     pub fn settle(&mut self, snapshot: &Snapshot) {
@@ -75,7 +109,7 @@ impl History {
 }
 
 /// Whoever holds it reads and writes one small file, so nobody waits long.
-fn lock(path: &Path) -> io::Result<Flock<File>> {
+pub(crate) fn lock(path: &Path) -> io::Result<Flock<File>> {
     const TRIES: u32 = 100;
     let mut file = File::options()
         .write(true)
@@ -129,6 +163,32 @@ mod tests {
             }
         });
         assert_eq!(History::load(&places).swept, 8);
+    }
+
+    #[test]
+    fn other_hardware_under_the_same_name_is_a_new_node() {
+        let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
+        let mut node = simulate::simulated(&profile, &[]);
+        let mut history = History::default();
+        history.begin(&node);
+        history.memory = history.memory.after(&node, true);
+        let begun = history.begun;
+        assert!(begun > 0 && history.memory.inventory.len() == 8);
+        let railgate_node::Part::Read { data, .. } = &mut node.gpus else { panic!("no GPUs") };
+        for gpu in &mut data.gpus {
+            gpu.uuid = railgate_node::Reading::Known(format!("GPU-new-{}", gpu.index));
+        }
+        node.taken += 5000;
+        // New cards in the old chassis: the HCAs are the old ones.
+        history.begin(&node);
+        assert_eq!((history.begun, history.memory.inventory.len()), (begun, 8));
+        let railgate_node::Part::Read { data, .. } = &mut node.fabric else { panic!("no fabric") };
+        data.hcas.clear();
+        let mut other = history.clone();
+        other.hardware = ["GPU-old".to_owned()].into();
+        other.begin(&node);
+        assert_eq!((other.begun, other.memory.inventory.len()), (begun + 5, 0));
+        assert!(!other.memory.is_new("gpu-lost"), "what it knows of checks stays");
     }
 
     #[test]

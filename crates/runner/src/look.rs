@@ -7,7 +7,7 @@ use railgate_node::{
 };
 
 use crate::history::{History, kernel_mark};
-use crate::{Config, Places};
+use crate::{Config, Past, Places};
 
 /// One look at this node, judged.
 #[derive(Debug)]
@@ -79,6 +79,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             parts,
             kernel_since: since.cloned(),
             mounts,
+            site: None,
             deadline: config.gate.deadline,
         },
     );
@@ -101,16 +102,27 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         },
     );
     let whole = covers_whole_node(&snapshot, purpose.job);
+    let took_ms = began.elapsed().as_secs_f64() * 1000.0;
+    let look = Look { snapshot, verdict, profile, profile_problem, took_ms };
+    let told = |findings: &[Finding]| findings.iter().any(|finding| finding.severity > Severity::Note);
+    let mut open = history.open;
+    if open || told(&look.verdict.findings) || told(&look.verdict.shadow) {
+        let job = purpose.job.map(|job| job.id);
+        open = Past::change(places, |past| past.note(&config.gate, &look, job, whole));
+    }
+    let Look { snapshot, verdict, .. } = &look;
     History::change(places, |history| {
-        history.memory = history.memory.after(&snapshot, whole && verdict.cause().is_none());
+        history.begin(snapshot);
+        history.open = open;
+        history.memory = history.memory.after(snapshot, whole && verdict.cause().is_none());
+        history.memory.strike(snapshot, verdict);
         // A look that judged some GPUs only says nothing about what the kernel said of the others. What was
         // worth a warning has been given one.
         if whole && matches!(verdict.fitness, Fitness::Fit | Fitness::Degraded) {
-            history.settle(&snapshot);
+            history.settle(snapshot);
         }
     });
-    let took_ms = began.elapsed().as_secs_f64() * 1000.0;
-    Look { snapshot, verdict, profile, profile_problem, took_ms }
+    look
 }
 
 /// The machine type that configuration names; with `auto` the one that the GPU's name belongs to, or `generic`.

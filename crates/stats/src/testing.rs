@@ -92,6 +92,7 @@ pub(crate) fn verdict(phase: Phase, findings: Vec<Finding>) -> Verdict {
         deciding: unfit.then_some(0),
         findings,
         shadow: vec![],
+        strikes: vec![],
     }
 }
 

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use railgate_node::{Action, Class, PartName, Port, PortState, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +51,8 @@ below = \"fail\"     # note, unknown, warn, fail
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci];
     const SCOPE: Scope = Scope::Fabric;
+    // A day: without a periodic check the next look is the next job's.
+    const TRANSIENT: Option<Duration> = Some(Duration::from_secs(24 * 3600));
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
@@ -98,6 +102,11 @@ mod tests {
     #[test]
     fn below_the_profiles_rate() {
         let slow = look("h100-sxm:ib-rate-low@2");
+        assert_eq!(
+            slow.says(),
+            "degraded: warn ib-rate@mlx5_2: 200 of 400 Gb/s, strike 1 of 2; reseat cable"
+        );
+        let slow = slow.again();
         assert_eq!(slow.says(), "unfit: fail ib-rate@mlx5_2: 200 of 400 Gb/s; reseat cable");
         assert_eq!(look("h100-sxm:ib-rate-low@2").holding(&[0]).says(), "fit");
         assert!(slow.settings("[checks.ib-rate]\nbelow = \"warn\"").says().starts_with("degraded"));

@@ -63,7 +63,7 @@ fn a_check_that_panics_changes_nothing_else() {
 #[test]
 fn the_most_telling_finding_decides() {
     let cause = |faults: &str| {
-        let verdict = look(&format!("h100-sxm:{faults}")).judge();
+        let verdict = look(&format!("h100-sxm:{faults}")).again().judge();
         verdict.cause().unwrap().subject()
     };
     assert_eq!(cause("gpu-nvlink-down@1,gpu-ecc-uncorrected@2,gpu-lost@3"), "gpu-lost@3");
@@ -136,6 +136,24 @@ fn a_check_that_an_upgrade_brought_begins_in_shadow() {
     ] {
         assert_eq!(decided.judge().cause().unwrap().subject(), "gpu-nvlink@3");
     }
+}
+
+#[test]
+fn what_may_pass_by_itself_drains_on_the_second_strike() {
+    let slow = || look("h100-sxm:ib-rate-low@2");
+    assert_eq!(slow().fitness(), Fitness::Degraded);
+    assert_eq!(slow().again().fitness(), Fitness::Unfit);
+    assert_eq!(slow().settings("strikes = 1").fitness(), Fitness::Unfit);
+    assert_eq!(slow().settings("strikes = 3").again().fitness(), Fitness::Degraded);
+    assert_eq!(slow().settings("strikes = 3").again().again().fitness(), Fitness::Unfit);
+    let bent = |bend: fn(&mut Look)| slow().again().with(bend).fitness();
+    assert_eq!(bent(|look| look.now.taken -= 45_000), Fitness::Degraded, "two looks at one moment");
+    assert_eq!(bent(|look| look.now.taken += 25 * 3_600_000), Fitness::Degraded, "long ago");
+    assert_eq!(bent(|look| look.memory.strikes[0].identity = "another cable".to_owned()), Fitness::Degraded);
+    assert_eq!(bent(|look| look.memory.strikes[0].subject = "ib-rate@mlx5_3".to_owned()), Fitness::Degraded);
+    assert_eq!(look("h100-sxm:gpu-lost@3").fitness(), Fitness::Unfit, "what is lost drains at once");
+    let many = (0..400).fold(slow(), |look, _| look.again());
+    assert!(many.memory.strikes.len() <= 256);
 }
 
 #[test]

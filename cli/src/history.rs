@@ -1,0 +1,101 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use railgate_gate::CHECKS;
+use railgate_node::Action;
+use railgate_runner::{Config, Count, History, Past};
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::{Site, exit};
+
+#[derive(Serialize)]
+struct Row {
+    id: &'static str,
+    /// What may follow from it on this node now.
+    policy: Action,
+    /// An upgrade brought it.
+    new: bool,
+    seen: u64,
+    would_drain: u64,
+    drained: u64,
+    last: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    schema: u32,
+    node: &'a str,
+    since: Option<u64>,
+    checks: Vec<Row>,
+}
+
+/// How often each check has found something on this node, would have drained it, and did.
+pub(crate) fn run(site: &Site, config: &Config, format: Format) -> anyhow::Result<u8> {
+    let (past, memory) = (Past::load(&site.places), History::load(&site.places).memory);
+    let rows: Vec<Row> = CHECKS
+        .iter()
+        .map(|check| {
+            let count = past.counts.get(check.id).copied().unwrap_or_default();
+            let Count { seen, would_drain, drained, last } = count;
+            let last = (seen > 0).then_some(last * 1000);
+            let policy = config.gate.action_of(check, &memory);
+            Row { id: check.id, policy, new: memory.is_new(check.id), seen, would_drain, drained, last }
+        })
+        .collect();
+    let since = (past.begun > 0).then_some(past.begun);
+    if format == Format::Json {
+        let since = since.map(|since| since * 1000);
+        output::json(&Shown { schema: 1, node: &site.node, since, checks: rows })?;
+        return Ok(exit::OK);
+    }
+    let mut table =
+        vec![["CHECK", "POLICY", "SEEN", "WOULD DRAIN", "DRAINED", "LAST"].map(str::to_owned).to_vec()];
+    let (told, silent): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|row| row.seen > 0 || row.policy == Action::Shadow);
+    for row in &told {
+        table.push(vec![
+            row.id.to_owned(),
+            policy_text(row),
+            row.seen.to_string(),
+            row.would_drain.to_string(),
+            row.drained.to_string(),
+            row.last.map_or_else(|| "never".to_owned(), |last| time(last / 1000)),
+        ]);
+    }
+    let mut text = output::table(&table);
+    match since {
+        Some(since) => text.push_str(&format!(
+            "{}: counted since {}; a finding that stays counts once; {} other checks found nothing\n",
+            site.node,
+            time(since),
+            silent.len()
+        )),
+        None => {
+            text.push_str(&format!("{}: nothing was found yet, or /var/lib/railgate was lost\n", site.node))
+        }
+    }
+    if told.iter().any(|row| row.new && row.policy == Action::Shadow) {
+        text.push_str(
+            "shadow (new): an upgrade brought it; set its `action` in [gate.checks.<id>] to let it act\n",
+        );
+    }
+    output::text(&text)?;
+    Ok(exit::OK)
+}
+
+fn policy_text(row: &Row) -> String {
+    let policy = match row.policy {
+        Action::Off => "off",
+        Action::Shadow if row.new => "shadow (new)",
+        Action::Shadow => "shadow",
+        Action::Report => "report",
+        Action::Notify => "notify",
+        Action::Drain => "drain",
+    };
+    policy.to_owned()
+}
+
+/// Unix seconds for people.
+pub(crate) fn time(seconds: u64) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+}

@@ -1,0 +1,301 @@
+//! What this node's looks have found, and what came of it: `/var/lib/railgate/findings.json`.
+//!
+//! A finding that stays is one episode, however often it is seen: from the look that found it first to the last
+//! before a look at the whole node that no longer did. Bounded, so that nothing fills the disk; the counts per check
+//! outlive the episodes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use railgate_gate::{CHECKS, GateConfig, would_drain};
+use railgate_node::{Class, Finding, Phase, Severity};
+use railgate_rundir::{read_small, write_whole};
+use railgate_slurm::DrainOutcome;
+use serde::{Deserialize, Serialize};
+
+use crate::history::lock;
+use crate::{Look, Places, now};
+
+const MOST_EPISODES: usize = 200;
+const MOST_JOBS: usize = 8;
+
+/// A finding for as long as it stayed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Episode {
+    /// The finding as it was last seen, without its evidence.
+    pub finding: Finding,
+    /// UUID, serial number or GUID of the part, where it could be told.
+    #[serde(default)]
+    pub identity: String,
+    /// The boot in which it was last seen.
+    #[serde(default)]
+    pub boot_id: String,
+    /// The phase that last saw it.
+    pub phase: Phase,
+    /// First seen, Unix seconds.
+    pub first: u64,
+    /// Last seen, Unix seconds.
+    pub last: u64,
+    /// How many looks saw it.
+    pub looks: u32,
+    /// No look at the whole node has found it gone.
+    pub open: bool,
+    /// Its check is in shadow.
+    #[serde(default)]
+    pub shadow: bool,
+    /// Phase and class would have drained for it.
+    #[serde(default)]
+    pub would_drain: bool,
+    /// When the node was drained because of it, Unix seconds.
+    #[serde(default)]
+    pub drained: Option<u64>,
+    /// What became of the drain otherwise.
+    #[serde(default)]
+    pub outcome: String,
+    /// Jobs that met it, at most the first eight.
+    #[serde(default)]
+    pub jobs: Vec<u32>,
+}
+
+/// How often a check has found something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Episodes.
+    pub seen: u64,
+    /// Of these, how many would have drained the node had the check been free to.
+    pub would_drain: u64,
+    /// Of these, how many did.
+    pub drained: u64,
+    /// When the last one began, Unix seconds.
+    pub last: u64,
+}
+
+/// What a node's looks have found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Past {
+    /// Layout of the file.
+    pub schema: u32,
+    /// Since when is counted, Unix seconds.
+    pub begun: u64,
+    /// Episodes, oldest first.
+    pub episodes: Vec<Episode>,
+    /// By check.
+    pub counts: BTreeMap<String, Count>,
+}
+
+fn file(places: &Places) -> PathBuf {
+    places.state.join("findings.json")
+}
+
+impl Past {
+    /// What is remembered; nothing where the file is absent. One that cannot be read is our own fault: it is logged,
+    /// and counting begins anew.
+    pub fn load(places: &Places) -> Self {
+        let path = file(places);
+        match read_small(&path) {
+            Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|why| {
+                tracing::warn!("{}: {why}; counting anew", path.display());
+                Past::default()
+            }),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Past::default(),
+            Err(why) => {
+                tracing::warn!("{}: {why}; counting anew", path.display());
+                Past::default()
+            }
+        }
+    }
+
+    /// Whether an episode may still go on.
+    pub fn open(&self) -> bool {
+        self.episodes.iter().any(|episode| episode.open)
+    }
+
+    /// Changes what is remembered, and returns whether something is still open.
+    pub(crate) fn change(places: &Places, change: impl FnOnce(&mut Past)) -> bool {
+        let path = file(places);
+        let changed = std::fs::create_dir_all(&places.state).and_then(|()| {
+            let _held = lock(&path.with_extension("lock"))?;
+            let mut past = Past::load(places);
+            if past.begun == 0 {
+                past.begun = now() / 1000;
+            }
+            past.schema = 1;
+            change(&mut past);
+            write_whole(&path, &serde_json::to_vec(&past)?, 0o644)?;
+            Ok(past.open())
+        });
+        changed.unwrap_or_else(|why| {
+            tracing::warn!("{}: {why}; what was found is not counted", path.display());
+            false
+        })
+    }
+
+    /// Adds a look. `whole`: it judged the whole node, so what it did not find is over.
+    pub(crate) fn note(&mut self, gate: &GateConfig, look: &Look, job: Option<u32>, whole: bool) {
+        let time = look.snapshot.taken / 1000;
+        let phase = look.verdict.phase;
+        let open = |finding: &Finding| finding.severity > Severity::Note && finding.class != Class::Internal;
+        let found: Vec<(&Finding, bool)> = look
+            .verdict
+            .findings
+            .iter()
+            .map(|finding| (finding, false))
+            .chain(look.verdict.shadow.iter().map(|finding| (finding, true)))
+            .filter(|(finding, _)| open(finding))
+            .collect();
+        if whole {
+            let runs = |id: &str| CHECKS.iter().any(|check| check.id == id && check.phases.contains(&phase));
+            for episode in self.episodes.iter_mut().filter(|episode| runs(&episode.finding.check)) {
+                let still = found.iter().any(|(finding, _)| same(finding, &episode.finding));
+                episode.open &= still;
+            }
+        }
+        for (finding, shadow) in found {
+            let drains = would_drain(gate, phase, finding);
+            let count = self.counts.entry(finding.check.clone()).or_default();
+            let known =
+                self.episodes.iter_mut().find(|episode| episode.open && same(finding, &episode.finding));
+            let bare = Finding { evidence: Vec::new(), ..finding.clone() };
+            let identity = look.snapshot.identity(&finding.part);
+            let boot_id = look.snapshot.boot_id.clone();
+            let episode = match known {
+                Some(episode) => {
+                    // Of a part that has gone nobody can read the name.
+                    if !identity.is_empty() {
+                        episode.identity = identity;
+                    }
+                    episode.looks = episode.looks.saturating_add(1);
+                    (episode.finding, episode.boot_id, episode.phase) = (bare, boot_id, phase);
+                    (episode.last, episode.shadow) = (episode.last.max(time), shadow);
+                    episode
+                }
+                None => {
+                    count.seen += 1;
+                    count.last = time;
+                    self.episodes.push(Episode {
+                        finding: bare,
+                        identity,
+                        boot_id,
+                        phase,
+                        first: time,
+                        last: time,
+                        looks: 1,
+                        open: true,
+                        shadow,
+                        would_drain: false,
+                        drained: None,
+                        outcome: String::new(),
+                        jobs: Vec::new(),
+                    });
+                    let Some(episode) = self.episodes.last_mut() else { continue };
+                    episode
+                }
+            };
+            if drains && !episode.would_drain {
+                episode.would_drain = true;
+                count.would_drain += 1;
+            }
+            if let Some(job) = job
+                && !episode.jobs.contains(&job)
+                && episode.jobs.len() < MOST_JOBS
+            {
+                episode.jobs.push(job);
+            }
+        }
+        self.prune();
+    }
+
+    /// What became of the drain that the deciding finding called for.
+    pub(crate) fn acted(&mut self, cause: &Finding, outcome: &DrainOutcome) {
+        let open = |episode: &&mut Episode| episode.open && same(cause, &episode.finding);
+        let Some(episode) = self.episodes.iter_mut().find(open) else { return };
+        episode.outcome = outcome.to_string();
+        if matches!(outcome, DrainOutcome::Drained { .. }) && episode.drained.is_none() {
+            episode.drained = Some(now() / 1000);
+            self.counts.entry(cause.check.clone()).or_default().drained += 1;
+        }
+    }
+
+    /// The oldest that are over go first.
+    fn prune(&mut self) {
+        while self.episodes.len() > MOST_EPISODES {
+            let oldest = self.episodes.iter().position(|episode| !episode.open).unwrap_or(0);
+            self.episodes.remove(oldest);
+        }
+    }
+}
+
+fn same(a: &Finding, b: &Finding) -> bool {
+    (&a.check, &a.part) == (&b.check, &b.part)
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_gate::{Memory, Seen, judge};
+    use railgate_node::simulate;
+
+    use super::*;
+
+    fn look(node: &str, gate: &GateConfig, at: u64) -> Look {
+        let (profile, faults) = simulate::parse(node, &[]).unwrap();
+        let mut snapshot = simulate::simulated(&profile, &faults);
+        snapshot.taken = at * 1000;
+        let seen = Seen {
+            phase: Phase::Periodic,
+            now: &snapshot,
+            before: None,
+            job: None,
+            profile: Some(&profile),
+            memory: &Memory::default(),
+        };
+        let verdict = judge(gate, &seen);
+        Look { verdict, snapshot, profile, profile_problem: None, took_ms: 1.0 }
+    }
+
+    #[test]
+    fn what_stays_is_counted_once_and_again_when_it_comes_back() {
+        let gate: GateConfig = toml::from_str("[checks.gpu-nvlink]\naction = \"shadow\"").unwrap();
+        let (mut past, sick, well) = (Past::default(), "h100-sxm:gpu-nvlink-down@3", "h100-sxm");
+        for (at, node) in [(100, sick), (200, sick), (300, well), (400, sick)] {
+            past.note(&gate, &look(node, &gate, at), Some(7), true);
+        }
+        let nvlink: Vec<_> =
+            past.episodes.iter().filter(|episode| episode.finding.check == "gpu-nvlink").collect();
+        let seen: Vec<_> = nvlink.iter().map(|one| (one.first, one.last, one.looks, one.open)).collect();
+        assert_eq!(seen, [(100, 200, 2, false), (400, 400, 1, true)]);
+        assert!(nvlink[0].shadow && nvlink[0].would_drain && nvlink[0].identity.starts_with("GPU-"));
+        assert_eq!(past.counts["gpu-nvlink"], Count { seen: 2, would_drain: 2, drained: 0, last: 400 });
+        assert_eq!(nvlink[0].jobs, [7]);
+    }
+
+    #[test]
+    fn a_look_at_some_gpus_ends_nothing() {
+        let gate = GateConfig::default();
+        let mut past = Past::default();
+        past.note(&gate, &look("h100-sxm:gpu-lost@3", &gate, 100), None, true);
+        past.note(&gate, &look("h100-sxm", &gate, 200), None, false);
+        assert!(past.open());
+        let cause = look("h100-sxm:gpu-lost@3", &gate, 300).verdict.cause().cloned().unwrap();
+        let drained = DrainOutcome::Drained { reason: "railgate: x".to_owned() };
+        past.acted(&cause, &drained);
+        past.acted(&cause, &drained);
+        assert_eq!(past.counts["gpu-lost"].drained, 1);
+        past.note(&gate, &look("h100-sxm", &gate, 400), None, true);
+        assert!(!past.open());
+    }
+
+    #[test]
+    fn the_file_stays_small() {
+        let gate = GateConfig::default();
+        let mut past = Past::default();
+        for round in 0..300 {
+            past.note(&gate, &look("h100-sxm:gpu-lost@3", &gate, 2 * round), None, true);
+            past.note(&gate, &look("h100-sxm", &gate, 2 * round + 1), None, true);
+        }
+        assert_eq!(past.episodes.len(), MOST_EPISODES);
+        assert_eq!(past.counts["gpu-lost"].seen, 300);
+        assert!(serde_json::to_vec(&past).unwrap().len() < 200_000);
+    }
+}
