@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::child::{Call, Ended, Outcome, Task, run_all};
 use crate::{
     Access, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part, PartName, Pci,
-    PciAddress, Reading, SNAPSHOT_SCHEMA, Snapshot, SourceConfig, gpu_processes, nvml, readers,
+    PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot, SourceConfig,
+    gpu_processes, nvml, readers, site_check,
 };
 
 /// What to look at, and how long that may take.
@@ -22,6 +24,8 @@ pub struct Request {
     pub kernel_since: Option<KernelMark>,
     /// Mounts to ask, with [`PartName::Host`].
     pub mounts: Vec<PathBuf>,
+    /// The site's own checks to run; `None` runs none.
+    pub site: Option<SiteRequest>,
     /// For all parts together. A child that must be killed costs [`crate::child::GRACE`] more.
     pub deadline: Duration,
 }
@@ -34,6 +38,7 @@ impl Request {
             parts: vec![PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host],
             kernel_since: None,
             mounts: Vec::new(),
+            site: None,
             deadline,
         }
     }
@@ -60,6 +65,8 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
         None => Vec::new(),
     };
 
+    let site_checks = request.site.as_ref().map(|site| listed(site, &mut asked, &request.node));
+
     let after_ms = millis(request.deadline);
     let mut ended: Vec<Option<Ended>> = run_all(asked.calls).into_iter().map(Some).collect();
     let mut take = |index: Option<usize>| match index {
@@ -77,7 +84,15 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
         pci: part(take(pci), after_ms),
         kernel_log: part(take(kernel_log), after_ms),
         host: part(take(host), after_ms),
+        site_checks: Vec::new(),
     };
+    for (mut check, index) in site_checks.into_iter().flatten() {
+        if let Some(ended) = take(index) {
+            check.took_ms = millis(ended.took);
+            check.outcome = site_outcome(part(Some(ended), after_ms));
+        }
+        snapshot.site_checks.push(check);
+    }
     if let Part::Read { data, .. } = &mut snapshot.host {
         data.mounts = mounts
             .into_iter()
@@ -98,6 +113,7 @@ pub(crate) const TASKS: &[Task] = &[
     Task::new(KERNEL_LOG, kernel_log_task),
     Task::new(HOST, host_task),
     Task::new(MOUNT, mount_task),
+    Task::new(SITE_CHECK, site_check_task),
 ];
 
 const GPUS: &str = "node-gpus";
@@ -106,6 +122,10 @@ const PCI: &str = "node-pci";
 const KERNEL_LOG: &str = "node-kernel-log";
 const HOST: &str = "node-host";
 const MOUNT: &str = "node-mount";
+const SITE_CHECK: &str = "node-site-check";
+
+/// What a child needs to end a site's check that does not end by itself.
+const SITE_CHECK_GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct KernelLogInput {
@@ -155,6 +175,10 @@ fn mount_task(input: &[u8]) -> Result<Vec<u8>, String> {
     with_json(input, |input: MountInput| Ok(readers::mount_probe(&input.path, &input.proc)))
 }
 
+fn site_check_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json(input, |input: site_check::Run| Ok(site_check::run(&input)))
+}
+
 fn with_json<I: DeserializeOwned, O: Serialize>(
     input: &[u8],
     task: impl FnOnce(I) -> Result<O, String>,
@@ -177,6 +201,28 @@ impl Asked {
         self.calls.len() - 1
     }
 
+    /// The child gets all of the time and gives the program less of it, so that it can say how that ended.
+    fn site_check(
+        &mut self,
+        request: &SiteRequest,
+        check: &SiteCheck,
+        deadline: Duration,
+        node: &str,
+    ) -> usize {
+        let within = self.deadline.saturating_sub(SITE_CHECK_GRACE).max(self.deadline / 2);
+        let mut environment = BTreeMap::new();
+        let mut set = |name: &str, value: &str| environment.insert(name.to_owned(), value.to_owned());
+        set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        set("LC_ALL", "C");
+        set("RAILGATE_NODE", node);
+        set("RAILGATE_PHASE", request.phase.as_str());
+        if let Some(job) = request.job {
+            set("RAILGATE_JOB_ID", &job.to_string());
+        }
+        let deadline_ms = u64::try_from(deadline.min(within).as_millis()).unwrap_or(u64::MAX);
+        self.add(SITE_CHECK, &site_check::Run { path: check.path.clone(), environment, deadline_ms })
+    }
+
     fn mount(&mut self, path: &Path, source: &SourceConfig) -> usize {
         self.add(MOUNT, &MountInput { path: path.to_owned(), proc: source.proc.clone() })
     }
@@ -195,6 +241,28 @@ fn part<T: DeserializeOwned>(ended: Option<Ended>, after_ms: f64) -> Part<T> {
         Outcome::Failed(why) => Part::Failed { why, took_ms },
         Outcome::Silent => Part::Silent { after_ms },
         Outcome::Stuck => Part::Stuck { after_ms },
+    }
+}
+
+/// The site's checks as they lie there, and where the answers of those come that are run.
+fn listed(request: &SiteRequest, asked: &mut Asked, node: &str) -> Vec<(SiteCheck, Option<usize>)> {
+    let mut checks = Vec::new();
+    for check in site_check::site_checks(&request.directory) {
+        let to_run = check.outcome == SiteOutcome::Said(Vec::new());
+        let Some(deadline) = request.deadline_of(&check.name) else { continue };
+        let index = to_run.then(|| asked.site_check(request, &check, deadline, node));
+        checks.push((check, index));
+    }
+    checks
+}
+
+fn site_outcome(part: Part<SiteOutcome>) -> SiteOutcome {
+    match part {
+        Part::Read { data, .. } => data,
+        Part::Skipped => SiteOutcome::NotRun("nobody asked for it".to_owned()),
+        Part::Failed { why, .. } => SiteOutcome::Failed(why),
+        Part::Silent { after_ms } => SiteOutcome::Silent { stuck: false, after_ms },
+        Part::Stuck { after_ms } => SiteOutcome::Silent { stuck: true, after_ms },
     }
 }
 

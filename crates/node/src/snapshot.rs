@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Fabric, Gpus, Host, KernelLog, Part, Pci};
+use crate::{Fabric, Gpus, Host, KernelLog, Part, Pci, SiteCheck};
 
 /// Milliseconds since the Unix epoch.
 pub type UnixMillis = u64;
@@ -44,4 +44,7 @@ pub struct Snapshot {
     pub kernel_log: Part<KernelLog>,
     /// Host, processes, mounts.
     pub host: Part<Host>,
+    /// The site's own checks, where they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub site_checks: Vec<SiteCheck>,
 }

@@ -101,6 +101,7 @@ fn snapshot(gpus: Vec<Gpu>, hcas: Vec<Hca>, devices: Vec<PciDevice>, host: Host)
         pci: read(Pci { devices }),
         kernel_log: Part::Skipped,
         host: read(host),
+        site_checks: Vec::new(),
     }
 }
 
