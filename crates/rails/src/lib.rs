@@ -9,6 +9,7 @@ mod environment;
 mod folklore;
 mod job_shape;
 mod map;
+mod nccl_version;
 mod pairs;
 mod ports;
 #[cfg(test)]
@@ -18,12 +19,15 @@ mod rules;
 #[cfg(test)]
 mod testing;
 mod topology;
+mod topology_check;
 
 pub use config::{RailsConfig, TopologyFile, UnknownProfile, UserProfile};
 pub use environment::environment;
 pub use folklore::{FOLKLORE, Folklore, FolkloreWarning, folklore};
 pub use job_shape::{JobGpus, JobShape};
 pub use map::{BY_NOTHING, BY_ORDER, BY_PROFILE, BY_TREE, rail_map};
+pub use nccl_version::{BadNcclVersion, NcclVersion};
 pub use render::{View, env, explain, table};
 pub use rules::{RULES, Rule};
 pub use topology::{NoTopology, topology, topology_needed, topology_wanted, topology_xml};
+pub use topology_check::{Effect, TopologyCheck, TopologyProblem, check_topology};

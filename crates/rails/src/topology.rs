@@ -6,8 +6,9 @@ use railgate_node::{Host, PciAddress, Rail, RailMap, Reading, Snapshot};
 use crate::config::{RailsConfig, TopologyFile};
 use crate::distance::device;
 use crate::map::{BY_PROFILE, BY_TREE};
+use crate::topology_check::room_wanted;
 
-/// NCCL's parser takes no more elements from a node's file (1024 before 2.21).
+/// NCCL keeps a node's elements in so much room (1024 before 2.21): those of the file, and those that it adds.
 const MAX_ELEMENTS: usize = 256;
 
 /// Why no topology file can be made.
@@ -29,7 +30,7 @@ pub enum NoTopology {
     #[error("{0} and {1} share a PCI bus: NCCL takes them for one card (NCCL_IB_MERGE_VFS)")]
     Merged(String, String),
     /// More than NCCL's parser holds.
-    #[error("{0} elements, NCCL's parser takes {MAX_ELEMENTS}")]
+    #[error("{0} elements with those that NCCL adds, and it has room for {MAX_ELEMENTS}")]
     TooLarge(usize),
 }
 
@@ -92,6 +93,7 @@ pub fn topology(map: &RailMap, snapshot: &Snapshot) -> Result<String, NoTopology
     let count = |switch: &Switch| 1 + switch.gpus.len() + usize::from(switch.hca.is_some());
     let elements =
         1 + nodes.len() + nodes.values().flat_map(|switches| switches.iter().map(count)).sum::<usize>();
+    let elements = elements + room_wanted(map.gpus.len(), map.rails.len());
     if elements > MAX_ELEMENTS {
         return Err(NoTopology::TooLarge(elements));
     }
@@ -151,8 +153,7 @@ fn switches(
         let Reading::Known(real) = &rail.pci else {
             return Err(NoTopology::Missing(format!("PCI address of {subject}: {}", rail.pci)));
         };
-        // NCCL looks its HCAs up with device and function set to zero (ports and virtual functions merge).
-        let address = PciAddress { device: 0, function: 0, ..*real };
+        let address = as_nccl_finds_it(real);
         let same = nodes.iter().find_map(|(numa, switches)| {
             let at = switches.iter().position(|s| s.hca.as_ref().is_some_and(|c| c.address == address))?;
             Some((*numa, at))
@@ -189,6 +190,11 @@ fn switches(
         }
     }
     Ok(nodes)
+}
+
+/// NCCL looks its HCAs up with device and function set to zero: ports and virtual functions merge.
+pub(crate) fn as_nccl_finds_it(address: &PciAddress) -> PciAddress {
+    PciAddress { device: 0, function: 0, ..*address }
 }
 
 /// What may stand in an attribute without a thought.
@@ -235,7 +241,7 @@ fn link_of(snapshot: &Snapshot, address: &PciAddress, instead: Option<&str>) -> 
 
 /// `0-31,64-95` as the kernel's `cpumap`: groups of 32 bits, most significant first. `None` for what is no
 /// list, has no CPU, or is too long for one attribute of NCCL's parser.
-fn cpu_mask(list: &str) -> Option<String> {
+pub(crate) fn cpu_mask(list: &str) -> Option<String> {
     const MAX_CPUS: u32 = 896;
     let mut groups: Vec<u32> = Vec::new();
     for range in list.trim().split(',').filter(|range| !range.is_empty()) {

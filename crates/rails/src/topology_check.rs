@@ -1,0 +1,160 @@
+//! What NCCL does with a topology file, and whether the file is this machine's.
+
+mod fit;
+mod grammar;
+mod graph;
+
+use railgate_node::{RailMap, Snapshot};
+use serde::Serialize;
+
+use crate::NcclVersion;
+use fit::Machine;
+use grammar::{ERAS, Era, era};
+pub(crate) use graph::room_wanted;
+
+/// What follows from a mistake in a topology file. The worst comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// NCCL stops: no communicator comes up on the node, or the process dies.
+    Refused,
+    /// NCCL believes what is not so, and goes on.
+    Misled,
+    /// NCCL goes on as if this were not there.
+    Ignored,
+    /// Worth knowing.
+    Note,
+}
+
+/// One thing to be said of a topology file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopologyProblem {
+    /// From 1; 0 where it is about the whole file.
+    pub line: usize,
+    /// From 1, in bytes; 0 where it is about the whole file.
+    pub column: usize,
+    /// What follows.
+    pub effect: Effect,
+    /// What is wrong.
+    pub what: String,
+    /// What to do. May be empty.
+    pub fix: String,
+    /// The releases of NCCL that it is true of, for people ("2.21 to 2.26"). Empty: all that were asked for.
+    pub nccl: Vec<&'static str>,
+}
+
+/// A topology file, judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopologyCheck {
+    /// NCCL comes up with this file: in the release that was asked for, or in every one.
+    pub accepted: bool,
+    /// In the order of the file, what is about the whole of it first.
+    pub problems: Vec<TopologyProblem>,
+    /// What could not be compared with the machine, and why. Empty where no machine was given.
+    pub unknown: Vec<String>,
+}
+
+impl TopologyCheck {
+    /// The worst effect there is; `None` where nothing was found.
+    pub fn worst(&self) -> Option<Effect> {
+        self.problems.iter().map(|problem| problem.effect).min()
+    }
+}
+
+/// Reads a topology file as NCCL does.
+///
+/// `version`: that release; `None`: all of them, and what is true of some says so. `machine`: the snapshot and
+/// rail map of the machine that it is for; without one every device of the file counts as present.
+pub fn check_topology(
+    text: &[u8],
+    version: Option<NcclVersion>,
+    machine: Option<(&Snapshot, &RailMap)>,
+) -> TopologyCheck {
+    let machine = machine.map(|(snapshot, map)| Machine::new(snapshot, map));
+    let eras: Vec<&Era> = match version {
+        Some(version) => vec![era(version)],
+        None => ERAS.iter().collect(),
+    };
+    let mut all: Vec<(Found, Vec<&'static str>)> = Vec::new();
+    for era in &eras {
+        for found in judge(text, era, machine.as_ref()) {
+            match all.iter_mut().find(|(known, _)| *known == found) {
+                Some((_, names)) if !names.contains(&era.name) => names.push(era.name),
+                Some(_) => {}
+                None => all.push((found, vec![era.name])),
+            }
+        }
+    }
+    let lines = Lines::of(text);
+    let mut problems: Vec<(usize, TopologyProblem)> = all
+        .into_iter()
+        .map(|(Found { effect, at, what, fix }, names)| {
+            let (line, column) = lines.place(at);
+            let nccl = if names.len() == eras.len() { Vec::new() } else { names };
+            (at.map_or(0, |at| at + 1), TopologyProblem { line, column, effect, what, fix, nccl })
+        })
+        .collect();
+    problems.sort_by_key(|(at, _)| *at);
+    let problems: Vec<TopologyProblem> = problems.into_iter().map(|(_, problem)| problem).collect();
+    TopologyCheck {
+        accepted: problems.iter().all(|problem| problem.effect != Effect::Refused),
+        problems,
+        unknown: machine.map(|machine| machine.untold).unwrap_or_default(),
+    }
+}
+
+/// A problem with its place as an offset; `None` is the whole file.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    effect: Effect,
+    at: Option<usize>,
+    what: String,
+    fix: String,
+}
+
+fn judge(text: &[u8], era: &Era, machine: Option<&Machine<'_>>) -> Vec<Found> {
+    let fix = String::new();
+    let tree = match grammar::read(text, era) {
+        Ok(tree) => tree,
+        Err(stop) => return vec![Found { effect: Effect::Refused, at: Some(stop.at), what: stop.what, fix }],
+    };
+    let mut found = Vec::new();
+    for (effect, remarks) in [(Effect::Ignored, &tree.skipped), (Effect::Note, &tree.odd)] {
+        found.extend(remarks.iter().map(|remark| {
+            let what = match effect {
+                Effect::Ignored => format!("{}: NCCL skips it and all that is in it", remark.what),
+                _ => remark.what.clone(),
+            };
+            Found { effect, at: Some(remark.at), what, fix: String::new() }
+        }));
+    }
+    let devices = machine.and_then(|machine| machine.devices(&tree));
+    let devices = devices.unwrap_or_else(|| graph::Devices::assumed(&tree));
+    graph::judge(&tree, era, &devices, &mut found);
+    if let Some(machine) = machine
+        && !tree.elements.is_empty()
+    {
+        machine.compare(&tree, &mut found);
+    }
+    found
+}
+
+/// Where the lines of a text begin.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &[u8]) -> Lines {
+        let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+        Lines(std::iter::once(0).chain(ends).collect())
+    }
+
+    /// Line and column, from 1.
+    fn place(&self, at: Option<usize>) -> (usize, usize) {
+        let Some(at) = at else { return (0, 0) };
+        let line = self.0.partition_point(|start| *start <= at);
+        (line, at - self.0[line - 1] + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+use railgate_node::{Host, Part, Reading, Snapshot};
+
+use super::*;
+use crate::testing::{flat_machine, switches, wired_profile};
+use crate::{rail_map, topology};
+
+fn host(snapshot: &mut Snapshot) -> &mut Host {
+    match &mut snapshot.host {
+        Part::Read { data, .. } => data,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Checks what `change` makes of a good file, on its own machine and with any NCCL.
+fn after(change: impl Fn(&str) -> String) -> TopologyCheck {
+    let flat = flat_machine();
+    let map = rail_map(&flat, &wired_profile());
+    let good = topology(&map, &flat).unwrap();
+    let changed = change(&good);
+    assert_ne!(changed, good, "nothing was changed");
+    check_topology(changed.as_bytes(), None, Some((&flat, &map)))
+}
+
+fn lines(check: &TopologyCheck) -> Vec<String> {
+    let line = |p: &TopologyProblem| {
+        let effect = serde_json::to_value(p.effect).unwrap();
+        format!("{}:{} {} {}", p.line, p.column, effect.as_str().unwrap(), p.what)
+    };
+    check.problems.iter().map(line).collect()
+}
+
+#[test]
+fn what_we_write_is_right_on_its_machine() {
+    let flat = flat_machine();
+    for (machine, map) in [
+        (flat.clone(), rail_map(&flat, &wired_profile())),
+        (switches(4, 2, 1), rail_map(&switches(4, 2, 1), None)),
+        (switches(2, 2, 2), rail_map(&switches(2, 2, 2), None)),
+    ] {
+        let text = topology(&map, &machine).unwrap();
+        for machine in [None, Some((&machine, &map))] {
+            let check = check_topology(text.as_bytes(), None, machine);
+            assert!(check.accepted && check.unknown.is_empty());
+            assert_eq!(lines(&check), [""; 0], "{text}");
+        }
+    }
+}
+
+#[test]
+fn each_mistake_has_its_effect() {
+    let first_bridge = "<pci busid=\"ffff:ff:01.0\" class=\"0x060400\"";
+    for (from, to, says) in [
+        ("  <cpu", "\t<cpu", "2:1 refused a tab where '<' should be"),
+        ("numaid=\"0\" ", "", "2:3 refused <cpu> has no numaid"),
+        (" modelid=\"143\"", "", "2:3 refused <cpu> has familyid and no modelid"),
+        (" class=\"0x060400\"", "", "3:5 refused bridge ffff:ff:01.0 has no class"),
+        (
+            "0x060400",
+            "0x020000",
+            "3:5 refused bridge ffff:ff:01.0 has class 0x020000: NCCL takes it for a device and never looks into it",
+        ),
+        ("busid=\"ffff:ff:01.0\" ", "", "3:5 refused <pci> has no busid: NCCL crashes"),
+        (first_bridge, "<nic/><pci busid=\"ffff:ff:01.0\" class=\"0x060400\"", ""),
+        (
+            "32.0 GT/s PCIe",
+            "32.0 GT/s",
+            "3:5 misled link_speed '32.0 GT/s' of ffff:ff:01.0 is none that NCCL knows: it takes 8 GT/s",
+        ),
+        ("arch=\"x86_64\"", "arch=\"x64\"", "2:3 misled arch 'x64' is none that NCCL knows"),
+        ("affinity=\"0000ffff\"", "affinity=\"0-15\"", "2:3 misled affinity '0-15' names no CPU"),
+        (
+            "affinity=\"0000ffff\"",
+            "affinity=\"ffff0000\"",
+            "2:3 misled affinity of <cpu> 0 has no CPU of that NUMA node (0-15)",
+        ),
+        (
+            "affinity=\"0000ffff\"",
+            "affinity=\"00000fff\"",
+            "2:3 note affinity of <cpu> 0: the machine says 0-15",
+        ),
+        ("<cpu numaid", "<cpu keep=\"1\" numaid", "2:3 misled attribute keep of <cpu> is NCCL's own mark"),
+        ("vendor=\"GenuineIntel\"", "vendor=\"Intel\"", "2:3 misled vendor 'Intel' is none that NCCL knows"),
+    ] {
+        let check = after(|good| good.replacen(from, to, 1));
+        if says.is_empty() {
+            assert!(check.problems.is_empty(), "{:?}", lines(&check));
+            continue;
+        }
+        assert_eq!(lines(&check), [says], "{from} -> {to}");
+        assert_eq!(check.accepted, !says.contains("refused"));
+    }
+}
+
+#[test]
+fn a_device_that_is_not_found_is_said_and_so_is_what_follows() {
+    let check = after(|good| good.replacen("busid=\"0101:00:00.0\"", "busid=\"0101:00:00.0\" ", 1));
+    assert!(lines(&check)[0].ends_with("a space too many: NCCL takes it for an attribute without a name"));
+    assert_eq!(check.worst(), Some(Effect::Note));
+
+    let check = after(|good| good.replacen("0001:00:00.0", "0001:00:00.A", 1));
+    assert!(check.accepted);
+    assert_eq!(
+        lines(&check),
+        [
+            "0:0 misled GPU 0 (0001:00:00.0) is not in the file: NCCL places it by itself",
+            "4:7 ignored busid '0001:00:00.A' is not like 0000:9b:00.0, lower case: NCCL never finds a device by it",
+        ]
+    );
+
+    let check = after(|good| good.replacen("0001:00:00.0", "0009:00:00.0", 1));
+    let all = lines(&check);
+    assert!(all.contains(&"4:7 misled GPU 0009:00:00.0 is not on this machine".to_owned()), "{all:?}");
+}
+
+#[test]
+fn gpus_under_the_wrong_bridge_are_named() {
+    let check = after(|good| {
+        good.replacen("0001:00:00.0", "keep", 1).replacen("0002:00:00.0", "0001:00:00.0", 1).replacen(
+            "keep",
+            "0002:00:00.0",
+            1,
+        )
+    });
+    assert_eq!(
+        lines(&check),
+        [
+            "4:7 misled GPU 1 stands nearer to mlx5_3 than to mlx5_2, its own rail's",
+            "8:7 misled GPU 0 stands nearer to mlx5_2 than to mlx5_3, its own rail's",
+        ]
+    );
+    let flat = |good: &str| -> String {
+        good.lines()
+            .filter(|line| !line.contains("0x060400") && *line != "    </pci>")
+            .map(|l| format!("{l}\n"))
+            .collect()
+    };
+    let check = after(flat);
+    assert_eq!(check.problems.len(), 4);
+    assert!(
+        lines(&check)[0].ends_with("share no bridge: NCCL goes without GPUDirect"),
+        "{:?}",
+        lines(&check)
+    );
+}
+
+#[test]
+fn a_device_that_holds_others_hides_them() {
+    let check = after(|good| {
+        good.replacen("<pci busid=\"0001:00:00.0\" class=\"0x030200\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"/>", "", 1)
+            .replacen("<pci busid=\"0104:00:00.0\" class=\"0x020700\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"/>",
+                "<pci busid=\"0104:00:00.0\" class=\"0x020700\"><pci busid=\"0001:00:00.0\"/></pci>", 1)
+    });
+    assert!(!check.accepted);
+    assert_eq!(
+        lines(&check).last().map(String::as_str),
+        Some("5:7 refused 0104:00:00.0 is mlx5_3 and holds other devices: NCCL never gets to them")
+    );
+}
+
+#[test]
+fn what_leads_to_no_device_of_the_machine_is_dropped_unread() {
+    let extra = "<cpu><pci busid=\"ffff:f0:01.0\"><pci busid=\"0077:00:00.0\" class=\"0x030200\"/></pci></cpu></system>";
+    let check = after(|good| good.replacen("</system>", extra, 1));
+    assert!(check.accepted);
+    assert_eq!(lines(&check), ["20:32 note GPU 0077:00:00.0 is not on this machine"]);
+    let alone = check_topology(format!("<system version=\"1\">{extra}").as_bytes(), None, None);
+    assert!(!alone.accepted, "without a machine every device may be there");
+}
+
+#[test]
+fn links_and_counters_of_a_dump() {
+    let gpu = |inside: &str| {
+        let inside = inside.to_owned();
+        move |good: &str| {
+            good.replacen(
+                "<pci busid=\"0001:00:00.0\" class=\"0x030200\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"/>",
+                &format!("<pci busid=\"0001:00:00.0\">{inside}</pci>"),
+                1,
+            )
+        }
+    };
+    assert!(after(gpu("<gpu dev=\"0\"/>")).accepted);
+    assert!(!after(gpu("<gpu dev=\"-1\"/>")).accepted);
+    assert!(after(gpu("<gpu><nvlink tclass=\"0x068000\" count=\"18\"/></gpu>")).accepted);
+    assert!(!after(gpu("<gpu><nvlink tclass=\"0x068000\"/></gpu>")).accepted);
+    assert!(!after(gpu("<gpu><nvlink count=\"18\"/></gpu>")).accepted);
+    assert!(!after(gpu("<gpu><c2c count=\"1\"/></gpu>")).accepted);
+}
+
+#[test]
+fn releases_that_differ_are_named() {
+    let check = after(|good| good.replacen("version=\"1\"", "version='1'", 1));
+    let refused: Vec<_> = check.problems.iter().filter(|p| p.effect == Effect::Refused).collect();
+    assert!(refused.iter().all(|p| p.nccl.iter().all(|name| ["before 2.21", "2.21 to 2.26"].contains(name))));
+    assert!(!refused.is_empty() && !check.accepted);
+    let flat = flat_machine();
+    let map = rail_map(&flat, &wired_profile());
+    let text = topology(&map, &flat).unwrap().replacen("version=\"1\"", "version='1'", 1);
+    let now = check_topology(text.as_bytes(), Some(NcclVersion::new(2, 28, 9)), Some((&flat, &map)));
+    assert!(now.problems.is_empty());
+    let old = check_topology(text.as_bytes(), Some(NcclVersion::new(2, 21, 5)), Some((&flat, &map)));
+    assert!(!old.accepted && old.problems.iter().all(|problem| problem.nccl.is_empty()));
+}
+
+#[test]
+fn an_empty_file_says_nothing() {
+    for text in ["", "<!-- later -->\n", "<other></other>"] {
+        let check = check_topology(text.as_bytes(), None, None);
+        assert!(check.accepted);
+        assert_eq!(check.problems[0].effect, Effect::Ignored);
+    }
+}
+
+#[test]
+fn a_file_that_leaves_no_room_is_told() {
+    let check = after(|good| {
+        let pci = |cpu: u32| (0..25).map(move |k| format!("<pci busid=\"{cpu:04x}:{k:02x}:00.0\"/>"));
+        let more: String =
+            (2..10).map(|cpu| format!("<cpu>{}</cpu>", pci(cpu).collect::<String>())).collect();
+        good.replacen("</system>", &format!("{more}</system>"), 1)
+    });
+    let all = lines(&check);
+    assert!(all[0].starts_with("0:0 misled 222 elements leave too little room"), "{all:?}");
+    assert!(check.accepted);
+}
+
+#[test]
+fn what_nobody_could_read_is_not_called_right() {
+    let mut flat = flat_machine();
+    let map = rail_map(&flat, &wired_profile());
+    let text = topology(&map, &flat).unwrap();
+    flat.gpus = Part::Silent { after_ms: 8000.0 };
+    let map = rail_map(&flat, &wired_profile());
+    let check = check_topology(text.as_bytes(), None, Some((&flat, &map)));
+    assert!(check.accepted);
+    assert_eq!(check.unknown, ["GPUs: no answer in 8.0 s"]);
+}
+
+#[test]
+fn the_numa_node_of_a_device_is_held_against_the_machine() {
+    let bare = switches(2, 1, 1);
+    let map = rail_map(&bare, None);
+    let text = topology(&map, &bare).unwrap().replacen("numaid=\"0\"", "numaid=\"9\"", 1);
+    let check = check_topology(text.as_bytes(), None, Some((&bare, &map)));
+    assert_eq!(
+        lines(&check),
+        [
+            "4:7 misled GPU 0 is on NUMA node 0, the file says 9",
+            "5:7 misled mlx5_0 is on NUMA node 0, the file says 9"
+        ]
+    );
+    let mut other = bare.clone();
+    host(&mut other).cpu = Reading::Known(("AuthenticAMD".to_owned(), 25, 17));
+    let map = rail_map(&other, None);
+    let text = topology(&map, &other).unwrap().replace(" familyid=\"25\"", "").replace(" modelid=\"17\"", "");
+    assert!(check_topology(text.as_bytes(), None, Some((&other, &map))).problems.is_empty());
+}
