@@ -21,8 +21,13 @@ impl<'a> Report<'a> {
 
     /// Adds a finding under this check's id, with control characters replaced and texts cut to size.
     pub(crate) fn add(&mut self, found: Found) {
+        self.add_as(self.check, found);
+    }
+
+    /// The same under another id: one row of the register stands for all of the site's own checks.
+    pub(crate) fn add_as(&mut self, check: &str, found: Found) {
         let Found(mut finding) = found;
-        finding.check = self.check.to_owned();
+        finding.check = printable(check);
         for text in [&mut finding.part, &mut finding.what, &mut finding.fix] {
             *text = printable(text);
         }

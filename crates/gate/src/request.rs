@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use railgate_node::{Action, Allocation, Job, PartName, Phase};
+use railgate_node::{Action, Allocation, Job, PartName, Phase, SiteRequest};
 
 use crate::{CHECKS, CheckInfo, GateConfig, Scope};
 
@@ -18,6 +18,12 @@ pub fn request_for(config: &GateConfig, phase: Phase, job: Option<&Job>) -> (Vec
     parts.sort_unstable();
     parts.dedup();
     (parts, mounts)
+}
+
+/// Which of the site's own checks are to be run; `None` where none is.
+pub fn site_request(config: &GateConfig, phase: Phase, job: Option<&Job>) -> Option<SiteRequest> {
+    let check = CHECKS.iter().find(|check| check.id == "site")?;
+    runs(check, config, phase, job).then(|| config.checks.site.request(phase, job)).flatten()
 }
 
 /// Whether a check runs at all.

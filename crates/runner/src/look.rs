@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use railgate_gate::{Seen, judge, request_for};
+use railgate_gate::{Seen, judge, request_for, site_request};
 use railgate_node::{
     Allocation, Class, Finding, Fitness, GpuId, Job, KernelMark, PartName, Phase, Profile, ProfileError,
     Request, Severity, Snapshot, Verdict, live,
@@ -79,7 +79,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             parts,
             kernel_since: since.cloned(),
             mounts,
-            site: None,
+            site: site_request(&config.gate, purpose.phase, purpose.job),
             deadline: config.gate.deadline,
         },
     );

@@ -16,6 +16,7 @@ mod ib_rate;
 mod kernel_log;
 mod mounts;
 mod part_silent;
+mod site;
 mod xid_table;
 
 register! {
@@ -32,5 +33,6 @@ register! {
     mounts::Mounts = "mounts",
     part_silent::PartSilent = "part-silent",
     gpu_processes::GpuProcesses = "gpu-processes",
+    site::Site = "site",
     kernel_log::KernelLogReadable = "kernel-log",
 }

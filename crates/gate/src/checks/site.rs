@@ -1,0 +1,372 @@
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use railgate_node::{
+    Action, Class, Job, Origin, PartName, Phase, Severity, SiteCheck, SiteFinding, SiteOutcome, SiteRequest,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct Site;
+
+/// `[gate.checks.site]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow from any of them.
+    pub action: Action,
+    /// Where they lie.
+    pub directory: PathBuf,
+    /// How long one of them may run.
+    #[serde(with = "railgate_node::duration_text")]
+    pub deadline: Duration,
+    /// When they run.
+    pub phases: Vec<Phase>,
+    /// How bad their findings may be at most: `note`, `warn`, `fail`. Only `fail` can drain.
+    pub worst: Severity,
+    /// Whose their findings are where they do not say it themselves.
+    pub class: Class,
+    /// Other values for single ones, by name: `[gate.checks.site.named.raid]`.
+    pub named: BTreeMap<String, Named>,
+}
+
+/// What is different for one of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Named {
+    /// `false`: it is not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<bool>,
+    /// As for all.
+    #[serde(skip_serializing_if = "Option::is_none", with = "optional_duration")]
+    pub deadline: Option<Duration>,
+    /// As for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phases: Option<Vec<Phase>>,
+    /// As for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worst: Option<Severity>,
+    /// As for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            action: Action::Drain,
+            directory: PathBuf::from("/etc/railgate/checks.d"),
+            deadline: Duration::from_secs(10),
+            phases: vec![Phase::Prolog, Phase::Periodic],
+            worst: Severity::Warn,
+            class: Class::Node,
+            named: BTreeMap::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// What is to be run in a phase; `None` where none of them is.
+    pub(crate) fn request(&self, phase: Phase, job: Option<&Job>) -> Option<SiteRequest> {
+        let deadline = self.phases.contains(&phase).then_some(self.deadline);
+        let named: BTreeMap<String, Option<Duration>> =
+            self.named.keys().map(|name| (name.clone(), self.deadline_of(name, phase))).collect();
+        let any = deadline.is_some() || named.values().any(Option::is_some);
+        any.then(|| SiteRequest {
+            directory: self.directory.clone(),
+            phase,
+            job: job.map(|job| job.id),
+            deadline,
+            named,
+        })
+    }
+
+    fn deadline_of(&self, name: &str, phase: Phase) -> Option<Duration> {
+        let own = self.named.get(name);
+        let phases = own.and_then(|own| own.phases.as_ref()).unwrap_or(&self.phases);
+        let run = own.and_then(|own| own.run).unwrap_or(true);
+        (run && phases.contains(&phase)).then(|| own.and_then(|own| own.deadline).unwrap_or(self.deadline))
+    }
+
+    fn worst_of(&self, name: &str) -> Severity {
+        self.named.get(name).and_then(|own| own.worst).unwrap_or(self.worst)
+    }
+
+    fn class_of(&self, name: &str) -> Class {
+        self.named.get(name).and_then(|own| own.class).unwrap_or(self.class)
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !self.directory.is_absolute() {
+            problems.push(format!("directory: '{}' is not an absolute path", self.directory.display()));
+        }
+        let of_all = (String::new(), Some(self.deadline), Some(self.class));
+        let of_one = self.named.iter().map(|(name, own)| (format!("named.{name}."), own.deadline, own.class));
+        for (prefix, deadline, class) in std::iter::once(of_all).chain(of_one) {
+            if let Some(deadline) = deadline
+                && !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&deadline)
+            {
+                let shown = humantime::format_duration(deadline);
+                problems.push(format!("{prefix}deadline: {shown} is not within 100ms to 5m"));
+            }
+            if class == Some(Class::Internal) {
+                problems.push(format!("{prefix}class: 'internal' is railgate's own"));
+            }
+        }
+        problems
+    }
+}
+
+impl Check for Site {
+    const ABOUT: &'static str = "a check of the site's own found something, did not end, or must not be run";
+    const EXPLAIN: &'static str = "
+Reads what the executables in `/etc/railgate/checks.d/` say. Each is a check of its own: `raid.sh` is `site-raid` in
+findings, drain reasons and `railgate check --list`. docs/site-checks.md shows how to write one.
+
+Why: what only this site has (its own array, licence, storage client) is judged, logged and acted on like all the rest.
+
+- It says JSON, or an exit code and a line as a Nagios plugin does (0 good, 1 warning, 2 critical, else unknown).
+- It runs as root with its own deadline and an environment made from scratch; whatever it started is ended with it.
+- No end by its deadline is `unknown`; stuck in the kernel is bad.
+- A file that somebody besides root could change is never run; that is a finding of class `site`.
+
+Until `worst = \"fail\"` nothing that they say drains.
+
+Fix: what the check says; run it by hand as `env -i RAILGATE_PHASE=prolog /etc/railgate/checks.d/NAME`.
+
+```toml
+[gate.checks.site]
+action = \"drain\"      # off, shadow, report, notify, drain
+directory = \"/etc/railgate/checks.d\"
+deadline = \"10s\"      # for each; all run side by side
+phases = [\"prolog\", \"periodic\"]
+worst = \"warn\"        # note, warn, fail: how bad their findings may be
+class = \"node\"        # node, fabric, user, site: whose, where they do not say
+named = {}            # [gate.checks.site.named.raid] with other values of the last four, or run = false
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[];
+    const SCOPE: Scope = Scope::Always;
+    const COST: &'static str = "one child process per check, and what the check itself costs";
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for check in &scene.now.site_checks {
+            judge(check, set, out);
+        }
+        if scene.now.origin == Origin::Live {
+            let there = |name: &str| scene.now.site_checks.iter().any(|check| check.name == name);
+            let wanted = set.named.keys().filter(|name| set.deadline_of(name, scene.phase()).is_some());
+            for name in wanted.filter(|name| !there(name)) {
+                let what = format!("no such check in {}", set.directory.display());
+                let found = Found::unknown(Class::Site, "", &what).fix("install it");
+                out.add_as(
+                    &format!("site-{name}"),
+                    found.row(name, "absent", "an executable", "railgate.toml"),
+                );
+            }
+        }
+    }
+}
+
+fn judge(check: &SiteCheck, set: &Settings, out: &mut Report<'_>) {
+    let id = if check.name.is_empty() { "site".to_owned() } else { format!("site-{}", check.name) };
+    let path = check.path.display().to_string();
+    let found = match &check.outcome {
+        SiteOutcome::Said(findings) => {
+            for finding in findings {
+                out.add_as(&id, said(finding, check, set, &path));
+            }
+            return;
+        }
+        SiteOutcome::Refused(why) => Found::warn(Class::Site, "", format!("not run: {why}"))
+            .fix("chown root, chmod go-w")
+            .row(&path, why, "root's alone", "lstat"),
+        SiteOutcome::NotRun(why) => Found::note(Class::Site, "", format!("not run: {path} {why}"))
+            .fix("chmod +x or remove")
+            .row(&path, why, "an executable", "lstat"),
+        SiteOutcome::Failed(why) => Found::unknown(Class::Site, "", why).fix("run it by hand").row(
+            &path,
+            why,
+            "an answer",
+            "exit status",
+        ),
+        SiteOutcome::Silent { stuck, after_ms } => {
+            let mut what = format!("no end in {:.1} s", after_ms / 1000.0);
+            let found = if *stuck {
+                what.push_str(", stuck in the kernel");
+                let severity = Severity::Fail.min(set.worst_of(&check.name));
+                Found::new(severity, Class::Node, "", &what).fix("reboot")
+            } else {
+                Found::unknown(Class::Site, "", &what).fix("run it by hand")
+            };
+            found.row(&path, &what, "an answer", "waitpid")
+        }
+    };
+    out.add_as(&id, found);
+}
+
+fn said(finding: &SiteFinding, check: &SiteCheck, set: &Settings, path: &str) -> Found {
+    let class = finding.class.unwrap_or_else(|| set.class_of(&check.name));
+    let severity = finding.severity.min(set.worst_of(&check.name));
+    let fix = if finding.fix.is_empty() { "see the check" } else { &finding.fix };
+    Found::new(severity, class, &finding.part, &finding.what).fix(fix).row(
+        path,
+        &finding.proof,
+        "exit code 0",
+        "the site's check",
+    )
+}
+
+/// `"500ms"`, or absent.
+mod optional_duration {
+    use std::time::Duration;
+
+    use railgate_node::duration_text;
+    use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
+
+    #[derive(serde::Deserialize, Serialize)]
+    struct Text(#[serde(with = "duration_text")] Duration);
+
+    #[expect(clippy::ref_option, reason = "serde's form")]
+    pub(super) fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(Text).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Text>::deserialize(from)?.map(|text| text.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn with(name: &str, outcome: SiteOutcome) -> Look {
+        look("h100-sxm").with(|look| {
+            let path = PathBuf::from(format!("/etc/railgate/checks.d/{name}"));
+            look.now.site_checks = vec![SiteCheck { name: name.to_owned(), path, outcome, took_ms: 3.0 }];
+        })
+    }
+
+    fn said(severity: Severity, class: Option<Class>) -> SiteOutcome {
+        SiteOutcome::Said(vec![SiteFinding {
+            severity,
+            class,
+            part: "md0".to_owned(),
+            what: "degraded".to_owned(),
+            fix: "replace disk".to_owned(),
+            proof: "exit code 2".to_owned(),
+        }])
+    }
+
+    #[test]
+    fn it_warns_until_the_admin_says_that_it_may_drain() {
+        let raid = || with("raid", said(Severity::Fail, None));
+        assert_eq!(raid().says(), "degraded: warn site-raid@md0: degraded; replace disk");
+        let all = raid().settings("[checks.site]\nworst = \"fail\"");
+        assert_eq!(all.says(), "unfit: fail site-raid@md0: degraded; replace disk");
+        let one = raid().settings("[checks.site.named.raid]\nworst = \"fail\"");
+        assert_eq!(one.says(), "unfit: fail site-raid@md0: degraded; replace disk");
+        let other = raid().settings("[checks.site.named.fans]\nworst = \"fail\"");
+        assert_eq!(other.says(), "degraded: warn site-raid@md0: degraded; replace disk");
+        let users =
+            with("raid", said(Severity::Fail, Some(Class::User))).settings("[checks.site]\nworst = \"fail\"");
+        assert_eq!(users.fitness(), railgate_node::Fitness::Degraded);
+    }
+
+    #[test]
+    fn good_and_warning() {
+        assert_eq!(with("raid", SiteOutcome::Said(Vec::new())).says(), "fit");
+        let warned = with("raid", said(Severity::Warn, None)).settings("[checks.site]\nworst = \"fail\"");
+        assert_eq!(warned.findings(), ["warn site-raid@md0: degraded; replace disk"]);
+        let noted = with("raid", said(Severity::Fail, None)).settings("[checks.site]\nworst = \"note\"");
+        assert_eq!(noted.says(), "fit");
+    }
+
+    #[test]
+    fn what_is_not_run_is_the_sites() {
+        let refused = with("raid", SiteOutcome::Refused("belongs to uid 1000, not root".to_owned()));
+        assert_eq!(
+            refused.says(),
+            "degraded: warn site-raid: not run: belongs to uid 1000, not root; chown root, chmod go-w"
+        );
+        assert_eq!(refused.judge().findings[0].class, Class::Site);
+        let plain = with("raid", SiteOutcome::NotRun("is not executable".to_owned()));
+        assert_eq!((plain.says().as_str(), plain.judge().findings.len()), ("fit", 1));
+        let whole = with("", SiteOutcome::Refused("mode 0777: others may write it".to_owned()));
+        assert_eq!(whole.judge().findings[0].subject(), "site");
+    }
+
+    #[test]
+    fn no_answer_is_unknown_and_stuck_is_bad() {
+        let trusted = "[checks.site]\nworst = \"fail\"";
+        let silent = with("raid", SiteOutcome::Silent { stuck: false, after_ms: 10_000.0 });
+        assert_eq!(
+            silent.settings(trusted).says(),
+            "degraded: unknown site-raid: no end in 10.0 s; run it by hand"
+        );
+        let stuck = || with("raid", SiteOutcome::Silent { stuck: true, after_ms: 10_000.0 });
+        assert_eq!(stuck().fitness(), railgate_node::Fitness::Degraded);
+        assert_eq!(
+            stuck().settings(trusted).says(),
+            "unfit: fail site-raid: no end in 10.0 s, stuck in the kernel; reboot"
+        );
+        let failed = with("raid", SiteOutcome::Failed("killed by signal 11".to_owned()));
+        assert_eq!(failed.of("site-raid"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn what_the_configuration_names_and_nobody_installed_is_unknown() {
+        let named = look("h100-sxm").settings("[checks.site.named.raid]\nworst = \"fail\"");
+        assert_eq!(named.says(), "fit", "a simulated node has none");
+        let live = named.with(|look| look.now.origin = Origin::Live);
+        assert_eq!(
+            live.says(),
+            "degraded: unknown site-raid: no such check in /etc/railgate/checks.d; install it"
+        );
+        assert_eq!(live.phase(Phase::Epilog).says(), "fit", "it does not run then");
+    }
+
+    #[test]
+    fn what_is_asked_for() {
+        let asked = |toml: &str, phase| toml::from_str::<Settings>(toml).unwrap().request(phase, None);
+        let prolog = asked("", Phase::Prolog).unwrap();
+        assert_eq!((prolog.deadline, prolog.named.len()), (Some(Duration::from_secs(10)), 0));
+        assert_eq!(asked("", Phase::Epilog), None);
+        let named = "[named.raid]\nphases = [\"epilog\"]\ndeadline = \"2s\"\n[named.fans]\nrun = false";
+        let epilog = asked(named, Phase::Epilog).unwrap();
+        assert_eq!(epilog.deadline, None);
+        assert_eq!(epilog.named["raid"], Some(Duration::from_secs(2)));
+        assert_eq!(asked(named, Phase::Prolog).unwrap().named["fans"], None);
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let config: crate::GateConfig = toml::from_str(
+            "[checks.site]\ndirectory = \"checks.d\"\nclass = \"internal\"\n[checks.site.named.raid]\ndeadline = \"1h\"",
+        )
+        .unwrap();
+        assert_eq!(
+            config.problems(),
+            [
+                "gate.checks.site.directory: 'checks.d' is not an absolute path",
+                "gate.checks.site.class: 'internal' is railgate's own",
+                "gate.checks.site.named.raid.deadline: 1h is not within 100ms to 5m",
+            ]
+        );
+    }
+}
