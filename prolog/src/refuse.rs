@@ -1,6 +1,6 @@
 use railgate_node::{Phase, Verdict};
 use railgate_runner::{Hook, now, tell_owner};
-use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView};
+use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView, Reason};
 use railgate_stats::{Act, ActKind, NodeReport};
 
 /// Whether the prolog must fail so that Slurm moves the job, after an unfit verdict was acted on.
@@ -37,10 +37,17 @@ pub(crate) fn must_not_start(
             }
             true
         }
-        // slurmctld does not answer: a failed prolog still drains the node, and the reason follows.
+        // slurmctld does not answer: a failed prolog still drains the node, and the reason follows. That drain is
+        // past the breaker, so only for a job that could do nothing but fail.
         DrainOutcome::Pending(_) => {
-            note(report, ActKind::Refused, &what);
-            true
+            let lost = verdict.cause().is_some_and(|cause| Reason::new(cause, Phase::Prolog, &[]).lost());
+            if lost {
+                note(report, ActKind::Refused, &what);
+            } else {
+                let id = hook.job.id;
+                tracing::warn!(job = id, "nobody knows how many nodes are held: the job runs ({what})");
+            }
+            lost
         }
         DrainOutcome::BreakerOpen { .. } => {
             let held = if hook.config.breaker.on_breaker == OnBreaker::Hold {

@@ -1,6 +1,7 @@
 //! Reading what `scontrol` and `sinfo` print. Job names, paths and comments stand unquoted in it and may hold
 //! anything, also what looks like a field, so a field that stands there twice is nobody's.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -115,6 +116,38 @@ pub(crate) struct SinfoLine {
     pub(crate) state: String,
     pub(crate) since: Option<UnixSeconds>,
     pub(crate) reason: String,
+}
+
+/// A node that is held, as `sinfo` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldNode {
+    /// Its name in Slurm.
+    pub name: String,
+    /// The partitions it is in.
+    pub partitions: Vec<String>,
+    /// `drained`, `draining`, `down*`.
+    pub state: String,
+    /// When the reason was set.
+    pub since: Option<UnixSeconds>,
+    /// Its reason.
+    pub reason: String,
+}
+
+pub(crate) fn held_nodes(lines: Vec<SinfoLine>) -> Vec<HeldNode> {
+    let mut held: BTreeMap<String, HeldNode> = BTreeMap::new();
+    for line in lines.into_iter().filter(|line| is_held(&line.state)) {
+        let SinfoLine { node, partition, state, since, reason } = line;
+        let name = node.clone();
+        let entry =
+            held.entry(node).or_insert(HeldNode { name, partitions: Vec::new(), state, since, reason });
+        entry.partitions.push(partition);
+    }
+    held.into_values().collect()
+}
+
+/// `%T` of sinfo: a reason on a node in any other state is left from an earlier time.
+pub(crate) fn is_held(state: &str) -> bool {
+    ["drain", "down", "fail", "maint", "reboot"].iter().any(|held| state.starts_with(held))
 }
 
 /// What `sinfo` is asked for. The reason comes last: it may hold the separator.

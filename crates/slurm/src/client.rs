@@ -3,7 +3,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::answer::{self, JobState, NodeState, OwnersView, Refusable, SINFO_FORMAT, SinfoLine};
+use crate::answer::{
+    self, HeldNode, JobState, NodeState, OwnersView, Refusable, SINFO_FORMAT, SinfoLine, held_nodes,
+};
 use crate::command::{SlurmError, run};
 use crate::{Env, SlurmConfig, hostlist};
 
@@ -92,6 +94,14 @@ impl Client {
             .filter(|line| line.starts_with("NodeName="))
             .map(|line| answer::node(line).map_err(|why| unreadable("scontrol show node", why)))
             .collect()
+    }
+
+    /// Every node that nobody gets jobs on or that waits for an admin, with the reason that stands on it, by name.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn held_nodes(&self) -> Result<Vec<HeldNode>, SlurmError> {
+        Ok(held_nodes(self.cluster()?))
     }
 
     /// Every node in every partition.

@@ -30,7 +30,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 
 /// All commands of one drain together. A controller that answers each of them late must not carry prolog or
 /// epilog beyond PrologEpilogTimeout: Slurm then drains the node in its own words, past the breaker.
-const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A node that nobody drained is drained by a pending reason only within this time: later somebody may have
 /// repaired it.
@@ -155,6 +155,10 @@ impl DrainDesk {
         }
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Drains this node, or adds the reason's jobs to our drain of it.
     pub fn drain(&self, node: &str, boot_id: &str, reason: &Reason) -> DrainOutcome {
         if let Acting::Forbidden(why) = &self.acting {
@@ -244,17 +248,19 @@ impl DrainDesk {
                 "the finding is too old to drain a node that is in service".to_owned(),
             );
         }
-        match client.cluster() {
+        let counted = client.cluster().map_err(|why| why.to_string()).and_then(|cluster| {
+            // Whoever is not in the answer cannot be counted against the caps of its partitions.
+            let listed = cluster.iter().any(|line| line.node == node);
+            if listed { Ok(cluster) } else { Err(format!("sinfo does not list {node}")) }
+        });
+        match counted {
             Ok(cluster) => {
-                // Whoever is not in the answer cannot be counted against the caps of its partitions.
-                if !cluster.iter().any(|line| line.node == node) {
-                    return DrainOutcome::Pending(format!("sinfo does not list {node}"));
-                }
                 if let Err(open) = breaker::allows(&self.breaker, &cluster, node) {
                     return open.into();
                 }
             }
-            Err(why) => return DrainOutcome::Pending(why.to_string()),
+            Err(why) if reason.lost() => warn!("how many nodes are held is not known, draining: {why}"),
+            Err(why) => return DrainOutcome::Pending(why),
         }
         let text = reason.to_string();
         if let Err(why) = client.drain_node(node, &text) {
@@ -344,7 +350,7 @@ impl DrainDesk {
     }
 
     /// Makes our directories too: after a boot the periodic check may come before any job.
-    fn lock(&self) -> Result<lock::Held, String> {
+    pub(crate) fn lock(&self) -> Result<lock::Held, String> {
         for place in [self.lock.parent(), self.pending.parent()].into_iter().flatten() {
             if let Err(why) = fs::DirBuilder::new().recursive(true).mode(0o755).create(place) {
                 warn!("{}: {why}", place.display());
@@ -385,7 +391,7 @@ impl DrainDesk {
         fs::rename(&fresh, &self.pending)
     }
 
-    fn drop_pending(&self) {
+    pub(crate) fn drop_pending(&self) {
         match fs::remove_file(&self.pending) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => warn!("{}: {why}", self.pending.display()),
             _ => {}
@@ -399,10 +405,12 @@ impl From<Open> for DrainOutcome {
     }
 }
 
-/// A reboot that an admin ordered is theirs; in a maintenance reservation the periodic check only reports,
-/// while a job that somebody runs there is protected as anywhere.
+/// In a maintenance reservation, and while a reboot waits for the node's jobs, the periodic check only reports:
+/// what it saw may be what is being mended. A job that Slurm starts there all the same is protected as anywhere. Its
+/// prolog must fail, and without a drain of ours Slurm would write its own "Prolog error", which no reboot takes away;
+/// a drain leaves the reboot that was asked for as it is. A node that goes down at this moment is nobody's.
 fn leaves_alone(service: &str, phase: Phase) -> bool {
-    service.starts_with("REBOOT") || phase == Phase::Periodic
+    phase == Phase::Periodic || !(service.starts_with("MAINT") || service == "REBOOT_REQUESTED")
 }
 
 fn state_is_drained(flags: &[String]) -> bool {

@@ -13,10 +13,11 @@ mod env;
 pub mod hostlist;
 mod ledger;
 mod lock;
+mod readmit;
 mod reason;
 mod requeue;
 
-pub use answer::{JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds};
+pub use answer::{HeldNode, JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds};
 pub use client::{Client, JobRef};
 pub use command::{SlurmError, run as run_program};
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};
@@ -26,6 +27,7 @@ pub use env::{
     node_name,
 };
 pub use ledger::{Blamed, Entry, Event, Ledger, Used, used};
+pub use readmit::{NotGivenBack, Standing};
 pub use reason::{LEADER, MAX_REASON, Reason, is_ours};
 pub use requeue::{
     Channel, Decision, Facts, NodeEvidence, after_node_fail, decide, fatal, may_come_back, move_delay,

@@ -33,7 +33,16 @@ pub fn is_ours(text: &str) -> bool {
     text.starts_with(LEADER)
 }
 
+/// Checks whose findings leave a job no chance: a part of the node is gone.
+const LOST: [&str; 2] = ["gpu-lost", "gpu-count"];
+
 impl Reason {
+    /// A part of the node is gone, and any job there would fail. Where slurmctld cannot be asked how many nodes are
+    /// held, the cap counts as not reached for such a fault, and as reached for every other.
+    pub fn lost(&self) -> bool {
+        LOST.contains(&self.subject.split('@').next().unwrap_or_default())
+    }
+
     /// The reason for a finding.
     pub fn new(finding: &Finding, phase: Phase, jobs: &[u32]) -> Self {
         let mut reason = Reason {

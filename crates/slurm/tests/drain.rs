@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fake::Cluster;
 use railgate_node::Phase;
-use railgate_slurm::{Acting, DrainOutcome, Reason};
+use railgate_slurm::{Acting, DrainOutcome, Reason, Standing};
 
 fn reason(jobs: &[u32]) -> Reason {
     Reason {
@@ -44,7 +44,7 @@ fn a_drain_of_somebody_else_is_never_touched() {
         ("IDLE+DRAIN", "Prolog error, looking at it"),
         ("DOWN", "Not responding"),
         ("IDLE+DRAIN+REBOOT_REQUESTED", "Reboot ASAP"),
-        ("IDLE+REBOOT_REQUESTED", ""),
+        ("IDLE+REBOOT_ISSUED", ""),
     ] {
         cluster.set("n1", state, words, now());
         let outcome = cluster.desk("n1", 9, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
@@ -52,6 +52,21 @@ fn a_drain_of_somebody_else_is_never_touched() {
         assert_eq!(cluster.get("n1"), (state.to_owned(), words.to_owned()));
     }
     assert!(!cluster.calls().contains("update"));
+}
+
+#[test]
+fn a_node_that_waits_for_its_reboot_or_is_maintained_is_drained_for_a_job_only() {
+    for state in ["IDLE+REBOOT_REQUESTED", "IDLE+MAINT"] {
+        let cluster = Cluster::new(&["n1"]);
+        cluster.set("n1", state, "", now());
+        let desk = cluster.desk("n1", 1, Acting::Allowed);
+        let beside = Reason { phase: Phase::Periodic, jobs: Vec::new(), ..reason(&[]) };
+        let outcome = desk.drain("n1", "boot", &beside);
+        assert!(matches!(outcome, DrainOutcome::Foreign { .. }), "{state}: {outcome:?}");
+        // Without a reason of ours Slurm's own "Prolog error" would stand there for ever.
+        let outcome = desk.drain("n1", "boot", &Reason { phase: Phase::Prolog, ..reason(&[7]) });
+        assert!(matches!(outcome, DrainOutcome::Drained { .. }), "{state}: {outcome:?}");
+    }
 }
 
 #[test]
@@ -69,6 +84,34 @@ fn our_own_drain_gets_the_jobs_that_died_of_it() {
     let outcome = desk.drain("n1", "boot", &reason(&[9]));
     assert!(matches!(outcome, DrainOutcome::AlreadyOurs { added: false, .. }));
     assert_eq!(cluster.get("n1").1, "railgate: keep for vendor");
+}
+
+#[test]
+fn only_our_own_drain_is_given_back_and_only_as_it_was_looked_at() {
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Forbidden("paused".to_owned()));
+    for (state, words, is) in [
+        ("IDLE", "", Standing::InService),
+        ("IDLE", OURS, Standing::InService),
+        ("IDLE+DRAIN", "bad dimm", Standing::Others("held by somebody else: bad dimm".to_owned())),
+        (
+            "IDLE+DRAIN+MAINTENANCE",
+            OURS,
+            Standing::Others("in a maintenance reservation (IDLE+DRAIN+MAINTENANCE)".to_owned()),
+        ),
+    ] {
+        cluster.set("n1", state, words, now());
+        assert_eq!(desk.standing("n1").unwrap(), is, "{state} {words}");
+        assert!(desk.give_back("n1", OURS).is_err(), "{state} {words}");
+    }
+    assert!(!cluster.calls().contains("update"));
+    cluster.set("n1", "DOWN+DRAIN+NOT_RESPONDING", OURS, now());
+    assert!(matches!(desk.standing("n1").unwrap(), Standing::Others(why) if why.contains("slurmd")));
+    cluster.set("n1", "IDLE+DRAIN", OURS, now());
+    let other = desk.give_back("n1", "railgate: gpu-ecc@1: 3 uncorrected; reset GPU [epilog]").unwrap_err();
+    assert!(other.to_string().contains(OURS), "{other}");
+    desk.give_back("n1", OURS).unwrap();
+    assert_eq!(cluster.get("n1"), ("IDLE".to_owned(), String::new()));
 }
 
 #[test]
@@ -152,12 +195,17 @@ fn what_sinfo_does_not_tell_is_not_counted_as_nothing() {
     for answer in ["", "n2|main*|idle|Unknown|none"] {
         let cluster = Cluster::new(&["n1", "n2"]);
         cluster.answer("sinfo", answer);
-        let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+        let desk = cluster.desk("n1", 1, Acting::Allowed);
+        let slow = Reason { subject: "ib-rate@mlx5_2".to_owned(), ..reason(&[7]) };
+        let outcome = desk.drain("n1", "boot", &slow);
         assert!(
             matches!(&outcome, DrainOutcome::Pending(why) if why.contains("sinfo")),
             "{answer}: {outcome:?}"
         );
         assert_eq!(cluster.get("n1").0, "IDLE");
+        // A job on a node without its GPU can only fail.
+        let outcome = desk.drain("n1", "boot", &reason(&[7]));
+        assert!(matches!(&outcome, DrainOutcome::Drained { .. }), "{answer}: {outcome:?}");
     }
 }
 
