@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use railgate_gate::{CHECKS, Memory, Seen, judge};
-use railgate_node::{Action, Finding, Fitness, Phase, Profile, Snapshot, Verdict};
+use railgate_node::{Action, Finding, Fitness, Phase, Profile, SiteOutcome, Snapshot, Verdict};
 use railgate_runner::{Purpose, acting, look, periodic, switches};
 use railgate_slurm::{Acting, DrainOutcome};
 use serde::Serialize;
@@ -69,7 +69,7 @@ impl From<PhaseArg> for Phase {
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if args.list {
-        return list(args.format);
+        return list(site, args.format);
     }
     if args.history {
         return crate::history::run(site, &site.config()?, args.format);
@@ -265,9 +265,37 @@ fn finding_text(finding: &Finding) -> String {
     text
 }
 
-fn list(format: Format) -> anyhow::Result<u8> {
+/// One of the site's own checks, as it stands in the list.
+#[derive(Serialize)]
+struct SiteRow {
+    id: String,
+    path: String,
+    phases: Vec<&'static str>,
+    /// Why it is not run, where it is not.
+    not_run: Option<String>,
+}
+
+/// What lies in the directory of the site's own checks. Whoever asks for the list need not have a configuration
+/// that is right.
+fn site_rows(site: &Site) -> Vec<SiteRow> {
+    let config = site.config().unwrap_or_default();
+    let settings = &config.gate.checks.site;
+    let row = |check: railgate_node::SiteCheck| {
+        let id = if check.name.is_empty() { "site".to_owned() } else { format!("site-{}", check.name) };
+        let phases: Vec<_> = settings.phases_of(&check.name).iter().map(|phase| phase.as_str()).collect();
+        let not_run = match check.outcome {
+            SiteOutcome::Refused(why) | SiteOutcome::NotRun(why) | SiteOutcome::Failed(why) => Some(why),
+            SiteOutcome::Said(_) | SiteOutcome::Silent { .. } => None,
+        };
+        SiteRow { id, path: check.path.display().to_string(), phases, not_run }
+    };
+    railgate_node::site_checks(&settings.directory).into_iter().map(row).collect()
+}
+
+fn list(site: &Site, format: Format) -> anyhow::Result<u8> {
+    let own = site_rows(site);
     if format == Format::Json {
-        output::json(&serde_json::json!({ "schema": 1, "checks": CHECKS }))?;
+        output::json(&serde_json::json!({ "schema": 1, "checks": CHECKS, "site": own }))?;
         return Ok(exit::OK);
     }
     let mut rows = vec![["CHECK", "LEVEL", "CLASS", "PHASES", "WHAT IS WRONG"].map(str::to_owned).to_vec()];
@@ -280,6 +308,14 @@ fn list(format: Format) -> anyhow::Result<u8> {
             phases.join(","),
             check.about.to_owned(),
         ]);
+    }
+    for SiteRow { id, path, phases, not_run } in own {
+        let about = match not_run {
+            Some(why) => format!("{path}: not run: {why}"),
+            None => format!("what {path} says"),
+        };
+        let phases = if phases.is_empty() { "-".to_owned() } else { phases.join(",") };
+        rows.push(vec![id, "quick".to_owned(), "site's own".to_owned(), phases, about]);
     }
     output::text(&output::table(&rows))?;
     Ok(exit::OK)

@@ -387,3 +387,50 @@ fn links_between_the_pages_lead_somewhere() {
         }
     }
 }
+
+#[test]
+fn a_check_of_the_sites_own_is_listed_explained_and_run() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let install = |name: &str, body: &str, mode: u32| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    install("raid.sh", "echo \"RAID CRITICAL - md0 degraded in the $RAILGATE_PHASE\"; exit 2", 0o755);
+    install("theirs", "exit 0", 0o757);
+    let cli = Cli::new(&format!(
+        "[gate.checks.site]\ndirectory = \"{}\"\n[gate.checks.site.named.licence]\ndeadline = \"1s\"\n",
+        dir.path().display()
+    ));
+    let listed = cli.said(&["check", "--list"]);
+    let line =
+        |start: &str| listed.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned();
+    assert!(
+        line("site-raid ").contains("prolog,periodic") && line("site-raid ").ends_with("raid.sh says"),
+        "{listed}"
+    );
+    assert!(line("site-theirs ").ends_with("not run: mode 0757: others may write it"), "{listed}");
+    assert!(cli.said(&["explain", "site-raid@md0"]).contains("docs/site-checks.md"));
+    // This machine may have no GPU; the site's checks answer all the same.
+    let looked = cli.run(&["check", "--format", "json"]);
+    let looked: Value = serde_json::from_slice(&looked.stdout).unwrap();
+    let found: Vec<String> = looked["verdict"]["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["check"].as_str().unwrap().starts_with("site"))
+        .map(|finding| {
+            format!("{} {}: {}", finding["severity"], finding["check"], finding["what"]).replace('"', "")
+        })
+        .collect();
+    assert!(found.contains(&"warn site-raid: md0 degraded in the periodic".to_owned()), "{found:?}");
+    assert!(
+        found.contains(&"warn site-theirs: not run: mode 0757: others may write it".to_owned()),
+        "{found:?}"
+    );
+    assert!(
+        found.iter().any(|line| line.starts_with("unknown site-licence: no such check in ")),
+        "{found:?}"
+    );
+}

@@ -86,11 +86,18 @@ impl Settings {
         })
     }
 
+    /// When one of them runs; empty where it does not.
+    pub fn phases_of(&self, name: &str) -> &[Phase] {
+        match self.named.get(name) {
+            Some(Named { run: Some(false), .. }) => &[],
+            Some(Named { phases: Some(own), .. }) => own,
+            _ => &self.phases,
+        }
+    }
+
     fn deadline_of(&self, name: &str, phase: Phase) -> Option<Duration> {
-        let own = self.named.get(name);
-        let phases = own.and_then(|own| own.phases.as_ref()).unwrap_or(&self.phases);
-        let run = own.and_then(|own| own.run).unwrap_or(true);
-        (run && phases.contains(&phase)).then(|| own.and_then(|own| own.deadline).unwrap_or(self.deadline))
+        let own = self.named.get(name).and_then(|own| own.deadline);
+        self.phases_of(name).contains(&phase).then(|| own.unwrap_or(self.deadline))
     }
 
     fn worst_of(&self, name: &str) -> Severity {
