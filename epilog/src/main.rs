@@ -5,6 +5,7 @@
 //! decided here: `railgate-epilog-ctld` does that, from the drain reasons and the reports.
 
 mod leftovers;
+mod sampled;
 mod tasks;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ struct Before {
 fn run(hook: &Hook) {
     let job = &hook.job;
     let end = now();
+    let sampled = sampled::end(hook);
     let before = before(hook);
     let mut report = match before.as_ref().and_then(|before| before.report.clone()) {
         Some(report) => report,
@@ -59,6 +61,7 @@ fn run(hook: &Hook) {
     if before.is_some() {
         report.steps = tasks::steps(hook);
     }
+    sampled::compare(hook, sampled, &mut report);
     let stored = store(&hook.config.report, &report);
     for problem in &stored.problems {
         tracing::warn!(job = job.id, "report: {problem}");

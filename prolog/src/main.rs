@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use railgate_node::{Allocation, Phase};
-use railgate_runner::{Hook, Purpose, drain, guarded, look, now, record};
+use railgate_runner::{Hook, Purpose, drain, guarded, look, now, record, start_sampler};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_stats::store::store_start;
 use railgate_stats::{Look, NodeReport, Options};
@@ -75,7 +75,15 @@ fn run(hook: &Hook) -> ExitCode {
         }
     }
     if let Some(run) = run {
-        prepare::publish(hook, &run, &report);
+        let published = prepare::publish(hook, &run, &report);
+        let wanted = hook.config.stats.sampler && job.allocation != Allocation::NoGpus;
+        if published
+            && wanted
+            && !report.refused()
+            && let Err(why) = start_sampler(hook, &run)
+        {
+            tracing::warn!(job = job.id, "no sampler: {why}");
+        }
     }
     code
 }

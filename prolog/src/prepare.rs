@@ -63,18 +63,20 @@ pub(crate) fn run_directory(
     Some(dir)
 }
 
-/// Leaves the prolog's part of the report for the epilog and makes the run current.
-pub(crate) fn publish(hook: &Hook, run: &RunDir, report: &NodeReport) {
-    if let Err(why) = run.write_json("report.json", report).and_then(|()| run.publish()) {
+/// Leaves the prolog's part of the report for the epilog and makes the run current; whether that could be done.
+pub(crate) fn publish(hook: &Hook, run: &RunDir, report: &NodeReport) -> bool {
+    let published = run.write_json("report.json", report).and_then(|()| run.publish());
+    if let Err(why) = &published {
         tracing::error!(
             job = hook.job.id,
             "run directory: {why}; the job runs without railgate's environment"
         );
     }
+    published.is_ok()
 }
 
 fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> TaskEnv {
-    let mut tasks = TaskEnv { settings: Vec::new(), notices: notices(hook, look) };
+    let mut tasks = TaskEnv { notices: notices(hook, look), ..TaskEnv::default() };
     if hook.job.allocation == Allocation::NoGpus {
         return tasks;
     }
@@ -109,6 +111,7 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
             name: setting.name.clone(),
             value: setting.value.clone(),
             force: setting.force,
+            ..TaskSetting::default()
         })
         .collect();
     report.rail_map = Some(map);

@@ -18,6 +18,7 @@
 //! }
 //! ```
 
+mod detach;
 mod inside;
 mod parent;
 mod user;
@@ -25,6 +26,7 @@ mod user;
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub use detach::detach;
 pub use user::{UserError, become_user};
 
 /// How long a killed child gets to go away before it counts as [`Outcome::Stuck`].

@@ -11,9 +11,9 @@ use crate::{GpuProcess, Gpus, Reading, sysfs};
 /// its name, so this is all the time that the names get.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Lines of `status` and `cgroup` that matter come early; no process can make these files large.
-const FILE_BYTES: u64 = 64 << 10;
+pub(crate) const FILE_BYTES: u64 = 64 << 10;
 /// Deeper trees are somebody's joke.
-const MAX_ANCESTORS: usize = 64;
+pub(crate) const MAX_ANCESTORS: usize = 64;
 /// `PF_EXITING` of the kernel's `sched.h`.
 const PF_EXITING: u64 = 0x4;
 
@@ -100,21 +100,21 @@ fn about(proc: &Path, pid: u32) -> About {
 
 /// What `/proc/PID/stat` says.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    name: String,
+pub(crate) struct Stat {
+    pub(crate) name: String,
     state: char,
-    parent: u32,
+    pub(crate) parent: u32,
     flags: u64,
 }
 
 impl Stat {
-    fn exiting(&self) -> bool {
+    pub(crate) fn exiting(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x') || self.flags & PF_EXITING != 0
     }
 }
 
 /// `None` where there is no such process.
-fn read_stat(proc: &Path, pid: u32) -> Result<Option<Stat>, String> {
+pub(crate) fn read_stat(proc: &Path, pid: u32) -> Result<Option<Stat>, String> {
     let path = proc.join(pid.to_string()).join("stat");
     let text = match sysfs::prefix(&path, FILE_BYTES) {
         Ok(text) => text,
@@ -137,7 +137,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
 }
 
 /// The real uid. The owner of the directory would not do: it is root for a process that may not be dumped.
-fn read_uid(proc: &Path, pid: u32) -> Result<u32, String> {
+pub(crate) fn read_uid(proc: &Path, pid: u32) -> Result<u32, String> {
     let path = proc.join(pid.to_string()).join("status");
     let text = sysfs::prefix(&path, FILE_BYTES).map_err(|why| why.to_string())?;
     text.lines()
@@ -185,7 +185,7 @@ fn slurm_job(proc: &Path, pid: u32, stat: &Stat) -> Reading<Option<u32>> {
 /// `HIERARCHY:CONTROLLERS:PATH`, where Slurm's paths are `/slurm/uid_1000/job_48213/step_0` (v1; `slurm_NODE`
 /// with several slurmd) and `/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0` (v2;
 /// `NODE_slurmstepd.scope`). The outermost job counts: below it the names are the user's.
-fn job_of_cgroup(line: &str) -> Option<u32> {
+pub(crate) fn job_of_cgroup(line: &str) -> Option<u32> {
     let path = line.splitn(3, ':').nth(2)?;
     let mut ours = false;
     for name in path.split('/') {

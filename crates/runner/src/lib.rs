@@ -11,6 +11,7 @@ mod look;
 mod past;
 mod places;
 mod process;
+mod sampler;
 pub mod switches;
 mod tell;
 
@@ -23,6 +24,7 @@ pub use look::{Look, Purpose, look, profile_of, settle};
 pub use past::{Count, Episode, Past};
 pub use places::Places;
 pub use process::{guarded, node_name, now, own_process};
+pub use sampler::{SAMPLER_END, SAMPLER_SOCKET, SAMPLER_TASKS, SamplerEnd, end_sampler, start_sampler};
 pub use tell::tell_owner;
 
 /// What the children of our programs can do, besides looking at the node.

@@ -98,15 +98,36 @@ pub struct StatsConfig {
     /// An event so long after the epilog began still belongs to the run (the kernel's clock is not ours).
     #[serde(with = "duration_text")]
     pub event_slack: Duration,
+    /// Run the sampler beside each job with GPUs.
+    pub sampler: bool,
+    /// The sampler's first look at the job's processes, so long after the prolog; each further one at three times
+    /// the last one's time, then every hour.
+    #[serde(with = "duration_text")]
+    pub task_look: Duration,
 }
 
 impl Default for StatsConfig {
     fn default() -> Self {
-        StatsConfig { max_kernel_events: 200, event_slack: Duration::from_secs(2) }
+        StatsConfig {
+            max_kernel_events: 200,
+            event_slack: Duration::from_secs(2),
+            sampler: true,
+            task_look: Duration::from_secs(20),
+        }
     }
 }
 
 impl StatsConfig {
+    /// When the processes are looked at next, after a look `last` after the start.
+    pub fn next_look(&self, last: Duration) -> Duration {
+        (last * 3).min(last + Duration::from_secs(3600))
+    }
+
+    /// How long after NCCL was first seen it counts as set up: less than lies between the first two looks.
+    pub fn settled(&self) -> Duration {
+        self.task_look * 3 / 2
+    }
+
     /// Values out of range, one line each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -117,6 +138,12 @@ impl StatsConfig {
             problems.push(format!(
                 "stats.event_slack: {} is above 60s",
                 humantime::format_duration(self.event_slack)
+            ));
+        }
+        if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&self.task_look) {
+            problems.push(format!(
+                "stats.task_look: {} is not within 1s to 10m",
+                humantime::format_duration(self.task_look)
             ));
         }
         problems

@@ -3,6 +3,7 @@
 //! Each node writes a [`NodeReport`] per attempt, the controller a [`Decision`]; a job's report is their
 //! merge. Nothing in a report decides about a node: it belongs to the user, who may have changed it.
 
+mod applied;
 mod config;
 mod counters;
 mod decision;
@@ -12,13 +13,16 @@ mod job_report;
 mod node_report;
 mod plain;
 pub mod store;
+mod tasks;
 #[cfg(test)]
 mod testing;
 mod text;
 mod timeline;
+mod transport;
 mod why;
 mod xids;
 
+pub use applied::{Applied, AppliedBy, applied};
 pub use config::{ReportAccess, ReportConfig, StatsConfig};
 pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode};
@@ -29,7 +33,9 @@ pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,
 };
+pub use tasks::{TaskGroup, Tasks};
 pub use text::{json, text};
 pub use timeline::{Event, Weight};
+pub use transport::{Over, Sure, Transport, transport};
 pub use why::{EndKind, Ended, Next, Proof, why_ended};
 pub use xids::{Whose, explain_xid};

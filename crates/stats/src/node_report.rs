@@ -3,7 +3,7 @@ use railgate_node::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{GpuUse, PortUse, Window};
+use crate::{Applied, GpuUse, PortUse, Tasks, Transport, Window};
 
 /// The schema that this build writes. A reader accepts this and every earlier one; fields are added,
 /// never renamed.
@@ -56,6 +56,15 @@ pub struct NodeReport {
     /// What the tasks really had, one entry per step. Written by the job's own processes: a hint.
     #[serde(default)]
     pub steps: Vec<StepEnv>,
+    /// What the job's processes had, read from them by the sampler; `None` where it did not run.
+    #[serde(default)]
+    pub tasks: Option<Tasks>,
+    /// The environment that railgate meant and the one that the processes had, variable by variable.
+    #[serde(default)]
+    pub applied: Vec<Applied>,
+    /// Over what NCCL's data went; `None` where there was nothing to choose.
+    #[serde(default)]
+    pub transport: Option<Transport>,
     /// Between which two looks the counters were compared.
     #[serde(default)]
     pub window: Option<Window>,
@@ -108,6 +117,9 @@ impl NodeReport {
             rail_map: None,
             settings: Vec::new(),
             steps: Vec::new(),
+            tasks: None,
+            applied: Vec::new(),
+            transport: None,
             window: None,
             gpus: Vec::new(),
             ports: Vec::new(),

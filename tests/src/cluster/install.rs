@@ -17,10 +17,11 @@ pub(super) const HARDWARE: &str = "/opt/railgate-test";
 pub const REPORTS: &str = "/shared/railgate";
 
 /// What is built, and where it goes.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("railgate", "usr/bin/railgate"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
     ("railgate-epilog", "usr/libexec/railgate/railgate-epilog"),
+    ("railgate-sampler", "usr/libexec/railgate/railgate-sampler"),
     ("railgate-epilog-ctld", "usr/libexec/railgate/railgate-epilog-ctld"),
 ];
 

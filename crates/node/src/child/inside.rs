@@ -74,7 +74,7 @@ fn own_result() -> io::Result<File> {
     Ok(File::from(result))
 }
 
-fn reset_signals() {
+pub(super) fn reset_signals() {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     for signal in Signal::iterator() {
         if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
@@ -93,7 +93,7 @@ fn reset_signals() {
     let _ = SigSet::empty().thread_set_mask();
 }
 
-fn close_inherited() {
+pub(super) fn close_inherited() {
     // SAFETY: nothing has been opened yet in this process, so no descriptor above 2 has an owner here.
     let done = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
     if done == 0 {

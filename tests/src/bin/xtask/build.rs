@@ -38,7 +38,14 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
         command
     };
     let mut all = build();
-    for package in ["railgate-cli", "railgate-prolog", "railgate-epilog", "nvml-sim", "railgate-tests"] {
+    for package in [
+        "railgate-cli",
+        "railgate-prolog",
+        "railgate-epilog",
+        "railgate-sampler",
+        "nvml-sim",
+        "railgate-tests",
+    ] {
         all.args(["-p", package]);
     }
     all.args(PLUGINS);

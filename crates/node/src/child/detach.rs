@@ -1,0 +1,82 @@
+#![allow(unsafe_code, reason = "capabilities and the priority of a process have no safe form")]
+
+use std::io;
+
+use nix::sys::prctl::set_no_new_privs;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::setsid;
+
+use super::inside::{close_inherited, reset_signals};
+
+/// What is left of root: to become a job's user in a child, and to end such a child.
+const KEPT: [u32; 3] = [CAP_KILL, CAP_SETGID, CAP_SETUID];
+const CAP_KILL: u32 = 5;
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
+const VERSION_3: u32 = 0x2008_0522;
+
+/// Behind every job's own processes, and not so far that a busy node starves it.
+const NICE: i32 = 10;
+/// The kernel takes this process before it takes one of the job's.
+const OOM_SCORE: &str = "500";
+
+/// Makes this process one of its own, that outlives whoever started it: own session, no descriptor but the standard
+/// ones, default signals, low priority, first for the kernel when memory runs out, and of root's capabilities only
+/// those that [`become_user`](super::become_user) needs.
+///
+/// To be called first of all, before anything is opened or a thread is started. What fails is returned, one line
+/// each, and the process is as usable as before.
+pub fn detach() -> Vec<String> {
+    reset_signals();
+    close_inherited();
+    umask(Mode::from_bits_truncate(0o022));
+    let mut problems = Vec::new();
+    let mut note = |what: &str, done: io::Result<()>| {
+        if let Err(why) = done {
+            problems.push(format!("{what}: {why}"));
+        }
+    };
+    note("core files", setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(Into::into));
+    // Refused where it leads its process group, as it does when it is started so: that will do.
+    let _ = setsid();
+    note("working directory", std::env::set_current_dir("/"));
+    note("/proc/self/oom_score_adj", std::fs::write("/proc/self/oom_score_adj", OOM_SCORE));
+    // SAFETY: takes and returns numbers.
+    let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+    note("priority", if nice == 0 { Ok(()) } else { Err(io::Error::last_os_error()) });
+    note("no_new_privs", set_no_new_privs().map_err(Into::into));
+    note("capabilities", keep_few());
+    problems
+}
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Data {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+fn keep_few() -> io::Result<()> {
+    let header = Header { version: VERSION_3, pid: 0 };
+    let mut have = [Data::default(); 2];
+    // SAFETY: both live through the call, and have the layout of this version: two records.
+    if unsafe { libc::syscall(libc::SYS_capget, &raw const header, have.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let kept: u32 = KEPT.iter().map(|cap| 1 << cap).sum();
+    let few = have[0].permitted & kept;
+    let want = [Data { effective: few, permitted: few, inheritable: 0 }, Data::default()];
+    // SAFETY: as above; the kernel only reads.
+    if unsafe { libc::syscall(libc::SYS_capset, &raw const header, want.as_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! The sampler from outside: the prolog starts it, the epilog ends it. Neither waits for it longer than
+//! [`PATIENCE`], and neither needs it.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::Pid;
+use railgate_rundir::RunDir;
+
+use crate::Hook;
+
+/// Beside the programs that start and end it.
+const PROGRAM: &str = "railgate-sampler";
+/// In the run's directory: who can connect, root, can end it.
+pub const SAMPLER_SOCKET: &str = "sampler.sock";
+/// In the run's directory: what it has found so far, written whole after each look.
+pub const SAMPLER_TASKS: &str = "tasks.json";
+/// What is said to it.
+pub const SAMPLER_END: &[u8] = b"end\n";
+
+/// A sampler that writes its last lines needs milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How the sampler of a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SamplerEnd {
+    /// It was asked to, and did.
+    Ended,
+    /// There is none: it did not start, or went before.
+    Absent,
+    /// It did not answer and was killed.
+    Killed,
+}
+
+/// Starts the run's sampler, once the run's directory is complete.
+///
+/// # Errors
+/// It is not installed, or the system has no room for a process.
+pub fn start_sampler(hook: &Hook, run: &RunDir) -> io::Result<()> {
+    let own = std::env::current_exe()?;
+    let program = own.with_file_name(PROGRAM);
+    let name = run.path().file_name().ok_or_else(|| io::Error::other("run directory without a name"))?;
+    let started = Command::new(&program)
+        .arg(hook.job.id.to_string())
+        .arg(name)
+        .env_clear()
+        .envs([("PATH", "/usr/bin:/bin"), ("LC_ALL", "C"), ("SLURMD_NODENAME", hook.node.as_str())])
+        .current_dir("/")
+        // slurmd kills the prolog's process group when the prolog has ended.
+        .process_group(0)
+        // A stream of slurmd's that stays open would keep it waiting for the prolog.
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    // Not waited for: it outlives us, and init collects it.
+    started.map(drop).map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", program.display())))
+}
+
+/// Ends the run's sampler. What it has found is in its files by then, also where it had to be killed.
+///
+/// # Errors
+/// The socket is there and cannot be used.
+pub fn end_sampler(run: &RunDir) -> io::Result<SamplerEnd> {
+    let mut stream = match UnixStream::connect(run.file(SAMPLER_SOCKET)) {
+        Ok(stream) => stream,
+        Err(why) if matches!(why.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(SamplerEnd::Absent);
+        }
+        Err(why) => return Err(why),
+    };
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut nothing = [0; 16];
+    // It closes the connection by ending.
+    let ended = stream.write_all(SAMPLER_END).and_then(|()| stream.read(&mut nothing));
+    match ended {
+        Ok(_) => Ok(SamplerEnd::Ended),
+        Err(why) if matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            Ok(SamplerEnd::Ended)
+        }
+        Err(_) => {
+            // The connection is open, so the number is still its own.
+            let pid = getsockopt(&stream, PeerCredentials)?.pid();
+            kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+            Ok(SamplerEnd::Killed)
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The environment that railgate meant its tasks to have, and the one that they had.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::tasks::{TaskGroup, Tasks};
+use crate::{NodeReport, SetBy, StepEnv};
+
+/// NCCL has some two hundred variables, and nobody sets them all.
+const MOST_ROWS: usize = 256;
+
+/// One variable as processes of a job on one node had it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// `NCCL_IB_HCA`
+    pub name: String,
+    /// What railgate meant it to be; `None` for a variable that it leaves alone.
+    pub wanted: Option<String>,
+    /// What the processes had; `None` where neither their environment nor a file of NCCL's has it.
+    pub value: Option<String>,
+    /// Whose value that is, or who took it away.
+    pub by: AppliedBy,
+    /// In how many processes.
+    pub processes: u32,
+    /// Of which steps.
+    pub steps: Vec<String>,
+}
+
+/// Who won.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AppliedBy {
+    /// railgate's.
+    Railgate,
+    /// The user's: before the task started, or by a script of theirs in the task.
+    User,
+    /// Whatever starts the container: its image's own variables, or a runtime that passes none on.
+    Image,
+    /// The user's or the image's: seen in containers only.
+    UserOrImage,
+    /// One of NCCL's own configuration files.
+    NcclFile,
+}
+
+impl Applied {
+    /// railgate wanted something, and it is not what the processes had.
+    pub fn overruled(&self) -> bool {
+        self.wanted.is_some() && self.wanted != self.value
+    }
+}
+
+/// Compares what railgate offered on a node with what the processes there had. Of the processes those with NCCL
+/// count; where none is known to have it those with CUDA; else all that are part of a step.
+pub fn applied(report: &NodeReport, tasks: &Tasks) -> Vec<Applied> {
+    let groups = that_count(tasks);
+    let mut rows: Vec<Applied> = Vec::new();
+    for group in &groups {
+        let mut names: Vec<&str> = report.settings.iter().map(|setting| setting.name.as_str()).collect();
+        names.extend(group.env.keys().chain(group.files.keys()).map(String::as_str));
+        names.retain(|name| !name.starts_with("RAILGATE_"));
+        names.sort_unstable();
+        names.dedup();
+        for name in names {
+            let wanted =
+                report.settings.iter().find(|setting| setting.name == name).map(|setting| &setting.value);
+            let (value, by) = judge(name, wanted, group, &groups, &report.steps);
+            let same = |row: &Applied| row.name == name && row.value.as_ref() == value && row.by == by;
+            let place = rows.iter().position(same);
+            let room = rows.len() < MOST_ROWS;
+            match place.and_then(|at| rows.get_mut(at)) {
+                Some(row) => {
+                    row.processes += group.processes;
+                    if !row.steps.contains(&group.step) {
+                        row.steps.push(group.step.clone());
+                    }
+                }
+                None if room => rows.push(Applied {
+                    name: name.to_owned(),
+                    wanted: wanted.cloned(),
+                    value: value.cloned(),
+                    by,
+                    processes: group.processes,
+                    steps: vec![group.step.clone()],
+                }),
+                None => {}
+            }
+        }
+    }
+    rows.sort_by(|a, b| (&a.name, b.processes).cmp(&(&b.name, a.processes)));
+    rows
+}
+
+fn that_count(tasks: &Tasks) -> Vec<&TaskGroup> {
+    let steps = || tasks.groups.iter().filter(|group| group.step != "extern");
+    let some = |pick: &dyn Fn(&&TaskGroup) -> bool| -> Option<Vec<&TaskGroup>> {
+        let groups: Vec<&TaskGroup> = steps().filter(pick).collect();
+        (!groups.is_empty()).then_some(groups)
+    };
+    some(&|group| group.nccl > 0)
+        .or_else(|| some(&|group| group.cuda > 0))
+        // A batch script runs srun, which has the script's environment and not a task's.
+        .or_else(|| some(&|group| group.step != "batch" && group.step != "interactive"))
+        .unwrap_or_else(|| steps().collect())
+}
+
+fn judge<'g>(
+    name: &str,
+    wanted: Option<&String>,
+    group: &'g TaskGroup,
+    groups: &[&TaskGroup],
+    steps: &[StepEnv],
+) -> (Option<&'g String>, AppliedBy) {
+    let script = if group.image { AppliedBy::Image } else { AppliedBy::User };
+    let Some(value) = group.env.get(name) else {
+        return match group.files.get(name) {
+            Some(value) => (Some(value), AppliedBy::NcclFile),
+            None => (None, script),
+        };
+    };
+    let listed = |list: &str| listed(&group.env, list, name);
+    let noted = steps
+        .iter()
+        .find(|step| step.step == group.step)
+        .and_then(|step| step.settings.iter().find(|setting| setting.name == name));
+    let by = if listed("RAILGATE_SET") {
+        let set = group.env.get(&format!("RAILGATE_SET_{name}")).or(wanted);
+        if set == Some(value) { AppliedBy::Railgate } else { script }
+    } else if listed("RAILGATE_KEPT") {
+        match noted.filter(|noted| noted.from == SetBy::User) {
+            Some(noted) if noted.value != *value => script,
+            _ => AppliedBy::User,
+        }
+    } else if !group.image || outside(name, value, groups) {
+        AppliedBy::User
+    } else {
+        AppliedBy::UserOrImage
+    };
+    (Some(value), by)
+}
+
+fn listed(env: &BTreeMap<String, String>, list: &str, name: &str) -> bool {
+    env.get(list).is_some_and(|names| names.split(',').any(|listed| listed == name))
+}
+
+/// A process outside of any container has the same.
+fn outside(name: &str, value: &String, groups: &[&TaskGroup]) -> bool {
+    groups.iter().any(|other| !other.image && other.env.get(name) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{job, part};
+
+    fn group(step: &str, image: bool, env: &[(&str, &str)]) -> TaskGroup {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        TaskGroup { step: step.to_owned(), image, processes: 8, nccl: 8, env, ..TaskGroup::default() }
+    }
+
+    fn rows(groups: Vec<TaskGroup>) -> Vec<(String, Option<String>, AppliedBy)> {
+        let mut report = part("n1", &job(0..8), "", vec![], 0);
+        report.settings[0].value = "=a:1".to_owned();
+        report.steps[0].settings[0].value = "mine".to_owned();
+        let tasks = Tasks { groups, ..Tasks::default() };
+        applied(&report, &tasks).into_iter().map(|row| (row.name, row.value, row.by)).collect()
+    }
+
+    fn one(group: TaskGroup) -> (Option<String>, AppliedBy) {
+        let rows = rows(vec![group]);
+        let row = rows.into_iter().find(|(name, _, _)| name == "NCCL_IB_HCA").unwrap();
+        (row.1, row.2)
+    }
+
+    #[test]
+    fn the_winner_is_told_from_what_the_plugin_left() {
+        let set = [("RAILGATE_SET", "X,NCCL_IB_HCA"), ("RAILGATE_SET_NCCL_IB_HCA", "=a:1")];
+        let with = |value: &'static str, more: &[(&'static str, &'static str)]| {
+            [&[("NCCL_IB_HCA", value)], more].concat()
+        };
+        let value = |text: &str| Some(text.to_owned());
+        let cases = [
+            (false, with("=a:1", &set), value("=a:1"), AppliedBy::Railgate),
+            (false, with("mlx", &set), value("mlx"), AppliedBy::User),
+            (true, with("mlx", &set), value("mlx"), AppliedBy::Image),
+            (true, set.to_vec(), None, AppliedBy::Image),
+            (false, vec![], None, AppliedBy::User),
+            (false, with("mine", &[("RAILGATE_KEPT", "NCCL_IB_HCA")]), value("mine"), AppliedBy::User),
+            (true, with("mine", &[("RAILGATE_KEPT", "NCCL_IB_HCA")]), value("mine"), AppliedBy::User),
+            (true, with("other", &[("RAILGATE_KEPT", "NCCL_IB_HCA")]), value("other"), AppliedBy::Image),
+            (true, with("mlx", &[]), value("mlx"), AppliedBy::UserOrImage),
+        ];
+        for (image, env, expected, by) in cases {
+            assert_eq!(one(group("0", image, &env)), (expected, by), "{image} {env:?}");
+        }
+        let mut by_file = group("0", false, &[]);
+        by_file.files.insert("NCCL_IB_HCA".to_owned(), "=b".to_owned());
+        assert_eq!(one(by_file), (value("=b"), AppliedBy::NcclFile));
+    }
+
+    #[test]
+    fn processes_with_nccl_count_and_others_do_not() {
+        let shell = TaskGroup { nccl: 0, ..group("0", false, &[("NCCL_ALGO", "Tree")]) };
+        let batch = TaskGroup { nccl: 0, ..group("batch", false, &[("NCCL_P2P_LEVEL", "SYS")]) };
+        let rank = group("0", false, &[("NCCL_DEBUG", "INFO")]);
+        let names = |groups| -> Vec<String> { rows(groups).into_iter().map(|row| row.0).collect() };
+        assert_eq!(names(vec![shell.clone(), batch.clone(), rank]), ["NCCL_DEBUG", "NCCL_IB_HCA"]);
+        assert_eq!(names(vec![shell, batch.clone()]), ["NCCL_ALGO", "NCCL_IB_HCA"]);
+        assert_eq!(names(vec![batch]), ["NCCL_IB_HCA", "NCCL_P2P_LEVEL"]);
+    }
+
+    #[test]
+    fn the_user_is_named_where_a_process_outside_shows_it() {
+        let outside = group("0", false, &[("NCCL_DEBUG", "INFO")]);
+        let inside = group("1", true, &[("NCCL_DEBUG", "INFO"), ("NCCL_ALGO", "Tree")]);
+        let rows = rows(vec![outside, inside]);
+        let by = |name: &str| rows.iter().filter(|row| row.0 == name).map(|row| row.2).collect::<Vec<_>>();
+        assert_eq!(by("NCCL_DEBUG"), [AppliedBy::User]);
+        assert_eq!(by("NCCL_ALGO"), [AppliedBy::UserOrImage]);
+    }
+}

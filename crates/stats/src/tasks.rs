@@ -1,0 +1,151 @@
+use std::collections::BTreeMap;
+
+use railgate_node::{JobProcess, JobProcesses, Reading, UnixMillis};
+use serde::{Deserialize, Serialize};
+
+/// Processes that differ in what they had are told apart so often; the rest is counted only.
+const MOST_GROUPS: usize = 64;
+const MOST_PROBLEMS: usize = 8;
+
+/// What the job's processes on one node had, as the sampler saw them: a few looks, summed up. Read from the
+/// processes themselves, so the job's own word; what a program changes after its start is not seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tasks {
+    /// How many looks found a process of the job.
+    pub looks: u32,
+    /// The first of them.
+    pub first: Option<UnixMillis>,
+    /// The last of them.
+    pub last: Option<UnixMillis>,
+    /// Processes with the same content, in order of step.
+    pub groups: Vec<TaskGroup>,
+    /// Processes that fitted into no group any more, or were too many to be looked at, in the worst look.
+    pub more: usize,
+    /// Processes that do not let their own user look, in the worst look.
+    pub closed: usize,
+    /// Looks that failed, and why.
+    pub problems: Vec<String>,
+}
+
+/// Processes of one step with the same environment. The counts are those of the look that found most.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskGroup {
+    /// `0`, `batch`, `extern`, `interactive`; empty where that is not known.
+    pub step: String,
+    /// Another root directory than the node's: a container.
+    pub image: bool,
+    /// How many.
+    pub processes: u32,
+    /// Of these, with `libnccl.so` mapped.
+    pub nccl: u32,
+    /// With `libcuda.so` mapped.
+    pub cuda: u32,
+    /// With NCCL or CUDA, and an RDMA device open.
+    pub rdma: u32,
+    /// With NCCL or CUDA, and nobody could tell.
+    pub rdma_unknown: u32,
+    /// A net plugin of NCCL's that one of them has mapped.
+    pub net_plugin: Option<String>,
+    /// First look with NCCL mapped.
+    pub nccl_first: Option<UnixMillis>,
+    /// Last look with NCCL mapped.
+    pub nccl_last: Option<UnixMillis>,
+    /// `NCCL_…`, `RAILGATE_…` and what else railgate sets: what they were started with.
+    pub env: BTreeMap<String, String>,
+    /// What NCCL's own configuration files say to them.
+    pub files: BTreeMap<String, String>,
+}
+
+impl TaskGroup {
+    fn is_like(&self, other: &TaskGroup) -> bool {
+        self.step == other.step
+            && self.image == other.image
+            && self.env == other.env
+            && self.files == other.files
+    }
+}
+
+impl Tasks {
+    /// Adds what one look found. A look without a process of the job adds nothing.
+    pub fn add(&mut self, time: UnixMillis, found: JobProcesses) {
+        if found.processes.is_empty() && found.closed == 0 {
+            return;
+        }
+        self.looks += 1;
+        self.first.get_or_insert(time);
+        self.last = Some(time);
+        self.closed = self.closed.max(found.closed);
+        let mut now: Vec<TaskGroup> = Vec::new();
+        let mut more = found.more;
+        for process in found.processes {
+            let one = group(process);
+            let room = now.len() < MOST_GROUPS;
+            match now.iter_mut().find(|group| group.is_like(&one)) {
+                Some(group) => join(group, one),
+                None if room => now.push(one),
+                None => more += 1,
+            }
+        }
+        for mut one in now {
+            if one.nccl > 0 {
+                (one.nccl_first, one.nccl_last) = (Some(time), Some(time));
+            }
+            let room = self.groups.len() < MOST_GROUPS;
+            match self.groups.iter_mut().find(|group| group.is_like(&one)) {
+                Some(group) => most(group, one),
+                None if room => self.groups.push(one),
+                None => more += one.processes as usize,
+            }
+        }
+        self.more = self.more.max(more);
+        self.groups.sort_by_key(|group| (group.step.parse::<u32>().ok(), group.step.clone()));
+    }
+
+    /// A look that failed.
+    pub fn failed(&mut self, why: String) {
+        if self.problems.len() < MOST_PROBLEMS && !self.problems.contains(&why) {
+            self.problems.push(why);
+        }
+    }
+}
+
+fn group(process: JobProcess) -> TaskGroup {
+    TaskGroup {
+        step: process.step,
+        image: process.image,
+        processes: 1,
+        nccl: u32::from(process.nccl),
+        cuda: u32::from(process.cuda),
+        rdma: u32::from(process.rdma == Reading::Known(true)),
+        rdma_unknown: u32::from(matches!(process.rdma, Reading::Failed(_))),
+        net_plugin: process.net_plugin,
+        nccl_first: None,
+        nccl_last: None,
+        env: process.env,
+        files: process.files,
+    }
+}
+
+/// Another process of the same look.
+fn join(group: &mut TaskGroup, one: TaskGroup) {
+    group.processes += one.processes;
+    group.nccl += one.nccl;
+    group.cuda += one.cuda;
+    group.rdma += one.rdma;
+    group.rdma_unknown += one.rdma_unknown;
+    group.net_plugin = group.net_plugin.take().or(one.net_plugin);
+}
+
+/// The same processes in a later look.
+fn most(group: &mut TaskGroup, now: TaskGroup) {
+    group.processes = group.processes.max(now.processes);
+    group.nccl = group.nccl.max(now.nccl);
+    group.cuda = group.cuda.max(now.cuda);
+    group.rdma = group.rdma.max(now.rdma);
+    group.rdma_unknown = group.rdma_unknown.max(now.rdma_unknown);
+    group.net_plugin = group.net_plugin.take().or(now.net_plugin);
+    group.nccl_first = group.nccl_first.or(now.nccl_first);
+    group.nccl_last = now.nccl_last.or(group.nccl_last);
+}

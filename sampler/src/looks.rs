@@ -1,0 +1,70 @@
+use std::time::{Duration, Instant};
+
+use railgate_node::child::{self, Outcome, Task, become_user};
+use railgate_node::{JobLook, JobProcesses, job_processes};
+use railgate_runner::{SAMPLER_TASKS, now};
+use railgate_stats::{StatsConfig, Tasks};
+
+use crate::run::{Mine, PROC};
+
+const LOOK: &str = "job-processes";
+/// In a child: a process that hangs in the kernel can make reading about it hang, too.
+pub(crate) const TASK: Task = Task::new(LOOK, task);
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The looks at the job's processes: a few early ones, when the environment is made and NCCL starts, then seldom.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    config: StatsConfig,
+    begun: Instant,
+    next: Duration,
+    tasks: Tasks,
+}
+
+impl Looks {
+    pub(crate) fn new(mine: &Mine) -> Self {
+        let config = mine.config.stats.clone();
+        Looks { next: config.task_look, begun: Instant::now(), tasks: Tasks::default(), config }
+    }
+
+    /// How long until the next one.
+    pub(crate) fn due(&self) -> Duration {
+        self.next.saturating_sub(self.begun.elapsed())
+    }
+
+    pub(crate) fn look_if_due(&mut self, mine: &Mine) {
+        if self.due() > Duration::ZERO {
+            return;
+        }
+        self.next = self.config.next_look(self.next);
+        match look(mine) {
+            Ok(found) => self.tasks.add(now(), found),
+            Err(why) => self.tasks.failed(why),
+        }
+        if let Err(why) = mine.dir.write_json(SAMPLER_TASKS, &self.tasks) {
+            tracing::info!(job = mine.job, "sampler: {SAMPLER_TASKS}: {why}");
+        }
+    }
+}
+
+fn look(mine: &Mine) -> Result<JobProcesses, String> {
+    let job = &mine.report.job;
+    let names = mine.report.settings.iter().map(|setting| setting.name.clone()).collect();
+    let order = (JobLook { job: mine.job, uid: job.uid, names }, job.gid);
+    let order = serde_json::to_vec(&order).map_err(|why| why.to_string())?;
+    match child::run(LOOK, &order, DEADLINE) {
+        Outcome::Done(found) => serde_json::from_slice(&found).map_err(|why| why.to_string()),
+        Outcome::Failed(why) => Err(why),
+        Outcome::Silent | Outcome::Stuck => Err(format!("no answer in {} s", DEADLINE.as_secs())),
+    }
+}
+
+/// As the job's user, who may see all that is looked at: no process can lead this one to anything else.
+fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let (order, gid): (JobLook, u32) = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    if order.uid != 0 {
+        become_user(order.uid, gid, &[]).map_err(|why| why.to_string())?;
+    }
+    let found = job_processes(PROC.as_ref(), &order)?;
+    serde_json::to_vec(&found).map_err(|why| why.to_string())
+}

@@ -1,0 +1,76 @@
+//! `railgate-sampler JOB RUN`: beside a job on each of its nodes, from the prolog to the epilog.
+//!
+//! It belongs to nobody: not to slurmd, whose restart it survives, nor to the job, which cannot reach it. It ends when
+//! the epilog says so, when its run's directory is taken away or replaced, or when no step of the job has been on the
+//! node for [`ALONE`]. What it finds it writes whole after each look, so that killing it loses nothing. Why it is built
+//! so: `docs/decisions/0006-sampler.md`.
+
+mod looks;
+mod run;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use railgate_node::child::{detach, dispatch};
+use railgate_node::job_is_here;
+use railgate_runner::guarded;
+
+use looks::Looks;
+use run::{Asked, Mine};
+
+/// How often it asks itself whether it should still be here.
+const TICK: Duration = Duration::from_secs(10);
+/// How often it looks for the job's step daemons: that goes through all of /proc.
+const SEARCH: Duration = Duration::from_secs(60);
+/// Without `PrologFlags=Contain` a job may be without a step for a while.
+const ALONE: Duration = Duration::from_secs(600);
+
+fn main() -> ExitCode {
+    if let Some(code) = dispatch(&[looks::TASK]) {
+        return code;
+    }
+    let problems = detach();
+    guarded("sampler", || {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let mine = match Mine::enter(&arguments) {
+            Ok(Some(mine)) => mine,
+            Ok(None) => return ExitCode::SUCCESS,
+            Err(why) => {
+                tracing::warn!("sampler: {why:#}");
+                return ExitCode::FAILURE;
+            }
+        };
+        for problem in problems {
+            tracing::info!(job = mine.job, "sampler: {problem}");
+        }
+        tracing::debug!(job = mine.job, "sampler: {}", stay(&mine));
+        ExitCode::SUCCESS
+    })
+}
+
+/// Samples until there is a reason to end, which it returns.
+fn stay(mine: &Mine) -> &'static str {
+    let mut looks = Looks::new(mine);
+    let mut search = Instant::now() + SEARCH;
+    let mut seen = Instant::now();
+    loop {
+        let wait = looks.due().min(TICK);
+        if mine.wait(wait) == Asked::End {
+            return "the epilog asked it to end";
+        }
+        if !mine.is_current() {
+            return "the run's directory is gone";
+        }
+        looks.look_if_due(mine);
+        let now = Instant::now();
+        if now >= search {
+            search = now + SEARCH;
+            // What cannot be told is no reason to go.
+            if job_is_here(run::PROC.as_ref(), mine.job).unwrap_or(true) {
+                seen = now;
+            } else if now.duration_since(seen) >= ALONE {
+                return "no step of the job is left, and no epilog came";
+            }
+        }
+    }
+}
