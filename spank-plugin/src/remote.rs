@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
-use railgate_rundir::{Change, TaskEnv, Used, merge};
+use railgate_rundir::{Change, NcclConf, TaskEnv, Used, merge};
 use slurm_spank::{LogLevel, SpankHandle, spank_log};
 
 use crate::arguments::Arguments;
@@ -33,7 +34,8 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
             return;
         }
     };
-    let merged = merge(&env, &job_dir, |name| handle.getenv_os(name).ok()?.map(OsStringExt::into_vec));
+    let now = |name: &str| handle.getenv_os(name).ok()?.map(OsStringExt::into_vec);
+    let merged = merge(&env, &job_dir, now, || users_file(handle).unwrap_or_default());
     for change in &merged.changes {
         let (name, done) = match change {
             Change::Set(name, value) => (name, handle.setenv(name, value, true)),
@@ -53,6 +55,17 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
         // It is for the report alone, and the job may have filled its directory.
         let _ = note(&format!("{job_dir}/user/env.{step_name}"), &merged.used);
     }
+}
+
+/// The user's own file for NCCL, with the user's rights, as NCCL finds it: values there are the user's. A path
+/// that is relative depends on where the program starts, and NCCL reads what is there.
+fn users_file(handle: &SpankHandle<'_>) -> Option<NcclConf> {
+    let variable = |name: &str| handle.getenv_os(name).ok().flatten().filter(|value| !value.is_empty());
+    let path = match variable("NCCL_CONF_FILE") {
+        Some(file) => PathBuf::from(file),
+        None => PathBuf::from(variable("HOME")?).join(".nccl.conf"),
+    };
+    path.is_absolute().then(|| NcclConf::read(&path).ok()).flatten()
 }
 
 /// `None` for steps that run no program of the user's.

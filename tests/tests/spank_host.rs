@@ -503,6 +503,42 @@ fn many_steps_do_not_fill_the_jobs_directory() {
 }
 
 #[test]
+fn the_users_own_file_for_nccl_counts_as_the_users_word() {
+    let plugin = Plugin::load(REMOTE);
+    plugin.prolog_left(TASK_ENV);
+    let home = plugin.run_dir.path().join("home");
+    fs::create_dir(&home).unwrap();
+    let has = |variables: &[(&str, &str)]| plugin.task(0, 1, variables).contains_key("NCCL_IB_HCA");
+    let at_home = [("HOME", home.to_str().unwrap())];
+    assert!(has(&at_home));
+    fs::write(home.join("real.conf"), "# mine\nNCCL_IB_HCA=mlx5_7\n").unwrap();
+    // With the user's own rights, so a link of theirs is followed, as NCCL would.
+    symlink("real.conf", home.join(".nccl.conf")).unwrap();
+    assert!(!has(&at_home));
+    assert_eq!(plugin.task(0, 1, &at_home)["RAILGATE_KEPT"], "NCCL_IB_HCA");
+    let elsewhere = home.join("real.conf");
+    assert!(!has(&[("NCCL_CONF_FILE", elsewhere.to_str().unwrap())]));
+    assert!(!has(&[("HOME", at_home[0].1), ("NCCL_CONF_FILE", "")]));
+    for other in ["/nowhere", "real.conf", "/dev/zero"] {
+        assert!(has(&[("HOME", at_home[0].1), ("NCCL_CONF_FILE", other)]), "{other}");
+    }
+    assert_eq!(plugin.log(), "");
+}
+
+#[test]
+fn a_foreign_network_plugin_keeps_what_it_owns() {
+    let plugin = Plugin::load(REMOTE);
+    let file = b"railgate-task-env 2\nnet ib\ndefault;net=ib,sharp NCCL_IB_HCA==mlx5_0:1\ndefault X=1\n";
+    plugin.prolog_left(file);
+    let names = |variables: &[(&str, &str)]| {
+        let task = plugin.task(0, 1, variables);
+        (task["RAILGATE_NET"].clone(), task["RAILGATE_SET"].clone())
+    };
+    assert_eq!(names(&[]), ("ib".to_owned(), "NCCL_IB_HCA,X".to_owned()));
+    assert_eq!(names(&[("NCCL_NET", "AWS Libfabric")]), ("ofi".to_owned(), "X".to_owned()));
+}
+
+#[test]
 fn the_extern_step_is_left_alone() {
     let plugin = Plugin::load(REMOTE);
     plugin.prolog_left(TASK_ENV);
@@ -523,7 +559,8 @@ fn a_damaged_file_changes_nothing_and_is_named() {
     for content in [
         b"".to_vec(),
         b"#!/bin/sh\n".to_vec(),
-        b"railgate-task-env 2\ndefault A=1\n".to_vec(),
+        b"railgate-task-env 3\ndefault A=1\n".to_vec(),
+        b"railgate-task-env 2\ndefault;if=x A=1\n".to_vec(),
         b"railgate-task-env 1\ndefault A=1\ndefault LD-PRELOAD=x\n".to_vec(),
         b"railgate-task-env 1\ndefault A=\xff\n".to_vec(),
         [b"railgate-task-env 1\n".to_vec(), b"default A=1\n".repeat(50_000)].concat(),

@@ -9,6 +9,7 @@
 //!       before.json                   the prolog's snapshot, the epilog's baseline
 //!       report.json                   the prolog's part of the report: verdict, rail map, settings
 //!       task.env                      [`TaskEnv`]: the one small file that the plugin reads per task
+//!       nccl.env                      [`NcclEnv`]: what depends on NCCL's release, for the plugin that NCCL loads
 //!       topology.xml                  NCCL's topology file, where the machine hides its wiring
 //!       user/                         0700, the job's uid, a tmpfs of its own: all that a job may write
 //!         env.<step>                  [`Used`]: what the step's first task here found and got
@@ -19,6 +20,9 @@
 
 mod layout;
 mod merge;
+mod nccl_conf;
+mod nccl_env;
+mod net;
 mod open_mode;
 mod options;
 mod task_env;
@@ -26,7 +30,10 @@ mod used;
 mod user;
 
 pub use layout::{JobDir, NoRun, Root, Run, RunDir, read_small, write_whole};
-pub use merge::{Change, JOB_DIR, KEPT, Merged, SET, SET_PREFIX, merge};
+pub use merge::{Change, JOB_DIR, KEPT, Merged, NET, SET, SET_PREFIX, merge};
+pub use nccl_conf::NcclConf;
+pub use nccl_env::{NcclEnv, ReleaseSetting};
+pub use net::{BadNet, Net};
 pub use open_mode::{OpenMode, told_open_mode};
 pub use options::{
     BadChoice, CONTROL, CONTROL_GATE, CONTROL_OPEN_MODE, CONTROL_PROFILE, CONTROL_REQUEUE, GateChoice,

@@ -10,12 +10,16 @@
 //! RAILGATE_SET_NCCL_IB_HCA==mlx5_0:1,mlx5_1:1       what it set it to
 //! RAILGATE_KEPT=NCCL_SOCKET_IFNAME                  what the user had set and railgate left alone
 //! RAILGATE_JOB_DIR=/run/railgate/jobs/7/current     the run's directory on the node
+//! RAILGATE_NET=ib                                   what moves NCCL's data: ib, ofi, sharp, other
 //! ```
 //!
 //! A listed variable that still holds its recorded value is ours and is computed anew on each node; one that
-//! holds anything else is the user's.
+//! holds anything else is the user's. So is what stands in the user's own `.nccl.conf`, which NCCL reads only
+//! where the environment has nothing.
 
-use crate::{TaskEnv, Used, Winner};
+use std::cell::LazyCell;
+
+use crate::{NcclConf, Net, TaskEnv, Used, Winner};
 
 /// Names of the variables that railgate set, with commas.
 pub const SET: &str = "RAILGATE_SET";
@@ -25,6 +29,9 @@ pub const SET_PREFIX: &str = "RAILGATE_SET_";
 pub const KEPT: &str = "RAILGATE_KEPT";
 /// The run's directory on this node.
 pub const JOB_DIR: &str = "RAILGATE_JOB_DIR";
+
+/// What moves NCCL's data between nodes, [`Net`].
+pub const NET: &str = "RAILGATE_NET";
 
 /// The environment is the user's: longer lists than ours can be are not followed.
 const MOST_NAMES: usize = 64;
@@ -47,19 +54,36 @@ pub struct Merged {
     pub used: Vec<Used>,
 }
 
-/// Decides about each variable. `now` is the task's environment as it stands; `job_dir` the run's directory.
-pub fn merge(env: &TaskEnv, job_dir: &str, now: impl Fn(&str) -> Option<Vec<u8>>) -> Merged {
+/// Decides about each variable. `now` is the task's environment as it stands; `job_dir` the run's directory;
+/// `conf` what NCCL's file of the user says, asked for only where it can matter.
+pub fn merge(
+    env: &TaskEnv,
+    job_dir: &str,
+    now: impl Fn(&str) -> Option<Vec<u8>>,
+    conf: impl FnOnce() -> NcclConf,
+) -> Merged {
     let inherited = names(now(SET));
     let ours = |name: &str| {
         inherited.iter().any(|listed| listed == name)
             && matches!((now(name), now(&recorded(name))), (Some(is), Some(was)) if is == was)
     };
+    let conf = LazyCell::new(conf);
+    let theirs =
+        |name: &str| now(name).filter(|_| !ours(name)).or_else(|| conf.get(name).map(<[u8]>::to_vec));
+    let net = env.net.map(|net| {
+        let site = |name: &str| env.settings.iter().find(|setting| setting.name == name);
+        Net::told(|name| theirs(name).or_else(|| Some(site(name)?.value.clone().into_bytes()))).unwrap_or(net)
+    });
     let mut merged = Merged::default();
     let mut set = Vec::new();
     let mut kept = Vec::new();
     for setting in &env.settings {
-        let theirs = now(&setting.name).filter(|_| !ours(&setting.name));
-        let winner = match theirs {
+        let fits = setting.nets.is_empty() || setting.nets.contains(&net.unwrap_or_default());
+        let follows = setting.with.as_deref().is_none_or(|with| set.contains(&with));
+        if !fits || !follows {
+            continue;
+        }
+        let winner = match theirs(&setting.name) {
             Some(value) if !setting.force => {
                 kept.push(setting.name.as_str());
                 merged.used.push(Used::new(Winner::User, &setting.name, &value));
@@ -80,8 +104,8 @@ pub fn merge(env: &TaskEnv, job_dir: &str, now: impl Fn(&str) -> Option<Vec<u8>>
         if set.contains(&name.as_str()) {
             continue;
         }
-        // Computed for another node, and this one has no such setting.
-        if ours(name) && !env.settings.iter().any(|setting| setting.name == *name) {
+        // Computed for another node, and here it is not to be set.
+        if ours(name) {
             merged.changes.push(Change::Unset(name.clone()));
         }
         merged.changes.push(Change::Unset(recorded(name)));
@@ -94,6 +118,11 @@ pub fn merge(env: &TaskEnv, job_dir: &str, now: impl Fn(&str) -> Option<Vec<u8>>
         }
     }
     merged.changes.push(Change::Set(JOB_DIR.to_owned(), job_dir.to_owned()));
+    match net {
+        Some(net) => merged.changes.push(Change::Set(NET.to_owned(), net.to_string())),
+        None if now(NET).is_some() => merged.changes.push(Change::Unset(NET.to_owned())),
+        None => {}
+    }
     merged
 }
 
@@ -126,13 +155,19 @@ mod tests {
                 name: (*name).to_owned(),
                 value: (*value).to_owned(),
                 force: *force,
+                ..TaskSetting::default()
             })
             .collect();
         TaskEnv { settings, ..TaskEnv::default() }
     }
 
     fn enter(env: &mut Env, node: &TaskEnv) -> Vec<Used> {
-        let merged = merge(node, "/run/j", |name| env.get(name).map(|v| v.clone().into_bytes()));
+        enter_with(env, node, "")
+    }
+
+    fn enter_with(env: &mut Env, node: &TaskEnv, conf: &str) -> Vec<Used> {
+        let now = |name: &str| env.get(name).map(|value| value.clone().into_bytes());
+        let merged = merge(node, "/run/j", now, || NcclConf::parse(conf.as_bytes()));
         for change in merged.changes {
             match change {
                 Change::Set(name, value) => env.insert(name, value),
@@ -226,5 +261,93 @@ mod tests {
         enter(&mut task, &node(&[]));
         let expected = env(&[("HOME", "/home/u"), ("PATH", "/bin"), ("RAILGATE_JOB_DIR", "/run/j")]);
         assert_eq!(task, expected);
+    }
+
+    #[test]
+    fn what_the_users_file_says_counts_as_the_users() {
+        let here = node(&[("NCCL_IB_HCA", "=mlx5_0:1", false), ("NCCL_IB_TC", "106", true)]);
+        let mut task = Env::new();
+        let used = enter_with(&mut task, &here, "NCCL_IB_HCA=mlx5_7\nNCCL_IB_TC=1\n");
+        let expected = env(&[
+            ("NCCL_IB_TC", "106"),
+            ("RAILGATE_JOB_DIR", "/run/j"),
+            ("RAILGATE_KEPT", "NCCL_IB_HCA"),
+            ("RAILGATE_SET", "NCCL_IB_TC"),
+            ("RAILGATE_SET_NCCL_IB_TC", "106"),
+        ]);
+        assert_eq!(task, expected);
+        assert_eq!(used[0], Used::new(Winner::User, "NCCL_IB_HCA", b"mlx5_7"));
+        assert_eq!(used[1], Used::new(Winner::Overruled, "NCCL_IB_TC", b"1"));
+        // What a node without the file gave is taken back where there is one.
+        let mut task = Env::new();
+        enter(&mut task, &here);
+        enter_with(&mut task, &here, "NCCL_IB_HCA=mlx5_7\n");
+        assert_eq!(task, expected);
+    }
+
+    #[test]
+    fn a_file_that_cannot_matter_is_not_read() {
+        let unread = || -> NcclConf { panic!("read") };
+        let read = |node: &TaskEnv, task: &Env| {
+            let now = |name: &str| task.get(name).map(|value| value.clone().into_bytes());
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| merge(node, "/run/j", now, unread)))
+                .is_err()
+        };
+        assert!(!read(&node(&[]), &Env::new()));
+        assert!(!read(&node(&[("X", "1", false)]), &env(&[("X", "mine")])));
+        assert!(read(&node(&[("X", "1", false)]), &Env::new()));
+    }
+
+    #[test]
+    fn a_foreign_network_plugin_keeps_what_it_owns() {
+        let mut here = node(&[("NCCL_IB_HCA", "=mlx5_0:1", false), ("NCCL_RAS_ADDR", "localhost:1", false)]);
+        here.settings[0].nets = vec![Net::Ib, Net::Sharp];
+        here.net = Some(Net::Ib);
+        let got = |task: &Env, here: &TaskEnv, conf: &str| {
+            let mut task = task.clone();
+            enter_with(&mut task, here, conf);
+            (
+                task["RAILGATE_NET"].clone(),
+                task.contains_key("NCCL_IB_HCA"),
+                task.contains_key("NCCL_RAS_ADDR"),
+            )
+        };
+        let all = |net: &str| (net.to_owned(), true, true);
+        let less = |net: &str| (net.to_owned(), false, true);
+        assert_eq!(got(&Env::new(), &here, ""), all("ib"));
+        assert_eq!(got(&env(&[("NCCL_NET", "AWS Libfabric")]), &here, ""), less("ofi"));
+        assert_eq!(got(&env(&[("NCCL_NET_PLUGIN", "ucx")]), &here, ""), less("other"));
+        assert_eq!(got(&env(&[("NCCL_NET", "IBext_v8")]), &here, ""), all("sharp"));
+        assert_eq!(got(&Env::new(), &here, "NCCL_NET=Socket\n"), less("other"));
+        here.net = Some(Net::Ofi);
+        assert_eq!(got(&Env::new(), &here, ""), less("ofi"));
+        assert_eq!(
+            got(&env(&[("NCCL_NET", "IB")]), &here, ""),
+            all("ib"),
+            "the job's own word counts for more"
+        );
+        // The site's own choice is seen as well, and what another node gave is taken back.
+        here.net = Some(Net::Ib);
+        let mut task = Env::new();
+        enter(&mut task, &here);
+        here.settings.push(TaskSetting {
+            name: "NCCL_NET_PLUGIN".to_owned(),
+            value: "ofi".to_owned(),
+            ..TaskSetting::default()
+        });
+        assert_eq!(got(&task, &here, ""), less("ofi"));
+    }
+
+    #[test]
+    fn a_log_goes_elsewhere_only_where_railgate_asked_for_it() {
+        let mut here = node(&[("NCCL_DEBUG", "WARN", false), ("NCCL_DEBUG_FILE", "/run/j/user/nccl", false)]);
+        here.settings[1].with = Some("NCCL_DEBUG".to_owned());
+        let mut task = Env::new();
+        enter(&mut task, &here);
+        assert_eq!(task["NCCL_DEBUG_FILE"], "/run/j/user/nccl");
+        let mut task = env(&[("NCCL_DEBUG", "INFO")]);
+        enter(&mut task, &here);
+        assert!(!task.contains_key("NCCL_DEBUG_FILE"));
+        assert_eq!(task["RAILGATE_KEPT"], "NCCL_DEBUG");
     }
 }

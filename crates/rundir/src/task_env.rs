@@ -1,10 +1,15 @@
 use std::fmt::Write as _;
 
+use crate::Net;
+
 /// Variables for every task of a job on this node, as the plugin reads them.
 ///
-/// One line each, after a first line `railgate-task-env 1`:
-/// `default NAME=VALUE` is set only where the user has not, `force NAME=VALUE` always, and `notice TEXT` is
-/// a line that the batch script's task prints to the job's own standard error before it starts.
+/// One line each, after a first line `railgate-task-env 2`:
+/// `default NAME=VALUE` is set only where the user has not, `force NAME=VALUE` always. Conditions stand behind
+/// the word: `default;net=ib,sharp NAME=VALUE` only where one of these moves NCCL's data between nodes,
+/// `default;with=NCCL_DEBUG NAME=VALUE` only where a line above set that variable. `net ib` is what moves the
+/// data where the task's own environment does not say, and `notice TEXT` a line that the batch script's task
+/// prints to the job's own standard error before it starts. Version 1 had neither conditions nor `net`.
 /// Names are `[A-Z][A-Z0-9_]*`, values and texts are printable ASCII on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskEnv {
@@ -12,10 +17,12 @@ pub struct TaskEnv {
     pub settings: Vec<TaskSetting>,
     /// What the user is told in the job's own output.
     pub notices: Vec<String>,
+    /// What moves NCCL's data where the task's own environment does not say; `None`: nobody looked.
+    pub net: Option<Net>,
 }
 
 /// One variable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskSetting {
     /// Its name.
     pub name: String,
@@ -23,6 +30,10 @@ pub struct TaskSetting {
     pub value: String,
     /// Overrides the user's own.
     pub force: bool,
+    /// Only where one of these moves the data; empty: whatever does.
+    pub nets: Vec<Net>,
+    /// Only where railgate has set this variable, too.
+    pub with: Option<String>,
 }
 
 /// The text is not a task environment.
@@ -35,14 +46,16 @@ pub struct BadTaskEnv {
     pub what: &'static str,
 }
 
-const HEAD: &str = "railgate-task-env 1";
+const HEAD: &str = "railgate-task-env 2";
+/// What a prolog of an older release left for a job that still runs.
+const OLD_HEAD: &str = "railgate-task-env 1";
 
 pub(crate) fn name_ok(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase())
         && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
-fn value_ok(value: &str) -> bool {
+pub(crate) fn value_ok(value: &str) -> bool {
     value.chars().all(|c| c == ' ' || c.is_ascii_graphic())
 }
 
@@ -56,14 +69,25 @@ impl TaskEnv {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "notice {notice}");
         }
+        if let Some(net) = self.net {
+            let _ = writeln!(text, "net {net}");
+        }
         let mut left_out = Vec::new();
         for setting in &self.settings {
-            if !name_ok(&setting.name) || !value_ok(&setting.value) {
+            let with_ok = setting.with.as_deref().is_none_or(name_ok);
+            if !name_ok(&setting.name) || !value_ok(&setting.value) || !with_ok {
                 left_out.push(setting);
                 continue;
             }
-            let mode = if setting.force { "force" } else { "default" };
-            let _ = writeln!(text, "{mode} {}={}", setting.name, setting.value);
+            text.push_str(if setting.force { "force" } else { "default" });
+            if !setting.nets.is_empty() {
+                let nets: Vec<&str> = setting.nets.iter().map(|net| net.as_str()).collect();
+                let _ = write!(text, ";net={}", nets.join(","));
+            }
+            if let Some(with) = &setting.with {
+                let _ = write!(text, ";with={with}");
+            }
+            let _ = writeln!(text, " {}={}", setting.name, setting.value);
         }
         (text, left_out)
     }
@@ -75,22 +99,32 @@ impl TaskEnv {
     pub fn parse(text: &str) -> Result<Self, BadTaskEnv> {
         let mut lines = text.lines().enumerate();
         match lines.next() {
-            Some((_, HEAD)) => {}
-            _ => return Err(BadTaskEnv { line: 1, what: "not a railgate task environment of version 1" }),
+            Some((_, HEAD | OLD_HEAD)) => {}
+            _ => {
+                return Err(BadTaskEnv {
+                    line: 1,
+                    what: "not a railgate task environment of version 1 or 2",
+                });
+            }
         }
         let mut env = TaskEnv::default();
         for (index, line) in lines {
             let bad = |what| BadTaskEnv { line: index + 1, what };
             let (mode, rest) = line.split_once(' ').ok_or(bad("no mode"))?;
-            let force = match mode {
+            let mut words = mode.split(';');
+            let force = match words.next().unwrap_or_default() {
                 "default" => false,
                 "force" => true,
+                "net" => {
+                    env.net = Some(rest.parse().map_err(|_| bad("not a network plugin"))?);
+                    continue;
+                }
                 "notice" if value_ok(rest) => {
                     env.notices.push(rest.to_owned());
                     continue;
                 }
                 "notice" => return Err(bad("notice is not printable ASCII")),
-                _ => return Err(bad("mode is none of 'default', 'force' and 'notice'")),
+                _ => return Err(bad("mode is none of 'default', 'force', 'net' and 'notice'")),
             };
             let (name, value) = rest.split_once('=').ok_or(bad("no '='"))?;
             if !name_ok(name) {
@@ -99,7 +133,21 @@ impl TaskEnv {
             if !value_ok(value) {
                 return Err(bad("value is not printable ASCII"));
             }
-            env.settings.push(TaskSetting { name: name.to_owned(), value: value.to_owned(), force });
+            let (name, value) = (name.to_owned(), value.to_owned());
+            let mut setting = TaskSetting { name, value, force, ..TaskSetting::default() };
+            for word in words {
+                match word.split_once('=') {
+                    Some(("net", nets)) => {
+                        setting.nets = nets
+                            .split(',')
+                            .map(|net| net.parse().map_err(|_| bad("not a network plugin")))
+                            .collect::<Result<_, _>>()?;
+                    }
+                    Some(("with", name)) if name_ok(name) => setting.with = Some(name.to_owned()),
+                    _ => return Err(bad("condition is neither 'net=' nor 'with='")),
+                }
+            }
+            env.settings.push(setting);
         }
         Ok(env)
     }
@@ -110,7 +158,7 @@ mod tests {
     use super::*;
 
     fn setting(name: &str, value: &str, force: bool) -> TaskSetting {
-        TaskSetting { name: name.to_owned(), value: value.to_owned(), force }
+        TaskSetting { name: name.to_owned(), value: value.to_owned(), force, ..TaskSetting::default() }
     }
 
     #[test]
@@ -119,8 +167,14 @@ mod tests {
             settings: vec![
                 setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1", false),
                 setting("NCCL_DEBUG_FILE", "/run/railgate/jobs/1/current/user/nccl.%h.%p", true),
+                TaskSetting {
+                    nets: vec![Net::Ib, Net::Sharp],
+                    with: Some("NCCL_IB_HCA".to_owned()),
+                    ..setting("NCCL_IB_TC", "106", false)
+                },
             ],
             notices: vec!["railgate: moved here from gn3: gpu-lost@3".to_owned()],
+            net: Some(Net::Ofi),
         };
         let (text, left_out) = env.to_text();
         assert!(left_out.is_empty());
@@ -132,6 +186,7 @@ mod tests {
         let env = TaskEnv {
             settings: vec![setting("A", "x\nforce LD_PRELOAD=/tmp/x", false)],
             notices: vec!["x\n".to_owned()],
+            net: None,
         };
         let (text, left_out) = env.to_text();
         assert_eq!(left_out.len(), 1);
@@ -143,5 +198,10 @@ mod tests {
         let text = "railgate-task-env 1\ndefault A=1\nmaybe B=2\n";
         assert_eq!(TaskEnv::parse(text).unwrap_err().line, 3);
         assert_eq!(TaskEnv::parse("").unwrap_err().line, 1);
+        for line in ["default;net=eth A=1", "default;if=x A=1", "default;with=a A=1", "net x", "default; A=1"]
+        {
+            let text = format!("railgate-task-env 2\nforce B=1\n{line}\n");
+            assert_eq!(TaskEnv::parse(&text).unwrap_err().line, 3, "{line}");
+        }
     }
 }

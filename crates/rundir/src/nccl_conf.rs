@@ -1,0 +1,105 @@
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// Larger files are not looked at: NCCL's have a handful of lines.
+const MOST_BYTES: u64 = 64 << 10;
+/// NCCL cuts names and values here.
+const MOST_TEXT: usize = 1023;
+
+/// One of NCCL's own configuration files: `$NCCL_CONF_FILE` or else `~/.nccl.conf`, or `/etc/nccl.conf`. NCCL puts
+/// their values into the environment where that has none, so a variable that we set would beat them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NcclConf {
+    values: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl NcclConf {
+    /// As NCCL reads it: `NAME=VALUE` a line, nothing is trimmed, `#` in the first column begins a comment, and of
+    /// two lines for one variable the first counts.
+    pub fn parse(content: &[u8]) -> Self {
+        let mut values = BTreeMap::new();
+        for line in content.split(|&byte| byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let Some(at) = line.iter().position(|&byte| byte == b'=').filter(|_| line[0] != b'#') else {
+                continue;
+            };
+            let (name, value) = (&line[..at.min(MOST_TEXT)], &line[at + 1..]);
+            let value = &value[..value.len().min(MOST_TEXT)];
+            values.entry(name.to_vec()).or_insert_with(|| value.to_vec());
+        }
+        NcclConf { values }
+    }
+
+    /// Reads a file with the rights of whoever calls: for a task, its user. Links are followed, as NCCL follows
+    /// them; root must not use it on what users can write.
+    ///
+    /// # Errors
+    /// Whatever the file system gave; what is no plain file, or larger than 64 KiB, is `InvalidData`.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file"));
+        }
+        let mut content = Vec::new();
+        if file.take(MOST_BYTES + 1).read_to_end(&mut content)? as u64 > MOST_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "larger than 64 KiB"));
+        }
+        Ok(NcclConf::parse(&content))
+    }
+
+    /// The variable's value.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.values.get(name.as_bytes()).map(Vec::as_slice)
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.values.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_nccl_reads_it() {
+        let conf = NcclConf::parse(
+            b"# NCCL_DEBUG=INFO\nNCCL_IB_HCA==mlx5_0\r\n NCCL_SPACE=1\nNCCL_DEBUG=\"WARN\" \nno value\n\nNCCL_DEBUG=INFO\nE=",
+        );
+        assert_eq!(conf.get("NCCL_IB_HCA"), Some(&b"=mlx5_0"[..]));
+        assert_eq!(conf.get("NCCL_DEBUG"), Some(&b"\"WARN\" "[..]));
+        assert_eq!(conf.get("E"), Some(&b""[..]));
+        assert_eq!((conf.get("NCCL_SPACE"), conf.get(" NCCL_SPACE")), (None, Some(&b"1"[..])));
+        assert_eq!(conf.iter().count(), 4);
+        let long = NcclConf::parse(format!("A={}", "x".repeat(5000)).as_bytes());
+        assert_eq!(long.get("A").map(<[u8]>::len), Some(MOST_TEXT));
+    }
+
+    #[test]
+    fn what_is_no_small_file_is_an_error_and_never_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".nccl.conf");
+        assert_eq!(NcclConf::read(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(NcclConf::read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(NcclConf::read(dir.path()).is_err());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "A=1\n".repeat(20_000)).unwrap();
+        assert_eq!(NcclConf::read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        std::fs::write(&path, "A=1\n").unwrap();
+        assert_eq!(NcclConf::read(&path).unwrap().get("A"), Some(&b"1"[..]));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_file_is_too_odd(content: Vec<u8>) {
+            let conf = NcclConf::parse(&content);
+            proptest::prop_assert!(conf.iter().all(|(name, value)| name.len() <= MOST_TEXT && value.len() <= MOST_TEXT));
+        }
+    }
+}
