@@ -1,6 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// A job's `--railgate-…` options, as the submit host passes them on.
 ///
 /// Slurm carries them in the job's control environment, so scripts of slurmd and slurmctld see each name
@@ -26,11 +28,13 @@ const MOST_RESTARTS: u32 = 100;
 pub struct BadChoice(pub &'static str);
 
 /// `--railgate-gate`: how thoroughly a node is checked before the job starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum GateChoice {
     /// Not at all.
     Off,
     /// What can be read in passing.
+    #[default]
     Quick,
     /// Everything.
     Full,
@@ -67,14 +71,39 @@ impl FromStr for GateChoice {
 }
 
 /// `--railgate-requeue`: whether the job comes back after a node failed under it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequeueChoice {
     /// As often as the site allows.
     Auto,
     /// Not by railgate.
+    #[default]
     Never,
     /// At most so many times, and never more often than the site allows.
     Times(u32),
+}
+
+impl RequeueChoice {
+    /// How many restarts it allows where the site allows `site`.
+    pub fn at_most(self, site: u32) -> u32 {
+        match self {
+            RequeueChoice::Auto => site,
+            RequeueChoice::Never => 0,
+            RequeueChoice::Times(times) => times.min(site),
+        }
+    }
+}
+
+impl Serialize for RequeueChoice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RequeueChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(|why| serde::de::Error::custom(format!("'{text}': {why}")))
+    }
 }
 
 impl fmt::Display for RequeueChoice {

@@ -155,6 +155,12 @@ impl DrainDesk {
         }
     }
 
+    /// The same with another leave to act.
+    #[must_use]
+    pub fn acting(self, acting: Acting) -> Self {
+        DrainDesk { acting, ..self }
+    }
+
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 
 use railgate_node::{Allocation, GpuId, Job};
+use railgate_rundir::ProfileName;
 use serde::{Deserialize, Serialize};
 
-use crate::hostlist;
+use crate::{Consent, GateLevel, hostlist};
 
 /// A hook's environment.
 pub type Env = BTreeMap<OsString, OsString>;
@@ -119,102 +119,6 @@ impl ExitCodes {
     }
 }
 
-/// How thorough the gate shall be (`--railgate-gate`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum GateLevel {
-    /// Not at all.
-    Off,
-    /// Only what is cheap.
-    #[default]
-    Quick,
-    /// Everything of the phase.
-    Full,
-}
-
-impl GateLevel {
-    /// The name as users write it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            GateLevel::Off => "off",
-            GateLevel::Quick => "quick",
-            GateLevel::Full => "full",
-        }
-    }
-
-    /// Reads a name.
-    pub fn parse(text: &str) -> Option<Self> {
-        [GateLevel::Off, GateLevel::Quick, GateLevel::Full].into_iter().find(|level| level.as_str() == text)
-    }
-}
-
-impl fmt::Display for GateLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Whether the job may be started again after it died of a node (`--railgate-requeue`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Consent {
-    /// As often as the site allows.
-    Auto,
-    /// Not at all.
-    #[default]
-    Never,
-    /// At most so often.
-    Times(u32),
-}
-
-impl Consent {
-    /// Reads `auto`, `never` or a number of restarts.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "auto" => Some(Consent::Auto),
-            "never" => Some(Consent::Never),
-            digits if digits.len() <= 4 && digits.bytes().all(|b| b.is_ascii_digit()) => digits
-                .parse()
-                .ok()
-                .map(|times| if times == 0 { Consent::Never } else { Consent::Times(times) }),
-            _ => None,
-        }
-    }
-
-    /// How many restarts it allows where the site allows `site`.
-    pub fn at_most(self, site: u32) -> u32 {
-        match self {
-            Consent::Auto => site,
-            Consent::Never => 0,
-            Consent::Times(times) => times.min(site),
-        }
-    }
-}
-
-impl fmt::Display for Consent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Consent::Auto => f.write_str("auto"),
-            Consent::Never => f.write_str("never"),
-            Consent::Times(times) => times.fmt(f),
-        }
-    }
-}
-
-impl Serialize for Consent {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Consent {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Consent::parse(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!("'{text}' is none of auto, never and a number of restarts"))
-        })
-    }
-}
-
 /// What the job's owner asked for. Hints: the site's policy decides ([`UserPolicy::grant`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
@@ -233,16 +137,14 @@ impl Asked {
     pub fn from_env(env: &Env) -> Self {
         let mut asked = Asked::default();
         if let Some(value) = asked.option(env, "SPANK_RAILGATE_PROFILE") {
-            let fits = !value.is_empty()
-                && value.len() <= 40
-                && value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-            asked.profile = asked.known("SPANK_RAILGATE_PROFILE", &value, fits.then(|| value.clone()));
+            let name = value.parse::<ProfileName>().map(|name| name.as_str().to_owned());
+            asked.profile = asked.known("SPANK_RAILGATE_PROFILE", &value, name.ok());
         }
         if let Some(value) = asked.option(env, "SPANK_RAILGATE_GATE") {
-            asked.gate = asked.known("SPANK_RAILGATE_GATE", &value, GateLevel::parse(&value));
+            asked.gate = asked.known("SPANK_RAILGATE_GATE", &value, value.parse().ok());
         }
         if let Some(value) = asked.option(env, "SPANK_RAILGATE_REQUEUE") {
-            asked.requeue = asked.known("SPANK_RAILGATE_REQUEUE", &value, Consent::parse(&value));
+            asked.requeue = asked.known("SPANK_RAILGATE_REQUEUE", &value, value.parse().ok());
         }
         asked
     }

@@ -22,11 +22,10 @@ pub use client::{Client, JobRef};
 pub use command::{SlurmError, run as run_program};
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};
 pub use drain::{Acting, DrainDesk, DrainOutcome, Pending};
-pub use env::{
-    Asked, BadEnv, Consent, Env, ExitCodes, GateLevel, Granted, UserPolicy, cluster_name, job_from_env,
-    node_name,
-};
+pub use env::{Asked, BadEnv, Env, ExitCodes, Granted, UserPolicy, cluster_name, job_from_env, node_name};
 pub use ledger::{Blamed, Entry, Event, Ledger, Used, used};
+/// What users ask for, read in one place for the plugin, the prolog and the controller.
+pub use railgate_rundir::{GateChoice as GateLevel, RequeueChoice as Consent};
 pub use readmit::{NotGivenBack, Standing};
 pub use reason::{LEADER, MAX_REASON, Reason, is_ours};
 pub use requeue::{
