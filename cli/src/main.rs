@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod doctor;
 mod explain;
 mod fabric;
 mod history;
@@ -56,6 +57,8 @@ enum Command {
     Fabric(fabric::Args),
     /// What a job did, and why it ended
     Report(report::Args),
+    /// What Slurm and this machine must say for railgate to work, and do not
+    Doctor(doctor::Args),
     /// Check the configuration, or show what is in force
     Config(config::Args),
     /// What a check reads, why it matters, how to fix it, its settings
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Rails(args) => rails::run(&site, &args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Report(args) => report::run(&site, &args),
+        Command::Doctor(args) => doctor::run(&site, &args),
         Command::Config(args) => config::run(&site, &args),
         Command::Explain(args) => explain::run(&args),
         Command::Pause(args) => pause::pause(&site, &args),

@@ -254,6 +254,45 @@ fn nothing_known_of_a_job_is_said_with_the_places_that_were_looked_in() {
 }
 
 #[test]
+fn a_swapped_cable_is_named_from_lldp_and_from_a_table() {
+    let cli = Cli::new("");
+    std::fs::create_dir(cli.dir.path().join("lldp")).unwrap();
+    let mut table = String::new();
+    let mut words = vec!["fabric".to_owned(), "--lldp".to_owned()];
+    for node in 1..=3 {
+        let interfaces: Vec<Value> = (0..4)
+            .map(|rail| {
+                let leaf = match (node, rail) {
+                    (2, 1) => 3,
+                    (2, 3) => 1,
+                    _ => rail,
+                };
+                table.push_str(&format!("gn{node} rdma{rail} leaf{leaf} swp{node}\n"));
+                let port = serde_json::json!({ "id": { "type": "ifname", "value": format!("swp{node}") } });
+                let chassis = serde_json::json!({ format!("leaf{leaf}"): {} });
+                serde_json::json!({ format!("rdma{rail}"): { "chassis": chassis, "port": port } })
+            })
+            .collect();
+        let file = format!("lldp/gn{node}.json");
+        let text = serde_json::json!({ "lldp": { "interface": interfaces } }).to_string();
+        std::fs::write(cli.dir.path().join(&file), text).unwrap();
+        words.push(file);
+    }
+    std::fs::write(cli.dir.path().join("cables"), table).unwrap();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for words in [&words[..], &["fabric", "--table", "cables"]] {
+        let said = cli.run(words);
+        assert_eq!(said.status.code(), Some(1), "{}", err(&said));
+        let ends = "gn2 rdma1 port 1 is on leaf3 port swp2, should be on leaf1 (rail 1); gn2 rdma3 port 1 is in its place";
+        assert!(out(&said).contains(ends), "{}", out(&said));
+        assert!(out(&said).contains("2 on the wrong leaf, 0 without a link"), "{}", out(&said));
+        assert_eq!(cli.code(&[words, &["--format", "topology-tree"]].concat()), Some(2));
+    }
+    assert_eq!(cli.json(&["fabric", "--table", "cables"])["faults"].as_array().unwrap().len(), 2);
+    assert_eq!(cli.code(&["fabric", "--lldp", "cables/none"]), Some(2));
+}
+
+#[test]
 fn every_key_is_in_the_page_of_the_configuration_with_its_default() {
     let page = page("docs/configuration.md");
     let row =
@@ -363,6 +402,7 @@ fn every_field_of_the_json_is_in_its_page() {
         &["simulate", "--list"],
         &["check", "--simulate", faults],
         &["rails", "--simulate", faults],
+        &["doctor"],
     ] {
         names(&cli.json(words), &mut seen);
     }

@@ -4,6 +4,7 @@ mod array_storm;
 mod breaker;
 mod comes_back;
 mod controller_away;
+mod doctor;
 mod fabric;
 mod gate;
 mod hostile;

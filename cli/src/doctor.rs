@@ -1,0 +1,125 @@
+//! `railgate doctor`: what Slurm, the plugin's configuration and this machine's files must say, against what they
+//! do say.
+
+mod facts;
+mod files;
+mod hints;
+mod plugstack;
+mod rules;
+#[cfg(test)]
+mod testing;
+
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::{Site, exit};
+use facts::Facts;
+use rules::{Finding, Level, RULES};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  railgate doctor                     on a compute node, the controller or a login node
+  railgate doctor --fix-hints         lines for slurm.conf and plugstack.conf, ready to paste
+  railgate doctor --format json
+
+It changes nothing. As root it also sees what others may not.
+
+Exit codes: 0 nothing is wrong, 1 something is, 2 wrong use, 3 nothing is wrong but something could
+not be told")]
+pub(crate) struct Args {
+    /// Print the fragments of slurm.conf and plugstack.conf that railgate needs, and nothing else
+    #[arg(long)]
+    fix_hints: bool,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+#[derive(Debug, Serialize)]
+struct Diagnosis<'a> {
+    schema: u32,
+    node: &'a str,
+    roles: Vec<&'static str>,
+    slurm: Option<&'a str>,
+    jobs_now: String,
+    findings: Vec<Finding>,
+}
+
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    let facts = facts::gather(site);
+    if args.fix_hints {
+        output::text(&hints::fragments(&facts))?;
+        return Ok(exit::OK);
+    }
+    let findings = judge(&facts);
+    let has = |level| findings.iter().any(|finding: &Finding| finding.level == level);
+    let code = if has(Level::Wrong) {
+        exit::UNFIT
+    } else if has(Level::Unknown) {
+        exit::UNKNOWN
+    } else {
+        exit::OK
+    };
+    let diagnosis = Diagnosis {
+        schema: 1,
+        node: &facts.node,
+        roles: facts.roles.names(),
+        slurm: facts.slurm.as_ref().ok().and_then(|conf| conf.get("SLURM_VERSION")),
+        jobs_now: jobs_now(&facts),
+        findings,
+    };
+    match args.format {
+        Format::Json => output::json(&diagnosis)?,
+        Format::Table => output::text(&shown(&diagnosis))?,
+    }
+    Ok(code)
+}
+
+/// Every rule that concerns this machine, the worst first.
+fn judge(facts: &Facts) -> Vec<Finding> {
+    let mut findings: Vec<Finding> =
+        RULES.iter().filter(|rule| rule.concerns(facts.roles)).flat_map(|rule| rule.judge(facts)).collect();
+    findings.sort_by_key(|finding| finding.level);
+    findings
+}
+
+/// What railgate does to a job that starts on this node now.
+fn jobs_now(facts: &Facts) -> String {
+    if !facts.roles.compute {
+        return "no job runs on this machine".to_owned();
+    }
+    if let Some(why) = &facts.stopped {
+        return why.clone();
+    }
+    match &facts.config {
+        Err(_) => "jobs run unchecked: the configuration cannot be used".to_owned(),
+        Ok(config) if config.gate.mode == railgate_gate::Mode::Report => {
+            "jobs are checked and reported, and nothing is changed ([gate] mode = \"report\")".to_owned()
+        }
+        Ok(_) => "jobs are checked, and an unfit node is drained (`railgate check` judges it now)".to_owned(),
+    }
+}
+
+fn shown(diagnosis: &Diagnosis<'_>) -> String {
+    let slurm = diagnosis.slurm.map_or_else(|| "Slurm does not answer".to_owned(), |v| format!("Slurm {v}"));
+    let mut text = format!("{}: {}, {slurm}\n", diagnosis.node, diagnosis.roles.join(" and "));
+    text.push_str(&format!("now: {}\n\n", diagnosis.jobs_now));
+    for finding in &diagnosis.findings {
+        text.push_str(&format!("{:<8} {}: {}\n", finding.level.word(), finding.rule, finding.what));
+        if !finding.why.is_empty() {
+            text.push_str(&format!("         {}\n", finding.why));
+        }
+        if !finding.put.is_empty() {
+            text.push_str(&format!("         do: {}\n", finding.put));
+        }
+    }
+    let count = |level| diagnosis.findings.iter().filter(|finding| finding.level == level).count();
+    let (wrong, unknown) = (count(Level::Wrong), count(Level::Unknown));
+    if wrong + unknown == 0 {
+        text.push_str("nothing is wrong\n");
+    } else {
+        text.push_str(&format!("\n{wrong} wrong, {unknown} could not be told\n"));
+    }
+    text
+}

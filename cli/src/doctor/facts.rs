@@ -1,0 +1,243 @@
+//! What there is on this machine. Everything that may hang has a deadline; what could not be read says why.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use railgate_node::{PartName, Request, live};
+use railgate_runner::{Config, switches};
+use railgate_slurm::{Client, Env};
+
+use super::files::{Hook, plugin_release, untrusted};
+use super::plugstack::Plugstack;
+use crate::Site;
+
+/// NVML without persistence takes its time; a directory on NFS may never answer.
+const GPUS: Duration = Duration::from_secs(30);
+const DIRECTORY: Duration = Duration::from_secs(5);
+
+/// What this machine is in the cluster; neither is a login node, or Slurm has not said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Roles {
+    pub(crate) compute: bool,
+    pub(crate) controller: bool,
+}
+
+impl Roles {
+    pub(crate) fn names(self) -> Vec<&'static str> {
+        let roles = [(self.compute, "compute node"), (self.controller, "controller")];
+        let names: Vec<_> = roles.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
+        if names.is_empty() { vec!["neither compute node nor controller"] } else { names }
+    }
+}
+
+/// `scontrol show config`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlurmConf(pub(crate) BTreeMap<String, String>);
+
+impl SlurmConf {
+    /// A value that is set.
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str).filter(|value| !value.is_empty() && *value != "(null)")
+    }
+
+    /// `180 sec`, `120`.
+    pub(crate) fn seconds(&self, key: &str) -> Option<u64> {
+        self.get(key)?.split(' ').next()?.parse().ok()
+    }
+
+    /// Whether a list holds a word.
+    pub(crate) fn lists(&self, key: &str, word: &str) -> bool {
+        self.get(key).is_some_and(|value| value.split(',').any(|have| have.eq_ignore_ascii_case(word)))
+    }
+
+    /// `(22, 5)` of `22.05.8`.
+    pub(crate) fn release(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.get("SLURM_VERSION")?.split('.').map(|number| number.parse().ok());
+        Some((numbers.next()??, numbers.next()??))
+    }
+
+    /// The directory of slurm.conf.
+    pub(crate) fn dir(&self) -> PathBuf {
+        let file = Path::new(self.get("SLURM_CONF").unwrap_or("/etc/slurm/slurm.conf"));
+        file.parent().unwrap_or(Path::new("/etc/slurm")).to_owned()
+    }
+}
+
+/// Owner and mode of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dir {
+    pub(crate) uid: u32,
+    pub(crate) mode: u32,
+}
+
+/// The plugin that plugstack.conf names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PluginFile {
+    pub(crate) path: PathBuf,
+    pub(crate) release: Result<(u32, u32), String>,
+    pub(crate) untrusted: Option<String>,
+}
+
+/// All that the rules look at.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) node: String,
+    pub(crate) roles: Roles,
+    /// In force here, or all that is wrong with it.
+    pub(crate) config: Result<Config, String>,
+    pub(crate) config_file: PathBuf,
+    pub(crate) slurm: Result<SlurmConf, String>,
+    pub(crate) prolog: Hook,
+    pub(crate) epilog: Hook,
+    pub(crate) ctld: Hook,
+    pub(crate) periodic: Hook,
+    pub(crate) plugstack: Result<Plugstack, String>,
+    pub(crate) plugin: Option<PluginFile>,
+    /// Of our own directories, those that others than root can change.
+    pub(crate) untrusted: Vec<String>,
+    /// `/var/lib/railgate/controller`.
+    pub(crate) ledger: Result<Dir, String>,
+    pub(crate) slurm_uid: Option<u32>,
+    /// `[report] dir`.
+    pub(crate) report_dir: Option<Result<Dir, String>>,
+    /// How many GPUs answered.
+    pub(crate) gpus: Result<usize, String>,
+    /// Somebody switched railgate off: the sentence that says so.
+    pub(crate) stopped: Option<String>,
+}
+
+pub(crate) fn gather(site: &Site) -> Facts {
+    let config = site.config().map_err(|why| format!("{why:#}"));
+    let in_force = config.clone().unwrap_or_default();
+    let client = Client::new(&in_force.slurm, &Env::new());
+    let slurm = client.config().map(SlurmConf).map_err(|why| why.to_string());
+    let said = slurm.clone().unwrap_or_default();
+    // Without an answer to the first question none is waited for a second time.
+    let roles = if slurm.is_ok() { roles(site, &client, &said) } else { Roles::default() };
+    let hook = |key: &str, ours: &str| Hook::look(said.get(key).unwrap_or_default(), ours);
+    let plugstack = Plugstack::read(&plugstack_conf(&said));
+    let plugin = plugstack.as_ref().ok().and_then(|stack| plugin_file(stack, &said));
+    // The configuration file itself is refused when it is read.
+    let own = [&site.places.etc, &site.places.state, &site.places.share];
+    Facts {
+        node: site.node.clone(),
+        roles,
+        prolog: hook("Prolog", "railgate-prolog"),
+        epilog: hook("Epilog", "railgate-epilog"),
+        ctld: hook("EpilogSlurmctld", "railgate-epilog-ctld"),
+        // A script: it calls `railgate check`.
+        periodic: hook("HealthCheckProgram", "railgate"),
+        plugstack,
+        plugin,
+        untrusted: own.into_iter().filter(|path| path.exists()).filter_map(|path| untrusted(path)).collect(),
+        ledger: dir(&site.places.state.join("controller")),
+        slurm_uid: said.get("SlurmUser").and_then(uid),
+        report_dir: in_force.report.dir.as_deref().map(dir),
+        gpus: if roles.compute { gpus(site, &in_force) } else { Ok(0) },
+        stopped: stopped(site),
+        config_file: site.config_file.clone(),
+        config,
+        slurm,
+    }
+}
+
+fn roles(site: &Site, client: &Client, said: &SlurmConf) -> Roles {
+    let here = site.node.as_str();
+    let is_here = |host: &str| {
+        let host = host.split(['(', ' ']).next().unwrap_or_default();
+        host.split('.').next() == Some(here)
+    };
+    let hosts = said.0.iter().filter(|(key, _)| key.starts_with("SlurmctldHost"));
+    Roles { controller: hosts.clone().any(|(_, host)| is_here(host)), compute: client.node(here).is_ok() }
+}
+
+fn plugstack_conf(said: &SlurmConf) -> PathBuf {
+    said.get("PlugStackConfig").map_or_else(|| said.dir().join("plugstack.conf"), PathBuf::from)
+}
+
+fn plugin_file(stack: &Plugstack, said: &SlurmConf) -> Option<PluginFile> {
+    let (_, line) = stack.ours()?;
+    // Slurm's PluginDir may be a list.
+    let dirs = said.get("PluginDir").unwrap_or_default().split(':');
+    let mut places = dirs.map(|dir| Path::new(dir).join(&line.plugin));
+    let path = places.find(|path| path.exists()).unwrap_or_else(|| line.plugin.clone());
+    Some(PluginFile { release: plugin_release(&path), untrusted: untrusted(&path), path })
+}
+
+/// `slurm(64030)`
+fn uid(user: &str) -> Option<u32> {
+    user.split_once('(')?.1.strip_suffix(')')?.parse().ok()
+}
+
+/// A directory that may be on a dead server: whoever waits for it stays behind.
+fn dir(path: &Path) -> Result<Dir, String> {
+    let (send, receive) = mpsc::channel();
+    let asked = path.to_owned();
+    std::thread::spawn(move || {
+        let seen = fs::metadata(&asked).map_err(|why| format!("{}: {why}", asked.display()));
+        let seen = seen.and_then(|meta| {
+            let seen = Dir { uid: meta.uid(), mode: meta.permissions().mode() & 0o7777 };
+            meta.is_dir().then_some(seen).ok_or_else(|| format!("{}: not a directory", asked.display()))
+        });
+        let _ = send.send(seen);
+    });
+    receive
+        .recv_timeout(DIRECTORY)
+        .unwrap_or_else(|_| Err(format!("{}: no answer in {} s", path.display(), DIRECTORY.as_secs())))
+}
+
+fn gpus(site: &Site, config: &Config) -> Result<usize, String> {
+    let mut request = Request::everything(&site.node, GPUS);
+    request.parts = vec![PartName::Gpus];
+    let snapshot = live(&config.source, &request);
+    match (snapshot.gpus.data(), snapshot.gpus.missing()) {
+        (Some(gpus), _) => Ok(gpus.gpus.len()),
+        (None, why) => Err(why.unwrap_or_else(|| "not read".to_owned())),
+    }
+}
+
+fn stopped(site: &Site) -> Option<String> {
+    match switches::state(&site.places) {
+        switches::Switch::On => None,
+        switches::Switch::Disabled => {
+            Some(format!("railgate does nothing: {} exists", site.places.etc.join("disable").display()))
+        }
+        switches::Switch::Paused(pause) => {
+            let why = if pause.why.is_empty() { String::new() } else { format!(": {}", pause.why) };
+            Some(format!("jobs are checked and nothing is changed: paused by {}{why}", pause.by))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurms_values_are_read() {
+        let pairs = [
+            ("BatchStartTimeout", "180 sec"),
+            ("PrologFlags", "Alloc,contain"),
+            ("SLURM_VERSION", "24.11.5"),
+            ("SlurmUser", "slurm(64030)"),
+            ("Prolog", "(null)"),
+        ];
+        let conf = SlurmConf(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+        assert_eq!(conf.seconds("BatchStartTimeout"), Some(180));
+        assert!(conf.lists("PrologFlags", "Contain") && !conf.lists("PrologFlags", "DeferBatch"));
+        assert_eq!((conf.release(), conf.get("Prolog")), (Some((24, 11)), None));
+        assert_eq!(uid(conf.get("SlurmUser").unwrap()), Some(64030));
+        assert_eq!(conf.dir(), Path::new("/etc/slurm"));
+    }
+
+    #[test]
+    fn directories_say_what_they_are() {
+        assert!(dir(Path::new("/proc/version")).unwrap_err().contains("not a directory"));
+        assert!(dir(Path::new("/nowhere")).is_err());
+        assert_eq!(dir(Path::new("/tmp")).unwrap().uid, 0);
+    }
+}

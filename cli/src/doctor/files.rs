@@ -1,0 +1,173 @@
+//! Files that root runs or believes, and the programs that Slurm's hooks lead to.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// A script that calls us names us within its first bytes.
+const SCRIPT: u64 = 64 << 10;
+
+/// What one of slurm.conf's hooks leads to on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hook {
+    /// As slurm.conf has it; empty when unset.
+    pub(crate) value: String,
+    /// The programs that Slurm runs for it.
+    pub(crate) programs: Vec<Program>,
+}
+
+/// A program that Slurm runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    /// It is ours, or a script that names ours.
+    pub(crate) ours: bool,
+    /// Why it cannot run, or must not be trusted.
+    pub(crate) trouble: Option<String>,
+}
+
+impl Hook {
+    /// `value` as slurm.conf has it; a pattern may match nothing.
+    pub(crate) fn look(value: &str, ours: &str) -> Self {
+        let mut programs = Vec::new();
+        for pattern in value.split(',').map(str::trim).filter(|pattern| !pattern.is_empty()) {
+            let found: Vec<PathBuf> =
+                glob::glob(pattern).map(|paths| paths.flatten().collect()).unwrap_or_default();
+            programs.extend(found.iter().map(|path| Program::look(path, ours)));
+        }
+        Hook { value: value.to_owned(), programs }
+    }
+
+    /// The one that is ours, if any.
+    pub(crate) fn ours(&self) -> Option<&Program> {
+        self.programs.iter().find(|program| program.ours)
+    }
+}
+
+impl Program {
+    fn look(path: &Path, ours: &str) -> Self {
+        let real = fs::canonicalize(path);
+        let trouble = match &real {
+            Err(why) => Some(why.to_string()),
+            Ok(real) => not_runnable(real).or_else(|| untrusted(real)),
+        };
+        let named = |real: &Path| real.file_name().is_some_and(|name| name == ours);
+        let is_ours = real.is_ok_and(|real| named(&real) || is_script_with(&real, ours));
+        Program { path: path.to_owned(), ours: is_ours, trouble }
+    }
+}
+
+fn not_runnable(path: &Path) -> Option<String> {
+    let meta = fs::metadata(path).ok()?;
+    (meta.permissions().mode() & 0o111 == 0).then(|| "not executable".to_owned())
+}
+
+/// Whether anybody but root can change it or put another in its place.
+pub(crate) fn untrusted(path: &Path) -> Option<String> {
+    let real = match fs::canonicalize(path) {
+        Ok(real) => real,
+        Err(why) => return Some(format!("{}: {why}", path.display())),
+    };
+    real.ancestors().find_map(|place| {
+        let meta = fs::metadata(place).ok()?;
+        let mode = meta.permissions().mode();
+        let sticky_directory = meta.is_dir() && mode & 0o1000 != 0;
+        if meta.uid() != 0 {
+            Some(format!("{} belongs to uid {}, not to root", place.display(), meta.uid()))
+        } else if mode & 0o022 != 0 && !sticky_directory {
+            Some(format!(
+                "{} can be written by others than root (mode {:04o})",
+                place.display(),
+                mode & 0o7777
+            ))
+        } else {
+            None
+        }
+    })
+}
+
+fn is_script_with(path: &Path, ours: &str) -> bool {
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(SCRIPT).read_to_end(&mut text));
+    read.is_ok() && text.starts_with(b"#!") && String::from_utf8_lossy(&text).contains(ours)
+}
+
+/// The Slurm release that a plugin file announces: what its `plugin_version` holds.
+///
+/// # Errors
+/// It cannot be read, or is no plugin.
+pub(crate) fn plugin_release(path: &Path) -> Result<(u32, u32), String> {
+    use object::{Object, ObjectSection, ObjectSymbol};
+    let said = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let data = fs::read(path).map_err(|why| said(&why))?;
+    let file = object::File::parse(&*data).map_err(|why| said(&why))?;
+    let number = file
+        .dynamic_symbols()
+        .find(|symbol| symbol.name() == Ok("plugin_version"))
+        .and_then(|symbol| {
+            let section = file.section_by_index(symbol.section_index()?).ok()?;
+            let bytes = section.data_range(symbol.address(), 4).ok()??;
+            Some(u32::from_le_bytes(bytes.try_into().ok()?))
+        })
+        .ok_or_else(|| said(&"no Slurm plugin"))?;
+    Ok((number >> 16, number >> 8 & 0xff))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn put(path: &Path, text: &str, mode: u32) {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn hooks_are_found_by_name_by_link_and_in_scripts() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("prolog.d");
+        fs::create_dir(&dir).unwrap();
+        let program = place.path().join("railgate-prolog");
+        put(&program, "", 0o755);
+        let pattern = format!("{}/*", dir.display());
+        assert_eq!(Hook::look(&pattern, "railgate-prolog").programs, []);
+        put(&dir.join("10-site"), "#!/bin/sh\nexit 0\n", 0o755);
+        assert_eq!(Hook::look(&pattern, "railgate-prolog").ours(), None);
+        symlink(&program, dir.join("95-railgate")).unwrap();
+        let hook = Hook::look(&pattern, "railgate-prolog");
+        assert_eq!((hook.programs.len(), hook.ours().is_some()), (2, true));
+        let script = place.path().join("both.sh");
+        put(&script, "#!/bin/sh\n/usr/libexec/railgate/railgate-prolog && site\n", 0o755);
+        assert!(Hook::look(&script.display().to_string(), "railgate-prolog").ours().is_some());
+        put(&script, "#!/bin/sh\n", 0o644);
+        let hook = Hook::look(&script.display().to_string(), "railgate-prolog");
+        assert_eq!(hook.programs[0].trouble.as_deref(), Some("not executable"));
+    }
+
+    #[test]
+    fn what_others_can_write_is_not_trusted() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("x");
+        put(&file, "", 0o666);
+        let owner = fs::metadata(&file).unwrap().uid();
+        let said = untrusted(&file).unwrap();
+        let expected = if owner == 0 { "can be written by others" } else { "not to root" };
+        assert!(said.contains(expected), "{said}");
+        if owner == 0 {
+            put(&file, "", 0o644);
+            assert_eq!(untrusted(&file), None, "the sticky /tmp above it is fine");
+        }
+    }
+
+    #[test]
+    fn something_else_is_no_plugin() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("x.so");
+        fs::write(&file, "not ELF").unwrap();
+        assert!(plugin_release(&file).is_err());
+        assert!(plugin_release(Path::new("/proc/self/exe")).unwrap_err().contains("no Slurm plugin"));
+    }
+}

@@ -1,0 +1,589 @@
+//! What must hold, one row each.
+
+use std::time::Duration;
+
+use railgate_slurm::Consent;
+use serde::Serialize;
+
+use super::facts::{Facts, Roles, SlurmConf};
+use super::files::Hook;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Level {
+    /// railgate does not do what its pages say, or harms.
+    Wrong,
+    /// It could not be told.
+    Unknown,
+    /// Worth knowing.
+    Note,
+}
+
+impl Level {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Level::Wrong => "WRONG",
+            Level::Unknown => "UNKNOWN",
+            Level::Note => "note",
+        }
+    }
+}
+
+/// One thing that a rule found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    /// The rule.
+    pub(crate) rule: &'static str,
+    pub(crate) level: Level,
+    /// Where and what.
+    pub(crate) what: String,
+    /// What comes of it; may be empty.
+    pub(crate) why: &'static str,
+    /// The line to put, or what to do; may be empty.
+    pub(crate) put: String,
+}
+
+/// Where a rule holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum On {
+    Everywhere,
+    Compute,
+    Controller,
+    /// Where plugins are loaded: compute and login nodes.
+    Jobs,
+}
+
+/// One rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    id: &'static str,
+    on: On,
+    /// What comes of it where it does not hold.
+    why: &'static str,
+    look: fn(&Facts, &mut Found),
+}
+
+impl Rule {
+    pub(crate) fn concerns(&self, roles: Roles) -> bool {
+        match self.on {
+            On::Everywhere => true,
+            On::Compute => roles.compute,
+            On::Controller => roles.controller,
+            On::Jobs => roles.compute || !roles.controller,
+        }
+    }
+
+    pub(crate) fn judge(&self, facts: &Facts) -> Vec<Finding> {
+        let mut found = Found { rule: *self, findings: Vec::new() };
+        (self.look)(facts, &mut found);
+        found.findings
+    }
+}
+
+struct Found {
+    rule: Rule,
+    findings: Vec<Finding>,
+}
+
+impl Found {
+    fn add(&mut self, level: Level, what: impl Into<String>, put: impl Into<String>) {
+        let (rule, why) = (self.rule.id, self.rule.why);
+        self.findings.push(Finding { rule, level, what: what.into(), why, put: put.into() });
+    }
+
+    fn wrong(&mut self, what: impl Into<String>, put: impl Into<String>) {
+        self.add(Level::Wrong, what, put);
+    }
+}
+
+/// What PrologFlags must have.
+pub(crate) const PROLOG_FLAGS: [&str; 3] = ["Alloc", "Contain", "DeferBatch"];
+/// What SchedulerParameters must have.
+pub(crate) const SCHEDULER_PARAMETERS: [&str; 1] = ["nohold_on_prolog_fail"];
+/// The controller's line.
+pub(crate) const CONTROLLER_HOOK: &str = "EpilogSlurmctld=/usr/libexec/railgate/railgate-epilog-ctld";
+/// The plugin's line.
+pub(crate) const PLUGIN: &str = "optional /usr/lib/railgate/spank_railgate.so";
+
+/// Every rule. The page for admins (docs/install.md) has the same ones.
+pub(crate) static RULES: &[Rule] = &[
+    Rule {
+        id: "slurm-answers",
+        on: On::Everywhere,
+        why: "slurm.conf is judged as slurmctld has it",
+        look: slurm_answers,
+    },
+    Rule { id: "slurm-release", on: On::Everywhere, why: "nothing older was tried", look: slurm_release },
+    Rule {
+        id: "configuration",
+        on: On::Everywhere,
+        why: "jobs run unchecked as long as it cannot be used",
+        look: configuration,
+    },
+    Rule {
+        id: "prolog-flags",
+        on: On::Everywhere,
+        why: "without Alloc only the first node is checked, without DeferBatch the batch script starts before \
+              another node's gate has failed",
+        look: prolog_flags,
+    },
+    Rule {
+        id: "held-jobs",
+        on: On::Everywhere,
+        why: "a job on an unfit node is held instead of moving",
+        look: held_jobs,
+    },
+    Rule {
+        id: "job-requeue",
+        on: On::Everywhere,
+        why: "batch jobs without --requeue are cancelled where they could move",
+        look: job_requeue,
+    },
+    Rule {
+        id: "gate-time",
+        on: On::Everywhere,
+        why: "Slurm kills the gate and drains the node",
+        look: gate_time,
+    },
+    Rule {
+        id: "batch-start",
+        on: On::Everywhere,
+        why: "a job whose gate takes long is requeued as lost",
+        look: batch_start,
+    },
+    Rule {
+        id: "job-log",
+        on: On::Everywhere,
+        why: "a restart truncates the log, which is the evidence; railgate does not restart such jobs",
+        look: job_log,
+    },
+    Rule {
+        id: "requeue-delay",
+        on: On::Everywhere,
+        why: "a job that moves waits this long before it may start again",
+        look: requeue_delay,
+    },
+    Rule {
+        id: "prolog-hook",
+        on: On::Everywhere,
+        why: "no node is checked before a job, and no NCCL environment is set",
+        look: |facts, found| node_hook(&facts.prolog, "Prolog", "prolog", facts, found),
+    },
+    Rule {
+        id: "epilog-hook",
+        on: On::Everywhere,
+        why: "jobs have no reports, and nodes that fail during a job stay in service",
+        look: |facts, found| node_hook(&facts.epilog, "Epilog", "epilog", facts, found),
+    },
+    Rule {
+        id: "controller-hook",
+        on: On::Everywhere,
+        why: "no job that a node took down is brought back",
+        look: controller_hook,
+    },
+    Rule {
+        id: "ledger",
+        on: On::Controller,
+        why: "restarts are counted there; without it none happens",
+        look: ledger,
+    },
+    Rule {
+        id: "periodic-check",
+        on: On::Everywhere,
+        why: "faults of idle nodes wait for a job, and a reason that slurmctld missed never reaches it",
+        look: periodic_check,
+    },
+    Rule {
+        id: "plugstack",
+        on: On::Jobs,
+        why: "tasks get no NCCL environment, and sbatch refuses scripts with --railgate-… lines",
+        look: plugstack,
+    },
+    Rule {
+        id: "plugin-file",
+        on: On::Jobs,
+        why: "Slurm goes on without a plugin that it cannot load",
+        look: plugin_file,
+    },
+    Rule {
+        id: "owners",
+        on: On::Everywhere,
+        why: "whoever can change these is root on every node",
+        look: |facts, found| {
+            for what in &facts.untrusted {
+                found.wrong(what.clone(), "chown root, chmod go-w");
+            }
+        },
+    },
+    Rule {
+        id: "machine-source",
+        on: On::Compute,
+        why: "what is read is not this machine",
+        look: machine_source,
+    },
+    Rule {
+        id: "gpus",
+        on: On::Compute,
+        why: "GPUs are not judged as long as NVML does not answer",
+        look: gpus,
+    },
+    Rule {
+        id: "profile",
+        on: On::Compute,
+        why: "without a machine type missing GPUs, NVLinks and HCAs are not noticed",
+        look: profile,
+    },
+    Rule {
+        id: "report-dir",
+        on: On::Everywhere,
+        why: "each node keeps its own part, and a report says which are elsewhere",
+        look: report_dir,
+    },
+];
+
+/// What a rule says when Slurm has not answered is said once, by the first.
+fn conf(facts: &Facts) -> Option<&SlurmConf> {
+    facts.slurm.as_ref().ok()
+}
+
+fn slurm_answers(facts: &Facts, found: &mut Found) {
+    if let Err(why) = &facts.slurm {
+        found.add(Level::Unknown, format!("scontrol show config: {why}"), "try again when slurmctld is up");
+    }
+}
+
+fn slurm_release(facts: &Facts, found: &mut Found) {
+    match conf(facts).map(SlurmConf::release) {
+        Some(Some(release)) if release < (22, 5) => {
+            found.wrong(format!("Slurm {}.{:02}", release.0, release.1), "Slurm 22.05 or later");
+        }
+        Some(None) => found.add(Level::Unknown, "Slurm does not say which release it is", ""),
+        _ => {}
+    }
+}
+
+fn configuration(facts: &Facts, found: &mut Found) {
+    if let Err(why) = &facts.config {
+        found.wrong(why.clone(), "railgate config check");
+    } else if !facts.config_file.exists() {
+        let what = format!("{} does not exist: every default holds", facts.config_file.display());
+        found.add(Level::Note, what, "docs/install.md has one to begin with");
+    }
+}
+
+fn prolog_flags(facts: &Facts, found: &mut Found) {
+    listed(facts, "PrologFlags", &PROLOG_FLAGS, found);
+}
+
+fn held_jobs(facts: &Facts, found: &mut Found) {
+    listed(facts, "SchedulerParameters", &SCHEDULER_PARAMETERS, found);
+}
+
+fn listed(facts: &Facts, key: &str, words: &[&str], found: &mut Found) {
+    let Some(conf) = conf(facts) else { return };
+    let missing: Vec<_> = words.iter().copied().filter(|word| !conf.lists(key, word)).collect();
+    if !missing.is_empty() {
+        found.wrong(format!("slurm.conf: {key} lacks {}", missing.join(", ")), with_words(conf, key, words));
+    }
+}
+
+/// A list's line, with these words added to what it has.
+pub(crate) fn with_words(conf: &SlurmConf, key: &str, words: &[&str]) -> String {
+    let mut all: Vec<&str> = conf.get(key).map(|have| have.split(',').collect()).unwrap_or_default();
+    all.extend(words.iter().filter(|word| !conf.lists(key, word)));
+    format!("{key}={}", all.join(","))
+}
+
+fn job_requeue(facts: &Facts, found: &mut Found) {
+    if conf(facts).is_some_and(|conf| conf.get("JobRequeue") == Some("0")) {
+        found.wrong("slurm.conf: JobRequeue=0", "JobRequeue=1, or #SBATCH --requeue in every script");
+    }
+}
+
+/// What a prolog may need at most: the gate, asking Slurm, telling the job's owner.
+fn needed(facts: &Facts) -> Duration {
+    const SLURM_CALLS: u32 = 3;
+    const TELLING: Duration = Duration::from_secs(15);
+    let config = facts.config.clone().unwrap_or_default();
+    config.gate.deadline + config.slurm.timeout * SLURM_CALLS + TELLING
+}
+
+/// A good limit for prolog and epilog, s.
+pub(crate) fn hook_limit(facts: &Facts) -> u64 {
+    (needed(facts).as_secs() + 1).next_multiple_of(60)
+}
+
+/// A good limit for the start of a batch script, s.
+pub(crate) fn start_limit(facts: &Facts) -> u64 {
+    hook_limit(facts) + 60
+}
+
+/// What Slurm prints for no limit.
+fn unlimited(seconds: u64) -> bool {
+    seconds >= 65_534
+}
+
+fn gate_time(facts: &Facts, found: &mut Found) {
+    let Some(conf) = conf(facts) else { return };
+    let needed = needed(facts).as_secs();
+    for key in ["PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout"] {
+        match conf.seconds(key) {
+            Some(limit) if limit <= needed && !unlimited(limit) => {
+                let what = format!("slurm.conf: {key}={limit}, and railgate may need {needed} s");
+                found.wrong(what, format!("{key}={}", hook_limit(facts)));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn batch_start(facts: &Facts, found: &mut Found) {
+    let Some(limit) = conf(facts).and_then(|conf| conf.seconds("BatchStartTimeout")) else { return };
+    let needed = needed(facts).as_secs();
+    if limit <= needed {
+        let what = format!("slurm.conf: BatchStartTimeout={limit}, and the prolog may need {needed} s");
+        found.wrong(what, format!("BatchStartTimeout={}", start_limit(facts)));
+    }
+}
+
+fn job_log(facts: &Facts, found: &mut Found) {
+    let (Some(conf), Ok(config)) = (conf(facts), &facts.config) else { return };
+    if conf.get("JobFileAppend") == Some("0") && !config.requeue.allow_truncated_log {
+        // Jobs may say --open-mode=append themselves.
+        let level = if config.requeue.default == Consent::Never { Level::Note } else { Level::Wrong };
+        found.add(level, "slurm.conf: JobFileAppend=0", "JobFileAppend=1, or #SBATCH --open-mode=append");
+    }
+}
+
+fn requeue_delay(facts: &Facts, found: &mut Found) {
+    const LONG: u64 = 60;
+    /// Slurm's own.
+    const DEFAULT: u64 = 120;
+    let Some(conf) = conf(facts) else { return };
+    let value = |key: &str, word: &str| -> Option<u64> {
+        conf.get(key)?.split(',').find_map(|part| part.strip_prefix(word)?.strip_prefix('=')?.parse().ok())
+    };
+    let new = conf.release().is_some_and(|release| release >= (25, 11));
+    let (delay, put) = if new {
+        (value("SchedulerParameters", "requeue_delay"), "SchedulerParameters=…,requeue_delay=10")
+    } else {
+        (value("AuthInfo", "cred_expire"), "AuthInfo=cred_expire=60")
+    };
+    let delay = delay.unwrap_or(DEFAULT);
+    if delay > LONG {
+        found.add(Level::Note, format!("slurm.conf: a requeued job waits {delay} s"), put);
+    }
+}
+
+fn node_hook(hook: &Hook, key: &str, name: &str, facts: &Facts, found: &mut Found) {
+    if conf(facts).is_none() {
+        return;
+    }
+    let link = format!("ln -s /usr/libexec/railgate/railgate-{name} /etc/slurm/{name}.d/95-railgate");
+    if hook.value.is_empty() {
+        return found.wrong(
+            format!("slurm.conf: {key} is not set"),
+            format!("{key}=/etc/slurm/{name}.d/* and {link}"),
+        );
+    }
+    if !facts.roles.compute {
+        return;
+    }
+    if hook.programs.is_empty() {
+        return found.wrong(
+            format!("slurm.conf: {key}={} matches no file here, and Slurm drains such a node", hook.value),
+            link,
+        );
+    }
+    match hook.ours() {
+        None => {
+            found.wrong(format!("slurm.conf: {key}={} does not lead to railgate-{name}", hook.value), link)
+        }
+        Some(_) => troubles(hook, found),
+    }
+}
+
+fn troubles(hook: &Hook, found: &mut Found) {
+    for program in &hook.programs {
+        if let Some(trouble) = &program.trouble {
+            found.wrong(format!("{}: {trouble}", program.path.display()), "root's own, mode 0755");
+        }
+    }
+}
+
+fn controller_hook(facts: &Facts, found: &mut Found) {
+    if conf(facts).is_none() {
+        return;
+    }
+    let hook = &facts.ctld;
+    if hook.value.is_empty() {
+        found.wrong("slurm.conf: EpilogSlurmctld is not set", CONTROLLER_HOOK);
+    } else if facts.roles.controller && hook.ours().is_none() {
+        found.wrong(
+            format!("slurm.conf: EpilogSlurmctld={} does not lead to railgate-epilog-ctld", hook.value),
+            CONTROLLER_HOOK,
+        );
+    } else if facts.roles.controller {
+        troubles(hook, found);
+    }
+}
+
+fn ledger(facts: &Facts, found: &mut Found) {
+    const PUT: &str = "install -d -o slurm -g slurm /var/lib/railgate/controller";
+    match (&facts.ledger, facts.slurm_uid) {
+        (Err(why), _) => found.wrong(why.clone(), PUT),
+        (Ok(dir), Some(uid)) if dir.uid != uid => found.wrong(
+            format!("/var/lib/railgate/controller belongs to uid {}, SlurmUser is uid {uid}", dir.uid),
+            PUT,
+        ),
+        _ => {}
+    }
+}
+
+fn periodic_check(facts: &Facts, found: &mut Found) {
+    let Some(conf) = conf(facts) else { return };
+    const LINES: &str = "HealthCheckProgram=/etc/railgate/periodic.sh and HealthCheckInterval=300";
+    let hook = &facts.periodic;
+    if hook.value.is_empty() {
+        found.wrong("slurm.conf: HealthCheckProgram is not set", LINES);
+    } else if conf.seconds("HealthCheckInterval") == Some(0) {
+        found.wrong(
+            "slurm.conf: HealthCheckInterval=0, so HealthCheckProgram never runs",
+            "HealthCheckInterval=300",
+        );
+    } else if facts.roles.compute && hook.ours().is_none() {
+        found.wrong(format!("slurm.conf: HealthCheckProgram={} does not call railgate", hook.value), LINES);
+    } else if facts.roles.compute {
+        troubles(hook, found);
+    }
+}
+
+fn plugstack(facts: &Facts, found: &mut Found) {
+    let stack = match &facts.plugstack {
+        Ok(stack) => stack,
+        Err(why) => return found.add(Level::Unknown, why.clone(), ""),
+    };
+    let Some((place, ours)) = stack.ours() else {
+        return found.wrong("plugstack.conf: railgate's plugin is not there", PLUGIN);
+    };
+    if ours.required {
+        let what = format!(
+            "{}: the plugin is required, and slurmd does not start where it cannot be loaded",
+            ours.at
+        );
+        found.wrong(what, PLUGIN);
+    }
+    let pyxis = stack.lines.iter().position(|line| line.name().contains("pyxis"));
+    if pyxis.is_some_and(|pyxis| pyxis < place) {
+        let what = format!("{}: pyxis stands before railgate, and containers miss what it sets", ours.at);
+        found.wrong(what, "put railgate's line first");
+    }
+}
+
+fn plugin_file(facts: &Facts, found: &mut Found) {
+    let Some(plugin) = &facts.plugin else { return };
+    match (&plugin.release, conf(facts).and_then(SlurmConf::release)) {
+        (Err(why), _) => return found.wrong(why.clone(), "docs/install.md, \"Build and copy\""),
+        (Ok(built), Some(running)) if *built != running => {
+            let [built, running] = [*built, running].map(|(year, month)| format!("{year}.{month:02}"));
+            let what = format!("{} is for Slurm {built}, and this is {running}", plugin.path.display());
+            found.wrong(
+                what,
+                format!("RAILGATE_SLURM_VERSION={running} cargo build --release -p spank-railgate"),
+            );
+        }
+        _ => {}
+    }
+    if let Some(why) = &plugin.untrusted {
+        found.wrong(why.clone(), "chown root, chmod go-w");
+    }
+}
+
+fn machine_source(facts: &Facts, found: &mut Found) {
+    let Ok(config) = &facts.config else { return };
+    let source = &config.source;
+    if !source.is_system() {
+        let level = if source.test_node { Level::Note } else { Level::Wrong };
+        found.add(level, "[source] names other places than the system's own", "remove [source]");
+    }
+    if source.test_node {
+        found.add(
+            Level::Note,
+            "[source] test_node = true: a simulated machine may drain this node",
+            "remove it",
+        );
+    }
+}
+
+fn gpus(facts: &Facts, found: &mut Found) {
+    // Where NVML is stands in the configuration.
+    if let (Err(why), Ok(_)) = (&facts.gpus, &facts.config) {
+        found.wrong(format!("GPUs: {why}"), "install the driver, or set [source] nvml_library");
+    }
+}
+
+fn profile(facts: &Facts, found: &mut Found) {
+    let Ok(config) = &facts.config else { return };
+    if config.profile == "auto" || config.profile == "generic" {
+        let what = format!("profile = \"{}\"", config.profile);
+        found.add(Level::Note, what, "profile = \"h100-sxm\", or another of `railgate simulate --list`");
+    }
+}
+
+fn report_dir(facts: &Facts, found: &mut Found) {
+    const SHARED: u32 = 0o1777;
+    match &facts.report_dir {
+        _ if facts.config.is_err() => {}
+        None => {
+            found.add(Level::Note, "[report] dir is not set", "a directory that nodes and controller share")
+        }
+        Some(Err(why)) => found.wrong(why.clone(), "install -d -m 1777 it on a shared file system"),
+        Some(Ok(dir)) if dir.mode & SHARED != SHARED => {
+            found.wrong(format!("[report] dir has mode {:04o}", dir.mode), "chmod 1777");
+        }
+        Some(Ok(_)) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge;
+    use super::super::testing::{MISTAKES, right};
+    use super::*;
+
+    #[test]
+    fn a_right_installation_has_nothing_wrong() {
+        for roles in [(true, false), (false, true), (false, false), (true, true)] {
+            let mut facts = right();
+            facts.roles = Roles { compute: roles.0, controller: roles.1 };
+            assert_eq!(judge(&facts), [], "{roles:?}");
+        }
+    }
+
+    #[test]
+    fn every_planted_mistake_is_found_by_its_rule_alone() {
+        assert!(MISTAKES.len() >= 20);
+        for (rule, words, plant) in MISTAKES {
+            let mut facts = right();
+            plant(&mut facts);
+            let findings = judge(&facts);
+            assert_eq!(findings.len(), 1, "{words}: {findings:#?}");
+            assert_eq!((findings[0].rule, findings[0].level), (*rule, Level::Wrong), "{words}");
+            assert!(findings[0].what.contains(words), "{findings:#?}");
+            assert!(!findings[0].put.is_empty() && !findings[0].why.is_empty());
+        }
+        let named: Vec<_> = MISTAKES.iter().map(|(rule, ..)| *rule).collect();
+        let never: Vec<_> = RULES.iter().map(|rule| rule.id).filter(|id| !named.contains(id)).collect();
+        assert_eq!(never, ["slurm-answers", "requeue-delay", "profile"], "rules that no mistake proves");
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_said_once() {
+        let mut facts = right();
+        facts.slurm = Err("no answer".to_owned());
+        let findings = judge(&facts);
+        assert_eq!(findings.len(), 1, "{findings:#?}");
+        assert_eq!(findings[0].level, Level::Unknown);
+    }
+}

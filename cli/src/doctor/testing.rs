@@ -1,0 +1,141 @@
+//! A right installation, and what can be wrong with one.
+
+use std::path::PathBuf;
+
+use railgate_runner::Config;
+use railgate_slurm::Consent;
+
+use super::facts::{Dir, Facts, PluginFile, Roles, SlurmConf};
+use super::files::{Hook, Program};
+use super::plugstack::{Line, Plugstack};
+
+fn hook(value: &str, path: &str) -> Hook {
+    let ours = Program { path: PathBuf::from(path), ours: true, trouble: None };
+    let site = Program { path: PathBuf::from("/etc/slurm/10-site"), ours: false, trouble: None };
+    Hook { value: value.to_owned(), programs: vec![site, ours] }
+}
+
+/// As docs/install.md says, a controller that computes too.
+pub(crate) fn right() -> Facts {
+    let mut config = Config { profile: "h100-sxm".to_owned(), ..Config::default() };
+    config.requeue.default = Consent::Auto;
+    let conf = [
+        ("SLURM_VERSION", "22.05.8"),
+        ("PrologFlags", "Alloc,Contain,DeferBatch"),
+        ("SchedulerParameters", "nohold_on_prolog_fail"),
+        ("JobRequeue", "1"),
+        ("PrologEpilogTimeout", "120"),
+        ("BatchStartTimeout", "180 sec"),
+        ("JobFileAppend", "1"),
+        ("AuthInfo", "cred_expire=60"),
+        ("HealthCheckInterval", "300 sec"),
+    ];
+    let line = Line {
+        at: "plugstack.conf:1".to_owned(),
+        required: false,
+        plugin: PathBuf::from("/usr/lib/railgate/spank_railgate.so"),
+    };
+    Facts {
+        node: "gn1".to_owned(),
+        roles: Roles { compute: true, controller: true },
+        config: Ok(config),
+        config_file: PathBuf::from("/dev/null"),
+        slurm: Ok(SlurmConf(conf.map(|(key, value)| (key.to_owned(), value.to_owned())).into())),
+        prolog: hook("/etc/slurm/prolog.d/*", "/etc/slurm/prolog.d/95-railgate"),
+        epilog: hook("/etc/slurm/epilog.d/*", "/etc/slurm/epilog.d/95-railgate"),
+        ctld: hook(
+            "/usr/libexec/railgate/railgate-epilog-ctld",
+            "/usr/libexec/railgate/railgate-epilog-ctld",
+        ),
+        periodic: hook("/etc/railgate/periodic.sh", "/etc/railgate/periodic.sh"),
+        plugstack: Ok(Plugstack { lines: vec![line.clone()] }),
+        plugin: Some(PluginFile { path: line.plugin, release: Ok((22, 5)), untrusted: None }),
+        untrusted: Vec::new(),
+        ledger: Ok(Dir { uid: 64030, mode: 0o755 }),
+        slurm_uid: Some(64030),
+        report_dir: Some(Ok(Dir { uid: 0, mode: 0o1777 })),
+        gpus: Ok(8),
+        stopped: None,
+    }
+}
+
+fn set(facts: &mut Facts, key: &str, value: &str) {
+    if let Ok(conf) = &mut facts.slurm {
+        conf.0.insert(key.to_owned(), value.to_owned());
+    }
+}
+
+type Mistake = (&'static str, &'static str, fn(&mut Facts));
+
+/// The rule that must find it, words of its finding, the mistake.
+pub(crate) static MISTAKES: &[Mistake] = &[
+    ("slurm-release", "21.08", |facts| {
+        set(facts, "SLURM_VERSION", "21.08.1");
+        if let Some(plugin) = &mut facts.plugin {
+            plugin.release = Ok((21, 8));
+        }
+    }),
+    ("configuration", "gate.modus", |facts| {
+        facts.config = Err("unknown key gate.modus".to_owned());
+    }),
+    ("prolog-flags", "DeferBatch", |facts| set(facts, "PrologFlags", "Alloc,Contain")),
+    ("prolog-flags", "Alloc, Contain, DeferBatch", |facts| set(facts, "PrologFlags", "(null)")),
+    ("held-jobs", "nohold_on_prolog_fail", |facts| set(facts, "SchedulerParameters", "bf_window=100")),
+    ("job-requeue", "JobRequeue=0", |facts| set(facts, "JobRequeue", "0")),
+    ("gate-time", "PrologEpilogTimeout=60", |facts| set(facts, "PrologEpilogTimeout", "60")),
+    ("gate-time", "PrologTimeout=30", |facts| set(facts, "PrologTimeout", "30 sec")),
+    ("batch-start", "BatchStartTimeout=10", |facts| set(facts, "BatchStartTimeout", "10 sec")),
+    ("job-log", "JobFileAppend=0", |facts| set(facts, "JobFileAppend", "0")),
+    ("prolog-hook", "is not set", |facts| facts.prolog = Hook::default()),
+    ("prolog-hook", "matches no file", |facts| facts.prolog.programs.clear()),
+    ("prolog-hook", "does not lead to railgate-prolog", |facts| {
+        facts.prolog.programs.pop();
+    }),
+    ("prolog-hook", "not executable", |facts| {
+        facts.prolog.programs[1].trouble = Some("not executable".to_owned());
+    }),
+    ("epilog-hook", "does not lead to railgate-epilog", |facts| {
+        facts.epilog.programs.pop();
+    }),
+    ("controller-hook", "is not set", |facts| facts.ctld = Hook::default()),
+    ("controller-hook", "does not lead", |facts| {
+        facts.ctld.programs.pop();
+    }),
+    ("ledger", "No such file", |facts| facts.ledger = Err("No such file or directory".to_owned())),
+    ("ledger", "SlurmUser is uid 64030", |facts| facts.ledger = Ok(Dir { uid: 0, mode: 0o755 })),
+    ("periodic-check", "is not set", |facts| facts.periodic = Hook::default()),
+    ("periodic-check", "never runs", |facts| set(facts, "HealthCheckInterval", "0 sec")),
+    ("plugstack", "not there", |facts| facts.plugstack = Ok(Plugstack::default())),
+    ("plugstack", "required", |facts| {
+        if let Ok(stack) = &mut facts.plugstack {
+            stack.lines[0].required = true;
+        }
+    }),
+    ("plugstack", "pyxis", |facts| {
+        if let Ok(stack) = &mut facts.plugstack {
+            let plugin = PathBuf::from("spank_pyxis.so");
+            stack.lines.insert(0, Line { at: "plugstack.conf:1".to_owned(), required: true, plugin });
+        }
+    }),
+    ("plugin-file", "for Slurm 24.11", |facts| {
+        if let Some(plugin) = &mut facts.plugin {
+            plugin.release = Ok((24, 11));
+        }
+    }),
+    ("plugin-file", "No such file", |facts| {
+        if let Some(plugin) = &mut facts.plugin {
+            plugin.release = Err("No such file or directory".to_owned());
+        }
+    }),
+    ("owners", "belongs to uid 1000", |facts| {
+        facts.untrusted = vec!["/etc/railgate belongs to uid 1000".to_owned()]
+    }),
+    ("machine-source", "other places", |facts| {
+        if let Ok(config) = &mut facts.config {
+            config.source.sysfs = PathBuf::from("/opt/sys");
+        }
+    }),
+    ("gpus", "libnvidia-ml", |facts| facts.gpus = Err("libnvidia-ml.so.1: not found".to_owned())),
+    ("report-dir", "mode 0755", |facts| facts.report_dir = Some(Ok(Dir { uid: 0, mode: 0o755 }))),
+    ("report-dir", "No such file", |facts| facts.report_dir = Some(Err("No such file".to_owned()))),
+];

@@ -1,0 +1,32 @@
+use std::path::Path;
+
+use anyhow::Context as _;
+use railgate_node::{RailMap, read_topology_file};
+use railgate_rails::{NcclVersion, TopologyView, check_topology};
+
+use crate::exit;
+use crate::node_source::Seen;
+use crate::output::{self, Format};
+
+/// What NCCL would do with the file, and whether it is this machine's.
+pub(super) fn check(
+    file: &Path,
+    nccl: Option<NcclVersion>,
+    seen: &Seen,
+    map: &RailMap,
+    format: Format,
+) -> anyhow::Result<u8> {
+    let text = read_topology_file(file).context("--check")?;
+    let check = check_topology(&text, nccl, Some((&seen.snapshot, map)));
+    let name = file.display().to_string();
+    let view = TopologyView::new(&name, &seen.snapshot.node, nccl, &check);
+    match format {
+        Format::Table => output::text(&view.to_string())?,
+        Format::Json => output::json(&view)?,
+    }
+    Ok(match () {
+        () if !check.right() => exit::UNFIT,
+        () if !check.unknown.is_empty() => exit::UNKNOWN,
+        () => exit::OK,
+    })
+}

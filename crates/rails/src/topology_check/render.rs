@@ -1,0 +1,141 @@
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+
+use super::{Effect, TopologyCheck, TopologyProblem};
+use crate::NcclVersion;
+
+/// What `railgate rails --check` prints as JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct TopologyView<'a> {
+    /// Layout of this object.
+    pub schema: u32,
+    /// The file.
+    pub file: &'a str,
+    /// The machine that it was held against.
+    pub node: &'a str,
+    /// The release of NCCL; null for all.
+    pub nccl: Option<NcclVersion>,
+    /// NCCL comes up with this file, and everything in it is so on this machine, as far as that could be told.
+    pub right: bool,
+    /// What is to be said of it.
+    #[serde(flatten)]
+    pub check: &'a TopologyCheck,
+}
+
+impl<'a> TopologyView<'a> {
+    /// Puts file, machine and judgement together.
+    pub fn new(file: &'a str, node: &'a str, nccl: Option<NcclVersion>, check: &'a TopologyCheck) -> Self {
+        TopologyView { schema: 1, file, node, nccl, right: check.right(), check }
+    }
+}
+
+impl TopologyCheck {
+    /// NCCL comes up with the file, and everything in it is so, as far as that could be told.
+    pub fn right(&self) -> bool {
+        self.worst().is_none_or(|worst| worst == Effect::Note)
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Effect::Refused => "refused",
+            Effect::Misled => "misled",
+            Effect::Ignored => "ignored",
+            Effect::Note => "note",
+        })
+    }
+}
+
+impl TopologyProblem {
+    /// `3:17`; empty where it is about the whole file.
+    pub fn place(&self) -> String {
+        if self.line == 0 { String::new() } else { format!("{}:{}", self.line, self.column) }
+    }
+}
+
+impl fmt::Display for TopologyView<'_> {
+    /// `file:line:column: effect: what; fix` for each, as compilers write it, then what follows from all of it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        for problem in &self.check.problems {
+            let place = problem.place();
+            let colon = if place.is_empty() { "" } else { ":" };
+            let _ = write!(text, "{}:{place}{colon} {}: {}", self.file, problem.effect, problem.what);
+            if !problem.fix.is_empty() {
+                let _ = write!(text, "; {}", problem.fix);
+            }
+            if !problem.nccl.is_empty() {
+                let _ = write!(text, " [NCCL {}]", problem.nccl.join(", "));
+            }
+            text.push('\n');
+        }
+        for unknown in &self.check.unknown {
+            let _ = writeln!(text, "{}: not compared: {unknown}", self.node);
+        }
+        let nccl = self.nccl.map_or_else(|| "NCCL".to_owned(), |version| format!("NCCL {version}"));
+        let some = self.check.problems.iter().any(|p| p.effect == Effect::Refused && !p.nccl.is_empty());
+        let whole = self.check.problems.iter().any(|p| p.effect == Effect::Refused && p.nccl.is_empty());
+        let _ = match () {
+            () if whole => writeln!(text, "{nccl} refuses this file: no job with it comes up"),
+            () if some => {
+                writeln!(text, "some releases of NCCL refuse this file: no job with it comes up there")
+            }
+            () if !self.right => {
+                writeln!(text, "{nccl} takes this file, and it is not right for {}", self.node)
+            }
+            () if !self.check.unknown.is_empty() => {
+                writeln!(text, "{nccl} takes this file; whether it is right for {} is not known", self.node)
+            }
+            () => writeln!(text, "{nccl} takes this file, and it is right for {}", self.node),
+        };
+        // What a file says must not drive the terminal.
+        let plain: String = text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect();
+        f.write_str(&plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::topology_check::check_topology;
+
+    use super::*;
+
+    fn said(text: &str, nccl: Option<NcclVersion>) -> String {
+        let check = check_topology(text.as_bytes(), nccl, None);
+        TopologyView::new("t.xml", "gn1", nccl, &check).to_string()
+    }
+
+    #[test]
+    fn a_line_for_each_problem_and_one_for_all() {
+        let now = Some(NcclVersion::new(2, 28, 9));
+        assert_eq!(
+            said("<system version=\"1\">\n\t</system>", now),
+            "t.xml:2:1: refused: a tab where '<' should be\nNCCL 2.28.9 refuses this file: no job with it comes up\n"
+        );
+        let quotes = said("<system version='1'/>", None);
+        assert!(
+            quotes.contains("[NCCL before 2.21, 2.21 to 2.26]\nsome releases of NCCL refuse"),
+            "{quotes}"
+        );
+        assert_eq!(
+            said("<system version='1'/>", now),
+            "NCCL 2.28.9 takes this file, and it is right for gn1\n"
+        );
+        assert!(said("", now).starts_with("t.xml: ignored: no <system>"));
+        assert!(!said("<system version=\"1\"><\x1b[2J/></system>", now).contains('\x1b'));
+    }
+
+    #[test]
+    fn the_view_is_an_object_with_a_schema() {
+        let check = check_topology(b"<system/>", None, None);
+        let view = serde_json::to_value(TopologyView::new("t.xml", "gn1", None, &check)).unwrap();
+        assert_eq!(
+            (&view["schema"], &view["accepted"], &view["nccl"]),
+            (&1.into(), &false.into(), &serde_json::Value::Null)
+        );
+        assert_eq!(view["problems"][0]["effect"], "refused");
+        assert_eq!(view["problems"][0]["column"], 1);
+    }
+}
