@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use railgate_fabric::{Hostlist, MAX_TEXT, Options, Wiring, analyse, parse, table};
+use railgate_fabric::{
+    Fabric, Hostlist, MAX_TEXT, Options, Seen, Wiring, analyse, analyse_seen, cable_table,
+};
+use railgate_fabric::{lldp, parse, table};
 use railgate_fabric::{topology_block, topology_tree, topology_yaml};
 use railgate_slurm::{hostlist, run_program};
 
@@ -20,6 +23,7 @@ Examples:
   railgate fabric                                      runs ibnetdiscover here, as root
   railgate fabric --file fabric.txt                    what ibnetdiscover wrote elsewhere
   railgate fabric --nodes 'gn[001-064]' --format topology-tree --out topology.conf
+  railgate fabric --lldp lldp/*.json                   Ethernet: gn1.json is what `lldpctl -f json` printed on gn1
 
 Exit code: 0 all ports are where they should be, 1 some are not, 2 wrong use, 3 could not tell.
 A topology file is written all the same, with exit code 0.")]
@@ -27,6 +31,12 @@ pub(crate) struct Args {
     /// What ibnetdiscover wrote, instead of running it; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ibnetdiscover", "timeout", "hca", "name_map"])]
     file: Option<PathBuf>,
+    /// What `lldpctl -f json` printed on each node, in a file called after it: gn1.json
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["file", "ibnetdiscover", "timeout", "hca", "name_map"])]
+    lldp: Vec<PathBuf>,
+    /// The site's own table of cables, a line for each: node, hca[:port], leaf, leaf port
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lldp", "file", "ibnetdiscover", "timeout", "hca", "name_map"])]
+    table: Option<PathBuf>,
     /// The program to run
     #[arg(long, value_name = "PATH", default_value = "/usr/sbin/ibnetdiscover")]
     ibnetdiscover: PathBuf,
@@ -68,23 +78,24 @@ enum Show {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
     let options = Options { wiring: wiring(args.wiring.as_deref())?, nodes: nodes(args.nodes.as_deref())? };
-    let text = match &args.file {
-        Some(path) => from_file(path)?,
-        None => match from_program(args) {
-            Ok(text) => text,
-            Err(why) => {
-                eprintln!("railgate: {why:#}");
-                return Ok(exit::UNKNOWN);
-            }
+    let judged = matches!(args.format, Show::Table | Show::Json);
+    let analysis = match seen(args)? {
+        Some(seen) => {
+            ensure!(
+                judged,
+                "--lldp and --table know the leafs and nothing above them: --format table or json"
+            );
+            analyse_seen(&seen, &options)
+        }
+        None => match discovered(args)? {
+            Some(fabric) => analyse(&fabric, &options),
+            None => return Ok(exit::UNKNOWN),
         },
     };
-    let source = args.file.as_ref().unwrap_or(&args.ibnetdiscover);
-    let fabric = parse(&text).with_context(|| source.display().to_string())?;
-    let analysis = analyse(&fabric, &options);
     if analysis.units.is_empty() {
-        let (devices, unnamed) = (fabric.devices.len(), analysis.unnamed.len());
+        let (switches, unnamed) = (analysis.switches.len(), analysis.unnamed.len());
         eprintln!(
-            "railgate: {devices} devices, but no HCA whose name tells a node that was asked for ({unnamed} tell none)"
+            "railgate: {switches} switches, but no port on one of a node that was asked for ({unnamed} HCAs do not name theirs)"
         );
         return Ok(exit::UNKNOWN);
     }
@@ -100,8 +111,41 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
         None => output::text(&content)?,
         Some(path) => std::fs::write(path, content).with_context(|| path.display().to_string())?,
     }
-    let judged = matches!(args.format, Show::Table | Show::Json);
     Ok(if judged && !analysis.faults.is_empty() { exit::UNFIT } else { exit::OK })
+}
+
+/// What ibnetdiscover says, here or elsewhere; `None` where it said nothing, which has been told.
+fn discovered(args: &Args) -> anyhow::Result<Option<Fabric>> {
+    let text = match &args.file {
+        Some(path) => from_file(path)?,
+        None => match from_program(args) {
+            Ok(text) => text,
+            Err(why) => {
+                eprintln!("railgate: {why:#}");
+                return Ok(None);
+            }
+        },
+    };
+    let source = args.file.as_ref().unwrap_or(&args.ibnetdiscover);
+    Ok(Some(parse(&text).with_context(|| source.display().to_string())?))
+}
+
+/// The ends of cables that LLDP or a table tells; `None` where neither was given.
+fn seen(args: &Args) -> anyhow::Result<Option<Vec<Seen>>> {
+    if let Some(path) = &args.table {
+        let cables = cable_table(&from_file(path)?).with_context(|| path.display().to_string())?;
+        return Ok(Some(cables));
+    }
+    let mut all = Vec::new();
+    for path in &args.lldp {
+        let said = || path.display().to_string();
+        let is_name = |name: &&str| hostlist::expand(name).is_ok_and(|names| names == [*name]);
+        let node = path.file_stem().and_then(|name| name.to_str()).filter(is_name);
+        let node = node.with_context(|| format!("{}: not called after a node, as gn1.json is", said()))?;
+        ensure!(all.iter().all(|one: &Seen| one.node != node), "{}: {node} comes twice", said());
+        all.extend(lldp(node, &from_file(path)?).with_context(said)?);
+    }
+    Ok((!args.lldp.is_empty()).then_some(all))
 }
 
 fn from_program(args: &Args) -> anyhow::Result<String> {

@@ -8,7 +8,7 @@ use crate::discover::{Fabric, Kind};
 use crate::name;
 use crate::tiers::{self, Tier};
 use crate::tree::{self, Branch};
-use crate::units::{self, Fault, Group, Key, Nodes, Seat, Unit};
+use crate::units::{self, Fault, Group, Key, LeafPort, Nodes, Seat, Unit};
 use crate::wiring::Wiring;
 
 /// What is known beside the fabric itself.
@@ -72,7 +72,7 @@ pub struct PortPlace {
     /// The leaf.
     pub leaf: String,
     /// Port of the leaf.
-    pub leaf_port: u8,
+    pub leaf_port: LeafPort,
 }
 
 impl Analysis {
@@ -88,8 +88,29 @@ pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
     let names = switch_names(fabric);
     let Seats { nodes, leafs, below, unnamed } = seats(fabric, options);
     let tiers = tiers::tiers(fabric, &leafs);
-    let groups = units::groups(&nodes);
-    let (units, faults) = units::judge(&nodes, &groups, &names, &options.wiring);
+    let (groups, mut analysis) = judged(&nodes, &names, options);
+    for (at, name) in &names {
+        if let Some(switch) = analysis.switches.iter_mut().find(|switch| switch.name == *name) {
+            let device = fabric.devices.get(*at);
+            switch.guid = device.map(|device| format!("{:#018x}", device.guid)).unwrap_or_default();
+            switch.tier = tiers.get(at).copied();
+        }
+    }
+    analysis.switches.sort_by_key(|switch| (switch.tier.unwrap_or(usize::MAX), name::natural(&switch.name)));
+    analysis.tree = tree::tree(fabric, &tiers, &names, &twigs(&nodes, &groups, &analysis.units));
+    analysis.tiers = tiers::sums(fabric, &tiers, &below, &names);
+    analysis.unnamed = unnamed;
+    analysis
+}
+
+/// What follows from the seats alone: no tiers and no tree. `names` are the switches' by index.
+pub(crate) fn judged(
+    nodes: &Nodes,
+    names: &BTreeMap<usize, String>,
+    options: &Options,
+) -> (Vec<Group>, Analysis) {
+    let groups = units::groups(nodes);
+    let (units, faults) = units::judge(nodes, &groups, names, &options.wiring);
     let mut rails: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     let mut ports = Vec::new();
     for group in &groups {
@@ -112,7 +133,7 @@ pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
                     port: seat.port,
                     rail: numbers.get(key).copied(),
                     leaf: names.get(&seat.leaf).cloned().unwrap_or_default(),
-                    leaf_port: seat.leaf_port,
+                    leaf_port: seat.leaf_port.clone(),
                 });
             }
         }
@@ -121,30 +142,29 @@ pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
     for seat in nodes.values().flat_map(BTreeMap::values) {
         *node_ports.entry(seat.leaf).or_default() += 1;
     }
-    let mut switches: Vec<Switch> = names
+    let switches = names
         .iter()
         .map(|(at, name)| Switch {
             name: name.clone(),
-            guid: fabric.devices.get(*at).map(|device| format!("{:#018x}", device.guid)).unwrap_or_default(),
-            tier: tiers.get(at).copied(),
+            guid: String::new(),
+            tier: None,
             node_ports: node_ports.get(at).copied().unwrap_or_default(),
             rails: rails.get(at).into_iter().flatten().copied().collect(),
         })
         .collect();
-    switches.sort_by_key(|switch| (switch.tier.unwrap_or(usize::MAX), name::natural(&switch.name)));
     let wanted = options.nodes.iter().flatten();
-    let tree = tree::tree(fabric, &tiers, &names, &twigs(&nodes, &groups, &units));
-    Analysis {
+    let analysis = Analysis {
         schema: 1,
         switches,
-        tiers: tiers::sums(fabric, &tiers, &below, &names),
+        tiers: Vec::new(),
         units,
         ports,
         faults,
-        unnamed,
+        unnamed: Vec::new(),
         absent: wanted.filter(|node| !nodes.contains_key(*node)).cloned().collect(),
-        tree,
-    }
+        tree: Vec::new(),
+    };
+    (groups, analysis)
 }
 
 /// The tree's lowest switches: units whose leafs are the same, as of machine types with different HCAs, are one.
@@ -232,8 +252,12 @@ fn seats(fabric: &Fabric, options: &Options) -> Seats {
             found.below.insert(own.device);
             let Some((node, hca)) = told else { continue };
             if let Some(key) = Key::of(hca, own.port, &options.wiring) {
-                let seat =
-                    Seat { hca: hca.to_owned(), port: own.port, leaf: peer.device, leaf_port: peer.port };
+                let seat = Seat {
+                    hca: hca.to_owned(),
+                    port: own.port,
+                    leaf: peer.device,
+                    leaf_port: LeafPort::Number(peer.port),
+                };
                 found.nodes.entry(node.to_owned()).or_default().insert(key, seat);
             }
         }
@@ -365,12 +389,12 @@ mod tests {
                 .filter(|(seat, (leaf, _))| right.seats[*seat].0 != *leaf)
                 .map(|((node, rail), (leaf, port))| {
                     let should = right.seats[&(*node, *rail)].0.clone();
-                    (format!("gn{}", node + 1), *rail, Some(leaf.clone()), u8::try_from(*port).ok(), vec![should])
+                    (format!("gn{}", node + 1), *rail, Some(leaf.clone()), u8::try_from(*port).ok().map(LeafPort::Number), vec![should])
                 })
                 .collect();
             let analysis = look(&fabric.text());
             let mut found: Vec<_> = analysis.faults.iter()
-                .map(|fault| (fault.node.clone(), fault.rail, fault.leaf.clone(), fault.leaf_port, fault.should.clone()))
+                .map(|fault| (fault.node.clone(), fault.rail, fault.leaf.clone(), fault.leaf_port.clone(), fault.should.clone()))
                 .collect();
             found.sort_by_key(|(node, rail, ..)| (name::natural(node), *rail));
             prop_assert_eq!(planted, found);

@@ -1,8 +1,9 @@
-//! How the switches are wired: what `ibnetdiscover` says, which HCA port sits on which leaf, which of them sit on
+//! How the switches are wired: what `ibnetdiscover`, LLDP or the site's own table says, which HCA port sits on which leaf, which of them sit on
 //! the wrong one, and what Slurm is told of it. Pure: text in, text out.
 
 mod analysis;
 mod discover;
+mod lldp;
 mod name;
 mod render;
 mod slurm;
@@ -15,9 +16,10 @@ mod wiring;
 
 pub use analysis::{Analysis, Options, PortPlace, Switch, analyse};
 pub use discover::{BadDiscovery, Device, End, Fabric, Kind, Link, MAX_TEXT, parse};
+pub use lldp::{BadSeen, Seen, analyse_seen, cable_table, lldp};
 pub use render::table;
 pub use slurm::{Hostlist, topology_block, topology_tree, topology_yaml};
 pub use tiers::{Tier, Worst};
 pub use tree::Branch;
-pub use units::{Expected, Fault, FaultKind, Unit};
+pub use units::{Expected, Fault, FaultKind, LeafPort, Unit};
 pub use wiring::{WiredRail, Wiring};

@@ -33,7 +33,26 @@ pub(crate) struct Seat {
     pub(crate) port: u8,
     /// Index of the switch.
     pub(crate) leaf: usize,
-    pub(crate) leaf_port: u8,
+    pub(crate) leaf_port: LeafPort,
+}
+
+/// A port of a leaf: InfiniBand counts them, Ethernet names them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum LeafPort {
+    /// From 1.
+    Number(u8),
+    /// `Ethernet1/5`
+    Name(String),
+}
+
+impl std::fmt::Display for LeafPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LeafPort::Number(number) => number.fmt(f),
+            LeafPort::Name(name) => name.fmt(f),
+        }
+    }
 }
 
 pub(crate) type Nodes = BTreeMap<String, BTreeMap<Key, Seat>>;
@@ -93,7 +112,7 @@ pub struct Fault {
     /// Where it is.
     pub leaf: Option<String>,
     /// Port of that leaf.
-    pub leaf_port: Option<u8>,
+    pub leaf_port: Option<LeafPort>,
     /// Where it should be; several where the site's table allows several.
     pub should: Vec<String>,
     /// The rail, from 0.
@@ -289,7 +308,7 @@ fn fault(
         hca: hca.to_owned(),
         port,
         leaf,
-        leaf_port: seat.map(|seat| seat.leaf_port),
+        leaf_port: seat.map(|seat| seat.leaf_port.clone()),
         should,
         rail,
         swapped_with: None,

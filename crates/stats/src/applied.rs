@@ -56,14 +56,15 @@ pub fn applied(report: &NodeReport, tasks: &Tasks) -> Vec<Applied> {
     let groups = that_count(tasks);
     let mut rows: Vec<Applied> = Vec::new();
     for group in &groups {
-        let mut names: Vec<&str> = report.settings.iter().map(|setting| setting.name.as_str()).collect();
+        let net = group.env.get("RAILGATE_NET").map_or("ib", String::as_str);
+        let meant = || report.settings.iter().filter(|setting| setting.fits(net));
+        let mut names: Vec<&str> = meant().map(|setting| setting.name.as_str()).collect();
         names.extend(group.env.keys().chain(group.files.keys()).map(String::as_str));
         names.retain(|name| !name.starts_with("RAILGATE_"));
         names.sort_unstable();
         names.dedup();
         for name in names {
-            let wanted =
-                report.settings.iter().find(|setting| setting.name == name).map(|setting| &setting.value);
+            let wanted = meant().rfind(|setting| setting.name == name).map(|setting| &setting.value);
             let (value, by) = judge(name, wanted, group, &groups, &report.steps);
             let same = |row: &Applied| row.name == name && row.value.as_ref() == value && row.by == by;
             let place = rows.iter().position(same);

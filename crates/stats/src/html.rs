@@ -1,5 +1,6 @@
 mod chart;
 mod details;
+mod environment;
 
 use std::fmt::Write as _;
 
@@ -234,7 +235,7 @@ fn lacking(out: &mut String, report: &JobReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{job, merged, part, story};
+    use crate::testing::{evil_tasks, evil_transport, job, merged, part, story};
 
     #[test]
     fn the_page_needs_nothing_else() {
@@ -300,6 +301,9 @@ mod tests {
         map.method = evil.to_owned();
         map.rails[0].hca = evil.to_owned();
         hostile.ports[0].hca = evil.to_owned();
+        hostile.tasks = Some(evil_tasks(evil));
+        hostile.applied = crate::applied(&hostile, hostile.tasks.as_ref().unwrap());
+        hostile.transport = Some(evil_transport(evil));
         let mut report = merged(vec![hostile], vec![], None);
         report.problems.push(evil.to_owned());
         report.cluster = evil.to_owned();

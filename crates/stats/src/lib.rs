@@ -12,6 +12,7 @@ mod html;
 mod job_report;
 mod node_report;
 mod plain;
+mod rails_said;
 pub mod store;
 mod tasks;
 #[cfg(test)]

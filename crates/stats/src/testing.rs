@@ -161,6 +161,7 @@ pub(crate) fn part(node: &str, job: &Job, faults: &str, findings: Vec<Finding>, 
         rule: "ib-hca".to_owned(),
         why: "compute ports in rail order".to_owned(),
         source: "NCCL".to_owned(),
+        ..Setting::default()
     }];
     report.steps = vec![StepEnv {
         step: "0".to_owned(),
@@ -278,4 +279,27 @@ pub(crate) fn story() -> JobReport {
     requeued.time += second;
     requeued.why = "GPU 3 of n1 was lost before the job's first failure".to_owned();
     merged(nodes, vec![requeued], Some(view))
+}
+
+/// What a job of whose processes every text is this may leave.
+pub(crate) fn evil_tasks(text: &str) -> crate::Tasks {
+    let env = [("NCCL_IB_HCA".to_owned(), text.to_owned()), (format!("NCCL_{text}"), text.to_owned())];
+    let group = crate::TaskGroup {
+        step: text.to_owned(),
+        processes: 1,
+        nccl: 1,
+        net_plugin: Some(text.to_owned()),
+        env: env.into_iter().collect(),
+        ..crate::TaskGroup::default()
+    };
+    crate::Tasks { looks: 1, groups: vec![group], problems: vec![text.to_owned()], ..crate::Tasks::default() }
+}
+
+pub(crate) fn evil_transport(text: &str) -> crate::Transport {
+    crate::Transport {
+        over: crate::Over::Sockets,
+        sure: crate::Sure::Likely,
+        why: text.to_owned(),
+        cause: Some(text.to_owned()),
+    }
 }

@@ -1,11 +1,13 @@
 mod counters;
+mod environment;
 
 use std::fmt::Write as _;
 
 use railgate_node::{PortState, Reading};
 
 use crate::plain::{cell, clock, float, plain, plain_to, span, stamp, wrap};
-use crate::{Attempt, EndKind, JobReport, NodeReport, SetBy, Weight};
+use crate::rails_said::warnings;
+use crate::{Attempt, EndKind, JobReport, NodeReport, Weight};
 
 const WIDTH: usize = 96;
 /// Beyond so many healthy nodes they are summed up; those with something to say are always listed.
@@ -124,6 +126,11 @@ fn head(out: &mut Text, report: &JobReport) {
             if earlier.len() > 12 { format!("; and {} more", earlier.len() - 12) } else { String::new() };
         out.field("before", &format!("{}{more}", told.join("; ")));
     }
+    if let Some(attempt) = report.attempts.last() {
+        for (number, warning) in warnings(attempt).iter().enumerate() {
+            out.field(if number == 0 { "rails" } else { "" }, warning);
+        }
+    }
     let user = report.uid.map(|uid| format!("{} (uid {uid})", plain(&report.user)));
     let partition = Some(&report.partition).filter(|name| !name.is_empty());
     let known: Vec<String> =
@@ -223,6 +230,11 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
         (Some(start), None) => out.field("began", &stamp(start)),
         (None, _) => {}
     }
+    if position + 1 < report.attempts.len() {
+        for (number, warning) in warnings(attempt).iter().enumerate() {
+            out.field(if number == 0 { "rails" } else { "" }, warning);
+        }
+    }
     if !attempt.ended.proof.is_empty() {
         out.field("evidence", "in time order:");
         for proof in attempt.ended.proof.iter().take(50) {
@@ -257,7 +269,7 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
     }
     gate(out, attempt);
     wiring(out, earlier, attempt);
-    variables(out, earlier, attempt);
+    environment::variables(out, earlier, attempt);
     counters::counters(out, attempt, position + 1 == report.attempts.len());
 }
 
@@ -395,65 +407,6 @@ fn wiring(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
     }
 }
 
-fn variables(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
-    if attempt.nodes.iter().all(|node| node.settings.is_empty() && node.steps.is_empty()) {
-        return;
-    }
-    let title = format!("attempt {}: NCCL environment", attempt.attempt);
-    let known = |node: &NodeReport| {
-        let same = |other: &NodeReport| {
-            other.node == node.node && other.settings == node.settings && other.steps == node.steps
-        };
-        earlier.iter().flat_map(|attempt| &attempt.nodes).any(same)
-    };
-    if attempt.nodes.iter().all(known) {
-        out.section(&title, "as before, on the same nodes");
-        return;
-    }
-    out.section(&title, "");
-    // Nodes of a type get the same; say it once.
-    let mut groups: Vec<(Vec<String>, &NodeReport)> = Vec::new();
-    for node in &attempt.nodes {
-        let same =
-            groups.iter_mut().find(|(_, first)| first.settings == node.settings && first.steps == node.steps);
-        match same {
-            Some((names, _)) => names.push(node.node.clone()),
-            None => groups.push((vec![node.node.clone()], node)),
-        }
-    }
-    for (names, node) in groups.iter().take(16) {
-        let shown = names.iter().take(6).cloned().collect::<Vec<_>>().join(", ");
-        let more = if names.len() > 6 { format!(" and {} more", names.len() - 6) } else { String::new() };
-        out.line(&format!("  {shown}{more}"));
-        for setting in &node.settings {
-            let force = if setting.force { " (forced)" } else { "" };
-            out.indented(&format!("offered {}={}{force}", setting.name, setting.value), 4);
-            out.indented(&setting.why, 8);
-        }
-        for step in node.steps.iter().take(50) {
-            for setting in &step.settings {
-                let instead = setting
-                    .instead_of
-                    .as_ref()
-                    .map(|other| format!(", instead of {other}"))
-                    .unwrap_or_default();
-                let by = match setting.from {
-                    SetBy::User => "the user's own",
-                    SetBy::Railgate => "railgate's",
-                    SetBy::Forced => "railgate's, forced by the site",
-                };
-                out.indented(
-                    &format!("step {} had {}={} ({by}{instead})", step.step, setting.name, setting.value),
-                    4,
-                );
-            }
-        }
-    }
-    if attempt.nodes.iter().any(|node| !node.steps.is_empty()) {
-        out.line("  (what steps had is their own word)");
-    }
-}
-
 pub(crate) fn port_state(state: &Reading<PortState>) -> String {
     match state {
         Reading::Known(PortState::Active) => "ACTIVE".to_owned(),
@@ -486,7 +439,7 @@ pub fn json(report: &JobReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{job, merged, part, story};
+    use crate::testing::{evil_tasks, evil_transport, job, merged, part, story};
 
     #[test]
     fn the_story_fits_a_terminal_and_says_why_first() {
@@ -516,6 +469,9 @@ mod tests {
         hostile.job.partition = "a\nb\x1b[2J".to_owned();
         hostile.steps[0].settings[0].value = "x\x1b[31m\r\u{202e}".to_owned();
         hostile.faults.push("\u{9b}2J".to_owned());
+        hostile.tasks = Some(evil_tasks("x\x1b[31m\r\u{202e}"));
+        hostile.applied = crate::applied(&hostile, hostile.tasks.as_ref().unwrap());
+        hostile.transport = Some(evil_transport("x\x1b[31m\r\u{202e}"));
         hostile.rail_map.as_mut().unwrap().notes.push("\x1b".to_owned());
         let report = merged(vec![hostile], vec![], None);
         let text = text(&report);

@@ -13,6 +13,7 @@ mod nvml_hangs;
 mod own_faults;
 mod plain;
 mod plugin;
+mod rails;
 mod shared_node;
 mod stays_ended;
 mod templates;

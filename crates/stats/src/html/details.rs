@@ -4,8 +4,9 @@ use railgate_node::{Access, Fitness, Reading};
 
 use super::{ended, esc, pill, table};
 use crate::plain::{byte_rate, bytes, cell, energy, float, span, stamp};
+use crate::rails_said::warnings;
 use crate::text::port_state;
-use crate::{Attempt, Counter, Look, NodeReport, SetBy, Window};
+use crate::{Attempt, Counter, Look, NodeReport, Window};
 
 /// Beyond so many nodes the rest is in the JSON.
 const MOST_NODES: usize = 64;
@@ -42,6 +43,9 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
             );
         }
     }
+    for warning in warnings(attempt) {
+        let _ = write!(out, "<dt>Rails</dt><dd class=\"warn\">{}</dd>", esc(&warning));
+    }
     out.push_str("</dl>\n");
     if let Some(decision) = &attempt.decision {
         let rows: Vec<Vec<String>> = decision
@@ -58,7 +62,7 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
     }
     gate(out, attempt);
     wiring(out, attempt);
-    variables(out, attempt);
+    super::environment::variables(out, attempt);
     for (position, node) in attempt.nodes.iter().take(MOST_NODES).enumerate() {
         counters(out, node, position == 0);
     }
@@ -230,63 +234,6 @@ fn wiring(out: &mut String, attempt: &Attempt) {
     let notes: Vec<String> = notes.take(64).map(|note| format!("<li>{}</li>", esc(&note))).collect();
     if !notes.is_empty() {
         let _ = write!(out, "<ul>{}</ul>", notes.concat());
-    }
-    out.push_str("</details>\n");
-}
-
-fn variables(out: &mut String, attempt: &Attempt) {
-    if attempt.nodes.iter().all(|node| node.settings.is_empty() && node.steps.is_empty()) {
-        return;
-    }
-    out.push_str("<details><summary>NCCL environment</summary>");
-    let mut groups: Vec<(Vec<&str>, &NodeReport)> = Vec::new();
-    for node in &attempt.nodes {
-        match groups
-            .iter_mut()
-            .find(|(_, first)| first.settings == node.settings && first.steps == node.steps)
-        {
-            Some((names, _)) => names.push(&node.node),
-            None => groups.push((vec![&node.node], node)),
-        }
-    }
-    for (names, node) in groups.iter().take(MOST_NODES) {
-        let shown = names.iter().take(16).copied().collect::<Vec<_>>().join(", ");
-        let more = if names.len() > 16 { format!(" and {} more", names.len() - 16) } else { String::new() };
-        let _ = write!(out, "<h3>Offered on {}{more}</h3>", esc(&shown));
-        let rows: Vec<Vec<String>> = node
-            .settings
-            .iter()
-            .map(|setting| {
-                let how = if setting.force { "forced" } else { "where unset" };
-                vec![
-                    setting.name.clone(),
-                    setting.value.clone(),
-                    how.to_owned(),
-                    setting.why.clone(),
-                    setting.source.clone(),
-                ]
-            })
-            .collect();
-        table(out, &["`Name", "`Value", "How", "Why", "Source"], &rows);
-        let rows: Vec<Vec<String>> = node
-            .steps
-            .iter()
-            .take(100)
-            .flat_map(|step| step.settings.iter().map(move |setting| (step, setting)))
-            .map(|(step, setting)| {
-                let by = match setting.from {
-                    SetBy::User => "the user's own",
-                    SetBy::Railgate => "railgate's",
-                    SetBy::Forced => "railgate's, forced",
-                };
-                let other = setting.instead_of.clone().unwrap_or_default();
-                vec![step.step.clone(), setting.name.clone(), setting.value.clone(), by.to_owned(), other]
-            })
-            .collect();
-        if !rows.is_empty() {
-            out.push_str("<h3>What the steps had <span class=\"soft\">(their own word)</span></h3>");
-            table(out, &["Step", "`Name", "`Value", "Whose", "`Instead of"], &rows);
-        }
     }
     out.push_str("</details>\n");
 }

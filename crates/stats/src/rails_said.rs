@@ -1,0 +1,209 @@
+//! What the parts of an attempt, laid side by side, say about rails and environment, in sentences.
+
+use std::collections::BTreeMap;
+
+use crate::applied::{Applied, AppliedBy};
+use crate::{Attempt, NodeReport, Over, Sure};
+
+/// Beyond so many names the rest is a number.
+const MOST_NAMES: usize = 6;
+
+pub(crate) fn names(nodes: &[&str]) -> String {
+    let shown = nodes.iter().take(MOST_NAMES).copied().collect::<Vec<_>>().join(", ");
+    match nodes.len().saturating_sub(MOST_NAMES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// A fallback to sockets, and GPU sets that differ from node to node. Empty where all is as it should be, or where
+/// nobody could tell.
+pub(crate) fn warnings(attempt: &Attempt) -> Vec<String> {
+    let mut warnings = Vec::new();
+    warnings.extend(fallback(attempt));
+    warnings.extend(uneven(attempt));
+    warnings
+}
+
+fn fallback(attempt: &Attempt) -> Option<String> {
+    let over = attempt
+        .nodes
+        .iter()
+        .filter_map(|node| Some((node, node.transport.as_ref()?)))
+        .filter(|(_, transport)| transport.over == Over::Sockets);
+    let (_, surest) =
+        over.clone().max_by_key(|(_, transport)| (transport.sure, transport.cause.is_some()))?;
+    let nodes: Vec<&str> = over.map(|(node, _)| node.node.as_str()).collect();
+    let sure = match surest.sure {
+        Sure::Likely => "likely",
+        Sure::Possible => "possibly",
+    };
+    let cause = surest.cause.as_ref().map(|cause| format!("; {cause} asks for it")).unwrap_or_default();
+    Some(format!(
+        "NCCL {sure} ran over sockets, not over the rails, on {}: {}{cause}",
+        names(&nodes),
+        surest.why
+    ))
+}
+
+/// The rails of the job's GPUs on a node, in the order in which NCCL counts the GPUs.
+fn own_rails(node: &NodeReport) -> Option<Vec<Option<usize>>> {
+    let map = node.rail_map.as_ref()?;
+    if node.gpus.is_empty() || node.gpus.iter().any(|gpu| gpu.own.is_none()) {
+        return None;
+    }
+    let own = node.gpus.iter().filter(|gpu| gpu.own == Some(true));
+    let rail = |index: u32| {
+        let place = map.gpus.iter().find(|gpu| gpu.index == index)?.rail?;
+        map.rails.get(place).map(|rail| rail.number)
+    };
+    Some(own.map(|gpu| rail(gpu.index)).collect())
+}
+
+fn uneven(attempt: &Attempt) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut ports: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    let mut rails: BTreeMap<Vec<Option<usize>>, Vec<&str>> = BTreeMap::new();
+    for node in &attempt.nodes {
+        if let Some(list) = node.settings.iter().find(|setting| setting.name == "NCCL_IB_HCA") {
+            ports.entry(list.value.split(',').count()).or_default().push(&node.node);
+        }
+        if let Some(own) = own_rails(node).filter(|own| own.iter().any(Option::is_some)) {
+            rails.entry(own).or_default().push(&node.node);
+        }
+    }
+    if ports.len() > 1 {
+        let told: Vec<String> =
+            ports.iter().map(|(count, nodes)| format!("{count} on {}", names(nodes))).collect();
+        warnings.push(format!(
+            "NCCL_IB_HCA lists a different number of ports from node to node ({}); NCCL wants the same everywhere and \
+             may hang: ask for the same number of GPUs on every node",
+            told.join("; ")
+        ));
+    }
+    if rails.len() > 1 {
+        let told: Vec<String> = rails
+            .iter()
+            .take(4)
+            .map(|(own, nodes)| format!("{} on {}", rail_list(own), names(nodes)))
+            .collect();
+        let cross = attempt
+            .nodes
+            .iter()
+            .flat_map(|node| &node.settings)
+            .find(|setting| setting.name == "NCCL_CROSS_NIC" && setting.value != "2");
+        let survives = match cross {
+            Some(setting) => format!("NCCL_CROSS_NIC={} does not survive that, 2 does", setting.value),
+            None => "NCCL's default, NCCL_CROSS_NIC=2, survives that".to_owned(),
+        };
+        warnings.push(format!(
+            "the job's GPUs sit on other rails from node to node (rails {}): NCCL pairs the first GPU with the first, so \
+             traffic crosses rails; {survives}. Whole nodes avoid it",
+            told.join("; ")
+        ));
+    }
+    warnings
+}
+
+fn rail_list(own: &[Option<usize>]) -> String {
+    let name = |rail: &Option<usize>| rail.map_or_else(|| "-".to_owned(), |rail| rail.to_string());
+    own.iter().map(name).collect::<Vec<_>>().join(",")
+}
+
+/// Whose value it is, and what it was meant to be.
+pub(crate) fn won(row: &Applied) -> String {
+    let by = match (row.by, &row.value) {
+        (AppliedBy::Railgate, _) => "railgate's",
+        (AppliedBy::User, Some(_)) => "the user's own",
+        (AppliedBy::User, None) => "taken away by a script, or never given",
+        (AppliedBy::Image, Some(_)) => "set inside the container",
+        (AppliedBy::Image, None) => "lost on the way into the container",
+        (AppliedBy::UserOrImage, _) => "the user's or the container image's",
+        (AppliedBy::NcclFile, _) => "from a configuration file of NCCL's",
+    };
+    match row.wanted.as_ref().filter(|_| row.overruled()) {
+        Some(wanted) => format!("{by}; railgate wanted {wanted}"),
+        None => by.to_owned(),
+    }
+}
+
+pub(crate) fn value(row: &Applied) -> &str {
+    row.value.as_deref().unwrap_or("(not set)")
+}
+
+/// Where the values were read.
+pub(crate) fn looked(node: &NodeReport) -> Option<String> {
+    let tasks = node.tasks.as_ref()?;
+    let nccl: u32 = tasks.groups.iter().map(|group| group.nccl).sum();
+    let all: u32 = tasks.groups.iter().map(|group| group.processes).sum();
+    let mut text = match (tasks.looks, nccl) {
+        (0, _) => return Some("no process of the job was seen".to_owned()),
+        (_, 0) => format!("{all} processes, none known to have NCCL"),
+        _ => format!("{nccl} processes with NCCL"),
+    };
+    let times = if tasks.looks == 1 { "once".to_owned() } else { format!("{} times", tasks.looks) };
+    text.push_str(&format!(", looked at {times}"));
+    let unseen = tasks.more + tasks.closed;
+    if unseen > 0 {
+        text.push_str(&format!("; {unseen} more could not be"));
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{job, merged, part};
+    use crate::{Transport, text};
+
+    fn warned(change: impl FnOnce(&mut Vec<NodeReport>)) -> Vec<String> {
+        let mut nodes: Vec<NodeReport> =
+            ["n1", "n2"].iter().map(|node| part(node, &job(0..4), "", vec![], 0)).collect();
+        change(&mut nodes);
+        let report = merged(nodes, vec![], None);
+        let said = text(&report).split_whitespace().collect::<Vec<_>>().join(" ");
+        let warnings = warnings(&report.attempts[0]);
+        for warning in &warnings {
+            assert!(said.contains(warning.as_str()), "{warning}\n{said}");
+            assert!(crate::html(&report).contains(&crate::html::esc(warning)));
+        }
+        warnings
+    }
+
+    #[test]
+    fn like_nodes_give_no_warning() {
+        assert_eq!(warned(|_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn different_gpus_are_named_with_their_rails() {
+        let warnings = warned(|nodes| nodes[1] = part("n2", &job(4..8), "", vec![], 0));
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("rails 0,1,2,3 on n1; 4,5,6,7 on n2"), "{warnings:?}");
+        let warnings = warned(|nodes| {
+            nodes[1] = part("n2", &job(0..2), "", vec![], 0);
+            nodes[1].settings[0].value = "=mlx5_0:1".to_owned();
+        });
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("1 on n2; 2 on n1"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_fallback_is_said_with_nodes_and_cause() {
+        let warnings = warned(|nodes| {
+            for (node, sure, cause) in
+                [(0, Sure::Possible, None), (1, Sure::Likely, Some("NCCL_IB_DISABLE=1".to_owned()))]
+            {
+                nodes[node].transport =
+                    Some(Transport { over: Over::Sockets, sure, why: "no device open".to_owned(), cause });
+            }
+        });
+        assert_eq!(
+            warnings,
+            [
+                "NCCL likely ran over sockets, not over the rails, on n1, n2: no device open; NCCL_IB_DISABLE=1 asks \
+                 for it"
+            ]
+        );
+    }
+}
