@@ -251,6 +251,11 @@ fn show(
     Ok(())
 }
 
+/// All findings of a verdict, for people.
+pub(crate) fn findings_text(verdict: &Verdict) -> String {
+    verdict.findings.iter().map(finding_text).collect()
+}
+
 fn finding_text(finding: &Finding) -> String {
     let subject = finding.subject();
     let mut text = format!("{:<7}  {subject}: {}\n", finding.severity.to_string(), finding.what);

@@ -1,25 +1,41 @@
-use crate::{exit, output};
+use crate::output::Format;
+use crate::{Site, exit, node_story, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   railgate explain gpu-lost
   railgate explain gpu-lost@3                          as it stands in `sinfo -R`
+  railgate explain gn7                                 a node: how it stands, what was found, which jobs it took down
 
-`railgate check --list` shows the ids; docs/checks.md has all of it.")]
+`railgate check --list` shows the ids; docs/checks.md has all of it. A node is told best on the node itself (what
+its looks have found) and on the controller (the ledger of jobs).")]
 pub(crate) struct Args {
-    /// Id of a check, as in a drain reason: `gpu-lost`, also `gpu-lost@3`
-    check: String,
+    /// Id of a check, as in a drain reason (`gpu-lost`, also `gpu-lost@3`), or the name of a node
+    subject: String,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     // Copied from a drain reason it may still have the leader and the colon.
-    let subject = args.check.trim().trim_start_matches("railgate:").trim().trim_end_matches(':');
+    let subject = args.subject.trim().trim_start_matches("railgate:").trim().trim_end_matches(':');
     let id = subject.split('@').next().unwrap_or_default();
-    let Some(text) = railgate_gate::explain(id) else {
-        let known: Vec<_> = railgate_gate::CHECKS.iter().map(|check| check.id).collect();
-        anyhow::bail!("no check '{id}' (known: {})", known.join(", "));
-    };
-    output::text(text.trim_start())?;
-    Ok(exit::OK)
+    if let (Some(text), Some(check)) =
+        (railgate_gate::explain(id), railgate_gate::CHECKS.iter().find(|check| check.id == id))
+    {
+        if args.format == Format::Json {
+            output::json(&serde_json::json!({ "schema": 1, "check": check, "text": text.trim() }))?;
+        } else {
+            output::text(text.trim_start())?;
+        }
+        return Ok(exit::OK);
+    }
+    let node = node_story::run(site, subject, args.format);
+    match node {
+        Ok(Some(code)) => Ok(code),
+        Err(why) => Err(why.context(format!("no check '{id}' (railgate check --list)"))),
+        Ok(None) => anyhow::bail!("no check and no node '{subject}' (railgate check --list; sinfo -N)"),
+    }
 }

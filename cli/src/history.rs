@@ -1,6 +1,6 @@
 use std::time::{Duration, UNIX_EPOCH};
 
-use railgate_gate::CHECKS;
+use railgate_gate::{CHECKS, CheckInfo};
 use railgate_node::Action;
 use railgate_runner::{Config, Count, History, Past};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::{Site, exit};
 
 #[derive(Serialize)]
 struct Row {
-    id: &'static str,
+    id: String,
     /// What may follow from it on this node now.
     policy: Action,
     /// An upgrade brought it.
@@ -32,16 +32,17 @@ struct Shown<'a> {
 /// How often each check has found something on this node, would have drained it, and did.
 pub(crate) fn run(site: &Site, config: &Config, format: Format) -> anyhow::Result<u8> {
     let (past, memory) = (Past::load(&site.places), History::load(&site.places).memory);
-    let rows: Vec<Row> = CHECKS
-        .iter()
-        .map(|check| {
-            let count = past.counts.get(check.id).copied().unwrap_or_default();
-            let Count { seen, would_drain, drained, last } = count;
-            let last = (seen > 0).then_some(last * 1000);
-            let policy = config.gate.action_of(check, &memory);
-            Row { id: check.id, policy, new: memory.is_new(check.id), seen, would_drain, drained, last }
-        })
-        .collect();
+    let row = |id: &str, check: &CheckInfo| {
+        let Count { seen, would_drain, drained, last } = past.counts.get(id).copied().unwrap_or_default();
+        let policy = config.gate.action_of(check, &memory);
+        let (last, new) = ((seen > 0).then_some(last * 1000), memory.is_new(check.id));
+        Row { id: id.to_owned(), policy, new, seen, would_drain, drained, last }
+    };
+    let mut rows: Vec<Row> = CHECKS.iter().map(|check| row(check.id, check)).collect();
+    // A site's own checks are one row of the register together.
+    if let Some(site) = CHECKS.iter().find(|check| check.id == "site") {
+        rows.extend(past.counts.keys().filter(|id| id.starts_with("site-")).map(|id| row(id, site)));
+    }
     let since = (past.begun > 0).then_some(past.begun);
     if format == Format::Json {
         let since = since.map(|since| since * 1000);

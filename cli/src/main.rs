@@ -2,15 +2,19 @@
 
 mod check;
 mod config;
-mod doctor;
 mod explain;
 mod fabric;
 mod history;
 mod node_source;
+mod node_story;
+mod nodes;
 mod output;
 mod pause;
+mod profile;
 mod rails;
+mod readmit;
 mod report;
+mod rma;
 mod simulate;
 mod snapshot;
 
@@ -57,12 +61,18 @@ enum Command {
     Fabric(fabric::Args),
     /// What a job did, and why it ended
     Report(report::Args),
-    /// What Slurm and this machine must say for railgate to work, and do not
-    Doctor(doctor::Args),
     /// Check the configuration, or show what is in force
     Config(config::Args),
-    /// What a check reads, why it matters, how to fix it, its settings
+    /// A check: what it reads, why it matters, how to fix it; a node: its story
     Explain(explain::Args),
+    /// What is held, since when, why, and what to do
+    Nodes(nodes::Args),
+    /// Give a repaired node back to Slurm, after looking at it
+    Readmit(readmit::Args),
+    /// What a vendor asks for: serial numbers, Xids, counts, versions
+    Rma(rma::Args),
+    /// Make a machine profile from a good node
+    Profile(profile::Args),
     /// Judge and report, but change nothing from this machine, for a while
     Pause(pause::PauseArgs),
     /// Act again after a pause
@@ -120,9 +130,12 @@ fn main() -> ExitCode {
         Command::Rails(args) => rails::run(&site, &args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Report(args) => report::run(&site, &args),
-        Command::Doctor(args) => doctor::run(&site, &args),
         Command::Config(args) => config::run(&site, &args),
-        Command::Explain(args) => explain::run(&args),
+        Command::Explain(args) => explain::run(&site, &args),
+        Command::Nodes(args) => nodes::run(&site, &args),
+        Command::Readmit(args) => readmit::run(&site, &args),
+        Command::Rma(args) => rma::run(&site, &args),
+        Command::Profile(args) => profile::run(&site, &args),
         Command::Pause(args) => pause::pause(&site, &args),
         Command::Resume(args) => pause::resume(&site, &args),
     };

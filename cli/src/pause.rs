@@ -30,8 +30,7 @@ pub(crate) struct PauseArgs {
 pub(crate) struct ResumeArgs {}
 
 pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
-    let by =
-        std::env::var("SUDO_USER").or_else(|_| std::env::var("USER")).unwrap_or_else(|_| "root".to_owned());
+    let by = who();
     let pause = switches::pause(&site.places, args.length, &by, &args.why)
         .with_context(|| format!("cannot pause ({})", site.places.state.display()))?;
     let until = match pause.until {
@@ -43,6 +42,11 @@ pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
     };
     output::text(&format!("{}: railgate judges and reports, and changes nothing, {until}", site.node))?;
     Ok(exit::OK)
+}
+
+/// Whoever asks, as far as their shell says.
+pub(crate) fn who() -> String {
+    std::env::var("SUDO_USER").or_else(|_| std::env::var("USER")).unwrap_or_else(|_| "root".to_owned())
 }
 
 pub(crate) fn resume(site: &Site, _args: &ResumeArgs) -> anyhow::Result<u8> {

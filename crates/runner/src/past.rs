@@ -19,6 +19,7 @@ use crate::{Look, Places, now};
 
 const MOST_EPISODES: usize = 200;
 const MOST_JOBS: usize = 8;
+const MOST_GIVEN: usize = 100;
 
 /// A finding for as long as it stayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +84,22 @@ pub struct Past {
     pub episodes: Vec<Episode>,
     /// By check.
     pub counts: BTreeMap<String, Count>,
+    /// When somebody gave the node back, oldest first.
+    pub given_back: Vec<Given>,
+}
+
+/// A node given back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Given {
+    /// Unix seconds.
+    pub time: u64,
+    /// Who asked.
+    pub by: String,
+    /// The reason that stood on it.
+    pub reason: String,
+    /// They vouched for a repair that no look can see.
+    #[serde(default)]
+    pub repaired: bool,
 }
 
 fn file(places: &Places) -> PathBuf {
@@ -146,8 +163,12 @@ impl Past {
             .filter(|(finding, _)| open(finding))
             .collect();
         if whole {
-            let runs = |id: &str| CHECKS.iter().any(|check| check.id == id && check.phases.contains(&phase));
-            for episode in self.episodes.iter_mut().filter(|episode| runs(&episode.finding.check)) {
+            // When a site's own check runs, nobody here knows: the phase that found it ends it.
+            let ran = |episode: &&mut Episode| {
+                let known = CHECKS.iter().find(|check| check.id == episode.finding.check);
+                known.map_or(episode.phase == phase, |check| check.phases.contains(&phase))
+            };
+            for episode in self.episodes.iter_mut().filter(ran) {
                 let still = found.iter().any(|(finding, _)| same(finding, &episode.finding));
                 episode.open &= still;
             }
@@ -216,6 +237,12 @@ impl Past {
             episode.drained = Some(now() / 1000);
             self.counts.entry(cause.check.clone()).or_default().drained += 1;
         }
+    }
+
+    pub(crate) fn given_back(&mut self, given: Given) {
+        self.given_back.push(given);
+        let over = self.given_back.len().saturating_sub(MOST_GIVEN);
+        self.given_back.drain(..over);
     }
 
     /// The oldest that are over go first.

@@ -1,0 +1,262 @@
+//! `railgate explain NODE`: how the node stands, what was found on it, which jobs it took down, which parts fail.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use railgate_gate::CHECKS;
+use railgate_runner::{Episode, Given, History, Past};
+use railgate_slurm::{Client, Entry, Env, NodeState, Reason, hostlist, is_ours};
+use serde::Serialize;
+
+use crate::history::time;
+use crate::nodes::{is_death, ledger};
+use crate::output::{self, Format};
+use crate::{Site, exit};
+
+/// Lines of each list that a terminal shows.
+const SHOWN: usize = 20;
+
+#[derive(Serialize)]
+struct Story {
+    schema: u32,
+    node: String,
+    state: String,
+    partitions: Vec<String>,
+    held: bool,
+    ours: bool,
+    /// Milliseconds.
+    since: Option<u64>,
+    reason: Option<String>,
+    /// What to do next, one line each.
+    next: Vec<String>,
+    /// Lines of the controller's ledger that blame this node; `None` where there is none to read.
+    jobs: Option<Vec<Entry>>,
+    /// What this node remembers; `None` on another machine.
+    found: Option<Vec<Episode>>,
+    given_back: Option<Vec<Given>>,
+    parts: Vec<PartStory>,
+}
+
+/// A part by what it is called wherever it is.
+#[derive(Serialize)]
+struct PartStory {
+    identity: String,
+    subjects: Vec<String>,
+    /// Findings and deaths.
+    times: usize,
+    /// It is in this node now; `None` where nobody can tell.
+    here: Option<bool>,
+}
+
+/// Tells a node's story; `None` where Slurm knows no such node.
+pub(crate) fn run(site: &Site, name: &str, format: Format) -> anyhow::Result<Option<u8>> {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if !plain || hostlist::expand(name).is_err() {
+        return Ok(None);
+    }
+    let config = site.config()?;
+    let env: Env = std::env::vars_os().collect();
+    let state = match Client::new(&config.slurm, &env).node(name) {
+        Ok(state) => Ok(state),
+        Err(why) if name == site.node => Err(why.to_string()),
+        Err(why) if why.to_string().contains("not found") => return Ok(None),
+        Err(why) => anyhow::bail!("Slurm does not say whether there is such a node: {why}"),
+    };
+    let story = story(site, name, state);
+    if format == Format::Json {
+        output::json(&story)?;
+    } else {
+        output::text(&text(&story))?;
+    }
+    Ok(Some(exit::OK))
+}
+
+fn story(site: &Site, name: &str, state: Result<NodeState, String>) -> Story {
+    let here = name == site.node;
+    let jobs = ledger(&site.places).map(|entries| {
+        let blames = |entry: &Entry| entry.blamed.iter().any(|blamed| blamed.node == name);
+        entries.into_iter().filter(blames).collect::<Vec<_>>()
+    });
+    let past = here.then(|| Past::load(&site.places));
+    let held = state.as_ref().is_ok_and(NodeState::held);
+    let reason = state.as_ref().ok().and_then(|state| state.reason.clone()).filter(|_| held);
+    let ours = reason.as_ref().is_some_and(|reason| is_ours(&reason.text));
+    let hardware = History::load(&site.places).hardware;
+    let parts = parts(name, jobs.as_deref(), past.as_ref(), |identity| {
+        (here && !hardware.is_empty()).then(|| hardware.contains(identity))
+    });
+    Story {
+        schema: 1,
+        node: name.to_owned(),
+        next: next(name, here, &state, reason.as_ref().map(|reason| reason.text.as_str())),
+        held,
+        ours,
+        since: reason.as_ref().and_then(|reason| reason.since).map(|since| since * 1000),
+        reason: reason.map(|reason| reason.text),
+        partitions: state.as_ref().map(|state| state.partitions.clone()).unwrap_or_default(),
+        state: state.map_or_else(|why| format!("unknown: {why}"), |state| state.state()),
+        jobs,
+        found: past.as_ref().map(|past| past.episodes.clone()),
+        given_back: past.map(|past| past.given_back),
+        parts,
+    }
+}
+
+fn next(name: &str, here: bool, state: &Result<NodeState, String>, reason: Option<&str>) -> Vec<String> {
+    let Ok(state) = state else { return Vec::new() };
+    let on = if here { String::new() } else { format!("on {name}: ") };
+    let Some(text) = reason else {
+        return if state.held() {
+            vec!["held without a reason: not railgate's".to_owned()]
+        } else {
+            Vec::new()
+        };
+    };
+    if !is_ours(text) {
+        return vec!["held by somebody else: railgate leaves it alone".to_owned()];
+    }
+    let mut next = Vec::new();
+    if let Some(reason) = Reason::parse(text) {
+        let check = reason.subject.split('@').next().unwrap_or_default().to_owned();
+        if let Some(known) = CHECKS.iter().find(|known| known.id == check) {
+            next.push(format!("{}: {} (railgate explain {check})", reason.subject, known.about));
+        }
+        if !reason.fix.is_empty() {
+            next.push(format!("repair: {}", reason.fix));
+        }
+    }
+    next.push(format!("then {on}railgate readmit {name}"));
+    next
+}
+
+fn parts(
+    node: &str,
+    jobs: Option<&[Entry]>,
+    past: Option<&Past>,
+    here: impl Fn(&str) -> Option<bool>,
+) -> Vec<PartStory> {
+    let mut parts: BTreeMap<String, (Vec<String>, usize)> = BTreeMap::new();
+    let mut add = |identity: &str, subject: String| {
+        if identity.is_empty() {
+            return;
+        }
+        let (subjects, times) = parts.entry(identity.to_owned()).or_default();
+        *times += 1;
+        if !subjects.contains(&subject) {
+            subjects.push(subject);
+        }
+    };
+    for episode in past.into_iter().flat_map(|past| &past.episodes) {
+        add(&episode.identity, episode.finding.subject());
+    }
+    for entry in jobs.into_iter().flatten().filter(|entry| is_death(entry.event)) {
+        for blamed in entry.blamed.iter().filter(|blamed| blamed.node == node) {
+            add(&blamed.part, blamed.subject.clone());
+        }
+    }
+    parts
+        .into_iter()
+        .map(|(identity, (subjects, times))| PartStory { here: here(&identity), identity, subjects, times })
+        .collect()
+}
+
+fn text(story: &Story) -> String {
+    let mut text = format!("{}: {}", story.node, story.state);
+    if let Some(since) = story.since {
+        let _ = write!(text, " since {}", time(since / 1000));
+    }
+    text.push('\n');
+    if let Some(reason) = &story.reason {
+        let _ = writeln!(text, "  {reason}");
+    }
+    for line in &story.next {
+        let _ = writeln!(text, "  {line}");
+    }
+    match &story.jobs {
+        None => text.push_str("\nJobs it took down: the ledger is on the controller\n"),
+        Some(jobs) if jobs.is_empty() => text.push_str("\nJobs it took down: none in the ledger\n"),
+        Some(jobs) => {
+            text.push_str("\nJobs it took down or sent away\n");
+            let rows = jobs.iter().map(|entry| {
+                let of_this = entry.blamed.iter().filter(|blamed| blamed.node == story.node);
+                let subjects: Vec<&str> = of_this.map(|blamed| blamed.subject.as_str()).collect();
+                let event = serde_json::to_value(entry.event).ok();
+                let event = event.as_ref().and_then(|event| event.as_str()).unwrap_or_default().to_owned();
+                vec![
+                    time(entry.time / 1000),
+                    event,
+                    entry.name.clone(),
+                    subjects.join(","),
+                    entry.why.clone(),
+                ]
+            });
+            push_table(&mut text, &["TIME", "EVENT", "JOB", "PART", "WHY"], rows.collect());
+        }
+    }
+    match &story.found {
+        None => {
+            let _ =
+                writeln!(text, "\nFound on it: on {} itself, railgate explain {}", story.node, story.node);
+        }
+        Some(found) if found.is_empty() => {
+            text.push_str("\nFound on it: nothing yet, or /var/lib/railgate was lost\n");
+        }
+        Some(found) => {
+            text.push_str("\nFound on it\n");
+            let rows = found.iter().map(|episode| {
+                let last = if episode.open { "still there".to_owned() } else { time(episode.last) };
+                let jobs: Vec<String> = episode.jobs.iter().map(u32::to_string).collect();
+                vec![
+                    time(episode.first),
+                    last,
+                    episode.finding.severity.to_string(),
+                    jobs.join(","),
+                    format!("{}: {}", episode.finding.subject(), episode.finding.what),
+                    outcome(episode),
+                ]
+            });
+            push_table(&mut text, &["FIRST", "LAST", "HOW BAD", "JOBS", "WHAT", "OUTCOME"], rows.collect());
+        }
+    }
+    if let Some(given) = story.given_back.as_ref().filter(|given| !given.is_empty()) {
+        text.push_str("\nGiven back\n");
+        let rows = given.iter().map(|given| vec![time(given.time), given.by.clone(), given.reason.clone()]);
+        push_table(&mut text, &["TIME", "BY", "REASON THAT STOOD"], rows.collect());
+    }
+    if !story.parts.is_empty() {
+        text.push_str("\nParts\n");
+        let rows = story.parts.iter().map(|part| {
+            let place = match part.here {
+                Some(true) => "in this node",
+                Some(false) => "no longer in this node",
+                None => "",
+            };
+            let times = format!("{} time{}", part.times, if part.times == 1 { "" } else { "s" });
+            vec![part.identity.clone(), part.subjects.join(","), times, place.to_owned()]
+        });
+        let rows: Vec<_> = rows.collect();
+        text.push_str(&output::table(&rows));
+    }
+    text
+}
+
+fn outcome(episode: &Episode) -> String {
+    match (episode.drained, episode.shadow) {
+        (Some(at), _) => format!("drained {}", time(at)),
+        (None, true) if episode.would_drain => "in shadow, would have drained".to_owned(),
+        (None, true) => "in shadow".to_owned(),
+        (None, false) if !episode.outcome.is_empty() => episode.outcome.clone(),
+        (None, false) => "reported".to_owned(),
+    }
+}
+
+/// The newest lines, oldest first.
+fn push_table(text: &mut String, head: &[&str], rows: Vec<Vec<String>>) {
+    let over = rows.len().saturating_sub(SHOWN);
+    if over > 0 {
+        let _ = writeln!(text, "({over} older: --format json)");
+    }
+    let mut table = vec![head.iter().map(|cell| (*cell).to_owned()).collect()];
+    table.extend(rows.into_iter().skip(over));
+    text.push_str(&output::table(&table));
+}

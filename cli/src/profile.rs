@@ -1,0 +1,93 @@
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use railgate_gate::{Memory, Seen, judge};
+use railgate_node::{Fitness, Phase, Profile, Recorded, Snapshot, record};
+
+use crate::check::findings_text;
+use crate::node_source::NodeArgs;
+use crate::{Site, exit, output};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Write a machine profile from a good node
+    Record(RecordArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  railgate profile record --id h200-cloud              on a good node, as root
+  railgate profile record --id h200-cloud --out /etc/railgate/profiles/h200-cloud.toml
+  railgate profile record --id h200-cloud --snapshot node.json
+
+Keys that the node could not tell are left out and said, in the file as comments: what is absent is not
+judged. Look at the file, then set `profile = \"h200-cloud\"` for the nodes that are like this one.
+
+Exit codes: 0 written, 1 the node is no good one, and why; 2 wrong use.")]
+struct RecordArgs {
+    #[command(flatten)]
+    source: NodeArgs,
+    /// The profile's id: small letters, digits and hyphens
+    #[arg(long)]
+    id: String,
+    /// Where to write it [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    let What::Record(args) = &args.what;
+    let id = &args.id;
+    let plain = id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    anyhow::ensure!(plain && !id.is_empty(), "--id '{id}': small letters, digits and hyphens");
+    anyhow::ensure!(!Profile::builtin_ids().contains(&id.as_str()), "--id '{id}': built in, take another");
+    let config = site.config()?;
+    let snapshot = args.source.look(site, &config)?.snapshot;
+    let dirs = site.places.profiles();
+    let name = snapshot.gpus.data().and_then(|gpus| gpus.gpus.iter().find_map(|gpu| gpu.name.known()));
+    let like = name.map(|name| Profile::matching(name, &dirs)).transpose()?.flatten();
+    let recorded = record(&snapshot, id, like.as_ref());
+    if let Some(wrong) = no_good(&config.gate, &snapshot, &recorded) {
+        output::text(&format!("not written: this is no good node\n{wrong}"))?;
+        return Ok(exit::UNFIT);
+    }
+    let text = recorded.to_toml()?;
+    match &args.out {
+        None => output::text(&text)?,
+        Some(path) => {
+            std::fs::write(path, &text).with_context(|| path.display().to_string())?;
+            let mut said = format!("{}\n", path.display());
+            for (key, why) in &recorded.unknown {
+                said.push_str(&format!("not recorded: {key}: {why}\n"));
+            }
+            for note in &recorded.notes {
+                said.push_str(&format!("look at: {note}\n"));
+            }
+            output::text(&said)?;
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// What is wrong with the node by its own profile. What it had when it was recorded is what it has now, so only what
+/// no machine should have shows.
+fn no_good(gate: &railgate_gate::GateConfig, snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
+    let seen = Seen {
+        phase: Phase::Periodic,
+        now: snapshot,
+        before: None,
+        job: None,
+        profile: Some(&recorded.profile),
+        memory: &Memory::default(),
+    };
+    let verdict = judge(gate, &seen);
+    let nothing = snapshot.gpus.data().is_none() && snapshot.fabric.data().is_none();
+    (nothing || verdict.fitness == Fitness::Unfit).then(|| findings_text(&verdict))
+}

@@ -1,0 +1,64 @@
+use railgate_runner::{Readmit, Readmitted, readmit};
+use railgate_slurm::Env;
+
+use crate::check::findings_text;
+use crate::{Site, exit, output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  railgate readmit gn7                                 on gn7, as root, after the repair
+  ssh gn7 railgate readmit gn7                         from anywhere else
+  railgate readmit gn7 --repaired                      the part was reset or replaced without a boot
+
+Looks at the whole node, as beside jobs and as before a job. If both find it fit or degraded, the
+drain is taken back and written down with your name. Only a drain of railgate's own is touched, and
+none on a node in a maintenance reservation or about to reboot.
+
+Exit codes: 0 back in service (or it was not held), 1 left as it is, and why; 2 wrong use.")]
+pub(crate) struct Args {
+    /// The node, as Slurm calls it: this one
+    node: String,
+    /// You vouch for a repair that no look can see: an Xid of this boot was dealt with
+    #[arg(long)]
+    repaired: bool,
+}
+
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    let node = &args.node;
+    anyhow::ensure!(
+        *node == site.node,
+        "{node} is looked at on itself, and this is {}: ssh {node} railgate readmit {node}",
+        site.node
+    );
+    let config = site.config()?;
+    anyhow::ensure!(nix::unistd::geteuid().is_root(), "permission denied: readmit wants root");
+    railgate_runner::own_process();
+    railgate_runner::start_logging(&config.log);
+    let env: Env = std::env::vars_os().collect();
+    let by = crate::pause::who();
+    let how = Readmit { by: &by, repaired: args.repaired };
+    let (text, code) = match readmit(&config, &site.places, &env, node, how)? {
+        Readmitted::Back(reason, look) => {
+            let findings = findings_text(&look.verdict);
+            (
+                format!("{node}: {}, back in service\n{findings}was: {reason}\n", look.verdict.fitness),
+                exit::OK,
+            )
+        }
+        Readmitted::InService => (format!("{node}: nobody holds it\n"), exit::OK),
+        Readmitted::Left(why) => (format!("{node}: left as it is: {why}\n"), exit::UNFIT),
+        Readmitted::Unfit(look) => {
+            let findings = findings_text(&look.verdict);
+            (
+                format!(
+                    "{node}: {} ({}), stays drained\n{findings}",
+                    look.verdict.fitness, look.verdict.phase
+                ),
+                exit::UNFIT,
+            )
+        }
+    };
+    output::text(&text)?;
+    Ok(code)
+}

@@ -1,0 +1,138 @@
+//! The way back: a node that railgate holds is looked at in whole, and given back to Slurm if nothing is wrong with it.
+
+use railgate_gate::CHECKS;
+use railgate_node::{Fitness, PartName, Phase, Snapshot};
+use railgate_slurm::{Acting, Env, NotGivenBack, Standing};
+
+use crate::look::{Look, Purpose, look, settle};
+use crate::past::{Given, Past};
+use crate::switches::{self, Switch};
+use crate::{Config, History, Places, desk, now};
+
+/// Who wants the node back, and what they vouch for.
+#[derive(Clone, Copy, Debug)]
+pub struct Readmit<'a> {
+    /// User name.
+    pub by: &'a str,
+    /// They say that the part was reset or replaced: the kernel's own word cannot be unsaid within a boot.
+    pub repaired: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Readmitted {
+    /// It is back in service; the reason that stood on it, and the look that it passed.
+    Back(String, Box<Look>),
+    /// Nobody holds it.
+    InService,
+    /// It was left as it is, and why.
+    Left(String),
+    /// It is still unfit, or could not be judged.
+    Unfit(Box<Look>),
+}
+
+/// Looks at this node as before a job and as beside jobs, and resumes it if it passes both and stands drained by us.
+///
+/// # Errors
+/// Slurm does not answer, or the node changed hands during the look.
+pub fn readmit(
+    config: &Config,
+    places: &Places,
+    env: &Env,
+    node: &str,
+    how: Readmit<'_>,
+) -> Result<Readmitted, NotGivenBack> {
+    if switches::state(places) == Switch::Disabled {
+        return Ok(Readmitted::Left(format!("{}/disable exists", places.etc.display())));
+    }
+    if !config.source.is_system() && !config.source.test_node {
+        return Ok(Readmitted::Left("[source] names other roots than the system's".to_owned()));
+    }
+    // Somebody asks for it here and now: report mode and a pause are for what railgate does by itself.
+    let desk = desk(config, places, env).acting(Acting::Allowed);
+    let reason = match desk.standing(node)? {
+        Standing::Ours { reason, .. } => reason,
+        Standing::InService => return Ok(Readmitted::InService),
+        Standing::Others(what) => return Ok(Readmitted::Left(what)),
+    };
+    let mut passed = None;
+    for phase in [Phase::Periodic, Phase::Prolog] {
+        let purpose = Purpose { phase, job: None, before: None, kernel_since: None, everything: true };
+        let look = look(config, places, node, &purpose);
+        look.log(None);
+        if !matches!(look.verdict.fitness, Fitness::Fit | Fitness::Degraded) {
+            return Ok(Readmitted::Unfit(Box::new(look)));
+        }
+        passed = Some(look);
+    }
+    let Some(look) = passed else { return Ok(Readmitted::Left("nothing was looked at".to_owned())) };
+    if !how.repaired
+        && let Some(why) = unproven(&Past::load(places), &reason, &look.snapshot)
+    {
+        return Ok(Readmitted::Left(why));
+    }
+    desk.give_back(node, &reason)?;
+    settle(places, &look.snapshot);
+    History::change(places, |history| history.memory.strikes.clear());
+    let given =
+        Given { time: now() / 1000, by: how.by.to_owned(), reason: reason.clone(), repaired: how.repaired };
+    tracing::warn!("{node}: given back by {}: {reason}", how.by);
+    Past::change(places, |past| past.given_back(given));
+    Ok(Readmitted::Back(reason, Box::new(look)))
+}
+
+/// A fault that only the kernel told of leaves nothing that a look could find: while the node has not been booted
+/// and the part is the same, that it was repaired is somebody's word.
+fn unproven(past: &Past, reason: &str, snapshot: &Snapshot) -> Option<String> {
+    let subject = reason.strip_prefix(railgate_slurm::LEADER)?.trim_start();
+    let subject = subject.split(": ").next().unwrap_or_default();
+    let (check, part) = subject.split_once('@').unwrap_or((subject, ""));
+    let known = CHECKS.iter().find(|known| known.id == check)?;
+    let only_log = known.parts.contains(&PartName::KernelLog) && check.contains("xid");
+    let of_this = |episode: &&crate::Episode| episode.finding.check == check && episode.finding.part == part;
+    let episode = past.episodes.iter().rev().find(of_this)?;
+    let same_boot = !episode.boot_id.is_empty() && episode.boot_id == snapshot.boot_id;
+    let same_part = episode.identity.is_empty() || episode.identity == snapshot.identity(part);
+    (only_log && same_boot && same_part).then(|| {
+        format!(
+            "{subject} was told by the kernel in this boot, and nothing shows whether it was repaired since: reboot, \
+             or say --repaired"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_gate::{GateConfig, Memory, Seen, judge};
+    use railgate_node::simulate;
+
+    use super::*;
+
+    #[test]
+    fn what_only_the_kernel_told_needs_a_boot_another_part_or_somebodys_word() {
+        let (profile, faults) = simulate::parse("h100-sxm:gpu-xid-48@3", &[]).unwrap();
+        let mut snapshot = simulate::simulated(&profile, &faults);
+        let seen = Seen {
+            phase: Phase::Periodic,
+            now: &snapshot,
+            before: None,
+            job: None,
+            profile: Some(&profile),
+            memory: &Memory::default(),
+        };
+        let gate = GateConfig::default();
+        let verdict = judge(&gate, &seen);
+        let look = Look { snapshot: snapshot.clone(), verdict, profile, profile_problem: None, took_ms: 1.0 };
+        let mut past = Past::default();
+        past.note(&gate, &look, None, true);
+        let reason = "railgate: gpu-xid@3: Xid 48; reset GPU [periodic]";
+        assert!(unproven(&past, reason, &snapshot).unwrap().starts_with("gpu-xid@3 was told"));
+        assert_eq!(unproven(&past, "railgate: gpu-lost@3: off bus; reboot [periodic]", &snapshot), None);
+        let mut booted = snapshot.clone();
+        booted.boot_id = "next".to_owned();
+        assert_eq!(unproven(&past, reason, &booted), None);
+        let railgate_node::Part::Read { data, .. } = &mut snapshot.gpus else { panic!("no GPUs") };
+        data.gpus[3].uuid = railgate_node::Reading::Known("GPU-another".to_owned());
+        assert_eq!(unproven(&past, reason, &snapshot), None);
+    }
+}
