@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod doctor;
 mod explain;
 mod fabric;
 mod history;
@@ -61,6 +62,8 @@ enum Command {
     Fabric(fabric::Args),
     /// What a job did, and why it ended
     Report(report::Args),
+    /// What Slurm and this machine must say for railgate to work, and do not
+    Doctor(doctor::Args),
     /// Check the configuration, or show what is in force
     Config(config::Args),
     /// A check: what it reads, why it matters, how to fix it; a node: its story
@@ -130,6 +133,7 @@ fn main() -> ExitCode {
         Command::Rails(args) => rails::run(&site, &args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Report(args) => report::run(&site, &args),
+        Command::Doctor(args) => doctor::run(&site, &args),
         Command::Config(args) => config::run(&site, &args),
         Command::Explain(args) => explain::run(&site, &args),
         Command::Nodes(args) => nodes::run(&site, &args),
