@@ -5,6 +5,7 @@
 //! slurmctld writes its own "Prolog error" only on a node that is not draining yet). Whatever goes wrong in
 //! railgate itself lets the job run.
 
+mod handed_over;
 mod move_on;
 mod prepare;
 mod refuse;

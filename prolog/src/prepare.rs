@@ -1,11 +1,13 @@
 use std::time::Duration;
 
 use railgate_node::{Action, Allocation, Severity, UnixMillis};
-use railgate_rails::{JobGpus, JobShape, environment, rail_map, topology, topology_wanted};
-use railgate_rundir::{Run, RunDir, TaskEnv, TaskSetting, mount_user};
+use railgate_rails::{JobGpus, JobShape, environment, net, rail_map, topology, topology_wanted};
+use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
 use railgate_runner::{Hook, Look, kernel_mark};
 use railgate_slurm::hostlist::expand;
 use railgate_stats::{NodeReport, store::load_parts};
+
+use crate::handed_over;
 
 /// What a job may write on a node: enough for NCCL's logs and the plugin's notes, too little to fill /run.
 const USER_BYTES: u64 = 64 << 20;
@@ -88,6 +90,8 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
         user_dir: hook.runs().job(hook.job.id).path().join("current/user"),
         profile: hook.granted.profile.clone(),
         topology_file: None,
+        env_plugin: handed_over::env_plugin(&hook.config.rails),
+        site_conf: handed_over::site_conf(),
     };
     if let Some(name) = &shape.profile
         && let Err(why) = hook.config.rails.check_profile(name)
@@ -104,16 +108,15 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
             Err(why) => fault(report, format!("no topology file: {why}")),
         }
     }
-    let settings = environment(&map, &look.snapshot, &hook.config.rails, &shape);
-    tasks.settings = settings
-        .iter()
-        .map(|setting| TaskSetting {
-            name: setting.name.clone(),
-            value: setting.value.clone(),
-            force: setting.force,
-            ..TaskSetting::default()
-        })
-        .collect();
+    let mut settings = environment(&map, &look.snapshot, &hook.config.rails, &shape);
+    if let Some(file) = handed_over::by_release(&settings)
+        && let Err(why) = dir.write("nccl.env", file.as_bytes())
+    {
+        fault(report, format!("nccl.env: {why}; values that depend on NCCL's release reach nobody"));
+        settings.retain(|setting| setting.nccl.is_none());
+    }
+    tasks.net = net(&hook.config.rails, &map, &look.snapshot).as_str().parse().ok();
+    tasks.settings = handed_over::for_tasks(&settings);
     report.rail_map = Some(map);
     report.settings = settings;
     tasks

@@ -90,7 +90,7 @@ pub struct LeftOut {
 }
 
 /// One variable that railgate gives to the tasks of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// `NCCL_IB_HCA`
     pub name: String,
@@ -104,4 +104,21 @@ pub struct Setting {
     pub why: String,
     /// Where that comes from: NCCL source file or document, measurement.
     pub source: String,
+    /// Releases of NCCL that get it, `>=2.30.7`: through NCCL's environment plugin, never in the environment.
+    /// None: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nccl: Option<String>,
+    /// Only where one of these moves NCCL's data between nodes: `ib`, `ofi`, `sharp`, `other`. Empty: whatever does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nets: Vec<String>,
+    /// Only where railgate has set this variable, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<String>,
+}
+
+impl Setting {
+    /// Whether it is meant for the environment of tasks where `net` moves NCCL's data between nodes.
+    pub fn fits(&self, net: &str) -> bool {
+        self.nccl.is_none() && (self.nets.is_empty() || self.nets.iter().any(|have| have == net))
+    }
 }

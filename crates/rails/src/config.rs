@@ -1,6 +1,11 @@
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
 
+use railgate_node::duration_text;
 use serde::{Deserialize, Serialize};
+
+use crate::{Net, SiteRule};
 
 /// `[rails]`: what the site wants NCCL to have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -8,12 +13,38 @@ use serde::{Deserialize, Serialize};
 pub struct RailsConfig {
     /// Give tasks an NCCL environment at all.
     pub environment: bool,
+    /// What moves NCCL's data between nodes where a job does not say; absent: what stands on the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net: Option<Net>,
     /// Interface of NCCL's bootstrap, exact name; absent: the one of the default route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_ifname: Option<String>,
     /// RoCE traffic class, 0 to 255: DSCP times four. Has no effect on InfiniBand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic_class: Option<u32>,
+    /// RoCE traffic class of NCCL's small control messages, 0 to 255; absent: as the data's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_traffic_class: Option<u32>,
+    /// The network routes adaptively; absent: NCCL's own guess, which is yes on InfiniBand and no on RoCE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adaptive_routing: Option<bool>,
+    /// RoCE ports with several addresses: the network of the right one, `10.4.0.0/16`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid_range: Option<String>,
+    /// `NCCL_IB_TIMEOUT`, 14 to 26: one try lasts 4.096 µs × 2^timeout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ib_timeout: Option<u32>,
+    /// `NCCL_IB_RETRY_CNT`, 1 to 7.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ib_retries: Option<u32>,
+    /// The framework's own: all tries together must end before it.
+    #[serde(with = "duration_text")]
+    pub watchdog: Duration,
+    /// How far a GPU may be from an HCA that reads its memory: `LOC` (never), `PIX`, `PXB` or `PHB`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gdr_level: Option<String>,
+    /// The ports of one card are on different rails: NCCL must not bundle them.
+    pub split_ports: bool,
     /// InfiniBand service level, 0 to 15. Has no effect on RoCE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_level: Option<u32>,
@@ -26,6 +57,11 @@ pub struct RailsConfig {
     pub cross_nic: Option<u32>,
     /// Give every job a RAS port of its own.
     pub ras: bool,
+    /// NCCL profiler plugin for every job with GPUs, absolute path; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profiler: Option<String>,
+    /// NCCL environment plugin, which answers what depends on NCCL's release; empty: none.
+    pub env_plugin: String,
     /// When NCCL gets a topology file.
     pub topology_file: TopologyFile,
     /// Variables of the site's own, for every job with GPUs; they replace a rule's value.
@@ -34,8 +70,11 @@ pub struct RailsConfig {
     pub force: Vec<String>,
     /// Variables that railgate never sets.
     pub never: Vec<String>,
-    /// What `--railgate-profile=NAME` adds. `debug` is built in, and can be replaced here.
+    /// What `--railgate-profile=NAME` adds. `debug`, `latency` and `throughput` are built in, and can be replaced
+    /// here.
     pub profiles: BTreeMap<String, UserProfile>,
+    /// Further variables under conditions; a later rule replaces an earlier one's value.
+    pub rules: Vec<SiteRule>,
 }
 
 /// When NCCL gets a topology file.
@@ -71,24 +110,52 @@ pub struct UnknownProfile {
     pub known: Vec<String>,
 }
 
-/// The profile that every site has.
+/// NCCL's warnings, one file per process.
 pub(crate) const DEBUG: &str = "debug";
+/// For many small collectives.
+pub(crate) const LATENCY: &str = "latency";
+/// For few large ones.
+pub(crate) const THROUGHPUT: &str = "throughput";
+/// Profiles that every site has.
+pub(crate) const BUILT_IN: [&str; 3] = [DEBUG, LATENCY, THROUGHPUT];
+
+/// Where packages put the environment plugin.
+const ENV_PLUGIN: &str = "/usr/lib/railgate/libnccl-env-railgate.so";
+/// NCCL's own defaults, from 2.23 on.
+const IB_TIMEOUT: u32 = 20;
+const IB_RETRIES: u32 = 7;
+/// PyTorch's ProcessGroupNCCL.
+const WATCHDOG: Duration = Duration::from_secs(600);
+/// NCCL keeps the path of a plugin in 255 bytes.
+const MOST_PATH: usize = 254;
 
 impl Default for RailsConfig {
     fn default() -> Self {
         RailsConfig {
             environment: true,
+            net: None,
             socket_ifname: None,
             traffic_class: None,
+            control_traffic_class: None,
+            adaptive_routing: None,
+            gid_range: None,
+            ib_timeout: None,
+            ib_retries: None,
+            watchdog: WATCHDOG,
+            gdr_level: None,
+            split_ports: false,
             service_level: None,
             queue_pairs: None,
             cross_nic: None,
             ras: true,
+            profiler: None,
+            env_plugin: ENV_PLUGIN.to_owned(),
             topology_file: TopologyFile::Auto,
             set: BTreeMap::new(),
             force: Vec::new(),
             never: Vec::new(),
             profiles: BTreeMap::new(),
+            rules: Vec::new(),
         }
     }
 }
@@ -117,14 +184,22 @@ fn profile_name_ok(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
+/// `10.4.0.0/16`
+fn network(text: &str) -> Option<IpAddr> {
+    let (address, bits) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    bits.parse::<u8>().is_ok_and(|bits| bits <= most).then_some(address)
+}
+
 impl RailsConfig {
     /// Names that `--railgate-profile` accepts, in order.
     pub fn profile_names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.profiles.keys().cloned().collect();
-        if !self.profiles.contains_key(DEBUG) {
-            names.push(DEBUG.to_owned());
-            names.sort();
-        }
+        let rules = self.rules.iter().filter_map(|rule| rule.profile.clone());
+        let built_in = BUILT_IN.into_iter().map(str::to_owned);
+        let mut names: Vec<String> = self.profiles.keys().cloned().chain(rules).chain(built_in).collect();
+        names.sort();
+        names.dedup();
         names
     }
 
@@ -133,11 +208,25 @@ impl RailsConfig {
     /// # Errors
     /// [`UnknownProfile`] lists the known ones.
     pub fn check_profile(&self, name: &str) -> Result<(), UnknownProfile> {
-        if name == DEBUG || self.profiles.contains_key(name) {
+        let known = self.profile_names();
+        if known.iter().any(|have| have == name) {
             return Ok(());
         }
         let name = name.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect();
-        Err(UnknownProfile { name, known: self.profile_names() })
+        Err(UnknownProfile { name, known })
+    }
+
+    /// The network that a RoCE port's address must lie in.
+    pub(crate) fn gid_network(&self) -> Option<(&str, IpAddr)> {
+        let text = self.gid_range.as_deref()?;
+        Some((text, network(text)?))
+    }
+
+    /// How long NCCL waits for a peer that does not answer, with the site's values or its own.
+    fn patience(&self) -> Duration {
+        let timeout = self.ib_timeout.unwrap_or(IB_TIMEOUT).min(31);
+        let retries = self.ib_retries.unwrap_or(IB_RETRIES);
+        Duration::from_nanos(4096).saturating_mul(1 << timeout).saturating_mul(retries)
     }
 
     /// Values out of range, one line each.
@@ -154,6 +243,34 @@ impl RailsConfig {
         range("service_level", self.service_level, 0, 15);
         range("queue_pairs", self.queue_pairs, 1, 128);
         range("cross_nic", self.cross_nic, 0, 2);
+        range("control_traffic_class", self.control_traffic_class, 0, 255);
+        range("ib_timeout", self.ib_timeout, 14, 26);
+        range("ib_retries", self.ib_retries, 1, 7);
+        if (self.ib_timeout.is_some() || self.ib_retries.is_some()) && self.patience() >= self.watchdog {
+            let (has, most) = (self.patience().as_secs(), self.watchdog.as_secs());
+            let what = "the framework would give up first, and nobody learns which link it was";
+            problems.push(format!(
+                "rails.ib_timeout: all tries last {has} s, rails.watchdog is {most} s: {what}"
+            ));
+        }
+        if let Some(range) = self.gid_range.as_deref().filter(|range| network(range).is_none()) {
+            problems.push(format!("rails.gid_range: '{range}' is not a network such as 10.4.0.0/16"));
+        }
+        if let Some(level) =
+            self.gdr_level.as_deref().filter(|level| !matches!(*level, "LOC" | "PIX" | "PXB" | "PHB"))
+        {
+            problems.push(format!("rails.gdr_level: '{level}' is none of LOC, PIX, PXB and PHB"));
+        }
+        let env_plugin = Some(&self.env_plugin).filter(|path| !path.is_empty());
+        for (key, path) in [("profiler", self.profiler.as_ref()), ("env_plugin", env_plugin)] {
+            if let Some(path) =
+                path.filter(|path| !path.starts_with('/') || path.len() > MOST_PATH || !value_ok(path))
+            {
+                problems.push(format!(
+                    "rails.{key}: '{path}' is not an absolute path of at most {MOST_PATH} bytes"
+                ));
+            }
+        }
         if let Some(interface) = &self.socket_ifname {
             // NCCL ignores interfaces with names of one character.
             let one = (2..=15).contains(&interface.len())
@@ -164,9 +281,10 @@ impl RailsConfig {
                 problems.push(format!("rails.socket_ifname: '{interface}' is not the name of one interface"));
             }
         }
-        let tables = std::iter::once(("set".to_owned(), &self.set)).chain(
-            self.profiles.iter().map(|(name, profile)| (format!("profiles.{name}.set"), &profile.set)),
-        );
+        let profiles =
+            self.profiles.iter().map(|(name, profile)| (format!("profiles.{name}.set"), &profile.set));
+        let rules = self.rules.iter().zip(1..).map(|(rule, at)| (format!("rules.{at}.set"), &rule.set));
+        let tables = std::iter::once(("set".to_owned(), &self.set)).chain(profiles).chain(rules);
         for (table, settings) in tables {
             for (name, value) in settings {
                 if !name_ok(name) {
@@ -181,6 +299,19 @@ impl RailsConfig {
         }
         for name in self.profiles.keys().filter(|name| !profile_name_ok(name)) {
             problems.push(format!("rails.profiles.{name}: not a profile name ([a-z0-9-], at most 64)"));
+        }
+        for (rule, at) in self.rules.iter().zip(1..) {
+            if rule.set.is_empty() {
+                problems.push(format!("rails.rules.{at}.set: sets nothing"));
+            }
+            if let Some(name) = rule.profile.as_deref().filter(|name| !profile_name_ok(name)) {
+                problems.push(format!(
+                    "rails.rules.{at}.profile: '{name}' is not a profile name ([a-z0-9-], at most 64)"
+                ));
+            }
+            if !value_ok(&rule.why) {
+                problems.push(format!("rails.rules.{at}.why: not printable ASCII on one line"));
+            }
         }
         for (key, names) in [("force", &self.force), ("never", &self.never)] {
             for name in names.iter().filter(|name| !name_ok(name)) {
@@ -220,10 +351,38 @@ mod tests {
             force: vec!["nccl_debug".to_owned()],
             never: vec!["LD_PRELOAD".to_owned()],
             profiles: BTreeMap::from([("Fast one".to_owned(), UserProfile::default())]),
+            gid_range: Some("10.4.0.0/33".to_owned()),
+            gdr_level: Some("SYS".to_owned()),
+            profiler: Some("libnccl-profiler.so".to_owned()),
+            ib_timeout: Some(13),
+            rules: vec![SiteRule {
+                profile: Some("A B".to_owned()),
+                why: "\n".to_owned(),
+                ..SiteRule::default()
+            }],
             ..RailsConfig::default()
         };
         let problems = config.problems();
-        assert_eq!(problems.len(), 8, "{problems:#?}");
+        assert_eq!(problems.len(), 15, "{problems:#?}");
+    }
+
+    #[test]
+    fn nccl_must_give_up_before_the_framework_does() {
+        let problems = |ib_timeout: Option<u32>, ib_retries: Option<u32>, watchdog: u64| {
+            let watchdog = Duration::from_secs(watchdog);
+            RailsConfig { ib_timeout, ib_retries, watchdog, ..RailsConfig::default() }.problems()
+        };
+        // 4.096 µs × 2^22 × 7 = 120 s.
+        assert!(problems(Some(22), None, 600).is_empty());
+        assert!(problems(Some(24), None, 600).is_empty());
+        assert_eq!(problems(Some(25), None, 600).len(), 1);
+        assert!(problems(Some(25), Some(2), 600).is_empty());
+        let told = problems(Some(22), None, 100);
+        assert!(
+            told[0].starts_with("rails.ib_timeout: all tries last 120 s, rails.watchdog is 100 s"),
+            "{told:?}"
+        );
+        assert!(problems(None, None, 1).is_empty(), "the site sets neither");
     }
 
     #[test]
@@ -233,7 +392,7 @@ mod tests {
         assert_eq!(config.check_profile("debug"), Ok(()));
         assert_eq!(config.check_profile("fast"), Ok(()));
         let why = config.check_profile("slow\x1b[2J").unwrap_err().to_string();
-        assert_eq!(why, "no environment profile 'slow?[2J' (known: debug, fast)");
+        assert_eq!(why, "no environment profile 'slow?[2J' (known: debug, fast, latency, throughput)");
     }
 
     #[test]
@@ -246,13 +405,30 @@ mod tests {
             set = { NCCL_IB_TIMEOUT = "22" }
             force = ["NCCL_IB_HCA"]
             never = ["NCCL_RAS_ADDR"]
+            net = "ofi"
             [profiles.loud]
             about = "every line"
             set = { NCCL_DEBUG = "INFO" }
+            [[rules]]
+            why = "a bug"
+            set = { NCCL_EXAMPLE = "0" }
+            link_layer = "ethernet"
+            nodes = "several"
+            gpus = "part"
+            virtualised = false
+            nccl = ">=2.29.2,<2.30.7"
+            profile = "careful"
+            net = ["ib", "sharp"]
             "#,
         )
         .unwrap();
         assert_eq!(config.topology_file, TopologyFile::Never);
+        assert_eq!(
+            (config.net, config.rules[0].nccl.to_string()),
+            (Some(Net::Ofi), ">=2.29.2,<2.30.7".to_owned())
+        );
+        assert_eq!(config.check_profile("careful"), Ok(()));
+        assert!(toml::from_str::<RailsConfig>("[[rules]]\nnccl = \"2.28\"").is_err());
         assert_eq!(config.profiles["loud"].set["NCCL_DEBUG"], "INFO");
         assert!(config.environment && config.problems().is_empty());
         assert_eq!(toml::from_str::<RailsConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);

@@ -177,6 +177,13 @@ pub static FOLKLORE: &[Folklore] = &[
         meant: |value| value.trim().parse::<i64>().is_ok_and(|value| value <= 0 || value > 22),
     },
     Folklore {
+        variable: "NCCL_IB_RETRY_CNT",
+        values: "0",
+        why: "the first packet that is lost ends the job; the default (7) is the most there is",
+        source: "NCCL user guide, NCCL_IB_RETRY_CNT",
+        meant: |value| value.trim() == "0",
+    },
+    Folklore {
         variable: "NCCL_NET",
         values: "IB",
         why: "makes a wrong HCA list fatal rather than slow, and shuts out every external network plugin; only the \
@@ -194,10 +201,11 @@ pub static FOLKLORE: &[Folklore] = &[
     },
     Folklore {
         variable: "NCCL_IB_PCI_RELAXED_ORDERING",
-        values: "1",
-        why: "the default is automatic, and 1 is treated the same",
-        source: "NCCL src/transport/net_ib/init.cc",
-        meant: on,
+        values: "0 or 1",
+        why: "the default (2) finds out by itself. 1 is treated the same, and 0 costs bandwidth, most of all in virtual \
+              machines",
+        source: "NCCL src/transport/net_ib/init.cc; user guide",
+        meant: |value| matches!(value.trim(), "0" | "1"),
     },
     Folklore {
         variable: "NCCL_IGNORE_CPU_AFFINITY",
@@ -234,6 +242,41 @@ mod tests {
     fn the_table_is_whole() {
         for row in FOLKLORE {
             assert!(name_ok(row.variable) && !row.why.is_empty() && !row.source.is_empty(), "{row:?}");
+        }
+    }
+
+    /// Each has a rule, or a reason why it has none.
+    #[test]
+    fn every_variable_that_people_ask_about_has_an_answer() {
+        for name in [
+            "IB_HCA",
+            "SOCKET_IFNAME",
+            "NET_GDR_LEVEL",
+            "CROSS_NIC",
+            "IB_TC",
+            "IB_SL",
+            "IB_QPS_PER_CONNECTION",
+            "IB_GID_INDEX",
+            "IB_ADDR_RANGE",
+            "IB_TIMEOUT",
+            "IB_RETRY_CNT",
+            "IB_ADAPTIVE_ROUTING",
+            "IB_PCI_RELAXED_ORDERING",
+            "NET_MERGE_LEVEL",
+            "TOPO_FILE",
+            "RAS_ADDR",
+            "DEBUG",
+            "DEBUG_FILE",
+            "PROFILER_PLUGIN",
+            "PXN_DISABLE",
+            "IGNORE_CPU_AFFINITY",
+            "ALGO",
+            "MIN_NRINGS",
+            "SHM_DISABLE",
+        ] {
+            let name = format!("NCCL_{name}");
+            let ruled = crate::RULES.iter().any(|rule| rule.variable == name);
+            assert!(ruled || FOLKLORE.iter().any(|row| row.variable == name), "{name}");
         }
     }
 

@@ -17,6 +17,10 @@ pub struct JobShape {
     pub profile: Option<String>,
     /// The topology file that was written for this node, as the tasks see it.
     pub topology_file: Option<PathBuf>,
+    /// NCCL's environment plugin, if it is there; `None`: what depends on NCCL's release reaches nobody.
+    pub env_plugin: Option<PathBuf>,
+    /// What the node's `/etc/nccl.conf` says.
+    pub site_conf: Vec<(String, String)>,
 }
 
 /// A job's GPUs on this node.

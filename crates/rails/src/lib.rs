@@ -9,25 +9,33 @@ mod environment;
 mod folklore;
 mod job_shape;
 mod map;
+mod nccl_range;
 mod nccl_version;
+mod net;
 mod pairs;
 mod ports;
 #[cfg(test)]
 mod properties;
 mod render;
 mod rules;
+mod site_rule;
 #[cfg(test)]
 mod testing;
 mod topology;
 mod topology_check;
+mod topology_file;
 
 pub use config::{RailsConfig, TopologyFile, UnknownProfile, UserProfile};
 pub use environment::environment;
 pub use folklore::{FOLKLORE, Folklore, FolkloreWarning, folklore};
 pub use job_shape::{JobGpus, JobShape};
 pub use map::{BY_NOTHING, BY_ORDER, BY_PROFILE, BY_TREE, rail_map};
+pub use nccl_range::{BadNcclRange, NcclRange};
 pub use nccl_version::{BadNcclVersion, NcclVersion};
-pub use render::{View, env, explain, table};
+pub use net::{BadNet, Net, net};
+pub use render::{View, effective, env, explain, table};
 pub use rules::{RULES, Rule};
+pub use site_rule::{Layer, Nodes, Share, SiteRule};
 pub use topology::{NoTopology, topology, topology_needed, topology_wanted, topology_xml};
-pub use topology_check::{Effect, TopologyCheck, TopologyProblem, check_topology};
+pub use topology_check::{Effect, TopologyCheck, TopologyProblem, TopologyView, check_topology};
+pub use topology_file::judge_topology_file;

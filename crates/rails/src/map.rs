@@ -1,9 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{
-    Distance, FabricProfile, Gpu, GpuProfile, LeftOut, Profile, Rail, RailGpu, RailMap, RailProfile, Reading,
-    Snapshot,
-};
+use railgate_node::{Distance, Gpu, LeftOut, Profile, Rail, RailGpu, RailMap, Reading, Snapshot};
 
 use crate::pairs::{Anchor, Pair, anchors, by_distance, by_wiring, rail_numbers, rail_order};
 use crate::ports::{Candidate, candidates, keep_compute, keep_nearest, keep_wired, state_text};
@@ -22,13 +19,7 @@ pub const BY_NOTHING: &str = "none";
 /// A rail's number does not depend on what is broken today: a port that is down, or an HCA that is gone,
 /// leaves a gap where the profile knows how many there should be.
 pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>) -> RailMap {
-    let unknown = Profile {
-        id: String::new(),
-        title: String::new(),
-        gpus: GpuProfile::default(),
-        fabric: FabricProfile::default(),
-        rails: RailProfile::default(),
-    };
+    let unknown = Profile::generic();
     let profile = profile.into().unwrap_or(&unknown);
     let mut notes = Vec::new();
     let mut left_out = Vec::new();

@@ -81,4 +81,22 @@ proptest! {
             prop_assert_eq!(part.len(), some.len(), "no port twice");
         }
     }
+
+    #[test]
+    fn as_many_gpus_get_as_many_rails_whichever_they_are(
+        count in 1..5_u32,
+        gpus_each in 1..3_u32,
+        hcas_each in 1..3_u32,
+        one in 1..255_u32,
+        other in 1..255_u32,
+    ) {
+        let snapshot = switches(count, gpus_each, hcas_each);
+        let here = count * gpus_each;
+        let of = |mask: u32| (0..here).filter(|index| mask & (1 << index) != 0).collect::<Vec<_>>();
+        let (one, mut other) = (of(one), of(other));
+        prop_assume!(!one.is_empty() && other.len() >= one.len());
+        other.truncate(one.len());
+        let number = |gpus: Vec<u32>| ports(&snapshot, JobGpus::Indices(gpus)).map(|ports| ports.len());
+        prop_assert_eq!(number(one), number(other));
+    }
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::folklore::{FOLKLORE, Folklore};
 use crate::ports::{layer_text, state_word};
+use crate::{NcclRange, NcclVersion, Net};
 
 /// What `railgate rails --format json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -132,26 +133,102 @@ fn quoted(value: &str) -> String {
     }
 }
 
-/// The environment, `NAME=value` a line, quoted for a shell where it must be.
-pub fn env(settings: &[Setting]) -> String {
-    settings.iter().map(|setting| format!("{}={}\n", setting.name, quoted(&setting.value))).collect()
+/// What of `settings` tasks have where `net` moves NCCL's data: of several for one variable the last.
+/// With `release`, what NCCL of that release goes by, its environment plugin included.
+pub fn effective(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Vec<Setting> {
+    let fits = |setting: &Setting| {
+        let bare = Setting { nccl: None, ..setting.clone() };
+        bare.fits(net.as_str())
+            && match &setting.nccl {
+                None => true,
+                // 2.28.6 and earlier load no such plugin.
+                Some(range) => release
+                    .filter(|release| *release >= ENV_PLUGINS)
+                    .is_some_and(|release| range.parse::<NcclRange>().is_ok_and(|range| range.has(release))),
+            }
+    };
+    let fitting: Vec<&Setting> = settings.iter().filter(|setting| fits(setting)).collect();
+    // What depends on the release comes from the plugin, and takes the place of what does not.
+    let rank = |at: usize| (fitting[at].nccl.is_some(), at);
+    let last = |at: &usize| {
+        (0..fitting.len()).all(|other| fitting[other].name != fitting[*at].name || rank(other) <= rank(*at))
+    };
+    (0..fitting.len()).filter(last).map(|at| fitting[at].clone()).collect()
+}
+
+/// The environment, `NAME=value` a line, quoted for a shell where it must be. What depends on NCCL's release stands
+/// behind it as comments.
+pub fn env(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> String {
+    let mut text = String::new();
+    for setting in effective(settings, net, release) {
+        let _ = writeln!(text, "{}={}", setting.name, quoted(&setting.value));
+    }
+    for setting in later(settings, net, release) {
+        let _ = writeln!(text, "# {}: {}={}", condition(setting), setting.name, quoted(&setting.value));
+    }
+    text
 }
 
 /// The same with each variable's reason, rule and source as comments, and what is left alone and why.
-pub fn explain(settings: &[Setting]) -> String {
+pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> String {
     let mut text = String::new();
-    for setting in settings {
+    let mut about = |setting: &Setting, lead: &str| {
         let force = if setting.force { "; overrides the user's own value" } else { "" };
-        let _ = writeln!(text, "{}={}", setting.name, quoted(&setting.value));
+        let _ = writeln!(text, "{lead}{}={}", setting.name, quoted(&setting.value));
         let _ = writeln!(text, "#   why:    {}", plain(&setting.why));
         let _ = writeln!(text, "#   rule:   {}{force}", plain(&setting.rule));
         let _ = writeln!(text, "#   source: {}", plain(&setting.source));
+        let condition = condition(setting);
+        if !condition.is_empty() {
+            let _ = writeln!(text, "#   only:   {condition}");
+        }
+    };
+    for setting in effective(settings, net, release) {
+        about(&setting, "");
+    }
+    for setting in later(settings, net, release) {
+        about(setting, "# ");
+    }
+    let others: Vec<&Setting> = settings.iter().filter(|setting| is_for_others(setting, net)).collect();
+    if !others.is_empty() {
+        let _ = writeln!(text, "\n# Left to the network plugin ({}):", net.as_str());
+    }
+    for setting in others {
+        let _ = writeln!(text, "# {}={} ({})", setting.name, quoted(&setting.value), condition(setting));
     }
     text.push_str("\n# Never set by railgate:\n");
     for row in FOLKLORE {
         let _ = writeln!(text, "# {} ({}): {} [{}]", row.variable, row.values, row.why, row.source);
     }
     text
+}
+
+/// The first release that loads environment plugins.
+const ENV_PLUGINS: NcclVersion = NcclVersion::new(2, 28, 7);
+
+fn is_for_others(setting: &Setting, net: Net) -> bool {
+    !setting.nets.is_empty() && setting.nets.iter().all(|have| have != net.as_str())
+}
+
+/// What depends on a release that nobody named.
+fn later(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> impl Iterator<Item = &Setting> {
+    settings
+        .iter()
+        .filter(move |setting| release.is_none() && setting.nccl.is_some() && !is_for_others(setting, net))
+}
+
+fn condition(setting: &Setting) -> String {
+    let mut parts = Vec::new();
+    if let Some(range) = &setting.nccl {
+        parts.push(format!("NCCL {range}, by its environment plugin"));
+    }
+    if !setting.nets.is_empty() {
+        parts.push(format!("net {}", setting.nets.join(" or ")));
+    }
+    if let Some(with) = &setting.with {
+        parts.push(format!("where {with} is railgate's"));
+    }
+    plain(&parts.join("; "))
 }
 
 #[cfg(test)]
@@ -183,10 +260,10 @@ mod tests {
             ..RailsConfig::default()
         };
         let settings = environment(&map, &snapshot, &config, &JobShape::default());
-        let text = env(&settings);
+        let text = env(&settings, Net::Ib, None);
         assert!(text.contains("NCCL_IB_HCA==mlx5_0:1,"));
         assert!(text.contains("NCCL_X='it'\\''s two words'\n"));
-        let explained = explain(&settings);
+        let explained = explain(&settings, Net::Ib, None);
         assert!(explained.lines().all(|line| line.is_empty() || line.starts_with('#') || line.contains('=')));
         assert!(explained.contains("# NCCL_ALGO ("));
     }
@@ -210,5 +287,34 @@ mod tests {
         assert!(text.contains("left out: mlx5_4:1: no GPU is nearest to it"));
         assert!(text.lines().next().unwrap().contains("STATE"));
         assert!(text.contains("ACTIVE") && text.contains("400 Gb/s"));
+    }
+
+    #[test]
+    fn what_depends_on_the_release_or_the_plugin_is_told_apart() {
+        let snapshot = machine();
+        let map = rail_map(&snapshot, &profile());
+        let config = RailsConfig { cross_nic: Some(0), ..RailsConfig::default() };
+        let shape = JobShape { env_plugin: Some("/lib/env.so".into()), ..JobShape::default() };
+        let settings = environment(&map, &snapshot, &config, &shape);
+        let text = env(&settings, Net::Ib, None);
+        assert!(
+            text.contains("\nNCCL_CROSS_NIC=0\n") && text.contains("\nNCCL_ENV_PLUGIN=/lib/env.so\n"),
+            "{text}"
+        );
+        assert!(text.starts_with("NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,"), "{text}");
+        assert!(
+            text.contains("\n# NCCL >=2.30.7, by its environment plugin; net ib: NCCL_IB_HCA==mlx5_0:1:0,"),
+            "{text}"
+        );
+        let told = |release: &str, net: Net| env(&settings, net, Some(release.parse().unwrap()));
+        assert!(told("2.30.7", Net::Ib).contains("NCCL_IB_HCA==mlx5_0:1:0,"));
+        assert!(told("2.30.7", Net::Sharp).contains("NCCL_IB_HCA==mlx5_0:1,"));
+        for release in ["2.30.6", "2.21.5"] {
+            assert!(told(release, Net::Ib).contains("NCCL_IB_HCA==mlx5_0:1,"), "{release}");
+        }
+        assert!(!told("2.30.7", Net::Ofi).contains("NCCL_IB_HCA"));
+        let explained = explain(&settings, Net::Ofi, None);
+        assert!(explained.contains("# Left to the network plugin (ofi):\n# NCCL_IB_HCA="), "{explained}");
+        assert!(explain(&settings, Net::Ib, None).contains("#   only:   net ib or sharp\n"));
     }
 }

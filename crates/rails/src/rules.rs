@@ -1,14 +1,17 @@
 //! Which variables railgate sets, when and why: one row each.
 
-use std::collections::BTreeSet;
+mod ports;
 
-use railgate_node::{LinkLayer, PciAddress, Rail, RailMap, Reading, Snapshot};
+use railgate_node::{LinkLayer, RailMap, Reading, Snapshot};
 use serde::Serialize;
 
-use crate::config::{RailsConfig, TopologyFile};
+use crate::config::{DEBUG, LATENCY, RailsConfig, THROUGHPUT, TopologyFile};
 use crate::environment::speaks;
 use crate::job_shape::{JobGpus, JobShape};
 use crate::topology::topology_needed;
+use crate::{NcclRange, NcclVersion, Net};
+
+use ports::{card, ports};
 
 /// What a rule may look at.
 pub(crate) struct Context<'a> {
@@ -16,6 +19,23 @@ pub(crate) struct Context<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) config: &'a RailsConfig,
     pub(crate) shape: &'a JobShape,
+}
+
+impl Context<'_> {
+    /// The job leaves some of the node's GPUs to others.
+    pub(crate) fn part_of_the_node(&self) -> bool {
+        let gpus = &self.map.gpus;
+        matches!(self.shape.gpus, JobGpus::Indices(_))
+            && !gpus.iter().all(|gpu| self.shape.gpus.has(gpu.index))
+    }
+
+    fn roce(&self) -> bool {
+        speaks(self.map, &LinkLayer::Ethernet)
+    }
+
+    fn infiniband(&self) -> bool {
+        speaks(self.map, &LinkLayer::InfiniBand)
+    }
 }
 
 /// One variable that railgate sets under a condition.
@@ -31,6 +51,14 @@ pub struct Rule {
     pub why: &'static str,
     /// Where that comes from.
     pub source: &'static str,
+    /// Releases of NCCL for which the value is right.
+    pub nccl: NcclRange,
+    /// What must move the data between nodes; empty: whatever does. A foreign plugin is not told what it owns.
+    pub nets: &'static [Net],
+    /// Only for jobs with this `--railgate-profile`, unless the site has one of the same name.
+    pub profile: Option<&'static str>,
+    /// Only where railgate set this variable, too.
+    pub with: Option<&'static str>,
     #[serde(skip)]
     pub(crate) value: fn(&Context<'_>) -> Option<String>,
 }
@@ -40,6 +68,27 @@ impl std::fmt::Debug for Rule {
         f.debug_struct("Rule").field("id", &self.id).field("variable", &self.variable).finish_non_exhaustive()
     }
 }
+
+/// NCCL's own transport, and HPC-X's plugin, which reads the same variables.
+const VERBS: &[Net] = &[Net::Ib, Net::Sharp];
+/// NCCL's own transport alone.
+const OWN: &[Net] = &[Net::Ib];
+/// The first release with rail numbers in `NCCL_IB_HCA`, of those that were tagged.
+const RAIL_NUMBERS: NcclVersion = NcclVersion::new(2, 30, 7);
+
+/// For every release, whatever moves the data, for all jobs: what a row does not say otherwise.
+const ANY: Rule = Rule {
+    id: "",
+    variable: "",
+    when: "",
+    why: "",
+    source: "",
+    nccl: NcclRange::ALL,
+    nets: &[],
+    profile: None,
+    with: None,
+    value: |_| None,
+};
 
 /// The rules, in the order in which the variables are set.
 pub static RULES: &[Rule] = &[
@@ -51,7 +100,23 @@ pub static RULES: &[Rule] = &[
               gives each GPU its rail. Storage ports and other jobs' rails stay out of it",
         source: "NCCL src/transport/net_ib/init.cc (exact names by '=', ports written out); NVIDIA/nccl#1478 \
                  (never one HCA per rank)",
-        value: ib_hca,
+        nets: VERBS,
+        value: |context| port_list(context, false),
+        ..ANY
+    },
+    Rule {
+        id: "rail-numbers",
+        variable: "NCCL_IB_HCA",
+        when: "[rails] cross_nic = 0, with more than one rail",
+        why: "the same list with each port's rail: NCCL then tells rails by their number, and not by the card, which is \
+              another one on every node of an NVLink domain",
+        source: "NCCL src/misc/utils.cc, src/graph/search.cc (ncclTopoSearchCheckNet); first tagged in 2.30.7",
+        nccl: NcclRange::since(RAIL_NUMBERS),
+        nets: OWN,
+        value: |context| {
+            cross_nic(context).filter(|value| value == "0").and_then(|_| port_list(context, true))
+        },
+        ..ANY
     },
     Rule {
         id: "socket-interface",
@@ -60,6 +125,7 @@ pub static RULES: &[Rule] = &[
         why: "bootstrap over the network that every node reaches; left alone NCCL takes the first that looks right",
         source: "NCCL src/misc/socket.cc (order of choice; no match is an error, so only a name that exists)",
         value: socket_interface,
+        ..ANY
     },
     Rule {
         id: "ras-port",
@@ -68,6 +134,7 @@ pub static RULES: &[Rule] = &[
         why: "a port for each job: on the default one a second job of the node would answer in the first one's place",
         source: "NCCL src/ras (SO_REUSEPORT), from 2.24 on; older releases do not read it",
         value: ras_port,
+        ..ANY
     },
     Rule {
         id: "traffic-class",
@@ -75,7 +142,19 @@ pub static RULES: &[Rule] = &[
         when: "[rails] traffic_class, and every rail is RoCE",
         why: "the site's lossless class; without it RoCE traffic takes the best-effort queue",
         source: "NCCL src/transport/net_ib/connect.cc (acts on Ethernet only)",
-        value: |context| number(context.config.traffic_class, speaks(context.map, &LinkLayer::Ethernet)),
+        nets: VERBS,
+        value: |context| number(context.config.traffic_class, context.roce()),
+        ..ANY
+    },
+    Rule {
+        id: "control-traffic-class",
+        variable: "NCCL_IB_FIFO_TC",
+        when: "[rails] control_traffic_class, and every rail is RoCE",
+        why: "NCCL's small control messages in a class of their own do not wait behind the data",
+        source: "NCCL src/transport/net_ib/connect.cc, from 2.22 on; older releases do not read it",
+        nets: OWN,
+        value: |context| number(context.config.control_traffic_class, context.roce()),
+        ..ANY
     },
     Rule {
         id: "service-level",
@@ -83,7 +162,9 @@ pub static RULES: &[Rule] = &[
         when: "[rails] service_level, and every rail is InfiniBand",
         why: "the service level that the site's subnet manager routes adaptively",
         source: "NCCL src/transport/net_ib/connect.cc",
-        value: |context| number(context.config.service_level, speaks(context.map, &LinkLayer::InfiniBand)),
+        nets: VERBS,
+        value: |context| number(context.config.service_level, context.infiniband()),
+        ..ANY
     },
     Rule {
         id: "queue-pairs",
@@ -91,15 +172,97 @@ pub static RULES: &[Rule] = &[
         when: "[rails] queue_pairs, and every rail is RoCE",
         why: "more flows for each connection, so that ECMP can spread them; InfiniBand routes adaptively instead",
         source: "NCCL src/transport/net_ib/connect.cc (both sides take the greater value)",
-        value: |context| number(context.config.queue_pairs, speaks(context.map, &LinkLayer::Ethernet)),
+        nets: VERBS,
+        value: |context| number(context.config.queue_pairs, context.roce()),
+        ..ANY
+    },
+    Rule {
+        id: "adaptive-routing",
+        variable: "NCCL_IB_ADAPTIVE_ROUTING",
+        when: "[rails] adaptive_routing, where NCCL's own guess is the other: true on RoCE, false on InfiniBand",
+        why: "packets of one message may overtake one another only where NCCL knows of it; where nothing routes \
+              adaptively, it need not send a message of its own after each large one",
+        source: "NCCL src/transport/net_ib/init.cc, from 2.16 on (yes on InfiniBand, no on RoCE)",
+        nets: VERBS,
+        value: adaptive_routing,
+        ..ANY
+    },
+    Rule {
+        id: "gid-range",
+        variable: "NCCL_IB_ADDR_RANGE",
+        when: "[rails] gid_range, and every rail is RoCE",
+        why: "which address of a port with several is the fabric's; NCCL finds its index on each HCA by itself",
+        source: "NCCL src/transport/net_ib/connect.cc, from 2.21 on; older releases do not read it",
+        nets: VERBS,
+        value: |context| {
+            context.config.gid_network().filter(|_| context.roce()).map(|(text, _)| text.to_owned())
+        },
+        ..ANY
+    },
+    Rule {
+        id: "gid-family",
+        variable: "NCCL_IB_ADDR_FAMILY",
+        when: "[rails] gid_range is a network of IPv6, and every rail is RoCE",
+        why: "NCCL looks for IPv4 otherwise, and the range would fit nothing",
+        source: "NCCL src/transport/net_ib/connect.cc, from 2.21 on",
+        nets: VERBS,
+        value: |context| {
+            let (_, address) = context.config.gid_network().filter(|_| context.roce())?;
+            address.is_ipv6().then(|| "AF_INET6".to_owned())
+        },
+        ..ANY
+    },
+    Rule {
+        id: "ib-timeout",
+        variable: "NCCL_IB_TIMEOUT",
+        when: "[rails] ib_timeout, and there are rails",
+        why: "how long a link may be away before the job dies of it: longer rides out a flap, and must end before the \
+              framework's watchdog ([rails] watchdog) does, which names no link",
+        source: "NCCL user guide, NCCL_IB_TIMEOUT (4.096 us x 2^timeout x retries; default 20 from 2.23 on, 18 before)",
+        nets: VERBS,
+        value: |context| number(context.config.ib_timeout, !context.map.rails.is_empty()),
+        ..ANY
+    },
+    Rule {
+        id: "ib-retries",
+        variable: "NCCL_IB_RETRY_CNT",
+        when: "[rails] ib_retries, and there are rails",
+        why: "as the timeout, of which it is the multiple",
+        source: "NCCL user guide, NCCL_IB_RETRY_CNT (default 7, which is the most)",
+        nets: VERBS,
+        value: |context| number(context.config.ib_retries, !context.map.rails.is_empty()),
+        ..ANY
     },
     Rule {
         id: "cross-nic",
         variable: "NCCL_CROSS_NIC",
-        when: "[rails] cross_nic, with more than one rail",
-        why: "whether traffic may leave a node on another rail than it came by",
-        source: "NCCL src/graph/search.cc (0 only where rails are not connected)",
-        value: |context| number(context.config.cross_nic, context.map.rails.len() > 1),
+        when: "[rails] cross_nic, with more than one rail; 0 not for jobs of several nodes with a part of this one",
+        why: "whether traffic may leave a node on another rail than it came by. Nodes of a job with other GPUs have \
+              other rails: with 0 there would be no way between them",
+        source: "NCCL src/graph/search.cc (0 only where rails are not connected); user guide, NCCL_CROSS_NIC",
+        nets: VERBS,
+        value: cross_nic,
+        ..ANY
+    },
+    Rule {
+        id: "gdr-level",
+        variable: "NCCL_NET_GDR_LEVEL",
+        when: "[rails] gdr_level, and there are rails",
+        why: "the site measured GPUDirect at this distance; NCCL's own limit (PXB) is right where it did not",
+        source: "NCCL src/graph/paths.cc",
+        nets: VERBS,
+        value: |context| context.config.gdr_level.clone().filter(|_| !context.map.rails.is_empty()),
+        ..ANY
+    },
+    Rule {
+        id: "split-ports",
+        variable: "NCCL_NET_MERGE_LEVEL",
+        when: "[rails] split_ports, and a card has two rails",
+        why: "NCCL bundles the ports of a card into one device, whose halves would then be on different rails",
+        source: "NCCL src/graph/topo.cc, from 2.24 on; older releases do not read it",
+        nets: OWN,
+        value: split_ports,
+        ..ANY
     },
     Rule {
         id: "topology-file",
@@ -107,49 +270,124 @@ pub static RULES: &[Rule] = &[
         when: "a file was written: a virtual machine hides the PCI switches and the machine profile knows the \
                wiring, or [rails] topology_file = \"always\"",
         why: "NCCL sees every HCA equally far from every GPU, and would neither use GPUDirect nor the right rail",
-        source: "NCCL src/graph/topo.cc; on bare metal the real tree is better than any file",
+        source: "NCCL src/graph/topo.cc; on bare metal the real tree is better than any file. aws-ofi-nccl brings its own",
+        nets: VERBS,
         value: topology_file,
+        ..ANY
+    },
+    Rule {
+        id: "profiler",
+        variable: "NCCL_PROFILER_PLUGIN",
+        when: "[rails] profiler",
+        why: "the plugin that counts the job's collectives for its report",
+        source: "NCCL src/plugin/profiler.cc, from 2.23 on; a library that NCCL cannot use is left alone",
+        value: |context| context.config.profiler.clone(),
+        ..ANY
+    },
+    Rule {
+        id: "latency-queue-pairs",
+        variable: "NCCL_IB_QPS_PER_CONNECTION",
+        when: "--railgate-profile=latency, and every rail is RoCE",
+        why: "small messages take one flow anyway, and further queue pairs only cost",
+        source: "NCCL src/transport/net_ib/connect.cc (default 1; both sides take the greater value)",
+        nets: VERBS,
+        profile: Some(LATENCY),
+        value: |context| number(Some(1), context.roce()),
+        ..ANY
+    },
+    Rule {
+        id: "latency-profiler",
+        variable: "NCCL_PROFILER_PLUGIN",
+        when: "--railgate-profile=latency, and [rails] profiler",
+        why: "timing kernels costs a collective about one microsecond inside NCCL, 5 to 6 percent of a small one",
+        source: "measured: all_reduce_perf on eight H200, NCCL 2.28.3, 8 bytes to 256 KiB",
+        profile: Some(LATENCY),
+        value: |context| context.config.profiler.as_ref().map(|_| "none".to_owned()),
+        ..ANY
+    },
+    Rule {
+        id: "throughput-queue-pairs",
+        variable: "NCCL_IB_QPS_PER_CONNECTION",
+        when: "--railgate-profile=throughput, and every rail is RoCE; not below [rails] queue_pairs",
+        why: "large messages over four flows, so that ECMP can spread them. On InfiniBand nothing is set: NCCL's \
+              defaults are made for throughput",
+        source: "NCCL src/transport/net_ib/connect.cc (both sides take the greater value)",
+        nets: VERBS,
+        profile: Some(THROUGHPUT),
+        value: |context| number(Some(context.config.queue_pairs.unwrap_or_default().max(4)), context.roce()),
+        ..ANY
+    },
+    Rule {
+        id: "debug-level",
+        variable: "NCCL_DEBUG",
+        when: "--railgate-profile=debug",
+        why: "NCCL prints no warning at all unless it is asked",
+        source: "NCCL src/debug.cc",
+        profile: Some(DEBUG),
+        value: |_| Some("WARN".to_owned()),
+        ..ANY
+    },
+    Rule {
+        id: "debug-file",
+        variable: "NCCL_DEBUG_FILE",
+        when: "--railgate-profile=debug, where railgate set NCCL_DEBUG and the job has a place of its own on the node",
+        why: "a file for each process instead of lines in the job's output. Who asked NCCL for its log themselves finds \
+              it where they look for it",
+        source: "NCCL src/debug.cc (%h, %p; the directory must exist)",
+        profile: Some(DEBUG),
+        with: Some("NCCL_DEBUG"),
+        value: debug_file,
+        ..ANY
     },
 ];
+
+/// Not in the table: it depends on what came of all of it.
+pub(crate) static ENV_PLUGIN: Rule = Rule {
+    id: "env-plugin",
+    variable: "NCCL_ENV_PLUGIN",
+    when: "a value depends on NCCL's release, and [rails] env_plugin is installed",
+    why: "only NCCL itself knows its release; the plugin answers what is right for it",
+    source: "NCCL src/plugin/env.cc, from 2.28.7 on; older releases do not read it",
+    value: |context| context.shape.env_plugin.as_ref()?.to_str().map(str::to_owned),
+    ..ANY
+};
 
 fn number(value: Option<u32>, when: bool) -> Option<String> {
     value.filter(|_| when).map(|value| value.to_string())
 }
 
-/// The card that a port sits on: two ports, or two functions, of one HCA.
-fn card(rail: &Rail) -> Option<PciAddress> {
-    rail.pci.known().map(|address| PciAddress { function: 0, ..*address })
+fn port_list(context: &Context<'_>, numbers: bool) -> Option<String> {
+    let rails = &context.map.rails;
+    let ports: Vec<String> = ports(context)
+        .into_iter()
+        .map(|place| {
+            let rail = &rails[place];
+            let number = if numbers { format!(":{}", rail.number) } else { String::new() };
+            format!("{}:{}{number}", rail.hca, rail.port)
+        })
+        .collect();
+    (!ports.is_empty()).then(|| format!("={}", ports.join(",")))
 }
 
-fn ib_hca(context: &Context<'_>) -> Option<String> {
-    let (rails, gpus) = (&context.map.rails, &context.map.gpus);
-    if rails.is_empty() {
-        return None;
+fn cross_nic(context: &Context<'_>) -> Option<String> {
+    let apart = context.shape.nodes != Some(1) && context.part_of_the_node();
+    let value = context.config.cross_nic.filter(|value| !(*value == 0 && apart));
+    number(value, context.map.rails.len() > 1)
+}
+
+fn adaptive_routing(context: &Context<'_>) -> Option<String> {
+    match context.config.adaptive_routing? {
+        true => context.roce().then(|| "1".to_owned()),
+        false => context.infiniband().then(|| "0".to_owned()),
     }
-    let mine: Vec<_> = gpus.iter().filter(|gpu| context.shape.gpus.has(gpu.index)).collect();
-    // A GPU without a rail of its own (its port is down, the wiring is unknown) may need any of them, and so
-    // may one that the snapshot does not have.
-    let known = match &context.shape.gpus {
-        JobGpus::Indices(indices) => mine.len() == indices.iter().collect::<BTreeSet<_>>().len(),
-        JobGpus::All | JobGpus::None => false,
+}
+
+fn split_ports(context: &Context<'_>) -> Option<String> {
+    let rails = &context.map.rails;
+    let shared = |place: usize| {
+        card(&rails[place]).is_some() && rails[..place].iter().any(|other| card(other) == card(&rails[place]))
     };
-    let every = !known || mine.len() == gpus.len() || mine.iter().any(|gpu| gpu.rail.is_none());
-    let wanted: BTreeSet<usize> = if every {
-        (0..rails.len()).collect()
-    } else {
-        let own: BTreeSet<usize> =
-            mine.iter().filter_map(|gpu| gpu.rail).filter(|rail| *rail < rails.len()).collect();
-        // The second port of a card is nobody's own, and as near as the first.
-        let beside = |index: usize| {
-            card(&rails[index]).is_some()
-                && gpus.iter().all(|gpu| gpu.rail != Some(index))
-                && own.iter().any(|mine| card(&rails[*mine]) == card(&rails[index]))
-        };
-        (0..rails.len()).filter(|index| own.contains(index) || beside(*index)).collect()
-    };
-    let ports: Vec<String> =
-        wanted.into_iter().map(|rail| format!("{}:{}", rails[rail].hca, rails[rail].port)).collect();
-    (!ports.is_empty()).then(|| format!("={}", ports.join(",")))
+    (context.config.split_ports && (0..rails.len()).any(shared)).then(|| "LOC".to_owned())
 }
 
 fn topology_file(context: &Context<'_>) -> Option<String> {
@@ -183,10 +421,16 @@ fn ras_port(context: &Context<'_>) -> Option<String> {
     context.config.ras.then(|| format!("localhost:{}", RAS_PORTS.start + context.shape.job_id % span))
 }
 
+/// Without a place of its own the job keeps the lines in its output.
+fn debug_file(context: &Context<'_>) -> Option<String> {
+    let dir = context.shape.user_dir.to_str().filter(|dir| !dir.is_empty())?;
+    Some(format!("{}/nccl.%h.%p", dir.trim_end_matches('/')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::name_ok;
+    use crate::config::{BUILT_IN, name_ok};
 
     #[test]
     fn the_table_is_whole() {
@@ -194,8 +438,11 @@ mod tests {
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), RULES.len());
-        for rule in RULES {
-            assert!(name_ok(rule.variable) && !rule.why.is_empty() && !rule.source.is_empty());
+        for rule in RULES.iter().chain([&ENV_PLUGIN]) {
+            assert!(name_ok(rule.variable) && !rule.why.is_empty() && !rule.source.is_empty(), "{rule:?}");
+            assert!(rule.profile.is_none_or(|name| BUILT_IN.contains(&name)), "{rule:?}");
+            let about_verbs = rule.variable.starts_with("NCCL_IB_");
+            assert!(!about_verbs || !rule.nets.is_empty(), "{rule:?}: for every plugin?");
         }
     }
 }

@@ -19,7 +19,7 @@
 
 use std::cell::LazyCell;
 
-use crate::{NcclConf, Net, TaskEnv, Used, Winner};
+use crate::{NcclConf, Net, TaskEnv, TaskSetting, Used, Winner};
 
 /// Names of the variables that railgate set, with commas.
 pub const SET: &str = "RAILGATE_SET";
@@ -77,10 +77,13 @@ pub fn merge(
     let mut merged = Merged::default();
     let mut set = Vec::new();
     let mut kept = Vec::new();
-    for setting in &env.settings {
-        let fits = setting.nets.is_empty() || setting.nets.contains(&net.unwrap_or_default());
+    let fits =
+        |setting: &TaskSetting| setting.nets.is_empty() || setting.nets.contains(&net.unwrap_or_default());
+    for (at, setting) in env.settings.iter().enumerate() {
         let follows = setting.with.as_deref().is_none_or(|with| set.contains(&with));
-        if !fits || !follows {
+        // Of several for one variable the last that fits.
+        let later = env.settings.iter().skip(at + 1).any(|other| other.name == setting.name && fits(other));
+        if !fits(setting) || !follows || later {
             continue;
         }
         let winner = match theirs(&setting.name) {
@@ -144,7 +147,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::TaskSetting;
 
     type Env = BTreeMap<String, String>;
 
@@ -336,6 +338,16 @@ mod tests {
             ..TaskSetting::default()
         });
         assert_eq!(got(&task, &here, ""), less("ofi"));
+        // Of several values the last that fits.
+        here.settings.pop();
+        let other =
+            TaskSetting { value: "=mlx5_1:1".to_owned(), nets: vec![Net::Sharp], ..here.settings[0].clone() };
+        here.settings.push(other);
+        for (net, value) in [("IB", "=mlx5_0:1"), ("IBext", "=mlx5_1:1")] {
+            let mut task = env(&[("NCCL_NET", net)]);
+            enter(&mut task, &here);
+            assert_eq!(task["NCCL_IB_HCA"], value, "{net}");
+        }
     }
 
     #[test]

@@ -1,0 +1,457 @@
+use railgate_node::{Part, Port, PortState};
+
+use super::*;
+
+use crate::testing::{flat_machine, machine, profile, wired_profile};
+use crate::{Layer, Nodes, Share, SiteRule, TopologyFile, UserProfile, folklore, rail_map};
+
+fn value<'a>(settings: &'a [Setting], name: &str) -> Option<&'a str> {
+    settings.iter().find(|setting| setting.name == name).map(|setting| setting.value.as_str())
+}
+
+fn settings(config: &RailsConfig, shape: &JobShape) -> Vec<Setting> {
+    let snapshot = machine();
+    environment(&rail_map(&snapshot, &profile()), &snapshot, config, shape)
+}
+
+#[test]
+fn a_whole_node_gets_every_rail_in_order_with_ports_and_exact_names() {
+    let shape = JobShape { job_id: 7, nodes: Some(2), ..JobShape::default() };
+    let settings = settings(&RailsConfig::default(), &shape);
+    assert_eq!(value(&settings, "NCCL_IB_HCA"), Some("=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1"));
+    assert_eq!(value(&settings, "NCCL_SOCKET_IFNAME"), Some("=eno1"));
+    assert!(settings.iter().all(|setting| !setting.force && !setting.why.is_empty()));
+    assert_eq!(value(&settings, "NCCL_TOPO_FILE"), None);
+    assert_eq!(value(&settings, "NCCL_IB_TC"), None);
+}
+
+#[test]
+fn half_a_node_gets_the_rails_of_its_own_gpus() {
+    let shape =
+        JobShape { job_id: 7, nodes: Some(2), gpus: JobGpus::Indices(vec![2, 3]), ..JobShape::default() };
+    assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_IB_HCA"), Some("=mlx5_2:1,mlx5_3:1"));
+}
+
+#[test]
+fn a_job_without_gpus_or_a_site_that_says_so_gets_nothing() {
+    let none = JobShape { gpus: JobGpus::None, ..JobShape::default() };
+    assert!(settings(&RailsConfig::default(), &none).is_empty());
+    let off = RailsConfig { environment: false, ..RailsConfig::default() };
+    assert!(settings(&off, &JobShape::default()).is_empty());
+}
+
+#[test]
+fn one_node_needs_no_bootstrap_interface() {
+    let shape = JobShape { nodes: Some(1), ..JobShape::default() };
+    assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_SOCKET_IFNAME"), None);
+}
+
+#[test]
+fn jobs_of_one_node_get_ras_ports_of_their_own() {
+    let port = |job| {
+        let shape = JobShape { job_id: job, ..JobShape::default() };
+        value(&settings(&RailsConfig::default(), &shape), "NCCL_RAS_ADDR").unwrap().to_owned()
+    };
+    assert_ne!(port(41), port(42));
+    assert!(port(u32::MAX).starts_with("localhost:2"));
+}
+
+#[test]
+fn the_site_replaces_forces_and_forbids() {
+    let config = RailsConfig {
+        set: [("NCCL_IB_HCA", "=mlx5_9:1"), ("NCCL_IB_TIMEOUT", "22")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        force: vec!["NCCL_IB_TIMEOUT".to_owned()],
+        never: vec!["NCCL_RAS_ADDR".to_owned()],
+        traffic_class: Some(106),
+        ..RailsConfig::default()
+    };
+    let settings = settings(&config, &JobShape::default());
+    assert_eq!(value(&settings, "NCCL_IB_HCA"), Some("=mlx5_9:1"));
+    assert_eq!(value(&settings, "NCCL_RAS_ADDR"), None);
+    let forced: Vec<&str> =
+        settings.iter().filter(|setting| setting.force).map(|setting| setting.name.as_str()).collect();
+    assert_eq!(forced, ["NCCL_IB_TIMEOUT"]);
+    assert_eq!(value(&settings, "NCCL_IB_TC"), None, "traffic class acts on Ethernet only");
+}
+
+#[test]
+fn the_debug_profile_writes_where_the_job_may() {
+    let shape = JobShape {
+        profile: Some("debug".to_owned()),
+        user_dir: "/run/railgate/jobs/7/current/user".into(),
+        ..JobShape::default()
+    };
+    let settings = settings(&RailsConfig::default(), &shape);
+    assert_eq!(value(&settings, "NCCL_DEBUG"), Some("WARN"));
+    assert_eq!(value(&settings, "NCCL_DEBUG_FILE"), Some("/run/railgate/jobs/7/current/user/nccl.%h.%p"));
+}
+
+#[test]
+fn what_the_format_cannot_hold_is_not_given() {
+    let shape =
+        JobShape { user_dir: "/run/a\nb".into(), profile: Some("debug".to_owned()), ..JobShape::default() };
+    assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_DEBUG_FILE"), None);
+}
+
+#[test]
+fn both_ports_of_a_card_belong_to_the_half_that_holds_its_gpu() {
+    let mut snapshot = machine();
+    if let Part::Read { data, .. } = &mut snapshot.fabric {
+        for hca in &mut data.hcas {
+            let second = Port { number: 2, ..hca.ports[0].clone() };
+            hca.ports.push(second);
+        }
+    }
+    let map = rail_map(&snapshot, None);
+    let of = |gpus: &[u32]| {
+        let shape = JobShape { gpus: JobGpus::Indices(gpus.to_vec()), ..JobShape::default() };
+        let settings = environment(&map, &snapshot, &RailsConfig::default(), &shape);
+        value(&settings, "NCCL_IB_HCA").unwrap().to_owned()
+    };
+    assert_eq!(of(&[1]), "=mlx5_1:1,mlx5_1:2");
+    assert_eq!(of(&[3, 3]), "=mlx5_3:1,mlx5_3:2");
+    let all = "=mlx5_0:1,mlx5_0:2,mlx5_1:1,mlx5_1:2,mlx5_2:1,mlx5_2:2,mlx5_3:1,mlx5_3:2";
+    assert_eq!(of(&[0, 1, 2, 3]), all);
+    assert_eq!(of(&[1, 9]), all, "nobody knows where GPU 9 is");
+}
+
+#[test]
+fn a_gpu_whose_rail_is_down_widens_the_list() {
+    let mut snapshot = machine();
+    if let Part::Read { data, .. } = &mut snapshot.fabric {
+        data.hcas[1].ports[0].state = Reading::Known(PortState::Down);
+    }
+    let map = rail_map(&snapshot, &profile());
+    let shape = JobShape { gpus: JobGpus::Indices(vec![0, 1]), ..JobShape::default() };
+    let settings = environment(&map, &snapshot, &RailsConfig::default(), &shape);
+    assert_eq!(value(&settings, "NCCL_IB_HCA"), Some("=mlx5_0:1,mlx5_2:1,mlx5_3:1"));
+}
+
+#[test]
+fn roce_gets_its_traffic_class_and_infiniband_its_service_level() {
+    let config = RailsConfig {
+        traffic_class: Some(106),
+        service_level: Some(1),
+        queue_pairs: Some(4),
+        ..RailsConfig::default()
+    };
+    let mut snapshot = machine();
+    let given = |snapshot: &Snapshot| {
+        let map = rail_map(snapshot, None);
+        let settings = environment(&map, snapshot, &config, &JobShape::default());
+        ["NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION"]
+            .map(|name| value(&settings, name).map(str::to_owned))
+    };
+    assert_eq!(given(&snapshot), [None, Some("1".to_owned()), None]);
+    if let Part::Read { data, .. } = &mut snapshot.fabric {
+        for hca in &mut data.hcas {
+            hca.ports[0].link_layer = Reading::Known(LinkLayer::Ethernet);
+        }
+    }
+    assert_eq!(given(&snapshot), [Some("106".to_owned()), None, Some("4".to_owned())]);
+}
+
+#[test]
+fn gpus_only_means_no_word_about_the_fabric() {
+    let mut snapshot = machine();
+    if let Part::Read { data, .. } = &mut snapshot.fabric {
+        data.hcas.clear();
+    }
+    let map = rail_map(&snapshot, &profile());
+    let settings = environment(&map, &snapshot, &RailsConfig::default(), &JobShape::default());
+    assert!(settings.iter().all(|setting| !setting.name.starts_with("NCCL_IB")));
+}
+
+#[test]
+fn an_unknown_default_interface_is_not_guessed() {
+    let mut snapshot = machine();
+    if let Part::Read { data, .. } = &mut snapshot.host {
+        data.default_interface = Reading::Unsupported;
+    }
+    let map = rail_map(&snapshot, &profile());
+    let mut config = RailsConfig::default();
+    let settings = environment(&map, &snapshot, &config, &JobShape::default());
+    assert_eq!(value(&settings, "NCCL_SOCKET_IFNAME"), None);
+    config.socket_ifname = Some("bond0".to_owned());
+    let settings = environment(&map, &snapshot, &config, &JobShape::default());
+    assert_eq!(value(&settings, "NCCL_SOCKET_IFNAME"), Some("=bond0"));
+}
+
+#[test]
+fn a_topology_file_is_named_only_where_the_site_wants_one() {
+    let shape = JobShape { topology_file: Some("/run/t.xml".into()), ..JobShape::default() };
+    let given = |snapshot: &Snapshot, topology_file: TopologyFile| {
+        let config = RailsConfig { topology_file, ..RailsConfig::default() };
+        let map = rail_map(snapshot, &wired_profile());
+        value(&environment(&map, snapshot, &config, &shape), "NCCL_TOPO_FILE").is_some()
+    };
+    let (bare, flat) = (machine(), flat_machine());
+    assert!(given(&flat, TopologyFile::Auto) && !given(&bare, TopologyFile::Auto));
+    assert!(given(&flat, TopologyFile::Always) && given(&bare, TopologyFile::Always));
+    assert!(!given(&flat, TopologyFile::Never) && !given(&bare, TopologyFile::Never));
+}
+
+#[test]
+fn a_users_profile_replaces_the_sites_value_unless_that_is_forced() {
+    let table = |value: &str| [("NCCL_DEBUG".to_owned(), value.to_owned())].into();
+    let mut config = RailsConfig { set: table("VERSION"), ..RailsConfig::default() };
+    config.profiles.insert("loud".to_owned(), UserProfile { set: table("INFO"), ..UserProfile::default() });
+    let given = |config: &RailsConfig, profile: &str| {
+        let shape = JobShape { profile: Some(profile.to_owned()), ..JobShape::default() };
+        value(&settings(config, &shape), "NCCL_DEBUG").map(str::to_owned)
+    };
+    assert_eq!(given(&config, "loud").as_deref(), Some("INFO"));
+    assert_eq!(given(&config, "debug").as_deref(), Some("WARN"));
+    assert_eq!(given(&config, "unknown").as_deref(), Some("VERSION"));
+    config.force = vec!["NCCL_DEBUG".to_owned()];
+    assert_eq!(given(&config, "loud").as_deref(), Some("VERSION"));
+}
+
+#[test]
+fn nothing_that_is_set_is_folklore() {
+    let config = RailsConfig {
+        traffic_class: Some(106),
+        control_traffic_class: Some(184),
+        service_level: Some(1),
+        cross_nic: Some(0),
+        adaptive_routing: Some(false),
+        gid_range: Some("fd00::/16".to_owned()),
+        ib_timeout: Some(22),
+        ib_retries: Some(7),
+        gdr_level: Some("PHB".to_owned()),
+        split_ports: true,
+        profiler: Some("/lib/p.so".to_owned()),
+        ..RailsConfig::default()
+    };
+    for profile in crate::config::BUILT_IN {
+        let shape = JobShape {
+            profile: Some(profile.to_owned()),
+            user_dir: "/run/u".into(),
+            env_plugin: Some("/lib/e.so".into()),
+            ..JobShape::default()
+        };
+        for snapshot in [machine(), roce()] {
+            let settings = environment(&rail_map(&snapshot, None), &snapshot, &config, &shape);
+            let pairs: Vec<_> = settings.iter().map(|setting| (&setting.name, &setting.value)).collect();
+            assert_eq!(folklore(&pairs), []);
+        }
+    }
+}
+
+fn roce() -> Snapshot {
+    let mut snapshot = machine();
+    if let Part::Read { data, .. } = &mut snapshot.fabric {
+        for port in data.hcas.iter_mut().flat_map(|hca| &mut hca.ports) {
+            port.link_layer = Reading::Known(LinkLayer::Ethernet);
+        }
+    }
+    snapshot
+}
+
+/// What is given under any name, with its rule.
+fn by_rule<'a>(settings: &'a [Setting], rule: &str) -> Option<&'a Setting> {
+    settings.iter().find(|setting| setting.rule == rule)
+}
+
+#[test]
+fn what_the_site_knows_of_its_fabric_is_set_where_it_acts() {
+    let config = RailsConfig {
+        control_traffic_class: Some(184),
+        adaptive_routing: Some(true),
+        gid_range: Some("fd00::/16".to_owned()),
+        ib_timeout: Some(22),
+        gdr_level: Some("PHB".to_owned()),
+        split_ports: true,
+        ..RailsConfig::default()
+    };
+    let given = |snapshot: &Snapshot, config: &RailsConfig| {
+        let settings = environment(&rail_map(snapshot, None), snapshot, config, &JobShape::default());
+        let names = [
+            "IB_FIFO_TC",
+            "IB_ADAPTIVE_ROUTING",
+            "IB_ADDR_RANGE",
+            "IB_ADDR_FAMILY",
+            "IB_TIMEOUT",
+            "NET_GDR_LEVEL",
+        ];
+        names.map(|name| value(&settings, &format!("NCCL_{name}")).unwrap_or("-").to_owned()).join(" ")
+    };
+    assert_eq!(given(&machine(), &config), "- - - - 22 PHB");
+    assert_eq!(given(&roce(), &config), "184 1 fd00::/16 AF_INET6 22 PHB");
+    let other = RailsConfig {
+        adaptive_routing: Some(false),
+        gid_range: Some("10.4.0.0/16".to_owned()),
+        ..RailsConfig::default()
+    };
+    assert_eq!(given(&machine(), &other), "- 0 - - - -");
+    assert_eq!(given(&roce(), &other), "- - 10.4.0.0/16 - - -");
+
+    let merged = |snapshot: &Snapshot| {
+        let settings = environment(&rail_map(snapshot, None), snapshot, &config, &JobShape::default());
+        value(&settings, "NCCL_NET_MERGE_LEVEL").map(str::to_owned)
+    };
+    assert_eq!(merged(&machine()), None, "one port a card");
+    let mut dual = machine();
+    if let Part::Read { data, .. } = &mut dual.fabric {
+        let second = Port { number: 2, ..data.hcas[0].ports[0].clone() };
+        data.hcas[0].ports.push(second);
+    }
+    assert_eq!(merged(&dual).as_deref(), Some("LOC"));
+}
+
+#[test]
+fn rail_numbers_come_for_the_releases_that_know_them_and_with_the_plugin_alone() {
+    let config = RailsConfig { cross_nic: Some(0), ..RailsConfig::default() };
+    let shape = JobShape { env_plugin: Some("/lib/e.so".into()), ..JobShape::default() };
+    let with = settings(&config, &shape);
+    let numbers = by_rule(&with, "rail-numbers").unwrap();
+    assert_eq!(numbers.value, "=mlx5_0:1:0,mlx5_1:1:1,mlx5_2:1:2,mlx5_3:1:3");
+    assert_eq!((numbers.nccl.as_deref(), &numbers.nets[..]), (Some(">=2.30.7"), &["ib".to_owned()][..]));
+    assert_eq!(value(&with, "NCCL_ENV_PLUGIN"), Some("/lib/e.so"));
+    assert_eq!(by_rule(&with, "ib-hca").unwrap().value, "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1");
+    assert_eq!(
+        value(&settings(&config, &JobShape::default()), "NCCL_ENV_PLUGIN"),
+        None,
+        "it is not installed"
+    );
+    assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_ENV_PLUGIN"), None, "nothing for it");
+    let refused = RailsConfig { never: vec!["NCCL_ENV_PLUGIN".to_owned()], ..config.clone() };
+    assert_eq!(value(&settings(&refused, &shape), "NCCL_ENV_PLUGIN"), None);
+    let other = RailsConfig { set: table("NCCL_ENV_PLUGIN", "theirs"), ..config.clone() };
+    assert_eq!(value(&settings(&other, &shape), "NCCL_ENV_PLUGIN"), Some("theirs"));
+    // Who replaces the list replaces it for every release.
+    let own = RailsConfig { set: table("NCCL_IB_HCA", "=mlx5_9:1"), ..config };
+    let own = settings(&own, &shape);
+    assert_eq!(own.iter().filter(|setting| setting.name == "NCCL_IB_HCA").count(), 1);
+}
+
+fn table(name: &str, value: &str) -> std::collections::BTreeMap<String, String> {
+    [(name.to_owned(), value.to_owned())].into()
+}
+
+#[test]
+fn a_part_of_a_node_never_gets_a_wall_between_rails() {
+    let config = RailsConfig { cross_nic: Some(0), ..RailsConfig::default() };
+    let given = |gpus: &[u32], nodes: u32| {
+        let gpus = JobGpus::Indices(gpus.to_vec());
+        let settings = settings(&config, &JobShape { gpus, nodes: Some(nodes), ..JobShape::default() });
+        value(&settings, "NCCL_CROSS_NIC").map(str::to_owned)
+    };
+    assert_eq!(given(&[0, 1], 2), None);
+    assert_eq!(given(&[0, 1], 1).as_deref(), Some("0"));
+    assert_eq!(given(&[0, 1, 2, 3], 2).as_deref(), Some("0"));
+}
+
+#[test]
+fn gpus_that_share_an_hca_get_as_many_as_any_others_could_need() {
+    // Two GPUs under each of four switches, with one HCA.
+    let snapshot = crate::testing::switches(4, 2, 1);
+    let map = rail_map(&snapshot, None);
+    let given = |gpus: &[u32], nodes: u32| {
+        let gpus = JobGpus::Indices(gpus.to_vec());
+        let shape = JobShape { gpus, nodes: Some(nodes), ..JobShape::default() };
+        let settings = environment(&map, &snapshot, &RailsConfig::default(), &shape);
+        value(&settings, "NCCL_IB_HCA").unwrap().to_owned()
+    };
+    assert_eq!(given(&[0, 2], 2), "=mlx5_0:1,mlx5_1:1");
+    assert_eq!(given(&[4, 5], 2), "=mlx5_2:1,mlx5_3:1", "the other one of the same socket");
+    assert_eq!(given(&[4, 5], 1), "=mlx5_2:1", "alone, a job needs no more than its own");
+    assert_eq!(given(&[1], 2), "=mlx5_0:1");
+}
+
+#[test]
+fn built_in_profiles_act_where_they_help_and_can_be_replaced() {
+    let given = |snapshot: &Snapshot, config: &RailsConfig, profile: &str| {
+        let shape = JobShape { profile: Some(profile.to_owned()), ..JobShape::default() };
+        let settings = environment(&rail_map(snapshot, None), snapshot, config, &shape);
+        ["NCCL_IB_QPS_PER_CONNECTION", "NCCL_PROFILER_PLUGIN"]
+            .map(|name| value(&settings, name).unwrap_or("-").to_owned())
+            .join(" ")
+    };
+    let config = RailsConfig {
+        queue_pairs: Some(2),
+        profiler: Some("/lib/p.so".to_owned()),
+        ..RailsConfig::default()
+    };
+    assert_eq!(given(&roce(), &config, "none"), "2 /lib/p.so");
+    assert_eq!(given(&roce(), &config, "latency"), "1 none");
+    assert_eq!(given(&roce(), &config, "throughput"), "4 /lib/p.so");
+    assert_eq!(given(&machine(), &config, "throughput"), "- /lib/p.so");
+    assert_eq!(given(&machine(), &RailsConfig::default(), "latency"), "- -");
+    let more = RailsConfig { queue_pairs: Some(8), ..RailsConfig::default() };
+    assert_eq!(given(&roce(), &more, "throughput"), "8 -");
+    let mut own = config;
+    own.profiles.insert("latency".to_owned(), UserProfile::default());
+    assert_eq!(given(&roce(), &own, "latency"), "2 /lib/p.so");
+}
+
+#[test]
+fn the_sites_rules_hold_under_all_of_their_conditions() {
+    let rule = SiteRule { set: table("NCCL_X", "1"), why: "a bug".to_owned(), ..SiteRule::default() };
+    let holds = |rule: &SiteRule, snapshot: &Snapshot, shape: &JobShape| {
+        let config = RailsConfig { rules: vec![rule.clone()], ..RailsConfig::default() };
+        value(&environment(&rail_map(snapshot, None), snapshot, &config, shape), "NCCL_X").is_some()
+    };
+    let (ib, eth) = (machine(), roce());
+    let whole = JobShape::default();
+    let part = JobShape { gpus: JobGpus::Indices(vec![0]), nodes: Some(1), ..JobShape::default() };
+    assert!(holds(&rule, &ib, &whole));
+    let on_eth = SiteRule { link_layer: Some(Layer::Ethernet), ..rule.clone() };
+    assert!(holds(&on_eth, &eth, &whole) && !holds(&on_eth, &ib, &whole));
+    let for_one = SiteRule { nodes: Some(Nodes::One), ..rule.clone() };
+    assert!(holds(&for_one, &ib, &part) && !holds(&for_one, &ib, &whole));
+    let for_part = SiteRule { gpus: Some(Share::Part), ..rule.clone() };
+    assert!(holds(&for_part, &ib, &part) && !holds(&for_part, &ib, &whole));
+    let both = SiteRule { nodes: Some(Nodes::Several), ..for_part };
+    assert!(!holds(&both, &ib, &part) && !holds(&both, &ib, &whole));
+    let bare = SiteRule { virtualised: Some(false), ..rule.clone() };
+    assert!(holds(&bare, &ib, &whole) && !holds(&bare, &flat_machine(), &whole));
+    let mut unknown = ib.clone();
+    if let Part::Read { data, .. } = &mut unknown.host {
+        data.virtualised = Reading::Failed("I/O error".to_owned());
+    }
+    assert!(!holds(&bare, &unknown, &whole), "nobody knows");
+    let asked = SiteRule { profile: Some("careful".to_owned()), ..rule.clone() };
+    let careful = JobShape { profile: Some("careful".to_owned()), ..JobShape::default() };
+    assert!(holds(&asked, &ib, &careful) && !holds(&asked, &ib, &whole));
+
+    let config = RailsConfig {
+        rules: vec![
+            SiteRule { nccl: ">=2.29.2".parse().unwrap(), net: vec![Net::Ofi], ..rule.clone() },
+            rule,
+            SiteRule { set: table("NCCL_X", "2"), nccl: "<2.30.7".parse().unwrap(), ..SiteRule::default() },
+        ],
+        ..RailsConfig::default()
+    };
+    let settings = settings(&config, &whole);
+    let told: Vec<_> = settings.iter().filter(|setting| setting.name == "NCCL_X").collect();
+    assert_eq!(told.len(), 2, "the second takes the place of the first, under all its conditions: {told:#?}");
+    assert_eq!(
+        (told[0].rule.as_str(), told[0].why.as_str(), told[0].nccl.as_ref()),
+        ("site-rule-2", "a bug", None)
+    );
+    assert_eq!((told[1].value.as_str(), told[1].nccl.as_deref()), ("2", Some("<2.30.7")));
+}
+
+#[test]
+fn the_sites_file_for_nccl_is_the_sites_word() {
+    let conf = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    let given = |config: &RailsConfig, site_conf: Vec<(String, String)>| {
+        let settings = settings(config, &JobShape { site_conf, ..JobShape::default() });
+        (value(&settings, "NCCL_IB_HCA").map(str::to_owned), settings.len())
+    };
+    let plain = RailsConfig::default();
+    let (ours, count) = given(&plain, vec![]);
+    assert!(ours.is_some());
+    assert_eq!(given(&plain, conf("NCCL_IB_HCA", "=a:1")), (Some("=a:1".to_owned()), count));
+    assert_eq!(given(&plain, conf("NCCL_X", "1")), (ours, count), "what we would not set is NCCL's to read");
+    assert_eq!(given(&plain, conf("NCCL_IB_HCA", "\u{7}")).0, None, "NCCL reads it, and we say nothing");
+    let set = RailsConfig { set: table("NCCL_IB_HCA", "=b:1"), ..plain };
+    assert_eq!(
+        given(&set, conf("NCCL_IB_HCA", "=a:1")).0.as_deref(),
+        Some("=b:1"),
+        "railgate's own table counts for more"
+    );
+}

@@ -1,0 +1,93 @@
+use std::str::FromStr;
+
+use railgate_node::{LinkLayer, RailMap, Reading, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use crate::RailsConfig;
+
+/// What moves NCCL's data between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Net {
+    /// NCCL's own verbs transport.
+    Ib,
+    /// aws-ofi-nccl, over libfabric. It has settings of its own and writes NCCL's topology.
+    Ofi,
+    /// HPC-X's plugin, with or without SHARP. It reads NCCL's own variables for verbs.
+    Sharp,
+    /// Another plugin: what it reads is not known.
+    Other,
+}
+
+impl Net {
+    /// As the configuration writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Net::Ib => "ib",
+            Net::Ofi => "ofi",
+            Net::Sharp => "sharp",
+            Net::Other => "other",
+        }
+    }
+}
+
+/// The name of none of them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}': expected ib, ofi, sharp or other")]
+pub struct BadNet(String);
+
+impl FromStr for Net {
+    type Err = BadNet;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Net::Ib, Net::Ofi, Net::Sharp, Net::Other];
+        let bad = || BadNet(text.chars().filter(|c| !c.is_control()).take(40).collect());
+        all.into_iter().find(|net| net.as_str() == text).ok_or_else(bad)
+    }
+}
+
+/// What moves the data of jobs that do not say: the site's word, or what stands on the node. RDMA devices that speak
+/// neither InfiniBand nor Ethernet (EFA's do not) carry nothing of NCCL's own, and are there for libfabric.
+pub fn net(config: &RailsConfig, map: &RailMap, snapshot: &Snapshot) -> Net {
+    if let Some(net) = config.net {
+        return net;
+    }
+    let hcas = snapshot.fabric.data().map_or(&[][..], |fabric| &fabric.hcas);
+    let mut ports = hcas.iter().flat_map(|hca| &hca.ports).peekable();
+    let foreign = map.rails.is_empty()
+        && ports.peek().is_some()
+        && ports.all(|port| matches!(port.link_layer, Reading::Known(LinkLayer::Other(_))));
+    if foreign { Net::Ofi } else { Net::Ib }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rail_map;
+    use crate::testing::machine;
+    use railgate_node::Part;
+
+    #[test]
+    fn the_site_or_the_devices_tell() {
+        let mut snapshot = machine();
+        let told =
+            |snapshot: &Snapshot, config: &RailsConfig| net(config, &rail_map(snapshot, None), snapshot);
+        assert_eq!(told(&snapshot, &RailsConfig::default()), Net::Ib);
+        let said = RailsConfig { net: Some(Net::Sharp), ..RailsConfig::default() };
+        assert_eq!(told(&snapshot, &said), Net::Sharp);
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            for port in data.hcas.iter_mut().flat_map(|hca| &mut hca.ports) {
+                port.link_layer = Reading::Known(LinkLayer::Other("Unspecified".to_owned()));
+            }
+        }
+        assert_eq!(told(&snapshot, &RailsConfig::default()), Net::Ofi);
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            data.hcas[0].ports[0].link_layer = Reading::Failed("I/O error".to_owned());
+        }
+        assert_eq!(told(&snapshot, &RailsConfig::default()), Net::Ib, "nobody knows about one of them");
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            data.hcas.clear();
+        }
+        assert_eq!(told(&snapshot, &RailsConfig::default()), Net::Ib);
+    }
+}

@@ -1,0 +1,58 @@
+//! Which ports a job is given.
+
+use std::collections::BTreeSet;
+
+use railgate_node::{PciAddress, Rail};
+
+use super::Context;
+use crate::job_shape::JobGpus;
+
+/// The card that a port sits on: two ports, or two functions, of one HCA.
+pub(super) fn card(rail: &Rail) -> Option<PciAddress> {
+    rail.pci.known().map(|address| PciAddress { function: 0, ..*address })
+}
+
+/// Places in the map's rails, ascending.
+pub(super) fn ports(context: &Context<'_>) -> BTreeSet<usize> {
+    let (rails, gpus) = (&context.map.rails, &context.map.gpus);
+    let mine: Vec<_> = gpus.iter().filter(|gpu| context.shape.gpus.has(gpu.index)).collect();
+    // A GPU without a rail of its own (its port is down, the wiring is unknown) may need any of them, and so
+    // may one that the snapshot does not have.
+    let known = match &context.shape.gpus {
+        JobGpus::Indices(indices) => mine.len() == indices.iter().collect::<BTreeSet<_>>().len(),
+        JobGpus::All | JobGpus::None => false,
+    };
+    if !known || mine.len() == gpus.len() || mine.iter().any(|gpu| gpu.rail.is_none()) {
+        return (0..rails.len()).collect();
+    }
+    let own: BTreeSet<usize> =
+        mine.iter().filter_map(|gpu| gpu.rail).filter(|rail| *rail < rails.len()).collect();
+    // The second port of a card is nobody's own, and as near as the first.
+    let beside = |index: usize| {
+        card(&rails[index]).is_some()
+            && gpus.iter().all(|gpu| gpu.rail != Some(index))
+            && own.iter().any(|mine| card(&rails[*mine]) == card(&rails[index]))
+    };
+    let mut wanted: BTreeSet<usize> =
+        (0..rails.len()).filter(|index| own.contains(index) || beside(*index)).collect();
+    if context.shape.nodes != Some(1) {
+        even_out(rails, mine.len(), &mut wanted);
+    }
+    wanted
+}
+
+/// Where GPUs share HCAs, two GPUs may need one HCA on this node and two on the next, and NCCL wants the same number
+/// everywhere: each node takes as many as any choice of so many GPUs could need, the nearest first.
+fn even_out(rails: &[Rail], gpus: usize, wanted: &mut BTreeSet<usize>) {
+    while wanted.len() < gpus.min(rails.len()) {
+        let far = |index: &usize| {
+            let socket = rails[*index].numa_node.known();
+            let same = socket.is_some() && wanted.iter().any(|have| rails[*have].numa_node.known() == socket);
+            (!same, wanted.iter().map(|have| have.abs_diff(*index)).min(), *index)
+        };
+        let Some(next) = (0..rails.len()).filter(|index| !wanted.contains(index)).min_by_key(far) else {
+            return;
+        };
+        wanted.insert(next);
+    }
+}

@@ -1,0 +1,107 @@
+//! What rails decided, in the forms in which it reaches the tasks and NCCL itself.
+
+use std::path::{Path, PathBuf};
+
+use railgate_node::Setting;
+use railgate_rails::{NcclRange, NcclVersion, RailsConfig};
+use railgate_rundir::{NcclConf, NcclEnv, ReleaseSetting, TaskSetting};
+
+/// The site's file for NCCL. Nobody but root writes in /etc.
+const SITE_CONF: &str = "/etc/nccl.conf";
+
+/// The environment plugin, where one is installed.
+pub(crate) fn env_plugin(config: &RailsConfig) -> Option<PathBuf> {
+    Some(PathBuf::from(&config.env_plugin)).filter(|path| path.is_absolute() && path.is_file())
+}
+
+/// What the site's file says, as far as it is text.
+pub(crate) fn site_conf() -> Vec<(String, String)> {
+    let conf = NcclConf::read(Path::new(SITE_CONF)).unwrap_or_default();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    conf.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
+}
+
+/// For the SPANK plugin.
+pub(crate) fn for_tasks(settings: &[Setting]) -> Vec<TaskSetting> {
+    settings
+        .iter()
+        .filter(|setting| setting.nccl.is_none())
+        .map(|setting| TaskSetting {
+            name: setting.name.clone(),
+            value: setting.value.clone(),
+            force: setting.force,
+            nets: setting.nets.iter().filter_map(|net| net.parse().ok()).collect(),
+            with: setting.with.clone(),
+        })
+        .collect()
+}
+
+/// For the environment plugin: the text of its file, if there is anything for it. It takes the first line that fits,
+/// so the last word stands first.
+pub(crate) fn by_release(settings: &[Setting]) -> Option<String> {
+    let entries = settings.iter().rev().filter_map(|setting| {
+        let range: NcclRange = setting.nccl.as_ref()?.parse().ok()?;
+        Some(ReleaseSetting {
+            name: setting.name.clone(),
+            value: setting.value.clone(),
+            force: setting.force,
+            from: release(range.from)?,
+            below: release(range.below)?,
+            nets: setting.nets.clone(),
+        })
+    });
+    let env = NcclEnv { settings: entries.collect() };
+    let (text, left_out) = env.to_text();
+    for setting in left_out {
+        tracing::warn!("{} is left out: no value for NCCL's environment plugin", setting.name);
+    }
+    (text.lines().count() > 1).then_some(text)
+}
+
+/// The outer `None`: no release that NCCL could have.
+fn release(version: Option<NcclVersion>) -> Option<Option<[u8; 3]>> {
+    let Some(NcclVersion { major, minor, patch }) = version else { return Some(None) };
+    let byte = |number: u32| u8::try_from(number).ok();
+    Some(Some([byte(major)?, byte(minor)?, byte(patch)?]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(name: &str, value: &str, nccl: Option<&str>) -> Setting {
+        Setting {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            nccl: nccl.map(str::to_owned),
+            nets: vec!["ib".to_owned(), "sharp".to_owned()],
+            ..Setting::default()
+        }
+    }
+
+    #[test]
+    fn what_depends_on_the_release_goes_to_the_other_file() {
+        let settings = [
+            setting("A", "1", None),
+            setting("A", "2", Some(">=2.29.2")),
+            setting("A", "3", Some("<2.30.7")),
+        ];
+        let tasks = for_tasks(&settings);
+        assert_eq!((tasks.len(), tasks[0].value.as_str(), tasks[0].nets.len()), (1, "1", 2));
+        let text = by_release(&settings).unwrap();
+        assert_eq!(
+            text,
+            "railgate-nccl-env 1\ndefault - 2.30.7 ib,sharp A=3\ndefault 2.29.2 - ib,sharp A=2\n"
+        );
+        assert_eq!(by_release(&settings[..1]), None);
+    }
+
+    /// Rails and the run directory name network plugins each for themselves.
+    #[test]
+    fn both_know_the_same_network_plugins() {
+        use railgate_rails::Net;
+        for net in [Net::Ib, Net::Ofi, Net::Sharp, Net::Other] {
+            assert_eq!(net.as_str().parse::<railgate_rundir::Net>().unwrap().as_str(), net.as_str());
+        }
+    }
+}
