@@ -32,5 +32,5 @@ pub use config::{GateConfig, Mode, NewChecks};
 pub use judge::{judge, would_drain};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
-pub use request::{request_for, site_request};
+pub use request::{request_for, site_request, topology_file_wanted};
 pub use seen::{KnownCheck, KnownGpu, KnownHca, Memory, Seen, Strike};

@@ -26,6 +26,12 @@ pub fn site_request(config: &GateConfig, phase: Phase, job: Option<&Job>) -> Opt
     runs(check, config, phase, job).then(|| config.checks.site.request(phase, job)).flatten()
 }
 
+/// Whether NCCL's topology file is to be read.
+pub fn topology_file_wanted(config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
+    let check = CHECKS.iter().find(|check| check.id == "topology-file");
+    check.is_some_and(|check| runs(check, config, phase, job))
+}
+
 /// Whether a check runs at all.
 pub(crate) fn runs(check: &CheckInfo, config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
     let on = check.always || check.action(&config.checks) != Action::Off;
@@ -82,12 +88,16 @@ mod tests {
 
     #[test]
     fn what_is_off_is_not_asked_for() {
-        let toml = "[checks]
-            ib-count = { action = \"off\" }
-            ib-port = { action = \"off\" }
-            ib-rate = { action = \"off\" }
-            mounts = { action = \"off\", required = [\"/home\"] }";
-        let (parts, mounts) = asked(toml, Phase::Prolog, Some(&job(&[0])));
+        let reads = |part: PartName| CHECKS.iter().filter(move |check| check.parts.contains(&part));
+        let mut toml = String::from("[checks]\nmounts = { action = \"off\", required = [\"/home\"] }\n");
+        let mut off: Vec<&str> =
+            reads(PartName::Fabric).chain(reads(PartName::Host)).map(|check| check.id).collect();
+        off.sort_unstable();
+        off.dedup();
+        for id in off.into_iter().filter(|id| *id != "mounts") {
+            toml.push_str(&format!("{id} = {{ action = \"off\" }}\n"));
+        }
+        let (parts, mounts) = asked(&toml, Phase::Prolog, Some(&job(&[0])));
         assert!(!parts.contains(&PartName::Fabric) && !parts.contains(&PartName::Host));
         assert!(mounts.is_empty());
     }

@@ -32,6 +32,7 @@ mod site_check;
 mod snapshot;
 mod source;
 mod sysfs;
+mod topology_file;
 mod verdict;
 mod xid;
 
@@ -53,5 +54,6 @@ pub use recorded::{RecordedError, recorded};
 pub use site_check::{SiteCheck, SiteFinding, SiteOutcome, SiteRequest, site_checks};
 pub use snapshot::{Origin, SNAPSHOT_SCHEMA, Snapshot, UnixMillis};
 pub use source::SourceConfig;
+pub use topology_file::{TopologyFile, TopologyRemark, read_topology_file};
 pub use verdict::{Action, Fitness, Verdict};
 pub use xid::SxidEvent;

@@ -9,7 +9,7 @@ use crate::child::{Call, Ended, Outcome, Task, run_all};
 use crate::{
     Access, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part, PartName, Pci,
     PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot, SourceConfig,
-    gpu_processes, nvml, readers, site_check,
+    TopologyFile, gpu_processes, nvml, readers, site_check, topology_file,
 };
 
 /// What to look at, and how long that may take.
@@ -26,6 +26,8 @@ pub struct Request {
     pub mounts: Vec<PathBuf>,
     /// The site's own checks to run; `None` runs none.
     pub site: Option<SiteRequest>,
+    /// NCCL's topology file, where it is not ours; `None` reads none.
+    pub topology_file: Option<PathBuf>,
     /// For all parts together. A child that must be killed costs [`crate::child::GRACE`] more.
     pub deadline: Duration,
 }
@@ -39,6 +41,7 @@ impl Request {
             kernel_since: None,
             mounts: Vec::new(),
             site: None,
+            topology_file: None,
             deadline,
         }
     }
@@ -67,6 +70,8 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
 
     let site_checks = request.site.as_ref().map(|site| listed(site, &mut asked, &request.node));
 
+    let topology_file = request.topology_file.as_ref().map(|path| (path, asked.add(TOPOLOGY_FILE, path)));
+
     let after_ms = millis(request.deadline);
     let mut ended: Vec<Option<Ended>> = run_all(asked.calls).into_iter().map(Some).collect();
     let mut take = |index: Option<usize>| match index {
@@ -85,6 +90,11 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
         kernel_log: part(take(kernel_log), after_ms),
         host: part(take(host), after_ms),
         site_checks: Vec::new(),
+        topology_file: topology_file.map(|(path, index)| TopologyFile {
+            path: path.clone(),
+            text: reading(part(take(Some(index)), after_ms)),
+            said: None,
+        }),
     };
     for (mut check, index) in site_checks.into_iter().flatten() {
         if let Some(ended) = take(index) {
@@ -114,6 +124,7 @@ pub(crate) const TASKS: &[Task] = &[
     Task::new(HOST, host_task),
     Task::new(MOUNT, mount_task),
     Task::new(SITE_CHECK, site_check_task),
+    Task::new(TOPOLOGY_FILE, topology_file_task),
 ];
 
 const GPUS: &str = "node-gpus";
@@ -123,6 +134,7 @@ const KERNEL_LOG: &str = "node-kernel-log";
 const HOST: &str = "node-host";
 const MOUNT: &str = "node-mount";
 const SITE_CHECK: &str = "node-site-check";
+const TOPOLOGY_FILE: &str = "node-topology-file";
 
 /// What a child needs to end a site's check that does not end by itself.
 const SITE_CHECK_GRACE: Duration = Duration::from_secs(3);
@@ -179,6 +191,10 @@ fn site_check_task(input: &[u8]) -> Result<Vec<u8>, String> {
     with_json(input, |input: site_check::Run| Ok(site_check::run(&input)))
 }
 
+fn topology_file_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json(input, |path: PathBuf| Ok(topology_file::topology_text(&path)))
+}
+
 fn with_json<I: DeserializeOwned, O: Serialize>(
     input: &[u8],
     task: impl FnOnce(I) -> Result<O, String>,
@@ -225,6 +241,14 @@ impl Asked {
 
     fn mount(&mut self, path: &Path, source: &SourceConfig) -> usize {
         self.add(MOUNT, &MountInput { path: path.to_owned(), proc: source.proc.clone() })
+    }
+}
+
+/// The answer of a child whose whole reply is one reading.
+fn reading<T: Clone>(part: Part<Reading<T>>) -> Reading<T> {
+    match part.data() {
+        Some(reading) => reading.clone(),
+        None => Reading::Failed(part.missing().unwrap_or_default()),
     }
 }
 

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Fabric, Gpus, Host, KernelLog, Part, Pci, SiteCheck};
+use crate::{Fabric, Gpus, Host, KernelLog, Part, Pci, SiteCheck, TopologyFile};
 
 /// Milliseconds since the Unix epoch.
 pub type UnixMillis = u64;
@@ -47,4 +47,7 @@ pub struct Snapshot {
     /// The site's own checks, where they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub site_checks: Vec<SiteCheck>,
+    /// NCCL's topology file, where one that is not ours is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_file: Option<TopologyFile>,
 }

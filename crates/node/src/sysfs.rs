@@ -86,6 +86,22 @@ pub(crate) fn whole(path: &Path, limit: u64) -> Result<String, ReadError> {
     }
 }
 
+/// A whole regular file of at most `limit` bytes: a file that somebody wrote, not one of the kernel's.
+pub(crate) fn whole_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
+    let at = |source| ReadError::io(path, source);
+    let mut file = open(path)?;
+    if !file.metadata().map_err(at)?.is_file() {
+        return Err(at(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    }
+    let mut bytes = Vec::new();
+    (&mut file).take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(at)?;
+    if bytes.len() as u64 > limit {
+        let too_big = format!("more than {limit} bytes");
+        return Err(at(io::Error::new(io::ErrorKind::FileTooLarge, too_big)));
+    }
+    Ok(bytes)
+}
+
 /// One attribute, trimmed.
 pub(crate) fn attribute(path: &Path) -> Result<String, ReadError> {
     Ok(printable(whole(path, ATTRIBUTE_BYTES)?.trim()))

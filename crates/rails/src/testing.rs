@@ -102,6 +102,7 @@ fn snapshot(gpus: Vec<Gpu>, hcas: Vec<Hca>, devices: Vec<PciDevice>, host: Host)
         kernel_log: Part::Skipped,
         host: read(host),
         site_checks: Vec::new(),
+        topology_file: None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod fit;
 mod grammar;
 mod graph;
+mod render;
 
 use railgate_node::{RailMap, Snapshot};
 use serde::Serialize;
@@ -11,6 +12,7 @@ use crate::NcclVersion;
 use fit::Machine;
 use grammar::{ERAS, Era, era};
 pub(crate) use graph::room_wanted;
+pub use render::TopologyView;
 
 /// What follows from a mistake in a topology file. The worst comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

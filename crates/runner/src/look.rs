@@ -1,10 +1,12 @@
 use std::time::Instant;
 
-use railgate_gate::{Seen, judge, request_for, site_request};
+use railgate_gate::{Seen, judge, request_for, site_request, topology_file_wanted};
 use railgate_node::{
     Allocation, Class, Finding, Fitness, GpuId, Job, KernelMark, PartName, Phase, Profile, ProfileError,
     Request, Severity, Snapshot, Verdict, live,
 };
+
+use railgate_rails::judge_topology_file;
 
 use crate::history::{History, kernel_mark};
 use crate::{Config, Past, Places};
@@ -72,7 +74,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         parts = vec![PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host];
     }
     let since = purpose.kernel_since.or(history.settled.as_ref());
-    let snapshot = live(
+    let mut snapshot = live(
         &config.source,
         &Request {
             node: node.to_owned(),
@@ -80,6 +82,8 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             kernel_since: since.cloned(),
             mounts,
             site: site_request(&config.gate, purpose.phase, purpose.job),
+            topology_file: topology_file_wanted(&config.gate, purpose.phase, purpose.job)
+                .then(|| config.rails.topology_file_of_others()),
             deadline: config.gate.deadline,
         },
     );
@@ -90,6 +94,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             (Profile::generic(), Some(why))
         }
     };
+    judge_topology_file(&config.rails, Some(&profile), &mut snapshot);
     let verdict = judge(
         &config.gate,
         &Seen {

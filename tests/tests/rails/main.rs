@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod machines;
 mod topologies;
 
 fn folder(name: &str) -> PathBuf {

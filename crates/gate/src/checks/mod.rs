@@ -17,6 +17,7 @@ mod kernel_log;
 mod mounts;
 mod part_silent;
 mod site;
+mod topology_file;
 mod xid_table;
 
 register! {
@@ -34,5 +35,6 @@ register! {
     part_silent::PartSilent = "part-silent",
     gpu_processes::GpuProcesses = "gpu-processes",
     site::Site = "site",
+    topology_file::TopologyFile = "topology-file",
     kernel_log::KernelLogReadable = "kernel-log",
 }

@@ -82,7 +82,8 @@ mod tests {
         assert_eq!(look("h200-sxm").says(), "fit");
         assert_eq!(file(text(), Some(vec![])).says(), "fit");
         assert_eq!(file(text(), None).says(), "fit");
-        let broken = file(text(), Some(vec![remark(true, "a tab"), remark(false, "GPU 0 is not in the file")]));
+        let broken =
+            file(text(), Some(vec![remark(true, "a tab"), remark(false, "GPU 0 is not in the file")]));
         assert_eq!(broken.fitness(), Fitness::Degraded);
         assert_eq!(
             broken.says(),

@@ -44,6 +44,7 @@ pub(super) fn healthy(profile: &Profile, node: &str) -> Snapshot {
         kernel_log: Part::Read { data: kernel_log(), took_ms: 2.0 },
         host: Part::Read { data: machine.host(node), took_ms: 3.0 },
         site_checks: Vec::new(),
+        topology_file: None,
     }
 }
 
