@@ -25,6 +25,7 @@ mod scene;
 mod seen;
 #[cfg(test)]
 mod testing;
+mod wanted;
 
 pub use catalogue::{catalogue_markdown, explain};
 pub use checks::{CHECKS, Checks};
@@ -33,4 +34,4 @@ pub use judge::{judge, would_drain};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
 pub use request::{request_for, site_request, topology_file_wanted};
-pub use seen::{KnownCheck, KnownGpu, KnownHca, Memory, Seen, Strike};
+pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike};

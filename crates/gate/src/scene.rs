@@ -335,7 +335,7 @@ fn same_gpu(a: PciAddress, b: PciAddress) -> bool {
 }
 
 /// `mlx5_8`, or a pattern with a trailing `*`.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => pattern == name,

@@ -2,7 +2,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use railgate_node::{Job, MountProbe, Part, PartName, PciAddress, Phase, Profile, Snapshot, Verdict};
+use railgate_node::{
+    BlockedProcess, Job, MountProbe, Part, PartName, PciAddress, Phase, Profile, Snapshot, UnixMillis,
+    Verdict,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::CHECKS;
@@ -42,6 +45,17 @@ pub struct Memory {
     pub checks: BTreeMap<String, KnownCheck>,
     /// When what may pass by itself was seen, of any boot.
     pub strikes: Vec<Strike>,
+    /// Processes that slept uninterruptibly at the previous look.
+    pub blocked: Vec<KnownSleep>,
+}
+
+/// A process in one uninterruptible sleep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownSleep {
+    /// The process as it was.
+    pub process: BlockedProcess,
+    /// When it was first seen in this sleep.
+    pub since: UnixMillis,
 }
 
 /// Something transient that was seen.
@@ -147,6 +161,7 @@ impl Memory {
             hcas: self.hcas.clone(),
             checks: self.checks.clone(),
             strikes: self.strikes.clone(),
+            blocked: self.sleeps(now),
         };
         let known = KnownCheck { since: now.taken / 1000, new: !self.checks.is_empty() };
         for check in CHECKS {
@@ -161,6 +176,28 @@ impl Memory {
             }
         }
         next
+    }
+
+    /// The sleeps of this look; those that an earlier one saw keep their beginning.
+    fn sleeps(&self, now: &Snapshot) -> Vec<KnownSleep> {
+        let Some(host) = now.host.data() else {
+            return if self.is_of(&now.boot_id) { self.blocked.clone() } else { Vec::new() };
+        };
+        let processes = host.system.processes.known();
+        let known = |process: &BlockedProcess| {
+            self.blocked.iter().find(|old| self.is_of(&now.boot_id) && old.process == *process)
+        };
+        let sleep = |process: &BlockedProcess| KnownSleep {
+            process: process.clone(),
+            since: known(process).map_or(now.taken, |old| old.since.min(now.taken)),
+        };
+        processes.map_or_else(Vec::new, |processes| processes.blocked.iter().map(sleep).collect())
+    }
+
+    /// How long earlier looks of this boot have seen a process in the very same sleep.
+    pub(crate) fn blocked_for(&self, process: &BlockedProcess, now: &Snapshot) -> Option<Duration> {
+        let known = self.blocked.iter().find(|old| self.is_of(&now.boot_id) && old.process == *process)?;
+        Some(Duration::from_millis(now.taken.saturating_sub(known.since)))
     }
 
     /// The part gave no answer at the previous look of the same boot.

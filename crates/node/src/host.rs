@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Reading;
+use crate::{Reading, System};
 
 /// The host around the devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct Host {
     pub default_interface: Reading<String>,
     /// The mounts that the site requires, one entry each.
     pub mounts: Vec<Mount>,
+    /// Disks, memory, processors, processes, services.
+    #[serde(default)]
+    pub system: System,
 }
 
 /// One required mount.

@@ -18,6 +18,9 @@ pub struct Profile {
     /// Wiring, for machines that hide it.
     #[serde(default)]
     pub rails: RailProfile,
+    /// The machine around them.
+    #[serde(default)]
+    pub host: HostProfile,
 }
 
 impl Profile {
@@ -29,6 +32,7 @@ impl Profile {
             gpus: GpuProfile::default(),
             fabric: FabricProfile::default(),
             rails: RailProfile::default(),
+            host: HostProfile::default(),
         }
     }
 }
@@ -73,6 +77,28 @@ pub struct FabricProfile {
     pub rate_gbps: Option<f64>,
     /// Device names (`mlx5_8`) or patterns with a trailing `*` that are storage or management, not rails.
     pub exclude: Vec<String>,
+}
+
+/// The machine around GPUs and HCAs. Sites build them differently, so no built-in profile says anything here.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HostProfile {
+    /// `MemTotal`, GiB; the kernel keeps some percent of what is plugged in for itself.
+    pub memory_gib: Option<u32>,
+    /// Memory modules that the memory controllers name.
+    pub dimms: Option<u32>,
+    /// Processors that are online.
+    pub cpus: Option<u32>,
+    /// The frequency governor of all of them.
+    pub governor: Option<String>,
+    /// NVMe controllers.
+    pub nvmes: Option<u32>,
+    /// Services of systemd that run, without `.service`.
+    pub services: Vec<String>,
+    /// Modules of the kernel, loaded or built in.
+    pub modules: Vec<String>,
+    /// Words of the kernel's command line: `iommu=pt`.
+    pub boot_args: Vec<String>,
 }
 
 /// Which HCA belongs to which GPU, where the PCI tree cannot tell (virtual machines).

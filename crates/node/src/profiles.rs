@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::sysfs;
-use crate::{FabricProfile, GpuProfile, Profile, ProfileError, RailProfile};
+use crate::{FabricProfile, GpuProfile, HostProfile, Profile, ProfileError, RailProfile};
 
 /// A profile is a page of text.
 const PROFILE_BYTES: u64 = 256 * 1024;
@@ -40,6 +40,8 @@ struct ProfileFile {
     fabric: FabricProfile,
     #[serde(default)]
     rails: RailProfile,
+    #[serde(default)]
+    host: HostProfile,
 }
 
 /// Where profiles are looked for: the built-in ones lie lowest, each directory above the one before.
@@ -126,6 +128,11 @@ impl Profile {
         range("gpus.power_limit_w", gpus.power_limit_w, 1.0, 10_000.0);
         range("gpus.bf16_tflops", gpus.bf16_tflops, 0.1, 1_000_000.0);
         range("fabric.hcas", self.fabric.hcas.map(f64::from), 0.0, 256.0);
+        let host = &self.host;
+        range("host.memory_gib", host.memory_gib.map(f64::from), 1.0, 1_000_000.0);
+        range("host.dimms", host.dimms.map(f64::from), 1.0, 1024.0);
+        range("host.cpus", host.cpus.map(f64::from), 1.0, 65_536.0);
+        range("host.nvmes", host.nvmes.map(f64::from), 0.0, 1024.0);
         range("fabric.rate_gbps", self.fabric.rate_gbps, 0.1, 10_000.0);
         if let Some(layer) = &self.fabric.link_layer
             && !matches!(layer.as_str(), "infiniband" | "ethernet")

@@ -5,6 +5,7 @@
 
 mod effect;
 mod faults;
+mod host;
 mod machine;
 mod xid_text;
 

@@ -127,6 +127,15 @@ pub(crate) fn parsed<T>(
     }
 }
 
+/// A larger file (`interrupts`, `mountinfo`, `limits`), understood by `parse`; where that finds nothing the machine has
+/// no such value.
+pub(crate) fn large<T>(path: &Path, limit: u64, parse: impl FnOnce(&str) -> Option<T>) -> Reading<T> {
+    match whole(path, limit) {
+        Ok(text) => parse(&text).map_or(Reading::Unsupported, Reading::Known),
+        Err(error) => failure(&error),
+    }
+}
+
 /// What a failed read of one attribute means.
 pub(crate) fn failure<T>(error: &ReadError) -> Reading<T> {
     if error.is_absent() || error.errno() == Some(libc::EOPNOTSUPP) {

@@ -118,6 +118,7 @@ fn host(virtualised: bool, numa_cpus: &[(u32, &str)]) -> Host {
         addresses: vec![("eno1".to_owned(), "10.0.0.1".to_owned())],
         default_interface: Reading::Known("eno1".to_owned()),
         mounts: vec![],
+        system: railgate_node::System::default(),
     }
 }
 
@@ -176,7 +177,7 @@ pub(crate) fn profile() -> Profile {
         title: "test".to_owned(),
         gpus: GpuProfile { count: Some(4), pcie_gen: Some(5), ..GpuProfile::default() },
         fabric: FabricProfile { hcas: Some(4), rate_gbps: Some(400.0), ..FabricProfile::default() },
-        rails: RailProfile::default(),
+        ..Profile::generic()
     }
 }
 

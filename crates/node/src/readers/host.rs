@@ -28,6 +28,7 @@ pub fn host_read(proc_root: &Path, sysfs_root: &Path) -> Host {
         addresses: addresses(),
         default_interface: default_interface(proc_root),
         mounts: Vec::new(),
+        system: super::system::system(proc_root, sysfs_root),
     }
 }
 

@@ -71,7 +71,7 @@ fn mounted_at(mountinfo: &str, path: &Path) -> Option<Mounted> {
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescape(field: &str) -> OsString {
+pub(super) fn unescape(field: &str) -> OsString {
     let bytes = field.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut rest = bytes;

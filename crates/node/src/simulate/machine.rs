@@ -324,6 +324,7 @@ impl Machine<'_> {
                 mount("/home", "nfs4", "storage:/home"),
                 mount("/scratch", "lustre", "10.20.0.1@o2ib:/scratch"),
             ],
+            system: super::host::system(),
         }
     }
 }

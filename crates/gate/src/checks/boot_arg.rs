@@ -1,0 +1,64 @@
+use railgate_node::{Class, PartName};
+
+use crate::register::{Check, Scope};
+use crate::report::Report;
+use crate::scene::Scene;
+use crate::wanted::{Kind, judge};
+
+pub(super) use crate::wanted::Settings;
+
+/// The check.
+pub(crate) struct BootArgs;
+
+const KIND: Kind = Kind {
+    class: Class::Site,
+    what: "boot parameter",
+    absent: "not on the command line",
+    fix: "fix GRUB; reboot",
+    source: "/proc/cmdline",
+};
+
+impl Check for BootArgs {
+    const ABOUT: &'static str = "the kernel was booted without a parameter that this machine needs";
+    const EXPLAIN: &'static str = "
+Reads `/proc/cmdline` for the words of `required` and of the machine type (`[host] boot_args`), each as a whole
+(`iommu=pt`), or its beginning with a trailing `*` (`hugepagesz=*`). None is wanted by default.
+
+Why: a node that was reinstalled with other parameters is slow or cannot do GPUDirect, and nothing else says so.
+
+Fix: put it into the boot loader's configuration, reboot.
+
+```toml
+[gate.checks.boot-arg]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+required = []         # [\"iommu=pt\"]
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(host) = scene.now.host.data() else { return };
+        let of_type = scene.profile().map_or(&[][..], |profile| profile.host.boot_args.as_slice());
+        let same = |known: &str, pattern: &str| crate::scene::matches(pattern, known);
+        judge(&KIND, set, of_type, &host.system.boot_args, same, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::look;
+
+    #[test]
+    fn whole_words_and_beginnings() {
+        let wanting =
+            |names: &str| look("h100-sxm").settings(&format!("[checks.boot-arg]\nrequired = {names}"));
+        assert_eq!(wanting("[\"iommu=pt\", \"root=*\"]").says(), "fit");
+        assert_eq!(
+            wanting("[\"iommu\"]").says(),
+            "degraded: warn boot-arg@iommu: not on the command line; fix GRUB; reboot"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+use std::time::Duration;
+
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct ClockKept;
+
+/// `[gate.checks.clock]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow.
+    pub action: Action,
+    /// How bad it is when nobody keeps the clock.
+    pub unsynchronised: Severity,
+    /// How bad it is when the clock is kept and may be off by more than `max_error`.
+    pub severity: Severity,
+    /// As far as the clock may be off.
+    #[serde(with = "railgate_node::duration_text")]
+    pub max_error: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            action: Action::Drain,
+            unsynchronised: Severity::Note,
+            severity: Severity::Warn,
+            max_error: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let none = self.max_error.is_zero();
+        if none { vec!["max_error: no clock is exact".to_owned()] } else { Vec::new() }
+    }
+}
+
+impl Check for ClockKept {
+    const ABOUT: &'static str = "nobody keeps the machine's clock, or it may be far off";
+    const EXPLAIN: &'static str = "
+Reads the kernel's own clock state (`adjtimex`), which chrony, ntpd, timesyncd and phc2sys keep: whether it is
+synchronised, and how far it may be off at most. PTP clocks of the machine are shown beside it.
+
+Why: munge refuses credentials from a clock that is minutes off, and logs of a job's nodes no longer fit together.
+
+A machine that takes its time from its host (some clouds) says \"not synchronised\" and is right all the same, so that is
+only a note by default.
+
+Fix: `chronyc tracking`, `chronyc sources`; start the time service.
+
+```toml
+[gate.checks.clock]
+action = \"drain\"            # off, shadow, report, notify, drain
+unsynchronised = \"note\"     # note, warn, fail
+severity = \"warn\"           # note, warn, fail
+max_error = \"1s\"
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(host) = scene.now.host.data() else { return };
+        let Some(clock) = out.value("", "clock", "adjtimex", &host.system.clock) else { return };
+        let ptp = if clock.ptp.is_empty() { "none".to_owned() } else { clock.ptp.join(", ") };
+        if !clock.synchronised {
+            out.add(
+                Found::new(set.unsynchronised, Class::Site, "", "not synchronised")
+                    .fix("start chronyd")
+                    .row("status", "unsynchronised", "synchronised", "adjtimex")
+                    .row("PTP clocks", ptp, "for information", "/sys/class/ptp"),
+            );
+            return;
+        }
+        let off = Duration::from_micros(clock.max_error_us);
+        if off > set.max_error {
+            let shown = |duration| humantime::format_duration(duration).to_string();
+            let rounded = Duration::from_millis(u64::try_from(off.as_millis()).unwrap_or(u64::MAX));
+            out.add(
+                Found::new(set.severity, Class::Site, "", format!("may be off by {}", shown(rounded)))
+                    .fix("see chronyc tracking")
+                    .row("maximum error", shown(off), format!("{} at most", shown(set.max_error)), "adjtimex")
+                    .row("PTP clocks", ptp, "for information", "/sys/class/ptp"),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Clock, Reading};
+
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn with(synchronised: bool, max_error_us: u64) -> Look {
+        look("h100-sxm").host(|host| {
+            let clock = Clock { synchronised, error_us: 40, max_error_us, ptp: Vec::new() };
+            host.system.clock = Reading::Known(clock);
+        })
+    }
+
+    #[test]
+    fn a_clock_that_nobody_keeps_is_a_note_and_one_far_off_the_sites() {
+        let free = with(false, 16_000_000);
+        assert_eq!((free.says().as_str(), free.of("clock")), ("fit", vec![Severity::Note]));
+        let strict = with(false, 0).settings("[checks.clock]\nunsynchronised = \"warn\"");
+        assert_eq!(strict.says(), "degraded: warn clock: not synchronised; start chronyd");
+        assert_eq!(with(true, 1_000_000).says(), "fit");
+        assert_eq!(
+            with(true, 2_345_678).says(),
+            "degraded: warn clock: may be off by 2s 345ms; see chronyc tracking"
+        );
+    }
+}

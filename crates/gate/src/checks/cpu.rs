@@ -1,0 +1,122 @@
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct Processors;
+
+/// `[gate.checks.cpu]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow.
+    pub action: Action,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for Processors {
+    const ABOUT: &'static str =
+        "processors are offline or run under another frequency governor than the machine type";
+    const EXPLAIN: &'static str = "
+Reads `/sys/devices/system/cpu/online` and every policy's `scaling_governor`, and holds them against the machine type
+(`[host] cpus`, `governor`). What the type does not say is not judged: many sites switch threads off on purpose.
+
+Why: a job that is bound to a processor that is not there fails at launch; `powersave` on one node makes all wait for it.
+
+Fix: `chcpu -e`, BIOS settings; `cpupower frequency-set -g performance`.
+
+```toml
+[gate.checks.cpu]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let (Some(host), Some(profile)) = (scene.now.host.data(), scene.profile()) else { return };
+        let online = "/sys/devices/system/cpu/online";
+        if let Some(want) = profile.host.cpus
+            && let Some(got) = out.value("", "processors", online, &host.system.cpus)
+            && *got < want
+        {
+            out.add(
+                Found::new(set.severity, Class::Node, "", format!("{got} of {want} processors"))
+                    .fix("check BIOS")
+                    .row("processors online", got.to_string(), want.to_string(), online),
+            );
+        }
+        let cpufreq = "/sys/devices/system/cpu/cpufreq";
+        if let Some(want) = &profile.host.governor
+            && let Some(governors) = out.value("", "governors", cpufreq, &host.system.governors)
+        {
+            let others: u32 =
+                governors.iter().filter(|(name, _)| *name != want).map(|(_, count)| count).sum();
+            let got: Vec<String> = governors.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            if others > 0 {
+                out.add(
+                    Found::new(set.severity, Class::Site, "governor", format!("{others} not {want}"))
+                        .fix("set governor")
+                        .row("scaling_governor", got.join(", "), want, cpufreq),
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use railgate_node::{HostProfile, Reading};
+
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn wanting(cpus: u32, governor: &str) -> Look {
+        look("h100-sxm").with(|look| {
+            look.profile.as_mut().unwrap().host = HostProfile {
+                cpus: Some(cpus),
+                governor: Some(governor.to_owned()),
+                ..HostProfile::default()
+            };
+        })
+    }
+
+    #[test]
+    fn fewer_processors_and_another_governor() {
+        assert_eq!(wanting(192, "performance").says(), "fit");
+        assert_eq!(
+            wanting(256, "performance").says(),
+            "degraded: warn cpu: 192 of 256 processors; check BIOS"
+        );
+        assert_eq!(wanting(96, "performance").says(), "fit", "more is no fault");
+        let mixed = wanting(192, "performance").host(|host| {
+            let counts = BTreeMap::from([("performance".to_owned(), 190), ("powersave".to_owned(), 2)]);
+            host.system.governors = Reading::Known(counts);
+        });
+        assert_eq!(mixed.says(), "degraded: warn cpu@governor: 2 not performance; set governor");
+        assert_eq!(mixed.judge().findings[0].class, Class::Site);
+        let virtual_machine =
+            wanting(192, "performance").host(|host| host.system.governors = Reading::Unsupported);
+        assert_eq!(virtual_machine.says(), "fit");
+    }
+}

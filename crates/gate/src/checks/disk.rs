@@ -1,0 +1,191 @@
+use railgate_node::{Action, Class, FileSystem, PartName, Severity, Space};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::{Scene, matches};
+
+/// The check.
+pub(crate) struct Disk;
+
+/// `[gate.checks.disk]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow.
+    pub action: Action,
+    /// How bad a full file system is.
+    pub severity: Severity,
+    /// Full is what has less of its space and less of its inodes left than this, percent …
+    pub free_percent: f64,
+    /// … and less than this, GiB …
+    pub free_gib: f64,
+    /// … or fewer inodes than this.
+    pub free_inodes: u64,
+    /// Where it is users who fill it: names or beginnings with a trailing `*`.
+    pub users: Vec<String>,
+    /// What is not looked at.
+    pub ignore: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+        Settings {
+            action: Action::Drain,
+            severity: Severity::Warn,
+            free_percent: 5.0,
+            free_gib: 10.0,
+            free_inodes: 100_000,
+            users: words("/tmp* /var/tmp* /home* /scratch* /local* /raid* /data* /mnt*"),
+            ignore: words("/boot* /dev/shm"),
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !(0.0..=100.0).contains(&self.free_percent) {
+            problems.push(format!("free_percent: {} is not within 0 to 100", self.free_percent));
+        }
+        if !self.free_gib.is_finite() || self.free_gib < 0.0 {
+            problems.push(format!("free_gib: {} is no size", self.free_gib));
+        }
+        problems
+    }
+}
+
+impl Check for Disk {
+    const ABOUT: &'static str = "a local file system has no space or no inodes left";
+    const EXPLAIN: &'static str = "
+Reads every local file system (block devices, and /run and /tmp in memory) by `statvfs`.
+
+Why: jobs and daemons die at their first write; slurmd that cannot write its spool takes the node down.
+
+Full is what has less than `free_percent` and less than `free_gib` left: a large disk may be 97 % full and have room. The
+same with `free_inodes`. Below `users` it is a user's (class `user`: told, never drained), elsewhere the node's. What is
+mounted read-only is not looked at, `/dev/shm` is the business of `shm`.
+
+Fix: remove what fills it (`du -x`, `journalctl --vacuum-size`), old files of users; a tmp cleaner in the epilog.
+
+```toml
+[gate.checks.disk]
+action = \"drain\"       # off, shadow, report, notify, drain
+severity = \"warn\"      # note, warn, fail
+free_percent = 5.0
+free_gib = 10.0
+free_inodes = 100000
+users = [\"/tmp*\", \"/var/tmp*\", \"/home*\", \"/scratch*\", \"/local*\", \"/raid*\", \"/data*\", \"/mnt*\"]
+ignore = [\"/boot*\", \"/dev/shm\"]
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(host) = scene.now.host.data() else { return };
+        let table = "/proc/self/mountinfo";
+        let Some(all) = out.value("", "mounts", table, &host.system.file_systems) else { return };
+        for one in all.iter().filter(|one| !one.read_only && !one.given_up) {
+            let path = one.path.display().to_string();
+            if set.ignore.iter().any(|pattern| matches(pattern, &path)) {
+                continue;
+            }
+            if let Some(space) = out.value(&path, "space", "statvfs", &one.space) {
+                judge(one, &path, space, set, out);
+            }
+        }
+    }
+}
+
+fn judge(one: &FileSystem, path: &str, space: &Space, set: &Settings, out: &mut Report<'_>) {
+    let users = set.users.iter().any(|pattern| matches(pattern, path));
+    let (class, fix) = if users { (Class::User, "clean it up") } else { (Class::Node, "make room") };
+    let percent = |left: u64, all: u64| 100.0 * left as f64 / all as f64;
+    let device = format!("{} on {}", one.fs_type, one.source);
+    let free_gib = space.free_mib as f64 / 1024.0;
+    if space.size_mib > 0
+        && percent(space.free_mib, space.size_mib) < set.free_percent
+        && free_gib < set.free_gib
+    {
+        let left = format!("{free_gib:.1} of {:.0} GiB free", space.size_mib as f64 / 1024.0);
+        let want = format!("{} GiB or {} %", set.free_gib, set.free_percent);
+        out.add(Found::new(set.severity, class, path, &left).fix(fix).row(&device, left, want, "statvfs"));
+    }
+    // File systems that make inodes as they go say zero.
+    if space.inodes > 0
+        && percent(space.inodes_free, space.inodes) < set.free_percent
+        && space.inodes_free < set.free_inodes
+    {
+        let left = format!("{} of {} inodes free", space.inodes_free, space.inodes);
+        let want = format!("{} or {} %", set.free_inodes, set.free_percent);
+        out.add(Found::new(set.severity, class, path, &left).fix(fix).row(&device, left, want, "statvfs"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Fitness, Reading};
+
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn with(path: &str, space: Space) -> Look {
+        look("h100-sxm").host(|host| {
+            let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
+            all.iter_mut().find(|one| one.path.to_str() == Some(path)).unwrap().space = Reading::Known(space);
+        })
+    }
+
+    fn gib(size: u64, free: u64) -> Space {
+        Space { size_mib: size * 1024, free_mib: free * 1024, inodes: 1_000_000, inodes_free: 900_000 }
+    }
+
+    #[test]
+    fn full_needs_both_a_small_share_and_little_room() {
+        assert_eq!(with("/", gib(900, 20)).says(), "fit", "2 % of much is much");
+        assert_eq!(with("/", gib(20, 4)).says(), "fit", "4 GiB of 20");
+        assert_eq!(with("/", gib(900, 4)).says(), "degraded: warn disk@/: 4.0 of 900 GiB free; make room");
+    }
+
+    #[test]
+    fn what_users_fill_is_theirs() {
+        let tmp = with("/tmp", gib(900, 0));
+        assert_eq!(tmp.says(), "degraded: warn disk@/tmp: 0.0 of 900 GiB free; clean it up");
+        assert_eq!(tmp.judge().findings[0].class, Class::User);
+        let all = with("/tmp", gib(900, 0)).settings("[checks.disk]\nseverity = \"fail\"");
+        assert_eq!(all.fitness(), Fitness::Degraded, "a user's mess drains nothing");
+        let node = with("/", gib(900, 0)).settings("[checks.disk]\nseverity = \"fail\"");
+        assert_eq!(node.fitness(), Fitness::Unfit);
+    }
+
+    #[test]
+    fn inodes() {
+        let few = |inodes, inodes_free| with("/", Space { inodes, inodes_free, ..gib(900, 800) });
+        assert_eq!(
+            few(58_000_000, 900).says(),
+            "degraded: warn disk@/: 900 of 58000000 inodes free; make room"
+        );
+        assert_eq!(few(58_000_000, 150_000).says(), "fit");
+        assert_eq!(few(0, 0).says(), "fit", "btrfs");
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_unknown_and_what_is_read_only_is_not() {
+        let bent = |read_only: bool| {
+            look("h100-sxm").host(|host| {
+                let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
+                all[0].space = Reading::Failed("/: statvfs: I/O error".to_owned());
+                all[0].read_only = read_only;
+            })
+        };
+        assert_eq!(bent(false).of("disk"), [Severity::Unknown]);
+        assert_eq!(bent(true).says(), "fit");
+    }
+}

@@ -1,0 +1,98 @@
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct Memlock;
+
+/// `[gate.checks.memlock]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow.
+    pub action: Action,
+    /// How bad it is.
+    pub severity: Severity,
+    /// So much must be lockable, MiB.
+    pub min_mib: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Note, min_mib: 1024 }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for Memlock {
+    const ABOUT: &'static str = "jobs may lock too little memory for RDMA";
+    const EXPLAIN: &'static str = "
+Reads `Max locked memory` of slurmd, which its jobs inherit, on machines whose type has a fabric.
+
+Why: RDMA locks its buffers. With the distribution's limit (8 MiB) NCCL ends with `ibv_reg_mr failed`, or falls
+back to sockets.
+
+Only a note by default: a user whose own limit is higher may bring it along (`PropagateResourceLimits`).
+
+Fix: `LimitMEMLOCK=infinity` in slurmd.service, restart slurmd; `PropagateResourceLimitsExcept=MEMLOCK` in slurm.conf.
+
+```toml
+[gate.checks.memlock]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"note\"     # note, warn, fail
+min_mib = 1024
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let fabric = scene.profile().and_then(|profile| profile.fabric.hcas).unwrap_or(0);
+        let Some(host) = scene.now.host.data().filter(|_| fabric > 0) else { return };
+        let Some(bytes) = out.value("", "memlock", "/proc/PID/limits", &host.system.memlock) else { return };
+        let mib = bytes >> 20;
+        if mib < set.min_mib {
+            let got = format!("{mib} MiB");
+            out.add(
+                Found::new(set.severity, Class::Site, "", format!("jobs may lock {got}"))
+                    .fix("LimitMEMLOCK=infinity")
+                    .row(
+                        "Max locked memory of slurmd",
+                        got,
+                        format!("{} MiB", set.min_mib),
+                        "/proc/PID/limits",
+                    ),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Reading;
+
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn with(machine: &str, bytes: u64) -> Look {
+        look(machine).host(|host| host.system.memlock = Reading::Known(bytes))
+    }
+
+    #[test]
+    fn only_machines_with_a_fabric_need_it() {
+        assert_eq!(with("h100-sxm", 8 << 20).of("memlock"), [Severity::Note]);
+        let strict = with("h100-sxm", 8 << 20).settings("[checks.memlock]\nseverity = \"warn\"");
+        assert_eq!(strict.says(), "degraded: warn memlock: jobs may lock 8 MiB; LimitMEMLOCK=infinity");
+        assert!(with("h100-sxm", 1 << 30).of("memlock").is_empty());
+        assert!(with("l40s", 8 << 20).of("memlock").is_empty());
+    }
+}

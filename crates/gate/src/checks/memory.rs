@@ -1,0 +1,123 @@
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct MemorySize;
+
+/// `[gate.checks.memory]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow.
+    pub action: Action,
+    /// How bad it is.
+    pub severity: Severity,
+    /// So much may be missing, percent: the kernel keeps some for itself.
+    pub tolerance_percent: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn, tolerance_percent: 3.0 }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let good = (0.0..=50.0).contains(&self.tolerance_percent);
+        let why = format!("tolerance_percent: {} is not within 0 to 50", self.tolerance_percent);
+        if good { Vec::new() } else { vec![why] }
+    }
+}
+
+impl Check for MemorySize {
+    const ABOUT: &'static str = "the machine has less memory than its type";
+    const EXPLAIN: &'static str = "
+Reads `MemTotal` and the memory modules that the memory controllers name (EDAC), and holds them against the machine type
+(`[host] memory_gib`, `dimms`). What the type does not say is not judged.
+
+Why: a module that failed its training at boot is left out without another word, and jobs that asked for all memory
+die of it.
+
+Fix: reseat or replace the module that the BMC's log names.
+
+```toml
+[gate.checks.memory]
+action = \"drain\"         # off, shadow, report, notify, drain
+severity = \"warn\"        # note, warn, fail
+tolerance_percent = 3.0
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let (Some(host), Some(profile)) = (scene.now.host.data(), scene.profile()) else { return };
+        if let Some(want) = profile.host.memory_gib
+            && let Some(mib) = out.value("", "MemTotal", "/proc/meminfo", &host.memory_mib)
+        {
+            let got = *mib as f64 / 1024.0;
+            if got < f64::from(want) * (1.0 - set.tolerance_percent / 100.0) {
+                let (got, want) = (format!("{got:.0} GiB"), format!("{want} GiB"));
+                out.add(
+                    Found::new(set.severity, Class::Node, "", format!("{got} of {want}"))
+                        .fix("replace DIMM")
+                        .row("MemTotal", got, want, "/proc/meminfo"),
+                );
+            }
+        }
+        let edac = "/sys/devices/system/edac/mc";
+        if let Some(want) = profile.host.dimms
+            && let Some(controllers) = out.value("", "memory modules", edac, &host.system.memory)
+        {
+            let got: usize = controllers.iter().map(|controller| controller.dimms.len()).sum();
+            if u32::try_from(got).is_ok_and(|got| got < want) {
+                out.add(
+                    Found::new(set.severity, Class::Node, "dimm", format!("{got} of {want} modules"))
+                        .fix("replace DIMM")
+                        .row("memory modules", got.to_string(), want.to_string(), edac),
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Reading;
+
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn of(gib: u32, dimms: u32) -> Look {
+        look("h100-sxm").with(|look| {
+            let host = &mut look.profile.as_mut().unwrap().host;
+            (host.memory_gib, host.dimms) = (Some(gib), Some(dimms));
+        })
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_is_not_missing() {
+        assert_eq!(of(2048, 16).says(), "fit", "2015 GiB is what 2048 look like");
+        let short = of(2048, 16).host(|host| host.memory_mib = Reading::Known(1_932_768));
+        assert_eq!(short.says(), "degraded: warn memory: 1887 GiB of 2048 GiB; replace DIMM");
+    }
+
+    #[test]
+    fn modules() {
+        assert_eq!(of(2048, 32).says(), "degraded: warn memory@dimm: 16 of 32 modules; replace DIMM");
+        let uncounted = of(2048, 32).host(|host| host.system.memory = Reading::Unsupported);
+        assert_eq!(uncounted.says(), "fit", "no driver counts them");
+        let unread = of(2048, 16).host(|host| host.memory_mib = Reading::Failed("no MemTotal".to_owned()));
+        assert_eq!(unread.of("memory"), [Severity::Unknown]);
+    }
+}

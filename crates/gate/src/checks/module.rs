@@ -1,0 +1,68 @@
+use railgate_node::{Class, PartName};
+
+use crate::register::{Check, Scope};
+use crate::report::Report;
+use crate::scene::Scene;
+use crate::wanted::{Kind, judge};
+
+pub(super) use crate::wanted::Settings;
+
+/// The check.
+pub(crate) struct Modules;
+
+const KIND: Kind = Kind {
+    class: Class::Site,
+    what: "kernel module",
+    absent: "not loaded",
+    fix: "modprobe it",
+    source: "/sys/module",
+};
+
+impl Check for Modules {
+    const ABOUT: &'static str = "a kernel module that this machine needs is not loaded";
+    const EXPLAIN: &'static str = "
+Reads `/sys/module` (modules that are loaded or built in) for the names of `required` and of the machine type
+(`[host] modules`). None is wanted by default.
+
+Why: without its module a device or a path is simply not there: `nvidia_peermem`, `ib_ipoib`, `lustre`.
+
+Fix: `modprobe NAME`, and `/etc/modules-load.d/` for the next boot; a module that does not fit the kernel is built anew.
+
+```toml
+[gate.checks.module]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+required = []         # [\"nvidia_peermem\", \"lustre\"]
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(host) = scene.now.host.data() else { return };
+        let of_type = scene.profile().map_or(&[][..], |profile| profile.host.modules.as_slice());
+        // The file is called nvidia-peermem.ko, the module nvidia_peermem.
+        let same = |known: &str, name: &str| known == name.replace('-', "_");
+        judge(&KIND, set, of_type, &host.system.modules, same, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::look;
+
+    #[test]
+    fn names_as_people_write_them() {
+        let wanting =
+            |names: &str| look("h100-sxm").settings(&format!("[checks.module]\nrequired = {names}"));
+        assert_eq!(wanting("[\"nvidia-peermem\", \"ib_core\"]").says(), "fit");
+        assert_eq!(wanting("[\"lustre\"]").says(), "degraded: warn module@lustre: not loaded; modprobe it");
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let config: crate::GateConfig = toml::from_str("[checks.module]\nrequired = [\"a b\"]").unwrap();
+        assert_eq!(config.problems(), ["gate.checks.module.required: 'a b' is no name"]);
+    }
+}

@@ -1,0 +1,95 @@
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct ReadOnly;
+
+/// `[gate.checks.read-only]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow.
+    pub action: Action,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for ReadOnly {
+    const ABOUT: &'static str = "the kernel has made a local file system read-only after errors";
+    const EXPLAIN: &'static str = "
+Reads `/proc/self/mountinfo`: a local file system that was mounted for writing and that the kernel has taken back since
+(`errors=remount-ro`, a forced shutdown). One that somebody mounts read-only on purpose shows that at the mount, too, and
+is left alone; so are images that never can be written.
+
+Why: the disk below it fails, and everything that writes there does.
+
+Fix: look at the kernel log and the drive (`nvme smart-log`, `smartctl`), `fsck`, replace it, reboot.
+
+```toml
+[gate.checks.read-only]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(host) = scene.now.host.data() else { return };
+        // What cannot be read `disk` says, where it runs.
+        let Some(all) = host.system.file_systems.known() else { return };
+        for one in all.iter().filter(|one| one.given_up) {
+            let path = one.path.display().to_string();
+            out.add(
+                Found::new(set.severity, Class::Node, &path, "made read-only by the kernel")
+                    .fix("fsck, check disk")
+                    .row(
+                        format!("{} on {}", one.fs_type, one.source),
+                        "ro below a mount that is rw",
+                        "rw",
+                        "/proc/self/mountinfo",
+                    ),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Reading;
+
+    use crate::testing::{Look, look};
+
+    fn with(read_only: bool, given_up: bool) -> Look {
+        look("h100-sxm").host(|host| {
+            let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
+            (all[0].read_only, all[0].given_up) = (read_only, given_up);
+        })
+    }
+
+    #[test]
+    fn only_what_the_kernel_took_back() {
+        assert_eq!(with(true, false).says(), "fit");
+        let bad = with(false, true);
+        assert_eq!(bad.says(), "degraded: warn read-only@/: made read-only by the kernel; fsck, check disk");
+        let strict = with(false, true).settings("[checks.read-only]\nseverity = \"fail\"");
+        assert!(strict.says().starts_with("unfit: fail read-only@/"));
+    }
+}

@@ -1,0 +1,80 @@
+use railgate_node::{Class, PartName};
+
+use crate::register::{Check, Scope};
+use crate::report::Report;
+use crate::scene::Scene;
+use crate::wanted::{Kind, judge};
+
+pub(super) use crate::wanted::Settings;
+
+/// The check.
+pub(crate) struct Services;
+
+const KIND: Kind = Kind {
+    class: Class::Node,
+    what: "service",
+    absent: "not running",
+    fix: "start it",
+    source: "/sys/fs/cgroup/system.slice",
+};
+
+impl Check for Services {
+    const ABOUT: &'static str = "a service that this machine needs has no process";
+    const EXPLAIN: &'static str = "
+Reads systemd's part of the cgroup tree: whether each service of `required` and of the machine type (`[host] services`)
+has a process. No call to systemd or D-Bus, which hang when the machine does. None is wanted by default.
+
+Why: without its fabric manager, its authentication or its time service a node takes jobs and fails them.
+
+Fix: `systemctl status NAME`, `journalctl -u NAME`, `systemctl start NAME`.
+
+```toml
+[gate.checks.service]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+required = []         # [\"chronyd\", \"nvidia-fabricmanager\"]
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(host) = scene.now.host.data() else { return };
+        let of_type = scene.profile().map_or(&[][..], |profile| profile.host.services.as_slice());
+        let same = |known: &str, name: &str| known == name.strip_suffix(".service").unwrap_or(name);
+        judge(&KIND, set, of_type, &host.system.services, same, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Reading, Severity};
+
+    use crate::testing::look;
+
+    const WANTED: &str = "[checks.service]\nrequired = [\"chronyd.service\", \"munge\"]";
+
+    #[test]
+    fn what_is_wanted_and_not_there() {
+        assert_eq!(look("h100-sxm").settings(WANTED).says(), "fit");
+        let gone = look("h100-sxm").host(|host| {
+            let Reading::Known(services) = &mut host.system.services else { panic!() };
+            services.retain(|name| name != "munge" && name != "sshd");
+        });
+        assert_eq!(gone.settings(WANTED).says(), "degraded: warn service@munge: not running; start it");
+        let by_type = look("h100-sxm").with(|look| {
+            look.profile.as_mut().unwrap().host.services = vec!["lctl".to_owned()];
+        });
+        assert_eq!(by_type.says(), "degraded: warn service@lctl: not running; start it");
+    }
+
+    #[test]
+    fn where_nobody_can_say_it_is_unknown() {
+        for unread in [Reading::Unsupported, Reading::Failed("EIO".to_owned())] {
+            let look = look("h100-sxm").host(|host| host.system.services = unread);
+            assert_eq!(look.says(), "fit", "nobody asked");
+            assert_eq!(look.settings(WANTED).of("service"), [Severity::Unknown]);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+use std::path::Path;
+
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct SharedMemory;
+
+/// `[gate.checks.shm]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow.
+    pub action: Action,
+    /// How bad it is.
+    pub severity: Severity,
+    /// So large it must be, MiB.
+    pub min_mib: u64,
+    /// So much must be left, MiB.
+    pub min_free_mib: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn, min_mib: 1024, min_free_mib: 512 }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for SharedMemory {
+    const ABOUT: &'static str = "/dev/shm is too small, or full";
+    const EXPLAIN: &'static str = "
+Reads the size and the free space of `/dev/shm`. A machine without one is not judged.
+
+Why: NCCL and data loaders pass data between the processes of a node there; without room they end with a bus error.
+
+Too small is the site's (class `site`); full of what jobs have left behind is a user's (class `user`: told, never
+drained).
+
+Fix: `mount -o remount,size=50% /dev/shm`, and fstab; remove old files, or give each job its own (job_container/tmpfs).
+
+```toml
+[gate.checks.shm]
+action = \"drain\"        # off, shadow, report, notify, drain
+severity = \"warn\"       # note, warn, fail
+min_mib = 1024
+min_free_mib = 512
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(host) = scene.now.host.data() else { return };
+        // What cannot be read `disk` says, where it runs.
+        let Some(all) = host.system.file_systems.known() else { return };
+        let Some(shm) = all.iter().find(|one| one.path == Path::new("/dev/shm")) else { return };
+        let Some(space) = out.value("", "/dev/shm", "statvfs", &shm.space) else { return };
+        if space.size_mib < set.min_mib {
+            let got = format!("{} MiB", space.size_mib);
+            out.add(
+                Found::new(set.severity, Class::Site, "", format!("/dev/shm has {got}"))
+                    .fix("remount larger")
+                    .row("size of /dev/shm", got, format!("{} MiB", set.min_mib), "statvfs"),
+            );
+        } else if space.free_mib < set.min_free_mib {
+            let got = format!("{} of {} MiB free", space.free_mib, space.size_mib);
+            out.add(
+                Found::new(set.severity, Class::User, "", format!("/dev/shm is full: {got}"))
+                    .fix("clean it up")
+                    .row("space in /dev/shm", got, format!("{} MiB", set.min_free_mib), "statvfs"),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Reading, Space};
+
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn with(size_mib: u64, free_mib: u64) -> Look {
+        look("h100-sxm").host(|host| {
+            let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
+            let shm = all.iter_mut().find(|one| one.path == Path::new("/dev/shm")).unwrap();
+            shm.space = Reading::Known(Space { size_mib, free_mib, inodes: 0, inodes_free: 0 });
+        })
+    }
+
+    #[test]
+    fn too_small_is_the_sites_and_full_a_users() {
+        let small = with(64, 64);
+        assert_eq!(small.says(), "degraded: warn shm: /dev/shm has 64 MiB; remount larger");
+        assert_eq!(small.judge().findings[0].class, Class::Site);
+        let full = with(500_000, 100);
+        assert_eq!(full.says(), "degraded: warn shm: /dev/shm is full: 100 of 500000 MiB free; clean it up");
+        assert_eq!(full.judge().findings[0].class, Class::User);
+        assert_eq!(with(500_000, 1_000).says(), "fit");
+        let none = look("h100-sxm").host(|host| {
+            let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
+            all.retain(|one| one.path != Path::new("/dev/shm"));
+        });
+        assert_eq!(none.says(), "fit");
+    }
+}

@@ -1,0 +1,172 @@
+use std::time::Duration;
+
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct Tasks;
+
+/// `[gate.checks.tasks]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow.
+    pub action: Action,
+    /// How bad it is.
+    pub severity: Severity,
+    /// A process that has been in the same uninterruptible sleep for so long is stuck.
+    #[serde(with = "railgate_node::duration_text")]
+    pub blocked: Duration,
+    /// More zombies than this.
+    pub zombies: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let blocked = Duration::from_secs(300);
+        Settings { action: Action::Drain, severity: Severity::Warn, blocked, zombies: 1_000 }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let short = self.blocked < Duration::from_secs(60);
+        let shown = humantime::format_duration(self.blocked);
+        if short { vec![format!("blocked: {shown} is less than 1m")] } else { Vec::new() }
+    }
+}
+
+/// Names that a finding lists; the others are counted.
+const NAMED: usize = 3;
+
+impl Check for Tasks {
+    const ABOUT: &'static str = "processes hang in the kernel, or their dead are not collected";
+    const EXPLAIN: &'static str = "
+Reads the state of every process in `/proc`. A process in state D is stuck only if an earlier look of this boot saw the
+same process in the very same sleep (its context switches have not moved) at least `blocked` ago: one that waits for a
+disk is not. Kernel threads are left out. Zombies are counted.
+
+Why: what hangs in the kernel holds its files, GPUs and memory, and no signal ends it: Slurm's \"Kill task failed\".
+
+Fix: see what it waits for (`cat /proc/PID/wchan`, `/proc/PID/stack`); a server that comes back frees it, else reboot.
+Zombies: end their parent.
+
+```toml
+[gate.checks.tasks]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+blocked = \"5m\"
+zombies = 1000
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Host];
+    const SCOPE: Scope = Scope::Always;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(host) = scene.now.host.data() else { return };
+        let Some(processes) = out.value("", "processes", "/proc", &host.system.processes) else { return };
+        let stuck: Vec<(&railgate_node::BlockedProcess, Duration)> = processes
+            .blocked
+            .iter()
+            .filter_map(|process| Some((process, scene.seen.memory.blocked_for(process, scene.now)?)))
+            .filter(|(_, time)| *time >= set.blocked)
+            .collect();
+        if !stuck.is_empty() {
+            let names: Vec<String> = stuck
+                .iter()
+                .take(NAMED)
+                .map(|(process, _)| format!("{} ({})", process.name, process.pid))
+                .collect();
+            let what = format!("{} stuck in the kernel: {}", stuck.len(), names.join(", "));
+            let mut found = Found::new(set.severity, Class::Node, "blocked", what).fix("see wchan; reboot");
+            for (process, time) in stuck.iter().take(NAMED) {
+                let got = format!(
+                    "state D for {}",
+                    humantime::format_duration(Duration::from_secs(time.as_secs()))
+                );
+                let want = format!("less than {}", humantime::format_duration(set.blocked));
+                found = found.row(format!("{} ({})", process.name, process.pid), got, want, "/proc");
+            }
+            out.add(found);
+        }
+        if processes.zombies > set.zombies {
+            let got = format!("{} zombies", processes.zombies);
+            out.add(Found::new(set.severity, Class::Node, "zombies", &got).fix("end their parent").row(
+                "state Z",
+                got,
+                format!("{} at most", set.zombies),
+                "/proc",
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{BlockedProcess, Processes, Reading};
+
+    use super::*;
+    use crate::Memory;
+    use crate::testing::{Look, look};
+
+    fn process(pid: u32, switches: u64) -> BlockedProcess {
+        BlockedProcess { pid, started: 900, name: "python3".to_owned(), switches }
+    }
+
+    fn with(blocked: Vec<BlockedProcess>, minutes: u64) -> Look {
+        look("h100-sxm").with(|look| {
+            look.now.taken += minutes * 60_000;
+            let host = crate::testing::read(&mut look.now.host);
+            host.system.processes = Reading::Known(Processes { total: 300, zombies: 1, blocked });
+        })
+    }
+
+    fn after(earlier: &Look, later: Look) -> Look {
+        let memory = Memory::default().after(&earlier.now, true);
+        later.with(|look| look.memory = memory)
+    }
+
+    #[test]
+    fn only_the_same_sleep_for_long_is_stuck() {
+        let first = with(vec![process(77, 5)], 0);
+        assert_eq!(first.says(), "fit", "nobody knows how long");
+        let stuck = after(&first, with(vec![process(77, 5)], 5));
+        assert_eq!(
+            stuck.says(),
+            "degraded: warn tasks@blocked: 1 stuck in the kernel: python3 (77); see wchan; reboot"
+        );
+        assert_eq!(after(&first, with(vec![process(77, 5)], 4)).says(), "fit", "not long enough");
+        assert_eq!(after(&first, with(vec![process(77, 6)], 5)).says(), "fit", "it woke up meanwhile");
+        assert_eq!(after(&first, with(vec![process(78, 5)], 5)).says(), "fit", "another one");
+        let rebooted = stuck.with(|look| look.now.boot_id = "another".to_owned());
+        assert_eq!(rebooted.says(), "fit");
+    }
+
+    #[test]
+    fn looks_in_between_do_not_begin_anew() {
+        let first = with(vec![process(77, 5)], 0);
+        let memory = Memory::default().after(&first.now, true);
+        let second = with(vec![process(77, 5)], 3);
+        let memory = memory.after(&second.now, true);
+        let third = with(vec![process(77, 5)], 6).with(|look| look.memory = memory);
+        assert_eq!(third.of("tasks"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn zombies() {
+        let many = look("h100-sxm").host(|host| {
+            host.system.processes =
+                Reading::Known(Processes { total: 3_000, zombies: 1_001, blocked: Vec::new() });
+        });
+        assert_eq!(many.says(), "degraded: warn tasks@zombies: 1001 zombies; end their parent");
+    }
+}
