@@ -1,4 +1,10 @@
-use railgate_rails::{JobGpus, JobShape, View, env, environment, explain, rail_map, table, topology};
+mod topology;
+
+use std::path::PathBuf;
+
+use railgate_rails::{
+    JobGpus, JobShape, NcclVersion, Net, View, env, environment, explain, net, rail_map, table, topology,
+};
 
 use crate::node_source::NodeArgs;
 use crate::{Site, exit, output};
@@ -10,7 +16,13 @@ Examples:
   railgate rails --format env --explain
   railgate rails --gpus 0-3 --format env               what a job with four GPUs would be given
   railgate rails --gpus 4-7 --profile debug --format env
-  railgate rails --simulate h200-sxm --format json")]
+  railgate rails --format env --nccl 2.30.7 --net ofi
+  railgate rails --simulate h200-sxm --format json
+  railgate rails --check /etc/nccl/topo.xml            would NCCL take it, and is it this machine's
+  railgate rails --check topo.xml --snapshot gn7.json --nccl 2.28.9
+
+With --check the exit code is 0 where the file is right, 1 where NCCL refuses it or something in it is not so on
+this machine, 2 for wrong use, 3 where the machine could not be read.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
@@ -26,6 +38,15 @@ pub(crate) struct Args {
     /// With --format env: rule, reason and source of each value
     #[arg(long)]
     explain: bool,
+    /// Instead: judge this NCCL topology file, with --format table or json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "profile", "explain"])]
+    check: Option<PathBuf>,
+    /// With --check or --format env: for this release of NCCL [default: all]
+    #[arg(long, value_name = "VERSION")]
+    nccl: Option<NcclVersion>,
+    /// With --format env: as for a job whose data this network plugin moves, ib, ofi, sharp or other [default: the node's]
+    #[arg(long, value_name = "NET")]
+    net: Option<Net>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -47,6 +68,14 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         config.rails.check_profile(name)?;
     }
     let map = rail_map(&seen.snapshot, Some(&seen.profile));
+    if let Some(file) = &args.check {
+        let format = match args.format {
+            Show::Table => output::Format::Table,
+            Show::Json => output::Format::Json,
+            Show::Env | Show::Xml => anyhow::bail!("--check: --format is table or json"),
+        };
+        return topology::check(file, args.nccl, &seen, &map, format);
+    }
     let gpus = args.gpus.as_deref().map(indices).transpose()?;
     let here: Vec<u32> = map.gpus.iter().map(|gpu| gpu.index).collect();
     if let Some(gone) = gpus.iter().flatten().find(|index| !here.is_empty() && !here.contains(index)) {
@@ -56,14 +85,16 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let shape = JobShape {
         gpus: gpus.map_or(JobGpus::All, JobGpus::Indices),
         profile: args.profile.clone(),
+        env_plugin: Some(PathBuf::from(&config.rails.env_plugin)).filter(|path| path.is_file()),
         ..JobShape::default()
     };
+    let net = args.net.unwrap_or_else(|| net(&config.rails, &map, &seen.snapshot));
     let settings = environment(&map, &seen.snapshot, &config.rails, &shape);
     match args.format {
         Show::Table => output::text(&table(&map))?,
         Show::Json => output::json(&View::new(&seen.snapshot.node, &map, &settings))?,
-        Show::Env if args.explain => output::text(&explain(&settings))?,
-        Show::Env => output::text(&env(&settings))?,
+        Show::Env if args.explain => output::text(&explain(&settings, net, args.nccl))?,
+        Show::Env => output::text(&env(&settings, net, args.nccl))?,
         Show::Xml => output::text(&topology(&map, &seen.snapshot)?)?,
     }
     Ok(exit::OK)
