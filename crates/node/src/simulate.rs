@@ -5,7 +5,9 @@
 
 mod effect;
 mod faults;
+mod gpu_details;
 mod host;
+mod host_faults;
 mod machine;
 mod xid_text;
 
@@ -14,6 +16,7 @@ use std::path::PathBuf;
 use crate::{Profile, ProfileError, Snapshot};
 
 pub use faults::{FAULTS, Fault, FaultInfo, FaultKind, FaultPart};
+pub use host_faults::HostFault;
 pub use xid_text::xid_text;
 
 /// The name of a simulated node that nobody named.

@@ -1,3 +1,4 @@
+use super::host_faults::{self, HostFault};
 use super::machine::rate_text;
 use super::xid_text::xid_text;
 use super::{Fault, FaultKind};
@@ -19,6 +20,7 @@ pub(super) fn apply(snapshot: &mut Snapshot, faults: &[Fault]) {
         | FaultKind::NvmlSlow
         | FaultKind::NvmlSilent
         | FaultKind::NvmlStuck
+        | FaultKind::Host(HostFault::HostSilent | HostFault::HostStuck)
         | FaultKind::KmsgUnreadable => (2, 0),
         _ => (0, 0),
     });
@@ -58,6 +60,11 @@ fn one(snapshot: &mut Snapshot, Fault { kind, index }: Fault) {
             }
         }
         FaultKind::IbRenamed => rename(snapshot),
+        FaultKind::Host(fault) => {
+            if let Some(text) = host_faults::apply(snapshot, fault) {
+                say(snapshot, text);
+            }
+        }
         FaultKind::MountMissing => mount(snapshot, index, |_| MountProbe::NotMounted),
         FaultKind::MountStale => {
             mount(snapshot, index, |_| MountProbe::Failed("Stale file handle".to_owned()))

@@ -2,6 +2,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::SimulateError;
+use super::host_faults::{HostFault, says};
 
 /// What has the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,7 @@ pub enum FaultKind {
     MountStale,
     MountHang,
     KmsgUnreadable,
+    Host(HostFault),
 }
 
 /// A fault for people: what `railgate simulate --list` prints.
@@ -92,6 +94,14 @@ const fn mount(id: &'static str, kind: FaultKind, about: &'static str) -> FaultI
 
 const fn node(id: &'static str, kind: FaultKind, about: &'static str) -> FaultInfo {
     FaultInfo { id, about, part: FaultPart::Node, default_index: 0, kind }
+}
+
+const fn host(id: &'static str, fault: HostFault, about: &'static str) -> FaultInfo {
+    node(id, FaultKind::Host(fault), about)
+}
+
+const fn kernel(id: &'static str, text: &'static str, about: &'static str) -> FaultInfo {
+    host(id, HostFault::Says(text), about)
 }
 
 /// All of them.
@@ -145,6 +155,93 @@ pub const FAULTS: &[FaultInfo] = &[
     mount("mount-stale", FaultKind::MountStale, "a required mount answers with a stale file handle"),
     mount("mount-hang", FaultKind::MountHang, "a required mount gives no answer"),
     node("kmsg-unreadable", FaultKind::KmsgUnreadable, "the kernel log cannot be read"),
+    host(
+        "host-silent",
+        HostFault::HostSilent,
+        "the host's own facts give no answer; their reader can be killed",
+    ),
+    host(
+        "host-stuck",
+        HostFault::HostStuck,
+        "the host's own facts give no answer; their reader hangs in the kernel",
+    ),
+    host("disk-full", HostFault::DiskFull, "the root file system has 210 MiB left"),
+    host("disk-inodes", HostFault::DiskInodes, "the root file system has 12 inodes left"),
+    host("tmp-full", HostFault::TmpFull, "users have filled /tmp"),
+    host("disk-read-only", HostFault::DiskReadOnly, "the kernel has made the root file system read-only"),
+    host("disk-unreadable", HostFault::DiskUnreadable, "the root file system answers with an error"),
+    host("nvme-dead", HostFault::NvmeDead, "an NVMe controller is dead"),
+    host("nvme-hot", HostFault::NvmeHot, "an NVMe drive is above its critical temperature"),
+    host(
+        "nvme-missing",
+        HostFault::NvmeMissing,
+        "one NVMe drive fewer (seen where [host] nvmes says how many)",
+    ),
+    host(
+        "memory-missing",
+        HostFault::MemoryMissing,
+        "a sixteenth of the memory is gone (seen with [host] memory_gib)",
+    ),
+    host("dimm-missing", HostFault::DimmMissing, "a memory module is gone (seen with [host] dimms)"),
+    host("dimm-uncorrected", HostFault::DimmUncorrected, "an uncorrected memory error since boot"),
+    host("dimm-corrected", HostFault::DimmCorrected, "50,000 corrected memory errors since boot"),
+    host("machine-check", HostFault::MachineCheck, "two machine check exceptions since boot"),
+    host("cpu-offline", HostFault::CpuOffline, "eight processors are offline (seen with [host] cpus)"),
+    host("cpu-governor", HostFault::CpuGovernor, "eight processors save power (seen with [host] governor)"),
+    host(
+        "process-blocked",
+        HostFault::ProcessBlocked,
+        "a process sleeps in the kernel (seen from the second look on)",
+    ),
+    host("zombies", HostFault::Zombies, "4,000 zombies"),
+    host("service-down", HostFault::ServiceDown, "chronyd does not run (seen where it is required)"),
+    host(
+        "services-unreadable",
+        HostFault::ServicesUnreadable,
+        "the services cannot be read (seen where one is required)",
+    ),
+    host("clock-unsynchronised", HostFault::ClockUnsynchronised, "nobody keeps the clock"),
+    host("clock-off", HostFault::ClockOff, "the clock may be off by 90 s"),
+    host(
+        "module-missing",
+        HostFault::ModuleMissing,
+        "nvidia_peermem is not loaded (seen where it is required)",
+    ),
+    host(
+        "boot-arg-missing",
+        HostFault::BootArgMissing,
+        "booted without iommu=pt (seen where it is required)",
+    ),
+    host("memlock-low", HostFault::MemlockLow, "jobs may lock 8 MiB"),
+    host("shm-small", HostFault::ShmSmall, "/dev/shm has 64 MiB"),
+    host("shm-full", HostFault::ShmFull, "jobs have filled /dev/shm"),
+    kernel("task-hung", says::TASK_HUNG, "the kernel log has a hung task"),
+    kernel("soft-lockup", says::SOFT_LOCKUP, "the kernel log has a processor that is locked up"),
+    kernel("pcie-fatal", says::PCIE_FATAL, "the kernel log has a fatal PCIe error of GPU 3"),
+    kernel(
+        "pcie-uncorrected",
+        says::PCIE_UNCORRECTED,
+        "the kernel log has an uncorrected PCIe error of GPU 3",
+    ),
+    kernel("pcie-corrected", says::PCIE_CORRECTED, "the kernel log has a corrected PCIe error of GPU 3"),
+    kernel("hca-power", says::HCA_POWER, "the kernel log has a slot that gives mlx5_2 too little power"),
+    kernel("hca-cable", says::HCA_CABLE, "the kernel log has an error of the optic in mlx5_2"),
+    kernel("hca-health", says::HCA_HEALTH, "the kernel log has firmware trouble of mlx5_2"),
+    kernel("nfs-silent", says::NFS_SILENT, "the kernel log has an NFS server that does not respond"),
+    kernel("disk-error", says::DISK_ERROR, "the kernel log has an I/O error"),
+    kernel("nvme-timeout", says::NVME_TIMEOUT, "the kernel log has a timeout of an NVMe controller"),
+    kernel("fs-error", says::FS_ERROR, "the kernel log has an error of a file system"),
+    kernel("fs-read-only", says::FS_READ_ONLY, "the kernel log has a file system that became read-only"),
+    kernel("fs-shutdown", says::FS_SHUTDOWN, "the kernel log has a file system that was shut down"),
+    kernel("memory-uncorrected", says::MEMORY_UNCORRECTED, "the kernel log has an uncorrected memory error"),
+    kernel("memory-corrected", says::MEMORY_CORRECTED, "the kernel log has a corrected memory error"),
+    host("site-fail", HostFault::SiteFail, "a check of the site's own finds something bad"),
+    host("site-warn", HostFault::SiteWarn, "a check of the site's own warns"),
+    host("site-silent", HostFault::SiteSilent, "a check of the site's own does not end"),
+    host("site-stuck", HostFault::SiteStuck, "a check of the site's own hangs in the kernel"),
+    host("site-foreign", HostFault::SiteForeign, "a check of the site's own belongs to a user"),
+    host("site-broken", HostFault::SiteBroken, "a check of the site's own crashes"),
+    host("site-not-executable", HostFault::SiteNotExecutable, "a check of the site's own is not executable"),
 ];
 
 impl FaultKind {
