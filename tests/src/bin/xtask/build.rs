@@ -43,6 +43,7 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
         "railgate-prolog",
         "railgate-epilog",
         "railgate-sampler",
+        "nccl-env-railgate",
         "nvml-sim",
         "railgate-tests",
     ] {
