@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use railgate_gate::{CHECKS, Memory, Seen, judge};
-use railgate_node::{Action, Finding, Fitness, Phase, Profile, SiteOutcome, Snapshot, Verdict};
+use railgate_node::{Action, Finding, Fitness, Phase, Profile, Severity, SiteOutcome, Snapshot, Verdict};
 use railgate_runner::{Purpose, acting, look, periodic, switches};
 use railgate_slurm::{Acting, DrainOutcome};
 use serde::Serialize;
@@ -227,7 +227,7 @@ fn show(
     for finding in &verdict.findings {
         text.push_str(&finding_text(finding));
     }
-    for finding in &verdict.shadow {
+    for finding in verdict.shadow.iter().filter(|finding| finding.severity > Severity::Note) {
         let (subject, what, severity) = (finding.subject(), &finding.what, finding.severity);
         let _ = writeln!(text, "shadow   {subject}: {what} ({severity}; counted only, nothing follows)");
     }

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use railgate_node::child::{self, Outcome, Task, become_user};
+use railgate_node::child::{self, Task, become_user};
 use railgate_node::{JobLook, JobProcesses, job_processes};
 use railgate_runner::{SAMPLER_TASKS, now};
 use railgate_stats::{StatsConfig, Tasks};
@@ -52,11 +52,8 @@ fn look(mine: &Mine) -> Result<JobProcesses, String> {
     let names = mine.report.settings.iter().map(|setting| setting.name.clone()).collect();
     let order = (JobLook { job: mine.job, uid: job.uid, names }, job.gid);
     let order = serde_json::to_vec(&order).map_err(|why| why.to_string())?;
-    match child::run(LOOK, &order, DEADLINE) {
-        Outcome::Done(found) => serde_json::from_slice(&found).map_err(|why| why.to_string()),
-        Outcome::Failed(why) => Err(why),
-        Outcome::Silent | Outcome::Stuck => Err(format!("no answer in {} s", DEADLINE.as_secs())),
-    }
+    let found = child::ask(LOOK, &order, DEADLINE)?;
+    serde_json::from_slice(&found).map_err(|why| why.to_string())
 }
 
 /// As the job's user, who may see all that is looked at: no process can lead this one to anything else.

@@ -34,4 +34,5 @@ pub use judge::{judge, would_drain};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
 pub use request::{request_for, site_request, topology_file_wanted};
+pub use scene::covers_whole_node;
 pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike};

@@ -349,6 +349,17 @@ fn inventory(seen: &Seen<'_>) -> Vec<KnownGpu> {
     }
 }
 
+/// Whether a look says something about every GPU of the node: there is no job, or it holds all of them. A job without
+/// GPUs has none of them judged, and several MIG devices may lie on one GPU.
+pub fn covers_whole_node(seen: &Seen<'_>) -> bool {
+    let Some(job) = seen.job else { return true };
+    let whole_gpus = match &job.allocation {
+        Allocation::Gpus(ids) => !ids.is_empty() && ids.iter().all(|id| matches!(id, GpuId::Index(_))),
+        Allocation::NoGpus | Allocation::Unreadable(_) => false,
+    };
+    whole_gpus && seen.now.gpus.data().is_some() && held(seen).0 == Held::All
+}
+
 /// The GPUs to be judged, and those of the job that are not there.
 fn held(seen: &Seen<'_>) -> (Held, Vec<KnownGpu>) {
     let ids = match seen.job.map(|job| (&job.allocation, holds_no_gpu(job))) {

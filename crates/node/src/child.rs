@@ -94,6 +94,20 @@ pub fn run(task: &str, input: &[u8], deadline: Duration) -> Outcome {
     }
 }
 
+/// Does one task in a child and gives its reply, or in words why there is none. Returns as [`run`] does.
+///
+/// # Errors
+/// The child said why not, or did not answer.
+pub fn ask(task: &str, input: &[u8], deadline: Duration) -> Result<Vec<u8>, String> {
+    let waited = humantime::format_duration(deadline);
+    match run(task, input, deadline) {
+        Outcome::Done(reply) => Ok(reply),
+        Outcome::Failed(why) => Err(why),
+        Outcome::Silent => Err(format!("no answer in {waited}")),
+        Outcome::Stuck => Err(format!("no answer in {waited}, stuck in the kernel")),
+    }
+}
+
 /// Does all tasks at the same time, each in a child of its own; the answers are in the order of the calls.
 /// Returns within the longest deadline plus [`GRACE`]. Should the calling thread end meanwhile (the program
 /// is killed), so do the children.

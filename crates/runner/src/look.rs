@@ -1,9 +1,9 @@
 use std::time::Instant;
 
-use railgate_gate::{Seen, judge, request_for, site_request, topology_file_wanted};
+use railgate_gate::{Seen, covers_whole_node, judge, request_for, site_request, topology_file_wanted};
 use railgate_node::{
-    Allocation, Class, Finding, Fitness, GpuId, Job, KernelMark, PartName, Phase, Profile, ProfileError,
-    Request, Severity, Snapshot, Verdict, live,
+    Class, Finding, Fitness, Job, KernelMark, PartName, Phase, Profile, ProfileError, Request, Severity,
+    Snapshot, Verdict, live,
 };
 
 use railgate_rails::judge_topology_file;
@@ -95,18 +95,16 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         }
     };
     judge_topology_file(&config.rails, Some(&profile), &mut snapshot);
-    let verdict = judge(
-        &config.gate,
-        &Seen {
-            phase: purpose.phase,
-            now: &snapshot,
-            before: purpose.before,
-            job: purpose.job,
-            profile: Some(&profile),
-            memory: &history.memory,
-        },
-    );
-    let whole = covers_whole_node(&snapshot, purpose.job);
+    let seen = Seen {
+        phase: purpose.phase,
+        now: &snapshot,
+        before: purpose.before,
+        job: purpose.job,
+        profile: Some(&profile),
+        memory: &history.memory,
+    };
+    let verdict = judge(&config.gate, &seen);
+    let whole = covers_whole_node(&seen);
     let took_ms = began.elapsed().as_secs_f64() * 1000.0;
     let look = Look { snapshot, verdict, profile, profile_problem, took_ms };
     let told = |findings: &[Finding]| findings.iter().any(|finding| finding.severity > Severity::Note);
@@ -149,19 +147,6 @@ pub fn profile_of(config: &Config, places: &Places, snapshot: &Snapshot) -> Resu
     profile.gpus.nvlinks_up = None;
     profile.fabric.hcas = None;
     Ok(profile)
-}
-
-fn covers_whole_node(snapshot: &Snapshot, job: Option<&Job>) -> bool {
-    let Some(job) = job else { return true };
-    let Some(gpus) = snapshot.gpus.data() else { return false };
-    match &job.allocation {
-        // Several MIG devices may lie on one GPU.
-        Allocation::Gpus(held) => {
-            let whole_gpus = held.iter().filter(|id| matches!(id, GpuId::Index(_))).count();
-            whole_gpus >= gpus.gpus.len()
-        }
-        Allocation::NoGpus | Allocation::Unreadable(_) => false,
-    }
 }
 
 /// Everything up to this look has been acted on: the next look begins after it.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc::{O_NOCTTY, O_NONBLOCK};
 use nix::unistd::{Gid, getgrouplist};
-use railgate_node::child::{self, Outcome, Task, become_user};
+use railgate_node::child::{self, Task, become_user};
 use railgate_slurm::{Client, JobRef, OwnersView};
 use serde::{Deserialize, Serialize};
 
@@ -70,11 +70,7 @@ fn append_as_owner(hook: &Hook, path: &Path, text: &str) -> Result<(), String> {
         text: text.to_owned(),
     };
     let input = serde_json::to_vec(&line).map_err(|why| why.to_string())?;
-    match child::run(APPEND, &input, DEADLINE) {
-        Outcome::Done(_) => Ok(()),
-        Outcome::Failed(why) => Err(why),
-        Outcome::Silent | Outcome::Stuck => Err(format!("no answer in {} s", DEADLINE.as_secs())),
-    }
+    child::ask(APPEND, &input, DEADLINE).map(drop)
 }
 
 /// What was read from a machine may hold anything; the file is somebody's log.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_node::UnixMillis;
-use railgate_node::child::{Outcome, Task, run};
+use railgate_node::child::{Task, ask};
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, JobReport, NodeReport, Parts, ReportAccess, ReportConfig, SlurmView};
@@ -61,17 +61,6 @@ pub fn dir_name(name: &str) -> Option<&str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (!name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(plain))
         .then_some(name)
-}
-
-fn ask(task: &str, order: &[u8], deadline: Duration) -> Result<Vec<u8>, String> {
-    match run(task, order, deadline) {
-        Outcome::Done(reply) => Ok(reply),
-        Outcome::Failed(why) => Err(why),
-        Outcome::Silent => Err(format!("no answer in {}", humantime::format_duration(deadline))),
-        Outcome::Stuck => {
-            Err(format!("no answer in {}, stuck in the kernel", humantime::format_duration(deadline)))
-        }
-    }
 }
 
 /// Stores a node's part: in the shared directory as the job's owner, else on this machine.

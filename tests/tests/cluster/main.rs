@@ -19,4 +19,5 @@ mod stays_ended;
 mod templates;
 mod training;
 mod unfit;
+mod way_back;
 mod without_root;

@@ -157,6 +157,35 @@ fn what_may_pass_by_itself_drains_on_the_second_strike() {
 }
 
 #[test]
+fn a_look_covers_the_node_only_where_every_gpu_is_judged() {
+    let covers = |look: &Look| {
+        crate::covers_whole_node(&Seen {
+            phase: look.phase,
+            now: &look.now,
+            before: look.before.as_ref(),
+            job: look.job.as_ref(),
+            profile: look.profile.as_ref(),
+            memory: &look.memory,
+        })
+    };
+    assert!(covers(&look("h100-sxm")));
+    assert!(covers(&look("h100-sxm").with(|look| look.job = None)));
+    assert!(covers(&look("h100-sxm:gpu-missing@3").remembering()), "its missing GPU is judged");
+    assert!(!covers(&look("h100-sxm").holding(&[0, 1, 2])));
+    assert!(!covers(&look("h100-sxm").holding(&[])));
+    assert!(!covers(&look("h100-sxm:nvml-silent")));
+    // Seven of eight, and the one that is gone was another job's.
+    assert!(!covers(&look("h100-sxm:gpu-missing@7").remembering().holding(&[0, 1, 2, 3, 4, 5, 6])));
+    let mig = look("h100-sxm").with(|look| {
+        let uuid = |index: usize| look.now.gpus.data().unwrap().gpus[index].uuid.known().cloned().unwrap();
+        let ids =
+            (0..8).map(|index| railgate_node::GpuId::Uuid(format!("MIG-{}/1/0", uuid(index)))).collect();
+        look.job.as_mut().unwrap().allocation = railgate_node::Allocation::Gpus(ids);
+    });
+    assert!(!covers(&mig), "a slice of each GPU is not the GPU");
+}
+
+#[test]
 fn phases_have_policies_of_their_own() {
     let toml = "[periodic]\nfail = \"report\"\n[epilog]\nwarn = \"drain\"";
     let periodic = look("h100-sxm:gpu-lost@3").phase(Phase::Periodic).settings(toml);
