@@ -43,7 +43,8 @@ fn main() -> ExitCode {
         for problem in problems {
             tracing::info!(job = mine.job, "sampler: {problem}");
         }
-        tracing::debug!(job = mine.job, "sampler: {}", stay(&mine));
+        let why = stay(&mine);
+        tracing::debug!(job = mine.job, "sampler: {why}");
         ExitCode::SUCCESS
     })
 }

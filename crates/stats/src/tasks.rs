@@ -69,7 +69,7 @@ impl TaskGroup {
 
 impl Tasks {
     /// Adds what one look found. A look without a process of the job adds nothing.
-    pub fn add(&mut self, time: UnixMillis, found: JobProcesses) {
+    pub fn add(&mut self, time: UnixMillis, mut found: JobProcesses) {
         if found.processes.is_empty() && found.closed == 0 {
             return;
         }
@@ -79,6 +79,8 @@ impl Tasks {
         self.closed = self.closed.max(found.closed);
         let mut now: Vec<TaskGroup> = Vec::new();
         let mut more = found.more;
+        // Those that count find room, however many others there are.
+        found.processes.sort_by_key(|process| (!process.nccl, !process.cuda));
         for process in found.processes {
             let one = group(process);
             let room = now.len() < MOST_GROUPS;
@@ -91,6 +93,14 @@ impl Tasks {
         for mut one in now {
             if one.nccl > 0 {
                 (one.nccl_first, one.nccl_last) = (Some(time), Some(time));
+            }
+            let idle = |group: &TaskGroup| group.nccl + group.cuda == 0;
+            if self.groups.len() >= MOST_GROUPS
+                && !idle(&one)
+                && let Some(place) = self.groups.iter().rposition(idle)
+                && !self.groups.iter().any(|group| group.is_like(&one))
+            {
+                more += self.groups.remove(place).processes as usize;
             }
             let room = self.groups.len() < MOST_GROUPS;
             match self.groups.iter_mut().find(|group| group.is_like(&one)) {
@@ -148,4 +158,51 @@ fn most(group: &mut TaskGroup, now: TaskGroup) {
     group.net_plugin = group.net_plugin.take().or(now.net_plugin);
     group.nccl_first = group.nccl_first.or(now.nccl_first);
     group.nccl_last = now.nccl_last.or(group.nccl_last);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(value: usize, nccl: bool) -> JobProcess {
+        JobProcess {
+            step: "0".to_owned(),
+            image: false,
+            nccl,
+            cuda: nccl,
+            net_plugin: None,
+            rdma: if nccl { Reading::Known(false) } else { Reading::Unsupported },
+            env: [("NCCL_X".to_owned(), value.to_string())].into(),
+            files: BTreeMap::new(),
+        }
+    }
+
+    fn look(processes: Vec<JobProcess>) -> JobProcesses {
+        JobProcesses { processes, ..JobProcesses::default() }
+    }
+
+    #[test]
+    fn looks_are_summed_up_by_what_processes_had() {
+        let mut tasks = Tasks::default();
+        tasks.add(1_000, look(vec![]));
+        assert_eq!(tasks, Tasks::default());
+        tasks.add(2_000, look(vec![process(1, false), process(1, false), process(2, false)]));
+        tasks.add(5_000, look(vec![process(1, true)]));
+        tasks.add(9_000, look(vec![process(1, true)]));
+        assert_eq!((tasks.looks, tasks.first, tasks.last), (3, Some(2_000), Some(9_000)));
+        let counts: Vec<_> = tasks.groups.iter().map(|group| (group.processes, group.nccl)).collect();
+        assert_eq!(counts, [(2, 1), (1, 0)]);
+        assert_eq!((tasks.groups[0].nccl_first, tasks.groups[0].nccl_last), (Some(5_000), Some(9_000)));
+    }
+
+    #[test]
+    fn ranks_find_room_among_any_number_of_others() {
+        let crowd = || (0..500).map(|value| process(value, false));
+        let mut tasks = Tasks::default();
+        tasks.add(1_000, look(crowd().collect()));
+        tasks.add(2_000, look(crowd().chain([process(1_000, true), process(1_001, true)]).collect()));
+        assert_eq!(tasks.groups.len(), MOST_GROUPS);
+        assert_eq!(tasks.groups.iter().filter(|group| group.nccl == 1).count(), 2);
+        assert!(tasks.more >= 436, "{}", tasks.more);
+    }
 }
