@@ -2,17 +2,16 @@
 //! parent had threads, so nothing here starts one or waits for one.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use railgate_rundir::{Change, NcclConf, TaskEnv, Used, merge};
 use slurm_spank::{LogLevel, SpankHandle, spank_log};
 
 use crate::arguments::Arguments;
 
-const MOST_BYTES: u64 = 256 << 10;
 /// Steps beyond write no file about what they used: the job's directory is small, and a job can have many.
 const STEPS_NOTED: u32 = 64;
 
@@ -25,7 +24,7 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
     let (Ok(job), Ok(step)) = (handle.job_id(), handle.job_stepid()) else { return };
     let Some(step_name) = step_name(step) else { return };
     let job_dir = format!("{}/jobs/{job}/current", arguments.run_dir);
-    let env = match read(&format!("{job_dir}/task.env")) {
+    let env = match TaskEnv::read(Path::new(&format!("{job_dir}/task.env"))) {
         Ok(env) => env,
         // The prolog was off, or came later than the job.
         Err(why) if why.kind() == io::ErrorKind::NotFound => return,
@@ -77,15 +76,6 @@ fn step_name(step: u32) -> Option<String> {
         0xffff_fff0.. => None,
         _ => Some(step.to_string()),
     }
-}
-
-fn read(path: &str) -> io::Result<TaskEnv> {
-    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    let mut text = String::new();
-    if file.take(MOST_BYTES + 1).read_to_string(&mut text)? as u64 > MOST_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "larger than 256 KiB"));
-    }
-    TaskEnv::parse(&text).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 fn note(path: &str, used: &[Used]) -> io::Result<()> {

@@ -1,4 +1,8 @@
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 use crate::Net;
 
@@ -46,6 +50,8 @@ pub struct BadTaskEnv {
     pub what: &'static str,
 }
 
+/// A larger file is not the prolog's.
+const MOST_BYTES: u64 = 256 << 10;
 const HEAD: &str = "railgate-task-env 2";
 /// What a prolog of an older release left for a job that still runs.
 const OLD_HEAD: &str = "railgate-task-env 1";
@@ -90,6 +96,20 @@ impl TaskEnv {
             let _ = writeln!(text, " {}={}", setting.name, setting.value);
         }
         (text, left_out)
+    }
+
+    /// Reads a file, without following a link and without waiting for anything.
+    ///
+    /// # Errors
+    /// Whatever the file system gave; larger than 256 KiB or of another form is `InvalidData`.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        let mut text = String::new();
+        if file.take(MOST_BYTES + 1).read_to_string(&mut text)? as u64 > MOST_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "larger than 256 KiB"));
+        }
+        TaskEnv::parse(&text).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
     /// Reads a file's text.
