@@ -9,7 +9,7 @@ use crate::testing::{flat_machine, switches};
 use crate::{JobGpus, JobShape, RailsConfig, environment, rail_map, table, topology_xml};
 
 /// A machine with ports down, unread, slow, of another kind or without a place, its HCAs in any order.
-fn machines() -> impl Strategy<Value = Snapshot> {
+pub(crate) fn machines() -> impl Strategy<Value = Snapshot> {
     let shape = prop_oneof![
         (1..5_u32, 1..3_u32, 0..3_u32).prop_map(|(count, gpus, hcas)| switches(count, gpus, hcas)),
         Just(flat_machine()),

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use railgate_node::{Host, PciAddress, Rail, RailMap, Reading, Snapshot};
+use railgate_node::{Distance, Host, PciAddress, Rail, RailGpu, RailMap, Reading, Snapshot};
 
 use crate::config::{RailsConfig, TopologyFile};
 use crate::distance::device;
@@ -26,6 +26,9 @@ pub enum NoTopology {
     /// A device cannot be placed.
     #[error("NUMA node of {0} is not known")]
     NoNuma(String),
+    /// What the profile says of the wiring cannot be.
+    #[error("the machine profile wires {0}, and the machine says that they are on different NUMA nodes")]
+    Contradicted(String),
     /// NCCL cannot tell two HCAs apart.
     #[error("{0} and {1} share a PCI bus: NCCL takes them for one card (NCCL_IB_MERGE_VFS)")]
     Merged(String, String),
@@ -181,7 +184,16 @@ fn switches(
             return Err(NoTopology::Missing(format!("PCI address of {subject}: {}", gpu.pci)));
         };
         let place = gpu.rail.and_then(|rail| placed.get(rail)).copied();
-        match place.and_then(|(numa, at)| nodes.get_mut(&numa)?.get_mut(at)) {
+        if let (BY_PROFILE, Some((numa, _)), Reading::Known(own), Some(rail)) =
+            (map.method.as_str(), place, &gpu.numa_node, gpu.rail)
+            && numa != *own
+        {
+            return Err(NoTopology::Contradicted(format!("{subject} to {}", map.rails[rail].hca)));
+        }
+        match place
+            .filter(|_| belong_together(map, gpu))
+            .and_then(|(numa, at)| nodes.get_mut(&numa)?.get_mut(at))
+        {
             Some(switch) => switch.gpus.push(*address),
             None => {
                 let numa = numa_of(host, &gpu.numa_node, &subject)?;
@@ -190,6 +202,12 @@ fn switches(
         }
     }
     Ok(nodes)
+}
+
+/// The GPU stands under one switch with its rail's HCA: the tree shows it, or the profile knows what the tree hides. A
+/// GPU of another socket may have the rail all the same, where there are fewer HCAs than GPUs.
+pub(crate) fn belong_together(map: &RailMap, gpu: &RailGpu) -> bool {
+    map.method == BY_PROFILE || gpu.distance.is_some_and(|distance| distance <= Distance::Pxb)
 }
 
 /// NCCL looks its HCAs up with device and function set to zero: ports and virtual functions merge.

@@ -159,4 +159,6 @@ impl Lines {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use super::grammar::{Kind, Tree, printable};
 use super::graph::{Devices, Placed, below, cpus, is_busid, looks_like_gpu, looks_like_hca, upwards};
 use super::{Effect, Found};
 use crate::map::{BY_PROFILE, BY_TREE};
-use crate::topology::{as_nccl_finds_it, cpu_mask};
+use crate::topology::{as_nccl_finds_it, belong_together, cpu_mask};
 
 /// A live machine to hold a file against.
 pub(super) struct Machine<'a> {
@@ -143,7 +143,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Each GPU shares a bridge with its own rail's HCA, and none stands nearer.
+    /// Each GPU shares a bridge with its own rail's HCA where it does so on the machine, and none stands nearer.
     fn bridges(&self, tree: &Tree, say: &mut impl FnMut(Effect, Option<usize>, String, &str)) {
         if self.map.method != BY_TREE && self.map.method != BY_PROFILE {
             return;
@@ -162,20 +162,31 @@ impl<'a> Machine<'a> {
             });
             let nearest = near.min_by_key(|(steps, _)| *steps);
             let fix = "one bridge for each rail";
+            let place = Some(tree.elements[from].at);
+            if !belong_together(self.map, gpu) {
+                if shared == Kind::Pci {
+                    let what = format!(
+                        "GPU {} and {} share a bridge in the file, and not on the machine: GPUDirect where it cannot be",
+                        gpu.index, rail.hca
+                    );
+                    say(Effect::Misled, place, what, "a bridge of its own for the GPU");
+                }
+                continue;
+            }
             match nearest {
                 Some((there, other)) if other.pci != rail.pci && (shared != Kind::Pci || there < steps) => {
                     let what = format!(
                         "GPU {} stands nearer to {} than to {}, its own rail's",
                         gpu.index, other.hca, rail.hca
                     );
-                    say(Effect::Misled, Some(tree.elements[from].at), what, fix);
+                    say(Effect::Misled, place, what, fix);
                 }
                 _ if shared != Kind::Pci => {
                     let what = format!(
                         "GPU {} and {} share no bridge: NCCL goes without GPUDirect",
                         gpu.index, rail.hca
                     );
-                    say(Effect::Misled, Some(tree.elements[from].at), what, fix);
+                    say(Effect::Misled, place, what, fix);
                 }
                 _ => {}
             }

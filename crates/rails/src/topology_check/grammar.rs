@@ -283,11 +283,13 @@ impl Reader<'_> {
                 self.skip_comment(&name[3..], last)?;
                 continue;
             }
+            let name = until_zero(&name).to_owned();
             if name.is_empty() && last == b'/' {
                 let (name, last) = self.name("a closing tag")?;
                 if last != b'>' {
                     return Err(self.unexpected(last, "'>' of a closing tag"));
                 }
+                let name = until_zero(&name).to_owned();
                 return Ok(Some(Tag { end: End::Closing, name, attributes: Vec::new(), at }));
             }
             return self.attributes(name, last, at).map(Some);
@@ -335,7 +337,6 @@ impl Reader<'_> {
         if last != b'>' {
             return Err(self.unexpected(last, "one space or '>'"));
         }
-        let name = until_zero(&name).to_owned();
         Ok(Tag { end, name, attributes, at })
     }
 

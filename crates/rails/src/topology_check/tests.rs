@@ -255,3 +255,47 @@ fn the_numa_node_of_a_device_is_held_against_the_machine() {
     let text = topology(&map, &other).unwrap().replace(" familyid=\"25\"", "").replace(" modelid=\"17\"", "");
     assert!(check_topology(text.as_bytes(), None, Some((&other, &map))).problems.is_empty());
 }
+
+#[test]
+fn a_gpu_of_another_socket_is_not_put_under_the_hcas_switch() {
+    let mut bare = switches(2, 2, 1);
+    if let Part::Read { data, .. } = &mut bare.fabric {
+        data.hcas.truncate(1);
+    }
+    let map = rail_map(&bare, None);
+    assert_eq!(map.gpus.iter().map(|gpu| gpu.rail).collect::<Vec<_>>(), [Some(0); 4]);
+    let text = topology(&map, &bare).unwrap();
+    assert_eq!(
+        text.matches("0x060400").count(),
+        3,
+        "one with the HCA, one for each GPU of the other socket:\n{text}"
+    );
+    assert!(check_topology(text.as_bytes(), None, Some((&bare, &map))).problems.is_empty());
+    // A file that says otherwise is told.
+    let lie =
+        text.replacen("0000:13:00.0\" class=\"0x020700", "0000:77:00.0\" class=\"0x020700", 1).replacen(
+            "busid=\"0000:24:00.0\" class=\"0x030200\"",
+            "busid=\"0000:13:00.0\" class=\"0x020700\"/><pci busid=\"0000:24:00.0\"",
+            1,
+        );
+    let check = check_topology(lie.as_bytes(), None, Some((&bare, &map)));
+    assert!(
+        lines(&check).iter().any(|line| line.contains("share a bridge in the file, and not on the machine")),
+        "{lie}"
+    );
+}
+
+#[test]
+fn a_wiring_that_cannot_be_is_not_written_down() {
+    let mut flat = flat_machine();
+    if let Part::Read { data, .. } = &mut flat.pci {
+        for (k, device) in data.devices.iter_mut().enumerate() {
+            device.numa_node = Reading::Known(u32::from(k == 0));
+        }
+    }
+    if let Part::Read { data, .. } = &mut flat.fabric {
+        data.hcas.iter_mut().for_each(|hca| hca.numa_node = Reading::Known(0));
+    }
+    let why = topology(&rail_map(&flat, &wired_profile()), &flat).unwrap_err().to_string();
+    assert!(why.starts_with("the machine profile wires GPU 0 to mlx5_3, and the machine says"), "{why}");
+}

@@ -50,6 +50,8 @@ fn what_the_reader_takes_although_it_looks_wrong() {
         "<system  version=\"1\"/>",
         "<system version=\"1\"/ignored>",
         "<system version=\"1\"><unknown></anything></system>",
+        // Strings end at a zero byte there.
+        "<system\0 version=\"1\"></system\0x>",
     ] {
         taken(text);
     }
