@@ -14,7 +14,8 @@ packages=(
 cargo build --release
 rm -rf "$kit"
 mkdir -p "$kit/bin" "$kit/debs"
-cp target/release/railgate{,-prolog,-epilog,-epilog-ctld} "$kit/bin/"
+cp target/release/railgate{,-prolog,-epilog,-epilog-ctld,-sampler} "$kit/bin/"
+cp target/release/libnccl_env_railgate.so "$kit/bin/libnccl-env-railgate.so"
 cp target/release/libspank_railgate.so "$kit/bin/spank_railgate.so"
 (cd "$kit/debs" && apt-get download -q "${packages[@]}")
 du -sh "$kit"

@@ -36,7 +36,7 @@ for daemon in slurmctld slurmd slurmstepd; do
 done
 install -D -m 755 -t /usr/libexec/railgate "$kit"/bin/railgate-*
 install -m 755 "$kit/bin/railgate" /usr/bin/railgate
-install -D -m 755 -t /usr/lib/railgate "$kit/bin/spank_railgate.so"
+install -D -m 755 -t /usr/lib/railgate "$kit"/bin/*.so
 for user in munge slurm researcher; do id "$user" >/dev/null 2>&1 || useradd --system --create-home "$user"; done
 install -d -m 755 "$state" "$state/spool" /etc/slurm /etc/slurm/prolog.d /etc/slurm/epilog.d /etc/railgate/profiles
 install -d -o munge -g munge -m 700 /etc/munge /var/lib/munge /var/log/munge
@@ -102,6 +102,11 @@ mode = "enforce"
 dir = "$state/reports"
 [requeue]
 default = "auto"
+# For what PyTorch brings, and for nothing else.
+[[rails.rules]]
+why = "to be seen in a log"
+nccl = ">=2.28.7,<2.29.0"
+set = { NCCL_MIN_CTAS = "4" }
 CONF
 railgate config check
 
@@ -133,11 +138,23 @@ while time.time() < end:
         a @ a
     torch.cuda.synchronize()
 PY
+cat >nccl.py <<'PY'
+import torch, torch.distributed as dist
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1, device="cuda"))
+print("NCCL", torch.cuda.nccl.version())
+PY
+NCCL_NVLS_ENABLE=0 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV srun python3 nccl.py
 JOB
 id=$(cd "$state/reports" && runuser -u researcher -- sbatch --parsable -o "$state/reports/%j.log" "$state/job.sh")
 done_() { [[ $(scontrol show job "$id" | grep -o 'JobState=[A-Z]*') == JobState=COMPLETED ]]; }
 until_true 90 done_ || wrong "job: $(scontrol show job "$id" | grep -E 'JobState|Reason')"
-cat "$state/reports/$id.log"
+grep -v 'NCCL INFO' "$state/reports/$id.log"
+grep -h 'ENV/Plugin\|env plugin\|set by environment' "$state/reports/$id.log"
+if grep -q "^NCCL (2, 28" "$state/reports/$id.log"; then
+    grep -q 'NCCL_MIN_CTAS set by environment to 4' "$state/reports/$id.log" || wrong "the environment plugin gave no answer"
+    ok "NCCL got its release's value from the environment plugin"
+fi
 reported() { runuser -u researcher -- railgate report "$id" | grep -q completed; }
 until_true 20 reported || wrong "no report: $(runuser -u researcher -- railgate report "$id" 2>&1)"
 runuser -u researcher -- railgate report "$id" | tee "$out/report.txt"
