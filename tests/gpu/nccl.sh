@@ -220,9 +220,10 @@ bandwidth() {
     local lib round variant
     lib=$work/lib-$(<"$work/main-version")
     rm -f "$work"/pairs-*; mkdir -p "$work/pairs"
-    for ((round = 0; round < ${ROUNDS:-6}; round++)); do
-        local order=(0-default 1-railgate 2-rails)
-        ((round % 2)) && order=(2-rails 1-railgate 0-default)
+    for ((round = 0; round < ${ROUNDS:-9}; round++)); do
+        # Each goes first, second and last equally often.
+        local all=(0-default 1-railgate 2-rails) order
+        order=("${all[@]:round % 3}" "${all[@]:0:round % 3}")
         for variant in "${order[@]}"; do
             (
                 case $variant in
