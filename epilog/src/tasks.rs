@@ -74,6 +74,7 @@ fn settings(used: &[Used]) -> Vec<StepSetting> {
             value: line.value.clone(),
             from: match (line.winner, instead_of) {
                 (Winner::User, _) => SetBy::User,
+                (Winner::Image, _) => SetBy::Image,
                 (_, Some(_)) => SetBy::Forced,
                 (_, None) => SetBy::Railgate,
             },

@@ -61,7 +61,8 @@ pub unsafe extern "C" fn slurm_spank_init(spank: spank_t, argc: c_int, argv: *co
     })
 }
 
-/// On the submit host: passes the chosen options on to the scripts of slurmd and slurmctld.
+/// On the submit host: passes the chosen options on to the scripts of slurmd and slurmctld. In slurmstepd: reads what the
+/// prolog left, while the node's files can still be seen.
 ///
 /// # Safety
 /// For Slurm to call, with a handle and arguments that are valid during the call.
@@ -74,8 +75,10 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
     guard::guarded("init_post_opt", || {
         with_handle(spank, argc, argv, |handle, arguments| {
             arguments.panic_if("init_post_opt");
-            if matches!(handle.context(), Ok(Context::Local | Context::Allocator)) {
-                submit::pass_on(handle);
+            match handle.context() {
+                Ok(Context::Local | Context::Allocator) => submit::pass_on(handle),
+                Ok(Context::Remote) => remote::remember(handle, arguments),
+                _ => {}
             }
         });
     })

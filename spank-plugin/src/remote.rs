@@ -1,14 +1,17 @@
-//! In a task: a child of slurmstepd after the fork, with the user's rights, before the user's program. Its
-//! parent had threads, so nothing here starts one or waits for one.
+//! In slurmstepd, and in a task: its child after the fork, with the user's rights, before the user's program. The
+//! parent has threads, so nothing here starts one or waits for one.
+//!
+//! A plugin that starts containers (pyxis) has moved the task into one before it comes to us, and brought the image's
+//! variables with it. So what lies on the node is read while slurmstepd itself is asked, and what the environment was
+//! like by then is kept: what is new since is the image's.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use railgate_rundir::{Change, NcclConf, TaskEnv, Used, merge};
-use slurm_spank::{LogLevel, SpankHandle, spank_log};
+use railgate_rundir::{Change, NcclConf, NoteDir, TaskEnv, Used, Winner, merge};
+use slurm_spank::{LogLevel, SpankError, SpankHandle, spank_log};
 
 use crate::arguments::Arguments;
 
@@ -18,23 +21,78 @@ const STEPS_NOTED: u32 = 64;
 const BATCH: u32 = 0xffff_fffb;
 const INTERACTIVE: u32 = 0xffff_fffa;
 
+/// One slurmstepd has one step. Written before it forks, only read afterwards.
+static KEPT: OnceLock<Kept> = OnceLock::new();
+
+/// What slurmstepd saw on the node.
+#[derive(Debug)]
+struct Kept {
+    job: u32,
+    step: u32,
+    env: TaskEnv,
+    notes: Option<NoteDir>,
+    /// Each variable of ours, as the step had it; `None` where Slurm did not say.
+    before: Option<Vec<(String, Option<Vec<u8>>)>>,
+}
+
+impl Kept {
+    /// A value that the step did not have.
+    fn is_new(&self, used: &Used) -> bool {
+        let Some(before) = &self.before else { return false };
+        let had = before.iter().find(|(name, _)| *name == used.name).and_then(|(_, value)| value.as_ref());
+        had.is_none_or(|had| Used::new(used.winner, &used.name, had).value != used.value)
+    }
+}
+
+/// In slurmstepd, as root, before anything of the user's: reads what the prolog left.
+pub(crate) fn remember(handle: &SpankHandle<'_>, arguments: &Arguments) {
+    let (Ok(job), Ok(step)) = (handle.job_id(), handle.job_stepid()) else { return };
+    if step_name(step).is_none() {
+        return;
+    }
+    let job_dir = job_dir(arguments, job);
+    // Whatever is wrong with it is said in the task.
+    let Ok(env) = TaskEnv::read(Path::new(&format!("{job_dir}/task.env"))) else { return };
+    let had = |name: &str| handle.getenv_os(name).map(|value| value.map(OsStringExt::into_vec));
+    let before = env.settings.iter().map(|setting| Ok((setting.name.clone(), had(&setting.name)?)));
+    let before = before.collect::<Result<_, SpankError>>().ok();
+    let notes = NoteDir::find(Path::new(&job_dir)).ok();
+    let _ = KEPT.set(Kept { job, step, env, notes, before });
+}
+
+fn job_dir(arguments: &Arguments, job: u32) -> String {
+    format!("{}/jobs/{job}/current", arguments.run_dir)
+}
+
+fn value(handle: &SpankHandle<'_>, name: &str) -> Option<Vec<u8>> {
+    handle.getenv_os(name).ok()?.map(OsStringExt::into_vec)
+}
+
 /// Gives the task its environment from the one file that the prolog left. Without it, or with one that cannot
 /// be read, the task keeps what it has.
 pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
     let (Ok(job), Ok(step)) = (handle.job_id(), handle.job_stepid()) else { return };
     let Some(step_name) = step_name(step) else { return };
-    let job_dir = format!("{}/jobs/{job}/current", arguments.run_dir);
-    let env = match TaskEnv::read(Path::new(&format!("{job_dir}/task.env"))) {
-        Ok(env) => env,
-        // The prolog was off, or came later than the job.
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return,
-        Err(why) => {
-            spank_log(LogLevel::Error, &format!("railgate: {job_dir}/task.env: {why}; nothing is set"));
-            return;
-        }
+    let job_dir = job_dir(arguments, job);
+    let kept = KEPT.get().filter(|kept| (kept.job, kept.step) == (job, step));
+    let read;
+    let env = match kept {
+        Some(kept) => &kept.env,
+        None => match TaskEnv::read(Path::new(&format!("{job_dir}/task.env"))) {
+            Ok(env) => {
+                read = env;
+                &read
+            }
+            // The prolog was off, or came later than the job.
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return,
+            Err(why) => {
+                spank_log(LogLevel::Error, &format!("railgate: {job_dir}/task.env: {why}; nothing is set"));
+                return;
+            }
+        },
     };
-    let now = |name: &str| handle.getenv_os(name).ok()?.map(OsStringExt::into_vec);
-    let merged = merge(&env, &job_dir, now, || users_file(handle).unwrap_or_default());
+    let conf = || users_file(handle).unwrap_or_default();
+    let mut merged = merge(env, &job_dir, |name| value(handle, name), conf);
     for change in &merged.changes {
         let (name, done) = match change {
             Change::Set(name, value) => (name, handle.setenv(name, value, true)),
@@ -51,8 +109,21 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
         tell(&env.notices);
     }
     if step < STEPS_NOTED || step == BATCH || step == INTERACTIVE {
-        // It is for the report alone, and the job may have filled its directory.
-        let _ = note(&format!("{job_dir}/user/env.{step_name}"), &merged.used);
+        for used in merged.used.iter_mut().filter(|used| used.winner == Winner::User) {
+            let in_file = value(handle, &used.name).is_none();
+            if kept.is_some_and(|kept| !in_file && kept.is_new(used)) {
+                used.winner = Winner::Image;
+            }
+        }
+        let notes = match kept {
+            Some(kept) => kept.notes.as_ref(),
+            None => None,
+        };
+        let found = if notes.is_none() { NoteDir::find(Path::new(&job_dir)).ok() } else { None };
+        if let Some(dir) = notes.or(found.as_ref()) {
+            // It is for the report alone, and the job may have filled its directory.
+            let _ = dir.write(&format!("env.{step_name}"), Used::to_text(&merged.used).as_bytes());
+        }
     }
 }
 
@@ -76,16 +147,6 @@ fn step_name(step: u32) -> Option<String> {
         0xffff_fff0.. => None,
         _ => Some(step.to_string()),
     }
-}
-
-fn note(path: &str, used: &[Used]) -> io::Result<()> {
-    File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)?
-        .write_all(Used::to_text(used).as_bytes())
 }
 
 /// Standard error is the task's own by now: the job's output file.

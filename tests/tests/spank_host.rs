@@ -539,6 +539,25 @@ fn a_foreign_network_plugin_keeps_what_it_owns() {
 }
 
 #[test]
+fn a_task_in_a_container_gets_what_slurmstepd_saw() {
+    let plugin = Plugin::load(REMOTE);
+    plugin.prolog_left(b"railgate-task-env 1\ndefault NCCL_IB_HCA==mlx5_0:1\ndefault A=1\ndefault B=1\n");
+    slurm(|slurm| slurm.env = [(b"B".to_vec(), b"mine".to_vec())].into());
+    assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
+    // The container shows nothing of the node, and its image brings variables along.
+    let hidden = plugin.run_dir.path().join("hidden");
+    fs::rename(plugin.run_dir.path().join("jobs"), &hidden).unwrap();
+    let task = plugin.task(0, 0, &[("B", "mine"), ("A", "image")]);
+    assert_eq!((task["NCCL_IB_HCA"].as_str(), task["A"].as_str()), ("=mlx5_0:1", "image"));
+    assert_eq!(task["RAILGATE_SET"], "NCCL_IB_HCA");
+    let noted = fs::read_to_string(hidden.join("7/0-1/user/env.0")).unwrap();
+    assert_eq!(noted, "railgate-env-used 1\nrailgate NCCL_IB_HCA==mlx5_0:1\nimage A=image\nuser B=mine\n");
+    // Another step has a slurmstepd of its own.
+    assert!(!plugin.task(1, 0, &[]).contains_key("NCCL_IB_HCA"));
+    assert_eq!(plugin.log(), "");
+}
+
+#[test]
 fn the_extern_step_is_left_alone() {
     let plugin = Plugin::load(REMOTE);
     plugin.prolog_left(TASK_ENV);

@@ -23,6 +23,7 @@ mod merge;
 mod nccl_conf;
 mod nccl_env;
 mod net;
+mod note;
 mod open_mode;
 mod options;
 mod task_env;
@@ -34,6 +35,7 @@ pub use merge::{Change, JOB_DIR, KEPT, Merged, NET, SET, SET_PREFIX, merge};
 pub use nccl_conf::NcclConf;
 pub use nccl_env::{NcclEnv, ReleaseSetting};
 pub use net::{BadNet, Net};
+pub use note::NoteDir;
 pub use open_mode::{OpenMode, told_open_mode};
 pub use options::{
     BadChoice, CONTROL, CONTROL_GATE, CONTROL_OPEN_MODE, CONTROL_PROFILE, CONTROL_REQUEUE, GateChoice,

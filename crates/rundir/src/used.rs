@@ -18,6 +18,8 @@ pub enum Winner {
     User,
     /// The user's own, which the admin's policy put aside; ours follows.
     Overruled,
+    /// A container image's, which came over what there was.
+    Image,
 }
 
 /// One variable as the first task of a step found or got it on this node. The job wrote it: it is there to
@@ -38,6 +40,7 @@ impl Winner {
             Winner::Railgate => "railgate",
             Winner::User => "user",
             Winner::Overruled => "overruled",
+            Winner::Image => "image",
         }
     }
 }
@@ -53,7 +56,8 @@ impl Used {
         Used { winner, name: name.to_owned(), value }
     }
 
-    /// The file's text: a head, then `railgate NAME=VALUE`, `user NAME=VALUE` or `overruled NAME=VALUE`.
+    /// The file's text: a head, then `railgate NAME=VALUE`, `user NAME=VALUE`, `overruled NAME=VALUE` or
+    /// `image NAME=VALUE`.
     pub fn to_text(all: &[Used]) -> String {
         let mut text = String::from(HEAD);
         text.push('\n');
@@ -77,8 +81,9 @@ impl Used {
 
 fn line(text: &str) -> Option<Used> {
     let (word, rest) = text.split_once(' ')?;
-    let winner =
-        [Winner::Railgate, Winner::User, Winner::Overruled].into_iter().find(|w| w.as_str() == word)?;
+    let winner = [Winner::Railgate, Winner::User, Winner::Overruled, Winner::Image]
+        .into_iter()
+        .find(|w| w.as_str() == word)?;
     let (name, value) = rest.split_once('=')?;
     (name.len() <= 128 && crate::task_env::name_ok(name)).then(|| Used::new(winner, name, value.as_bytes()))
 }

@@ -64,8 +64,12 @@ pub fn applied(report: &NodeReport, tasks: &Tasks) -> Vec<Applied> {
         names.sort_unstable();
         names.dedup();
         for name in names {
-            let wanted = meant().rfind(|setting| setting.name == name).map(|setting| &setting.value);
+            let offered = meant().rfind(|setting| setting.name == name).map(|setting| &setting.value);
+            let wanted = wanted(name, group, offered);
             let (value, by) = judge(name, wanted, group, &groups, &report.steps);
+            if wanted.is_none() && value.is_none() {
+                continue;
+            }
             let same = |row: &Applied| row.name == name && row.value.as_ref() == value && row.by == by;
             let place = rows.iter().position(same);
             let room = rows.len() < MOST_ROWS;
@@ -105,6 +109,16 @@ fn that_count(tasks: &Tasks) -> Vec<&TaskGroup> {
         .unwrap_or_else(|| steps().collect())
 }
 
+/// What railgate wanted in these processes: where the plugin came to them it says so itself, for what it sets can
+/// depend on what the user has.
+fn wanted<'a>(name: &str, group: &'a TaskGroup, offered: Option<&'a String>) -> Option<&'a String> {
+    if listed(&group.env, "RAILGATE_SET", name) {
+        return group.env.get(&format!("RAILGATE_SET_{name}")).or(offered);
+    }
+    let came = group.env.contains_key("RAILGATE_JOB_DIR");
+    offered.filter(|_| !came || listed(&group.env, "RAILGATE_KEPT", name))
+}
+
 fn judge<'g>(
     name: &str,
     wanted: Option<&String>,
@@ -125,11 +139,11 @@ fn judge<'g>(
         .find(|step| step.step == group.step)
         .and_then(|step| step.settings.iter().find(|setting| setting.name == name));
     let by = if listed("RAILGATE_SET") {
-        let set = group.env.get(&format!("RAILGATE_SET_{name}")).or(wanted);
-        if set == Some(value) { AppliedBy::Railgate } else { script }
+        if wanted == Some(value) { AppliedBy::Railgate } else { script }
     } else if listed("RAILGATE_KEPT") {
-        match noted.filter(|noted| noted.from == SetBy::User) {
-            Some(noted) if noted.value != *value => script,
+        match noted {
+            Some(noted) if noted.from == SetBy::Image => AppliedBy::Image,
+            Some(noted) if noted.from == SetBy::User && noted.value != *value => script,
             _ => AppliedBy::User,
         }
     } else if !group.image || outside(name, value, groups) {
@@ -197,6 +211,12 @@ mod tests {
         let mut by_file = group("0", false, &[]);
         by_file.files.insert("NCCL_IB_HCA".to_owned(), "=b".to_owned());
         assert_eq!(one(by_file), (value("=b"), AppliedBy::NcclFile));
+    }
+
+    #[test]
+    fn what_the_plugin_left_alone_on_purpose_was_not_wanted() {
+        let group = group("0", false, &[("RAILGATE_JOB_DIR", "/run"), ("RAILGATE_SET", "NCCL_DEBUG")]);
+        assert_eq!(rows(vec![group]), []);
     }
 
     #[test]

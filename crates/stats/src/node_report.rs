@@ -229,6 +229,8 @@ pub enum SetBy {
     Railgate,
     /// railgate's over the user's, because the site says `force`.
     Forced,
+    /// A container image's.
+    Image,
 }
 
 /// What the kernel log held between the looks.

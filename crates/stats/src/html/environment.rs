@@ -82,6 +82,7 @@ fn noted(out: &mut String, node: &NodeReport) {
                 SetBy::User => "the user's own",
                 SetBy::Railgate => "railgate's",
                 SetBy::Forced => "railgate's, forced",
+                SetBy::Image => "the image's",
             };
             let other = setting.instead_of.clone().unwrap_or_default();
             vec![step.step.clone(), setting.name.clone(), setting.value.clone(), by.to_owned(), other]

@@ -87,6 +87,7 @@ fn noted(out: &mut Text, step: &StepEnv) {
             SetBy::User => "the user's own",
             SetBy::Railgate => "railgate's",
             SetBy::Forced => "railgate's, forced by the site",
+            SetBy::Image => "the container image's",
         };
         out.indented(
             &format!("step {} had {}={} ({by}{instead})", step.step, setting.name, setting.value),

@@ -1,0 +1,51 @@
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
+
+/// A run's `user/`, found while it could be seen: a task that has entered a container still writes there.
+#[derive(Debug)]
+pub struct NoteDir(OwnedFd);
+
+impl NoteDir {
+    /// Finds `user/` in a run's directory, without opening it for anything.
+    ///
+    /// # Errors
+    /// It is not there, or is a link.
+    pub fn find(run: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        Ok(NoteDir(open(&run.join("user"), flags, Mode::empty())?))
+    }
+
+    /// Writes a new file, as whoever calls: the job's user, when it is a task.
+    ///
+    /// # Errors
+    /// It is there already, or the directory is full or another's.
+    pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = openat(&self.0, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        File::from(file).write_all(content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_writes_where_the_directory_was_found() {
+        let run = tempfile::tempdir().unwrap();
+        assert!(NoteDir::find(run.path()).is_err());
+        std::fs::create_dir(run.path().join("user")).unwrap();
+        let dir = NoteDir::find(run.path()).unwrap();
+        std::fs::rename(run.path().join("user"), run.path().join("elsewhere")).unwrap();
+        dir.write("env.0", b"x").unwrap();
+        assert_eq!(std::fs::read(run.path().join("elsewhere/env.0")).unwrap(), b"x");
+        assert!(dir.write("env.0", b"y").is_err());
+        std::os::unix::fs::symlink("elsewhere", run.path().join("user")).unwrap();
+        assert!(NoteDir::find(run.path()).is_err());
+    }
+}
