@@ -1,3 +1,5 @@
+mod cause;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -65,6 +67,7 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
             judged.push(Judged { action: allowed(policy, cap, &finding), rank, finding });
         }
     }
+    cause::add_shared(&scene, &mut judged);
     Verdict { strikes, ..verdict(&scene, judged) }
 }
 
@@ -100,14 +103,7 @@ struct Judged {
 }
 
 fn verdict(scene: &Scene<'_>, mut judged: Vec<Judged>) -> Verdict {
-    let key = |judged: &Judged| {
-        let finding = &judged.finding;
-        let ours = finding.class == Class::Internal;
-        (ours, std::cmp::Reverse((judged.action, finding.severity)), finding.class, judged.rank)
-    };
-    judged.sort_by(|a, b| {
-        key(a).cmp(&key(b)).then_with(|| part_order(&a.finding.part).cmp(&part_order(&b.finding.part)))
-    });
+    judged.sort_by(cause::order);
     let (shadow, judged): (Vec<_>, Vec<_>) =
         judged.into_iter().partition(|judged| judged.action == Action::Shadow);
     let action = judged.iter().map(|judged| judged.action).max().unwrap_or(Action::Report);

@@ -73,6 +73,22 @@ impl Root {
         &self.0
     }
 
+    /// The jobs that have a directory here, each with the start of its newest run, Unix seconds. One that nobody made
+    /// a run in counts from the beginning of time; what is not a job's is left out.
+    pub fn jobs(&self) -> Vec<(u32, u64)> {
+        let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+        let name = |entry: &fs::DirEntry| entry.file_name().into_string().ok();
+        let start = |entry: fs::DirEntry| name(&entry)?.split_once('-')?.1.parse::<u64>().ok();
+        let job = |entry: fs::DirEntry| {
+            let id =
+                name(&entry)?.parse().ok().filter(|_| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
+            Some((id, entries(&entry.path()).filter_map(start).max().unwrap_or(0)))
+        };
+        let mut jobs: Vec<(u32, u64)> = entries(&self.0.join("jobs")).filter_map(job).collect();
+        jobs.sort_unstable();
+        jobs
+    }
+
     /// `jobs/<jobid>`, whether or not it exists.
     pub fn job(&self, job: u32) -> JobDir {
         JobDir(self.0.join("jobs").join(job.to_string()))
@@ -241,6 +257,20 @@ pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_are_listed_with_their_newest_run() {
+        let place = tempfile::tempdir().unwrap();
+        let root = Root::new(place.path());
+        assert_eq!(root.jobs(), []);
+        for (job, attempt, start) in [(7, 0, 100), (7, 1, 300), (9, 0, 50)] {
+            root.job(job).create(&Run { job, start, ..run(attempt) }).unwrap();
+        }
+        fs::create_dir(place.path().join("jobs/4711")).unwrap();
+        fs::create_dir(place.path().join("jobs/not-a-job")).unwrap();
+        fs::write(place.path().join("jobs/8"), "").unwrap();
+        assert_eq!(root.jobs(), [(7, 300), (9, 50), (4711, 0)]);
+    }
 
     fn run(attempt: u32) -> Run {
         Run {

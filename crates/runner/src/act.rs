@@ -7,6 +7,7 @@ use railgate_stats::store::sweep;
 use railgate_stats::{Act, ActKind};
 
 use crate::look::{Look, Purpose, look, settle};
+use crate::sweep::stale_runs;
 use crate::switches::{self, Switch};
 use crate::{Config, History, Past, Places, now};
 
@@ -110,6 +111,7 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
     let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);
     let drained = drain(config, places, env, &look, &[]);
     sweep_daily(config, places);
+    stale_runs(config, places, env, node);
     Periodic { look, settled, drained }
 }
 

@@ -13,6 +13,7 @@ mod places;
 mod process;
 mod readmit;
 mod sampler;
+mod sweep;
 pub mod switches;
 mod tell;
 

@@ -150,6 +150,33 @@ pub(crate) fn is_held(state: &str) -> bool {
     ["drain", "down", "fail", "maint", "reboot"].iter().any(|held| state.starts_with(held))
 }
 
+/// Reads `squeue -o %T|%N`: whether one of the jobs is on a node, in whatever state but the last ones.
+pub(crate) fn runs_on(text: &str, node: &str) -> Result<bool, String> {
+    const OVER: [&str; 9] = [
+        "PENDING",
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "OUT_OF_MEMORY",
+    ];
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let (state, nodes) =
+            line.trim().split_once('|').ok_or_else(|| format!("'{line}' is no state and nodes"))?;
+        if OVER.contains(&state) {
+            continue;
+        }
+        let nodes = crate::hostlist::expand(nodes).map_err(|why| why.to_string())?;
+        if nodes.iter().any(|name| name == node) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// What `sinfo` is asked for. The reason comes last: it may hold the separator.
 pub(crate) const SINFO_FORMAT: &str = "%N|%P|%T|%H|%E";
 
@@ -487,6 +514,22 @@ mod tests {
             [(4, Some(4)), (5, Some(4))]
         );
         assert!(super::jobs(&format!("{JOB}\n{}\n", component(5))).is_err());
+    }
+
+    #[test]
+    fn where_a_job_is() {
+        for (text, is) in [
+            ("", false),
+            ("RUNNING|gn[1-3]\n", true),
+            ("RUNNING|gn[3-9]\n", false),
+            ("COMPLETING|gn2\n", true),
+            ("COMPLETED|gn2\n", false),
+            ("PENDING|\n", false),
+            ("PENDING|\nRUNNING|gn2\n", true),
+        ] {
+            assert_eq!(runs_on(text, "gn2"), Ok(is), "{text}");
+        }
+        assert!(runs_on("gn2", "gn2").is_err() && runs_on("RUNNING|gn[", "gn2").is_err());
     }
 
     #[test]

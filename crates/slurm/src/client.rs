@@ -170,6 +170,33 @@ impl Client {
         Ok(answer::refusable(&text, job))
     }
 
+    /// Whether steps of a job run on this machine, the one that holds its containers included: asks the step daemons
+    /// here and nobody else.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn has_steps_here(&self, job: u32) -> Result<bool, SlurmError> {
+        match self.run("scontrol", &["listpids", &job.to_string()]) {
+            Ok(_) => Ok(true),
+            Err(SlurmError::Refused { said, .. }) if said.contains("does not exist on this node") => {
+                Ok(false)
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Whether slurmctld has a job on a node, running or on its way in or out; one that it has forgotten is nowhere.
+    ///
+    /// # Errors
+    /// [`SlurmError`]; also where the answer does not tell.
+    pub fn runs_on(&self, job: u32, node: &str) -> Result<bool, SlurmError> {
+        match self.run("squeue", &["-h", "-t", "all", "-j", &job.to_string(), "-o", "%T|%N"]) {
+            Ok(text) => answer::runs_on(&text, node).map_err(|why| unreadable("squeue", why)),
+            Err(SlurmError::Refused { said, .. }) if said.contains("Invalid job id") => Ok(false),
+            Err(why) => Err(why),
+        }
+    }
+
     /// The batch script, at most so much of it as holds its `#SBATCH` lines.
     ///
     /// # Errors

@@ -75,6 +75,31 @@ fn the_most_telling_finding_decides() {
 }
 
 #[test]
+fn the_cause_decides_and_not_what_follows_from_it() {
+    let cause = |look: Look| look.judge().cause().unwrap().subject();
+    // A GPU falls off the bus, its peers lose their links, and the driver is the only witness.
+    let quiet = |look: Look| look.settings("[checks.gpu-lost]\naction = \"off\"");
+    let after = look("h100-sxm").xid(5, 79, "GPU has fallen off the bus.").xid(1, 74, "NVLink fatal error");
+    assert_eq!(cause(quiet(after)), "gpu-xid@5");
+    let before = look("h100-sxm").xid(1, 48, "DBE").xid(5, 79, "GPU has fallen off the bus.");
+    assert_eq!(cause(quiet(before)), "gpu-xid@1");
+    let lost = look("h100-sxm:gpu-lost@5,gpu-nvlink-down@1,ib-port-down@0").xid(1, 74, "NVLink fatal error");
+    assert_eq!(cause(lost), "gpu-lost@5");
+
+    let down = |ports: std::ops::Range<u32>| {
+        let faults: Vec<String> = ports.map(|port| format!("ib-port-down@{port}")).collect();
+        look(&format!("h100-sxm:{}", faults.join(",")))
+    };
+    let leaf = down(0..8);
+    assert_eq!(leaf.says(), "unfit: fail ib-port: all 8 compute ports down; check leaf switch");
+    assert_eq!(leaf.of("ib-port").len(), 9, "each of them is told as well");
+    assert_eq!(cause(down(0..7)), "ib-port@mlx5_0");
+    assert_eq!(cause(down(3..4)), "ib-port@mlx5_3");
+    let toml = "[checks.ib-port]\naction = \"shadow\"";
+    assert_eq!(down(0..8).settings(toml).fitness(), Fitness::Fit);
+}
+
+#[test]
 fn jobs_without_gpus_are_not_gated_on_gpus() {
     let cpu = look("h100-sxm:gpu-lost@3,ib-port-down@2,gpu-ecc-uncorrected@1").holding(&[]);
     assert_eq!(cpu.says(), "fit");

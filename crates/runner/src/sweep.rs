@@ -1,0 +1,39 @@
+//! Run directories whose epilog never came (slurmd was killed, the node was drained by hand) keep a file system in
+//! memory until the next boot. The periodic check removes those whose job is gone for certain.
+
+use std::time::{Duration, Instant};
+
+use railgate_rundir::Root;
+use railgate_slurm::Client;
+
+use crate::{Config, Places, now};
+
+/// A younger run may be at any point between its prolog and its epilog.
+const SETTLED: u64 = 3600;
+
+/// The periodic check has a minute, most of it for other things.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Removes what jobs left that slurmd has no process of and slurmctld no longer has on this node. Whatever cannot be
+/// told leaves the directory where it is.
+pub(crate) fn stale_runs(config: &Config, places: &Places, env: &railgate_slurm::Env, node: &str) {
+    let runs = Root::new(&places.run);
+    let time = now() / 1000;
+    let client = Client::new(&config.slurm, env).until(Instant::now() + PATIENCE);
+    for (job, newest) in runs.jobs() {
+        if newest.saturating_add(SETTLED) > time {
+            continue;
+        }
+        let gone = client.has_steps_here(job).and_then(|here| Ok(!here && !client.runs_on(job, node)?));
+        match gone {
+            Ok(true) => match runs.job(job).remove() {
+                Ok(()) => {
+                    tracing::warn!(job, "no epilog came and the job is gone: its run directory is removed")
+                }
+                Err(why) => tracing::warn!(job, "its run directory is left behind: {why}"),
+            },
+            Ok(false) => {}
+            Err(why) => tracing::debug!(job, "whether it is gone cannot be told: {why}"),
+        }
+    }
+}
