@@ -1,0 +1,110 @@
+use railgate_node::{Action, Class, PartName, PciAddress, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuAcs;
+
+/// `[gate.checks.gpu-acs]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a switch is that sends its devices' traffic through the host.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuAcs {
+    const ABOUT: &'static str =
+        "a PCIe switch sends traffic between GPU and network card through the host (ACS)";
+    const EXPLAIN: &'static str = "
+Reads the ACS control register of every PCIe switch port above a GPU (`config` of the bridge in sysfs): request and
+completion redirect (bits 2 and 3). Root ports are left out, as is a virtual machine, whose bridges are emulated.
+
+Why: with redirection on, GPUDirect goes up to the processor and back; its bandwidth falls to a fraction.
+
+Fix: switch ACS off in the firmware (often together with the IOMMU), or with `setpci` at boot. A hypervisor that hands
+out single GPUs needs it on: switch the check off there.
+
+```toml
+[gate.checks.gpu-acs]
+action = \"drain\"     # off, shadow, report, notify, drain
+severity = \"warn\"    # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let bare = scene.now.host.data().is_some_and(|host| host.virtualised == Reading::Known(false));
+        let Some(pci) = scene.now.pci.data().filter(|_| bare) else { return };
+        let device = |at: &PciAddress| pci.devices.iter().find(|device| device.address == *at);
+        for gpu in scene.answering() {
+            let Some(own) = gpu.pci.known().and_then(device) else { continue };
+            let redirects = |at: &&PciAddress| {
+                device(at).and_then(|bridge| bridge.acs.known()).is_some_and(|acs| acs & REDIRECT != 0)
+            };
+            // The first bridge is the host's own root port, where nothing can be turned round.
+            let Some(bridge) = own.bridges.iter().skip(1).find(redirects) else { continue };
+            out.add(
+                Found::new(
+                    set.severity,
+                    Class::Site,
+                    gpu.index.to_string(),
+                    format!("ACS redirects at {bridge}"),
+                )
+                .fix("switch ACS off")
+                .row(
+                    format!("{bridge} ACS control"),
+                    device(bridge).map_or_else(String::new, |bridge| {
+                        bridge.acs.known().map_or_else(String::new, |acs| format!("{acs:#06x}"))
+                    }),
+                    "bits 2 and 3 clear",
+                    format!("/sys/bus/pci/devices/{bridge}/config"),
+                ),
+            );
+        }
+    }
+}
+
+/// Request redirect and completion redirect.
+const REDIRECT: u16 = 0x0c;
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Reading;
+
+    use crate::testing::look;
+
+    #[test]
+    fn only_a_switch_of_a_real_machine_counts() {
+        let on = look("h100-sxm:gpu-acs-on@3");
+        assert_eq!(on.says(), "degraded: warn gpu-acs@3: ACS redirects at 0000:5d:00.0; switch ACS off");
+        let guest = look("h100-sxm:gpu-acs-on@3").host(|host| host.virtualised = Reading::Known(true));
+        assert_eq!(guest.says(), "fit");
+        let root = look("h100-sxm").pci(|pci| {
+            for device in pci.devices.iter_mut().filter(|device| device.bridges.is_empty()) {
+                device.acs = Reading::Known(0x1d);
+            }
+        });
+        assert_eq!(root.says(), "fit");
+        assert_eq!(look("h100-sxm:gpu-acs-on@3").holding(&[0, 1]).says(), "fit");
+    }
+}

@@ -1,0 +1,91 @@
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuClocks;
+
+/// `[gate.checks.gpu-clocks]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad clocks are that somebody has lowered.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuClocks {
+    const ABOUT: &'static str = "somebody has lowered a GPU's application clocks";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetApplicationsClock` and compares with `nvmlDeviceGetDefaultApplicationsClock` (data-centre cards).
+
+Why: a benchmark's forgotten `nvidia-smi -ac` makes one node slower than its neighbours, for months.
+
+Fix: `nvidia-smi -i N -rac`. Where clocks are set on purpose: switch the check off.
+
+```toml
+[gate.checks.gpu-clocks]
+action = \"drain\"     # off, shadow, report, notify, drain
+severity = \"warn\"    # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} application clock");
+            let now = out.value(&part, &what, SOURCE, &gpu.details.app_clock_mhz).copied();
+            let normal = out.value(&part, &what, DEFAULT, &gpu.details.app_clock_default_mhz).copied();
+            let (Some(now), Some(normal)) = (now, normal) else { continue };
+            // A card that has no such clocks may answer 0.
+            if now > 0 && now < normal {
+                let text = format!("application clock {now} of {normal} MHz");
+                out.add(Found::new(set.severity, Class::Site, part, text).fix("nvidia-smi -rac").row(
+                    what,
+                    format!("{now} MHz"),
+                    format!("{normal} MHz"),
+                    SOURCE,
+                ));
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetApplicationsClock";
+const DEFAULT: &str = "nvmlDeviceGetDefaultApplicationsClock";
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Reading;
+
+    use crate::testing::look;
+
+    #[test]
+    fn lower_than_the_cards_default() {
+        assert_eq!(
+            look("h100-sxm:gpu-clocks-lowered@3").says(),
+            "degraded: warn gpu-clocks@3: application clock 1095 of 1980 MHz; nvidia-smi -rac"
+        );
+        let none = look("h100-sxm").gpu(3, |gpu| gpu.details.app_clock_mhz = Reading::Known(0));
+        assert_eq!(none.says(), "fit");
+    }
+}

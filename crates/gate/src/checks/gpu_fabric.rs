@@ -1,0 +1,205 @@
+use std::time::Duration;
+
+use railgate_node::{Action, Class, Gpu, GpuFabric, PartName, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuFabricState;
+
+/// `[gate.checks.gpu-fabric]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a GPU is that is not registered with its fabric.
+    pub severity: Severity,
+    /// How bad a fabric is that reports trouble although the GPU is registered.
+    pub unhealthy: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Fail, unhealthy: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuFabricState {
+    const ABOUT: &'static str = "a GPU is not registered with its NVLink fabric, or the fabric is not well";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetGpuFabricInfoV` on machines with NVSwitches: whether the registration is complete and how it ended, the
+fabric's own health, and the clique and fabric that each GPU belongs to. Judged only where NVLinks of the GPU are up, and
+not with MIG on.
+
+Why: without a complete registration every CUDA program ends at once (\"system not yet initialized\"). GPUs of different
+cliques cannot reach one another.
+
+- Not complete, or ended with an error: `severity`, on the second sight within an hour; not judged in the first minutes
+  after boot (`ib-port`'s `boot_grace`), when the fabric manager is still at work.
+- Bandwidth degraded, a route lost, configured wrongly, unhealthy, limited: `unhealthy`.
+- GPUs of one node in several cliques: `warn`, class `site`.
+
+Fix: `systemctl status nvidia-fabricmanager` (its version must be the driver's); reset all GPUs, or reboot.
+
+```toml
+[gate.checks.gpu-fabric]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"fail\"     # note, unknown, warn, fail
+unhealthy = \"warn\"    # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const TRANSIENT: Option<Duration> = Some(Duration::from_secs(3600));
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let mut first: Option<(&Gpu, &GpuFabric)> = None;
+        for gpu in scene.answering().filter(|gpu| linked(gpu)) {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} fabric");
+            let Some(fabric) = out.value(&part, &what, SOURCE, &gpu.details.fabric) else { continue };
+            if let Some(found) = registration(scene, gpu, fabric, set) {
+                out.add(found);
+                continue;
+            }
+            if let Some(trouble) = trouble(fabric).filter(|_| fabric.state == COMPLETED) {
+                let found =
+                    Found::new(set.unhealthy, Class::Node, &part, format!("NVLink fabric: {trouble}"));
+                let got = format!("health {}, mask {:#x}", fabric.health, fabric.health_mask);
+                out.add(found.fix("see fabric manager").row(what, got, "healthy", SOURCE));
+            } else if fabric.state == COMPLETED {
+                let (other, expected) = *first.get_or_insert((gpu, fabric));
+                if (expected.clique, &expected.cluster) != (fabric.clique, &fabric.cluster) {
+                    let text =
+                        format!("clique {}, GPU {} is in {}", fabric.clique, other.index, expected.clique);
+                    let (got, want) = (place(fabric), place(expected));
+                    out.add(
+                        Found::warn(Class::Site, part, text)
+                            .fix("see fabric manager")
+                            .row(what, got, want, SOURCE),
+                    );
+                }
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetGpuFabricInfoV";
+const COMPLETED: u32 = 3;
+
+/// One that has no links to any switch has nothing to register: a GPU lent out alone, a bridge of two cards.
+fn linked(gpu: &Gpu) -> bool {
+    gpu.mig.known() != Some(&true) && gpu.nvlinks.iter().any(|link| link.up == Reading::Known(true))
+}
+
+fn registration(scene: &Scene<'_>, gpu: &Gpu, fabric: &GpuFabric, set: &Settings) -> Option<Found> {
+    let text = match (fabric.state, fabric.status) {
+        (COMPLETED, 0) => return None,
+        (COMPLETED, status) => format!("NVLink fabric registration failed ({status})"),
+        (1, _) => "NVLink fabric registration not started".to_owned(),
+        (2, _) => "NVLink fabric registration not finished".to_owned(),
+        // Not supported, or newer than railgate.
+        _ => return None,
+    };
+    let severity = if scene.just_booted() { Severity::Note } else { set.severity };
+    let got = format!("state {}, status {}", fabric.state, fabric.status);
+    let found = Found::new(severity, Class::Node, gpu.index.to_string(), text).fix("check fabric manager");
+    Some(found.row(format!("gpu {} fabric", gpu.index), got, "state 3, status 0", SOURCE))
+}
+
+/// What the mask and the summary complain of. Each fact has two bits: 0 not told, 1 yes, 2 no; the last
+/// four say what is configured wrongly: 0 not told, 1 nothing.
+fn trouble(fabric: &GpuFabric) -> Option<&'static str> {
+    let yes = |shift: u32| fabric.health_mask >> shift & 3 == 1;
+    let configured = fabric.health_mask >> 8 & 0xf;
+    match fabric {
+        _ if yes(0) => Some("degraded bandwidth"),
+        _ if yes(2) => Some("a route is being recovered"),
+        _ if yes(4) => Some("a route is unhealthy"),
+        _ if yes(6) => Some("access timeouts"),
+        _ if configured == 4 => Some("no partition"),
+        _ if configured == 5 => Some("too few NVLinks"),
+        _ if configured > 1 => Some("configured wrongly"),
+        GpuFabric { health: 2, .. } => Some("unhealthy"),
+        GpuFabric { health: 3, .. } => Some("limited capacity"),
+        _ => None,
+    }
+}
+
+fn place(fabric: &GpuFabric) -> String {
+    format!("clique {} of {}", fabric.clique, fabric.cluster)
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Gpu, GpuFabric, Reading, Severity};
+
+    use crate::testing::look;
+
+    fn fabric(gpu: &mut Gpu) -> &mut GpuFabric {
+        match &mut gpu.details.fabric {
+            Reading::Known(fabric) => fabric,
+            _ => panic!("no fabric"),
+        }
+    }
+
+    #[test]
+    fn a_gpu_outside_its_fabric_fails_on_the_second_sight() {
+        let out = look("h100-sxm:gpu-fabric-not-started@3");
+        assert_eq!(out.of("gpu-fabric"), [Severity::Warn]);
+        assert_eq!(
+            out.again().says(),
+            "unfit: fail gpu-fabric@3: NVLink fabric registration not started; check fabric manager"
+        );
+        let failed = look("h100-sxm:gpu-fabric-failed@3").again();
+        assert!(
+            failed.says().starts_with("unfit: fail gpu-fabric@3: NVLink fabric registration failed (999)")
+        );
+    }
+
+    #[test]
+    fn after_boot_the_fabric_manager_may_still_be_at_work() {
+        let booted = look("h100-sxm:gpu-fabric-not-started@3").again().with(|look| {
+            let now = look.now.taken / 1000;
+            crate::testing::read(&mut look.now.host).boot_time = Reading::Known(now - 10);
+        });
+        assert_eq!((booted.says(), booted.of("gpu-fabric")), ("fit".to_owned(), vec![Severity::Note]));
+    }
+
+    #[test]
+    fn a_gpu_without_links_has_nothing_to_register() {
+        let lent = look("h200-sxm:gpu-fabric-not-started@3").gpu(3, |gpu| gpu.nvlinks.clear());
+        assert!(lent.of("gpu-fabric").is_empty());
+        let mig = look("h200-sxm:gpu-fabric-not-started@3").gpu(3, |gpu| gpu.mig = Reading::Known(true));
+        assert!(mig.of("gpu-fabric").is_empty());
+        let unsupported = look("h200-sxm").gpu(3, |gpu| fabric(gpu).state = 0);
+        assert_eq!(unsupported.says(), "fit");
+    }
+
+    #[test]
+    fn the_fabrics_own_word() {
+        let says = look("h100-sxm:gpu-fabric-unhealthy@3").says();
+        assert_eq!(
+            says,
+            "degraded: warn gpu-fabric@3: NVLink fabric: degraded bandwidth; see fabric manager"
+        );
+        let mask = |mask| look("h100-sxm").gpu(3, |gpu| fabric(gpu).health_mask = mask).says();
+        assert!(mask(0x400).contains("no partition"));
+        assert!(mask(0x20 | 0x10).starts_with("fit"), "both bits set is no answer");
+        assert!(mask(0x10).contains("a route is unhealthy"));
+        assert_eq!(mask(0x1aa), "fit", "every fact answered with no");
+        let other = look("h100-sxm:gpu-fabric-other-clique@3").says();
+        assert_eq!(other, "degraded: warn gpu-fabric@3: clique 7, GPU 0 is in 0; see fabric manager");
+    }
+}

@@ -1,0 +1,112 @@
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuIdentity;
+
+/// `[gate.checks.gpu-identity]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a GPU of another type than the profile's is.
+    pub foreign: Severity,
+    /// How bad a GPU with less memory than the profile's is.
+    pub short: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, foreign: Severity::Warn, short: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuIdentity {
+    const ABOUT: &'static str = "a GPU is of another type, or has less memory, than the profile says";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetName` and `nvmlDeviceGetMemoryInfo_v2` and compares with the profile's `gpus.names` and
+`gpus.memory_gib`. A tenth less is tolerated: ECC on graphics memory takes a sixteenth of it.
+
+Why: Slurm gives out what gres.conf promises, and a job that fits into 80 GB does not fit into 40.
+
+Fix: name: correct profile or gres.conf. Memory: a card that hides memory after an error (Xid 168) is for RMA.
+
+```toml
+[gate.checks.gpu-identity]
+action = \"drain\"    # off, shadow, report, notify, drain
+foreign = \"warn\"    # note, unknown, warn, fail; class site
+short = \"warn\"      # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(facts) = scene.profile().map(|profile| &profile.gpus) else { return };
+        for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} name");
+            if let Some(name) = out.value(&part, &what, "nvmlDeviceGetName", &gpu.name)
+                && !facts.names.is_empty()
+                && !facts.names.iter().any(|known| known.eq_ignore_ascii_case(name.trim()))
+            {
+                out.add(
+                    Found::new(set.foreign, Class::Site, &part, format!("{name} is not the profile's"))
+                        .fix("check profile, gres.conf")
+                        .row(what, name, facts.names.join(", "), "nvmlDeviceGetName"),
+                );
+                continue;
+            }
+            let what = format!("gpu {part} memory");
+            let memory = out.value(&part, &what, MEMORY, &gpu.memory).map(|memory| memory.total_mib);
+            if let (Some(total), Some(want)) = (memory, facts.memory_gib.map(|gib| u64::from(gib) * 1024))
+                && total * 10 < want * 9
+            {
+                let text = format!("{} of {} GiB of memory", total / 1024, want / 1024);
+                out.add(Found::new(set.short, Class::Node, part, text).fix("reset GPU, then RMA").row(
+                    what,
+                    format!("{total} MiB"),
+                    format!("{want} MiB"),
+                    MEMORY,
+                ));
+            }
+        }
+    }
+}
+
+const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::MemoryUse;
+    use railgate_node::Reading;
+
+    use crate::testing::look;
+
+    #[test]
+    fn type_and_size_are_the_profiles() {
+        assert_eq!(
+            look("h100-sxm:gpu-foreign@3").says(),
+            "degraded: warn gpu-identity@3: NVIDIA T400 4GB is not the profile's; check profile, gres.conf"
+        );
+        assert_eq!(look("generic:gpu-foreign@3").says(), "fit");
+        let short = look("h100-sxm:gpu-memory-short@3").says();
+        assert!(short.starts_with("degraded: warn gpu-identity@3: 39 of 79 GiB of memory"), "{short}");
+        let ecc = look("rtx3090").gpu(3, |gpu| {
+            gpu.memory = Reading::Known(MemoryUse { total_mib: 24_576 * 15 / 16, used_mib: 0 });
+        });
+        assert_eq!(ecc.says(), "fit");
+    }
+}

@@ -1,0 +1,108 @@
+use railgate_node::{Action, Class, Gpu, PartName, Phase, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuMemory;
+
+/// `[gate.checks.gpu-memory]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad memory is that no visible process holds.
+    pub severity: Severity,
+    /// So many MiB in use without a process are tolerated.
+    pub max_mib: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn, max_mib: 2048 }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuMemory {
+    const ABOUT: &'static str = "GPU memory is in use before a job although no process shows";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetMemoryInfo_v2` (what the driver keeps for itself is not counted) and NVML's lists of processes. Before
+a job, memory in use on a GPU without any process counts; not with MIG on, and not where the lists could not be read.
+
+Why: the next job dies with out-of-memory, and nobody can be blamed: what holds it is a process that is already gone but
+whose memory the driver did not give back, or one that NVML cannot see.
+
+Fix: reset the GPU when it is idle; if it comes back, look for containers with a driver of their own.
+
+```toml
+[gate.checks.gpu-memory]
+action = \"drain\"     # off, shadow, report, notify, drain
+severity = \"warn\"    # note, unknown, warn, fail
+max_mib = 2048
+```";
+    const CLASS: Class = Class::Node;
+    const PHASES: &'static [Phase] = &[Phase::Prolog];
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        if scene.unclear().is_some() {
+            return;
+        }
+        for gpu in scene.answering().filter(|gpu| alone(gpu)) {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} memory");
+            let Some(memory) = out.value(&part, &what, SOURCE, &gpu.memory) else { continue };
+            if memory.used_mib > set.max_mib {
+                let text = format!("{} MiB in use, no process shows", memory.used_mib);
+                out.add(Found::new(set.severity, Class::Node, part, text).fix("reset GPU").row(
+                    what,
+                    format!("{} MiB", memory.used_mib),
+                    format!("at most {} MiB without a process", set.max_mib),
+                    SOURCE,
+                ));
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetMemoryInfo_v2";
+
+fn alone(gpu: &Gpu) -> bool {
+    gpu.mig.known() != Some(&true) && gpu.processes == Reading::Known(Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Phase, Reading};
+
+    use crate::testing::look;
+
+    #[test]
+    fn memory_without_a_process_counts_before_a_job() {
+        let held = look("h100-sxm:gpu-memory-held@3");
+        assert_eq!(held.says(), "degraded: warn gpu-memory@3: 30720 MiB in use, no process shows; reset GPU");
+        assert_eq!(look("h100-sxm:gpu-memory-held@3").phase(Phase::Periodic).says(), "fit");
+        assert_eq!(look("h100-sxm:gpu-memory-held@3").holding(&[1]).says(), "fit");
+    }
+
+    #[test]
+    fn where_processes_cannot_be_seen_nobody_can_tell() {
+        let blind = look("h100-sxm:gpu-memory-held@3").gpu(3, |gpu| gpu.processes = Reading::Unsupported);
+        assert!(blind.of("gpu-memory").is_empty());
+        let leftover = look("h100-sxm:gpu-process-leftover@3");
+        assert!(leftover.of("gpu-memory").is_empty(), "gpu-processes says whose it is");
+        let mig = look("h100-sxm:gpu-memory-held@3").gpu(3, |gpu| gpu.mig = Reading::Known(true));
+        assert!(mig.of("gpu-memory").is_empty());
+    }
+}

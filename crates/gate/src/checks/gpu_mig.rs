@@ -1,0 +1,131 @@
+use railgate_node::{Action, Allocation, Class, Gpu, GpuId, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuMig;
+
+/// `[gate.checks.gpu-mig]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a mode is that profile or Slurm does not expect.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuMig {
+    const ABOUT: &'static str =
+        "MIG is on where Slurm gives out whole GPUs, or off where it gives out slices";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetMigMode` and compares with the profile's `gpus.mig`, where it says something, and with what Slurm gave
+to the job: a UUID of a slice (`MIG-…`) needs MIG on, a GPU's own UUID (`GPU-…`) needs it off.
+
+Why: CUDA shows a GPU with MIG on and no slices as no GPU at all.
+
+Fix: `nvidia-smi -i N -mig 0` (or 1) and a reset, or put gres.conf right.
+
+```toml
+[gate.checks.gpu-mig]
+action = \"drain\"     # off, shadow, report, notify, drain
+severity = \"warn\"    # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let profile = scene.profile().and_then(|profile| profile.gpus.mig);
+        for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} MIG mode");
+            let Some(&on) = out.value(&part, &what, SOURCE, &gpu.mig) else { continue };
+            let (wanted, who) = match (given(scene, gpu), profile) {
+                (Some(wanted), _) => (wanted, "Slurm"),
+                (None, Some(wanted)) => (wanted, "the profile"),
+                (None, None) => continue,
+            };
+            if on != wanted {
+                let text = format!("MIG is {}, {who} has it {}", word(on), word(wanted));
+                out.add(
+                    Found::new(set.severity, Class::Site, part, text).fix("set MIG mode, gres.conf").row(
+                        what,
+                        word(on),
+                        word(wanted),
+                        SOURCE,
+                    ),
+                );
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetMigMode";
+
+fn word(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+/// What the job's own list says of this GPU; indices say nothing.
+fn given(scene: &Scene<'_>, gpu: &Gpu) -> Option<bool> {
+    let Allocation::Gpus(ids) = &scene.seen.job?.allocation else { return None };
+    let uuid = gpu.uuid.known()?;
+    ids.iter().find_map(|id| match id {
+        GpuId::Uuid(text) if text == uuid => Some(false),
+        // Only the names of old drivers (`MIG-GPU-…/1/0`) say whose slice it is.
+        GpuId::Uuid(text) => text.strip_prefix("MIG-")?.starts_with(uuid.as_str()).then_some(true),
+        GpuId::Index(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Allocation, GpuId};
+
+    use crate::testing::look;
+
+    #[test]
+    fn against_the_profile() {
+        assert_eq!(look("h100-sxm:gpu-mig-on@3").says(), "fit", "the built-in profiles leave it open");
+        let want = |mig| {
+            look("h100-sxm:gpu-mig-on@3").with(|look| look.profile.as_mut().unwrap().gpus.mig = Some(mig))
+        };
+        assert_eq!(
+            want(false).says(),
+            "degraded: warn gpu-mig@3: MIG is on, the profile has it off; set MIG mode, gres.conf"
+        );
+        assert_eq!(want(true).holding(&[3]).says(), "fit");
+    }
+
+    #[test]
+    fn against_what_slurm_gave() {
+        let given = |node: &str, slice: &str| {
+            look(node).with(|look| {
+                let uuid = look.now.gpus.data().unwrap().gpus[3].uuid.known().unwrap().clone();
+                let id = GpuId::Uuid(slice.replace("GPU", &uuid));
+                look.job.as_mut().unwrap().allocation = Allocation::Gpus(vec![id]);
+            })
+        };
+        assert!(given("h100-sxm:gpu-mig-on@3", "GPU").says().contains("MIG is on, Slurm has it off"));
+        assert!(given("h100-sxm", "MIG-GPU/1/0").says().contains("MIG is off, Slurm has it on"));
+        assert_eq!(given("h100-sxm", "GPU").says(), "fit");
+        assert_eq!(given("h100-sxm:gpu-mig-on@3", "MIG-GPU/1/0").says(), "fit");
+    }
+}

@@ -1,0 +1,182 @@
+use std::time::Duration;
+
+use railgate_node::{Action, Class, Gpu, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+use super::gpu_window::Window;
+
+/// The check.
+pub(crate) struct GpuPcie;
+
+/// `[gate.checks.gpu-pcie]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a link with fewer lanes is than card and slot have.
+    pub narrow: Severity,
+    /// How bad a link is that stays slow under load.
+    pub slow: Severity,
+    /// Replays in a minute of a job that are tolerated.
+    pub replays_per_minute: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            action: Action::Drain,
+            narrow: Severity::Fail,
+            slow: Severity::Warn,
+            replays_per_minute: 31,
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuPcie {
+    const ABOUT: &'static str = "a GPU's PCIe link has fewer lanes, a lower generation, or errors";
+    const EXPLAIN: &'static str = "
+Reads the link's lanes and generation (`nvmlDeviceGetCurrPcieLinkWidth`, `…Generation`), what card and slot can do together
+(`nvmlDeviceGetMaxPcieLinkWidth`, `…Generation`) and the replay counter.
+
+- Fewer lanes than card and slot have: `narrow`; on the second sight within a day. Fewer than the profile's
+  `gpus.pcie_width` because the slot has no more is a note, as is anything in a virtual machine, whose ports are emulated.
+- A lower generation is judged only under load (an idle card slows its link down): `slow`.
+- More replays in a minute of the job than `replays_per_minute` (PCIe 5 x16 at its specified error rate has 31): `warn`.
+
+Why: host transfers and GPUDirect run at half speed, and every rank waits for this one.
+
+Fix: reseat the card or riser; a link that does not recover by a cold start is for RMA (card or board).
+
+```toml
+[gate.checks.gpu-pcie]
+action = \"drain\"           # off, shadow, report, notify, drain
+narrow = \"fail\"            # note, unknown, warn, fail
+slow = \"warn\"              # note, unknown, warn, fail
+replays_per_minute = 31    # of a job
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Host];
+    const SCOPE: Scope = Scope::Gpus;
+    const TRANSIENT: Option<Duration> = Some(Duration::from_secs(24 * 3600));
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for gpu in scene.answering() {
+            width(scene, gpu, set, out);
+            generation(gpu, set, out);
+            replays(scene, gpu, set, out);
+        }
+    }
+}
+
+const WIDTH: &str = "nvmlDeviceGetCurrPcieLinkWidth";
+const GENERATION: &str = "nvmlDeviceGetCurrPcieLinkGeneration";
+const MINUTE_MS: u64 = 60_000;
+const IDLE: u64 = 1;
+/// A kernel ran for at least half of NVML's last sample.
+const LOADED: u32 = 50;
+
+fn width(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
+    let part = gpu.index.to_string();
+    let what = format!("gpu {part} PCIe lanes");
+    let Some(&now) = out.value(&part, &what, WIDTH, &gpu.pcie_width) else { return };
+    let able = gpu.details.pcie_max_width.known().copied().filter(|lanes| *lanes > 0);
+    let profile = scene.profile().and_then(|profile| profile.gpus.pcie_width);
+    let bare = scene.now.host.data().is_some_and(|host| host.virtualised.known() == Some(&false));
+    let (severity, want) = match (able, profile) {
+        (Some(able), _) if now < able => (if bare { set.narrow } else { Severity::Note }, able),
+        (_, Some(profile)) if now < profile => (Severity::Note, profile),
+        _ => return,
+    };
+    out.add(
+        Found::new(severity, Class::Node, part, format!("PCIe x{now} of x{want}"))
+            .fix("reseat, then RMA")
+            .row(what, now.to_string(), want.to_string(), WIDTH),
+    );
+}
+
+fn generation(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
+    let part = gpu.index.to_string();
+    let what = format!("gpu {part} PCIe generation");
+    let Some(&now) = out.value(&part, &what, GENERATION, &gpu.pcie_gen) else { return };
+    let reasons = [&gpu.throttle_reasons, &gpu.details.throttle_reasons_later];
+    let busy = reasons.iter().all(|reasons| reasons.known().is_some_and(|bits| bits & IDLE == 0))
+        && gpu.details.utilization.known().is_some_and(|percent| *percent >= LOADED);
+    let Some(&able) = gpu.details.pcie_max_gen.known() else { return };
+    if busy && now < able {
+        out.add(
+            Found::new(set.slow, Class::Node, part, format!("PCIe gen {now} of {able} under load"))
+                .fix("reseat, then RMA")
+                .row(what, now.to_string(), able.to_string(), GENERATION),
+        );
+    }
+}
+
+fn replays(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
+    let Some(window) = Window::of(scene, gpu) else { return };
+    let Some(rose) = window.rose(gpu, |gpu| &gpu.pcie_replays) else { return };
+    let allowed = window.allowed(set.replays_per_minute, MINUTE_MS);
+    if rose > allowed {
+        let text = format!("{rose} PCIe replays {}", window.text());
+        out.add(Found::warn(Class::Node, gpu.index.to_string(), text).fix("reseat, then RMA").row(
+            format!("gpu {} PCIe replays", gpu.index),
+            rose.to_string(),
+            format!("at most {allowed}"),
+            "nvmlDeviceGetPcieReplayCounter",
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Reading, Severity};
+
+    use crate::testing::look;
+
+    #[test]
+    fn fewer_lanes_count_on_the_second_sight() {
+        let narrow = look("h100-sxm:gpu-pcie-narrow@3");
+        assert_eq!(
+            narrow.says(),
+            "degraded: warn gpu-pcie@3: PCIe x8 of x16, strike 1 of 2; reseat, then RMA"
+        );
+        assert_eq!(narrow.again().says(), "unfit: fail gpu-pcie@3: PCIe x8 of x16; reseat, then RMA");
+    }
+
+    #[test]
+    fn a_slot_with_fewer_lanes_and_an_emulated_one_are_notes() {
+        let slot =
+            look("rtx4090:gpu-pcie-narrow@3").gpu(3, |gpu| gpu.details.pcie_max_width = Reading::Known(8));
+        assert_eq!((slot.says(), slot.of("gpu-pcie")), ("fit".to_owned(), vec![Severity::Note]));
+        let virtual_machine =
+            look("h200-sxm:gpu-pcie-narrow@3").host(|host| host.virtualised = Reading::Known(true));
+        assert_eq!(virtual_machine.says(), "fit");
+    }
+
+    #[test]
+    fn the_generation_counts_under_load_only() {
+        let slow = look("h100-sxm:gpu-pcie-slow@3");
+        assert_eq!(slow.says(), "degraded: warn gpu-pcie@3: PCIe gen 1 of 5 under load; reseat, then RMA");
+        assert_eq!(look("h100-sxm").gpu(3, |gpu| gpu.pcie_gen = Reading::Known(1)).says(), "fit");
+    }
+
+    #[test]
+    fn replays_count_in_a_window_only() {
+        assert_eq!(look("h100-sxm:gpu-pcie-replays@3").says(), "fit");
+        let after = look("h100-sxm:gpu-pcie-replays@3").after_the_job();
+        assert!(after.says().starts_with("degraded: warn gpu-pcie@3: 100000 PCIe replays in 1 min"));
+        let week = after.with(|look| look.now.taken += 7 * 86_400_000);
+        assert_eq!(week.says(), "fit");
+    }
+}

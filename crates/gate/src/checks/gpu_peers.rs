@@ -1,0 +1,126 @@
+use std::collections::BTreeMap;
+
+use railgate_node::{Action, Class, Gpu, PartName, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuPeers;
+
+/// `[gate.checks.gpu-peers]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad it is when two GPUs cannot read one another's memory.
+    pub severity: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuPeers {
+    const ABOUT: &'static str = "two GPUs cannot read one another's memory";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetP2PStatus` for every pair of GPUs that the job got. A pair counts where both have NVLinks and the
+profile says so (`gpus.nvlinks_up`), or where it could before the job. Cards without NVLink may or may not, as the
+board allows: nothing is judged there. Not with MIG on.
+
+Why: NCCL copies through the host's memory instead, many times slower.
+
+Fix: reset all GPUs, check the fabric manager, or reboot.
+
+```toml
+[gate.checks.gpu-peers]
+action = \"drain\"     # off, shadow, report, notify, drain
+severity = \"warn\"    # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let wanted = scene.profile().and_then(|profile| profile.gpus.nvlinks_up).is_some_and(|up| up > 0);
+        let judged: Vec<&Gpu> = scene.answering().filter(|gpu| gpu.mig.known() != Some(&true)).collect();
+        let linked = |gpu: &Gpu| gpu.nvlinks.iter().any(|link| link.up == Reading::Known(true));
+        let mut blocked = Vec::new();
+        for gpu in &judged {
+            let before = scene.before(gpu);
+            for peer in &gpu.details.peers {
+                let Some(other) = judged.iter().find(|other| other.index == peer.index) else { continue };
+                let could = before.is_some_and(|before| {
+                    before.details.peers.iter().any(|old| old.index == peer.index && old.status == YES)
+                });
+                let Reading::Known(why @ 1..=5) = peer.status else { continue };
+                if could || wanted && linked(gpu) && linked(other) {
+                    blocked.push((gpu.index, peer.index, why));
+                }
+            }
+        }
+        let mut pairs_of: BTreeMap<u32, u32> = BTreeMap::new();
+        for (one, other, _) in &blocked {
+            *pairs_of.entry(*one).or_default() += 1;
+            *pairs_of.entry(*other).or_default() += 1;
+        }
+        // The one in most of the pairs is the likeliest culprit; of equals the first.
+        let worst = pairs_of.iter().max_by_key(|(index, pairs)| (**pairs, std::cmp::Reverse(**index)));
+        let (Some((worst, _)), Some((one, other, why))) = (worst, blocked.first()) else { return };
+        let text = match blocked.len() {
+            1 => format!("no peer access {one}-{other}"),
+            many => format!("no peer access {one}-{other} and {} more pairs", many - 1),
+        };
+        let list: Vec<String> = blocked.iter().map(|(one, other, _)| format!("{one}-{other}")).collect();
+        out.add(Found::new(set.severity, Class::Node, worst.to_string(), text).fix("reset GPUs").row(
+            "pairs without peer access",
+            list.join(" "),
+            "none",
+            format!("{SOURCE}: status {why}"),
+        ));
+    }
+}
+
+const YES: Reading<u32> = Reading::Known(0);
+const SOURCE: &str = "nvmlDeviceGetP2PStatus";
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Reading;
+
+    use crate::testing::look;
+
+    #[test]
+    fn the_gpu_in_most_pairs_is_named() {
+        let blocked = look("h100-sxm:gpu-peers-blocked@3");
+        assert_eq!(
+            blocked.says(),
+            "degraded: warn gpu-peers@3: no peer access 0-3 and 6 more pairs; reset GPUs"
+        );
+        assert_eq!(blocked.holding(&[0, 1]).says(), "fit");
+    }
+
+    #[test]
+    fn cards_without_nvlink_are_not_judged_unless_they_could_before() {
+        assert_eq!(look("l40s:gpu-peers-blocked@3").says(), "fit");
+        let fell = look("l40s").after_the_job().with(|look| {
+            let before = crate::testing::read(&mut look.before.as_mut().unwrap().gpus);
+            before.gpus[0].details.peers[0].status = Reading::Known(0);
+        });
+        assert_eq!(fell.says(), "degraded: warn gpu-peers@0: no peer access 0-1; reset GPUs");
+        let unknown = look("h100-sxm").gpu(0, |gpu| gpu.details.peers[0].status = Reading::Known(6));
+        assert_eq!(unknown.says(), "fit");
+    }
+}

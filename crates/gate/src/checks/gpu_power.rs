@@ -1,0 +1,95 @@
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuPower;
+
+/// `[gate.checks.gpu-power]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a lower limit is.
+    pub severity: Severity,
+    /// Percent below the profile that are tolerated.
+    pub tolerance_percent: u8,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn, tolerance_percent: 2 }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuPower {
+    const ABOUT: &'static str = "a GPU's power limit is lower than it should be";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetEnforcedPowerLimit` and compares with the profile's `gpus.power_limit_w`; without one with the card's
+own default (`nvmlDeviceGetPowerManagementDefaultLimit`).
+
+Why: a forgotten `nvidia-smi -pl` costs a job its speed, and its slowest GPU decides.
+
+Fix: `nvidia-smi -i N -pl WATTS`. A site that limits power on purpose says so in its profile.
+
+```toml
+[gate.checks.gpu-power]
+action = \"drain\"          # off, shadow, report, notify, drain
+severity = \"warn\"         # note, unknown, warn, fail
+tolerance_percent = 2     # below
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} power limit");
+            let Some(&limit) = out.value(&part, &what, SOURCE, &gpu.power_limit_w) else { continue };
+            let profile = scene.profile().and_then(|profile| profile.gpus.power_limit_w);
+            let Some(want) = profile.or(gpu.details.power_default_w.known().copied()) else { continue };
+            if limit < want * (1.0 - f64::from(set.tolerance_percent) / 100.0) {
+                let text = format!("power limit {limit:.0} W of {want:.0}");
+                out.add(Found::new(set.severity, Class::Site, part, text).fix("nvidia-smi -pl").row(
+                    what,
+                    format!("{limit} W"),
+                    format!("{want} W"),
+                    SOURCE,
+                ));
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "nvmlDeviceGetEnforcedPowerLimit";
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Reading;
+
+    use crate::testing::look;
+
+    #[test]
+    fn against_the_profile_else_against_the_cards_default() {
+        let low = look("h100-sxm:gpu-power-capped@3");
+        assert_eq!(low.says(), "degraded: warn gpu-power@3: power limit 350 W of 700; nvidia-smi -pl");
+        assert!(look("rtx4090:gpu-power-capped@3").says().contains("power limit 200 W of 400"));
+        let site = look("h100-sxm").with(|look| {
+            look.profile.as_mut().unwrap().gpus.power_limit_w = Some(500.0);
+        });
+        assert_eq!(site.says(), "fit", "more than the site wants is no fault");
+        assert_eq!(look("h100-sxm").gpu(3, |gpu| gpu.power_limit_w = Reading::Known(690.0)).says(), "fit");
+    }
+}

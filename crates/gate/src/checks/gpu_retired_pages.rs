@@ -1,0 +1,98 @@
+use railgate_node::{Action, Class, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuRetiredPages;
+
+/// `[gate.checks.gpu-retired-pages]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// So many retired pages are for RMA; the card can hold 64.
+    pub max_pages: u32,
+    /// How bad pages are that wait for a reset.
+    pub pending: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, max_pages: 60, pending: Severity::Warn }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuRetiredPages {
+    const ABOUT: &'static str = "a GPU before Ampere has retired too many pages, or some wait for a reset";
+    const EXPLAIN: &'static str = "
+Reads NVML's fields 29 to 31: pages that are out of use for corrected and for uncorrected errors, and whether some wait
+for a reset. Cards from Ampere on remap rows instead (`gpu-remap`) and have none.
+
+Why: the card can hold 64 retired pages; NVIDIA replaces it from 60 on. A pending page is still in use.
+
+Fix: pending: reset the GPU when it is idle (`nvidia-smi -r -i N`). Too many: open an RMA.
+
+```toml
+[gate.checks.gpu-retired-pages]
+action = \"drain\"    # off, shadow, report, notify, drain
+max_pages = 60      # so many are `fail`
+pending = \"warn\"    # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let what = format!("gpu {part} retired pages");
+            let Some(pages) = out.value(&part, &what, SOURCE, &gpu.details.retired_pages) else { continue };
+            let all = pages.single_bit.saturating_add(pages.double_bit);
+            let got = format!("{} + {}, pending {}", pages.single_bit, pages.double_bit, pages.pending);
+            if all >= set.max_pages {
+                out.add(Found::fail(Class::Node, part, format!("{all} retired pages")).fix("RMA").row(
+                    what,
+                    got,
+                    format!("fewer than {}", set.max_pages),
+                    SOURCE,
+                ));
+            } else if pages.pending {
+                out.add(
+                    Found::new(set.pending, Class::Node, part, "retired pages wait for a reset")
+                        .fix("reset GPU when idle")
+                        .row(what, got, "none pending", SOURCE),
+                );
+            }
+        }
+    }
+}
+
+const SOURCE: &str = "NVML fields 29 to 31";
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::look;
+
+    #[test]
+    fn pending_waits_and_a_full_table_is_for_rma() {
+        let pending = look("generic:gpu-pages-pending@3").says();
+        assert_eq!(
+            pending,
+            "degraded: warn gpu-retired-pages@3: retired pages wait for a reset; reset GPU when idle"
+        );
+        let full = look("generic:gpu-pages-full@3");
+        assert_eq!(full.says(), "unfit: fail gpu-retired-pages@3: 62 retired pages; RMA");
+        assert_eq!(full.settings("[checks.gpu-retired-pages]\nmax_pages = 63").says(), "fit");
+    }
+}

@@ -1,0 +1,166 @@
+use std::time::Duration;
+
+use railgate_node::{Action, Class, Gpu, PartName, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+use super::gpu_window::Window;
+
+/// The check.
+pub(crate) struct GpuThrottle;
+
+/// `[gate.checks.gpu-throttle]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a slowdown by the hardware is.
+    pub severity: Severity,
+    /// So many percent of a job's time in it are tolerated.
+    pub max_percent: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, severity: Severity::Warn, max_percent: 5 }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuThrottle {
+    const ABOUT: &'static str = "the hardware slows a GPU down: too hot, or the power brake is on";
+    const EXPLAIN: &'static str = "
+Reads `nvmlDeviceGetCurrentClocksThrottleReasons` twice in a look, at its beginning and its end; a reason counts that
+stands in both: hardware slowdown (0x8), hardware thermal slowdown (0x40), power brake (0x80). After a job also how long
+the last two were on since the prolog (fields 252 and 253, from driver 580.82 on 270 and 271). A power cap, an idle GPU and
+clocks that somebody set are no faults.
+
+Why: one GPU at half its clock makes every other rank of the job wait.
+
+Fix: heat: fans, air flow, heat sink. Power brake: power supplies and cables.
+
+```toml
+[gate.checks.gpu-throttle]
+action = \"drain\"     # off, shadow, report, notify, drain
+severity = \"warn\"    # note, unknown, warn, fail
+max_percent = 5      # of a job's time
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    const TRANSIENT: Option<Duration> = Some(Duration::from_secs(3600));
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for gpu in scene.answering() {
+            if !now(gpu, set, out) {
+                during(scene, gpu, set, out);
+            }
+        }
+    }
+}
+
+const NOW: &str = "nvmlDeviceGetCurrentClocksThrottleReasons";
+const SLOWDOWN: u64 = 0x8;
+const THERMAL: u64 = 0x40;
+const BRAKE: u64 = 0x80;
+
+fn now(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) -> bool {
+    let part = gpu.index.to_string();
+    let what = format!("gpu {part} clock reasons");
+    let first = out.value(&part, &what, NOW, &gpu.throttle_reasons).copied();
+    let second = out.value(&part, &what, NOW, &gpu.details.throttle_reasons_later).copied();
+    let (Some(first), Some(second)) = (first, second) else { return false };
+    let both = first & second;
+    let (why, fix) = match both {
+        reasons if reasons & THERMAL != 0 => ("thermal slowdown", "check cooling"),
+        reasons if reasons & BRAKE != 0 => ("power brake", "check power"),
+        reasons if reasons & SLOWDOWN != 0 => ("hardware slowdown", "check cooling, power"),
+        _ => return false,
+    };
+    let found = Found::new(set.severity, Class::Node, part, format!("{why} is on")).fix(fix);
+    out.add(found.row(what, format!("{first:#x}, {second:#x}"), "none of 0x8, 0x40, 0x80", NOW));
+    true
+}
+
+fn during(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
+    let Some(window) = Window::of(scene, gpu) else { return };
+    let reasons = [
+        ("thermal slowdown", "check cooling", window.rose(gpu, |gpu| &gpu.details.hw_thermal_ns)),
+        ("power brake", "check power", window.rose(gpu, |gpu| &gpu.details.power_brake_ns)),
+    ];
+    for (why, fix, nanos) in reasons {
+        let Some(millis) = nanos.map(|nanos| nanos / 1_000_000) else { continue };
+        let percent = millis.saturating_mul(100) / window.millis.max(1);
+        if percent > set.max_percent {
+            let percent = percent.min(100);
+            out.add(
+                Found::new(
+                    set.severity,
+                    Class::Node,
+                    gpu.index.to_string(),
+                    format!("{why} {percent} % of the job"),
+                )
+                .fix(fix)
+                .row(
+                    format!("gpu {} {why}", gpu.index),
+                    format!("{} s {}", millis / 1000, window.text()),
+                    format!("at most {} %", set.max_percent),
+                    "NVML fields 252, 253 (270, 271)",
+                ),
+            );
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Reading, Severity};
+
+    use crate::testing::look;
+
+    #[test]
+    fn a_reason_counts_that_stands_in_both_looks() {
+        let hot = look("h100-sxm:gpu-throttle-thermal@3");
+        assert_eq!(hot.says(), "degraded: warn gpu-throttle@3: thermal slowdown is on; check cooling");
+        let brake = look("h100-sxm:gpu-throttle-power-brake@3");
+        assert_eq!(brake.says(), "degraded: warn gpu-throttle@3: power brake is on; check power");
+        let moment = hot.gpu(3, |gpu| gpu.details.throttle_reasons_later = Reading::Known(1));
+        assert_eq!(moment.says(), "fit");
+        for harmless in [0, 1, 2, 4, 0x10, 0x20, 0x100] {
+            let look = look("h100-sxm").gpu(3, |gpu| {
+                gpu.throttle_reasons = Reading::Known(harmless);
+                gpu.details.throttle_reasons_later = Reading::Known(harmless);
+            });
+            assert_eq!(look.says(), "fit", "{harmless:#x}");
+        }
+    }
+
+    #[test]
+    fn a_site_that_drains_waits_for_the_second_sight() {
+        let hot =
+            look("h100-sxm:gpu-throttle-thermal@3").settings("[checks.gpu-throttle]\nseverity = \"fail\"");
+        assert_eq!(hot.of("gpu-throttle"), [Severity::Warn]);
+        assert_eq!(hot.again().of("gpu-throttle"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn after_a_job_its_own_time_counts() {
+        let after =
+            |ms: u64| look("h100-sxm:gpu-throttled@3").after_the_job().with(|look| look.now.taken += ms);
+        let says = after(3_600_000).says();
+        assert_eq!(says, "degraded: warn gpu-throttle@3: thermal slowdown 33 % of the job; check cooling");
+        assert_eq!(after(86_400_000).says(), "fit");
+        assert_eq!(look("h100-sxm:gpu-throttled@3").says(), "fit", "nobody knows when that was");
+    }
+}

@@ -1,0 +1,200 @@
+use std::collections::BTreeMap;
+
+use railgate_node::{Action, Class, Gpu, Gpus, PartName, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct GpuVersions;
+
+/// `[gate.checks.gpu-versions]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a version is that the profile does not name.
+    pub foreign: Severity,
+    /// How bad different versions on GPUs of one type are.
+    pub mixed: Severity,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, foreign: Severity::Warn, mixed: Severity::Note }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+}
+
+impl Check for GpuVersions {
+    const ABOUT: &'static str = "driver, VBIOS, infoROM or GSP have versions that do not belong together";
+    const EXPLAIN: &'static str = "
+Reads the versions of driver, NVML library, VBIOS, infoROM and GSP firmware.
+
+- A driver, VBIOS, infoROM or GSP that the profile does not name (`gpus.driver`, `gpus.vbios`, `gpus.inforom`, `gpus.gsp`:
+  lists, each entry a version or its beginning and `*`): `foreign`. An empty list is not judged.
+- A library that is not the driver's, as after an update without a reboot: `foreign`.
+- GPUs of one type with several VBIOS, infoROM or GSP versions: `mixed`.
+
+Why: nodes that differ fail differently; a half-updated one breaks at the next restart.
+
+Fix: install the right version; reboot after an update.
+
+```toml
+[gate.checks.gpu-versions]
+action = \"drain\"    # off, shadow, report, notify, drain
+foreign = \"warn\"    # note, unknown, warn, fail
+mixed = \"note\"      # note, unknown, warn, fail
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(gpus) = scene.now.gpus.data() else { return };
+        system(scene, gpus, set, out);
+        let facts = scene.profile().map(|profile| &profile.gpus);
+        let none: &[String] = &[];
+        let kinds: [(&str, &str, Which, &[String]); 3] = [
+            (
+                "VBIOS",
+                "nvmlDeviceGetVbiosVersion",
+                |gpu| &gpu.vbios,
+                facts.map_or(none, |facts| &facts.vbios),
+            ),
+            (
+                "infoROM",
+                "nvmlDeviceGetInforomImageVersion",
+                |gpu| &gpu.details.inforom,
+                facts.map_or(none, |facts| &facts.inforom),
+            ),
+            (
+                "GSP",
+                "nvmlDeviceGetGspFirmwareVersion",
+                |gpu| &gpu.details.gsp,
+                facts.map_or(none, |facts| &facts.gsp),
+            ),
+        ];
+        for (name, source, which, wanted) in kinds {
+            let mut first: BTreeMap<&str, (u32, &str)> = BTreeMap::new();
+            for gpu in scene.answering() {
+                let part = gpu.index.to_string();
+                let what = format!("gpu {part} {name}");
+                let Some(version) = out.value(&part, &what, source, which(gpu)) else { continue };
+                if !is_one_of(version, wanted) {
+                    let text = format!("{name} {version}, the profile has {}", wanted.join(", "));
+                    out.add(
+                        Found::new(set.foreign, Class::Site, part, text).fix("install right version").row(
+                            what,
+                            version,
+                            wanted.join(", "),
+                            source,
+                        ),
+                    );
+                    continue;
+                }
+                let Some(model) = gpu.name.known() else { continue };
+                let (other, expected) = *first.entry(model).or_insert((gpu.index, version));
+                if version != expected {
+                    let text = format!("{name} {version}, GPU {other} has {expected}");
+                    out.add(
+                        Found::new(set.mixed, Class::Site, part, text)
+                            .fix("install one version")
+                            .row(what, version, expected, source),
+                    );
+                }
+            }
+        }
+    }
+}
+
+type Which = fn(&Gpu) -> &Reading<String>;
+
+fn system(scene: &Scene<'_>, gpus: &Gpus, set: &Settings, out: &mut Report<'_>) {
+    const SOURCE: &str = "nvmlSystemGetDriverVersion";
+    let Some(driver) = out.value("", "driver version", SOURCE, &gpus.driver) else { return };
+    let wanted = scene.profile().map_or(&[][..], |profile| profile.gpus.driver.as_slice());
+    if !is_one_of(driver, wanted) {
+        let text = format!("driver {driver}, the profile has {}", wanted.join(", "));
+        out.add(Found::new(set.foreign, Class::Site, "", text).fix("install right driver").row(
+            "driver version",
+            driver,
+            wanted.join(", "),
+            SOURCE,
+        ));
+    }
+    let Some(library) = gpus.nvml.known() else { return };
+    // `13.580.159.04`: NVML's own number, then the driver that it belongs to.
+    let of = library.split_once('.').map_or("", |(_, of)| of);
+    if of.contains('.') && of != driver && library != driver {
+        out.add(
+            Found::new(set.foreign, Class::Site, "", format!("NVML {library} with driver {driver}"))
+                .fix("reboot")
+                .row("NVML version", library, driver, "nvmlSystemGetNVMLVersion"),
+        );
+    }
+}
+
+fn is_one_of(version: &str, wanted: &[String]) -> bool {
+    wanted.is_empty()
+        || wanted.iter().any(|wanted| match wanted.strip_suffix('*') {
+            Some(start) => version.starts_with(start),
+            None => version == wanted,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{GpuProfile, Reading, Severity};
+
+    use crate::testing::{Look, look, read};
+
+    fn wants(node: &str, bend: impl FnOnce(&mut GpuProfile)) -> Look {
+        look(node).with(|look| bend(&mut look.profile.as_mut().unwrap().gpus))
+    }
+
+    #[test]
+    fn what_the_profile_does_not_name_is_foreign() {
+        assert_eq!(look("h100-sxm:driver-other").says(), "fit", "no built-in profile wants a driver");
+        let other = wants("h100-sxm:driver-other", |gpus| gpus.driver = vec!["580.*".to_owned()]);
+        assert_eq!(
+            other.says(),
+            "degraded: warn gpu-versions: driver 535.183.01, the profile has 580.*; install right driver"
+        );
+        let right =
+            |text: &str| wants("h100-sxm", |gpus| gpus.driver = vec!["1".to_owned(), text.to_owned()]);
+        assert_eq!((right("580.*").says(), right("580.159.04").says()), ("fit".to_owned(), "fit".to_owned()));
+        assert_eq!(right("580.159").of("gpu-versions"), [Severity::Warn]);
+        let vbios = wants("h100-sxm", |gpus| gpus.vbios = vec!["96.00.5E*".to_owned()]);
+        assert_eq!(vbios.of("gpu-versions").len(), 8);
+    }
+
+    #[test]
+    fn a_mixture_is_a_note() {
+        let mixed = look("h100-sxm:gpu-vbios-other@3");
+        assert_eq!((mixed.says(), mixed.of("gpu-versions")), ("fit".to_owned(), vec![Severity::Note]));
+        assert!(mixed.findings()[0].contains("VBIOS 96.00.5E.00.01, GPU 0 has 96.00.A5.00.01"));
+    }
+
+    #[test]
+    fn the_library_belongs_to_the_driver() {
+        let half = look("h100-sxm:nvml-other");
+        assert_eq!(
+            half.says(),
+            "degraded: warn gpu-versions: NVML 13.580.95.05 with driver 580.159.04; reboot"
+        );
+        let unread = look("h100-sxm").with(|look| {
+            read(&mut look.now.gpus).nvml = Reading::Failed("999".to_owned());
+        });
+        assert_eq!(unread.says(), "fit");
+    }
+}

@@ -1,0 +1,210 @@
+#![allow(unsafe_code, reason = "the public NVML interface is C")]
+
+//! The symbols behind a GPU's details, by the public header of NVML 13.
+
+use std::ffi::{c_char, c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings as sys;
+use railgate_node::{Gpu, Reading};
+
+use crate::answer::{Device, INVALID_ARGUMENT, NOT_SUPPORTED, Return, gpu, index_of, known, put, put_text};
+
+const ARGUMENT_VERSION_MISMATCH: Return = 25;
+
+/// The buffer of the GSP's version, by the interface.
+const GSP_BYTES: c_uint = 64;
+
+/// The first look at the reasons, and every further one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(
+    device: Device,
+    out: *mut c_ulonglong,
+) -> Return {
+    gpu("nvmlDeviceGetCurrentClocksThrottleReasons", device, |gpu| {
+        let reasons = if crate::state::again(gpu.index) {
+            &gpu.details.throttle_reasons_later
+        } else {
+            &gpu.throttle_reasons
+        };
+        // SAFETY: `out` is the caller's.
+        unsafe { put(out, *known(reasons)?) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetEccMode(
+    device: Device,
+    current: *mut c_uint,
+    pending: *mut c_uint,
+) -> Return {
+    gpu("nvmlDeviceGetEccMode", device, |gpu| {
+        let now = *known(&gpu.ecc_enabled)?;
+        let next = gpu.details.ecc_pending.known().copied().unwrap_or(now);
+        // SAFETY: both are the caller's.
+        unsafe { put(current, now.into()).and_then(|()| put(pending, next.into())) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetGspFirmwareVersion(device: Device, out: *mut c_char) -> Return {
+    gpu("nvmlDeviceGetGspFirmwareVersion", device, |gpu| {
+        // SAFETY: `out` has room for that many by the interface.
+        unsafe { put_text(out, GSP_BYTES, known(&gpu.details.gsp)?) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetSramEccErrorStatus(
+    device: Device,
+    out: *mut sys::nvmlEccSramErrorStatus_t,
+) -> Return {
+    gpu("nvmlDeviceGetSramEccErrorStatus", device, |gpu| {
+        let sram = known(&gpu.details.sram)?;
+        if out.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and the caller's.
+        let status = unsafe { &mut *out };
+        if status.version >> 24 != 1 {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        status.volatileUncSecDed = sram.volatile_uncorrected;
+        status.aggregateUncSecDed = sram.aggregate_uncorrected;
+        status.bThresholdExceeded = sram.over_threshold.into();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetMarginTemperature(
+    device: Device,
+    out: *mut sys::nvmlMarginTemperature_t,
+) -> Return {
+    gpu("nvmlDeviceGetMarginTemperature", device, |gpu| {
+        let margin = *known(&gpu.details.margin_c)?;
+        if out.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and the caller's.
+        unsafe { (*out).marginTemperature = margin };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetTemperatureThreshold(
+    device: Device,
+    threshold: c_uint,
+    out: *mut c_uint,
+) -> Return {
+    gpu("nvmlDeviceGetTemperatureThreshold", device, |gpu| {
+        let degrees = match threshold {
+            sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN => {
+                &gpu.details.slowdown_c
+            }
+            sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX => {
+                &gpu.details.memory_max_c
+            }
+            _ => &Reading::Unsupported,
+        };
+        // SAFETY: `out` is the caller's.
+        unsafe { put(out, *known(degrees)?) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
+    device: Device,
+    out: *mut sys::nvmlUtilization_t,
+) -> Return {
+    gpu("nvmlDeviceGetUtilizationRates", device, |gpu| {
+        let percent = *known(&gpu.details.utilization)?;
+        // SAFETY: `out` is the caller's.
+        unsafe { put(out, sys::nvmlUtilization_t { gpu: percent, memory: 0 }) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetApplicationsClock(
+    device: Device,
+    clock: c_uint,
+    out: *mut c_uint,
+) -> Return {
+    // SAFETY: `out` is the caller's.
+    unsafe {
+        sm_clock("nvmlDeviceGetApplicationsClock", device, clock, out, |gpu| &gpu.details.app_clock_mhz)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetDefaultApplicationsClock(
+    device: Device,
+    clock: c_uint,
+    out: *mut c_uint,
+) -> Return {
+    const NAME: &str = "nvmlDeviceGetDefaultApplicationsClock";
+    // SAFETY: `out` is the caller's.
+    unsafe { sm_clock(NAME, device, clock, out, |gpu| &gpu.details.app_clock_default_mhz) }
+}
+
+/// # Safety
+/// `out` is null or valid for a write.
+unsafe fn sm_clock(
+    name: &str,
+    device: Device,
+    clock: c_uint,
+    out: *mut c_uint,
+    which: fn(&Gpu) -> &Reading<u32>,
+) -> Return {
+    gpu(name, device, |gpu| match clock {
+        // SAFETY: `out` is the caller's.
+        sys::nvmlClockType_enum_NVML_CLOCK_SM => unsafe { put(out, *known(which(gpu))?) },
+        _ => Err(NOT_SUPPORTED),
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
+    device: Device,
+    out: *mut sys::nvmlGpuFabricInfoV_t,
+) -> Return {
+    gpu("nvmlDeviceGetGpuFabricInfoV", device, |gpu| {
+        let fabric = known(&gpu.details.fabric)?;
+        if out.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and the caller's.
+        let info = unsafe { &mut *out };
+        if info.version >> 24 != 3 {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        let byte = |text: Option<&str>| text.and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        for (place, into) in info.clusterUuid.iter_mut().enumerate() {
+            *into = byte(fabric.cluster.get(2 * place..2 * place + 2));
+        }
+        info.status = fabric.status;
+        info.cliqueId = fabric.clique;
+        info.state = u8::try_from(fabric.state).unwrap_or(u8::MAX);
+        info.healthMask = fabric.health_mask;
+        info.healthSummary = u8::try_from(fabric.health).unwrap_or(u8::MAX);
+        Ok(())
+    })
+}
+
+/// As the lower of the two indices knows it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetP2PStatus(
+    one: Device,
+    two: Device,
+    _caps: c_uint,
+    out: *mut c_uint,
+) -> Return {
+    let (first, second) = (index_of(one), index_of(two));
+    let (low, other) = if first <= second { (one, second) } else { (two, first) };
+    gpu("nvmlDeviceGetP2PStatus", low, |gpu| {
+        let peer = gpu.details.peers.iter().find(|peer| Some(peer.index) == other);
+        let status = peer.map_or(&Reading::Unsupported, |peer| &peer.status);
+        // SAFETY: `out` is the caller's.
+        unsafe { put(out, *known(status)?) }
+    })
+}
