@@ -3,7 +3,7 @@
 //! It belongs to nobody: not to slurmd, whose restart it survives, nor to the job, which cannot reach it. It ends when
 //! the epilog says so, when its run's directory is taken away or replaced, or when no step of the job has been on the
 //! node for [`ALONE`]. What it finds it writes whole after each look, so that killing it loses nothing. Why it is built
-//! so: `docs/decisions/0006-sampler.md`.
+//! so: `docs/decisions/0007-sampler.md`.
 
 mod looks;
 mod run;

@@ -11,6 +11,7 @@
 //!       task.env                      [`TaskEnv`]: the one small file that the plugin reads per task
 //!       nccl.env                      [`NcclEnv`]: what depends on NCCL's release, for the plugin that NCCL loads
 //!       topology.xml                  NCCL's topology file, where the machine hides its wiring
+//!       sampler.sock, tasks.json      the sampler's: how it is ended, and what the job's processes had
 //!       user/                         0700, the job's uid, a tmpfs of its own: all that a job may write
 //!         env.<step>                  [`Used`]: what the step's first task here found and got
 //! ```
