@@ -8,6 +8,7 @@ mod doctor;
 mod fabric;
 mod gate;
 mod hostile;
+mod nccl_release;
 mod node_death;
 mod nvml_hangs;
 mod own_faults;

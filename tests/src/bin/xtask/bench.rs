@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use railgate_tests::cluster::{Builder, Cluster, Session};
 
-use super::{build, packages, storm};
+use super::{build, packages, storm, tasks};
 
 /// Where the machines see this program, which takes the times in place.
 const CLOCK: &str = "/usr/local/bin/xtask";
@@ -18,8 +18,8 @@ const WITH: &str = "optional /usr/lib/railgate/spank_railgate.so\n";
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// One of gate, steps, jobs, storm; all of them when nothing is said
-    #[arg(value_parser = ["gate", "steps", "jobs", "storm"])]
+    /// One of gate, tasks, steps, jobs, storm; all of them when nothing is said
+    #[arg(value_parser = ["gate", "tasks", "steps", "jobs", "storm"])]
     name: Option<String>,
     /// How often each is run
     #[arg(long, default_value_t = 40)]
@@ -50,6 +50,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let start = || Builder::new(1).programs(&programs).start();
     if wanted("gate") {
         gate(&start()?, arguments.count)?;
+    }
+    if wanted("tasks") {
+        tasks::run(&programs, arguments.count * 10)?;
     }
     if wanted("steps") {
         plugin_per_step(&start()?, arguments.count)?;

@@ -6,6 +6,7 @@ mod demo;
 mod packages;
 mod steps;
 mod storm;
+mod tasks;
 mod test;
 
 use std::process::ExitCode;
@@ -39,6 +40,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<std::ffi::OsString>,
     },
+    /// Read a task's environment once, as the plugin does, and print the nanoseconds that it took
+    #[command(hide = true, name = "@task")]
+    ReadEnv {
+        /// The run's directory
+        dir: std::path::PathBuf,
+    },
     /// Install packages, as root (for the other commands)
     #[command(hide = true, name = "@packages")]
     Packages {
@@ -58,6 +65,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Docs => docs().map(|()| ExitCode::SUCCESS),
         Task::Time { count, command } => bench::time(count, &command).map(|()| ExitCode::SUCCESS),
+        Task::ReadEnv { dir } => tasks::once(&dir).map(|()| ExitCode::SUCCESS),
         Task::Packages { names } => packages::install(&names).map(|()| ExitCode::SUCCESS),
     };
     match result {
