@@ -8,7 +8,8 @@
 //! before = "h100-sxm"                   # the baseline; absent in an epilog: the same node without faults
 //! remembers = true                      # an earlier look found the node without faults
 //! silent = ["gpus"]                     # parts without an answer at the previous look
-//! again = true                          # a look a minute ago saw the same
+//! again = true                          # a look ten minutes ago saw the same
+//! machine = { fabric = { link_layer = "ethernet" } }   # the machine is built otherwise than its type
 //! profile = { gpus = { count = 4 } }    # the machine is held against other numbers than its own
 //! [config]                              # as in `[gate]`
 //! [expect]
@@ -28,8 +29,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use railgate_gate::{CHECKS, GateConfig, Memory, Seen, judge};
 use railgate_node::{
-    Action, Allocation, Finding, Fitness, GpuId, Job, PartName, Phase, Profile, Snapshot, Verdict, simulate,
+    Action, Allocation, Finding, Fitness, GpuId, Job, PartName, Phase, Profile, Severity, Snapshot, Verdict,
+    simulate,
 };
+use railgate_slurm::{LEADER, MAX_REASON, Reason};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -47,6 +50,7 @@ struct Scenario {
     silent: Vec<PartName>,
     #[serde(default)]
     again: bool,
+    machine: Option<toml::Table>,
     profile: Option<toml::Table>,
     #[serde(default)]
     config: GateConfig,
@@ -92,8 +96,17 @@ fn scenarios() -> Result<Vec<(String, Scenario)>> {
     Ok(found)
 }
 
-fn node(text: &str, differs: Option<&toml::Table>) -> Result<(Profile, Snapshot)> {
-    let (profile, faults) = simulate::parse(text, &[])?;
+fn node(
+    text: &str,
+    machine: Option<&toml::Table>,
+    differs: Option<&toml::Table>,
+) -> Result<(Profile, Snapshot)> {
+    let (mut profile, faults) = simulate::parse(text, &[])?;
+    if let Some(machine) = machine {
+        let mut table = toml::Table::try_from(&profile)?;
+        merge(&mut table, machine);
+        profile = table.try_into()?;
+    }
     let snapshot = simulate::simulated(&profile, &faults);
     let Some(differs) = differs else { return Ok((profile, snapshot)) };
     let mut table = toml::Table::try_from(&profile)?;
@@ -138,10 +151,11 @@ fn job(held: &Held, healthy: &Snapshot) -> Result<Job> {
 }
 
 fn judged(scenario: &Scenario) -> Result<Verdict> {
-    let (profile, now) = node(&scenario.node, scenario.profile.as_ref())?;
-    let healthy = node(scenario.node.split(':').next().unwrap_or_default(), None)?.1;
+    let (profile, now) = node(&scenario.node, scenario.machine.as_ref(), scenario.profile.as_ref())?;
+    let healthy =
+        node(scenario.node.split(':').next().unwrap_or_default(), scenario.machine.as_ref(), None)?.1;
     let before = match (&scenario.before, scenario.phase) {
-        (Some(text), _) => Some(node(text, scenario.profile.as_ref())?.1),
+        (Some(text), _) => Some(node(text, scenario.machine.as_ref(), scenario.profile.as_ref())?.1),
         (None, Phase::Epilog) => Some(healthy.clone()),
         (None, _) => None,
     };
@@ -166,10 +180,11 @@ fn judged(scenario: &Scenario) -> Result<Verdict> {
     if !scenario.again {
         return Ok(first);
     }
-    let mut memory = memory.clone();
+    let mut memory = memory.after(&now, false);
+    memory.silent.clone_from(&scenario.silent);
     memory.strike(&now, &first);
     let mut later = now.clone();
-    later.taken += 60_000;
+    later.taken += 600_000;
     Ok(judge(&scenario.config, &Seen { now: &later, memory: &memory, ..seen }))
 }
 
@@ -220,15 +235,73 @@ fn every_scenario_is_judged_as_it_says() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// The register's name of a check: those of the site's own share a row.
+fn row_of(subject: &str) -> &str {
+    let id = subject.split('@').next().unwrap_or_default();
+    if id.starts_with("site-") { "site" } else { id }
+}
+
 /// A check without a scenario has never been seen from outside.
 #[test]
 fn every_check_decides_in_a_scenario() {
-    let decided: BTreeSet<String> = scenarios()
-        .unwrap()
+    let scenarios = scenarios().unwrap();
+    let decided: BTreeSet<&str> = scenarios
         .iter()
-        .flat_map(|(_, scenario)| scenario.expect.deciding.clone())
-        .map(|subject| subject.split('@').next().unwrap_or_default().to_owned())
+        .filter_map(|(_, scenario)| Some(row_of(scenario.expect.deciding.as_ref()?)))
         .collect();
     let missing: Vec<_> = CHECKS.iter().map(|check| check.id).filter(|id| !decided.contains(*id)).collect();
     assert!(missing.is_empty(), "no scenario for {missing:?}");
+}
+
+/// The catalogue: every fault that `railgate simulate --list` shows has been judged, and there are many.
+#[test]
+fn every_fault_has_a_scenario() {
+    let scenarios = scenarios().unwrap();
+    let faults: BTreeSet<&str> = scenarios
+        .iter()
+        .filter_map(|(_, scenario)| Some(scenario.node.split_once(':')?.1))
+        .flat_map(|list| list.split(','))
+        .map(|fault| fault.trim().split('@').next().unwrap_or_default())
+        .map(|fault| if fault.starts_with("gpu-xid-") { "gpu-xid-<code>" } else { fault })
+        .collect();
+    let missing: Vec<&str> =
+        simulate::FAULTS.iter().map(|fault| fault.id).filter(|id| !faults.contains(id)).collect();
+    assert!(missing.is_empty(), "no scenario for {missing:?}");
+    assert!(simulate::FAULTS.len() >= 75, "{} faults", simulate::FAULTS.len());
+}
+
+/// What Slurm shows of every finding that decides: short enough, and its beginning says what and where.
+#[test]
+fn every_reason_fits_and_begins_with_check_and_part() {
+    const SINFO: usize = 20;
+    let mut wrong = Vec::new();
+    for (name, scenario) in &scenarios().unwrap() {
+        let verdict = judged(scenario).unwrap();
+        for finding in verdict.findings.iter().filter(|finding| finding.severity > Severity::Note) {
+            let subject = finding.subject();
+            let reason = Reason::new(finding, scenario.phase, &[48213, 48214]);
+            let text = reason.to_string();
+            let whole = format!("{LEADER} {subject}: ");
+            if text.len() > MAX_REASON || !text.starts_with(&whole) || !text.is_ascii() {
+                wrong.push(format!("{name}: {} characters: {text}", text.len()));
+            }
+            if finding.what.is_empty() || finding.fix.is_empty() {
+                wrong.push(format!("{name}: {subject} does not say what, or what to do"));
+            }
+            // `sinfo -R` shows twenty characters: no other check may look the same there.
+            let seen = &text[..SINFO.min(text.len())];
+            let check = row_of(&subject);
+            let alike = CHECKS.iter().find(|other| {
+                let other_text = format!("{LEADER} {}: ", subject.replacen(&finding.check, other.id, 1));
+                other.id != check && other_text.get(..SINFO.min(other_text.len())) == Some(seen)
+            });
+            if let Some(other) = alike {
+                wrong.push(format!("{name}: '{seen}' could be {} as well", other.id));
+            }
+            if !Reason::parse(&text).is_some_and(|back| back.subject == subject.replace(' ', "-")) {
+                wrong.push(format!("{name}: cannot be read back: {text}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }

@@ -89,8 +89,12 @@ fn against_profile(gpu: &Gpu, wanted: usize, set: &Settings, out: &mut Report<'_
         let (link, why) = failed.map_or((0, "no reason"), |(link, why)| (link, why.as_str()));
         let what = format!("{unread} NVLinks unreadable, link {link}: {why}");
         out.add(row(Found::unknown(Class::Node, part, what).fix("check driver")));
-    } else if up == 0 && unread == 0 && down.is_empty() {
-        let what = format!("NVLink not supported, the profile has {wanted}");
+    } else if down.is_empty() {
+        // What the driver does not list is not down: the machine may be built so.
+        let what = match up + unread {
+            0 => format!("NVLink not supported, the profile has {wanted}"),
+            there => format!("{there} of {wanted} NVLinks, others not supported"),
+        };
         out.add(row(
             Found::new(set.unsupported, Class::Site, part, what).fix("check profile, fabric manager")
         ));
