@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Judge as the gate does at this moment
     #[arg(long, value_enum, default_value_t = PhaseArg::Periodic)]
     phase: PhaseArg,
+    /// Exercise the hardware, too: the RDMA self-test
+    #[arg(long, conflicts_with_all = ["drain", "snapshot", "simulate"])]
+    full: bool,
     /// Do what the verdict says: drain this node if it is unfit and policy allows (`[gate] mode`, breaker, pause).
     /// Refuses recorded and simulated nodes
     #[arg(long)]
@@ -106,7 +109,14 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             (seen.snapshot, verdict, seen.profile, None)
         }
         None => {
-            let purpose = Purpose { phase, job: None, before: None, kernel_since: None, everything: false };
+            let purpose = Purpose {
+                phase,
+                job: None,
+                before: None,
+                kernel_since: None,
+                everything: false,
+                full: args.full,
+            };
             let look = look(&config, &site.places, &site.node, &purpose);
             (look.snapshot, look.verdict, look.profile, Some(acting(&config, &site.places)))
         }

@@ -97,6 +97,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         before: baseline,
         kernel_since: since.as_ref(),
         everything: job.allocation != Allocation::NoGpus,
+        full: false,
     };
     let begun = Instant::now();
     let mut seen = look(&hook.config, &hook.places, &hook.node, &purpose);

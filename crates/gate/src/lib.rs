@@ -15,7 +15,10 @@
 mod catalogue;
 mod checks;
 mod config;
+mod graded;
+mod growth;
 mod judge;
+mod links;
 mod near;
 mod policy;
 mod register;
@@ -26,13 +29,15 @@ mod seen;
 #[cfg(test)]
 mod testing;
 mod wanted;
+mod when;
 
 pub use catalogue::{catalogue_markdown, explain};
 pub use checks::{CHECKS, Checks};
 pub use config::{GateConfig, Mode, NewChecks};
 pub use judge::{judge, would_drain};
+pub use links::{KnownLink, Sample};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
-pub use request::{request_for, site_request, topology_file_wanted};
+pub use request::{request_for, self_test_request, site_request, topology_file_wanted};
 pub use scene::covers_whole_node;
 pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike};

@@ -2,6 +2,7 @@
 //! proper is made by another room; here ties stay ties.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use railgate_node::{Pci, PciAddress, PciDevice, Profile, Reading};
 
@@ -58,6 +59,38 @@ pub(crate) fn nearest(
         near.names.extend(names);
     }
     Some(())
+}
+
+/// How near the nearest of some devices is to a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Nearness {
+    /// At another socket.
+    Far,
+    /// At the same socket.
+    Numa,
+    /// Below the same root port.
+    Switch,
+}
+
+impl fmt::Display for Nearness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Nearness::Far => "far",
+            Nearness::Numa => "numa",
+            Nearness::Switch => "switch",
+        })
+    }
+}
+
+/// How near the nearest of `hcas` is to the GPU at this address; `None` where it cannot be told of any.
+pub(crate) fn nearness(pci: &Pci, gpu: PciAddress, hcas: &[PciAddress]) -> Option<Nearness> {
+    let gpu = device(pci, gpu)?;
+    let closest = hcas.iter().filter_map(|hca| closeness(gpu, device(pci, *hca)?)).max()?;
+    Some(match closest {
+        Closeness::Elsewhere => Nearness::Far,
+        Closeness::SameNuma => Nearness::Numa,
+        Closeness::SameSwitch(_) => Nearness::Switch,
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

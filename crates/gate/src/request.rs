@@ -1,8 +1,9 @@
 use std::path::PathBuf;
 
-use railgate_node::{Action, Allocation, Job, PartName, Phase, SiteRequest};
+use railgate_node::{Action, Allocation, Job, PartName, Phase, Port, PortState, Reading, SiteRequest};
 
-use crate::{CHECKS, CheckInfo, GateConfig, Scope};
+use crate::scene::Scene;
+use crate::{CHECKS, CheckInfo, GateConfig, Scope, Seen};
 
 /// What must be read so that everything can be judged that the phase, the job and the configuration ask
 /// for: the parts, and the mounts to ask. A job without GPUs need not start NVML.
@@ -30,6 +31,20 @@ pub fn site_request(config: &GateConfig, phase: Phase, job: Option<&Job>) -> Opt
 pub fn topology_file_wanted(config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
     let check = CHECKS.iter().find(|check| check.id == "topology-file");
     check.is_some_and(|check| runs(check, config, phase, job))
+}
+
+/// The program of the RDMA self-test and the devices that it should try: the compute devices whose first port is
+/// active. `None` where nothing is to be tried.
+pub fn self_test_request(config: &GateConfig, seen: &Seen<'_>) -> Option<(PathBuf, Vec<String>)> {
+    let check = CHECKS.iter().find(|check| check.id == "rdma-self-test")?;
+    if !runs(check, config, seen.phase, seen.job) {
+        return None;
+    }
+    let scene = Scene::new(config, seen);
+    let active = |port: &Port| port.number == 1 && port.state == Reading::Known(PortState::Active);
+    let ports = scene.compute_ports().into_iter().filter(|(_, port)| active(port));
+    let devices: Vec<String> = ports.map(|(hca, _)| hca.name.clone()).collect();
+    (!devices.is_empty()).then(|| (config.checks.rdma_self_test.program.clone(), devices))
 }
 
 /// Whether a check runs at all.

@@ -255,6 +255,24 @@ impl<'a> Scene<'a> {
             .collect()
     }
 
+    /// The port before the job, in the same boot, and how long ago that was.
+    pub(crate) fn port_before(&self, judged: &JudgedPort<'_>) -> Option<(&'a Port, Duration)> {
+        let before = self.seen.before?;
+        let same_boot = !before.boot_id.is_empty() && before.boot_id == self.now.boot_id;
+        let fabric = before.fabric.data().filter(|_| same_boot)?;
+        let same = |old: &&Hca| old.name == judged.hca.name && old.node_guid == judged.hca.node_guid;
+        let port =
+            fabric.hcas.iter().find(same)?.ports.iter().find(|old| old.number == judged.port.number)?;
+        Some((port, Duration::from_millis(self.now.taken.checked_sub(before.taken)?)))
+    }
+
+    /// The devices of the ports to be judged.
+    pub(crate) fn judged_hcas(&self) -> Vec<&'a Hca> {
+        let mut hcas: Vec<&Hca> = self.judged_ports().iter().map(|judged| judged.hca).collect();
+        hcas.dedup_by_key(|hca| hca.name.clone());
+        hcas
+    }
+
     fn was_active(&self, hca: &Hca, port: &Port) -> bool {
         let before = self.seen.before.filter(|before| before.boot_id == self.now.boot_id);
         before.and_then(|before| before.fabric.data()).is_some_and(|fabric| {

@@ -9,6 +9,7 @@ use railgate_node::{
 use serde::{Deserialize, Serialize};
 
 use crate::CHECKS;
+use crate::links::{self, KnownLink};
 
 /// All that a judgement depends on besides the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,8 @@ pub struct Memory {
     pub strikes: Vec<Strike>,
     /// Processes that slept uninterruptibly at the previous look.
     pub blocked: Vec<KnownSleep>,
+    /// The ports of the fabric, of any boot.
+    pub links: Vec<KnownLink>,
 }
 
 /// A process in one uninterruptible sleep.
@@ -162,6 +165,7 @@ impl Memory {
             checks: self.checks.clone(),
             strikes: self.strikes.clone(),
             blocked: self.sleeps(now),
+            links: links::after(&self.links, now),
         };
         let known = KnownCheck { since: now.taken / 1000, new: !self.checks.is_empty() };
         for check in CHECKS {

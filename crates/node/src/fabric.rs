@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PciAddress, Reading};
+use crate::{HcaDetails, PciAddress, PortDetails, Reading};
 
 /// `/sys/class/infiniband`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +30,9 @@ pub struct Hca {
     pub netdevs: Vec<String>,
     /// Its ports.
     pub ports: Vec<Port>,
+    /// The rest of its folder.
+    #[serde(default)]
+    pub details: HcaDetails,
 }
 
 /// What the port speaks.
@@ -96,4 +99,7 @@ pub struct Port {
     /// `counters/*` and `hw_counters/*` as they stand, in the kernel's own units (`port_xmit_data` and
     /// `port_rcv_data` count four octets each).
     pub counters: BTreeMap<String, Reading<u64>>,
+    /// The tables of the port.
+    #[serde(default)]
+    pub details: PortDetails,
 }

@@ -9,7 +9,7 @@ use crate::child::{Call, Ended, Outcome, Task, run_all};
 use crate::{
     Access, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part, PartName, Pci,
     PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot, SourceConfig,
-    TopologyFile, gpu_processes, nvml, readers, site_check, topology_file,
+    TopologyFile, gpu_processes, nvml, rdma_self_test, readers, site_check, topology_file,
 };
 
 /// What to look at, and how long that may take.
@@ -95,6 +95,7 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
             text: reading(part(take(Some(index)), after_ms)),
             said: None,
         }),
+        rdma_self_test: None,
     };
     for (mut check, index) in site_checks.into_iter().flatten() {
         if let Some(ended) = take(index) {
@@ -125,6 +126,7 @@ pub(crate) const TASKS: &[Task] = &[
     Task::new(MOUNT, mount_task),
     Task::new(SITE_CHECK, site_check_task),
     Task::new(TOPOLOGY_FILE, topology_file_task),
+    Task::new(rdma_self_test::TASK, rdma_self_test::task),
 ];
 
 const GPUS: &str = "node-gpus";
@@ -236,7 +238,10 @@ impl Asked {
             set("RAILGATE_JOB_ID", &job.to_string());
         }
         let deadline_ms = u64::try_from(deadline.min(within).as_millis()).unwrap_or(u64::MAX);
-        self.add(SITE_CHECK, &site_check::Run { path: check.path.clone(), environment, deadline_ms })
+        self.add(
+            SITE_CHECK,
+            &site_check::Run { path: check.path.clone(), arguments: Vec::new(), environment, deadline_ms },
+        )
     }
 
     fn mount(&mut self, path: &Path, source: &SourceConfig) -> usize {

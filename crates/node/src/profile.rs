@@ -1,4 +1,8 @@
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use crate::PciAddress;
 
 /// What a healthy machine of a type has. Hardware facts only: thresholds are the checks' own, consequences
 /// the policy's. A field that is absent is not judged.
@@ -61,6 +65,16 @@ pub struct GpuProfile {
     pub power_limit_w: Option<f64>,
     /// Dense bf16 peak, TFLOP/s.
     pub bf16_tflops: Option<f64>,
+    /// MIG is on (or off) on every GPU.
+    pub mig: Option<bool>,
+    /// Driver versions that are right, or their beginning and `*`; empty: not judged.
+    pub driver: Vec<String>,
+    /// The same for the VBIOS.
+    pub vbios: Vec<String>,
+    /// The same for the infoROM.
+    pub inforom: Vec<String>,
+    /// The same for the GSP firmware.
+    pub gsp: Vec<String>,
     /// Where the numbers come from.
     pub source: String,
 }
@@ -77,6 +91,22 @@ pub struct FabricProfile {
     pub rate_gbps: Option<f64>,
     /// Device names (`mlx5_8`) or patterns with a trailing `*` that are storage or management, not rails.
     pub exclude: Vec<String>,
+    /// Which slot each device sits in.
+    pub slots: BTreeMap<String, PciAddress>,
+    /// Firmware releases that may run on the compute devices.
+    pub firmware: Vec<String>,
+    /// Lanes of each compute port: 4 where the kernel says `4X`.
+    pub width: Option<u32>,
+    /// Partition keys that every compute port has, the membership bit included: 0x8001.
+    pub pkeys: Vec<u16>,
+    /// RDMA MTU of each RoCE port, bytes: 1024, 2048, 4096.
+    pub mtu: Option<u32>,
+    /// Networks that the RoCE v2 addresses of the compute ports lie in: `10.10.0.0/16`.
+    pub subnets: Vec<String>,
+    /// The interfaces of the compute devices (IPoIB, Ethernet) are up.
+    pub interfaces_up: Option<bool>,
+    /// How near the nearest compute device is to each GPU: `switch` or `numa`.
+    pub distance: Option<String>,
 }
 
 /// The machine around GPUs and HCAs. Sites build them differently, so no built-in profile says anything here.

@@ -133,11 +133,31 @@ impl Profile {
         range("host.dimms", host.dimms.map(f64::from), 1.0, 1024.0);
         range("host.cpus", host.cpus.map(f64::from), 1.0, 65_536.0);
         range("host.nvmes", host.nvmes.map(f64::from), 0.0, 1024.0);
+        range("fabric.width", self.fabric.width.map(f64::from), 1.0, 16.0);
         range("fabric.rate_gbps", self.fabric.rate_gbps, 0.1, 10_000.0);
         if let Some(layer) = &self.fabric.link_layer
             && !matches!(layer.as_str(), "infiniband" | "ethernet")
         {
             problems.push(format!("fabric.link_layer = '{layer}' is neither infiniband nor ethernet"));
+        }
+        if let Some(mtu) = self.fabric.mtu
+            && !matches!(mtu, 256 | 512 | 1024 | 2048 | 4096)
+        {
+            problems.push(format!("fabric.mtu = {mtu} is none of 256, 512, 1024, 2048, 4096"));
+        }
+        if let Some(distance) = &self.fabric.distance
+            && !matches!(distance.as_str(), "switch" | "numa")
+        {
+            problems.push(format!("fabric.distance = '{distance}' is neither switch nor numa"));
+        }
+        for subnet in &self.fabric.subnets {
+            let good = subnet.split_once('/').is_some_and(|(address, bits)| {
+                address.parse::<std::net::Ipv4Addr>().is_ok()
+                    && bits.parse::<u8>().is_ok_and(|bits| bits <= 32)
+            });
+            if !good {
+                problems.push(format!("fabric.subnets = '{subnet}' is no network (want 10.10.0.0/16)"));
+            }
         }
         for pattern in &self.fabric.exclude {
             if pattern.trim_end_matches('*').contains('*') || pattern.is_empty() {

@@ -3,6 +3,7 @@
 
 mod clock;
 mod fabric;
+mod fabric_details;
 mod host;
 mod kernel_log;
 mod mount;

@@ -4,8 +4,11 @@
 //! reads a clock or a file.
 
 mod effect;
+mod fabric_details;
+mod fabric_faults;
 mod faults;
 mod gpu_details;
+mod gpu_effect;
 mod host;
 mod host_faults;
 mod machine;
@@ -15,6 +18,7 @@ use std::path::PathBuf;
 
 use crate::{Profile, ProfileError, Snapshot};
 
+pub use fabric_faults::FabricFault;
 pub use faults::{FAULTS, Fault, FaultInfo, FaultKind, FaultPart};
 pub use host_faults::HostFault;
 pub use xid_text::xid_text;

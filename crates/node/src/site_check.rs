@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::sysfs::printable;
 use crate::{Class, Phase, Severity};
 
-pub(crate) use program::{Run, run};
+pub(crate) use program::{Ended, Run, run, run_program};
 
 /// A directory with more is a mistake.
 const MAX_CHECKS: usize = 64;

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Fabric, Gpus, Host, KernelLog, Part, Pci, SiteCheck, TopologyFile};
+use crate::{Fabric, Gpus, Host, KernelLog, Part, Pci, SelfTested, SiteCheck, TopologyFile};
 
 /// Milliseconds since the Unix epoch.
 pub type UnixMillis = u64;
@@ -50,4 +50,7 @@ pub struct Snapshot {
     /// NCCL's topology file, where one that is not ours is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_file: Option<TopologyFile>,
+    /// What the RDMA devices did in a self-test, where one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma_self_test: Option<Part<Vec<SelfTested>>>,
 }

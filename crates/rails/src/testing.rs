@@ -45,6 +45,7 @@ fn gpu(index: u32, pci: &str) -> Gpu {
         nvlink_rx_kib: Reading::Unsupported,
         persistence: Reading::Unsupported,
         mig: Reading::Unsupported,
+        details: railgate_node::GpuDetails::default(),
     }
 }
 
@@ -67,7 +68,9 @@ pub(crate) fn hca(name: &str, pci: &str, numa: Reading<u32>, rate: f64) -> Hca {
             lid: Reading::Unsupported,
             sm_lid: Reading::Unsupported,
             counters: BTreeMap::new(),
+            details: Default::default(),
         }],
+        details: Default::default(),
     }
 }
 
@@ -81,6 +84,7 @@ pub(crate) fn pci(address: &str, class: u32, numa: Reading<u32>, root: &str, bri
         bridges: bridges.iter().map(|bridge| bridge.parse().unwrap()).collect(),
         root: root.to_owned(),
         link: Reading::Failed("not read".to_owned()),
+        acs: Reading::Unsupported,
     }
 }
 
@@ -103,6 +107,7 @@ fn snapshot(gpus: Vec<Gpu>, hcas: Vec<Hca>, devices: Vec<PciDevice>, host: Host)
         host: read(host),
         site_checks: Vec::new(),
         topology_file: None,
+        rdma_self_test: None,
     }
 }
 

@@ -105,7 +105,8 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
     let mut config = config.clone();
     config.gate.deadline = config.gate.deadline.min(PERIODIC_LOOK);
     let config = &config;
-    let purpose = Purpose { phase, job: None, before: None, kernel_since: None, everything: false };
+    let purpose =
+        Purpose { phase, job: None, before: None, kernel_since: None, everything: false, full: false };
     let look = look(config, places, node, &purpose);
     look.log(None);
     let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);

@@ -1,9 +1,11 @@
 use std::time::Instant;
 
-use railgate_gate::{Seen, covers_whole_node, judge, request_for, site_request, topology_file_wanted};
+use railgate_gate::{
+    Seen, covers_whole_node, judge, request_for, self_test_request, site_request, topology_file_wanted,
+};
 use railgate_node::{
-    Class, Finding, Fitness, Job, KernelMark, PartName, Phase, Profile, ProfileError, Request, Severity,
-    Snapshot, Verdict, live,
+    Class, Finding, Fitness, Job, KernelMark, Part, PartName, Phase, Profile, ProfileError, Request,
+    SelfTested, Severity, Snapshot, Verdict, live, rdma_self_test,
 };
 
 use railgate_rails::judge_topology_file;
@@ -63,6 +65,8 @@ pub struct Purpose<'a> {
     pub kernel_since: Option<&'a KernelMark>,
     /// Read also what nothing is judged by: the job's baseline and rail map need every part.
     pub everything: bool,
+    /// Exercise the hardware, too: the RDMA self-test, where the whole node is looked at.
+    pub full: bool,
 }
 
 /// Reads and judges this node within `[gate] deadline`, and remembers what the next look needs.
@@ -103,6 +107,9 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         profile: Some(&profile),
         memory: &history.memory,
     };
+    let tested = self_test(config, purpose, &seen, began);
+    let snapshot = Snapshot { rdma_self_test: tested, ..snapshot.clone() };
+    let seen = Seen { now: &snapshot, ..seen };
     let verdict = judge(&config.gate, &seen);
     let whole = covers_whole_node(&seen);
     let took_ms = began.elapsed().as_secs_f64() * 1000.0;
@@ -126,6 +133,21 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         }
     });
     look
+}
+
+/// Another job's devices are not to be disturbed, and those of no rail need not be fast.
+fn self_test(
+    config: &Config,
+    purpose: &Purpose<'_>,
+    seen: &Seen<'_>,
+    began: Instant,
+) -> Option<Part<Vec<SelfTested>>> {
+    if !purpose.full || !covers_whole_node(seen) {
+        return None;
+    }
+    let (program, devices) = self_test_request(&config.gate, seen)?;
+    let left = config.gate.deadline.saturating_sub(began.elapsed());
+    Some(rdma_self_test(&program, &devices, left))
 }
 
 /// The machine type that configuration names; with `auto` the one that the GPU's name belongs to, or `generic`.

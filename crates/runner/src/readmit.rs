@@ -55,9 +55,16 @@ pub fn readmit(
         Standing::InService => return Ok(Readmitted::InService),
         Standing::Others(what) => return Ok(Readmitted::Left(what)),
     };
+    if how.repaired {
+        // They vouch for the links, too: what flapped before the repair is no longer held against them.
+        History::change(places, |history| {
+            history.memory.links.iter_mut().for_each(|link| link.downs.clear())
+        });
+    }
     let mut passed = None;
     for phase in [Phase::Periodic, Phase::Prolog] {
-        let purpose = Purpose { phase, job: None, before: None, kernel_since: None, everything: true };
+        let purpose =
+            Purpose { phase, job: None, before: None, kernel_since: None, everything: true, full: true };
         let look = look(config, places, node, &purpose);
         look.log(None);
         if !matches!(look.verdict.fitness, Fitness::Fit | Fitness::Degraded) {

@@ -34,7 +34,9 @@ fn planted() -> (Snapshot, RailMap) {
             lid: Reading::Unsupported,
             sm_lid: Reading::Unsupported,
             counters: Default::default(),
+            details: Default::default(),
         }],
+        details: Default::default(),
     };
     match &mut snapshot.fabric {
         Part::Read { data, .. } => data.hcas = (0..4).map(hca).collect(),

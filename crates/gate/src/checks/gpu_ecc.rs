@@ -1,9 +1,11 @@
-use railgate_node::{Action, Class, PartName, Phase};
+use railgate_node::{Action, Class, Gpu, PartName, Phase, Reading, RecoveryAction, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
-use crate::scene::Scene;
+use crate::scene::{Scene, Whose};
+
+use super::gpu_window::Window;
 
 /// The check.
 pub(crate) struct GpuEcc;
@@ -17,11 +19,23 @@ pub struct Settings {
     /// Uncorrected errors that are still tolerated: since the driver was loaded (before a job), during the
     /// job (after it).
     pub max_uncorrected: u64,
+    /// How bad uncorrected errors are that the driver contained (Xid 94).
+    pub contained: Severity,
+    /// Uncorrected errors over the life of the card; more is `warn`.
+    pub max_aggregate: u64,
+    /// Corrected errors in an hour of a job; more is `warn`.
+    pub corrected_per_hour: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { action: Action::Drain, max_uncorrected: 0 }
+        Settings {
+            action: Action::Drain,
+            max_uncorrected: 0,
+            contained: Severity::Warn,
+            max_aggregate: 512,
+            corrected_per_hour: 10_000_000,
+        }
     }
 }
 
@@ -34,9 +48,16 @@ impl Table for Settings {
 impl Check for GpuEcc {
     const ABOUT: &'static str = "GPU memory had uncorrected errors, or ECC is off where it should be on";
     const EXPLAIN: &'static str = "
-Reads `nvmlDeviceGetTotalEccErrors` (volatile, uncorrected: since the driver was loaded or the GPU reset) and
-`nvmlDeviceGetEccMode`. Before a job the count itself is judged, after a job what it rose by since the prolog; a
-count that went backwards is `unknown` (the GPU was reset meanwhile).
+Reads `nvmlDeviceGetTotalEccErrors` (volatile: since the driver was loaded or the GPU reset; aggregate: over its life),
+`nvmlDeviceGetEccMode` and `nvmlDeviceGetSramEccErrorStatus`.
+
+- Uncorrected errors: before a job the count itself, after a job what it rose by since the prolog; a count that went
+  backwards is `unknown` (the GPU was reset meanwhile). Where the driver reported that it contained them (Xid 94 since the
+  last clean look, and nothing worse: 48, 64, 95, 140, 171, 172), only the application died and the node is fit: `contained`.
+  A driver without field 230 must have reported as many as were counted.
+- The card says that its on-chip memory has had too many errors: `fail`, RMA.
+- More uncorrected errors in its life than `max_aggregate`, more corrected ones in a job's hour than
+  `corrected_per_hour`: `warn`.
 
 Why: an uncorrected error kills the process that meets it, and the page stays bad until the row is remapped by a reset.
 
@@ -47,6 +68,9 @@ Fix: reset the GPU when idle (`nvidia-smi -r -i N`); look at `gpu-remap` afterwa
 [gate.checks.gpu-ecc]
 action = \"drain\"        # off, report, notify, drain
 max_uncorrected = 0     # errors; more is `fail`
+contained = \"warn\"      # note, unknown, warn, fail
+max_aggregate = 512
+corrected_per_hour = 10000000
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -59,7 +83,7 @@ max_uncorrected = 0     # errors; more is `fail`
             let part = gpu.index.to_string();
             let what = format!("gpu {part} ECC mode");
             let mode = out.value(&part, &what, "nvmlDeviceGetEccMode", &gpu.ecc_enabled).copied();
-            let off = mode == Some(false) || gpu.ecc_enabled == railgate_node::Reading::Unsupported;
+            let off = mode == Some(false) || gpu.ecc_enabled == Reading::Unsupported;
             if wanted && off {
                 let got = gpu.ecc_enabled.to_string();
                 out.add(Found::warn(Class::Site, &part, "ECC is off").fix("nvidia-smi -e 1").row(
@@ -68,7 +92,17 @@ max_uncorrected = 0     # errors; more is `fail`
                     "true",
                     "nvmlDeviceGetEccMode",
                 ));
+            } else if wanted && gpu.details.ecc_pending == Reading::Known(false) {
+                let text = "ECC will be off after the next reset";
+                out.add(Found::note(Class::Site, &part, text).fix("nvidia-smi -e 1").row(
+                    format!("gpu {part} pending ECC mode"),
+                    "false",
+                    "true",
+                    "nvmlDeviceGetEccMode",
+                ));
             }
+            of_a_life(gpu, set, out);
+            corrected(scene, gpu, set, out);
 
             let what = format!("gpu {part} ECC volatile uncorrected");
             let Some(&now) = out.value(&part, &what, SOURCE, &gpu.ecc.volatile_uncorrected) else { continue };
@@ -91,9 +125,16 @@ max_uncorrected = 0     # errors; more is `fail`
                 None => (now, "since driver load"),
             };
             if errors > set.max_uncorrected {
+                let contained = contained(scene, gpu, errors);
+                let severity = if contained { set.contained } else { Severity::Fail };
+                let (kind, fix) = if contained {
+                    ("contained", "reset GPU when idle")
+                } else {
+                    ("uncorrected", "reset GPU")
+                };
                 out.add(
-                    Found::fail(Class::Node, &part, format!("{errors} uncorrected ECC errors {since}"))
-                        .fix("reset GPU")
+                    Found::new(severity, Class::Node, &part, format!("{errors} {kind} ECC errors {since}"))
+                        .fix(fix)
                         .row(
                             what,
                             format!("{errors} {since}"),
@@ -107,10 +148,74 @@ max_uncorrected = 0     # errors; more is `fail`
 }
 
 const SOURCE: &str = "nvmlDeviceGetTotalEccErrors";
+const HOUR_MS: u64 = 3_600_000;
+const CONTAINED: u32 = 94;
+/// What the driver says of errors that it could not contain.
+const WORSE: [u32; 6] = [48, 64, 95, 140, 171, 172];
+
+/// The driver says of all of them that only the application which met them had to die.
+fn contained(scene: &Scene<'_>, gpu: &Gpu, errors: u64) -> bool {
+    let own = Whose::Judged(gpu.index.to_string());
+    let of = |code: u32| {
+        scene.xids.iter().filter(|event| event.code == code && scene.whose(event.gpu) == own).count()
+    };
+    let reported = u64::try_from(of(CONTAINED)).unwrap_or(u64::MAX);
+    if reported == 0 || WORSE.iter().any(|code| of(*code) > 0) {
+        return false;
+    }
+    match gpu.recovery_action {
+        Reading::Known(asked) => asked == RecoveryAction::None,
+        Reading::Unsupported | Reading::Failed(_) => errors <= reported,
+    }
+}
+
+fn of_a_life(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
+    const SRAM: &str = "nvmlDeviceGetSramEccErrorStatus";
+    let part = gpu.index.to_string();
+    let what = format!("gpu {part} on-chip memory errors");
+    if let Some(sram) = out.value(&part, &what, SRAM, &gpu.details.sram)
+        && sram.over_threshold
+    {
+        let got = format!("{} uncorrected, over the threshold", sram.aggregate_uncorrected);
+        out.add(Found::fail(Class::Node, &part, "SRAM error threshold exceeded").fix("RMA").row(
+            what,
+            got,
+            "below the card's threshold",
+            SRAM,
+        ));
+    }
+    let what = format!("gpu {part} ECC aggregate uncorrected");
+    if let Some(&life) = out.value(&part, &what, SOURCE, &gpu.ecc.aggregate_uncorrected)
+        && life > set.max_aggregate
+    {
+        let text = format!("{life} uncorrected ECC errors in its life");
+        out.add(Found::warn(Class::Node, part, text).fix("watch, then RMA").row(
+            what,
+            life.to_string(),
+            format!("at most {}", set.max_aggregate),
+            SOURCE,
+        ));
+    }
+}
+
+fn corrected(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
+    let Some(window) = Window::of(scene, gpu) else { return };
+    let Some(rose) = window.rose(gpu, |gpu| &gpu.ecc.volatile_corrected) else { return };
+    let allowed = window.allowed(set.corrected_per_hour, HOUR_MS);
+    if rose > allowed {
+        let text = format!("{rose} corrected ECC errors {}", window.text());
+        out.add(Found::warn(Class::Node, gpu.index.to_string(), text).fix("watch").row(
+            format!("gpu {} ECC volatile corrected", gpu.index),
+            rose.to_string(),
+            format!("at most {allowed}"),
+            SOURCE,
+        ));
+    }
+}
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Phase, Reading, Severity};
+    use railgate_node::{Phase, Reading, RecoveryAction, Severity};
 
     use crate::testing::{Look, look, read};
 
@@ -169,6 +274,63 @@ mod tests {
         assert_eq!(without("h100-sxm").of("gpu-ecc"), [Severity::Warn]);
         let off = look("h100-sxm").gpu(1, |gpu| gpu.ecc_enabled = Reading::Known(false));
         assert_eq!(off.says(), "degraded: warn gpu-ecc@1: ECC is off; nvidia-smi -e 1");
+    }
+
+    #[test]
+    fn what_the_driver_contained_leaves_the_node_fit() {
+        let one = || look("h100-sxm:gpu-ecc-contained@3");
+        assert_eq!(
+            one().findings(),
+            [
+                "warn gpu-xid@3: Xid 94 (contained ECC error); watch",
+                "warn gpu-ecc@3: 1 contained ECC errors since driver load; reset GPU when idle"
+            ]
+        );
+        assert_eq!(one().after_the_job().of("gpu-ecc"), [Severity::Warn]);
+        assert_eq!(one().xid(3, 95, "pid=1, Uncontained").of("gpu-ecc"), [Severity::Fail]);
+        assert_eq!(one().settings("[checks.gpu-ecc]\ncontained = \"fail\"").of("gpu-ecc"), [Severity::Fail]);
+        // Another GPU's error explains nothing.
+        assert_eq!(look("h100-sxm:gpu-ecc-uncorrected@3").xid(4, 94, "x").of("gpu-ecc"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn a_driver_that_says_no_more_must_have_reported_each_of_them() {
+        let old = |errors| {
+            errors_of(look("h100-sxm:gpu-ecc-contained@3"), errors)
+                .gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
+        };
+        assert_eq!(old(1).of("gpu-ecc"), [Severity::Warn]);
+        assert_eq!(old(2).of("gpu-ecc"), [Severity::Fail]);
+        assert_eq!(old(2).xid(3, 94, "pid=2, Contained").of("gpu-ecc"), [Severity::Warn]);
+        let asks = look("h100-sxm:gpu-ecc-contained@3")
+            .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
+        assert_eq!(asks.of("gpu-ecc"), [Severity::Fail]);
+    }
+
+    fn errors_of(look: Look, count: u64) -> Look {
+        look.gpu(3, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(count))
+    }
+
+    #[test]
+    fn a_cards_life() {
+        assert_eq!(
+            look("h100-sxm:gpu-sram-threshold@3").says(),
+            "unfit: fail gpu-ecc@3: SRAM error threshold exceeded; RMA"
+        );
+        assert_eq!(
+            look("h100-sxm:gpu-ecc-aggregate@3").says(),
+            "degraded: warn gpu-ecc@3: 600 uncorrected ECC errors in its life; watch, then RMA"
+        );
+        let pending = look("h100-sxm:gpu-ecc-mode-pending@3");
+        assert_eq!((pending.says(), pending.of("gpu-ecc")), ("fit".to_owned(), vec![Severity::Note]));
+    }
+
+    #[test]
+    fn corrected_errors_have_a_rate_after_a_job_only() {
+        assert_eq!(look("h100-sxm:gpu-ecc-corrected@3").says(), "fit");
+        let after = look("h100-sxm:gpu-ecc-corrected@3").after_the_job();
+        assert_eq!(after.says(), "degraded: warn gpu-ecc@3: 60000000 corrected ECC errors in 1 min; watch");
+        assert_eq!(after.with(|look| look.now.taken += 6 * 3_600_000).says(), "fit");
     }
 
     #[test]

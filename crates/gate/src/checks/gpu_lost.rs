@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
+use crate::when::iso;
 
 use super::gpu_recovery_action::{asked, cure};
 
@@ -170,7 +171,7 @@ fn event_row(found: Found, event: &XidEvent) -> Found {
         "kernel log",
         &event.text,
         "no Xid 79 since the last clean look",
-        format!("kmsg seq {} at {} ms", event.seq, event.time),
+        format!("kmsg seq {} at {}", event.seq, iso(event.time)),
     )
 }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
+use crate::when::iso;
 
 /// The check.
 pub(crate) struct GpuRecoveryAction;
@@ -61,7 +62,9 @@ drain_p2p = \"warn\"   # note, unknown, warn, fail
             let field = out.value(&part, &what, FIELD, &gpu.recovery_action).copied();
             let (action, source) = match (field, last_said(scene, gpu)) {
                 (Some(action), _) => (action, FIELD.to_owned()),
-                (None, Some((action, event))) => (action, format!("kmsg seq {}: {}", event.seq, event.text)),
+                (None, Some((action, event))) => {
+                    (action, format!("kmsg seq {} at {}: {}", event.seq, iso(event.time), event.text))
+                }
                 (None, None) => continue,
             };
             let severity = match action {

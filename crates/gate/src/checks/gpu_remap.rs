@@ -16,11 +16,13 @@ pub struct Settings {
     pub action: Action,
     /// How bad a remap is that waits for a reset.
     pub pending: Severity,
+    /// So many rows remapped for uncorrectable errors are a warning.
+    pub max_uncorrectable: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { action: Action::Drain, pending: Severity::Warn }
+        Settings { action: Action::Drain, pending: Severity::Warn, max_uncorrectable: 512 }
     }
 }
 
@@ -38,6 +40,8 @@ Reads `nvmlDeviceGetRemappedRows` (Ampere and later data-centre GPUs).
 Why: `failed` means that the spare rows of a bank are used up, which is NVIDIA's criterion for replacing the card.
 `pending` does no harm to running work: the bad page is already offline, and a reset makes the remap effective.
 
+`max_uncorrectable` rows and more say that the memory keeps failing; by itself that is no criterion for RMA.
+
 Fix: failed: open an RMA. Pending: reset the GPU when it is idle (`nvidia-smi -r -i N`).
 
 A GPU that does not remap rows is no fault unless the profile says that it should (then `unknown`; not with MIG on,
@@ -47,6 +51,7 @@ where the driver does not tell).
 [gate.checks.gpu-remap]
 action = \"drain\"    # off, report, notify, drain
 pending = \"warn\"    # note, unknown, warn, fail
+max_uncorrectable = 512    # rows; so many are `warn`
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -85,6 +90,14 @@ pending = \"warn\"    # note, unknown, warn, fail
                         .fix("reset GPU when idle")
                         .row(what, got, "pending false", SOURCE),
                 );
+            } else if remap.uncorrectable >= set.max_uncorrectable {
+                let text = format!("{} rows remapped", remap.uncorrectable);
+                out.add(Found::warn(Class::Node, part, text).fix("watch, then RMA").row(
+                    what,
+                    got,
+                    format!("fewer than {} uncorrectable", set.max_uncorrectable),
+                    SOURCE,
+                ));
             }
         }
     }
@@ -107,6 +120,13 @@ mod tests {
         let pending = look("h100-sxm:gpu-remap-pending@3");
         assert_eq!(pending.says(), "degraded: warn gpu-remap@3: row remap pending; reset GPU when idle");
         assert!(pending.settings("[checks.gpu-remap]\npending = \"fail\"").says().starts_with("unfit"));
+    }
+
+    #[test]
+    fn many_remapped_rows_are_a_warning() {
+        let many = look("h100-sxm:gpu-remap-many@3");
+        assert_eq!(many.says(), "degraded: warn gpu-remap@3: 512 rows remapped; watch, then RMA");
+        assert_eq!(many.settings("[checks.gpu-remap]\nmax_uncorrectable = 600").says(), "fit");
     }
 
     #[test]

@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
+use crate::when::iso;
 
 use super::gpu_recovery_action::{asked, cure, last_said};
+use super::nvlink5;
 use super::xid_table::lookup;
 
 /// The check.
@@ -21,13 +23,20 @@ pub struct Settings {
     pub action: Action,
     /// How bad a code is that railgate does not know.
     pub unknown_code: Severity,
+    /// How bad an NVLink 5 event (144 to 150) is that calls itself fatal; others are a note.
+    pub nvlink_fatal: Severity,
     /// The site's own judgement of single codes: `"94" = "fail"`. A code that fails is then the node's.
     pub codes: BTreeMap<String, Severity>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { action: Action::Drain, unknown_code: Severity::Warn, codes: BTreeMap::new() }
+        Settings {
+            action: Action::Drain,
+            unknown_code: Severity::Warn,
+            nvlink_fatal: Severity::Warn,
+            codes: BTreeMap::new(),
+        }
     }
 }
 
@@ -59,8 +68,10 @@ for which a node must not be drained.
 A table says what each code means:
 - `fail`, class `node`: 46, 48, 54, 62, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155-158, 167-169, 171-173.
   79 is reported by `gpu-lost`, 154 by `gpu-recovery-action`, where those are on.
-- `warn`: 63 (row remap recorded), 92, 94 (contained ECC error: only the application dies, counted), 121, 137, 144-150,
+- `warn`: 63 (row remap recorded), 92, 94 (contained ECC error: only the application dies, counted), 121, 137,
   and codes that the table does not know (`unknown_code`).
+- 144-150 (NVLink 5) say themselves whether they are fatal: `nvlink_fatal`, otherwise a note. A link that is really down
+  is `gpu-nvlink`'s.
 - `note`, class `user` (an application's own error, never a drain): 8, 11, 13, 25, 31, 32, 39-41, 43, 45, 68-72, 75-77,
   80, 82-86, 88, 89, 96-105, 126-135, 139.
 
@@ -74,6 +85,7 @@ Fix: as said; `nvidia-smi -r -i N` with the GPU idle, or reboot. The same code a
 [gate.checks.gpu-xid]
 action = \"drain\"        # off, report, notify, drain
 unknown_code = \"warn\"   # note, unknown, warn, fail
+nvlink_fatal = \"warn\"   # note, unknown, warn, fail
 codes = {}              # { \"94\" = \"fail\", \"109\" = \"warn\" }
 ```";
     const CLASS: Class = Class::Node;
@@ -119,6 +131,18 @@ fn group(
     }
     let name = row.map_or("not in the table", |row| row.name);
     let mut what = format!("Xid {code} ({name})");
+    let links: Vec<_> = events.iter().filter_map(|event| nvlink5::event(code, &event.text)).collect();
+    if let Some(link) = links.iter().max_by_key(|link| link.fatal) {
+        // One line in words that nobody knows may be the fatal one.
+        let told = links.len() == events.len();
+        if by_site.is_none() && (link.fatal || told) {
+            severity = if link.fatal { set.nvlink_fatal } else { Severity::Note };
+        }
+        let fatal = if link.fatal { "fatal" } else { "not fatal" };
+        let at = link.link.map_or_else(String::new, |number| format!(", link {number}"));
+        let subcode = link.subcode.map_or_else(String::new, |number| format!(" {number}"));
+        what = format!("Xid {code} ({}{subcode}, {fatal}{at})", link.unit);
+    }
     if events.len() > 1 {
         what.push_str(&format!(" x{}", events.len()));
     }
@@ -137,12 +161,17 @@ fn group(
         severity = Severity::Unknown;
         what.push_str(", unclear whose");
     }
+    let source = match (by_site, row) {
+        (Some(_), _) => "meaning: gate.checks.gpu-xid.codes".to_owned(),
+        (None, Some(row)) => format!("meaning: {}", row.source),
+        (None, None) => "not in the table".to_owned(),
+    };
     events.iter().take(MOST_ROWS).fold(Found::new(severity, class, part, what).fix(fix), |found, event| {
         found.row(
             "kernel log",
             &event.text,
             "no such event since the last clean look",
-            format!("kmsg seq {} at {} ms", event.seq, event.time),
+            format!("kmsg seq {} at {}; {source}", event.seq, iso(event.time)),
         )
     })
 }
@@ -204,8 +233,8 @@ mod tests {
         assert_eq!(
             twice.findings(),
             [
-                "warn gpu-xid@1: Xid 94 (contained ECC error); watch",
-                "warn gpu-xid@3: Xid 94 (contained ECC error) x2; watch"
+                "warn gpu-xid@3: Xid 94 (contained ECC error) x2; watch",
+                "warn gpu-xid@1: Xid 94 (contained ECC error); watch"
             ]
         );
     }
@@ -249,6 +278,33 @@ mod tests {
             .xid(3, 154, RESET)
             .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
         assert_eq!(still.of("gpu-xid"), [Severity::Fail], "the driver still asks for it");
+    }
+
+    #[test]
+    fn an_nvlink_5_event_says_itself_whether_it_is_fatal() {
+        let fatal = look("b200:gpu-nvlink5-fatal@3");
+        assert_eq!(
+            fatal.says(),
+            "degraded: warn gpu-xid@3: Xid 149 (NETIR_LINK_EVT 33, fatal, link 1); watch"
+        );
+        let strict = fatal.settings("[checks.gpu-xid]\nnvlink_fatal = \"fail\"");
+        assert_eq!(strict.fitness(), Fitness::Unfit);
+        let other = look("b200:gpu-nvlink5-nonfatal@3");
+        assert_eq!((other.says(), other.of("gpu-xid")), ("fit".to_owned(), vec![Severity::Note]));
+        let unclear = other.xid(3, 145, "in words of tomorrow");
+        assert_eq!(unclear.of("gpu-xid"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn the_evidence_says_when_and_by_whom() {
+        let finding = xid(48).judge().findings.remove(0);
+        assert!(
+            finding.evidence[0]
+                .source
+                .ends_with(" at 2026-01-05T08:00:00.000Z; meaning: NVIDIA Xid catalogue"),
+            "{}",
+            finding.evidence[0].source
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What each Xid means, as data. Codes that are not here are a warning.
 //!
-//! From NVIDIA's Xid catalogue (Ampere and later); where it and field practice differ the row says so.
+//! From NVIDIA's Xid catalogue (Ampere and later); where it and field practice differ the row says so and names
+//! another source.
 
 use railgate_node::{Class, Severity};
 
@@ -16,11 +17,18 @@ pub(crate) struct Row {
     pub(crate) fix: &'static str,
     /// A reset or reboot cures it, so that a driver that no longer asks for one has got it.
     pub(crate) curable: bool,
+    /// Whose word the row is.
+    pub(crate) source: &'static str,
 }
+
+/// NVIDIA's own.
+const CATALOGUE: &str = "NVIDIA Xid catalogue";
+/// The catalogue is silent, or says that nothing needs to be done, and sites have learned otherwise.
+const PRACTICE: &str = "field practice";
 
 const fn row(code: u32, name: &'static str, class: Class, severity: Severity, fix: &'static str) -> Row {
     let curable = matches!(severity, Severity::Fail) && !matches!(fix.as_bytes(), b"RMA" | b"check power");
-    Row { code, name, class, severity, fix, curable }
+    Row { code, name, class, severity, fix, curable, source: CATALOGUE }
 }
 
 const fn node(code: u32, name: &'static str, fix: &'static str) -> Row {
@@ -37,6 +45,12 @@ const fn user(code: u32, name: &'static str) -> Row {
 
 const fn note(code: u32, name: &'static str) -> Row {
     row(code, name, Class::Node, Severity::Note, "none")
+}
+
+impl Row {
+    const fn by(self, source: &'static str) -> Row {
+        Row { source, ..self }
+    }
 }
 
 /// By code.
@@ -60,7 +74,7 @@ pub(crate) static XIDS: &[Row] = &[
     node(48, "double-bit ECC error", "reset GPU"),
     node(54, "auxiliary power not connected", "check power"),
     node(62, "micro-controller halt", "reset GPU"),
-    watch(63, "row remap recorded", "reset GPU when idle"),
+    watch(63, "row remap recorded", "reset GPU when idle").by(PRACTICE),
     // The catalogue says reset; where the remap failed for good, gpu-remap says RMA.
     node(64, "row remap failed to record", "reset GPU"),
     note(66, "illegal access by driver"),
@@ -84,7 +98,7 @@ pub(crate) static XIDS: &[Row] = &[
     user(86, "video engine exception"),
     user(88, "video engine exception"),
     user(89, "video engine exception"),
-    watch(92, "high single-bit ECC rate", "watch"),
+    watch(92, "high single-bit ECC rate", "watch").by(PRACTICE),
     note(93, "inforom wear"),
     // Only the application that met it dies; NVIDIA says restart it, DCGM says fail.
     watch(94, "contained ECC error", "watch"),
@@ -106,7 +120,7 @@ pub(crate) static XIDS: &[Row] = &[
     node(110, "security fault", "reset GPU"),
     node(119, "GSP RPC timeout", "reset GPU"),
     node(120, "GSP error", "reset GPU"),
-    watch(121, "chip-to-chip link error", "watch"),
+    watch(121, "chip-to-chip link error", "watch").by(PRACTICE),
     user(126, "copy engine exception"),
     user(127, "copy engine exception"),
     user(128, "copy engine exception"),
@@ -119,12 +133,12 @@ pub(crate) static XIDS: &[Row] = &[
     user(135, "copy engine exception"),
     node(136, "NVLink training failed", "reset GPUs"),
     // A bad access by the application or a fault of the peer: the peer's own Xid decides.
-    watch(137, "NVLink privilege error", "see the peer GPU"),
+    watch(137, "NVLink privilege error", "see the peer GPU").by(PRACTICE),
     user(139, "copy engine exception"),
     node(140, "unrecovered ECC error", "reset GPU"),
     note(141, "reserved"),
     node(143, "GPU initialisation error", "reset GPU"),
-    // NVLink 5: fatal or not stands in words that this table does not decode; field 230 and gpu-nvlink do.
+    // NVLink 5: whether it is fatal stands in the line's own words, which `nvlink5` reads.
     watch(144, "NVLink SAW error", "watch"),
     watch(145, "NVLink RLW error", "watch"),
     watch(146, "NVLink TLW error", "watch"),
@@ -169,6 +183,7 @@ mod tests {
         assert!(XIDS.windows(2).all(|pair| pair[0].code < pair[1].code));
         assert!(XIDS.iter().all(|row| lookup(row.code).is_some_and(|found| found.code == row.code)));
         assert!(lookup(1000).is_none());
+        assert!(XIDS.iter().all(|row| !row.source.is_empty()));
     }
 
     #[test]

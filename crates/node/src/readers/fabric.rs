@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use super::fabric_details::{hca_details, port_details};
 use crate::sysfs::{self, ReadError};
 use crate::{Fabric, Hca, LinkLayer, PciAddress, PhysState, Port, PortState, Reading};
 
@@ -25,12 +26,12 @@ pub fn fabric_read(sysfs_root: &Path) -> Result<Fabric, ReadError> {
     };
     let mut hcas = Vec::new();
     for name in names {
-        hcas.push(hca(&devices.join(&name), name)?);
+        hcas.push(hca(&devices.join(&name), name, sysfs_root)?);
     }
     Ok(Fabric { hcas })
 }
 
-fn hca(at: &Path, name: String) -> Result<Hca, ReadError> {
+fn hca(at: &Path, name: String, sysfs_root: &Path) -> Result<Hca, ReadError> {
     let device = at.join("device");
     let mut ports = Vec::new();
     for port in listing(&at.join("ports"))? {
@@ -38,14 +39,23 @@ fn hca(at: &Path, name: String) -> Result<Hca, ReadError> {
             ports.push(read_port(&at.join("ports").join(&port), number)?);
         }
     }
+    let mut netdevs = listing(&device.join("net"))?;
+    // Software devices lie over an interface and name it here.
+    if let Ok(parent) = sysfs::attribute(&at.join("parent"))
+        && netdevs.is_empty()
+        && !parent.contains('/')
+    {
+        netdevs.push(parent);
+    }
     Ok(Hca {
+        details: hca_details(at, &netdevs, sysfs_root),
         name,
         pci: pci_of(&device),
         node_guid: sysfs::text(&at.join("node_guid")),
         firmware: sysfs::text(&at.join("fw_ver")),
         hca_type: sysfs::text(&at.join("hca_type")),
         numa_node: sysfs::numa_node(&device.join("numa_node")),
-        netdevs: listing(&device.join("net"))?,
+        netdevs,
         ports,
     })
 }
@@ -80,9 +90,11 @@ fn read_port(at: &Path, number: u32) -> Result<Port, ReadError> {
             }
         }
     }
+    let link_layer = sysfs::text(&at.join("link_layer")).map(link_layer);
     Ok(Port {
         number,
-        link_layer: sysfs::text(&at.join("link_layer")).map(link_layer),
+        details: port_details(at, &link_layer),
+        link_layer,
         state: sysfs::text(&at.join("state")).map(port_state),
         phys_state: sysfs::text(&at.join("phys_state")).map(phys_state),
         rate_gbps,

@@ -1,3 +1,5 @@
+use super::fabric_faults;
+use super::gpu_effect;
 use super::host_faults::{self, HostFault};
 use super::machine::rate_text;
 use super::xid_text::xid_text;
@@ -60,6 +62,7 @@ fn one(snapshot: &mut Snapshot, Fault { kind, index }: Fault) {
             }
         }
         FaultKind::IbRenamed => rename(snapshot),
+        FaultKind::Fabric(fault) => fabric_faults::apply(snapshot, fault, index),
         FaultKind::Host(fault) => {
             if let Some(text) = host_faults::apply(snapshot, fault) {
                 say(snapshot, text);
@@ -79,8 +82,10 @@ fn one(snapshot: &mut Snapshot, Fault { kind, index }: Fault) {
             other => other,
         }),
         _ => {
+            gpu_effect::on_node(snapshot, kind, index);
             if let Some(gpu) = gpu(snapshot, index) {
                 on_gpu(gpu, kind);
+                gpu_effect::on_gpu(gpu, kind);
             }
             if let Some(port) = port(snapshot, index) {
                 on_port(port, kind);
@@ -174,7 +179,9 @@ fn lose(snapshot: &mut Snapshot, index: u32) {
     let Some(gpu) = gpu(snapshot, index) else { return };
     silence(gpu, LOST);
     gpu.access = Access::Lost(LOST.to_owned());
-    let Some(address) = gpu.pci.known().copied() else { return };
+    let address = gpu.pci.known().copied();
+    gpu_effect::forget_peer(snapshot, index);
+    let Some(address) = address else { return };
     if let Part::Read { data, .. } = &mut snapshot.pci {
         for device in data.devices.iter_mut().filter(|device| device.address == address) {
             device.link = Reading::Failed("current_link_speed: Unknown".to_owned());
@@ -195,6 +202,12 @@ fn remove(snapshot: &mut Snapshot, index: u32) {
     let Part::Read { data: Gpus { count, gpus, .. }, .. } = &mut snapshot.gpus else { return };
     let Some(place) = gpus.iter().position(|gpu| gpu.index == index) else { return };
     let gone = gpus.remove(place);
+    for gpu in gpus.iter_mut() {
+        gpu.details.peers.retain(|peer| peer.index != index);
+        for peer in gpu.details.peers.iter_mut().filter(|peer| peer.index > index) {
+            peer.index -= 1;
+        }
+    }
     for gpu in gpus.iter_mut().skip(place) {
         gpu.index -= 1;
         gpu.minor = gpu.minor.clone().map(|minor| minor.saturating_sub(1));
@@ -244,7 +257,7 @@ fn xid(snapshot: &mut Snapshot, index: u32, code: u32) {
 }
 
 /// The kernel writes one more line, a minute before the look.
-fn say(snapshot: &mut Snapshot, text: String) {
+pub(super) fn say(snapshot: &mut Snapshot, text: String) {
     let time = snapshot.taken.saturating_sub(60_000);
     if let Part::Read { data, .. } = &mut snapshot.kernel_log {
         let seq = data.last_seq.map_or(0, |seq| seq + 1);

@@ -2,6 +2,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::SimulateError;
+use super::fabric_faults::FabricFault;
 use super::host_faults::{HostFault, says};
 
 /// What has the fault.
@@ -35,6 +36,43 @@ pub enum FaultKind {
     GpuProcessLeftover,
     GpuProcessExiting,
     GpuXid(u32),
+    GpuEccContained,
+    GpuEccOff,
+    GpuEccModePending,
+    GpuEccAggregate,
+    GpuSramThreshold,
+    GpuRemapMany,
+    GpuPagesPending,
+    GpuPagesFull,
+    GpuThrottleThermal,
+    GpuThrottlePowerBrake,
+    GpuThrottled,
+    GpuHot,
+    GpuMemoryHot,
+    GpuPowerCapped,
+    GpuPcieSlow,
+    GpuPcieReplays,
+    GpuAcsOn,
+    GpuNvlinkErrors,
+    GpuFabricNotStarted,
+    GpuFabricFailed,
+    GpuFabricUnhealthy,
+    GpuFabricOtherClique,
+    GpuPeersBlocked,
+    GpuPersistenceOff,
+    GpuClocksLowered,
+    GpuMigOn,
+    GpuVbiosOther,
+    GpuMemoryHeld,
+    GpuMemoryShort,
+    GpuForeign,
+    GpuNvlink5Fatal,
+    GpuNvlink5Nonfatal,
+    DriverOther,
+    LibraryOther,
+    SwitchFatal,
+    SwitchLink,
+    SwitchNonfatal,
     NvmlMissing,
     NvmlSlow,
     NvmlSilent,
@@ -52,6 +90,7 @@ pub enum FaultKind {
     MountStale,
     MountHang,
     KmsgUnreadable,
+    Fabric(FabricFault),
     Host(HostFault),
 }
 
@@ -86,6 +125,10 @@ const fn gpu(id: &'static str, kind: FaultKind, about: &'static str) -> FaultInf
 
 const fn hca(id: &'static str, kind: FaultKind, about: &'static str) -> FaultInfo {
     FaultInfo { id, about, part: FaultPart::Hca, default_index: 2, kind }
+}
+
+const fn fabric(id: &'static str, fault: FabricFault, about: &'static str) -> FaultInfo {
+    hca(id, FaultKind::Fabric(fault), about)
 }
 
 const fn mount(id: &'static str, kind: FaultKind, about: &'static str) -> FaultInfo {
@@ -123,6 +166,99 @@ pub const FAULTS: &[FaultInfo] = &[
     gpu("gpu-pcie-narrow", FaultKind::GpuPcieNarrow, "the PCIe link has half of its lanes"),
     gpu("gpu-process-leftover", FaultKind::GpuProcessLeftover, "a process of no job holds the GPU"),
     gpu("gpu-process-exiting", FaultKind::GpuProcessExiting, "a process on the GPU is about to go"),
+    gpu(
+        "gpu-ecc-contained",
+        FaultKind::GpuEccContained,
+        "one uncorrectable memory error, contained by the driver (Xid 94)",
+    ),
+    gpu("gpu-ecc-off", FaultKind::GpuEccOff, "ECC is off"),
+    gpu("gpu-ecc-mode-pending", FaultKind::GpuEccModePending, "ECC will be off after the next reset"),
+    gpu(
+        "gpu-ecc-aggregate",
+        FaultKind::GpuEccAggregate,
+        "600 uncorrectable memory errors over the card's life, none since boot",
+    ),
+    gpu(
+        "gpu-sram-threshold",
+        FaultKind::GpuSramThreshold,
+        "the card says that its on-chip memory has too many errors",
+    ),
+    gpu("gpu-remap-many", FaultKind::GpuRemapMany, "512 rows are remapped for uncorrectable errors"),
+    gpu("gpu-pages-pending", FaultKind::GpuPagesPending, "retired pages wait for a reset (before Ampere)"),
+    gpu("gpu-pages-full", FaultKind::GpuPagesFull, "62 pages are retired, of 64 that can be (before Ampere)"),
+    gpu("gpu-throttle-thermal", FaultKind::GpuThrottleThermal, "the hardware's thermal slowdown is on"),
+    gpu("gpu-throttle-power-brake", FaultKind::GpuThrottlePowerBrake, "the power brake is on"),
+    gpu(
+        "gpu-throttled",
+        FaultKind::GpuThrottled,
+        "the hardware's thermal slowdown was on for 20 minutes since the driver was loaded",
+    ),
+    gpu("gpu-hot", FaultKind::GpuHot, "the GPU is two degrees above where it slows itself down"),
+    gpu("gpu-memory-hot", FaultKind::GpuMemoryHot, "the GPU's memory is hotter than it may be"),
+    gpu("gpu-power-capped", FaultKind::GpuPowerCapped, "the power limit is half of what it should be"),
+    gpu("gpu-pcie-slow", FaultKind::GpuPcieSlow, "the PCIe link stays at generation 1 under load"),
+    gpu("gpu-pcie-replays", FaultKind::GpuPcieReplays, "100,000 PCIe replays since the driver was loaded"),
+    gpu(
+        "gpu-acs-on",
+        FaultKind::GpuAcsOn,
+        "the PCIe switch above the GPU sends traffic between its devices through the host (ACS)",
+    ),
+    gpu(
+        "gpu-nvlink-errors",
+        FaultKind::GpuNvlinkErrors,
+        "the GPU's NVLinks count 5,000 replays and 3 recoveries",
+    ),
+    gpu(
+        "gpu-fabric-not-started",
+        FaultKind::GpuFabricNotStarted,
+        "the GPU is not registered with its NVLink fabric",
+    ),
+    gpu("gpu-fabric-failed", FaultKind::GpuFabricFailed, "the registration with the NVLink fabric failed"),
+    gpu(
+        "gpu-fabric-unhealthy",
+        FaultKind::GpuFabricUnhealthy,
+        "the NVLink fabric reports degraded bandwidth for the GPU",
+    ),
+    gpu(
+        "gpu-fabric-other-clique",
+        FaultKind::GpuFabricOtherClique,
+        "the GPU is in another clique than its neighbours",
+    ),
+    gpu(
+        "gpu-peers-blocked",
+        FaultKind::GpuPeersBlocked,
+        "the GPU and its neighbours cannot read one another's memory",
+    ),
+    gpu("gpu-persistence-off", FaultKind::GpuPersistenceOff, "persistence mode is off"),
+    gpu("gpu-clocks-lowered", FaultKind::GpuClocksLowered, "somebody has lowered the application clocks"),
+    gpu("gpu-mig-on", FaultKind::GpuMigOn, "MIG is on"),
+    gpu("gpu-vbios-other", FaultKind::GpuVbiosOther, "the GPU has another VBIOS than its neighbours"),
+    gpu("gpu-memory-held", FaultKind::GpuMemoryHeld, "30 GiB of memory are in use and no process shows"),
+    gpu("gpu-memory-short", FaultKind::GpuMemoryShort, "the GPU has half of its memory"),
+    gpu("gpu-foreign", FaultKind::GpuForeign, "the GPU is of another type"),
+    gpu(
+        "gpu-nvlink5-fatal",
+        FaultKind::GpuNvlink5Fatal,
+        "the kernel log has a fatal NVLink 5 event (Xid 149)",
+    ),
+    gpu(
+        "gpu-nvlink5-nonfatal",
+        FaultKind::GpuNvlink5Nonfatal,
+        "the kernel log has an NVLink 5 event that is not fatal (Xid 145)",
+    ),
+    node("driver-other", FaultKind::DriverOther, "the driver has another version than on the other nodes"),
+    node("nvml-other", FaultKind::LibraryOther, "the NVML library has another version than the driver"),
+    node("nvswitch-fatal", FaultKind::SwitchFatal, "the kernel log has a fatal NVSwitch error (SXid 22003)"),
+    node(
+        "nvswitch-link",
+        FaultKind::SwitchLink,
+        "the kernel log has a fatal NVSwitch link error (SXid 20034)",
+    ),
+    node(
+        "nvswitch-nonfatal",
+        FaultKind::SwitchNonfatal,
+        "the kernel log has a corrected NVSwitch error (SXid 12028)",
+    ),
     FaultInfo {
         id: "gpu-xid-<code>",
         about: "the kernel log has this Xid, for example gpu-xid-94",
@@ -145,6 +281,88 @@ pub const FAULTS: &[FaultInfo] = &[
     hca("ib-rate-low", FaultKind::IbRateLow, "the port runs at half its rate"),
     hca("ib-link-flapping", FaultKind::IbLinkFlapping, "the link went down five times since boot"),
     hca("ib-symbol-errors", FaultKind::IbSymbolErrors, "the port counts 50,000 symbol errors"),
+    fabric("ib-firmware", FabricFault::Firmware, "the HCA runs another firmware than the others"),
+    fabric("ib-swapped", FabricFault::Swapped, "the HCA's name and its neighbour's have changed places"),
+    fabric("ib-lane-lost", FabricFault::LaneLost, "the port runs on one lane of four"),
+    fabric("ib-layer", FabricFault::Layer, "the port speaks Ethernet"),
+    fabric("ib-no-lid", FabricFault::NoLid, "the port is active without a LID"),
+    fabric("ib-no-sm", FabricFault::NoSubnetManager, "the port is active and knows no subnet manager"),
+    fabric("ib-pkey-missing", FabricFault::PkeyMissing, "the port is in no partition"),
+    fabric(
+        "ib-pkey-limited",
+        FabricFault::PkeyLimited,
+        "the port is a limited member of its partition (seen with [fabric] pkeys)",
+    ),
+    fabric(
+        "ib-interface-down",
+        FabricFault::InterfaceDown,
+        "the HCA's interface is down (seen with [fabric] interfaces_up)",
+    ),
+    fabric("ib-far", FabricFault::Far, "the HCA sits at the other socket (seen with [fabric] distance)"),
+    fabric("ib-counters-unreadable", FabricFault::CountersUnreadable, "the port's counters cannot be read"),
+    fabric("ib-receive-errors", FabricFault::Counts("port_rcv_errors", 400), "400 packets came in broken"),
+    fabric(
+        "ib-recoveries",
+        FabricFault::Counts("link_error_recovery", 12),
+        "the link recovered from errors twelve times",
+    ),
+    fabric(
+        "ib-integrity",
+        FabricFault::Counts("local_link_integrity_errors", 40),
+        "the port's receiver missed its error limit 40 times",
+    ),
+    fabric("ib-link-dropped", FabricFault::Counts("link_downed", 1), "the link went down once and came back"),
+    fabric(
+        "ib-out-of-sequence",
+        FabricFault::Counts("out_of_sequence", 90_000),
+        "90,000 packets out of order",
+    ),
+    fabric(
+        "ib-timeouts",
+        FabricFault::Counts("local_ack_timeout_err", 500),
+        "500 packets were not acknowledged in time",
+    ),
+    fabric(
+        "ib-discards",
+        FabricFault::Counts("port_xmit_discards", 70_000),
+        "the port threw 70,000 packets away",
+    ),
+    fabric(
+        "roce-ecn",
+        FabricFault::Counts("np_ecn_marked_roce_packets", 9_000_000),
+        "nine million marked packets",
+    ),
+    fabric(
+        "roce-gid-missing",
+        FabricFault::GidMissing,
+        "no address in the GID table (seen on an Ethernet fabric)",
+    ),
+    fabric(
+        "roce-gid-v1",
+        FabricFault::GidVersion,
+        "RoCE v1 alone in the GID table (seen on an Ethernet fabric)",
+    ),
+    fabric(
+        "roce-gid-subnet",
+        FabricFault::GidSubnet,
+        "an address of another network (seen with [fabric] subnets)",
+    ),
+    fabric("roce-mtu-low", FabricFault::MtuLow, "an interface with 1500 bytes (seen with [fabric] mtu)"),
+    fabric(
+        "rdma-self-test-fails",
+        FabricFault::SelfTestFails,
+        "the HCA cannot send to itself in the self-test",
+    ),
+    node(
+        "rdma-self-test-missing",
+        FaultKind::Fabric(FabricFault::SelfTestMissing),
+        "the self-test was asked for, and its program is not installed",
+    ),
+    node(
+        "gpu-direct-missing",
+        FaultKind::Fabric(FabricFault::DirectMissing),
+        "an old kernel without nvidia_peermem: HCAs cannot reach the memory of GPUs",
+    ),
     node("ib-renamed", FaultKind::IbRenamed, "no fault: the HCAs have other names than on the other nodes"),
     mount(
         "mount-missing",

@@ -45,6 +45,7 @@ pub(super) fn healthy(profile: &Profile, node: &str) -> Snapshot {
         host: Part::Read { data: machine.host(node), took_ms: 3.0 },
         site_checks: Vec::new(),
         topology_file: None,
+        rdma_self_test: None,
     }
 }
 
@@ -179,6 +180,7 @@ impl Machine<'_> {
             nvlink_rx_kib: only(links > 0, 1_000_000),
             persistence: Reading::Known(true),
             mig: only(server, false),
+            details: super::gpu_details::healthy(self.profile, index, gpu_count(self.profile)),
         }
     }
 
@@ -209,6 +211,7 @@ impl Machine<'_> {
             bridges: bridges.to_vec(),
             root: slot.root(),
             link: Reading::Known(PciLink { speed_gts, max_speed_gts: speed_gts, width: 16, max_width: 16 }),
+            acs: only(class == 0x06_0400, 0),
         }
     }
 
@@ -294,6 +297,7 @@ impl Machine<'_> {
             firmware: Reading::Known("28.43.2026".to_owned()),
             hca_type: Reading::Known("MT4129".to_owned()),
             numa_node: Reading::Known(slot.numa_node),
+            details: super::fabric_details::of_hca(&netdev, &port),
             netdevs: vec![netdev],
             ports: vec![port],
         }
@@ -404,6 +408,7 @@ fn port(nth: u32, layer: LinkLayer, rate: f64) -> Port {
     let counters = moving.chain(still.iter().map(|name| (*name, 0)));
     Port {
         number: 1,
+        details: super::fabric_details::of_port(nth, &layer),
         link_layer: Reading::Known(layer),
         state: Reading::Known(PortState::Active),
         phys_state: Reading::Known(PhysState::LinkUp),

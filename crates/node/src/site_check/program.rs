@@ -32,23 +32,45 @@ const TICK: Duration = Duration::from_millis(5);
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) path: PathBuf,
+    #[serde(default)]
+    pub(crate) arguments: Vec<String>,
     /// All of its environment.
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) deadline_ms: u64,
 }
 
-/// Runs it. Only for a process that has no children and no other work: whatever lives below it is killed at the end.
+/// What came of a program.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It ended with this code, and said this.
+    Exited { code: i32, out: String, err: String },
+    /// It was killed, or nothing could be learned about it.
+    Failed(String),
+    /// It did not end; `stuck` where it could not even be killed.
+    Silent { stuck: bool, after_ms: f64 },
+}
+
+/// Runs a site's check.
 pub(crate) fn run(input: &Run) -> SiteOutcome {
+    match run_program(input) {
+        Ended::Exited { code, out, err } => outcome_of(code, &out, &err),
+        Ended::Failed(why) => SiteOutcome::Failed(why),
+        Ended::Silent { stuck, after_ms } => SiteOutcome::Silent { stuck, after_ms },
+    }
+}
+
+/// Runs it. Only for a process that has no children and no other work: whatever lives below it is killed at the end.
+pub(crate) fn run_program(input: &Run) -> Ended {
     // What the program leaves behind becomes our child, so that it can be found.
     let _ = nix::sys::prctl::set_child_subreaper(true);
     let outcome = match spawn(input) {
         Ok(child) => watch(child, Duration::from_millis(input.deadline_ms)),
-        Err(why) => return SiteOutcome::Failed(format!("cannot be started: {why}")),
+        Err(why) => return Ended::Failed(format!("cannot be started: {why}")),
     };
     let left = !end_all();
     match outcome {
         Some(ended) => ended,
-        None => SiteOutcome::Silent {
+        None => Ended::Silent {
             stuck: left,
             after_ms: Duration::from_millis(input.deadline_ms).as_secs_f64() * 1e3,
         },
@@ -58,6 +80,7 @@ pub(crate) fn run(input: &Run) -> SiteOutcome {
 fn spawn(input: &Run) -> io::Result<Child> {
     let mut command = Command::new(&input.path);
     command
+        .args(&input.arguments)
         .env_clear()
         .envs(&input.environment)
         .current_dir("/")
@@ -78,7 +101,7 @@ fn spawn(input: &Run) -> io::Result<Child> {
 }
 
 /// What came of it; `None` where it did not end.
-fn watch(mut child: Child, deadline: Duration) -> Option<SiteOutcome> {
+fn watch(mut child: Child, deadline: Duration) -> Option<Ended> {
     let until = Instant::now() + deadline;
     let mut out = Pipe::new(child.stdout.take());
     let mut err = Pipe::new(child.stderr.take());
@@ -90,14 +113,14 @@ fn watch(mut child: Child, deadline: Duration) -> Option<SiteOutcome> {
         match ended {
             Ok(Some(status)) => {
                 return Some(match (status.code(), status.signal()) {
-                    (Some(code), _) => outcome_of(code, &out.text(), &err.text()),
+                    (Some(code), _) => Ended::Exited { code, out: out.text(), err: err.text() },
                     (None, signal) => {
-                        SiteOutcome::Failed(format!("killed by signal {}", signal.unwrap_or_default()))
+                        Ended::Failed(format!("killed by signal {}", signal.unwrap_or_default()))
                     }
                 });
             }
             Ok(None) => {}
-            Err(why) => return Some(SiteOutcome::Failed(format!("cannot be waited for: {why}"))),
+            Err(why) => return Some(Ended::Failed(format!("cannot be waited for: {why}"))),
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -1,0 +1,86 @@
+use railgate_node::{Class, PartName};
+
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+pub(super) use crate::graded::Graded as Settings;
+
+/// The check.
+pub(crate) struct GpuDirect;
+
+impl Check for GpuDirect {
+    const ABOUT: &'static str = "the HCAs have no way to the memory of the GPUs";
+    const EXPLAIN: &'static str = "
+Reads `/sys/module` and the kernel's release on machines with GPUs and a fabric: `nvidia_peermem` (or `nv_peer_mem`) is
+loaded, or the kernel can share the memory by dma-buf (5.12 and later, with NVIDIA's open modules).
+
+Why: without GPUDirect RDMA every byte goes through host memory, at a third of the bandwidth, and NCCL says so only in
+its debug output.
+
+Fix: `modprobe nvidia_peermem`, and its name in `/etc/modules-load.d/`. Which way a job really took is in its report.
+
+```toml
+[gate.checks.gpu-direct]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let ports = scene.compute_ports();
+        let Some(host) = scene.now.host.data() else { return };
+        if ports.is_empty() || scene.all_gpus().is_empty() {
+            return;
+        }
+        let Some(modules) = out.value("", "modules", "/sys/module", &host.system.modules) else { return };
+        let module = |name: &str| modules.iter().any(|module| module == name);
+        if module("nvidia_peermem") || module("nv_peer_mem") {
+            return;
+        }
+        let Some(kernel) = out.value("", "kernel", "/proc/sys/kernel/osrelease", &host.kernel) else {
+            return;
+        };
+        let Some(release) = release(kernel) else { return };
+        if release < (5, 12) {
+            let what = format!("no nvidia_peermem, and kernel {kernel} has no dma-buf for it");
+            out.add(Found::new(set.severity, Class::Site, "", what).fix("modprobe nvidia_peermem").row(
+                "GPUDirect RDMA",
+                "no way",
+                "nvidia_peermem, or a kernel from 5.12 on",
+                "/sys/module",
+            ));
+        }
+    }
+}
+
+/// `5.14.0-503.el9` is 5 and 14.
+fn release(kernel: &str) -> Option<(u32, u32)> {
+    let mut numbers = kernel.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::look;
+
+    #[test]
+    fn an_old_kernel_needs_the_module() {
+        assert_eq!(look("h100-sxm").says(), "fit");
+        assert_eq!(look("h100-sxm:module-missing").says(), "fit", "dma-buf");
+        let says = look("h100-sxm:gpu-direct-missing").says();
+        assert!(says.starts_with("degraded: warn gpu-direct: no nvidia_peermem"), "{says}");
+        assert_eq!(look("rtx4090:gpu-direct-missing").says(), "fit", "no fabric");
+    }
+
+    #[test]
+    fn releases() {
+        assert_eq!(release("6.1.0-32-amd64"), Some((6, 1)));
+        assert_eq!(release("5.14.0-503.el9.x86_64"), Some((5, 14)));
+        assert_eq!(release("next"), None);
+    }
+}

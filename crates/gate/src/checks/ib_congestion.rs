@@ -1,0 +1,73 @@
+use railgate_node::{Class, PartName};
+
+use crate::growth::{self, Limits, limits};
+use crate::register::{Check, Scope};
+use crate::report::Report;
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct IbCongestion;
+
+limits! {
+    "`[gate.checks.ib-congestion]`",
+    note: [("port_xmit_discards", 10000), ("np_ecn_marked_roce_packets", 1000000), ("np_cnp_sent", 1000000), ("rp_cnp_handled", 1000000)],
+    warn: [],
+    fail: [],
+}
+
+impl Check for IbCongestion {
+    const ABOUT: &'static str = "a compute port waited, marked or threw packets away";
+    const EXPLAIN: &'static str = "
+Reads the counters of congestion in `ports/*/counters` and `hw_counters` of the compute ports: packets thrown away
+(`port_xmit_discards`, `VL15_dropped`) and ECN (`np_ecn_marked_roce_packets`, `np_cnp_sent`, `rp_cnp_handled`).
+
+Why: congestion is what several nodes do to one another; it explains a slow job and is no node's fault. So it is
+mentioned (`note`) and changes nothing, unless a site fills `warn`.
+
+What counts is growth, never a lifetime: since the job began where there is a baseline of the same boot, else since
+the oldest look within `window`. Of less than an hour no rate is made: so many must really have come. A counter that
+went backwards is `unknown`; after a boot counting begins anew.
+
+Fix: look at the fabric: PFC and ECN thresholds, a slow receiver, routing.
+
+```toml
+[gate.checks.ib-congestion]
+action = \"drain\"      # off, shadow, report, notify, drain
+window = \"1h\"
+# Counters and how many of them per hour are too many; a table that is given replaces the one here.
+note = { port_xmit_discards = 10000, np_ecn_marked_roce_packets = 1000000, np_cnp_sent = 1000000, rp_cnp_handled = 1000000 }
+warn = {}
+fail = {}
+```";
+    const CLASS: Class = Class::Fabric;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        growth::judge(scene, &set.limits(), "check fabric", out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Severity;
+
+    use crate::testing::look;
+
+    #[test]
+    fn congestion_is_mentioned() {
+        for fault in ["ib-discards", "roce-ecn"] {
+            let job = look(&format!("h100-sxm:{fault}@2")).after_the_job();
+            assert_eq!(
+                (job.says().as_str(), job.of("ib-congestion")),
+                ("fit", vec![Severity::Note]),
+                "{fault}"
+            );
+        }
+        let warned = look("h100-sxm:ib-discards@2")
+            .after_the_job()
+            .settings("[checks.ib-congestion]\nwarn = { port_xmit_discards = 1000 }");
+        assert!(warned.says().starts_with("degraded: warn ib-congestion@mlx5_2: port_xmit_discards +70000"));
+    }
+}

@@ -1,0 +1,88 @@
+use railgate_node::{Class, PartName};
+
+use crate::near::{Nearness, nearness};
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+pub(super) use crate::graded::Graded as Settings;
+
+/// The check.
+pub(crate) struct IbDistance;
+
+impl Check for IbDistance {
+    const ABOUT: &'static str = "the HCA of a GPU is farther away than the machine type has it";
+    const EXPLAIN: &'static str = "
+Reads the PCI tree: how near the nearest compute device is to each GPU, held against the profile's `[fabric] distance`
+(`switch`: below one root port; `numa`: at the same socket).
+
+Why: a card in the wrong slot, or a tree that a virtual machine or a BIOS setting flattens, sends a GPU's traffic through
+the processor and halves its bandwidth.
+
+Fix: move the card; look at the BIOS and at the virtual machine's PCI topology; a machine that is built otherwise gets a
+profile of its own.
+
+```toml
+[gate.checks.ib-distance]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Pci];
+    const SCOPE: Scope = Scope::Fabric;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(want) = scene.profile().and_then(|profile| profile.fabric.distance.as_deref()) else {
+            return;
+        };
+        let Some(pci) = scene.now.pci.data() else { return };
+        let hcas: Vec<_> =
+            scene.compute_ports().iter().filter_map(|(hca, _)| hca.pci.known().copied()).collect();
+        // What is missing altogether is the business of `ib-count`.
+        if hcas.is_empty() {
+            return;
+        }
+        for gpu in scene.answering() {
+            let Some(at) = gpu.pci.known() else { continue };
+            let Some(near) = nearness(pci, *at, &hcas) else { continue };
+            let enough = match want {
+                "switch" => near == Nearness::Switch,
+                _ => near >= Nearness::Numa,
+            };
+            if !enough {
+                let part = gpu.index.to_string();
+                let found =
+                    Found::new(set.severity, Class::Site, part, format!("nearest HCA is {near}, not {want}"));
+                out.add(found.fix("check slots").row(
+                    "distance",
+                    near.to_string(),
+                    want,
+                    "/sys/bus/pci/devices",
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::look;
+
+    #[test]
+    fn only_where_the_profile_says_how_near() {
+        let wired = |node: &str, distance: &str| {
+            look(node).with(|look| {
+                look.profile.as_mut().unwrap().fabric.distance = Some(distance.to_owned());
+            })
+        };
+        assert_eq!(wired("h100-sxm", "switch").says(), "fit");
+        assert_eq!(look("h100-sxm:ib-far@2").of("ib-distance"), []);
+        assert_eq!(
+            wired("h100-sxm:ib-far@2", "switch").says(),
+            "degraded: warn ib-distance@2: nearest HCA is numa, not switch; check slots"
+        );
+        assert_eq!(wired("h100-sxm:ib-far@2", "numa").says(), "fit");
+        assert_eq!(wired("h100-sxm:ib-far@2", "switch").holding(&[0]).says(), "fit");
+    }
+}

@@ -1,0 +1,150 @@
+use std::time::Duration;
+
+use railgate_node::{Class, PartName, Reading};
+
+use crate::growth::{self, Limits, limits};
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct IbErrors;
+
+limits! {
+    "`[gate.checks.ib-errors]`",
+    note: [("port_rcv_remote_physical_errors", 20)],
+    warn: [("symbol_error", 60), ("link_error_recovery", 2), ("local_link_integrity_errors", 5), ("excessive_buffer_overrun_errors", 2), ("port_rcv_errors", 20)],
+    fail: [("symbol_error", 1440)],
+}
+
+impl Check for IbErrors {
+    const ABOUT: &'static str = "a compute port counts errors of its own link";
+    const EXPLAIN: &'static str = "
+Reads the error counters in `ports/*/counters` of the compute ports. They count what went wrong at this node's own end
+of the link: its optic, its cable, its port.
+
+Why: a dirty or dying link makes every collective wait for its retransmissions long before it goes down.
+
+What counts is growth, never a lifetime: since the job began where there is a baseline of the same boot, else since
+the oldest look within `window`. Of less than an hour no rate is made: so many must really have come. A counter that
+went backwards is `unknown`; after a boot counting begins anew. `port_rcv_remote_physical_errors` belongs to the far end and is only mentioned.
+
+Fix: clean or replace optic and cable; look at `optic` and at the switch's side of the link.
+
+By default only `symbol_error` can fail (1440 per hour is a bit error rate of 1e-12 at 400 Gb/s), and only when a second
+look within a day sees it too.
+
+```toml
+[gate.checks.ib-errors]
+action = \"drain\"      # off, shadow, report, notify, drain
+window = \"1h\"
+# Counters and how many of them per hour are too many; a table that is given replaces the one here.
+note = { port_rcv_remote_physical_errors = 20 }
+warn = { symbol_error = 60, link_error_recovery = 2, local_link_integrity_errors = 5, excessive_buffer_overrun_errors = 2, port_rcv_errors = 20 }
+fail = { symbol_error = 1440 }
+```";
+    const CLASS: Class = Class::Fabric;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    const TRANSIENT: Option<Duration> = Some(Duration::from_secs(24 * 3600));
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        growth::judge(scene, &set.limits(), "clean or swap cable", out);
+        for judged in scene.judged_ports() {
+            let failed = |value: &Reading<u64>| match value {
+                Reading::Failed(why) => Some(why.clone()),
+                Reading::Known(_) | Reading::Unsupported => None,
+            };
+            if let Some(why) = judged.port.counters.values().find_map(failed) {
+                let at = format!("/sys/class/infiniband/{}/ports", judged.hca.name);
+                let what = format!("counters unreadable: {why}");
+                out.add(Found::unknown(Class::Fabric, judged.name(), what).fix("check driver").row(
+                    "counters",
+                    format!("unknown ({why})"),
+                    "values",
+                    at,
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Fitness, Phase, Reading, Severity};
+
+    use crate::Memory;
+    use crate::testing::{Look, look, read};
+
+    fn during_a_job(fault: &str) -> Look {
+        look(&format!("h100-sxm:{fault}")).after_the_job()
+    }
+
+    #[test]
+    fn what_grew_during_the_job() {
+        let bad = during_a_job("ib-symbol-errors@2").with(|look| look.now.taken += 3_600_000);
+        assert_eq!(
+            bad.says(),
+            "degraded: warn ib-errors@mlx5_2: symbol_error +50000 in 1 h 0 min, strike 1 of 2; clean or swap cable"
+        );
+        assert_eq!(bad.again().fitness(), Fitness::Unfit);
+        let few = during_a_job("ib-receive-errors@2").with(|look| look.now.taken += 30 * 3_600_000);
+        assert_eq!(few.says(), "fit", "400 in 30 h are 13 per hour");
+        assert_eq!(during_a_job("ib-receive-errors@2").of("ib-errors"), [Severity::Warn]);
+        assert_eq!(during_a_job("ib-receive-errors@2").holding(&[0]).says(), "fit", "another job's");
+    }
+
+    #[test]
+    fn what_stood_there_before_is_nobodys() {
+        assert_eq!(look("h100-sxm:ib-symbol-errors@2").says(), "fit");
+        let before = look("h100-sxm:ib-symbol-errors@2").now;
+        let old = during_a_job("ib-symbol-errors@2").with(|look| look.before = Some(before));
+        assert_eq!(old.says(), "fit");
+        let boot = during_a_job("ib-symbol-errors@2").with(|look| look.now.boot_id = "another".to_owned());
+        assert_eq!(boot.of("ib-errors"), []);
+    }
+
+    #[test]
+    fn without_a_job_since_the_last_looks() {
+        let healthy = look("h100-sxm").now;
+        let later = look("h100-sxm:ib-symbol-errors@2").phase(Phase::Periodic).with(|look| {
+            look.job = None;
+            look.memory = Memory::default().after(&healthy, true);
+            look.now.taken += 300_000;
+        });
+        assert_eq!(later.of("ib-errors"), [Severity::Warn]);
+        let much_later = later.with(|look| look.now.taken += 7_200_000);
+        assert_eq!(much_later.of("ib-errors"), [], "nobody looked within the window");
+    }
+
+    #[test]
+    fn a_reset_and_a_counter_that_cannot_be_read() {
+        let reset = during_a_job("ib-receive-errors@2").with(|look| {
+            let healthy = look.before.take().unwrap();
+            look.before = Some(std::mem::replace(&mut look.now, healthy));
+        });
+        assert_eq!(reset.of("ib-errors"), [Severity::Unknown]);
+        let unreadable = during_a_job("ib-counters-unreadable@2");
+        assert_eq!(unreadable.of("ib-errors"), [Severity::Unknown]);
+        let absent = look("h100-sxm").after_the_job().with(|look| {
+            read(&mut look.now.fabric).hcas[2].ports[0].counters.values_mut().for_each(|value| {
+                *value = Reading::Unsupported;
+            });
+        });
+        assert_eq!(absent.says(), "fit");
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let table = "[checks.ib-errors]\nwindow = \"1d\"\nwarn = { symbol_errors = 3 }";
+        let config: crate::GateConfig = toml::from_str(table).unwrap();
+        assert_eq!(
+            config.problems(),
+            [
+                "gate.checks.ib-errors.window: 1day is not between 1m and 2h",
+                "gate.checks.ib-errors.'symbol_errors' is no counter that is watched"
+            ]
+        );
+    }
+}

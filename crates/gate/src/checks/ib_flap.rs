@@ -1,0 +1,206 @@
+use std::time::Duration;
+
+use railgate_node::{Action, Class, PartName, Phase, Reading};
+use serde::{Deserialize, Serialize};
+
+use crate::links;
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::{JudgedPort, Scene};
+
+/// The check.
+pub(crate) struct IbFlap;
+
+/// `[gate.checks.ib-flap]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// So many looks that found the link had gone down …
+    pub flaps: u32,
+    /// … within this are one link that flaps.
+    #[serde(with = "railgate_node::duration_text")]
+    pub window: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { action: Action::Drain, flaps: 3, window: Duration::from_secs(12 * 3600) }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !(2..=50).contains(&self.flaps) {
+            problems.push(format!("flaps: {} is not within 2 to 50", self.flaps));
+        }
+        if !(3600..=7 * 24 * 3600).contains(&self.window.as_secs()) {
+            let window = humantime::format_duration(self.window);
+            problems.push(format!("window: {window} is not between 1h and 7d"));
+        }
+        problems
+    }
+}
+
+impl Check for IbFlap {
+    const ABOUT: &'static str = "the link of a compute port went down and came back, again and again";
+    const EXPLAIN: &'static str = "
+Reads `counters/link_downed` of the compute ports at every look, and what earlier looks remember of each (over jobs and
+boots, by the device's GUID): a look that finds the link has gone down since the one before is one flap, however often it
+went down in between. Where a device does not count, a port that was active and is not any more is one.
+
+Why: a link that trains anew stops a collective for seconds, and each time may be the one that NCCL gives up at.
+
+`flaps` within `window` fail. One that went down during a job is a warning. What happens within the first minutes after
+boot is training; a boot is no flap, nor is a driver that was loaded anew. When several ports of a node flap they share
+a cause that is not this port's: that is an incident of the fabric and warned of, not drained.
+
+Fix: swap cable or optic, then the switch's port. After the repair: `railgate readmit NODE --repaired`, or wait until the
+flaps are older than `window`.
+
+```toml
+[gate.checks.ib-flap]
+action = \"drain\"    # off, shadow, report, notify, drain
+flaps = 3
+window = \"12h\"
+```";
+    const CLASS: Class = Class::Fabric;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let ports = scene.judged_ports();
+        let flapping: Vec<u32> = ports.iter().map(|judged| flaps(scene, set, judged)).collect();
+        let shared = flapping.iter().filter(|flaps| **flaps >= set.flaps).count() > 1;
+        for (judged, flaps) in ports.iter().zip(flapping) {
+            let part = judged.name();
+            let source = format!("/sys/class/infiniband/{}/ports/{}", judged.hca.name, judged.port.number);
+            let window = humantime::format_duration(set.window).to_string();
+            if flaps >= set.flaps {
+                let mut found =
+                    Found::fail(Class::Fabric, part, format!("went down {flaps} times in {window}"));
+                if shared {
+                    let what = format!("went down {flaps} times in {window}, as other ports did");
+                    found = Found::warn(Class::Fabric, judged.name(), what);
+                } else if scene.just_booted() {
+                    found = found.only_unknown("booted just now");
+                } else if !judged.certain {
+                    found = found.only_unknown("unclear whose");
+                }
+                let fix = if shared { "check switch" } else { "swap cable" };
+                let want = format!("fewer than {} in {window}", set.flaps);
+                out.add(found.fix(fix).row(
+                    "looks that found it had been down",
+                    flaps.to_string(),
+                    want,
+                    source,
+                ));
+            } else if scene.phase() == Phase::Epilog
+                && let Some(Reading::Known(value)) = judged.port.counters.get("link_downed")
+                && let Some((before, _)) = scene.port_before(judged)
+                && let Some(Reading::Known(old)) = before.counters.get("link_downed")
+                && let Some(more) = value.checked_sub(*old).filter(|more| *more > 0)
+            {
+                let what = format!("went down during the job ({more} times)");
+                out.add(Found::warn(Class::Fabric, part, what).fix("watch it").row(
+                    "link_downed",
+                    format!("+{more}"),
+                    "+0",
+                    source,
+                ));
+            }
+        }
+    }
+}
+
+/// Looks within the window that found the link had gone down, this one included.
+fn flaps(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>) -> u32 {
+    let now = scene.now.taken / 1000;
+    let links = links::after(&scene.seen.memory.links, scene.now);
+    let Some(link) = links::known(&links, judged.hca, judged.port) else { return 0 };
+    let within = |down: &&u64| now.checked_sub(**down).is_some_and(|ago| ago <= set.window.as_secs());
+    u32::try_from(link.downs.iter().filter(within).count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Fitness, Phase, Severity};
+
+    use super::*;
+    use crate::Memory;
+    use crate::testing::{Look, look, read};
+
+    /// Looks a quarter of an hour apart; in each the ports have gone down so often since boot.
+    fn over_time(counts: &[&[(usize, u64)]]) -> Look {
+        let mut look = look("h100-sxm").phase(Phase::Periodic);
+        look.job = None;
+        look.memory = Memory::default().after(&look.now, true);
+        for (nth, ports) in counts.iter().enumerate() {
+            look.now.taken += 900_000;
+            for (port, count) in *ports {
+                let port = &mut read(&mut look.now.fabric).hcas[*port].ports[0];
+                port.counters.insert("link_downed".to_owned(), Reading::Known(*count));
+            }
+            if nth + 1 < counts.len() {
+                look.memory = look.memory.after(&look.now, false);
+            }
+        }
+        look
+    }
+
+    #[test]
+    fn the_third_time_fails() {
+        assert_eq!(over_time(&[&[(2, 1)], &[(2, 9)]]).says(), "fit");
+        let third = over_time(&[&[(2, 1)], &[(2, 9)], &[(2, 10)]]);
+        assert_eq!(third.says(), "unfit: fail ib-flap@mlx5_2: went down 3 times in 12h; swap cable");
+        let wide = third.settings("[checks.ib-flap]\nflaps = 4");
+        assert_eq!(wide.says(), "fit");
+        let one_burst = over_time(&[&[(2, 40)], &[(2, 40)], &[(2, 40)]]);
+        assert_eq!(one_burst.says(), "fit", "one bad moment");
+    }
+
+    #[test]
+    fn it_is_remembered_over_a_boot_and_forgotten_in_time() {
+        let mut later = over_time(&[&[(2, 1)], &[(2, 2)], &[(2, 3)]]);
+        later.memory = later.memory.after(&later.now, false);
+        later.now.boot_id = "another".to_owned();
+        read(&mut later.now.fabric).hcas[2].ports[0]
+            .counters
+            .insert("link_downed".to_owned(), Reading::Known(0));
+        later.now.taken += 3_600_000;
+        assert_eq!(later.fitness(), Fitness::Unfit);
+        later.now.taken += 13 * 3_600_000;
+        assert_eq!(later.says(), "fit");
+    }
+
+    #[test]
+    fn several_ports_share_a_cause() {
+        let both: Vec<&[(usize, u64)]> = vec![&[(2, 1), (5, 1)], &[(2, 2), (5, 2)], &[(2, 3), (5, 3)]];
+        let leaf = over_time(&both);
+        assert_eq!(leaf.of("ib-flap"), [Severity::Warn, Severity::Warn]);
+        assert_eq!(leaf.fitness(), Fitness::Degraded);
+    }
+
+    #[test]
+    fn once_during_a_job_is_told() {
+        assert_eq!(
+            look("h100-sxm:ib-link-dropped@2").after_the_job().says(),
+            "degraded: warn ib-flap@mlx5_2: went down during the job (1 times); watch it"
+        );
+        assert_eq!(look("h100-sxm:ib-link-dropped@2").says(), "fit");
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let config: crate::GateConfig =
+            toml::from_str("[checks.ib-flap]\nflaps = 1\nwindow = \"5m\"").unwrap();
+        assert_eq!(config.problems().len(), 2, "{:?}", config.problems());
+    }
+}

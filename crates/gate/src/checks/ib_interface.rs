@@ -1,0 +1,76 @@
+use railgate_node::{Class, PartName};
+
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+pub(super) use crate::graded::Graded as Settings;
+
+/// The check.
+pub(crate) struct IbInterface;
+
+impl Check for IbInterface {
+    const ABOUT: &'static str = "the network interface of a compute port is down";
+    const EXPLAIN: &'static str = "
+Reads `/sys/class/net/*/operstate` of the interfaces of the compute devices (IPoIB, or the Ethernet one of RoCE) where the
+profile says `[fabric] interfaces_up = true`.
+
+Why: NCCL finds its peers, and NFS over RDMA its server, through these addresses while the port itself looks well.
+
+Fix: `ip link set DEV up`; look at what sets the interfaces up at boot.
+
+```toml
+[gate.checks.ib-interface]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        if scene.profile().and_then(|profile| profile.fabric.interfaces_up) != Some(true) {
+            return;
+        }
+        for hca in scene.judged_hcas() {
+            if hca.details.interfaces.is_empty() {
+                let found = Found::new(set.severity, Class::Node, &hca.name, "no network interface");
+                out.add(found.fix("load ib_ipoib").row(
+                    "interfaces",
+                    "none",
+                    "one",
+                    "/sys/class/infiniband/*/device/net",
+                ));
+            }
+            for interface in &hca.details.interfaces {
+                let source = format!("/sys/class/net/{}/operstate", interface.name);
+                let Some(state) = out.value(&hca.name, "interface", &source, &interface.state) else {
+                    continue;
+                };
+                // Drivers that do not keep the state say so.
+                if !matches!(state.as_str(), "up" | "unknown") {
+                    let what = format!("{} is {state}", interface.name);
+                    let mut found = Found::new(set.severity, Class::Node, &hca.name, what).fix("set it up");
+                    if scene.just_booted() {
+                        found = found.only_unknown("booted just now");
+                    }
+                    out.add(found.row("operstate", state, "up", source));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::look;
+
+    #[test]
+    fn only_where_the_profile_wants_them() {
+        let down = look("h100-sxm:ib-interface-down@2");
+        assert_eq!(down.says(), "fit");
+        let wanted = down.with(|look| look.profile.as_mut().unwrap().fabric.interfaces_up = Some(true));
+        assert_eq!(wanted.says(), "degraded: warn ib-interface@mlx5_2: ibp79s0 is down; set it up");
+    }
+}

@@ -1,0 +1,74 @@
+use railgate_node::{Class, LinkLayer, PartName};
+
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+pub(super) use crate::graded::Graded as Settings;
+
+/// The check.
+pub(crate) struct IbLayer;
+
+impl Check for IbLayer {
+    const ABOUT: &'static str = "a port speaks another protocol than the compute fabric";
+    const EXPLAIN: &'static str = "
+Reads `ports/*/link_layer` of the devices that the profile does not leave out, where there are fewer ports of the profile's
+`[fabric] link_layer` than `hcas`.
+
+Why: cards that can speak both (VPI) come up as Ethernet after a firmware was reset; the rail is then simply missing.
+
+Fix: `mlxconfig -d DEVICE set LINK_TYPE_P1=1` (InfiniBand) or `=2` (Ethernet), then a reboot.
+
+```toml
+[gate.checks.ib-layer]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(profile) = scene.profile().map(|profile| &profile.fabric) else { return };
+        let (Some(want), Some(layer)) = (profile.hcas, profile.link_layer.as_deref()) else { return };
+        let Some(fabric) = scene.now.fabric.data() else { return };
+        if !scene.whole() || scene.compute_ports().len() >= want as usize {
+            return;
+        }
+        for hca in fabric.hcas.iter().filter(|hca| !scene.excluded(&hca.name)) {
+            for port in &hca.ports {
+                let source = format!("/sys/class/infiniband/{}/ports/{}/link_layer", hca.name, port.number);
+                let Some(speaks) = out.value(&hca.name, "link layer", &source, &port.link_layer) else {
+                    continue;
+                };
+                let (right, name) = match speaks {
+                    LinkLayer::InfiniBand => (layer == "infiniband", "InfiniBand"),
+                    LinkLayer::Ethernet => (layer == "ethernet", "Ethernet"),
+                    LinkLayer::Other(name) => (false, name.as_str()),
+                };
+                if !right {
+                    let what = format!("speaks {name}, not {layer}");
+                    let found = Found::new(set.severity, Class::Node, &hca.name, what);
+                    out.add(found.fix("set LINK_TYPE").row("link layer", name, layer, source));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Severity;
+
+    use crate::testing::look;
+
+    #[test]
+    fn the_port_that_is_missing_speaks_something_else() {
+        let other = look("h100-sxm:ib-layer@2");
+        assert_eq!(other.of("ib-layer"), [Severity::Warn]);
+        assert!(other.findings().iter().any(|line| line.contains("mlx5_2: speaks Ethernet, not infiniband")));
+        let storage = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear());
+        assert_eq!(storage.of("ib-layer"), [], "a storage card while the rails are all there");
+    }
+}

@@ -1,0 +1,75 @@
+use railgate_node::{Class, PartName};
+
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+pub(super) use crate::graded::Graded as Settings;
+
+/// The check.
+pub(crate) struct IbSlot;
+
+impl Check for IbSlot {
+    const ABOUT: &'static str = "an RDMA device has another slot than its name says";
+    const EXPLAIN: &'static str = "
+Reads where `/sys/class/infiniband/*/device` points and holds it against the profile's `[fabric] slots`
+(`mlx5_0 = \"0000:18:00.0\"`). Without them nothing is judged: names that move with the order of probing are no fault of
+railgate's own lists, which go by the PCI tree.
+
+Why: lists of names written by hand (`NCCL_IB_HCA`, a script that sets up addresses) then cross the rails.
+
+Fix: persistent names by udev (`rdma-core`'s `NAME_KERNEL` or `NAME_PCI` policy), or the profile after cards were moved.
+
+```toml
+[gate.checks.ib-slot]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(profile) = scene.profile() else { return };
+        for hca in scene.judged_hcas() {
+            let Some(want) = profile.fabric.slots.get(&hca.name) else { continue };
+            let source = format!("/sys/class/infiniband/{}/device", hca.name);
+            let Some(slot) = out.value(&hca.name, "slot", &source, &hca.pci) else { continue };
+            if slot != want {
+                let found =
+                    Found::new(set.severity, Class::Site, &hca.name, format!("at {slot}, not {want}"));
+                out.add(found.fix("check device names").row(
+                    "slot",
+                    slot.to_string(),
+                    want.to_string(),
+                    source,
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::look;
+
+    #[test]
+    fn names_are_held_against_the_profile_alone() {
+        assert_eq!(look("h100-sxm:ib-swapped@2").remembering().says(), "fit");
+        let wired = |node: &str| {
+            let slots = look("h100-sxm").now.fabric.data().unwrap().hcas.clone();
+            look(node).with(|look| {
+                let profile = look.profile.as_mut().unwrap();
+                profile.fabric.slots =
+                    slots.iter().map(|hca| (hca.name.clone(), *hca.pci.known().unwrap())).collect();
+            })
+        };
+        assert_eq!(wired("h100-sxm").says(), "fit");
+        assert_eq!(
+            wired("h100-sxm:ib-swapped@2").says(),
+            "degraded: warn ib-slot@mlx5_2: at 0000:5e:00.0, not 0000:4f:00.0; check device names"
+        );
+        assert_eq!(wired("h100-sxm:ib-swapped@2").holding(&[0]).says(), "fit");
+    }
+}

@@ -1,0 +1,177 @@
+use std::path::PathBuf;
+
+use railgate_node::{Action, Class, Part, PartName, Phase, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Level, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct RdmaSelfTest;
+
+/// `[gate.checks.rdma-self-test]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad a device is that cannot send to itself.
+    pub severity: Severity,
+    /// Less than this, Gb/s, is a warning; 0 judges no bandwidth.
+    pub min_gbps: f64,
+    /// What is run.
+    pub program: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            action: Action::Drain,
+            severity: Severity::Warn,
+            min_gbps: 0.0,
+            program: PathBuf::from("/usr/libexec/railgate/railgate-rdma-selftest"),
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !self.min_gbps.is_finite() || self.min_gbps < 0.0 {
+            problems.push(format!("min_gbps: {} is no rate", self.min_gbps));
+        }
+        if !self.program.is_absolute() {
+            problems.push(format!("program: '{}' is not an absolute path", self.program.display()));
+        }
+        problems
+    }
+}
+
+impl Check for RdmaSelfTest {
+    const ABOUT: &'static str = "an RDMA device cannot send to itself, or does so slowly";
+    const EXPLAIN: &'static str = "
+Runs `program` on the compute devices whose port is active: it opens each, connects it with itself, sends 1 MiB messages
+through it for a fifth of a second and compares what arrived. Only where a job asked for `--railgate-gate=full` and holds
+the whole node, and before a node is given back (`railgate readmit`).
+
+Why: a device can look well in every file and still fail at its first work request: firmware, memory limits, a PCIe slot
+that lost its lanes.
+
+Fix: `ibv_devinfo`, `ib_write_bw` by hand; memory limits (`memlock`); then the card.
+
+The bandwidth is reported, and judged only with `min_gbps`: what a loop through the device can reach depends on its slot.
+Where the program is missing or says nothing, that is `unknown`.
+
+```toml
+[gate.checks.rdma-self-test]
+action = \"drain\"       # off, shadow, report, notify, drain
+severity = \"warn\"      # note, warn, fail
+min_gbps = 0.0         # 0: no bandwidth is too low
+program = \"/usr/libexec/railgate/railgate-rdma-selftest\"
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Fabric];
+    const SCOPE: Scope = Scope::Fabric;
+    const PHASES: &'static [Phase] = &[Phase::Prolog, Phase::Periodic];
+    const LEVEL: Level = Level::Full;
+    const COST: &'static str = "a fifth of a second per device";
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(part) = &scene.now.rdma_self_test else { return };
+        let program = set.program.display().to_string();
+        let Part::Read { data, .. } = part else {
+            let why = part.missing().unwrap_or_default();
+            out.add(
+                Found::unknown(Class::Internal, "", format!("nothing was tried: {why}"))
+                    .fix("install it")
+                    .row("self-test", why, "an answer", program),
+            );
+            return;
+        };
+        for device in data {
+            let name = &device.device;
+            match (device.gbps, &device.error) {
+                (_, Some(why)) => {
+                    let found =
+                        Found::new(set.severity, Class::Node, name, format!("cannot send to itself: {why}"));
+                    out.add(found.fix("check HCA").row("loop", why, "data", &program));
+                }
+                (Some(gbps), None) if gbps < set.min_gbps => {
+                    let what = format!("{gbps:.1} Gb/s through itself, less than {}", set.min_gbps);
+                    let row = (format!("{gbps:.1} Gb/s"), format!("{} Gb/s", set.min_gbps));
+                    out.add(
+                        Found::warn(Class::Node, name, what)
+                            .fix("check slot")
+                            .row("loop", row.0, row.1, &program),
+                    );
+                }
+                (Some(gbps), None) => {
+                    let what = format!("{gbps:.1} Gb/s through itself");
+                    out.add(Found::note(Class::Node, name, &what).row("loop", what, "data", &program));
+                }
+                (None, None) => {
+                    out.add(
+                        Found::unknown(Class::Node, name, "said nothing")
+                            .fix("check HCA")
+                            .row("loop", "nothing", "data", &program),
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::SelfTested;
+
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn tested(gbps: Option<f64>, error: Option<&str>) -> Look {
+        look("h100-sxm").with(|look| {
+            let error = error.map(str::to_owned);
+            let one = SelfTested { device: "mlx5_2".to_owned(), gbps, bytes: 1, error };
+            look.now.rdma_self_test = Some(Part::Read { data: vec![one], took_ms: 1.0 });
+        })
+    }
+
+    #[test]
+    fn what_a_device_did() {
+        assert_eq!(tested(Some(190.0), None).says(), "fit");
+        assert_eq!(tested(Some(190.0), None).of("rdma-self-test"), [Severity::Note]);
+        assert_eq!(
+            tested(None, Some("open: no")).says(),
+            "degraded: warn rdma-self-test@mlx5_2: cannot send to itself: open: no; check HCA"
+        );
+        let slow = tested(Some(190.0), None).settings("[checks.rdma-self-test]\nmin_gbps = 300.0");
+        assert_eq!(
+            slow.says(),
+            "degraded: warn rdma-self-test@mlx5_2: 190.0 Gb/s through itself, less than 300; check slot"
+        );
+        assert_eq!(tested(None, None).of("rdma-self-test"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn a_program_that_is_missing_changes_nothing() {
+        let missing = look("h100-sxm").with(|look| {
+            let why = "cannot be started: No such file or directory".to_owned();
+            look.now.rdma_self_test = Some(Part::Failed { why, took_ms: 1.0 });
+        });
+        assert_eq!((missing.says().as_str(), missing.of("rdma-self-test")), ("fit", vec![Severity::Unknown]));
+        assert_eq!(look("h100-sxm").of("rdma-self-test"), []);
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let table = "[checks.rdma-self-test]\nmin_gbps = -1.0\nprogram = \"selftest\"";
+        let config: crate::GateConfig = toml::from_str(table).unwrap();
+        assert_eq!(config.problems().len(), 2, "{:?}", config.problems());
+    }
+}

@@ -1,0 +1,83 @@
+use railgate_node::{Class, LinkLayer, PartName, Reading, roce_mtu};
+
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+pub(super) use crate::graded::Graded as Settings;
+
+/// The check.
+pub(crate) struct RoceMtu;
+
+impl Check for RoceMtu {
+    const ABOUT: &'static str = "a RoCE port carries smaller packets than the fabric";
+    const EXPLAIN: &'static str = "
+Reads `/sys/class/net/*/mtu` of the interfaces of the Ethernet compute ports, and holds the RDMA MTU that the kernel
+derives from it (the largest of 256, 512, 1024, 2048, 4096 that leaves room for the headers) against the profile's
+`[fabric] mtu`. An InfiniBand port's is not in sysfs: `rdma-self-test` tells it.
+
+Why: an interface that came up with 1500 bytes halves its bandwidth; two ends that differ do not talk at all.
+
+Fix: `ip link set DEV mtu 9000` (or what the fabric has), and the same in the configuration of the network.
+
+```toml
+[gate.checks.roce-mtu]
+action = \"drain\"      # off, shadow, report, notify, drain
+severity = \"warn\"     # note, warn, fail
+```";
+    const CLASS: Class = Class::Node;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(want) = scene.profile().and_then(|profile| profile.fabric.mtu) else { return };
+        for judged in scene.judged_ports() {
+            let part = judged.name();
+            if judged.port.link_layer != Reading::Known(LinkLayer::Ethernet) {
+                continue;
+            }
+            // Devices with several ports have several interfaces; `dev_port` counts them from 0.
+            let ours = |port: &Reading<u32>| {
+                judged.hca.ports.len() == 1 || port.known().is_some_and(|port| port + 1 == judged.port.number)
+            };
+            for interface in judged.hca.details.interfaces.iter().filter(|interface| ours(&interface.port)) {
+                let source = format!("/sys/class/net/{}/mtu", interface.name);
+                let Some(&mtu) = out.value(&part, "MTU", &source, &interface.mtu) else { continue };
+                let carries = roce_mtu(mtu).unwrap_or(0);
+                if carries < want {
+                    let what = format!("MTU {carries} of {want} ({} has {mtu})", interface.name);
+                    let found = Found::new(set.severity, Class::Node, &part, what).fix("set MTU");
+                    out.add(found.row("RDMA MTU", carries.to_string(), want.to_string(), source));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Look, look};
+
+    fn roce(faults: &str) -> Look {
+        look("h100-sxm").with(|look| {
+            let mut profile = look.profile.take().unwrap();
+            profile.fabric.link_layer = Some("ethernet".to_owned());
+            let faults = railgate_node::simulate::parse(&format!("h100-sxm:{faults}"), &[]).unwrap().1;
+            look.now = railgate_node::simulate::simulated(&profile, &faults);
+            look.profile = Some(profile);
+        })
+    }
+
+    #[test]
+    fn the_interface_must_leave_room() {
+        let wanting =
+            |faults: &str| roce(faults).with(|look| look.profile.as_mut().unwrap().fabric.mtu = Some(4096));
+        assert_eq!(wanting("").says(), "fit");
+        assert_eq!(
+            wanting("roce-mtu-low@2").says(),
+            "degraded: warn roce-mtu@mlx5_2: MTU 1024 of 4096 (ens79np0 has 1500); set MTU"
+        );
+        assert_eq!(roce("roce-mtu-low@2").says(), "fit");
+    }
+}

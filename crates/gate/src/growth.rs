@@ -1,0 +1,176 @@
+//! Counters that are held against so many per hour.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use railgate_node::{Class, Reading, Severity};
+
+use crate::links::{self, Grown};
+use crate::report::{Found, Report};
+use crate::scene::{JudgedPort, Scene};
+
+/// The limits of a check that watches counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits<'a> {
+    pub(crate) window: Duration,
+    pub(crate) note: &'a BTreeMap<String, u64>,
+    pub(crate) warn: &'a BTreeMap<String, u64>,
+    pub(crate) fail: &'a BTreeMap<String, u64>,
+}
+
+/// Makes the table of such a check, with its defaults.
+macro_rules! limits {
+    ($doc:literal, note: $note:expr, warn: $warn:expr, fail: $fail:expr $(,)?) => {
+        #[doc = $doc]
+        #[derive(Clone, Debug, PartialEq, Eq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Settings {
+            /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+            pub action: ::railgate_node::Action,
+            /// How far back a look without a job's baseline reaches.
+            #[serde(with = "railgate_node::duration_text")]
+            pub window: ::std::time::Duration,
+            /// More than so many per hour are mentioned.
+            pub note: ::std::collections::BTreeMap<String, u64>,
+            /// More than so many per hour are a warning.
+            pub warn: ::std::collections::BTreeMap<String, u64>,
+            /// More than so many per hour are a fault.
+            pub fail: ::std::collections::BTreeMap<String, u64>,
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Settings {
+                    action: ::railgate_node::Action::Drain,
+                    window: ::std::time::Duration::from_secs(3600),
+                    note: $crate::growth::rows(&$note),
+                    warn: $crate::growth::rows(&$warn),
+                    fail: $crate::growth::rows(&$fail),
+                }
+            }
+        }
+
+        impl Settings {
+            fn limits(&self) -> Limits<'_> {
+                Limits { window: self.window, note: &self.note, warn: &self.warn, fail: &self.fail }
+            }
+        }
+
+        impl $crate::register::Table for Settings {
+            fn action(&self) -> ::railgate_node::Action {
+                self.action
+            }
+
+            fn problems(&self) -> Vec<String> {
+                self.limits().problems()
+            }
+        }
+    };
+}
+
+pub(crate) use limits;
+
+pub(crate) fn rows(rows: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    rows.iter().map(|(name, most)| ((*name).to_owned(), *most)).collect()
+}
+
+impl<'a> Limits<'a> {
+    fn all(&self) -> impl Iterator<Item = &'a String> + use<'a> {
+        self.note.keys().chain(self.warn.keys()).chain(self.fail.keys())
+    }
+
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !(60..=7200).contains(&self.window.as_secs()) {
+            problems.push(format!(
+                "window: {} is not between 1m and 2h",
+                humantime::format_duration(self.window)
+            ));
+        }
+        let mut unknown: Vec<&String> = self.all().filter(|name| !links::watched(name)).collect();
+        unknown.dedup();
+        problems.extend(unknown.iter().map(|name| format!("'{name}' is no counter that is watched")));
+        problems
+    }
+}
+
+/// Judges the ports of the look by these limits. `fix` is what a technician does about it.
+pub(crate) fn judge(scene: &Scene<'_>, limits: &Limits<'_>, fix: &'static str, out: &mut Report<'_>) {
+    let mut names: Vec<&String> = limits.all().collect();
+    names.sort_unstable();
+    names.dedup();
+    for judged in scene.judged_ports() {
+        for counter in &names {
+            one(scene, limits, &judged, counter, fix, out);
+        }
+    }
+}
+
+fn one(
+    scene: &Scene<'_>,
+    limits: &Limits<'_>,
+    judged: &JudgedPort<'_>,
+    counter: &str,
+    fix: &'static str,
+    out: &mut Report<'_>,
+) {
+    let part = judged.name();
+    let source = format!("/sys/class/infiniband/{}/ports/{}", judged.hca.name, judged.port.number);
+    // What a port does not have is not judged; what cannot be read is said once, by `ib-errors`.
+    let Some(Reading::Known(value)) = judged.port.counters.get(counter) else { return };
+    let (more, elapsed) = match grown(scene, judged, counter, *value, limits.window) {
+        Grown::By(more, elapsed) => (more, elapsed),
+        Grown::Reset => {
+            let what = format!("{counter} went backwards, nobody can tell its growth");
+            let row = (value.to_string(), "not less than before");
+            out.add(Found::unknown(Class::Fabric, part, what).row(counter, row.0, row.1, source));
+            return;
+        }
+        Grown::Unknown => return,
+    };
+    // Of less than an hour nobody can make a rate: so many must have come.
+    let hours = (elapsed.as_secs_f64() / 3600.0).max(1.0);
+    let rate = more as f64 / hours;
+    let over =
+        |limits: &BTreeMap<String, u64>| limits.get(counter).copied().filter(|most| rate > *most as f64);
+    let bands = [(Severity::Fail, limits.fail), (Severity::Warn, limits.warn), (Severity::Note, limits.note)];
+    let Some((severity, most)) =
+        bands.into_iter().find_map(|(severity, limits)| over(limits).map(|most| (severity, most)))
+    else {
+        return;
+    };
+    let minutes = elapsed.as_secs() / 60;
+    let time = match (minutes / 60, minutes % 60) {
+        (0, 0) => format!("{} s", elapsed.as_secs()),
+        (0, minutes) => format!("{minutes} min"),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
+    };
+    let mut found = Found::new(severity, Class::Fabric, part, format!("{counter} +{more} in {time}"))
+        .fix(fix)
+        .row(counter, format!("+{more} in {time}"), format!("at most {most} per hour"), source);
+    if severity == Severity::Fail {
+        if scene.just_booted() {
+            found = found.only_unknown("booted just now");
+        } else if !judged.certain {
+            found = found.only_unknown("unclear whose");
+        }
+    }
+    out.add(found);
+}
+
+/// Since the job began where its baseline is there, else since the oldest look within the window.
+pub(crate) fn grown(
+    scene: &Scene<'_>,
+    judged: &JudgedPort<'_>,
+    counter: &str,
+    value: u64,
+    window: Duration,
+) -> Grown {
+    if let Some((port, elapsed)) = scene.port_before(judged)
+        && let Some(Reading::Known(old)) = port.counters.get(counter)
+    {
+        return value.checked_sub(*old).map_or(Grown::Reset, |more| Grown::By(more, elapsed));
+    }
+    links::known(&scene.seen.memory.links, judged.hca, judged.port)
+        .map_or(Grown::Unknown, |link| link.grown(counter, value, scene.now, window))
+}

@@ -1,0 +1,92 @@
+//! The RDMA self-test: a program of its own, since it links libibverbs, run in a child with a deadline.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Part;
+use crate::child::{GRACE, Outcome, run};
+use crate::site_check::{Ended, Run, run_program};
+
+pub(crate) const TASK: &str = "node-rdma-self-test";
+
+/// What one device did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SelfTested {
+    /// `mlx5_0`
+    pub device: String,
+    /// Gb/s through the device and back, payload only; absent where it did not work.
+    pub gbps: Option<f64>,
+    /// How much was sent.
+    pub bytes: u64,
+    /// Why it did not work.
+    pub error: Option<String>,
+}
+
+/// Runs `program` on these devices; returns within the deadline plus what it takes to end a child.
+pub fn rdma_self_test(program: &Path, devices: &[String], deadline: Duration) -> Part<Vec<SelfTested>> {
+    let began = std::time::Instant::now();
+    let inner = deadline.saturating_sub(GRACE).max(deadline / 2);
+    let input = Run {
+        path: program.to_owned(),
+        arguments: devices.to_vec(),
+        environment: BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]),
+        deadline_ms: u64::try_from(inner.as_millis()).unwrap_or(u64::MAX),
+    };
+    let outcome = match serde_json::to_vec(&input) {
+        Ok(input) => run(TASK, &input, deadline),
+        Err(why) => Outcome::Failed(why.to_string()),
+    };
+    let (took_ms, after_ms) = (began.elapsed().as_secs_f64() * 1e3, deadline.as_secs_f64() * 1e3);
+    match outcome {
+        Outcome::Done(reply) => match serde_json::from_slice(&reply) {
+            Ok(data) => Part::Read { data, took_ms },
+            Err(why) => Part::Failed { why: format!("reply: {why}"), took_ms },
+        },
+        Outcome::Failed(why) => Part::Failed { why, took_ms },
+        Outcome::Silent => Part::Silent { after_ms },
+        Outcome::Stuck => Part::Stuck { after_ms },
+    }
+}
+
+pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let input: Run = serde_json::from_slice(input).map_err(|why| format!("input: {why}"))?;
+    let program = input.path.display().to_string();
+    match run_program(&input) {
+        Ended::Exited { code: 0, out, .. } => {
+            let said = said(&out).map_err(|why| format!("{program}: {why}"))?;
+            serde_json::to_vec(&said).map_err(|why| format!("reply: {why}"))
+        }
+        Ended::Exited { code, err, .. } => {
+            let first = err.lines().next().unwrap_or("no message");
+            Err(format!("{program}: exit code {code}: {first}"))
+        }
+        Ended::Failed(why) => Err(format!("{program}: {why}")),
+        Ended::Silent { stuck, .. } => {
+            let how = if stuck { ", stuck in the kernel" } else { "" };
+            Err(format!("{program}: no answer in {} ms{how}", input.deadline_ms))
+        }
+    }
+}
+
+/// One line of JSON per device.
+fn said(out: &str) -> Result<Vec<SelfTested>, String> {
+    out.lines().map(|line| serde_json::from_str(line).map_err(|why| format!("'{line}': {why}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_per_device() {
+        let out = "{\"device\":\"mlx5_0\",\"gbps\":190.5,\"bytes\":8,\"error\":null}\n\
+                   {\"device\":\"mlx5_1\",\"gbps\":null,\"bytes\":0,\"error\":\"open: no\"}\n";
+        let said = said(out).unwrap();
+        assert_eq!((said[0].gbps, said[1].error.as_deref()), (Some(190.5), Some("open: no")));
+        assert!(super::said("segmentation fault").is_err());
+        assert!(super::said("").unwrap().is_empty());
+    }
+}

@@ -1,0 +1,59 @@
+#!/bin/bash
+# A virtual machine with Debian's kernel and a real verbs device (rdma_rxe over veth): the fabric checks and the RDMA
+# self-test against what a kernel really says. `run.sh RAILGATE SELFTEST` prints a line per look and ends 0 where all of
+# them said what they should. The kernel is kept in /var/cache/railgate/vm; nothing is installed but for qemu itself.
+set -euo pipefail
+
+[[ $# == 2 ]] || { echo "usage: run.sh RAILGATE SELFTEST" >&2; exit 2; }
+railgate=$(realpath "$1")
+selftest=$(realpath "$2")
+here=$(dirname "$(realpath "$0")")
+cache=/var/cache/railgate/vm
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+kernel() {
+    [[ -e $cache/ready ]] && return
+    local package
+    package=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
+    mkdir -p "$cache/new"
+    chmod 755 "$cache" "$cache/new"
+    (cd "$cache/new" && apt-get -qq download "$package" && dpkg-deb -x ./*.deb . && rm ./*.deb)
+    depmod -b "$cache/new" "$(basename "$cache"/new/lib/modules/*)"
+    mv "$cache"/new/* "$cache"
+    touch "$cache/ready"
+}
+
+# Busybox, the modules that reach the host's root, and the first program.
+initramfs() {
+    local root=$work/root release module file
+    release=$(basename "$cache"/lib/modules/*)
+    mkdir -p "$root"/{bin,proc,sys,dev,host,modules,rw,new}
+    cp "$(command -v busybox)" "$root/bin/busybox"
+    cp "$here/init.sh" "$root/init"
+    chmod 755 "$root/init"
+    for module in virtio_pci 9p 9pnet_virtio overlay; do
+        modprobe -d "$cache" -S "$release" --show-depends "$module"
+    done | sed -n 's/^insmod //p' | while read -r file _; do
+        grep -qxF "$(basename "$file")" "$root/modules/order" 2>/dev/null && continue
+        cp "$file" "$root/modules/"
+        basename "$file" >>"$root/modules/order"
+    done
+    (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initramfs"
+}
+
+kernel
+initramfs
+accel=tcg,thread=multi
+timeout 120 qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
+    -serial stdio -net none \
+    -kernel "$cache"/boot/vmlinuz-* -initrd "$work/initramfs" \
+    -append "console=ttyS0 quiet panic=-1 railgate=$railgate selftest=$selftest here=$here cache=$cache" \
+    -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
+    -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null >"$work/console" 2>&1 || true
+tr -d '\r' <"$work/console" | grep -E '^(ok|bad|why): ' || true
+if ! tr -d '\r' <"$work/console" | grep -qx 'ok: all'; then
+    echo "the machine did not come to its end; its last words:" >&2
+    tail -25 "$work/console" >&2
+    exit 1
+fi
