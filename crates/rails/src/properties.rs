@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use railgate_node::{LinkLayer, Part, PortState, Reading, Snapshot};
 
 use crate::testing::{flat_machine, switches};
-use crate::{JobGpus, JobShape, RailsConfig, environment, rail_map, table, topology_xml};
+use crate::{
+    JobGpus, JobShape, NcclVersion, Net, RailsConfig, SiteRule, effective, environment, rail_map, table,
+    topology_xml,
+};
 
 /// A machine with ports down, unread, slow, of another kind or without a place, its HCAs in any order.
 pub(crate) fn machines() -> impl Strategy<Value = Snapshot> {
@@ -98,5 +101,46 @@ proptest! {
         other.truncate(one.len());
         let number = |gpus: Vec<u32>| ports(&snapshot, JobGpus::Indices(gpus)).map(|ports| ports.len());
         prop_assert_eq!(number(one), number(other));
+    }
+
+    #[test]
+    fn whatever_the_site_says_each_variable_has_one_value(
+        snapshot in machines(),
+        said in proptest::collection::vec((0..4_usize, "[a-z]{0,3}", 0..4_usize, 0..3_usize, any::<bool>()), 0..8),
+        profile in prop_oneof![Just(None), "(latency|throughput|debug|own)".prop_map(Some)],
+        released in 0..3_usize,
+    ) {
+        const NAMES: [&str; 4] = ["NCCL_IB_HCA", "NCCL_X", "NCCL_CROSS_NIC", "NCCL_DEBUG"];
+        const RANGES: [&str; 3] = [">=2.29.2", "<2.30.7", ">=2.28.7,<2.30.7"];
+        let nets = [vec![], vec![Net::Ib], vec![Net::Ofi, Net::Other], vec![Net::Sharp]];
+        let rules = said.iter().map(|(name, value, net, range, of_profile)| SiteRule {
+            set: [(NAMES[*name].to_owned(), value.clone())].into(),
+            net: nets[*net].clone(),
+            nccl: if *range == 0 { crate::NcclRange::ALL } else { RANGES[*range].parse().unwrap() },
+            profile: of_profile.then(|| "own".to_owned()),
+            ..SiteRule::default()
+        });
+        let config = RailsConfig {
+            rules: rules.collect(),
+            cross_nic: Some(0),
+            force: vec!["NCCL_X".to_owned()],
+            never: vec!["NCCL_RAS_ADDR".to_owned()],
+            ..RailsConfig::default()
+        };
+        let shape = JobShape { profile, env_plugin: Some("/p.so".into()), ..JobShape::default() };
+        let settings = environment(&rail_map(&snapshot, None), &snapshot, &config, &shape);
+        let released = [None, Some(NcclVersion::new(2, 21, 5)), Some(NcclVersion::new(2, 30, 7))][released];
+        for net in [Net::Ib, Net::Ofi, Net::Sharp, Net::Other] {
+            let found = effective(&settings, net, released);
+            let names: BTreeSet<&str> = found.iter().map(|setting| setting.name.as_str()).collect();
+            prop_assert_eq!(names.len(), found.len(), "{:?}", found);
+            prop_assert!(!names.contains("NCCL_RAS_ADDR"));
+            // The site may say what it likes; railgate itself gives a foreign plugin nothing about HCAs.
+            let foreign = matches!(net, Net::Ofi | Net::Other);
+            prop_assert!(!foreign || found.iter().all(|setting| {
+                setting.rule.starts_with("site-") || !setting.name.starts_with("NCCL_IB_")
+            }), "{:?}", found);
+        }
+        prop_assert!(settings.iter().all(|setting| setting.force == (setting.name == "NCCL_X")));
     }
 }

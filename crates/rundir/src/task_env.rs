@@ -224,4 +224,17 @@ mod tests {
             assert_eq!(TaskEnv::parse(&text).unwrap_err().line, 3, "{line}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_understood_is_written_back_alike(text in "(railgate-task-env [123]\n)?(.{0,80}\n){0,4}", line in "(default|force|net|notice)(;(net|with)=[a-zA-Z_,]{0,9}){0,2} [ -~]{0,40}") {
+            for text in [text.clone(), format!("{HEAD}\n{line}\n"), format!("{HEAD}\n{line}\n{text}")] {
+                if let Ok(env) = TaskEnv::parse(&text) {
+                    let (written, left_out) = env.to_text();
+                    proptest::prop_assert!(left_out.is_empty());
+                    proptest::prop_assert_eq!(TaskEnv::parse(&written).unwrap(), env);
+                }
+            }
+        }
+    }
 }
