@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{PciAddress, Reading};
+use crate::{GpuDetails, PciAddress, Reading};
 
 /// What NVML says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,6 +88,9 @@ pub struct Gpu {
     pub persistence: Reading<bool>,
     /// `nvmlDeviceGetMigMode`, current.
     pub mig: Reading<bool>,
+    /// What else it says of itself.
+    #[serde(default)]
+    pub details: GpuDetails,
 }
 
 impl Gpu {
@@ -129,6 +132,7 @@ impl Gpu {
             nvlink_rx_kib: none(why),
             persistence: none(why),
             mig: none(why),
+            details: GpuDetails::default(),
         }
     }
 }

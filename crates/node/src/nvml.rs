@@ -40,10 +40,11 @@ pub(crate) fn gpus_read(library: &Path) -> Result<Gpus, String> {
 /// same time.
 fn gpus(lib: &NvmlLib, count: u32) -> Vec<Gpu> {
     if count == 1 {
-        return vec![device::read(lib, 0)];
+        return vec![device::read(lib, 0, count)];
     }
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || device::read(lib, index))).collect();
+        let threads: Vec<_> =
+            (0..count).map(|index| scope.spawn(move || device::read(lib, index, count))).collect();
         // A panic is our own fault, and must not pass for a GPU that cannot be opened: the whole part fails.
         threads
             .into_iter()

@@ -95,6 +95,14 @@ pub struct PciDevice {
     pub root: String,
     /// `current_link_*` and `max_link_*`.
     pub link: Reading<PciLink>,
+    /// A bridge's ACS control register (`config`): bits 2 and 3 send requests and completions between its
+    /// devices through the host.
+    #[serde(default = "unread")]
+    pub acs: Reading<u16>,
+}
+
+fn unread() -> Reading<u16> {
+    Reading::Unsupported
 }
 
 /// PCIe link.

@@ -41,6 +41,7 @@ mod tests {
             bridges: bridges.iter().map(|bridge| bridge.parse().unwrap()).collect(),
             root: root.to_owned(),
             link: Reading::Unsupported,
+            acs: Reading::Unsupported,
         }
     }
 

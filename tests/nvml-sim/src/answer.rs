@@ -27,6 +27,11 @@ pub(crate) fn handle(index: u32) -> Device {
     ptr::without_provenance_mut(HANDLE_BASE + usize::try_from(index).unwrap_or_default())
 }
 
+/// Which GPU a handle stands for.
+pub(crate) fn index_of(device: Device) -> Option<u32> {
+    device.addr().checked_sub(HANDLE_BASE).and_then(|index| u32::try_from(index).ok())
+}
+
 /// A call about the driver.
 pub(crate) fn system(symbol: &str, with: impl FnOnce(&Scenario) -> Result<(), Return>) -> Return {
     code(state::enter(symbol).and_then(|scenario| with(&scenario)))

@@ -89,12 +89,13 @@ number! {
     nvmlDeviceGetEnforcedPowerLimit -> c_uint: |gpu| Ok(thousand(*known(&gpu.power_limit_w)?));
     nvmlDeviceGetPowerManagementLimit -> c_uint: |gpu| Ok(thousand(*known(&gpu.power_limit_w)?));
     nvmlDeviceGetTotalEnergyConsumption -> c_ulonglong: |gpu| Ok(long_thousand(*known(&gpu.energy_j)?));
-    nvmlDeviceGetCurrentClocksThrottleReasons -> c_ulonglong: |gpu| known(&gpu.throttle_reasons).copied();
     nvmlDeviceGetCurrentClocksEventReasons -> c_ulonglong: |gpu| known(&gpu.throttle_reasons).copied();
     nvmlDeviceGetCurrPcieLinkGeneration -> c_uint: |gpu| known(&gpu.pcie_gen).copied();
     nvmlDeviceGetCurrPcieLinkWidth -> c_uint: |gpu| known(&gpu.pcie_width).copied();
-    nvmlDeviceGetMaxPcieLinkGeneration -> c_uint: |gpu| known(&gpu.pcie_gen).copied();
-    nvmlDeviceGetMaxPcieLinkWidth -> c_uint: |gpu| known(&gpu.pcie_width).copied();
+    nvmlDeviceGetMaxPcieLinkGeneration -> c_uint: |gpu| known(&gpu.details.pcie_max_gen).copied();
+    nvmlDeviceGetMaxPcieLinkWidth -> c_uint: |gpu| known(&gpu.details.pcie_max_width).copied();
+    nvmlDeviceGetPowerManagementDefaultLimit -> c_uint:
+        |gpu| Ok(thousand(*known(&gpu.details.power_default_w)?));
     nvmlDeviceGetPcieReplayCounter -> c_uint: |gpu| Ok(cut(*known(&gpu.pcie_replays)?));
     nvmlDeviceGetPersistenceMode -> c_uint: |gpu| known(&gpu.persistence).map(|on| (*on).into());
 }
@@ -104,22 +105,19 @@ text! {
     nvmlDeviceGetSerial: |gpu| known(&gpu.serial).map(String::as_str);
     nvmlDeviceGetName: |gpu| known(&gpu.name).map(String::as_str);
     nvmlDeviceGetVbiosVersion: |gpu| known(&gpu.vbios).map(String::as_str);
+    nvmlDeviceGetInforomImageVersion: |gpu| known(&gpu.details.inforom).map(String::as_str);
 }
 
 mode! {
-    nvmlDeviceGetEccMode: |gpu| known(&gpu.ecc_enabled).copied();
     nvmlDeviceGetMigMode: |gpu| known(&gpu.mig).copied();
 }
 
 unsupported! {
-    nvmlDeviceGetInforomImageVersion(out: *mut c_char, length: c_uint);
     nvmlDeviceGetMemoryErrorCounter(error: c_uint, counter: c_uint, location: c_uint, out: *mut c_ulonglong);
     nvmlDeviceGetRetiredPages(cause: c_uint, count: *mut c_uint, addresses: *mut c_ulonglong);
     nvmlDeviceGetRetiredPagesPendingStatus(out: *mut c_uint);
-    nvmlDeviceGetTemperatureThreshold(threshold: c_uint, out: *mut c_uint);
     nvmlDeviceGetMaxClockInfo(clock: c_uint, out: *mut c_uint);
     nvmlDeviceGetNvLinkErrorCounter(link: c_uint, counter: c_uint, out: *mut c_ulonglong);
-    nvmlDeviceGetUtilizationRates(out: *mut sys::nvmlUtilization_t);
     nvmlDeviceGetAccountingMode(out: *mut c_uint);
     nvmlGpmQueryDeviceSupport(out: *mut sys::nvmlGpmSupport_t);
 }
@@ -333,6 +331,16 @@ fn field(gpu: &Gpu, id: c_uint, scope: c_uint) -> Result<(c_uint, u64), Return> 
     match (id, scope) {
         (138, ALL) => Ok((long, *known(&gpu.nvlink_tx_kib)?)),
         (139, ALL) => Ok((long, *known(&gpu.nvlink_rx_kib)?)),
+        (29, _) => Ok((long, known(&gpu.details.retired_pages)?.single_bit.into())),
+        (30, _) => Ok((long, known(&gpu.details.retired_pages)?.double_bit.into())),
+        (31, _) => Ok((int, known(&gpu.details.retired_pages)?.pending.into())),
+        (38, _) => Ok((long, *known(&gpu.details.nvlink_errors.crc)?)),
+        (52, _) => Ok((long, *known(&gpu.details.nvlink_errors.replays)?)),
+        (59, _) => Ok((long, *known(&gpu.details.nvlink_errors.recoveries)?)),
+        (82, _) => Ok((int, (*known(&gpu.details.memory_c)?).into())),
+        // As a driver from 580.82 on numbers them.
+        (270, _) => Ok((long, *known(&gpu.details.hw_thermal_ns)?)),
+        (271, _) => Ok((long, *known(&gpu.details.power_brake_ns)?)),
         (142, _) => Ok((long, known(&gpu.row_remap)?.correctable.into())),
         (143, _) => Ok((long, known(&gpu.row_remap)?.uncorrectable.into())),
         (144, _) => Ok((long, known(&gpu.row_remap)?.pending.into())),

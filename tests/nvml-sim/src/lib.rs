@@ -6,6 +6,7 @@
 //! symbols ([`hide_symbol`]).
 
 mod answer;
+mod details;
 mod exports;
 mod hide;
 mod install;

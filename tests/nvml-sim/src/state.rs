@@ -19,6 +19,7 @@ type Stamp = (u64, i64, i64, u64);
 /// A C library keeps its state between calls.
 static LOADED: Mutex<Option<(Stamp, Arc<Scenario>)>> = Mutex::new(None);
 static CALLS: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
+static ASKED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
 /// The beginning of every call: misbehaves as the scenario says, then gives the scenario.
@@ -45,6 +46,12 @@ pub(crate) fn enter(symbol: &str) -> Result<Arc<Scenario>, Return> {
         return Err(NOT_SUPPORTED);
     }
     Ok(scenario)
+}
+
+/// Whether this process has asked this GPU for its clock reasons before.
+pub(crate) fn again(gpu: u32) -> bool {
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    !asked.insert(gpu)
 }
 
 /// Whether this call of the GPU still finds it.

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use nvidia_ml::{Behaviour, Scenario, hide_symbol, install};
 use railgate_node::child::{GRACE, dispatch};
 use railgate_node::{
-    Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, Part, PartName, Reading, RecoveryAction,
-    Request, RowRemap, Snapshot, SourceConfig, live,
+    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuProcess, Gpus, MemoryUse, NvLink, NvLinkErrors, Part,
+    PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap, Snapshot, SourceConfig, SramEcc,
+    live,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -55,6 +56,45 @@ fn healthy_gpu(index: u32) -> Gpu {
         nvlink_rx_kib: known(2 << 40),
         persistence: known(true),
         mig: known(false),
+        details: details(index),
+    }
+}
+
+/// Every value another one.
+fn details(index: u32) -> GpuDetails {
+    GpuDetails {
+        inforom: known("G520.0200.00.05".to_owned()),
+        gsp: known("580.159.04".to_owned()),
+        ecc_pending: known(index != 1),
+        sram: known(SramEcc {
+            volatile_uncorrected: 1,
+            aggregate_uncorrected: 2,
+            over_threshold: index == 3,
+        }),
+        retired_pages: known(RetiredPages { single_bit: 3, double_bit: 4, pending: index == 4 }),
+        margin_c: known(-5 + index.cast_signed()),
+        slowdown_c: known(90),
+        memory_c: known(41),
+        memory_max_c: known(95),
+        throttle_reasons_later: known(0x48),
+        hw_thermal_ns: known(77),
+        power_brake_ns: known(1 << 40),
+        power_default_w: known(650.5),
+        app_clock_mhz: known(1_980),
+        app_clock_default_mhz: known(1_980 + index),
+        pcie_max_gen: known(5),
+        pcie_max_width: known(8),
+        utilization: known(12),
+        fabric: known(GpuFabric {
+            state: 3,
+            status: 6,
+            clique: 9,
+            cluster: "00112233445566778899aabbccddeeff".to_owned(),
+            health: 2,
+            health_mask: 0x101,
+        }),
+        nvlink_errors: NvLinkErrors { replays: known(10), recoveries: known(11), crc: known(12) },
+        peers: (index + 1..8).map(|other| Peer { index: other, status: known(other % 3) }).collect(),
     }
 }
 

@@ -1,5 +1,14 @@
 #![allow(unsafe_code, reason = "NVML is a C library; this file makes its calls and nothing else")]
 
+/// Name and function of one NVML symbol.
+macro_rules! symbol {
+    ($lib:expr, $name:ident) => {
+        (stringify!($name), &$lib.$name)
+    };
+}
+
+mod details;
+
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_uint};
 use std::fmt::Display;
@@ -52,8 +61,8 @@ pub(super) fn system_text<E: Display>(
     })
 }
 
-/// Everything about one GPU.
-pub(super) fn read(lib: &NvmlLib, index: u32) -> Gpu {
+/// Everything about one GPU of `count`.
+pub(super) fn read(lib: &NvmlLib, index: u32, count: u32) -> Gpu {
     const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
     let call = match present(HANDLE, &lib.nvmlDeviceGetHandleByIndex_v2) {
         Ok(call) => call,
@@ -67,7 +76,7 @@ pub(super) fn read(lib: &NvmlLib, index: u32) -> Gpu {
         let access = returns::access(HANDLE, code).unwrap_or_else(|| Access::Failed(why.clone()));
         return Gpu::silent(index, access, &why);
     }
-    Device { lib, handle, access: RefCell::new(Access::Ok) }.read(index)
+    Device { lib, handle, access: RefCell::new(Access::Ok) }.read(index, count)
 }
 
 /// The function, or why the value cannot be had: an old driver's library lacks newer symbols.
@@ -88,13 +97,6 @@ fn printable(buffer: &[u8]) -> String {
     text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Name and function of one NVML symbol.
-macro_rules! symbol {
-    ($lib:expr, $name:ident) => {
-        (stringify!($name), &$lib.$name)
-    };
-}
-
 type Symbol<'a, F, E> = (&'static str, &'a Result<F, E>);
 type Out<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> Return;
 type OutOf<T> = unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut T) -> Return;
@@ -111,7 +113,7 @@ struct Device<'a> {
 }
 
 impl Device<'_> {
-    fn read(self, index: u32) -> Gpu {
+    fn read(self, index: u32, count: u32) -> Gpu {
         let lib = self.lib;
         // Identity first: it tells which GPU the rest is about, should the rest fail.
         let pci = self.pci();
@@ -159,6 +161,7 @@ impl Device<'_> {
             nvlink_rx_kib,
             persistence: self.out::<u32, _>(symbol!(lib, nvmlDeviceGetPersistenceMode)).map(|on| on != 0),
             mig: self.out_two(symbol!(lib, nvmlDeviceGetMigMode)).map(|(now, _)| now != 0),
+            details: self.details(index, count),
         };
         gpu.access = self.access.into_inner();
         gpu

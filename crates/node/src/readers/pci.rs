@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use crate::sysfs::{self, ReadError};
 use crate::{Pci, PciAddress, PciDevice, PciLink, Reading};
@@ -43,15 +43,17 @@ fn device(at: &Path, name: &str) -> Result<PciDevice, ReadError> {
         sysfs::hex(&text).ok_or_else(|| ReadError::odd(&path, &text, "a hexadecimal number"))
     };
     let (root, bridges) = place(at)?;
+    let class = number("class")?;
     Ok(PciDevice {
         address,
         vendor: number("vendor")?,
         device: number("device")?,
-        class: number("class")?,
+        class,
         numa_node: sysfs::numa_node(&at.join("numa_node")),
         bridges,
         root,
         link: link(at),
+        acs: if class >> 8 == 0x0604 { acs(at) } else { Reading::Unsupported },
     })
 }
 
@@ -109,6 +111,39 @@ fn link(at: &Path) -> Reading<PciLink> {
     }
 }
 
+/// The ACS control register of a bridge. Without root the kernel shows only the first 64 bytes of the
+/// configuration space: then nobody knows, as on a bridge without the capability.
+fn acs(at: &Path) -> Reading<u16> {
+    match fs::read(at.join("config")) {
+        Ok(config) => acs_control(&config).map_or(Reading::Unsupported, Reading::Known),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Reading::Unsupported,
+        Err(error) => Reading::Failed(format!("{}: {error}", at.join("config").display())),
+    }
+}
+
+/// Extended capabilities begin at 0x100; each names the next one. ACS is number 13, its control register
+/// stands six bytes into it.
+fn acs_control(config: &[u8]) -> Option<u16> {
+    const ACS: u32 = 0x000d;
+    // As many as fit: a broken list must not lead in a circle.
+    const MOST: usize = (4096 - 256) / 8;
+    let mut at = 0x100;
+    for _ in 0..MOST {
+        let head = u32::from_le_bytes(config.get(at..at + 4)?.try_into().ok()?);
+        if head == 0 || head == u32::MAX {
+            return None;
+        }
+        if head & 0xffff == ACS {
+            return Some(u16::from_le_bytes(config.get(at + 6..at + 8)?.try_into().ok()?));
+        }
+        at = usize::try_from(head >> 20).ok()? & !3;
+        if at < 0x100 {
+            return None;
+        }
+    }
+    None
+}
+
 fn reason<T>(reading: Reading<T>) -> Option<String> {
     match reading {
         Reading::Failed(why) => Some(why),
@@ -137,6 +172,23 @@ mod tests {
         assert_eq!(speed_gts("Unknown"), Some(None));
         assert_eq!(speed_gts("Unknown speed"), Some(None));
         assert_eq!(speed_gts("32.0 furlongs"), None);
+    }
+
+    #[test]
+    fn the_acs_register_stands_in_a_list() {
+        let mut config = vec![0_u8; 4096];
+        config[0x100..0x104].copy_from_slice(&0x1480_0001_u32.to_le_bytes());
+        config[0x148..0x14c].copy_from_slice(&0x0001_000d_u32.to_le_bytes());
+        config[0x14e] = 0x1d;
+        assert_eq!(acs_control(&config), Some(0x1d));
+        // A list that points at itself, one that leaves the space, none, and what is shown to users.
+        config[0x148..0x14c].copy_from_slice(&0x1480_0002_u32.to_le_bytes());
+        assert_eq!(acs_control(&config), None);
+        config[0x148..0x14c].copy_from_slice(&0xffc0_0002_u32.to_le_bytes());
+        assert_eq!(acs_control(&config), None);
+        assert_eq!(acs_control(&[0; 4096]), None);
+        assert_eq!(acs_control(&config[..64]), None);
+        assert_eq!(acs_control(&[0xff; 4096]), None);
     }
 
     #[test]
