@@ -21,8 +21,8 @@ Examples:
   railgate rails --check /etc/nccl/topo.xml            would NCCL take it, and is it this machine's
   railgate rails --check topo.xml --snapshot gn7.json --nccl 2.28.9
 
-With --check the exit code is 0 where the file is right, 1 where NCCL refuses it or something in it is not so on
-this machine, 2 for wrong use, 3 where the machine could not be read.")]
+Exit code with --check: 0 the file is right, 1 NCCL refuses it or something in it is not so on
+this machine, 2 wrong use, 3 the machine could not be read.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
