@@ -136,7 +136,7 @@ fn judge(text: &[u8], era: &Era, machine: Option<&Machine<'_>>) -> Vec<Found> {
     if let Some(machine) = machine
         && !tree.elements.is_empty()
     {
-        machine.compare(&tree, &mut found);
+        machine.compare(&tree, era, &mut found);
     }
     found
 }

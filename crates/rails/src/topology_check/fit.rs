@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use railgate_node::{Host, PciAddress, RailMap, Reading, Snapshot};
 
-use super::grammar::{Kind, Tree, printable};
+use super::grammar::{Era, Kind, Tree, printable};
 use super::graph::{Devices, Placed, below, cpus, is_busid, looks_like_gpu, looks_like_hca, upwards};
 use super::{Effect, Found};
 use crate::map::{BY_PROFILE, BY_TREE};
@@ -73,18 +73,24 @@ impl<'a> Machine<'a> {
     }
 
     /// Says what of the machine is not in the file, or elsewhere in it.
-    pub(super) fn compare(&self, tree: &Tree, found: &mut Vec<Found>) {
+    pub(super) fn compare(&self, tree: &Tree, era: &Era, found: &mut Vec<Found>) {
         let mut say = |effect: Effect, at: Option<usize>, what: String, fix: &str| {
             found.push(Found { effect, at, what, fix: fix.to_owned() });
         };
         let mut known = BTreeSet::new();
         let mut absent = 0_usize;
+        let present = self.gpus().any(|(_, address)| pci_at(tree, &address.to_string()).is_some());
         for (index, address) in self.gpus() {
             known.insert(address.to_string());
             if pci_at(tree, &address.to_string()).is_none() {
                 absent += 1;
-                let what = format!("GPU {index} ({address}) is not in the file: NCCL places it by itself");
-                say(Effect::Misled, None, what, "make the file anew on this machine");
+                let (effect, then) = if era.splits_hosts && present && !self.has_its_cpu(tree, index) {
+                    (Effect::Refused, "takes it for another host's, and comes up with neither")
+                } else {
+                    (Effect::Misled, "places it by itself")
+                };
+                let what = format!("GPU {index} ({address}) is not in the file: NCCL {then}");
+                say(effect, None, what, "make the file anew on this machine");
             }
         }
         for rail in &self.map.rails {
@@ -141,6 +147,15 @@ impl<'a> Machine<'a> {
                 }
             }
         }
+    }
+
+    /// The file has the NUMA node that the kernel gives this GPU: NCCL puts it there.
+    fn has_its_cpu(&self, tree: &Tree, index: u32) -> bool {
+        let gpu = self.map.gpus.iter().find(|gpu| gpu.index == index);
+        gpu.and_then(|gpu| gpu.numa_node.known()).is_some_and(|node| {
+            let node = node.to_string();
+            tree.elements.iter().any(|e| e.kind == Kind::Cpu && e.get("numaid") == Some(node.as_str()))
+        })
     }
 
     /// Each GPU shares a bridge with its own rail's HCA where it does so on the machine, and none stands nearer.

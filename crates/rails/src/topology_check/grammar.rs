@@ -24,6 +24,9 @@ pub(super) struct Era {
     max_children: usize,
     /// A value in single quotes ends at a single quote, and its length is looked at.
     minds_quotes: bool,
+    /// A `<cpu>` that NCCL adds itself has a host's number, and those of the file have none: two hosts, which
+    /// nothing connects.
+    pub(super) splits_hosts: bool,
 }
 
 pub(super) const ERAS: &[Era] = &[
@@ -33,6 +36,7 @@ pub(super) const ERAS: &[Era] = &[
         max_elements: 1024,
         max_children: 32,
         minds_quotes: false,
+        splits_hosts: false,
     },
     Era {
         since: NcclVersion::new(2, 21, 0),
@@ -40,6 +44,7 @@ pub(super) const ERAS: &[Era] = &[
         max_elements: 256,
         max_children: 128,
         minds_quotes: false,
+        splits_hosts: true,
     },
     Era {
         since: NcclVersion::new(2, 27, 0),
@@ -47,6 +52,7 @@ pub(super) const ERAS: &[Era] = &[
         max_elements: 256,
         max_children: 128,
         minds_quotes: true,
+        splits_hosts: false,
     },
     Era {
         since: NcclVersion::new(2, 29, 7),
@@ -54,6 +60,7 @@ pub(super) const ERAS: &[Era] = &[
         max_elements: 256,
         max_children: 640,
         minds_quotes: true,
+        splits_hosts: false,
     },
 ];
 
