@@ -1,15 +1,16 @@
 //! `cargo xtask bench`: medians, spread and ratios, as tables for `docs/performance.md`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
+use nix::sys::resource::{UsageWho, getrusage};
 use railgate_tests::cluster::{Builder, Cluster, Session};
 
-use super::{build, packages, storm, tasks};
+use super::{build, packages, peers, storm, tasks};
 
 /// Where the machines see this program, which takes the times in place.
 const CLOCK: &str = "/usr/local/bin/xtask";
@@ -18,9 +19,12 @@ const WITH: &str = "optional /usr/lib/railgate/spank_railgate.so\n";
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// One of gate, tasks, steps, jobs, storm; all of them when nothing is said
-    #[arg(value_parser = ["gate", "tasks", "steps", "jobs", "storm"])]
+    /// One of gate, tasks, steps, jobs, storm, peers; all but peers when nothing is said
+    #[arg(value_parser = ["gate", "tasks", "steps", "jobs", "storm", "peers"])]
     name: Option<String>,
+    /// With peers: a checkout of github.com/mej/nhc, to be measured beside us
+    #[arg(long, value_name = "DIR")]
+    nhc: Option<PathBuf>,
     /// How often each is run
     #[arg(long, default_value_t = 40)]
     count: u32,
@@ -42,6 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let mut command = Command::new("sudo");
         command.arg(railgate_tests::cluster::own_program()?).args(["bench", "--ready", "--count"]);
         command.arg(arguments.count.to_string()).args(&arguments.name);
+        command.args(arguments.nhc.iter().flat_map(|path| [OsStr::new("--nhc"), path.as_os_str()]));
         let code = command.status().context("sudo")?.code().unwrap_or(1);
         return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
     }
@@ -64,6 +69,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if wanted("storm") {
         storm::run(&programs, arguments.count.div_ceil(10))?;
     }
+    // Installs another project's program: only on demand.
+    if arguments.name.as_deref() == Some("peers") {
+        peers::run(&start()?, arguments.count, arguments.nhc.as_deref())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -75,7 +84,9 @@ pub(super) fn time(count: u32, command: &[OsString]) -> Result<()> {
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let status = command.status().with_context(|| program.display().to_string())?;
-        println!("{} {}", start.elapsed().as_micros(), status.code().unwrap_or(-1));
+        let micros = start.elapsed().as_micros();
+        let kib = getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss();
+        println!("{micros} {} {kib}", status.code().unwrap_or(-1));
     }
     Ok(())
 }
@@ -92,30 +103,42 @@ pub(super) fn put_clock(cluster: &Cluster, machine: &str) -> Result<()> {
 
 /// Milliseconds of each run; a run that fails is no measurement.
 pub(super) fn timed(session: &Session<'_>, count: u32, words: &[&str]) -> Result<Vec<f64>> {
+    let runs = clocked(session, count, words)?;
+    Ok(runs.into_iter().map(|(micros, _)| micros / 1000.0).collect())
+}
+
+/// The most that a command and its children had in memory at once, each, MiB.
+pub(super) fn memory_mib(session: &Session<'_>, words: &[&str]) -> Result<f64> {
+    let runs = clocked(session, 1, words)?;
+    Ok(runs.first().context("no run")?.1 / 1024.0)
+}
+
+/// Microseconds and KiB of each run.
+fn clocked(session: &Session<'_>, count: u32, words: &[&str]) -> Result<Vec<(f64, f64)>> {
     let number = count.to_string();
     let said = session.run(&[&[CLOCK, "@time", &number, "--"], words].concat())?.ok()?;
-    let mut times = Vec::new();
-    for line in said.lines() {
-        let (micros, code) = line.split_once(' ').context("no time")?;
+    let run = |line: &str| -> Result<(f64, f64)> {
+        let [micros, code, kib] =
+            line.split(' ').collect::<Vec<_>>().try_into().map_err(|_| anyhow!("no time: '{line}'"))?;
         if code != "0" {
             bail!("`{}` ended with {code}", words.join(" "));
         }
-        times.push(micros.parse::<f64>()? / 1000.0);
-    }
-    Ok(times)
+        Ok((micros.parse()?, kib.parse()?))
+    };
+    said.lines().map(run).collect()
 }
 
 /// Smallest, quartiles and largest.
 #[derive(Debug)]
-struct Spread {
+pub(super) struct Spread {
     low: f64,
     quarter: f64,
-    median: f64,
+    pub(super) median: f64,
     three: f64,
     high: f64,
 }
 
-fn spread(times: &[f64]) -> Spread {
+pub(super) fn spread(times: &[f64]) -> Spread {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at =

@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod demo;
 mod packages;
+mod peers;
 mod steps;
 mod storm;
 mod tasks;
