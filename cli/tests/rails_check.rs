@@ -89,3 +89,31 @@ fn a_site_can_have_its_file_checked() {
         assert!(page.contains(field.as_str()), "docs/json.md lacks {field}");
     }
 }
+
+#[test]
+fn the_gate_looks_at_the_sites_file() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("topo.xml");
+    let config = scratch.path().join("railgate.toml");
+    std::fs::write(&config, format!("[rails]\nset = {{ NCCL_TOPO_FILE = \"{}\" }}\n[gate.checks.topology-file]\naction = \"notify\"\n", file.display()))
+        .unwrap();
+    let found = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_railgate"));
+        let output =
+            command.arg("--config").arg(&config).args(["check", "--format", "json"]).output().unwrap();
+        let seen: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let all = seen["verdict"]["findings"].as_array().unwrap().clone();
+        let ours = all.into_iter().find(|finding| finding["check"] == "topology-file");
+        ours.map(|finding| {
+            (finding["severity"].clone(), finding["class"].clone(), finding["what"].to_string())
+        })
+    };
+    std::fs::write(&file, "<system version=\"1\">\n\t</system>\n").unwrap();
+    let (severity, class, what) = found().unwrap();
+    assert_eq!((severity, class), ("warn".into(), "site".into()));
+    assert!(what.contains("NCCL refuses ") && what.contains("topo.xml:2:1: a tab where"), "{what}");
+    std::fs::remove_file(&file).unwrap();
+    assert!(found().unwrap().2.contains("not there: NCCL goes on without it"));
+    std::fs::create_dir(&file).unwrap();
+    assert_eq!(found().unwrap().0, "unknown");
+}
