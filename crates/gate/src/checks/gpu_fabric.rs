@@ -44,8 +44,9 @@ not with MIG on.
 Why: without a complete registration every CUDA program ends at once (\"system not yet initialized\"). GPUs of different
 cliques cannot reach one another.
 
-- Not complete, or ended with an error: `severity`, on the second sight within an hour; not judged in the first minutes
-  after boot (`ib-port`'s `boot_grace`), when the fabric manager is still at work.
+- Not complete, or ended with an error: `severity`, on the second sight within an hour, and at most `warn` where no profile
+  says that the machine has NVLinks; a note in the first minutes after boot (`ib-port`'s `boot_grace`), when the fabric
+  manager is still at work.
 - Bandwidth degraded, a route lost, configured wrongly, unhealthy, limited: `unhealthy`.
 - GPUs of one node in several cliques: `warn`, class `site`.
 
@@ -112,7 +113,13 @@ fn registration(scene: &Scene<'_>, gpu: &Gpu, fabric: &GpuFabric, set: &Settings
         // Not supported, or newer than railgate.
         _ => return None,
     };
-    let severity = if scene.just_booted() { Severity::Note } else { set.severity };
+    // Cards with a bridge between them have links and no fabric: only the profile says for certain.
+    let known = scene.profile().and_then(|profile| profile.gpus.nvlinks_up).is_some_and(|links| links > 0);
+    let severity = match () {
+        () if scene.just_booted() => Severity::Note,
+        () if known => set.severity,
+        () => set.severity.min(Severity::Warn),
+    };
     let got = format!("state {}, status {}", fabric.state, fabric.status);
     let found = Found::new(severity, Class::Node, gpu.index.to_string(), text).fix("check fabric manager");
     Some(found.row(format!("gpu {} fabric", gpu.index), got, "state 3, status 0", SOURCE))
@@ -175,6 +182,12 @@ mod tests {
             crate::testing::read(&mut look.now.host).boot_time = Reading::Known(now - 10);
         });
         assert_eq!((booted.says(), booted.of("gpu-fabric")), ("fit".to_owned(), vec![Severity::Note]));
+    }
+
+    #[test]
+    fn without_a_profile_it_is_a_warning() {
+        let unknown = look("h100-sxm:gpu-fabric-not-started@3").with(|look| look.profile = None).again();
+        assert_eq!(unknown.of("gpu-fabric"), [Severity::Warn]);
     }
 
     #[test]

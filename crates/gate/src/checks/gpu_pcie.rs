@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, Gpu, PartName, Severity};
+use railgate_node::{Action, Class, Gpu, PartName, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -74,7 +74,7 @@ replays_per_minute = 31    # of a job
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         for gpu in scene.answering() {
             width(scene, gpu, set, out);
-            generation(gpu, set, out);
+            generation(scene, gpu, set, out);
             replays(scene, gpu, set, out);
         }
     }
@@ -93,9 +93,8 @@ fn width(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let Some(&now) = out.value(&part, &what, WIDTH, &gpu.pcie_width) else { return };
     let able = gpu.details.pcie_max_width.known().copied().filter(|lanes| *lanes > 0);
     let profile = scene.profile().and_then(|profile| profile.gpus.pcie_width);
-    let bare = scene.now.host.data().is_some_and(|host| host.virtualised.known() == Some(&false));
     let (severity, want) = match (able, profile) {
-        (Some(able), _) if now < able => (if bare { set.narrow } else { Severity::Note }, able),
+        (Some(able), _) if now < able => (if real(scene) { set.narrow } else { Severity::Note }, able),
         (_, Some(profile)) if now < profile => (Severity::Note, profile),
         _ => return,
     };
@@ -106,7 +105,12 @@ fn width(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     );
 }
 
-fn generation(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
+/// The ports of a virtual machine are emulated, and say what they like.
+fn real(scene: &Scene<'_>) -> bool {
+    scene.now.host.data().is_some_and(|host| host.virtualised == Reading::Known(false))
+}
+
+fn generation(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let part = gpu.index.to_string();
     let what = format!("gpu {part} PCIe generation");
     let Some(&now) = out.value(&part, &what, GENERATION, &gpu.pcie_gen) else { return };
@@ -115,8 +119,9 @@ fn generation(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
         && gpu.details.utilization.known().is_some_and(|percent| *percent >= LOADED);
     let Some(&able) = gpu.details.pcie_max_gen.known() else { return };
     if busy && now < able {
+        let severity = if real(scene) { set.slow } else { Severity::Note };
         out.add(
-            Found::new(set.slow, Class::Node, part, format!("PCIe gen {now} of {able} under load"))
+            Found::new(severity, Class::Node, part, format!("PCIe gen {now} of {able} under load"))
                 .fix("reseat, then RMA")
                 .row(what, now.to_string(), able.to_string(), GENERATION),
         );

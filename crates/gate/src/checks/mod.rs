@@ -14,11 +14,11 @@ mod gpu_direct;
 mod gpu_ecc;
 mod gpu_fabric;
 mod gpu_identity;
+mod gpu_link_errors;
 mod gpu_lost;
 mod gpu_memory;
 mod gpu_mig;
 mod gpu_nvlink;
-mod gpu_nvlink_errors;
 mod gpu_pcie;
 mod gpu_peers;
 mod gpu_persistence;
@@ -57,6 +57,7 @@ mod module;
 mod mounts;
 mod nvlink5;
 mod nvme;
+mod optic;
 mod part_silent;
 mod rdma_self_test;
 mod read_only;
@@ -85,7 +86,7 @@ register! {
     gpu_retired_pages::GpuRetiredPages = "gpu-retired-pages",
     gpu_throttle::GpuThrottle = "gpu-throttle",
     gpu_temperature::GpuTemperature = "gpu-temperature",
-    gpu_nvlink_errors::GpuNvlinkErrors = "gpu-nvlink-errors",
+    gpu_link_errors::GpuLinkErrors = "gpu-link-errors",
     ib_count::IbCount = "ib-count",
     ib_port::IbPort = "ib-port",
     ib_rate::IbRate = "ib-rate",
@@ -93,6 +94,7 @@ register! {
     ib_flap::IbFlap = "ib-flap",
     ib_layer::IbLayer = "ib-layer",
     ib_errors::IbErrors = "ib-errors",
+    optic::OpticModules = "optic",
     ib_width::IbWidth = "ib-width",
     ib_lid::IbLid = "ib-lid",
     ib_pkey::IbPkey = "ib-pkey",

@@ -8,9 +8,9 @@ use crate::scene::Scene;
 use super::gpu_window::Window;
 
 /// The check.
-pub(crate) struct GpuNvlinkErrors;
+pub(crate) struct GpuLinkErrors;
 
-/// `[gate.checks.gpu-nvlink-errors]`
+/// `[gate.checks.gpu-link-errors]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -36,7 +36,7 @@ impl Table for Settings {
     }
 }
 
-impl Check for GpuNvlinkErrors {
+impl Check for GpuLinkErrors {
     const ABOUT: &'static str = "the NVLinks of a GPU had errors during the job";
     const EXPLAIN: &'static str = "
 Reads the error counters of all NVLinks of a GPU together (fields 52, 59 and 38: replays, recoveries, checksum errors) and
@@ -48,7 +48,7 @@ Why: a link that has to be trained anew stands still meanwhile, and one day does
 Fix: watch; a GPU that shows it in job after job: reset all GPUs, then RMA (GPU, baseboard or NVSwitch).
 
 ```toml
-[gate.checks.gpu-nvlink-errors]
+[gate.checks.gpu-link-errors]
 action = \"drain\"           # off, shadow, report, notify, drain
 max_recoveries = 0         # during the job; more is `warn`
 replays_per_hour = 1000
@@ -103,8 +103,8 @@ mod tests {
         assert_eq!(
             after.findings(),
             [
-                "warn gpu-nvlink-errors@3: 3 NVLink recoveries in 1 min; watch",
-                "warn gpu-nvlink-errors@3: 5000 NVLink replays in 1 min; watch"
+                "warn gpu-link-errors@3: 3 NVLink recoveries in 1 min; watch",
+                "warn gpu-link-errors@3: 5000 NVLink replays in 1 min; watch"
             ]
         );
         assert_eq!(look("h100-sxm:gpu-nvlink-errors@3").says(), "fit", "nobody knows since when");
