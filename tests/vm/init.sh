@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # The machine's first program: the host's root below an overlay in memory, then what is to be tried.
 bb=/bin/busybox
 $bb mount -t proc proc /proc

@@ -4,6 +4,7 @@
 set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 failed=0
+echo
 
 for module in veth crc32_generic ib_uverbs rdma_rxe; do
     modprobe -d "$cache" "$module" || echo "why: no module $module"

@@ -10,7 +10,7 @@ selftest=$(realpath "$2")
 here=$(dirname "$(realpath "$0")")
 cache=/var/cache/railgate/vm
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" "$cache/programs"' EXIT
 
 kernel() {
     [[ -e $cache/ready ]] && return
@@ -42,13 +42,20 @@ initramfs() {
     (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initramfs"
 }
 
+# Symbols are the larger part of a program, and every byte of it goes through 9p.
+programs() {
+    mkdir -p "$cache/programs"
+    strip -o "$cache/programs/railgate" "$railgate"
+    strip -o "$cache/programs/selftest" "$selftest"
+}
+
 kernel
 initramfs
-accel=tcg,thread=multi
-timeout 120 qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
+programs
+timeout 240 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
     -serial stdio -net none \
     -kernel "$cache"/boot/vmlinuz-* -initrd "$work/initramfs" \
-    -append "console=ttyS0 quiet panic=-1 railgate=$railgate selftest=$selftest here=$here cache=$cache" \
+    -append "console=ttyS0 quiet panic=-1 railgate=$cache/programs/railgate selftest=$cache/programs/selftest here=$here cache=$cache" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null >"$work/console" 2>&1 || true
 tr -d '\r' <"$work/console" | grep -E '^(ok|bad|why): ' || true

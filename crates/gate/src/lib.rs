@@ -38,6 +38,6 @@ pub use judge::{judge, would_drain};
 pub use links::{KnownLink, Sample};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
-pub use request::{request_for, self_test_request, site_request, topology_file_wanted};
+pub use request::{optics_request, request_for, self_test_request, site_request, topology_file_wanted};
 pub use scene::covers_whole_node;
 pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike};

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use railgate_node::{Action, Allocation, Job, PartName, Phase, Port, PortState, Reading, SiteRequest};
+use railgate_node::{Action, Allocation, Hca, Job, PartName, Phase, Port, PortState, Reading, SiteRequest};
 
 use crate::scene::Scene;
 use crate::{CHECKS, CheckInfo, GateConfig, Scope, Seen};
@@ -45,6 +45,18 @@ pub fn self_test_request(config: &GateConfig, seen: &Seen<'_>) -> Option<(PathBu
     let ports = scene.compute_ports().into_iter().filter(|(_, port)| active(port));
     let devices: Vec<String> = ports.map(|(hca, _)| hca.name.clone()).collect();
     (!devices.is_empty()).then(|| (config.checks.rdma_self_test.program.clone(), devices))
+}
+
+/// The modules to be read: compute device and interface. `None` where none is.
+pub fn optics_request(config: &GateConfig, seen: &Seen<'_>) -> Option<Vec<(String, String)>> {
+    let check = CHECKS.iter().find(|check| check.id == "optic")?;
+    if !runs(check, config, seen.phase, seen.job) {
+        return None;
+    }
+    let scene = Scene::new(config, seen);
+    let of = |hca: &Hca| Some((hca.name.clone(), hca.netdevs.first()?.clone()));
+    let devices: Vec<_> = scene.judged_hcas().into_iter().filter_map(of).collect();
+    (!devices.is_empty()).then_some(devices)
 }
 
 /// Whether a check runs at all.

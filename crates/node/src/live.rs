@@ -9,7 +9,7 @@ use crate::child::{Call, Ended, Outcome, Task, run_all};
 use crate::{
     Access, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part, PartName, Pci,
     PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot, SourceConfig,
-    TopologyFile, gpu_processes, nvml, rdma_self_test, readers, site_check, topology_file,
+    TopologyFile, gpu_processes, nvml, optics, rdma_self_test, readers, site_check, topology_file,
 };
 
 /// What to look at, and how long that may take.
@@ -96,6 +96,7 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
             said: None,
         }),
         rdma_self_test: None,
+        optics: None,
     };
     for (mut check, index) in site_checks.into_iter().flatten() {
         if let Some(ended) = take(index) {
@@ -127,6 +128,7 @@ pub(crate) const TASKS: &[Task] = &[
     Task::new(SITE_CHECK, site_check_task),
     Task::new(TOPOLOGY_FILE, topology_file_task),
     Task::new(rdma_self_test::TASK, rdma_self_test::task),
+    Task::new(optics::TASK, optics::task),
 ];
 
 const GPUS: &str = "node-gpus";

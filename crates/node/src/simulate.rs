@@ -12,6 +12,7 @@ mod gpu_effect;
 mod host;
 mod host_faults;
 mod machine;
+mod optics;
 mod xid_text;
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Fabric, Gpus, Host, KernelLog, Part, Pci, SelfTested, SiteCheck, TopologyFile};
+use crate::{Fabric, Gpus, Host, KernelLog, Optic, Part, Pci, SelfTested, SiteCheck, TopologyFile};
 
 /// Milliseconds since the Unix epoch.
 pub type UnixMillis = u64;
@@ -53,4 +53,7 @@ pub struct Snapshot {
     /// What the RDMA devices did in a self-test, where one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma_self_test: Option<Part<Vec<SelfTested>>>,
+    /// The modules in the compute ports, where they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optics: Option<Part<Vec<Optic>>>,
 }

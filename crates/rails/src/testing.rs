@@ -108,6 +108,7 @@ fn snapshot(gpus: Vec<Gpu>, hcas: Vec<Hca>, devices: Vec<PciDevice>, host: Host)
         site_checks: Vec::new(),
         topology_file: None,
         rdma_self_test: None,
+        optics: None,
     }
 }
 

@@ -1,11 +1,12 @@
 use std::time::Instant;
 
 use railgate_gate::{
-    Seen, covers_whole_node, judge, request_for, self_test_request, site_request, topology_file_wanted,
+    Seen, covers_whole_node, judge, optics_request, request_for, self_test_request, site_request,
+    topology_file_wanted,
 };
 use railgate_node::{
-    Class, Finding, Fitness, Job, KernelMark, Part, PartName, Phase, Profile, ProfileError, Request,
-    SelfTested, Severity, Snapshot, Verdict, live, rdma_self_test,
+    Class, Finding, Fitness, Job, KernelMark, Optic, Part, PartName, Phase, Profile, ProfileError, Request,
+    SelfTested, Severity, Snapshot, Verdict, live, optics, rdma_self_test,
 };
 
 use railgate_rails::judge_topology_file;
@@ -108,7 +109,8 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         memory: &history.memory,
     };
     let tested = self_test(config, purpose, &seen, began);
-    let snapshot = Snapshot { rdma_self_test: tested, ..snapshot.clone() };
+    let optics = modules(config, &seen, began);
+    let snapshot = Snapshot { rdma_self_test: tested, optics, ..snapshot.clone() };
     let seen = Seen { now: &snapshot, ..seen };
     let verdict = judge(&config.gate, &seen);
     let whole = covers_whole_node(&seen);
@@ -148,6 +150,13 @@ fn self_test(
     let (program, devices) = self_test_request(&config.gate, seen)?;
     let left = config.gate.deadline.saturating_sub(began.elapsed());
     Some(rdma_self_test(&program, &devices, left))
+}
+
+/// The network interfaces are this machine's own, so a tree that is not says nothing of them.
+fn modules(config: &Config, seen: &Seen<'_>, began: Instant) -> Option<Part<Vec<Optic>>> {
+    let devices = optics_request(&config.gate, seen)?;
+    let left = config.gate.deadline.saturating_sub(began.elapsed());
+    config.source.is_system().then(|| optics(&devices, left))
 }
 
 /// The machine type that configuration names; with `auto` the one that the GPU's name belongs to, or `generic`.

@@ -1,4 +1,5 @@
 use super::machine::rate_text;
+use super::optics;
 use crate::{Fabric, Hca, LinkLayer, Part, Port, Reading, SelfTested, Snapshot};
 
 /// What can be wrong with an RDMA device beyond its state and rate.
@@ -23,6 +24,13 @@ pub enum FabricFault {
     Counts(&'static str, u64),
     CountersUnreadable,
     DirectMissing,
+    OpticHot,
+    OpticDark,
+    OpticDim,
+    OpticUneven,
+    OpticAgeing,
+    OpticUnreadable,
+    OpticCopper,
     SelfTestFails,
     SelfTestMissing,
 }
@@ -54,6 +62,9 @@ pub(super) fn apply(snapshot: &mut Snapshot, fault: FabricFault, index: u32) {
         return;
     }
     let Ok(place) = usize::try_from(index) else { return };
+    if optics::apply(hcas, &mut snapshot.optics, fault, place) {
+        return;
+    }
     match fault {
         FabricFault::Swapped => swap(hcas, place),
         FabricFault::Far => far(snapshot, place),

@@ -348,6 +348,25 @@ pub const FAULTS: &[FaultInfo] = &[
         "an address of another network (seen with [fabric] subnets)",
     ),
     fabric("roce-mtu-low", FabricFault::MtuLow, "an interface with 1500 bytes (seen with [fabric] mtu)"),
+    fabric("optic-hot", FabricFault::OpticHot, "the module in the port is above its own warning temperature"),
+    fabric(
+        "optic-dark",
+        FabricFault::OpticDark,
+        "the module has raised its alarm: a lane receives too little light",
+    ),
+    fabric("optic-dim", FabricFault::OpticDim, "a lane of the module receives hardly enough light"),
+    fabric(
+        "optic-uneven",
+        FabricFault::OpticUneven,
+        "a lane of the module receives half of the others' light",
+    ),
+    fabric(
+        "optic-ageing",
+        FabricFault::OpticAgeing,
+        "a laser of the module needs nearly all the current it may have",
+    ),
+    fabric("optic-unreadable", FabricFault::OpticUnreadable, "the module in the port cannot be read"),
+    fabric("optic-copper", FabricFault::OpticCopper, "no fault: a copper cable, which has no monitors"),
     fabric(
         "rdma-self-test-fails",
         FabricFault::SelfTestFails,

@@ -46,6 +46,7 @@ pub(super) fn healthy(profile: &Profile, node: &str) -> Snapshot {
         site_checks: Vec::new(),
         topology_file: None,
         rdma_self_test: None,
+        optics: None,
     }
 }
 

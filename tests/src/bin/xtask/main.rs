@@ -9,6 +9,7 @@ mod steps;
 mod storm;
 mod tasks;
 mod test;
+mod vm;
 
 use std::process::ExitCode;
 

@@ -10,7 +10,7 @@ use railgate_tests::cluster::{SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
 
 use super::steps::{self, Steps};
-use super::{build, packages};
+use super::{build, packages, vm};
 
 /// The version that CI and people share.
 const CARGO_DENY: &str = "0.20.2";
@@ -51,6 +51,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                     .args(&arguments.filter),
             )
         });
+    }
+    if arguments.filter.is_none() && !cluster_only {
+        vm::run(&mut all);
     }
     all.step("build for the cluster", || build::programs(false, &slurm_root));
     all.step("real Slurm cluster", || on_clusters(arguments.filter.as_deref(), &slurm_root));
@@ -110,7 +113,7 @@ fn advisories_known() -> bool {
 /// Every script that we ship.
 fn shell_scripts() -> Result<()> {
     let mut scripts = Vec::new();
-    for dir in ["sbatch-templates", "contrib", "tests/gpu", ".ci"] {
+    for dir in ["sbatch-templates", "contrib", "tests/gpu", "tests/vm", ".ci"] {
         collect(&build::workspace().join(dir), &mut scripts)?;
     }
     if scripts.is_empty() {

@@ -1,0 +1,213 @@
+use railgate_node::{Action, Class, Module, Monitor, Part, PartName, Phase};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct OpticModules;
+
+/// `[gate.checks.optic]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`. Nothing here ever drains.
+    pub action: Action,
+    /// So near to the module's own warning limit of received power is a prediction, dB.
+    pub receive_margin_db: f64,
+    /// So far apart are lanes that should be alike, dB.
+    pub lane_spread_db: f64,
+    /// So near to the module's own warning limit of bias current is a prediction, percent of the limit.
+    pub bias_margin_percent: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            action: Action::Notify,
+            receive_margin_db: 1.0,
+            lane_spread_db: 3.0,
+            bias_margin_percent: 2.0,
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (key, value, most) in [
+            ("receive_margin_db", self.receive_margin_db, 10.0),
+            ("lane_spread_db", self.lane_spread_db, 20.0),
+            ("bias_margin_percent", self.bias_margin_percent, 50.0),
+        ] {
+            if !(0.0..=most).contains(&value) {
+                problems.push(format!("{key}: {value} is not within 0 to {most}"));
+            }
+        }
+        problems
+    }
+}
+
+impl Check for OpticModules {
+    const ABOUT: &'static str = "the optic of a compute port will not last, by its own word";
+    const EXPLAIN: &'static str = "
+Reads the memory of the modules in the compute ports through ethtool's netlink family (SFF-8636 and CMIS): temperature,
+received power and bias current of the lanes in use, the flags that the module has raised, and the limits that it carries.
+Copper has no monitors, and that is said (a note). An InfiniBand port whose driver shows no module says nothing.
+
+Why: optics fail slowly. A lane that gets dim or a laser that needs ever more current is a link that goes down in some
+days, and a technician who comes before that costs no job.
+
+Warned of are: a flag that the module has raised, temperature above the module's own warning limit, received power within
+`receive_margin_db` of its low warning limit, lanes that differ by more than `lane_spread_db`, and bias current within
+`bias_margin_percent` of its high warning limit. All of these are predictions: nothing here drains, whatever `action` says.
+Only the periodic check reads modules: a module takes some tens of milliseconds. Reading clears flags that the module
+keeps, so one program should read them.
+
+Fix: clean the connector, look at the airflow, swap the optic.
+
+```toml
+[gate.checks.optic]
+action = \"notify\"          # off, shadow, report, notify
+receive_margin_db = 1.0
+lane_spread_db = 3.0
+bias_margin_percent = 2.0
+```";
+    const CLASS: Class = Class::Fabric;
+    const PARTS: &'static [PartName] = &[PartName::Fabric];
+    const SCOPE: Scope = Scope::Fabric;
+    const PHASES: &'static [Phase] = &[Phase::Periodic];
+    const COST: &'static str = "some tens of milliseconds per module";
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let Some(part) = &scene.now.optics else { return };
+        let Part::Read { data, .. } = part else {
+            let why = part.missing().unwrap_or_default();
+            out.add(
+                Found::unknown(Class::Fabric, "", format!("modules unreadable: {why}"))
+                    .fix("check driver")
+                    .row("modules", why, "their memory", "ethtool -m"),
+            );
+            return;
+        };
+        for optic in data {
+            let source = format!("ethtool -m {}", optic.interface);
+            if let Some(module) = out.value(&optic.device, "module", &source, &optic.module) {
+                one(&optic.device, module, &source, set, out);
+            }
+        }
+    }
+}
+
+fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Report<'_>) {
+    let name = module.name.join(" ");
+    if module.copper {
+        let found = Found::note(Class::Fabric, part, "copper, which has no monitors");
+        out.add(found.row("module", name, "any", source));
+        return;
+    }
+    let mut say = |what: String, fix: &str, got: String, want: String| {
+        let found = Found::warn(Class::Fabric, part, what).fix(fix);
+        out.add(found.row("module", &name, "any", source).row("value", got, want, source));
+    };
+    for alarm in &module.alarms {
+        say(alarm.clone(), "clean or swap optic", alarm.clone(), "no flag".to_owned());
+    }
+    if let Some((value, limit)) = single(module.temperature_c.as_ref(), |limits| limits.high_warning)
+        && value > limit
+    {
+        let what = format!("{value:.1} C, the module warns at {limit}");
+        say(what.clone(), "check airflow", what, format!("below {limit} C"));
+    }
+    if let Some(receive) = &module.receive_mw {
+        // What has its flag already is no prediction any more.
+        let flagged = !module.alarms.is_empty();
+        let powers: Vec<f64> = receive.values.iter().copied().map(dbm).collect();
+        let weakest = powers.iter().enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let limit = receive.limits.map(|limits| dbm(limits.low_warning)).filter(|limit| limit.is_finite());
+        let near = weakest.zip(limit).filter(|((_, power), limit)| **power < limit + set.receive_margin_db);
+        if let (Some(((lane, power), limit)), false) = (near, flagged) {
+            let what = format!("lane {} receives {power:.1} dBm, the module warns at {limit:.1}", lane + 1);
+            let want = format!("{:.1} dBm", limit + set.receive_margin_db);
+            say(what.clone(), "clean or swap optic", what, want);
+        } else if let (Some((_, low)), false) = (weakest, flagged) {
+            let high = powers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let spread = high - low;
+            if spread > set.lane_spread_db {
+                let what = format!("lanes differ by {spread:.1} dB");
+                say(what.clone(), "clean or swap optic", what, format!("at most {} dB", set.lane_spread_db));
+            }
+        }
+    }
+    if let Some(bias) = &module.bias_ma
+        && let Some(limits) = bias.limits
+    {
+        let most = bias.values.iter().copied().fold(0.0, f64::max);
+        let limit = limits.high_warning;
+        if limit > 0.0 && most > limit * (1.0 - set.bias_margin_percent / 100.0) {
+            let what = format!("bias {most:.1} mA, the module warns at {limit}");
+            say(what.clone(), "plan a new optic", what, format!("below {limit} mA"));
+        }
+    }
+}
+
+/// The one value of a module and one of its limits.
+fn single(monitor: Option<&Monitor>, limit: impl Fn(&railgate_node::Limits) -> f64) -> Option<(f64, f64)> {
+    let monitor = monitor?;
+    Some((*monitor.values.first()?, limit(monitor.limits.as_ref()?)))
+}
+
+fn dbm(milliwatts: f64) -> f64 {
+    10.0 * milliwatts.log10()
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Fitness, Severity};
+
+    use super::*;
+    use crate::testing::{Look, look};
+
+    fn periodic(fault: &str) -> Look {
+        look(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|look| look.job = None)
+    }
+
+    #[test]
+    fn each_sign_is_a_warning_that_never_drains() {
+        for (fault, says) in [
+            ("optic-hot", "71.5 C, the module warns at 70; check airflow"),
+            ("optic-dark", "receive power low (lane 2); clean or swap optic"),
+            ("optic-dim", "lane 2 receives -9.2 dBm, the module warns at -10.0; clean or swap optic"),
+            ("optic-uneven", "lanes differ by 4.3 dB; clean or swap optic"),
+            ("optic-ageing", "bias 9.4 mA, the module warns at 9.5; plan a new optic"),
+        ] {
+            let look = periodic(fault).settings("[checks.optic]\naction = \"drain\"");
+            assert_eq!(look.says(), format!("degraded: warn optic@mlx5_2: {says}"));
+            assert_eq!(look.of("optic"), [Severity::Warn], "{fault}");
+        }
+    }
+
+    #[test]
+    fn copper_says_so_and_what_cannot_be_read_is_unknown() {
+        assert_eq!(periodic("optic-copper").says(), "fit");
+        assert_eq!(periodic("optic-copper").of("optic"), [Severity::Note]);
+        assert_eq!(periodic("optic-unreadable").of("optic"), [Severity::Unknown]);
+        let silent =
+            periodic("optic-copper").with(|look| look.now.optics = Some(Part::Silent { after_ms: 10_000.0 }));
+        assert_eq!((silent.of("optic"), silent.fitness()), (vec![Severity::Unknown], Fitness::Degraded));
+        assert_eq!(look("h100-sxm:optic-dark@2").of("optic"), [], "not before a job");
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let config: crate::GateConfig =
+            toml::from_str("[checks.optic]\nlane_spread_db = nan\nbias_margin_percent = 80.0").unwrap();
+        assert_eq!(config.problems().len(), 2, "{:?}", config.problems());
+    }
+}

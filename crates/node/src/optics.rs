@@ -1,0 +1,176 @@
+//! What the optics say of themselves: the memory of the modules, read through ethtool's netlink family.
+//!
+//! The two layouts in use (SFF-8636 for QSFP28 and QSFP56, CMIS for QSFP-DD and OSFP) are decoded by pure functions
+//! over pages of 128 bytes. Copper has no monitors, and says so.
+
+mod cmis;
+mod netlink;
+mod sff8636;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::child::{Outcome, run};
+use crate::{Part, Reading};
+
+pub(crate) const TASK: &str = "node-optics";
+
+/// The module in a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Optic {
+    /// The RDMA device: `mlx5_2`.
+    pub device: String,
+    /// Its interface, through which the module was read.
+    pub interface: String,
+    /// What it says; unsupported where this kernel, driver or port has no way to the module.
+    pub module: Reading<Module>,
+}
+
+/// What a module's memory says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Module {
+    /// Vendor, part number and serial number.
+    pub name: [String; 3],
+    /// It is a copper cable, which has no monitors.
+    pub copper: bool,
+    /// Temperature, degrees Celsius.
+    pub temperature_c: Option<Monitor>,
+    /// Received power of the lanes in use, milliwatts.
+    pub receive_mw: Option<Monitor>,
+    /// Bias current of the lanes in use, milliamperes.
+    pub bias_ma: Option<Monitor>,
+    /// Flags that the module has raised, in words: `receive power low (lane 2)`.
+    pub alarms: Vec<String>,
+    /// The same for flags that are only warnings.
+    pub warnings: Vec<String>,
+}
+
+/// Values of one kind, one per lane, and what the module itself takes for good.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Monitor {
+    /// One per lane; one for the whole module.
+    pub values: Vec<f64>,
+    /// The module's own limits, where it has them.
+    pub limits: Option<Limits>,
+}
+
+/// Limits in the unit of their values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say all")]
+pub struct Limits {
+    pub high_alarm: f64,
+    pub low_alarm: f64,
+    pub high_warning: f64,
+    pub low_warning: f64,
+}
+
+/// Half of what a module shows at a time.
+pub(crate) type Page = [u8; 128];
+
+/// The module whose lower page this is; `upper` reads the upper half of a page.
+///
+/// # Errors
+/// A page cannot be read, or the module is of a kind that nobody here knows.
+pub(crate) fn decode(
+    lower: &Page,
+    upper: &mut dyn FnMut(u8) -> Result<Page, String>,
+) -> Result<Module, String> {
+    match lower[0] {
+        0x0c | 0x0d | 0x11 => sff8636::decode(lower, upper),
+        0x18 | 0x19 | 0x1e => cmis::decode(lower, upper),
+        other => Err(format!("a module of kind 0x{other:02x}, which has another layout")),
+    }
+}
+
+/// Reads the modules of these devices (RDMA device and interface) of this machine, within the deadline.
+pub fn optics(devices: &[(String, String)], deadline: Duration) -> Part<Vec<Optic>> {
+    let began = std::time::Instant::now();
+    let outcome = match serde_json::to_vec(devices) {
+        Ok(input) => run(TASK, &input, deadline),
+        Err(why) => Outcome::Failed(why.to_string()),
+    };
+    let (took_ms, after_ms) = (began.elapsed().as_secs_f64() * 1e3, deadline.as_secs_f64() * 1e3);
+    match outcome {
+        Outcome::Done(reply) => match serde_json::from_slice(&reply) {
+            Ok(data) => Part::Read { data, took_ms },
+            Err(why) => Part::Failed { why: format!("reply: {why}"), took_ms },
+        },
+        Outcome::Failed(why) => Part::Failed { why, took_ms },
+        Outcome::Silent => Part::Silent { after_ms },
+        Outcome::Stuck => Part::Stuck { after_ms },
+    }
+}
+
+pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let devices: Vec<(String, String)> =
+        serde_json::from_slice(input).map_err(|why| format!("input: {why}"))?;
+    let ethtool = netlink::Ethtool::open()?;
+    let optic = |(device, interface): (String, String)| Optic {
+        module: ethtool.as_ref().map_or(Reading::Unsupported, |ethtool| ethtool.module(&interface)),
+        device,
+        interface,
+    };
+    let optics: Vec<Optic> = devices.into_iter().map(optic).collect();
+    serde_json::to_vec(&optics).map_err(|why| format!("reply: {why}"))
+}
+
+/// Sixteen bits, the most telling byte first.
+fn word(page: &[u8], at: usize) -> u16 {
+    let byte = |at: usize| page.get(at).copied().unwrap_or_default();
+    u16::from_be_bytes([byte(at), byte(at + 1)])
+}
+
+/// 1/256 degrees, signed.
+fn celsius(page: &[u8], at: usize) -> f64 {
+    f64::from(i16::from_be_bytes(word(page, at).to_be_bytes())) / 256.0
+}
+
+/// 0.1 microwatt.
+fn milliwatts(page: &[u8], at: usize) -> f64 {
+    f64::from(word(page, at)) / 10_000.0
+}
+
+/// High alarm, low alarm, high warning, low warning, two bytes each. All zeroes are none.
+fn limits(page: &[u8], at: usize, value: impl Fn(&[u8], usize) -> f64) -> Option<Limits> {
+    let set = (at..at + 8).any(|at| page.get(at).is_some_and(|byte| *byte != 0));
+    let nth = |nth: usize| value(page, at + 2 * nth);
+    set.then(|| Limits { high_alarm: nth(0), low_alarm: nth(1), high_warning: nth(2), low_warning: nth(3) })
+}
+
+/// Names are ASCII, filled up with blanks.
+fn text(page: &[u8], at: usize) -> String {
+    let bytes = page.get(at..at + 16).unwrap_or_default();
+    let clean = |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' };
+    bytes.iter().map(clean).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_a_module_says_is_decoded_or_refused(
+            kind in prop::sample::select(vec![0x0c_u8, 0x0d, 0x11, 0x18, 0x19, 0x1e, 0x03]),
+            lower in prop::collection::vec(any::<u8>(), 128),
+            upper in prop::collection::vec(any::<u8>(), 128),
+            fails in any::<u8>(),
+        ) {
+            let mut lower: Page = lower.try_into().unwrap();
+            lower[0] = kind;
+            let upper: Page = upper.try_into().unwrap();
+            let mut read = |page: u8| if page == fails { Err("i2c".to_owned()) } else { Ok(upper) };
+            if let Ok(module) = decode(&lower, &mut read) {
+                for monitor in [&module.temperature_c, &module.receive_mw, &module.bias_ma].into_iter().flatten() {
+                    prop_assert!(monitor.values.len() <= 8);
+                    prop_assert!(monitor.values.iter().all(|value| value.is_finite()));
+                }
+                prop_assert!(!module.copper || module.receive_mw.is_none());
+                prop_assert!(module.name.iter().all(|name| name.is_ascii() && name.len() <= 16));
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The RDMA self-test's own build, and the virtual machine with a real verbs device.
+
+use std::process::Command;
+
+use anyhow::bail;
+
+use super::build;
+use super::packages::{self, Need};
+use super::steps::{self, Steps};
+
+/// For building the one program that links libibverbs, and for the machine that it is tried in.
+const NEEDS: [Need; 13] = [
+    ("cmake", "cmake"),
+    ("pkg-config", "pkg-config"),
+    ("/var/lib/dpkg/info/libclang-dev.list", "libclang-dev"),
+    ("/usr/include/libnl3/netlink/netlink.h", "libnl-3-dev"),
+    ("/usr/include/libnl3/netlink/route/route.h", "libnl-route-3-dev"),
+    ("/usr/include/libudev.h", "libudev-dev"),
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("modprobe", "kmod"),
+    ("rdma", "iproute2"),
+];
+
+/// Builds and lints the self-test, and has it and the checks of the fabric run in the machine; one line says why not
+/// where the distribution cannot bring what that needs.
+pub(super) fn run(all: &mut Steps) {
+    const MACHINE: &str = "virtual machine with a verbs device";
+    if cfg!(not(target_arch = "x86_64")) {
+        return all.skip(MACHINE, "it is built for x86-64");
+    }
+    if let Err(why) = packages::need(&NEEDS) {
+        return all.skip(MACHINE, &format!("{why:#}"));
+    }
+    all.step("RDMA self-test", || {
+        for words in [&["fmt", "--check"][..], &["clippy", "--quiet"], &["build", "--quiet", "--locked"]] {
+            let mut command = build::cargo();
+            command.current_dir(build::workspace().join("crates/rdma-selftest")).args(words);
+            if words.first() != Some(&"fmt") {
+                command.arg("--target-dir").arg(build::workspace().join("target/rdma-selftest"));
+            }
+            steps::run(&mut command)?;
+        }
+        steps::run(build::cargo().args(["build", "--quiet", "-p", "railgate-cli"]))
+    });
+    all.step(MACHINE, || {
+        let script = build::workspace().join("tests/vm/run.sh");
+        let mut command = if nix::unistd::geteuid().is_root() {
+            Command::new(&script)
+        } else if packages::find("sudo").is_some() {
+            let mut command = Command::new("sudo");
+            command.arg(&script);
+            command
+        } else {
+            bail!("the machine shows the whole file system: run {} as root", script.display());
+        };
+        command.arg(build::folder(false)?.join("railgate"));
+        steps::run(command.arg(build::workspace().join("target/rdma-selftest/debug/railgate-rdma-selftest")))
+    });
+}
