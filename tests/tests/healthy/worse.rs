@@ -8,7 +8,7 @@ use railgate_node::{Action, Class, Host, Part, Phase, Port, Profile, Reading, Se
 use serde_json::Value;
 
 use crate::rng::Rng;
-use crate::{Case, findings, noise, number};
+use crate::{Case, cases, findings, noise, number};
 
 /// How hard a verdict is: what follows, then the worst that was found.
 fn hardness(verdict: &Verdict) -> (Action, Option<Severity>) {
@@ -92,7 +92,7 @@ fn one_more_fault_is_never_milder(id: &str) {
     let config = GateConfig::default();
     let base = simulate::simulated(&profile, &[]);
     let all = places(&profile, &serde_json::to_value(&base).unwrap());
-    let (first, count) = (number("RAILGATE_SEED", 1), number("RAILGATE_CASES", 10_000) / 10);
+    let (first, count) = (number("RAILGATE_SEED", 1), cases() / 10);
     let mut harder = BTreeMap::new();
     for seed in first..first + count {
         let mut rng = Rng::new(seed);
@@ -282,7 +282,7 @@ fn more_of_the_same_is_never_milder() {
     (profile.host.memory_gib, profile.host.cpus, profile.host.nvmes) = (Some(2048), Some(192), Some(4));
     let config = GateConfig::default();
     let base = simulate::simulated(&profile, &[]);
-    let (first, count) = (number("RAILGATE_SEED", 1), number("RAILGATE_CASES", 10_000) / 500);
+    let (first, count) = (number("RAILGATE_SEED", 1), cases() / 500);
     let mut crossed = BTreeSet::new();
     for seed in first..first + count.max(3) {
         let mut rng = Rng::new(seed);
