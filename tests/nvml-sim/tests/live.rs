@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use nvidia_ml::{Behaviour, Scenario, hide_symbol, install};
 use railgate_node::child::{GRACE, dispatch};
+use railgate_node::simulate::{self, FAULTS, FaultPart};
 use railgate_node::{
     Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuProcess, Gpus, MemoryUse, NvLink, NvLinkErrors, Part,
-    PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap, Snapshot, SourceConfig, SramEcc,
-    live,
+    PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap, Snapshot, SourceConfig,
+    SramEcc, live,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -185,6 +186,21 @@ fn failed<T>(reading: &Reading<T>) -> &str {
 fn a_healthy_machine_arrives_as_it_is() {
     let machine = Machine::with(Behaviour::default());
     assert_eq!(machine.gpus(), healthy());
+}
+
+/// What a fault changes in a GPU that still answers is what a live look reads.
+fn every_fault_of_a_gpu_arrives() {
+    let silences = ["gpu-lost", "gpu-missing", "gpu-unreadable", "gpu-reset-required"];
+    for info in FAULTS.iter().filter(|info| info.part == FaultPart::Gpu || info.id == "driver-other") {
+        // The processes that are simulated are not in this test's /proc.
+        if silences.contains(&info.id) || info.id.starts_with("gpu-process") {
+            continue;
+        }
+        let fault = format!("h100-sxm:{}", info.id.replace("<code>", "48"));
+        let (profile, faults) = simulate::parse(&fault, &[]).unwrap();
+        let want = simulate::simulated(&profile, &faults).gpus.data().unwrap().clone();
+        assert_eq!(Machine::new(&Scenario::of(&want)).gpus(), want, "{fault}");
+    }
 }
 
 fn only_what_was_asked_for_is_read() {
@@ -466,6 +482,7 @@ fn main() -> ExitCode {
     }
     let tests: &[(&str, fn())] = &[
         ("a_healthy_machine_arrives_as_it_is", a_healthy_machine_arrives_as_it_is),
+        ("every_fault_of_a_gpu_arrives", every_fault_of_a_gpu_arrives),
         ("only_what_was_asked_for_is_read", only_what_was_asked_for_is_read),
         ("a_lost_gpu_keeps_its_place", a_lost_gpu_keeps_its_place),
         (
