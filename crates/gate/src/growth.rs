@@ -123,7 +123,11 @@ fn one(
         Grown::Reset => {
             let what = format!("{counter} went backwards, nobody can tell its growth");
             let row = (value.to_string(), "not less than before");
-            out.add(Found::unknown(Class::Fabric, part, what).row(counter, row.0, row.1, source));
+            out.add(
+                Found::unknown(Class::Fabric, part, what)
+                    .fix("look again")
+                    .row(counter, row.0, row.1, source),
+            );
             return;
         }
         Grown::Unknown => return,
