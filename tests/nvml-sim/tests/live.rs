@@ -302,6 +302,10 @@ fn an_old_driver_lacks_symbols() {
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlSystemGetDriverVersion",
         "nvmlShutdown",
+        "nvmlDeviceGetMarginTemperature",
+        "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetGspFirmwareVersion",
+        "nvmlDeviceGetP2PStatus",
     ] {
         hide_symbol(&machine.source.nvml_library, name).unwrap();
     }
@@ -311,6 +315,11 @@ fn an_old_driver_lacks_symbols() {
     assert_eq!(failed(&seen.gpus[7].memory), "nvmlDeviceGetMemoryInfo_v2: not in this driver's NVML");
     assert_eq!(seen.gpus[7].access, Access::Ok);
     assert_eq!(seen.gpus[7].ecc, healthy().gpus[7].ecc);
+    // What came with later drivers is not missed on this one.
+    let details = &seen.gpus[0].details;
+    assert_eq!((&details.margin_c, &details.fabric), (&Reading::Unsupported, &Reading::Unsupported));
+    assert_eq!((&details.gsp, details.peers.len()), (&Reading::Unsupported, 0));
+    assert_eq!(details.inforom, healthy().gpus[0].details.inforom);
 
     hide_symbol(&machine.source.nvml_library, "nvmlDeviceGetCount_v2").unwrap();
     let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
