@@ -148,7 +148,8 @@ impl<'t> Seen<'t> {
     }
 }
 
-/// A net plugin that is loaded or asked for. NCCL's own transports have names, too, and `none` is no plugin.
+/// A net plugin that is loaded or asked for, or that the site says is there. NCCL's own transports have names, too, and
+/// `none` is no plugin; HPC-X's uses the rails as NCCL's own does, so the site's word alone hides nothing.
 fn plugin(group: &TaskGroup) -> Option<String> {
     if let Some(file) = &group.net_plugin {
         return Some(file.clone());
@@ -158,6 +159,9 @@ fn plugin(group: &TaskGroup) -> Option<String> {
     ["NCCL_NET", "NCCL_NET_PLUGIN"]
         .iter()
         .find_map(|name| value(name).filter(|text| !own(text)).map(|text| format!("{name}={text}")))
+        .or_else(|| {
+            value("RAILGATE_NET").filter(|net| *net == "ofi").map(|net| format!("RAILGATE_NET={net}"))
+        })
 }
 
 /// The rails carried nothing to speak of although there was time, in words; else why they say nothing.
@@ -273,7 +277,7 @@ mod tests {
     #[test]
     fn a_foreign_plugin_is_no_fallback_and_the_cause_is_named() {
         let report = node(0);
-        for env in [("NCCL_NET", "AWS Libfabric"), ("NCCL_NET_PLUGIN", "ofi")] {
+        for env in [("NCCL_NET", "AWS Libfabric"), ("NCCL_NET_PLUGIN", "ofi"), ("RAILGATE_NET", "ofi")] {
             assert_eq!(told(&report, Some(&ranks(&[env], 0))).0, Over::Plugin);
         }
         let mut loaded = ranks(&[], 0);
