@@ -22,9 +22,10 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     // Copied from a drain reason it may still have the leader and the colon.
     let subject = args.subject.trim().trim_start_matches("railgate:").trim().trim_end_matches(':');
     let id = subject.split('@').next().unwrap_or_default();
-    if let (Some(text), Some(check)) =
-        (railgate_gate::explain(id), railgate_gate::CHECKS.iter().find(|check| check.id == id))
-    {
+    if let Some(text) = railgate_gate::explain(id) {
+        // A site's own checks are one row of the register together.
+        let row = if id.starts_with("site-") { "site" } else { id };
+        let check = railgate_gate::CHECKS.iter().find(|check| check.id == row);
         if args.format == Format::Json {
             output::json(&serde_json::json!({ "schema": 1, "check": check, "text": text.trim() }))?;
         } else {

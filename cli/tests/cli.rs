@@ -111,6 +111,9 @@ fn exit_codes_say_how_the_node_is() {
         (&["check", "--snapshot", "a", "--simulate", "b"], 2),
         (&["check", "--then", "/bin/true"], 2),
         (&["explain", "gpu-lots"], 2),
+        (&["explain", "../etc"], 2),
+        (&["readmit", "no-such-node"], 2),
+        (&["check", "--history", "--list"], 2),
         (&["rails", "--simulate", "h100-sxm", "--gpus", "0-8"], 2),
         (&["rails", "--simulate", "h100-sxm", "--profile", "fast"], 2),
         (&["report", "7_1"], 2),
@@ -403,6 +406,8 @@ fn every_field_of_the_json_is_in_its_page() {
         &["check", "--simulate", faults],
         &["rails", "--simulate", faults],
         &["doctor"],
+        &["rma", "gn1", "--simulate", faults],
+        &["check", "--history"],
     ] {
         names(&cli.json(words), &mut seen);
     }
@@ -413,6 +418,45 @@ fn every_field_of_the_json_is_in_its_page() {
     let known: Vec<&str> = page.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-')).collect();
     seen.retain(|name| !known.contains(&name.as_str()));
     assert_eq!(seen, Vec::<String>::new(), "docs/json.md lacks these");
+}
+
+#[test]
+fn a_profile_from_a_good_node_is_one_that_can_be_used() {
+    let cli = Cli::new("");
+    let said =
+        cli.said(&["profile", "record", "--id", "mine", "--simulate", "h100-sxm", "--out", "mine.toml"]);
+    assert!(said.starts_with("mine.toml\nlook at: fabric.exclude: "), "{said}");
+    let text = std::fs::read_to_string(cli.dir.path().join("mine.toml")).unwrap();
+    assert!(text.contains("id = \"mine\"") && text.contains("nvlinks_up = 18"), "{text}");
+    let bad = cli.run(&["profile", "record", "--id", "mine", "--simulate", "h100-sxm:gpu-lost@3"]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(
+        out(&bad).starts_with("not written: this is no good node\nfail     gpu-lost@3: "),
+        "{}",
+        out(&bad)
+    );
+    for id in ["h100-sxm", "Mine", "../x", ""] {
+        assert_eq!(cli.code(&["profile", "record", "--id", id, "--simulate", "h100-sxm"]), Some(2), "{id}");
+    }
+}
+
+#[test]
+fn a_vendor_gets_serial_numbers_and_xids_and_nobodys_processes() {
+    let cli = Cli::new("");
+    let node = "h100-sxm:gpu-xid-48@3,gpu-process-leftover@1";
+    let page = cli.said(&["rma", "gn7", "--simulate", node]);
+    assert!(
+        page.starts_with("gn7 (simulated), ") && page.contains("NVRM: Xid (PCI:0000:61:00): 48"),
+        "{page}"
+    );
+    let packed = cli.json(&["rma", "gn7", "--simulate", node]);
+    assert_eq!(packed["xids"][0]["code"], 48);
+    assert_eq!(packed["gpus"]["read"]["data"]["gpus"][1]["processes"], "unsupported");
+    // What is not simulated is looked at on the node itself.
+    let elsewhere = cli.run(&["rma", "gn7"]);
+    assert_eq!(elsewhere.status.code(), Some(2));
+    assert!(err(&elsewhere).contains("ssh gn7 railgate rma gn7"), "{}", err(&elsewhere));
+    assert!(err(&cli.run(&["readmit", "gn7"])).contains("ssh gn7 railgate readmit gn7"));
 }
 
 #[test]

@@ -176,11 +176,11 @@ impl Client {
     /// # Errors
     /// [`SlurmError`].
     pub fn has_steps_here(&self, job: u32) -> Result<bool, SlurmError> {
+        // As releases word it.
+        const NONE: [&str; 3] = ["does not exist on", "There are no steps", "No steps found"];
         match self.run("scontrol", &["listpids", &job.to_string()]) {
             Ok(_) => Ok(true),
-            Err(SlurmError::Refused { said, .. }) if said.contains("does not exist on this node") => {
-                Ok(false)
-            }
+            Err(SlurmError::Refused { said, .. }) if NONE.iter().any(|none| said.contains(none)) => Ok(false),
             Err(why) => Err(why),
         }
     }

@@ -199,3 +199,53 @@ fn a_new_site_goes_from_report_to_enforce_with_the_commands_of_the_page() -> Res
         Ok(())
     })
 }
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_reboot_that_waits_stays_and_what_no_epilog_took_away_goes() -> Result<()> {
+    let builder = Builder::new(2)
+        .slurm_conf("HealthCheckInterval", "0")
+        .slurm_conf("RebootProgram", "/bin/true")
+        .config("breaker = { max_percent = 100.0, partition_max_percent = 100.0 }")?;
+    builder.test(|cluster| {
+        let alice = cluster.alice();
+        let long = |node: &str| alice.sbatch(&["-w", node, "--gres=gpu:1"], "sleep 1000");
+        let (first, second) = (long("gn1")?, long("gn2")?);
+        for job in [first, second] {
+            cluster.wait_job(job, &["RUNNING"], MINUTE)?;
+        }
+
+        // The node reboots when its job has ended. Until then Slurm may start others there.
+        cluster.root().run(&["scontrol", "reboot", "gn1"])?.ok()?;
+        cluster.wait_node("gn1", "about to reboot", MINUTE, |node| node.state().contains("REBOOT"))?;
+        assert!(!cluster.node("gn1")?.drained());
+        cluster.hardware("gn1")?.inject("gpu-lost@5")?;
+        let beside = cluster.root().on("gn1").run(&["railgate", "check", "--drain"])?.ok()?;
+        assert!(beside.contains("drain: held by somebody else: reboot_requested"), "{beside}");
+        let refused = alice.sbatch(&["-w", "gn1", "--gres=gpu:7", "--no-requeue"], "hostname")?;
+        cluster.wait_job(refused, &["CANCELLED"], MINUTE)?;
+        let node = cluster.node("gn1")?;
+        assert!(node.drained() && node.state().contains("REBOOT"), "{node:?}");
+        assert!(node.reason().starts_with("railgate: gpu-lost@5: "), "{}", node.reason());
+
+        // Directories of long ago: of a job that nobody knows, and of one that runs.
+        let sh = |script: &str| cluster.root().on("gn2").run(&["sh", "-c", script])?.ok();
+        let stale = |job: u32| {
+            let place = format!("/run/railgate/jobs/{job}/0-1000000/user");
+            sh(&format!("mkdir -p {place} && mount -t tmpfs -o size=1m left {place}"))
+        };
+        stale(4711)?;
+        sh(&format!("cd /run/railgate/jobs/{second} && mv 0-* 0-1000000 && ln -sfn 0-1000000 current"))?;
+        cluster.root().on("gn2").run(&["railgate", "check", "--drain"])?.ok()?;
+        assert_eq!(
+            sh("ls /run/railgate/jobs; grep -c 4711 /proc/self/mounts || true")?,
+            format!("{second}\n0\n")
+        );
+        // Where nobody can be asked, nothing is taken away.
+        stale(4712)?;
+        cluster.stop_slurmctld()?;
+        cluster.root().on("gn2").run(&["railgate", "check", "--drain"])?.ok()?;
+        assert!(sh("ls /run/railgate/jobs")?.contains("4712"));
+        Ok(())
+    })
+}
