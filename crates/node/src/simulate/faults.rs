@@ -478,6 +478,8 @@ pub const FAULTS: &[FaultInfo] = &[
     host("site-stuck", HostFault::SiteStuck, "a check of the site's own hangs in the kernel"),
     host("site-foreign", HostFault::SiteForeign, "a check of the site's own belongs to a user"),
     host("site-broken", HostFault::SiteBroken, "a check of the site's own crashes"),
+    host("topology-file-broken", HostFault::TopologyBroken, "NCCL refuses the site's topology file"),
+    host("topology-file-stale", HostFault::TopologyStale, "the site's topology file is another machine's"),
     host("site-not-executable", HostFault::SiteNotExecutable, "a check of the site's own is not executable"),
 ];
 

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     BlockedProcess, FileSystem, Part, Processes, Reading, Severity, SiteCheck, SiteFinding, SiteOutcome,
-    Snapshot, Space, System,
+    Snapshot, Space, System, TopologyFile, TopologyRemark,
 };
 
 const DEADLINE_MS: f64 = 10_000.0;
@@ -47,6 +47,8 @@ pub enum HostFault {
     SiteForeign,
     SiteBroken,
     SiteNotExecutable,
+    TopologyBroken,
+    TopologyStale,
     /// A line of the kernel's.
     Says(&'static str),
 }
@@ -99,6 +101,10 @@ pub(super) fn apply(snapshot: &mut Snapshot, fault: HostFault) -> Option<String>
             site(snapshot, SiteOutcome::Refused("belongs to uid 1000, not root".to_owned()));
         }
         HostFault::SiteBroken => site(snapshot, SiteOutcome::Failed("killed by signal 11".to_owned())),
+        HostFault::TopologyBroken => {
+            topology(snapshot, true, "a tab, which NCCL takes for the end of a name")
+        }
+        HostFault::TopologyStale => topology(snapshot, false, "GPU 3 (0000:61:00.0) is not in the file"),
         HostFault::SiteNotExecutable => site(snapshot, SiteOutcome::NotRun("is not executable".to_owned())),
         other => {
             if let Part::Read { data, .. } = &mut snapshot.host {
@@ -206,6 +212,13 @@ fn site(snapshot: &mut Snapshot, outcome: SiteOutcome) {
     let path = PathBuf::from("/etc/railgate/checks.d/raid.sh");
     snapshot.site_checks.retain(|check| check.name != "raid");
     snapshot.site_checks.push(SiteCheck { name: "raid".to_owned(), path, outcome, took_ms: 12.0 });
+}
+
+fn topology(snapshot: &mut Snapshot, refused: bool, what: &str) {
+    let remark = TopologyRemark { refused, place: "3:5".to_owned(), what: what.to_owned() };
+    let path = PathBuf::from("/etc/nccl/topo.xml");
+    let text = Reading::Known("<system version=\"1\"/>".to_owned());
+    snapshot.topology_file = Some(TopologyFile { path, text, said: Some(vec![remark]) });
 }
 
 fn said(severity: Severity, code: i32) -> SiteFinding {
