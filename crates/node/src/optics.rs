@@ -138,10 +138,14 @@ fn limits(page: &[u8], at: usize, value: impl Fn(&[u8], usize) -> f64) -> Option
     set.then(|| Limits { high_alarm: nth(0), low_alarm: nth(1), high_warning: nth(2), low_warning: nth(3) })
 }
 
-/// Names are ASCII, filled up with blanks.
+/// Names are ASCII, filled up with blanks (or, against the standard, with zeroes).
 fn text(page: &[u8], at: usize) -> String {
     let bytes = page.get(at..at + 16).unwrap_or_default();
-    let clean = |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' };
+    let clean = |byte: &u8| match byte {
+        0 | b' ' => ' ',
+        graphic if graphic.is_ascii_graphic() => char::from(*graphic),
+        _ => '?',
+    };
     bytes.iter().map(clean).collect::<String>().trim().to_owned()
 }
 

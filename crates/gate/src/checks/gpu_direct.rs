@@ -27,7 +27,7 @@ severity = \"warn\"     # note, warn, fail
 ```";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Host];
-    const SCOPE: Scope = Scope::Fabric;
+    const SCOPE: Scope = Scope::Gpus;
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {

@@ -55,9 +55,9 @@ impl Table for Settings {
 impl Check for RdmaSelfTest {
     const ABOUT: &'static str = "an RDMA device cannot send to itself, or does so slowly";
     const EXPLAIN: &'static str = "
-Runs `program` on the compute devices whose port is active: it opens each, connects it with itself, sends 1 MiB messages
-through it for a fifth of a second and compares what arrived. Only where a job asked for `--railgate-gate=full` and holds
-the whole node, and before a node is given back (`railgate readmit`).
+Reads what `program` says of the compute devices whose port is active: it opens each, connects it with itself, sends 1 MiB
+messages through it for a fifth of a second and compares what arrived. Only where a job asked for `--railgate-gate=full` and
+holds the whole node, with `railgate check --full`, and before a node is given back (`railgate readmit`).
 
 Why: a device can look well in every file and still fail at its first work request: firmware, memory limits, a PCIe slot
 that lost its lanes.

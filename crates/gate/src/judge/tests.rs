@@ -536,6 +536,21 @@ fn every_named_fault_of_a_whole_node_is_told_or_known_to_be_harmless() {
         "roce-gid-subnet",
         "roce-mtu-low",
         "rdma-self-test-missing",
+        "nvme-missing",
+        "memory-missing",
+        "dimm-missing",
+        "cpu-offline",
+        "cpu-governor",
+        "process-blocked",
+        "service-down",
+        "services-unreadable",
+        "clock-unsynchronised",
+        "module-missing",
+        "boot-arg-missing",
+        "memlock-low",
+        "pcie-corrected",
+        "memory-corrected",
+        "site-not-executable",
     ];
     let mut wrong = Vec::new();
     for fault in FAULTS.iter().filter(|fault| fault.part != FaultPart::Mount) {
