@@ -66,3 +66,15 @@ fn every_reading_of_a_real_gpu_is_known() {
         }
     }
 }
+
+/// The same machine type with everything that is read of it today. Its clock was not synchronised.
+#[test]
+fn a_real_node_is_fit_whatever_is_looked_at() {
+    let node = snapshot("h200-x4-vm-full.json");
+    let verdict = verdict(&node, &profile(4));
+    let found: Vec<&str> = verdict.findings.iter().map(|finding| finding.check.as_str()).collect();
+    assert_eq!((verdict.fitness, found), (Fitness::Fit, vec!["clock"]));
+    let gpus = &node.gpus.data().unwrap().gpus;
+    assert!(gpus.iter().all(|gpu| gpu.details.fabric.known().is_some()));
+    assert_eq!(gpus.iter().map(|gpu| gpu.details.peers.len()).sum::<usize>(), 6, "each pair once");
+}
