@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// What `lldpctl -f json` printed on each node, in a file called after it: gn1.json
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["file", "ibnetdiscover", "timeout", "hca", "name_map"])]
     lldp: Vec<PathBuf>,
-    /// The site's own table of cables, a line for each: node, hca[:port], leaf, leaf port
+    /// The site's own table of cables, a line for each: node, HCA (with `:port` where it has several), leaf, leaf port
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lldp", "file", "ibnetdiscover", "timeout", "hca", "name_map"])]
     table: Option<PathBuf>,
     /// The program to run

@@ -8,6 +8,8 @@
 #
 # NCCL_HOME names the NCCL to ask (default: the one in PyTorch's packages, else the system's). NVLink multicast
 # stays off.
+# Functions are called by the stage's name; what a subshell sets is for that subshell.
+# shellcheck disable=SC2317,SC2030,SC2031
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 kit=$(realpath "${1:-target/gpu-nccl}")
@@ -286,7 +288,8 @@ per-rank() {
     for lib in $(libraries); do
         local name=${lib##*/lib-}
         for variant in list one one-without-pxn; do
-            local dir=$work/logs/per-rank-$name-$variant pids=() codes=
+            local dir=$work/logs/per-rank-$name-$variant pids=() codes='' pxn=0
+            [[ $variant == *pxn ]] && pxn=1
             rm -rf "$dir"
             mkdir -p "$dir"
             for ((rank = 0; rank < ranks; rank++)); do
@@ -296,7 +299,7 @@ per-rank() {
                 for ((k = first; k <= last; k++)); do own+=${own:+,}mlx5_$((gpus - 1 - k)):1; done
                 env NCCL_HOSTID="host$host" NCCL_IB_HCA="=$own" NCCL_NET_PLUGIN="$work/libhcas.so" NCCL_TOPO_FILE="$work/good.xml" \
                     NCCL_TOPO_DUMP_FILE="$dir/dump-$rank.xml" NCCL_TOPO_DUMP_FILE_RANK="$rank" NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET,ENV \
-                    HCAS_LOG="$dir/flows" HCAS_WHO="rank$rank" $([[ $variant == *pxn ]] && echo NCCL_PXN_DISABLE=1) \
+                    HCAS_LOG="$dir/flows" HCAS_WHO="rank$rank" NCCL_PXN_DISABLE="$pxn" \
                     LD_LIBRARY_PATH="$lib:$cuda/lib64" timeout 60 "$work/ranks" "$rank" "$ranks" "$gpu" "$dir/id" 64 >"$dir/rank$rank.log" 2>&1 &
                 pids+=($!)
             done

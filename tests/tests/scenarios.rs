@@ -298,7 +298,7 @@ fn every_reason_fits_and_begins_with_check_and_part() {
             if let Some(other) = alike {
                 wrong.push(format!("{name}: '{seen}' could be {} as well", other.id));
             }
-            if !Reason::parse(&text).is_some_and(|back| back.subject == subject.replace(' ', "-")) {
+            if Reason::parse(&text).is_none_or(|back| back.subject != subject.replace(' ', "-")) {
                 wrong.push(format!("{name}: cannot be read back: {text}"));
             }
         }
