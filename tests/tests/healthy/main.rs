@@ -11,7 +11,11 @@
 //! `RAILGATE_CASES=100000 cargo test --release -p railgate-tests --test healthy`.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed step is a failed test")]
-#![expect(clippy::cast_possible_truncation, reason = "random numbers within known bounds")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "random numbers within known bounds"
+)]
 
 mod noise;
 mod rng;
