@@ -295,20 +295,35 @@ fn a_swapped_cable_is_named_from_lldp_and_from_a_table() {
     assert_eq!(cli.code(&["fabric", "--lldp", "cables/none"]), Some(2));
 }
 
+/// Checks explain their own keys, in the page that is made from the register; all others have a row in this one.
 #[test]
-fn every_key_is_in_the_page_of_the_configuration_with_its_default() {
-    let page = page("docs/configuration.md");
-    let row =
-        |key: &str| page.lines().find(|line| line.starts_with(&format!("| `{key}` |"))).map(str::to_owned);
+fn every_key_is_explained_with_its_default() {
+    let (page, checks) = (page("docs/configuration.md"), page("docs/checks.md"));
+    let row = |key: &str| page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+    let block = |table: &str| {
+        let (_, rest) = checks.split_once(&format!("[{table}]\n")).unwrap_or_else(|| panic!("no [{table}]"));
+        rest.split_once("```").unwrap().0
+    };
     let defaults = Cli::new("").said(&["config", "show"]);
     let mut tables = std::collections::BTreeSet::from([String::new()]);
-    let mut documented = 0;
+    let (mut documented, mut wrong) = (0, Vec::new());
     for (key, default) in defaults.lines().map(|line| line.split_once(" = ").unwrap()) {
-        let row = row(key).unwrap_or_else(|| panic!("docs/configuration.md lacks {key}"));
-        assert!(row.contains(&format!("| `{default}` |")), "{key} is {default} by default:\n{row}");
-        documented += 1;
-        for (at, _) in key.match_indices('.') {
-            tables.insert(key[..at].to_owned());
+        let mut parts = key.match_indices('.').map(|(at, _)| &key[..at]);
+        if key.starts_with("gate.checks.") {
+            let table = parts.nth(2).unwrap();
+            let said: toml::Value = toml::from_str(block(table)).unwrap();
+            let said = key[table.len() + 1..].split('.').try_fold(&said, |value, name| value.get(name));
+            let default: toml::Table = toml::from_str(&format!("x = {default}")).unwrap();
+            if said != default.get("x") {
+                wrong.push(format!("docs/checks.md: {key} is {default:?}, not {said:?}"));
+            }
+            tables.extend(["gate.checks", table].map(str::to_owned));
+        } else {
+            match row(key) {
+                Some(row) if row.contains(&format!("| `{default}` |")) => documented += 1,
+                row => wrong.push(format!("docs/configuration.md: {key} is {default}, not {row:?}")),
+            }
+            tables.extend(parts.map(str::to_owned));
         }
     }
     // Keys without a default are known to the message about unknown ones only.
@@ -318,13 +333,22 @@ fn every_key_is_in_the_page_of_the_configuration_with_its_default() {
         let (_, known) = said.split_once("expected ").unwrap_or_else(|| panic!("[{table}]: {said}"));
         for key in known.lines().next().unwrap_or_default().split('`').skip(1).step_by(2) {
             let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
-            if !tables.contains(&path) && row(&path).is_none_or(|row| row.contains("| none |")) {
-                assert!(row(&path).is_some(), "docs/configuration.md lacks {path}");
-                documented += 1;
+            if table.starts_with("gate.checks.") {
+                let line = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));
+                if !block(table).lines().any(line) {
+                    wrong.push(format!("docs/checks.md lacks {path}"));
+                }
+            } else if !tables.contains(&path) && row(&path).is_none_or(|row| row.contains("| none |")) {
+                match row(&path) {
+                    Some(_) => documented += 1,
+                    None => wrong.push(format!("docs/configuration.md lacks {path}")),
+                }
             }
         }
     }
-    assert_eq!(page.lines().filter(|line| line.starts_with("| `")).count(), documented, "keys that are gone");
+    assert_eq!(wrong, Vec::<String>::new());
+    let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, documented, "keys that are gone");
 }
 
 #[test]
