@@ -42,9 +42,11 @@ initramfs() {
     (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initramfs"
 }
 
-# Symbols are the larger part of a program, and every byte of it goes through 9p.
+# Where the machine finds them: a checkout may lie in /tmp, which is its own there. Symbols are the larger part of a
+# program, and every byte of it goes through 9p.
 programs() {
     mkdir -p "$cache/programs"
+    cp "$here/inside.sh" "$cache/programs/"
     strip -o "$cache/programs/railgate" "$railgate"
     strip -o "$cache/programs/selftest" "$selftest"
 }
@@ -55,7 +57,7 @@ programs
 timeout 240 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
     -serial stdio -net none \
     -kernel "$cache"/boot/vmlinuz-* -initrd "$work/initramfs" \
-    -append "console=ttyS0 quiet panic=-1 railgate=$cache/programs/railgate selftest=$cache/programs/selftest here=$here cache=$cache" \
+    -append "console=ttyS0 quiet panic=-1 railgate=$cache/programs/railgate selftest=$cache/programs/selftest here=$cache/programs cache=$cache" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null >"$work/console" 2>&1 || true
 tr -d '\r' <"$work/console" | grep -E '^(ok|bad|why): ' || true

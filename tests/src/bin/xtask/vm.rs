@@ -9,7 +9,7 @@ use super::packages::{self, Need};
 use super::steps::{self, Steps};
 
 /// For building the one program that links libibverbs, and for the machine that it is tried in.
-const NEEDS: [Need; 13] = [
+const NEEDS: [Need; 14] = [
     ("cmake", "cmake"),
     ("pkg-config", "pkg-config"),
     ("/var/lib/dpkg/info/libclang-dev.list", "libclang-dev"),
@@ -23,6 +23,7 @@ const NEEDS: [Need; 13] = [
     ("cpio", "cpio"),
     ("modprobe", "kmod"),
     ("rdma", "iproute2"),
+    ("/usr/bin/python3", "python3"),
 ];
 
 /// Builds and lints the self-test, and has it and the checks of the fabric run in the machine; one line says why not
