@@ -40,4 +40,4 @@ pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
 pub use request::{optics_request, request_for, self_test_request, site_request, topology_file_wanted};
 pub use scene::covers_whole_node;
-pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike};
+pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike, devices_are_well};

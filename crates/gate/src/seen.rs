@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_node::{
-    BlockedProcess, Job, MountProbe, Part, PartName, PciAddress, Phase, Profile, Snapshot, UnixMillis,
-    Verdict,
+    BlockedProcess, Class, Finding, Fitness, Job, MountProbe, Part, PartName, PciAddress, Phase, Profile,
+    Severity, Snapshot, UnixMillis, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -146,8 +146,8 @@ impl Memory {
         !self.checks.is_empty() && self.checks.get(check).is_none_or(|known| known.new)
     }
 
-    /// What to keep after a look. `clean` says that the verdict was `fit` for the whole node: only then is
-    /// what the node has taken as what it should have. What the look did not ask for keeps its place: a job
+    /// What to keep after a look. `clean` says that the whole node was looked at and its [devices are
+    /// well](devices_are_well): only then is what the node has taken as what it should have. What the look did not ask for keeps its place: a job
     /// without GPUs must not make the gate forget that NVML hangs.
     pub fn after(&self, now: &Snapshot, clean: bool) -> Memory {
         let mut silent = silent_parts(now);
@@ -276,6 +276,21 @@ fn silent_mounts(now: &Snapshot) -> Vec<PathBuf> {
     })
 }
 
+/// Nothing is wrong with the GPUs and HCAs themselves, whatever else is: a full disk or an old driver must not keep a
+/// node from learning what it has.
+pub fn devices_are_well(verdict: &Verdict) -> bool {
+    let about_devices = |finding: &Finding| {
+        CHECKS.iter().find(|check| check.id == finding.check).is_some_and(|check| {
+            check.parts.iter().any(|part| matches!(part, PartName::Gpus | PartName::Fabric | PartName::Pci))
+        })
+    };
+    let wrong = |finding: &&Finding| {
+        finding.severity > Severity::Note && matches!(finding.class, Class::Node | Class::Fabric)
+    };
+    let mut wrong = verdict.findings.iter().chain(&verdict.shadow).filter(wrong);
+    verdict.fitness != Fitness::Unknown && !wrong.any(about_devices)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,6 +306,15 @@ mod tests {
         let second = first.after(&broken, false);
         assert_eq!((&second.inventory, &second.hcas), (&first.inventory, &first.hcas));
         assert_eq!(second.after(&broken, true).inventory.len(), 7);
+    }
+
+    #[test]
+    fn a_full_disk_says_nothing_of_the_devices() {
+        let well = |node: &str| devices_are_well(&look(node).judge());
+        assert!(well("h100-sxm") && well("h100-sxm:disk-full"));
+        for fault in ["gpu-lost@3", "gpu-missing@3", "ib-missing@2", "ib-port-down@2", "nvml-silent"] {
+            assert!(!well(&format!("h100-sxm:{fault}")), "{fault}");
+        }
     }
 
     #[test]

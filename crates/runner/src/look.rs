@@ -1,8 +1,8 @@
 use std::time::Instant;
 
 use railgate_gate::{
-    Seen, covers_whole_node, judge, optics_request, request_for, self_test_request, site_request,
-    topology_file_wanted,
+    Seen, covers_whole_node, devices_are_well, judge, optics_request, request_for, self_test_request,
+    site_request, topology_file_wanted,
 };
 use railgate_node::{
     Class, Finding, Fitness, Job, KernelMark, Optic, Part, PartName, Phase, Profile, ProfileError, Request,
@@ -126,7 +126,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     History::change(places, |history| {
         history.begin(snapshot);
         history.open = open;
-        history.memory = history.memory.after(snapshot, whole && verdict.cause().is_none());
+        history.memory = history.memory.after(snapshot, whole && devices_are_well(verdict));
         history.memory.strike(snapshot, verdict);
         // A look that judged some GPUs only says nothing about what the kernel said of the others. What was
         // worth a warning has been given one.
