@@ -1,17 +1,27 @@
 use super::{Module, Monitor, Page, celsius, limits, milliwatts, text, word};
 
-/// Eight lanes, of which those are looked at that carry data; the upper halves are counted from 0 here and from 128 in
-/// the standard.
+/// Where a module advertises (page 01h) what it has, and the bit: bytes 157, 158 and 160 of the standard. What is not
+/// advertised may hold anything.
+type Advertised = (usize, u8);
+const TX_FAULT_FLAG: Advertised = (29, 1);
+const RX_LOS_FLAG: Advertised = (30, 2);
+const BIAS_MONITOR: Advertised = (32, 1);
+const RX_POWER_MONITOR: Advertised = (32, 4);
+
+/// Eight lanes, of which those are looked at that exist and carry data; the upper halves are counted from 0 here and
+/// from 128 in the standard.
 pub(super) fn decode(
     lower: &Page,
     upper: &mut dyn FnMut(u8) -> Result<Page, String>,
 ) -> Result<Module, String> {
+    /// MemoryModel (byte 2): lower memory and page 00h are all that there is.
     const FLAT: u8 = 0x80;
     let names = upper(0)?;
     let name = [text(&names, 1), text(&names, 20), text(&names, 38)];
     let mut module = Module {
         name,
-        // The media's technology: from 10 on there is copper and no light. Or a passive cable by its type.
+        // MediaInterfaceTechnology (00h:212): from 10 on there is copper and no light. Or a passive cable by its
+        // MediaType (byte 85).
         copper: (10..=15).contains(&names[84]) || lower[85] == 3,
         temperature_c: None,
         receive_mw: None,
@@ -23,6 +33,8 @@ pub(super) fn decode(
         return Ok(module);
     }
     let (advertised, thresholds, lanes) = (upper(1)?, upper(2)?, upper(0x11)?);
+    let has = |(at, bit): Advertised| advertised[at] & bit != 0;
+    // TxBiasCurrentScalingFactor (01h:160, bits 4-3), for values and thresholds.
     let multiplier = match advertised[32] >> 3 & 3 {
         1 => 2.0,
         2 => 4.0,
@@ -33,10 +45,14 @@ pub(super) fn decode(
         let values = vec![celsius(lower, 14)];
         module.temperature_c = Some(Monitor { values, limits: limits(&thresholds, 0, celsius) });
     }
-    let used: Vec<usize> = (0..8).filter(|lane| activated(&lanes, *lane)).collect();
-    if !used.is_empty() {
+    // MediaLaneUnsupported (00h:210): eight lanes to the host may be four of light, and the others read as darkness.
+    let used: Vec<usize> =
+        (0..8).filter(|lane| names[82] & (1 << lane) == 0 && activated(&lanes, *lane)).collect();
+    if !used.is_empty() && has(RX_POWER_MONITOR) {
         let values = used.iter().map(|lane| milliwatts(&lanes, 58 + 2 * lane)).collect();
         module.receive_mw = Some(Monitor { values, limits: limits(&thresholds, 64, milliwatts) });
+    }
+    if !used.is_empty() && has(BIAS_MONITOR) {
         let values = used.iter().map(|lane| bias(&lanes, 42 + 2 * lane)).collect();
         module.bias_ma = Some(Monitor { values, limits: limits(&thresholds, 56, bias) });
     }
@@ -48,26 +64,32 @@ pub(super) fn decode(
             module.warnings.push(format!("temperature {word}"));
         }
     }
-    const ALARMS: [(usize, &str); 6] = [
-        (7, "transmitter fault"),
-        (15, "bias high"),
-        (16, "bias low"),
-        (19, "no light received"),
-        (21, "receive power high"),
-        (22, "receive power low"),
+    // Lane flags of page 11h: bytes 135, 143 to 147 and 149 to 152 of the standard.
+    const ALARMS: [(usize, &str, Advertised); 6] = [
+        (7, "transmitter fault", TX_FAULT_FLAG),
+        (15, "bias high", BIAS_MONITOR),
+        (16, "bias low", BIAS_MONITOR),
+        (19, "no light received", RX_LOS_FLAG),
+        (21, "receive power high", RX_POWER_MONITOR),
+        (22, "receive power low", RX_POWER_MONITOR),
     ];
-    const WARNINGS: [(usize, &str); 4] =
-        [(17, "bias high"), (18, "bias low"), (23, "receive power high"), (24, "receive power low")];
+    const WARNINGS: [(usize, &str, Advertised); 4] = [
+        (17, "bias high", BIAS_MONITOR),
+        (18, "bias low", BIAS_MONITOR),
+        (23, "receive power high", RX_POWER_MONITOR),
+        (24, "receive power low", RX_POWER_MONITOR),
+    ];
     for lane in used {
-        let raised = |at: &usize| lanes[*at] & (1 << lane) != 0;
-        let said = |what: &str| format!("{what} (lane {})", lane + 1);
-        module.alarms.extend(ALARMS.iter().filter(|(at, _)| raised(at)).map(|(_, what)| said(what)));
-        module.warnings.extend(WARNINGS.iter().filter(|(at, _)| raised(at)).map(|(_, what)| said(what)));
+        let said = |(at, what, by): &(usize, &str, Advertised)| {
+            (has(*by) && lanes[*at] & (1 << lane) != 0).then(|| format!("{what} (lane {})", lane + 1))
+        };
+        module.alarms.extend(ALARMS.iter().filter_map(said));
+        module.warnings.extend(WARNINGS.iter().filter_map(said));
     }
     Ok(module)
 }
 
-/// Four bits per lane: 4 is a data path that is activated.
+/// DPState (11h:128 to 131), four bits per host lane: 4 is DPActivated.
 fn activated(lanes: &Page, lane: usize) -> bool {
     let byte = lanes[lane / 2];
     let state = if lane.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
@@ -92,7 +114,8 @@ mod tests {
         names[1..7].copy_from_slice(b"NVIDIA");
         names[20..35].copy_from_slice(b"MMS4X00-NM     ");
         names[38..48].copy_from_slice(b"MT2306FT07");
-        advertised[32] = 1 << 3;
+        advertised[29..31].copy_from_slice(&[1, 2]);
+        advertised[32] = 1 << 3 | 4 | 1;
         put(&mut thresholds, 0, &[0x4b00, 0xfb00, 0x4600, 0x0000]);
         put(&mut thresholds, 56, &[30_000, 5_000, 25_000, 7_500]);
         put(&mut thresholds, 64, &[35_481, 646, 28_184, 1_023]);
@@ -132,8 +155,35 @@ mod tests {
         assert!(decoded(&pages).unwrap().copper);
         pages[1][84] = 0;
         pages[0][2] = 0x80;
-        let flat = decoded(&pages).unwrap();
+        let flat = decode(&pages[0], &mut |page| {
+            if page == 0 { Ok(pages[1]) } else { Err("beyond flat memory".to_owned()) }
+        });
+        let flat = flat.unwrap();
         assert!(!flat.copper && flat.receive_mw.is_none());
+    }
+
+    #[test]
+    fn lanes_that_do_not_exist_are_not_dark() {
+        let mut pages = pages();
+        pages[4][0..4].copy_from_slice(&[0x44; 4]);
+        assert_eq!(decoded(&pages).unwrap().receive_mw.unwrap().values.len(), 8);
+        pages[1][82] = 0xf0;
+        pages[4][19] = 0xf0;
+        let module = decoded(&pages).unwrap();
+        assert_eq!(module.receive_mw.unwrap().values, [1.2, 1.1, 1.3, 1.2]);
+        assert!(module.alarms.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_advertised_is_not_believed() {
+        let mut pages = pages();
+        pages[4][7..25].fill(0xff);
+        let module = decoded(&pages).unwrap();
+        assert_eq!((module.alarms.len(), module.warnings.len()), (24, 16));
+        pages[2][29..33].fill(0);
+        let module = decoded(&pages).unwrap();
+        assert_eq!((module.receive_mw, module.bias_ma), (None, None));
+        assert!(module.alarms.is_empty() && module.warnings.is_empty());
     }
 
     #[test]

@@ -11,11 +11,13 @@ use nix::sys::time::TimeVal;
 use super::{Module, Page, decode};
 use crate::Reading;
 
+/// GENL_ID_CTRL and CTRL_* of linux/genetlink.h.
 const CONTROLLER: u16 = 16;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 
+/// ETHTOOL_MSG_MODULE_EEPROM_GET and ETHTOOL_A_* of linux/ethtool_netlink.h.
 const GET_MODULE: u8 = 31;
 const HEADER: u16 = 1;
 const HEADER_DEVICE: u16 = 2;
@@ -82,7 +84,7 @@ impl Ethtool {
         body.extend(attribute(BANK, &[0]));
         body.extend(attribute(I2C_ADDRESS, &[0x50]));
         let reply = self.ask(GET_MODULE, &body)?;
-        find(&reply, DATA).and_then(|data| data.try_into().ok()).ok_or(Errno::EBADMSG)
+        whole_page(&reply)
     }
 
     /// The attributes of the answer to one question.
@@ -100,6 +102,13 @@ impl Ethtool {
         answer.truncate(count);
         answered(&answer)
     }
+}
+
+/// The page in an answer. mlx5 long called what it had read until an error a success, down to nothing at all; newer
+/// drivers say EIO then, and so does this.
+fn whole_page(attributes: &[u8]) -> Result<Page, Errno> {
+    let data = find(attributes, DATA).ok_or(Errno::EBADMSG)?;
+    data.try_into().map_err(|_| if data.len() < 128 { Errno::EIO } else { Errno::EBADMSG })
 }
 
 /// One attribute: length, kind, value, filled up to four bytes.
@@ -158,6 +167,17 @@ mod tests {
         assert_eq!(find(&bytes, PAGE), Some(&[3][..]));
         assert_eq!(find(&bytes, DATA).map(<[u8]>::len), Some(128));
         assert_eq!(find(&bytes, BANK), None);
+    }
+
+    #[test]
+    fn a_page_is_whole_or_an_error() {
+        let page = |length: usize| whole_page(&attribute(DATA, &vec![7; length]));
+        assert_eq!(page(128), Ok([7; 128]));
+        for short in [0, 1, 48, 127] {
+            assert_eq!(page(short), Err(Errno::EIO), "{short}");
+        }
+        assert_eq!(page(129), Err(Errno::EBADMSG));
+        assert_eq!(whole_page(&[]), Err(Errno::EBADMSG));
     }
 
     proptest! {

@@ -5,6 +5,7 @@ pub(super) fn decode(
     lower: &Page,
     upper: &mut dyn FnMut(u8) -> Result<Page, String>,
 ) -> Result<Module, String> {
+    // Data_Not_Ready and Flat_mem of the status, byte 2.
     const NOT_READY: u8 = 1;
     const FLAT: u8 = 4;
     if lower[2] & NOT_READY != 0 {
@@ -12,7 +13,7 @@ pub(super) fn decode(
     }
     let names = upper(0)?;
     let name = [text(&names, 20), text(&names, 40), text(&names, 68)];
-    // The transmitter's technology: from 10 on there is copper and no light.
+    // The transmitter's technology (page 00h, byte 147, bits 7-4): from 10 on there is copper and no light.
     let copper = names[19] >> 4 >= 10;
     if copper {
         return Ok(Module {
@@ -35,14 +36,17 @@ pub(super) fn decode(
     let (mut alarms, mut warnings) = (Vec::new(), Vec::new());
     flags(lower, &mut alarms, &mut warnings);
     let temperature = celsius(lower, 22);
+    // A module that does not measure says zero, and has no limits either: with limits, zero is darkness.
+    let measured = |monitor: Monitor| {
+        (monitor.limits.is_some() || monitor.values.iter().any(|value| *value > 0.0)).then_some(monitor)
+    };
     Ok(Module {
         name,
         copper,
-        // A module that does not measure says zero.
         temperature_c: (word(lower, 22) != 0)
             .then(|| Monitor { values: vec![temperature], limits: of(0, celsius) }),
-        receive_mw: Some(Monitor { values: lanes(34, milliwatts), limits: of(48, milliwatts) }),
-        bias_ma: Some(Monitor { values: lanes(42, bias), limits: of(56, bias) }),
+        receive_mw: measured(Monitor { values: lanes(34, milliwatts), limits: of(48, milliwatts) }),
+        bias_ma: measured(Monitor { values: lanes(42, bias), limits: of(56, bias) }),
         alarms,
         warnings,
     })
@@ -53,6 +57,8 @@ fn bias(page: &[u8], at: usize) -> f64 {
     f64::from(word(page, at)) / 500.0
 }
 
+/// Bytes 3 (loss of light, lanes received in the low half), 4 (faults), 6 (temperature), 9 and 10 (receive power), 11
+/// and 12 (bias): high alarm, low alarm, high warning, low warning from bit 7 or 3 down.
 fn flags(lower: &Page, alarms: &mut Vec<String>, warnings: &mut Vec<String>) {
     for lane in 0..4 {
         if lower[3] & (1 << lane) != 0 {
@@ -138,6 +144,17 @@ mod tests {
             ["no light received (lane 2)", "temperature high", "receive power low (lane 2)"]
         );
         assert_eq!(module.warnings, ["temperature high"]);
+    }
+
+    #[test]
+    fn what_is_not_measured_is_not_dark() {
+        let (mut lower, names, mut thresholds) = pages();
+        put(&mut lower, 34, &[0; 4]);
+        let dark = decoded(&lower, &names, &thresholds).unwrap();
+        assert_eq!(dark.receive_mw.unwrap().values, [0.0; 4]);
+        thresholds[48..56].fill(0);
+        let blind = decoded(&lower, &names, &thresholds).unwrap();
+        assert!(blind.receive_mw.is_none() && blind.bias_ma.is_some());
     }
 
     #[test]
