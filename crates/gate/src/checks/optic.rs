@@ -130,7 +130,7 @@ fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Repo
         let flagged = !module.alarms.is_empty();
         let powers: Vec<f64> = receive.values.iter().copied().map(dbm).collect();
         let weakest = powers.iter().enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
-        let limit = receive.limits.map(|limits| dbm(limits.low_warning)).filter(|limit| limit.is_finite());
+        let limit = receive.limits.map(|limits| dbm(limits.low_warning)).filter(|limit| *limit > -40.0);
         let near = weakest.zip(limit).filter(|((_, power), limit)| **power < limit + set.receive_margin_db);
         if let (Some(((lane, power), limit)), false) = (near, flagged) {
             let what = format!("lane {} receives {power:.1} dBm, the module warns at {limit:.1}", lane + 1);
@@ -163,8 +163,9 @@ fn single(monitor: Option<&Monitor>, limit: impl Fn(&railgate_node::Limits) -> f
     Some((*monitor.values.first()?, limit(monitor.limits.as_ref()?)))
 }
 
+/// Nothing at all is the least that a module can say, 0.1 microwatt: -40 dBm.
 fn dbm(milliwatts: f64) -> f64 {
-    10.0 * milliwatts.log10()
+    10.0 * milliwatts.max(0.000_1).log10()
 }
 
 #[cfg(test)]
@@ -202,6 +203,23 @@ mod tests {
             periodic("optic-copper").with(|look| look.now.optics = Some(Part::Silent { after_ms: 10_000.0 }));
         assert_eq!((silent.of("optic"), silent.fitness()), (vec![Severity::Unknown], Fitness::Degraded));
         assert_eq!(look("h100-sxm:optic-dark@2").of("optic"), [], "not before a job");
+    }
+
+    #[test]
+    fn no_light_at_all_has_a_number() {
+        let dark = periodic("optic-dim").with(|look| {
+            if let Some(Part::Read { data, .. }) = &mut look.now.optics
+                && let railgate_node::Reading::Known(module) = &mut data[2].module
+                && let Some(receive) = &mut module.receive_mw
+            {
+                receive.values[1] = 0.0;
+            }
+        });
+        assert!(
+            dark.says().contains("lane 2 receives -40.0 dBm, the module warns at -10.0"),
+            "{}",
+            dark.says()
+        );
     }
 
     #[test]
