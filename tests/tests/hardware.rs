@@ -67,7 +67,8 @@ fn agrees(hardware: &Hardware, what: &str) {
             assert_eq!(gpu, wanted, "{what}");
         }
     }
-    assert_eq!(seen.fabric.data(), want.fabric.data(), "{what}");
+    let fabric = |snapshot: &Snapshot| without_reasons(serde_json::to_value(snapshot.fabric.data()).unwrap());
+    assert_eq!(fabric(&seen), fabric(want), "{what}");
     let devices = |snapshot: &Snapshot| snapshot.pci.data().map(|pci| pci.devices.len());
     assert_eq!(devices(&seen), devices(want), "{what}");
 }
@@ -76,10 +77,16 @@ fn every_fault_is_seen(dir: &Path) {
     let mut hardware = Hardware::create(dir, "h100-sxm", "gn1").unwrap();
     agrees(&hardware, "healthy");
     for info in FAULTS {
-        if info.part == FaultPart::Mount || info.id.starts_with("nvml-") {
+        // A machine with InfiniBand has no table of GIDs.
+        let no_part = info.part == FaultPart::Mount || info.id.starts_with("roce-gid");
+        if no_part || info.id.starts_with("nvml-") {
             continue;
         }
-        hardware.inject(&info.id.replace("<code>", "94")).unwrap();
+        match hardware.inject(&info.id.replace("<code>", "94")) {
+            // The tree shows devices; of the rest of a host it knows the kernel's log alone.
+            Err(_) if !matches!(info.part, FaultPart::Gpu | FaultPart::Hca) => continue,
+            done => done.unwrap(),
+        }
         if info.id == "kmsg-unreadable" {
             assert!(matches!(look(&hardware, Duration::from_secs(30)).kernel_log, Part::Failed { .. }));
         } else {

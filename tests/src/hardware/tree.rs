@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use railgate_node::{
-    Fabric, Hca, Host, LinkLayer, Pci, PciAddress, PciDevice, PhysState, Port, PortState, Reading,
+    Fabric, Gid, Hca, Host, Interface, LinkLayer, Pci, PciAddress, PciDevice, PhysState, Port, PortState,
+    Reading,
 };
 
 /// Counters of the RDMA core; the others of a port are its driver's.
@@ -42,7 +43,7 @@ pub(super) struct Tree {
 
 impl Tree {
     pub(super) fn new(root: PathBuf) -> Result<Self> {
-        for dir in ["class/infiniband", "bus/pci/devices", "devices/system/node", ".new"] {
+        for dir in ["class/infiniband", "class/net", "bus/pci/devices", "devices/system/node", ".new"] {
             fs::create_dir_all(root.join(dir)).with_context(|| root.join(dir).display().to_string())?;
         }
         Ok(Tree { root })
@@ -58,6 +59,7 @@ impl Tree {
             self.hca(hca, pci).with_context(|| hca.name.clone())?;
         }
         self.forget("class/infiniband", fabric.hcas.iter().map(|hca| hca.name.clone()).collect())?;
+        self.forget("class/net", fabric.hcas.iter().flat_map(|hca| hca.netdevs.clone()).collect())?;
         self.forget(
             "bus/pci/devices",
             pci.devices.iter().map(|device| device.address.to_string()).collect(),
@@ -93,6 +95,7 @@ impl Tree {
         self.put(&dir.join("current_link_width"), width)?;
         self.put(&dir.join("max_link_speed"), max_speed)?;
         self.put(&dir.join("max_link_width"), max_width)?;
+        self.put_bytes(&dir.join("config"), device.acs.known().map(|control| configuration(*control)))?;
         let link = self.root.join("bus/pci/devices").join(device.address.to_string());
         self.link(&link, &Path::new("../../..").join(&below))
     }
@@ -108,10 +111,22 @@ impl Tree {
         self.put(&dir.join("node_guid"), text(&hca.node_guid))?;
         self.put(&dir.join("fw_ver"), text(&hca.firmware))?;
         self.put(&dir.join("hca_type"), text(&hca.hca_type))?;
+        self.put(&dir.join("board_id"), text(&hca.details.board))?;
         if let Some(device) = parent {
             self.link(&dir.join("device"), &Path::new("../../../").join(device.address.to_string()))?;
+            let net = self.root.join(place(device)).join("net");
+            fs::create_dir_all(&net)?;
+            for entry in fs::read_dir(&net)? {
+                let entry = entry?;
+                if !hca.netdevs.iter().any(|netdev| entry.file_name() == netdev.as_str()) {
+                    fs::remove_dir_all(entry.path())?;
+                }
+            }
             for netdev in &hca.netdevs {
-                fs::create_dir_all(self.root.join(place(device)).join("net").join(netdev))?;
+                fs::create_dir_all(net.join(netdev))?;
+            }
+            for interface in &hca.details.interfaces {
+                self.interface(&place(device).join("net").join(&interface.name), interface)?;
             }
         }
         for port in &hca.ports {
@@ -138,20 +153,65 @@ impl Tree {
             };
             self.put(&dir.join(folder).join(name), value)?;
         }
-        self.put(&dir.join("hw_counters/lifespan"), Some("10".to_owned()))
+        self.put(&dir.join("hw_counters/lifespan"), Some("10".to_owned()))?;
+        let keys = |keys: Vec<u16>| (0..).zip(keys.iter().map(|key| format!("0x{key:04x}"))).collect();
+        self.table(&dir.join("pkeys"), &port.details.pkeys.clone().map(keys))?;
+        let gids = |of: fn(&Gid) -> Option<String>| {
+            let rows = |gids: Vec<Gid>| gids.iter().filter_map(|gid| Some((gid.index, of(gid)?))).collect();
+            port.details.gids.clone().map(rows)
+        };
+        self.table(&dir.join("gids"), &gids(|gid| Some(gid.gid.clone())))?;
+        self.table(&dir.join("gid_attrs/types"), &gids(|gid| text(&gid.kind)))?;
+        self.table(&dir.join("gid_attrs/ndevs"), &gids(|gid| text(&gid.interface)))
+    }
+
+    fn interface(&self, below: &Path, interface: &Interface) -> Result<()> {
+        let dir = self.root.join(below);
+        self.put(&dir.join("operstate"), text(&interface.state))?;
+        self.put(&dir.join("mtu"), text(&interface.mtu.clone().map(|mtu| mtu.to_string())))?;
+        self.put(&dir.join("dev_port"), text(&interface.port.clone().map(|port| port.to_string())))?;
+        self.link(&self.root.join("class/net").join(&interface.name), &Path::new("../..").join(below))
+    }
+
+    /// A folder of numbered places, those alone that hold something.
+    fn table(&self, dir: &Path, rows: &Reading<BTreeMap<u32, String>>) -> Result<()> {
+        let rows = match rows {
+            Reading::Known(rows) => rows.clone(),
+            Reading::Unsupported if !dir.exists() => return Ok(()),
+            Reading::Unsupported => return Ok(fs::remove_dir_all(dir)?),
+            Reading::Failed(_) => BTreeMap::from([(0, "?".to_owned())]),
+        };
+        fs::create_dir_all(dir)?;
+        for entry in fs::read_dir(dir)? {
+            let name = entry?.file_name();
+            if !name
+                .to_str()
+                .and_then(|name| name.parse().ok())
+                .is_some_and(|place| rows.contains_key(&place))
+            {
+                fs::remove_file(dir.join(name))?;
+            }
+        }
+        for (place, text) in &rows {
+            self.put(&dir.join(place.to_string()), Some(text.clone()))?;
+        }
+        Ok(())
     }
 
     /// One attribute; `None` takes it away.
     fn put(&self, path: &Path, text: Option<String>) -> Result<()> {
+        self.put_bytes(path, text.map(|text| (text + "\n").into_bytes()))
+    }
+
+    fn put_bytes(&self, path: &Path, bytes: Option<Vec<u8>>) -> Result<()> {
         let at = || path.display().to_string();
-        let Some(mut text) = text else {
+        let Some(bytes) = bytes else {
             return match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(at),
                 _ => Ok(()),
             };
         };
-        text.push('\n');
-        if fs::read_to_string(path).is_ok_and(|now| now == text) {
+        if fs::read(path).is_ok_and(|now| now == bytes) {
             return Ok(());
         }
         if let Some(dir) = path.parent() {
@@ -159,7 +219,7 @@ impl Tree {
         }
         // Not beside the attribute: a reader that lists the folder would see it.
         let next = self.root.join(".new/attribute");
-        fs::write(&next, text).and_then(|()| fs::rename(&next, path)).with_context(at)
+        fs::write(&next, bytes).and_then(|()| fs::rename(&next, path)).with_context(at)
     }
 
     fn link(&self, path: &Path, target: &Path) -> Result<()> {
@@ -178,7 +238,7 @@ impl Tree {
         for entry in fs::read_dir(self.root.join(folder))? {
             let entry = entry?;
             if !keep.contains(entry.file_name().to_string_lossy().as_ref()) {
-                if folder == "class/infiniband"
+                if folder.starts_with("class/")
                     && let Ok(target) = entry.path().canonicalize()
                 {
                     fs::remove_dir_all(target)?;
@@ -196,6 +256,14 @@ fn place(device: &PciDevice) -> PathBuf {
     path.extend(device.bridges.iter().map(PciAddress::to_string));
     path.push(device.address.to_string());
     path
+}
+
+/// A configuration space whose one extended capability is ACS.
+fn configuration(acs_control: u16) -> Vec<u8> {
+    let mut space = vec![0; 4096];
+    space[0x100..0x104].copy_from_slice(&0x0001_000d_u32.to_le_bytes());
+    space[0x106..0x108].copy_from_slice(&acs_control.to_le_bytes());
+    space
 }
 
 fn numa_node(reading: &Reading<u32>) -> String {

@@ -1,6 +1,6 @@
 use super::machine::rate_text;
 use super::optics;
-use crate::{Fabric, Hca, LinkLayer, Part, Port, Reading, SelfTested, Snapshot};
+use crate::{Fabric, Hca, LinkLayer, Part, PciAddress, Port, PortDetails, Reading, SelfTested, Snapshot};
 
 /// What can be wrong with an RDMA device beyond its state and rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,11 @@ fn on_port(port: &mut Port, fault: FabricFault) {
                 port.rate_text = Reading::Known(rate_text(*rate).replace("4X", "1X"));
             }
         }
-        FabricFault::Layer => port.link_layer = Reading::Known(LinkLayer::Ethernet),
+        FabricFault::Layer => {
+            port.link_layer = Reading::Known(LinkLayer::Ethernet);
+            // It has no partitions then, and nobody gave it an address.
+            port.details = PortDetails { gids: Reading::Known(Vec::new()), ..PortDetails::default() };
+        }
         FabricFault::NoLid => port.lid = Reading::Known(0),
         FabricFault::NoSubnetManager => port.sm_lid = Reading::Known(0),
         FabricFault::PkeyMissing => port.details.pkeys = Reading::Known(Vec::new()),
@@ -116,10 +120,7 @@ fn on_port(port: &mut Port, fault: FabricFault) {
         }
         FabricFault::GidMissing | FabricFault::GidVersion | FabricFault::GidSubnet => {
             // An InfiniBand port has no such table; there the fault is one that nobody sees.
-            let Reading::Known(gids) = &mut port.details.gids else {
-                port.details.gids = Reading::Known(Vec::new());
-                return;
-            };
+            let Reading::Known(gids) = &mut port.details.gids else { return };
             match fault {
                 FabricFault::GidMissing => gids.retain(|gid| gid.ipv4().is_none()),
                 FabricFault::GidVersion => {
@@ -171,6 +172,9 @@ fn far(snapshot: &mut Snapshot, place: usize) {
         device.bridges.clear();
         device.root = "pci0000:f0".to_owned();
     }
+    // Bridges are told of where something is below them.
+    let used: Vec<PciAddress> = data.devices.iter().flat_map(|device| device.bridges.clone()).collect();
+    data.devices.retain(|device| device.class >> 8 != 0x0604 || used.contains(&device.address));
 }
 
 /// An old kernel that cannot share the GPU's memory by itself, without the module that does.
