@@ -137,7 +137,8 @@ fn slurm_view(state: JobState) -> SlurmView {
         exit: None,
         restarts: Some(state.restarts),
         start: millis(state.start, begun),
-        end: millis(state.end, ended),
+        // One that completes to wait again shows the latest end it could have.
+        end: millis(state.end, ended).filter(|end| *end <= railgate_runner::now()),
         nodelist: state.nodes,
     }
 }

@@ -66,10 +66,10 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
             held.field("AdminComment"),
             format!("railgate: held: {why}, scontrol release lets it go on;")
         );
-        // The controller writes the report last of all.
+        // The controller writes the report last of all; the job completes until its other node's epilog is through.
         let told = poll::until(MINUTE, "the decision in the report", || {
             let told = one_line(&report(&alice, large)?);
-            Ok(told.contains("railgate held the job").then_some(told))
+            Ok((told.contains("railgate held the job") && told.contains("waiting to start")).then_some(told))
         })?;
         in_order(
             &told,
