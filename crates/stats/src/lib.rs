@@ -20,6 +20,7 @@ mod testing;
 mod text;
 mod timeline;
 mod transport;
+pub mod usage;
 mod why;
 mod xids;
 
@@ -38,5 +39,6 @@ pub use tasks::{TaskGroup, Tasks};
 pub use text::{json, text};
 pub use timeline::{Event, Weight};
 pub use transport::{Over, Sure, Transport, transport};
+pub use usage::Usage;
 pub use why::{EndKind, Ended, Next, Proof, why_ended};
 pub use xids::{Whose, explain_xid};

@@ -3,7 +3,7 @@ use railgate_node::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Applied, GpuUse, PortUse, Tasks, Transport, Window};
+use crate::{Applied, GpuUse, PortUse, Tasks, Transport, Usage, Window};
 
 /// The schema that this build writes. A reader accepts this and every earlier one; fields are added,
 /// never renamed.
@@ -65,6 +65,9 @@ pub struct NodeReport {
     /// Over what NCCL's data went; `None` where there was nothing to choose.
     #[serde(default)]
     pub transport: Option<Transport>,
+    /// What the job got out of the node's hardware; `None` where no sampler ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     /// Between which two looks the counters were compared.
     #[serde(default)]
     pub window: Option<Window>,
@@ -120,6 +123,7 @@ impl NodeReport {
             tasks: None,
             applied: Vec::new(),
             transport: None,
+            usage: None,
             window: None,
             gpus: Vec::new(),
             ports: Vec::new(),
