@@ -16,6 +16,7 @@ rm -rf "$kit"
 mkdir -p "$kit/bin" "$kit/debs"
 cp target/release/railgate{,-prolog,-epilog,-epilog-ctld,-sampler} "$kit/bin/"
 cp target/release/libnccl_env_railgate.so "$kit/bin/libnccl-env-railgate.so"
+cp target/release/libnccl_profiler_railgate.so "$kit/bin/libnccl-profiler-railgate.so"
 cp target/release/libspank_railgate.so "$kit/bin/spank_railgate.so"
 (cd "$kit/debs" && apt-get download -q "${packages[@]}")
 du -sh "$kit"

@@ -119,10 +119,12 @@ fn shell_scripts() -> Result<()> {
     if scripts.is_empty() {
         return Ok(());
     }
-    steps::run(Command::new("shellcheck").args(["--severity=style", "--"]).args(&scripts))
+    steps::run(
+        Command::new("shellcheck").args(["--severity=style", "--external-sources", "--"]).args(&scripts),
+    )
 }
 
-/// Files whose first line asks for a shell that shellcheck knows.
+/// Files whose first line asks for a shell that shellcheck knows, and those that such a file sources.
 fn collect(dir: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
     for entry in entries {
@@ -132,9 +134,9 @@ fn collect(dir: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
             collect(&path, scripts)?;
         } else if let Ok(text) = fs::read(&path) {
             let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-            if first.starts_with(b"#!")
-                && (first.ends_with(b"sh") || first.windows(3).any(|word| word == b"sh "))
-            {
+            let program = first.starts_with(b"#!")
+                && (first.ends_with(b"sh") || first.windows(3).any(|word| word == b"sh "));
+            if program || first.starts_with(b"# shellcheck shell=") {
                 scripts.push(path);
             }
         }

@@ -1,0 +1,120 @@
+# shellcheck shell=bash
+# To be sourced: one machine with NVIDIA GPUs becomes a Slurm cluster of one node with railgate in it.
+#
+# Wants $kit (what prepare.sh made) and $out (for logs) set. For a machine that is thrown away afterwards: it unpacks
+# Slurm over / and starts daemons.
+node=$(hostname -s)
+gpus=$(nvidia-smi -L | wc -l)
+state=/var/tmp/railgate-gpu
+say() { printf '\n== %s\n' "$*"; }
+ok() { printf 'ok: %s\n' "$*"; }
+wrong() {
+    printf 'WRONG: %s\n' "$*"
+    cp -r /var/log/railgate.log "$state"/*.log "${out:?}" 2>/dev/null || true
+    exit 1
+}
+until_true() { # SECONDS COMMAND…
+    local end=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        ((SECONDS < end)) || return 1
+        sleep 0.2
+    done
+}
+
+# railgate as a site would have it; $1: more lines of its configuration.
+install_and_configure() {
+    say "install"
+    for deb in "${kit:?}"/debs/*.deb; do dpkg -x "$deb" /; done
+    ldconfig
+    for daemon in slurmctld slurmd slurmstepd; do
+        [[ -e /usr/sbin/$daemon ]] || ln -s "$daemon-wlm" "/usr/sbin/$daemon"
+    done
+    install -D -m 755 -t /usr/libexec/railgate "$kit"/bin/railgate-*
+    install -m 755 "$kit/bin/railgate" /usr/bin/railgate
+    install -D -m 755 -t /usr/lib/railgate "$kit"/bin/*.so
+    for user in munge slurm researcher; do id "$user" >/dev/null 2>&1 || useradd --system --create-home "$user"; done
+    install -d -m 755 "$state" "$state/spool" /etc/slurm /etc/slurm/prolog.d /etc/slurm/epilog.d /etc/railgate/profiles
+    install -d -o munge -g munge -m 700 /etc/munge /var/lib/munge /var/log/munge
+    install -d -o munge -g munge -m 755 /run/munge
+    install -d -o slurm -g slurm -m 755 "$state/ctld"
+    install -d -m 1777 "$state/reports"
+    dd if=/dev/urandom of=/etc/munge/munge.key bs=1024 count=1 status=none
+    chown munge:munge /etc/munge/munge.key
+    chmod 400 /etc/munge/munge.key
+
+    say "configure"
+    mkdir -p /sys/fs/cgroup/system.slice
+    for place in /sys/fs/cgroup /sys/fs/cgroup/system.slice; do
+        echo "+cpuset +cpu +memory" >"$place/cgroup.subtree_control" || true
+    done
+    printf 'CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n' >/etc/slurm/cgroup.conf
+    for ((i = 0; i < gpus; i++)); do echo "NodeName=$node Name=gpu File=/dev/nvidia$i"; done >/etc/slurm/gres.conf
+    ln -sf /usr/libexec/railgate/railgate-prolog /etc/slurm/prolog.d/95-railgate
+    ln -sf /usr/libexec/railgate/railgate-epilog /etc/slurm/epilog.d/95-railgate
+    echo "optional /usr/lib/railgate/spank_railgate.so" >/etc/slurm/plugstack.conf
+    cat >/etc/slurm/slurm.conf <<CONF
+ClusterName=real
+SlurmctldHost=$node(127.0.0.1)
+SlurmUser=slurm
+AuthType=auth/munge
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/none
+StateSaveLocation=$state/ctld
+SlurmdSpoolDir=$state/spool
+SlurmctldLogFile=$state/ctld/slurmctld.log
+SlurmdLogFile=$state/slurmd.log
+SlurmctldPidFile=$state/ctld/slurmctld.pid
+SlurmdPidFile=$state/slurmd.pid
+SelectType=select/cons_tres
+GresTypes=gpu
+PrologFlags=Alloc,Contain,DeferBatch
+SchedulerParameters=nohold_on_prolog_fail
+Prolog=/etc/slurm/prolog.d/*
+Epilog=/etc/slurm/epilog.d/*
+EpilogSlurmctld=/usr/libexec/railgate/railgate-epilog-ctld
+PrologEpilogTimeout=120
+BatchStartTimeout=180
+JobFileAppend=1
+NodeName=$node NodeAddr=127.0.0.1 CPUs=$(nproc) Gres=gpu:$gpus State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP
+CONF
+    # One GPU of an HGX board in a virtual machine: no InfiniBand, and alone no NVLink either.
+    cat >/etc/railgate/profiles/h200-here.toml <<CONF
+id = "h200-here"
+title = "H200 of this virtual machine, no InfiniBand"
+extends = "h200-sxm"
+[gpus]
+count = $gpus
+nvlinks_up = $([[ $gpus -gt 1 ]] && echo 18 || echo 0)
+[fabric]
+hcas = 0
+CONF
+    cat >/etc/railgate/railgate.toml <<CONF
+profile = "h200-here"
+[gate]
+mode = "enforce"
+[report]
+dir = "$state/reports"
+[requeue]
+default = "auto"
+$1
+CONF
+    railgate config check
+}
+
+start_slurm() {
+    say "Slurm"
+    # Every standard stream elsewhere: a daemon that keeps a pipe open keeps its caller waiting.
+    runuser -u munge -- /usr/sbin/munged </dev/null >/dev/null 2>&1
+    (cd "$state" && slurmctld </dev/null >/dev/null 2>&1 && slurmd </dev/null >/dev/null 2>&1)
+    # shellcheck disable=SC2317  # until_true calls it
+    idle() { [[ $(sinfo -h -o %T) == idle ]]; }
+    until_true 30 idle || wrong "node is $(sinfo -h -o '%T %E')"
+}
+
+stop_slurm() {
+    pkill slurmctld || true
+    pkill slurmd || true
+    pkill munged || true
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Real training on real GPUs under a real Slurm of one node: what the report says beside what is worked out by hand.
+#
+#   tests/gpu/train.sh [DIRECTORY] [SECONDS]   what prepare.sh made; default: target/gpu, 45 s a job
+#
+# For a machine that is thrown away afterwards. Reports, logs and samples go to $OUT.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+kit=$(realpath "${1:-target/gpu}")
+seconds=${2:-45}
+out=${OUT:-$(mktemp -d)}
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+source tests/gpu/machine.sh
+
+install_and_configure '[stats]
+nccl_profiler = "all"'
+install -m 644 tests/gpu/train/train.py contrib/python/railgate.py "$state/"
+start_slurm
+
+cat >"$state/job.sh" <<JOB
+#!/bin/bash
+#SBATCH --gres=gpu:$gpus --ntasks=1 --cpus-per-task=$(($(nproc) / 2)) --railgate-requeue=auto
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONPATH=$state
+srun python3 -m torch.distributed.run --standalone --nproc-per-node=$gpus $state/train.py "\$1" $seconds
+JOB
+for kind in ddp fsdp; do
+    say "$kind on $gpus GPUs"
+    id=$(cd "$state/reports" &&
+        runuser -u researcher -- sbatch --parsable -J "$kind" -o "$state/reports/%j.log" "$state/job.sh" "$kind")
+    ended() { [[ $(scontrol show job "$id" | grep -o 'JobState=[A-Z]*') != JobState=@(PENDING|RUNNING|COMPLETING) ]]; }
+    for _ in $(seq 20); do
+        sleep 1
+        [[ $(scontrol show job "$id") == *JobState=RUNNING* ]] && break
+    done
+    sleep $((seconds / 2))
+    nvidia-smi --query-gpu=clocks.sm,power.draw,utilization.gpu,temperature.gpu --format=csv
+    runuser -u researcher -- railgate report "$id" --live || true
+    until_true $((seconds + 90)) ended || wrong "job: $(scontrol show job "$id" | grep -E 'JobState|Reason')"
+    cat "$state/reports/$id.log"
+    reported() { runuser -u researcher -- railgate report "$id" | grep -qi completed; }
+    until_true 20 reported || wrong "no report: $(runuser -u researcher -- railgate report "$id" 2>&1)"
+    runuser -u researcher -- railgate report "$id" | tee "$out/$kind.txt"
+    runuser -u researcher -- railgate report "$id" --format json >"$out/$kind.json"
+    runuser -u researcher -- railgate report "$id" --format html --out "$state/reports/$kind.html"
+    cp "$state/reports/$kind.html" "$out/"
+    find "$state/reports/real/$id" -name '*.samples' -exec cp {} "$out/$kind.samples" \;
+    ok "$kind ran and has its report"
+done
+cp /var/log/railgate.log "$out/railgate.log"
+stop_slurm
+ok "all done; results in $out"
