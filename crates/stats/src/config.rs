@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use railgate_node::duration_text;
 
+use crate::metrics::JobLabel;
+
 /// `[report]`: where the reports of jobs go and who may read them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -144,6 +146,45 @@ impl StatsConfig {
             problems.push(format!(
                 "stats.task_look: {} is not within 1s to 10m",
                 humantime::format_duration(self.task_look)
+            ));
+        }
+        problems
+    }
+}
+
+/// `[metrics]`: files for the textfile collector of Prometheus' node_exporter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// The collector's directory, made by the site. Absent: no metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// What the series of a job tell of it besides its GPUs.
+    pub labels: Vec<JobLabel>,
+    /// How often a job's file is written.
+    #[serde(with = "duration_text")]
+    pub interval: Duration,
+}
+
+impl Default for MetricsConfig {
+    fn default() -> Self {
+        MetricsConfig { dir: None, labels: Vec::new(), interval: Duration::from_secs(15) }
+    }
+}
+
+impl MetricsConfig {
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if let Some(dir) = &self.dir
+            && !dir.is_absolute()
+        {
+            problems.push(format!("metrics.dir: '{}' is not an absolute path", dir.display()));
+        }
+        if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&self.interval) {
+            problems.push(format!(
+                "metrics.interval: {} is not within 1s to 5m",
+                humantime::format_duration(self.interval)
             ));
         }
         problems

@@ -10,6 +10,7 @@ mod decision;
 mod evidence;
 mod html;
 mod job_report;
+pub mod metrics;
 mod node_report;
 mod plain;
 mod rails_said;
@@ -25,7 +26,7 @@ mod why;
 mod xids;
 
 pub use applied::{Applied, AppliedBy, applied};
-pub use config::{ReportAccess, ReportConfig, StatsConfig};
+pub use config::{MetricsConfig, ReportAccess, ReportConfig, StatsConfig};
 pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode};
 pub use evidence::{evidence, kernel_events};

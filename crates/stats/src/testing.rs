@@ -96,7 +96,7 @@ pub(crate) fn verdict(phase: Phase, findings: Vec<Finding>) -> Verdict {
     }
 }
 
-fn look(phase: Phase, taken: u64, findings: Vec<Finding>) -> Look {
+pub(crate) fn look(phase: Phase, taken: u64, findings: Vec<Finding>) -> Look {
     Look { taken, took_ms: Some(310.0), verdict: verdict(phase, findings), missing: vec![] }
 }
 

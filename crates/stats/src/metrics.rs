@@ -1,0 +1,37 @@
+//! Figures for operators: files for the textfile collector of Prometheus' node_exporter.
+//!
+//! One table row is one metric: its name, what it means and where its value comes from stand together, and
+//! `docs/metrics.md` is made from the tables. What is not known has no sample: never a zero.
+//!
+//! The collector refuses a series that stands in two files, so no two files hold the same one: `railgate.prom` has the
+//! gate and the cards' health, `railgate-rails.prom` the ports (a node's ports are not split between its jobs, so every
+//! writer writes the same), and `railgate-job-<id>.prom` what a job's own GPUs do.
+
+mod job;
+mod node;
+mod page;
+mod place;
+mod rails;
+#[cfg(test)]
+mod tests;
+
+pub use job::{GpuNow, JOB_METRICS, JobLabel, JobNow, job_page};
+pub use node::{CheckCounts, NODE_METRICS, NodeState, OpenFinding, node_page};
+pub use page::{Kind, Metric, Series};
+pub use place::{NODE_FILE, RAILS_FILE, TextfileDir, job_file};
+pub use rails::{RAIL_METRICS, RailState, rail_page};
+
+/// `docs/metrics.md`.
+pub fn metrics_markdown() -> String {
+    let mut text = String::from(include_str!("metrics/head.md"));
+    for (title, file, table) in [
+        ("The node", NODE_FILE, page::rows(NODE_METRICS)),
+        ("Rails", RAILS_FILE, page::rows(RAIL_METRICS)),
+        ("Jobs", "railgate-job-<id>.prom", page::rows(JOB_METRICS)),
+    ] {
+        text.push_str(&format!(
+            "\n## {title}\n`{file}`\n\n| metric | type | labels | what |\n|---|---|---|---|\n{table}"
+        ));
+    }
+    text
+}

@@ -1,0 +1,249 @@
+use serde::{Deserialize, Serialize};
+
+use super::page::{Kind, Metric, Series, count, page};
+use crate::usage::{GpuField, HostField, Values};
+
+/// A label that tells which job it is: only where the site asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobLabel {
+    /// `job`: its id. A new series for every job.
+    Job,
+    /// `user`: its owner's name.
+    User,
+    /// `partition`.
+    Partition,
+}
+
+/// What a job on this node does now.
+#[derive(Clone, Debug, Default)]
+pub struct JobNow {
+    /// Its id.
+    pub job: u32,
+    /// Its owner's name.
+    pub user: String,
+    /// Its partition.
+    pub partition: String,
+    /// Seconds since its prolog.
+    pub running_s: f64,
+    /// Its GPUs.
+    pub gpus: Vec<GpuNow>,
+    /// Its cgroup.
+    pub host: Values<HostField>,
+}
+
+/// One GPU of the job now.
+#[derive(Clone, Debug, Default)]
+pub struct GpuNow {
+    /// NVML index.
+    pub index: u32,
+    /// UUID, of the MIG device where it is one.
+    pub uuid: String,
+    /// What the last samples said.
+    pub values: Values<GpuField>,
+    /// Tensor work of the dense peak at the datasheet clock, calibrated, 0 to 1; `None` where it is not known.
+    pub tensor_fraction: Option<f64>,
+}
+
+/// Everything in `railgate-job-<id>.prom`.
+pub fn job_page(job: &JobNow, labels: &[JobLabel]) -> String {
+    let id = job.job.to_string();
+    let mut labels = labels.to_vec();
+    labels.sort_unstable();
+    labels.dedup();
+    let common: Vec<(&str, &str)> = labels
+        .iter()
+        .map(|label| match label {
+            JobLabel::Job => ("job_id", id.as_str()),
+            JobLabel::User => ("user", job.user.as_str()),
+            JobLabel::Partition => ("partition", job.partition.as_str()),
+        })
+        .collect();
+    page(JOB_METRICS, job, &common)
+}
+
+const GPU: &[&str] = &["gpu", "uuid"];
+
+fn gpu(job: &JobNow, series: &mut Series, value: impl Fn(&GpuNow) -> Option<f64>) {
+    for gpu in &job.gpus {
+        series.put_some(&[&gpu.index.to_string(), &gpu.uuid], value(gpu));
+    }
+}
+
+/// A field of each GPU, times `by`.
+fn field(job: &JobNow, series: &mut Series, field: GpuField, by: f64) {
+    gpu(job, series, |gpu| gpu.values.mean(field).map(|value| value * by));
+}
+
+/// A job is told apart from its neighbours on the node by the GPUs that it holds: `0-3,6`.
+fn gpu_list(job: &JobNow) -> String {
+    let mut indices: Vec<u32> = job.gpus.iter().map(|gpu| gpu.index).collect();
+    indices.sort_unstable();
+    indices.dedup();
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for index in indices {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(index) => *last = index,
+            _ => runs.push((index, index)),
+        }
+    }
+    let text = |(first, last): (u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    runs.into_iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+fn of_job(job: &JobNow, series: &mut Series, value: Option<f64>) {
+    series.put_some(&[&gpu_list(job)], value);
+}
+
+const PERCENT: f64 = 0.01;
+const MIB: f64 = 1_048_576.0;
+const JOB: &[&str] = &["gpus"];
+
+macro_rules! gpu_gauge {
+    ($name:literal, $field:ident, $by:expr, $help:literal) => {
+        Metric {
+            name: $name,
+            kind: Kind::Gauge,
+            labels: GPU,
+            help: $help,
+            read: |job, series| field(job, series, GpuField::$field, $by),
+        }
+    };
+}
+
+macro_rules! job_gauge {
+    ($name:literal, $field:ident, $by:expr, $help:literal) => {
+        Metric {
+            name: $name,
+            kind: Kind::Gauge,
+            labels: JOB,
+            help: $help,
+            read: |job, series| {
+                of_job(job, series, job.host.mean(HostField::$field).map(|value| value * $by))
+            },
+        }
+    };
+}
+
+/// The rows of a job's file. Means over the time since the file was last written.
+pub const JOB_METRICS: &[Metric<JobNow>] = &[
+    Metric {
+        name: "railgate_job_running_seconds",
+        kind: Kind::Gauge,
+        labels: JOB,
+        help: "Time since the job's prolog on this node.",
+        read: |job, series| of_job(job, series, Some(job.running_s)),
+    },
+    Metric {
+        name: "railgate_job_gpus",
+        kind: Kind::Gauge,
+        labels: JOB,
+        help: "GPUs that the job holds on this node.",
+        read: |job, series| of_job(job, series, u64::try_from(job.gpus.len()).ok().map(count)),
+    },
+    Metric {
+        name: "railgate_gpu_hardware_flop_ratio",
+        kind: Kind::Gauge,
+        labels: GPU,
+        help: "Tensor work of the dense peak at the datasheet clock, calibrated: recomputation and padding count. No model FLOP utilisation.",
+        read: |job, series| gpu(job, series, |gpu| gpu.tensor_fraction),
+    },
+    gpu_gauge!(
+        "railgate_gpu_tensor_active_ratio",
+        Tensor,
+        PERCENT,
+        "Time with any tensor pipe active (GPM)."
+    ),
+    gpu_gauge!("railgate_gpu_sm_active_ratio", Sm, PERCENT, "SMs with at least one warp (GPM)."),
+    gpu_gauge!(
+        "railgate_gpu_sm_occupancy_ratio",
+        Occupancy,
+        PERCENT,
+        "Warps resident, of what would fit (GPM)."
+    ),
+    gpu_gauge!(
+        "railgate_gpu_fp32_active_ratio",
+        Fp32,
+        PERCENT,
+        "Single precision outside the tensor pipe (GPM)."
+    ),
+    gpu_gauge!(
+        "railgate_gpu_fp64_active_ratio",
+        Fp64,
+        PERCENT,
+        "Double precision outside the tensor pipe (GPM)."
+    ),
+    gpu_gauge!(
+        "railgate_gpu_dram_active_ratio",
+        Dram,
+        PERCENT,
+        "Memory traffic, of the theoretical peak (GPM)."
+    ),
+    gpu_gauge!(
+        "railgate_gpu_kernel_time_ratio",
+        AnyKernel,
+        PERCENT,
+        "Time with any kernel, however small: what nvidia-smi calls utilisation."
+    ),
+    gpu_gauge!("railgate_gpu_sm_clock_hertz", SmClock, 1e6, "SM clock."),
+    gpu_gauge!("railgate_gpu_power_watts", Power, 1.0, "Power; on MIG that of the whole GPU."),
+    gpu_gauge!("railgate_gpu_temperature_celsius", Temperature, 1.0, "Temperature."),
+    gpu_gauge!("railgate_gpu_memory_used_bytes", MemoryUsed, MIB, "Memory in use."),
+    gpu_gauge!("railgate_gpu_pcie_transmit_bytes", PcieTx, 1.0, "Sent over PCIe, bytes per second (GPM)."),
+    gpu_gauge!("railgate_gpu_pcie_receive_bytes", PcieRx, 1.0, "Received over PCIe, bytes per second (GPM)."),
+    gpu_gauge!(
+        "railgate_gpu_nvlink_transmit_bytes",
+        NvlinkTx,
+        1.0,
+        "Sent over NVLink, bytes per second (GPM)."
+    ),
+    gpu_gauge!(
+        "railgate_gpu_nvlink_receive_bytes",
+        NvlinkRx,
+        1.0,
+        "Received over NVLink, bytes per second (GPM)."
+    ),
+    Metric {
+        name: "railgate_gpu_throttled_ratio",
+        kind: Kind::Gauge,
+        labels: &["gpu", "uuid", "why"],
+        help: "Share of the time in which this held the clock down: power-cap (normal under full load), hw-slowdown, sw-thermal, hw-thermal, power-brake.",
+        read: |job, series| {
+            const WHY: [(&str, GpuField); 5] = [
+                ("power-cap", GpuField::PowerCap),
+                ("hw-slowdown", GpuField::HwSlowdown),
+                ("sw-thermal", GpuField::SwThermal),
+                ("hw-thermal", GpuField::HwThermal),
+                ("power-brake", GpuField::PowerBrake),
+            ];
+            for gpu in &job.gpus {
+                for (why, field) in WHY {
+                    let share = gpu.values.mean(field).map(|percent| percent * PERCENT);
+                    series.put_some(&[&gpu.index.to_string(), &gpu.uuid, why], share);
+                }
+            }
+        },
+    },
+    job_gauge!("railgate_job_cpu_cores", Cpu, 1.0, "Cores busy in the job's cgroup."),
+    job_gauge!("railgate_job_memory_bytes", Memory, MIB, "Memory of the job's cgroup, page cache included."),
+    Metric {
+        name: "railgate_job_pressure_ratio",
+        kind: Kind::Gauge,
+        labels: &["gpus", "resource"],
+        help: "Share of the time in which some task of the job waited for cpu, memory or io.",
+        read: |job, series| {
+            let gpus = gpu_list(job);
+            for (resource, field) in [
+                ("cpu", HostField::CpuPressure),
+                ("memory", HostField::MemoryPressure),
+                ("io", HostField::IoPressure),
+            ] {
+                series.put_some(&[&gpus, resource], job.host.mean(field).map(|percent| percent * PERCENT));
+            }
+        },
+    },
+    job_gauge!("railgate_job_read_bytes", IoRead, 1.0, "Read from block devices, bytes per second."),
+    job_gauge!("railgate_job_write_bytes", IoWrite, 1.0, "Written to block devices, bytes per second."),
+];

@@ -1,0 +1,15 @@
+//! `docs/metrics.md` is what the tables say.
+
+use std::path::Path;
+
+/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-stats --test metrics_page` writes it anew.
+#[test]
+fn the_page_of_metrics_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let wanted = railgate_stats::metrics::metrics_markdown();
+    if std::env::var_os("RAILGATE_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &wanted).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(committed == wanted, "docs/metrics.md is not what the tables say; run cargo xtask docs");
+}
