@@ -26,6 +26,35 @@ railgate snapshot --out "$out/snapshot.json" | tee "$out/parts.txt"
 ok "every part was read"
 railgate rails
 
+say "what can be planted without touching the cards"
+planted() { # CHECK EXIT-CODE LINES-OF-THE-PROFILE: the machine under another profile
+    printf 'id = "planted"\ntitle = "planted"\nextends = "h200-here"\n%s\n' "$3" >/etc/railgate/profiles/planted.toml
+    sed 's/"h200-here"/"planted"/' /etc/railgate/railgate.toml >"$state/planted.toml"
+    finds "$1" "$2" --config "$state/planted.toml"
+}
+finds() { # CHECK EXIT-CODE ARGUMENTS…
+    local check=$1 want=$2 code=0
+    shift 2
+    railgate check --phase prolog "$@" >"$state/planted.txt" || code=$?
+    cat "$state/planted.txt"
+    grep -qE "^(warn|fail) +$check" "$state/planted.txt" || wrong "$check finds nothing"
+    [[ $code == "$want" ]] || wrong "exit code $code, not $want"
+    ok "$check"
+}
+planted gpu-count 1 "gpus.count = $((gpus + 1))"
+planted gpu-versions 0 'gpus.driver = ["999.99"]'
+runuser -u researcher -- python3 -c '
+import time, torch
+held = torch.zeros(1 << 30, device="cuda")
+print("held", flush=True)
+time.sleep(60)' >"$state/held" &
+held() { grep -q held "$state/held"; }
+until_true 40 held || wrong "nothing holds a GPU"
+finds gpu-processes 0
+pkill -u researcher python3
+wait || true
+rm /etc/railgate/profiles/planted.toml
+
 start_slurm
 
 cat >"$state/job.sh" <<'JOB'
