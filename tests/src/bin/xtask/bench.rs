@@ -135,23 +135,28 @@ pub(super) struct Spread {
     quarter: f64,
     pub(super) median: f64,
     three: f64,
+    p99: f64,
     high: f64,
 }
 
 pub(super) fn spread(times: &[f64]) -> Spread {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at =
-        |share: usize| sorted.get((sorted.len().saturating_sub(1)) * share / 4).copied().unwrap_or(f64::NAN);
-    Spread { low: at(0), quarter: at(1), median: at(2), three: at(3), high: at(4) }
+    let at = |percent: usize| {
+        sorted.get((sorted.len().saturating_sub(1)) * percent / 100).copied().unwrap_or(f64::NAN)
+    };
+    Spread { low: at(0), quarter: at(25), median: at(50), three: at(75), p99: at(99), high: at(100) }
 }
 
 pub(super) fn table(title: &str, rows: &[(&str, &[f64])]) {
     println!("\n{title}\n");
-    println!("| what | median ms | quartiles | least–most | runs |\n|---|---|---|---|---|");
+    println!("| what | median ms | quartiles | p99 | least–most | runs |\n|---|---|---|---|---|---|");
     for (name, times) in rows {
-        let Spread { low, quarter, median, three, high } = spread(times);
-        println!("| {name} | {median:.1} | {quarter:.1}–{three:.1} | {low:.1}–{high:.1} | {} |", times.len());
+        let Spread { low, quarter, median, three, p99, high } = spread(times);
+        let runs = times.len();
+        println!(
+            "| {name} | {median:.1} | {quarter:.1}–{three:.1} | {p99:.1} | {low:.1}–{high:.1} | {runs} |"
+        );
     }
 }
 
