@@ -51,14 +51,16 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
             (check.judge)(&config.checks, &scene, &mut report);
         }));
         let findings = match done {
-            Ok(()) => report.into_findings(),
+            Ok(()) => report.into_timed().collect(),
             // What it wrote before is as little to be trusted as what it would have written after.
-            Err(panic) => panicked(check.id, &*panic),
+            Err(panic) => {
+                panicked(check.id, &*panic).into_iter().map(|finding| (finding, None)).collect::<Vec<_>>()
+            }
         };
         let cap = config.action_of(check, seen.memory);
         let policy = config.policy(seen.phase);
-        for mut finding in findings {
-            if let Some(window) = check.transient
+        for (mut finding, passing) in findings {
+            if let Some(window) = passing.or(check.transient)
                 && finding.severity == Severity::Fail
             {
                 strikes.push(finding.subject());

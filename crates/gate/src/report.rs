@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use railgate_node::{Class, Evidence, Finding, Reading, Severity};
 
 /// Names of processes, mount errors and kernel lines come from outside; none is longer than this.
@@ -7,7 +9,7 @@ const MAX_TEXT: usize = 240;
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     check: &'a str,
-    findings: Vec<Finding>,
+    findings: Vec<(Finding, Option<Duration>)>,
 }
 
 impl<'a> Report<'a> {
@@ -16,7 +18,12 @@ impl<'a> Report<'a> {
     }
 
     pub(crate) fn into_findings(self) -> Vec<Finding> {
-        self.findings
+        self.into_timed().map(|(finding, _)| finding).collect()
+    }
+
+    /// Each with the window in which it must be seen again, where it may pass by itself.
+    pub(crate) fn into_timed(self) -> impl Iterator<Item = (Finding, Option<Duration>)> {
+        self.findings.into_iter()
     }
 
     /// Adds a finding under this check's id, with control characters replaced and texts cut to size.
@@ -26,7 +33,7 @@ impl<'a> Report<'a> {
 
     /// The same under another id: one row of the register stands for all of the site's own checks.
     pub(crate) fn add_as(&mut self, check: &str, found: Found) {
-        let Found(mut finding) = found;
+        let Found(mut finding, passing) = found;
         finding.check = printable(check);
         for text in [&mut finding.part, &mut finding.what, &mut finding.fix] {
             *text = printable(text);
@@ -36,7 +43,7 @@ impl<'a> Report<'a> {
                 *text = printable(text);
             }
         }
-        self.findings.push(finding);
+        self.findings.push((finding, passing));
     }
 
     /// The value of a reading. A failed one becomes an `unknown` finding, so that no check can forget it;
@@ -65,7 +72,7 @@ impl<'a> Report<'a> {
 
 /// A finding on its way into a [`Report`].
 #[derive(Debug)]
-pub(crate) struct Found(Finding);
+pub(crate) struct Found(Finding, Option<Duration>);
 
 impl Found {
     /// `part` is a GPU index, a device, a path, or empty for the whole node.
@@ -75,7 +82,7 @@ impl Found {
         part: impl Into<String>,
         what: impl Into<String>,
     ) -> Found {
-        Found(Finding {
+        let finding = Finding {
             check: String::new(),
             part: part.into(),
             severity,
@@ -83,7 +90,8 @@ impl Found {
             what: what.into(),
             fix: String::new(),
             evidence: Vec::new(),
-        })
+        };
+        Found(finding, None)
     }
 
     pub(crate) fn fail(class: Class, part: impl Into<String>, what: impl Into<String>) -> Found {
@@ -105,6 +113,12 @@ impl Found {
     /// What to do, in two or three words.
     pub(crate) fn fix(mut self, fix: impl Into<String>) -> Found {
         self.0.fix = fix.into();
+        self
+    }
+
+    /// It may pass by itself, though not all that its check finds may: a `fail` must be seen again within `window`.
+    pub(crate) fn may_pass(mut self, window: Duration) -> Found {
+        self.1 = Some(window);
         self
     }
 

@@ -97,8 +97,13 @@ impl<'a> Scene<'a> {
     /// The node was booted so recently that its fabric may not be up yet.
     pub(crate) fn just_booted(&self) -> bool {
         let booted = self.now.host.data().and_then(|host| host.boot_time.known());
-        booted
-            .is_some_and(|booted| (self.now.taken / 1000).saturating_sub(*booted) < self.boot_grace.as_secs())
+        let up = booted.and_then(|booted| (self.now.taken / 1000).checked_sub(*booted));
+        up.is_some_and(|up| up < self.boot_grace.as_secs())
+    }
+
+    /// Whether this is a virtual machine, where it can be told.
+    pub(crate) fn virtualised(&self) -> Option<bool> {
+        self.now.host.data().and_then(|host| host.virtualised.known().copied())
     }
 
     pub(crate) fn profile(&self) -> Option<&'a Profile> {
@@ -190,6 +195,7 @@ impl<'a> Scene<'a> {
             };
         }
         match &self.held {
+            Held::All if self.all_accounted_for(&inventory) => Whose::Unclear(at.to_string()),
             Held::All => Whose::Judged(at.to_string()),
             Held::Unclear(_) => Whose::Unclear(at.to_string()),
             Held::These(present) => {
@@ -200,6 +206,17 @@ impl<'a> Scene<'a> {
                 if all_placed { Whose::Other } else { Whose::Unclear(at.to_string()) }
             }
         }
+    }
+
+    /// Every GPU that this node should have, or had, is listed: an address that is none of theirs is another machine's as far
+    /// as anybody can say. The kernel's log is that of the host, and a container is lent some of its GPUs.
+    fn all_accounted_for(&self, inventory: &[KnownGpu]) -> bool {
+        let Some(gpus) = self.now.gpus.data() else { return false };
+        let expected = self.profile().and_then(|profile| profile.gpus.count).map(|count| count as usize);
+        let known = expected.unwrap_or(inventory.len());
+        !gpus.gpus.is_empty()
+            && gpus.gpus.len() >= known
+            && gpus.gpus.iter().all(|gpu| gpu.pci.known().is_some())
     }
 
     /// The profile leaves this device out of the compute fabric.
@@ -389,6 +406,11 @@ fn held(seen: &Seen<'_>) -> (Held, Vec<KnownGpu>) {
     };
     let inventory = inventory(seen);
     let gpus = seen.now.gpus.data();
+    // Cards up to the first sliced one keep their numbers.
+    let sliced = gpus.and_then(|gpus| gpus.gpus.iter().find(|gpu| gpu.mig.known() == Some(&true)));
+    if sliced.is_some_and(|first| ids.iter().any(|id| matches!(id, GpuId::Index(at) if *at > first.index))) {
+        return (Held::Unclear(SLICES.to_owned()), Vec::new());
+    }
     let listed = gpus.map_or(0, |gpus| gpus.gpus.len());
     let mut present = BTreeSet::new();
     let mut missing = Vec::new();
@@ -414,6 +436,9 @@ fn held(seen: &Seen<'_>) -> (Held, Vec<KnownGpu>) {
     let all = present.len() + missing.len() >= expected;
     (if all { Held::All } else { Held::These(present) }, missing)
 }
+
+/// To Slurm every slice is a GPU: `SLURM_JOB_GPUS` counts them over all cards, and says nothing of which card has one.
+pub(crate) const SLICES: &str = "MIG is on, and Slurm counts slices";
 
 enum Place {
     At(u32),

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_node::{
-    BlockedProcess, Class, Finding, Fitness, Job, MountProbe, Part, PartName, PciAddress, Phase, Profile,
-    Severity, Snapshot, UnixMillis, Verdict,
+    BlockedProcess, Class, Finding, Fitness, Gpu, Job, MountProbe, Part, PartName, PciAddress, Phase,
+    Profile, Severity, Snapshot, UnixMillis, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,11 @@ pub struct Memory {
     pub blocked: Vec<KnownSleep>,
     /// The ports of the fabric, of any boot.
     pub links: Vec<KnownLink>,
+    /// Uncorrected memory errors since the driver was loaded that a look has found contained, by the GPU's UUID. Means nothing
+    /// in another boot.
+    pub contained: BTreeMap<String, u64>,
+    /// The last look that read the GPUs found one without persistence mode: every look has to wake it.
+    pub cold_gpus: bool,
 }
 
 /// A process in one uninterruptible sleep.
@@ -166,6 +171,8 @@ impl Memory {
             strikes: self.strikes.clone(),
             blocked: self.sleeps(now),
             links: links::after(&self.links, now),
+            contained: if self.is_of(&now.boot_id) { self.contained.clone() } else { BTreeMap::new() },
+            cold_gpus: now.gpus.data().map_or(self.cold_gpus, cold),
         };
         let known = KnownCheck { since: now.taken / 1000, new: !self.checks.is_empty() };
         for check in CHECKS {
@@ -180,6 +187,29 @@ impl Memory {
             }
         }
         next
+    }
+
+    /// Remembers which memory errors are known to be contained, when what the kernel said of them is left behind: a look of the
+    /// whole node that was acted on.
+    pub fn settle(&mut self, now: &Snapshot, verdict: &Verdict) {
+        let Some(gpus) = now.gpus.data() else { return };
+        self.contained.clear();
+        for gpu in &gpus.gpus {
+            let subject = format!("gpu-ecc@{}", gpu.index);
+            let uncontained =
+                |finding: &Finding| finding.severity == Severity::Fail && finding.subject() == subject;
+            if let (Some(uuid), Some(count @ 1..)) = (gpu.uuid.known(), gpu.ecc.volatile_uncorrected.known())
+                && !verdict.findings.iter().chain(&verdict.shadow).any(uncontained)
+            {
+                self.contained.insert(uuid.clone(), *count);
+            }
+        }
+    }
+
+    /// How many of this GPU's uncorrected errors since the driver was loaded an earlier look found contained.
+    pub(crate) fn contained(&self, gpu: &Gpu, now: &Snapshot) -> u64 {
+        let known = gpu.uuid.known().and_then(|uuid| self.contained.get(uuid)).copied();
+        known.filter(|_| self.is_of(&now.boot_id)).unwrap_or(0)
     }
 
     /// The sleeps of this look; those that an earlier one saw keep their beginning.
@@ -217,6 +247,10 @@ impl Memory {
     fn is_of(&self, boot_id: &str) -> bool {
         !boot_id.is_empty() && self.boot_id == boot_id
     }
+}
+
+fn cold(gpus: &railgate_node::Gpus) -> bool {
+    gpus.gpus.iter().any(|gpu| gpu.persistence.known() == Some(&false))
 }
 
 /// The GPUs of a look, as an inventory.

@@ -51,7 +51,7 @@ pub use job::{Allocation, GpuId, Job, Phase};
 pub use job_processes::{JobLook, JobProcess, JobProcesses, job_is_here, job_processes};
 pub use kernel_log::{KernelLine, KernelLog, KernelMark, XidEvent};
 pub use live::{Request, live};
-pub use optics::{Limits, Module, Monitor, Optic, optics};
+pub use optics::{Limits, Module, Monitor, Optic, module_of_dump, optics};
 pub use part::{Part, PartName};
 pub use pci::{Pci, PciAddress, PciDevice, PciLink};
 pub use profile::{FabricProfile, GpuProfile, HostProfile, Profile, ProfileError, RailProfile};

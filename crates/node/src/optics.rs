@@ -83,6 +83,20 @@ pub(crate) fn decode(
     }
 }
 
+/// The module whose memory this is: its lower page, then as many upper pages from 00h on as there are, 128 bytes each (what
+/// `ethtool -m DEVICE raw on` writes, and more).
+///
+/// # Errors
+/// As [`optics`] says of a module; a page that the dump does not reach is one that cannot be read.
+pub fn module_of_dump(memory: &[u8]) -> Result<Module, String> {
+    let page = |nth: usize| -> Result<Page, String> {
+        let bytes = memory.get(nth * 128..(nth + 1) * 128).and_then(|bytes| bytes.try_into().ok());
+        bytes.ok_or_else(|| format!("the dump ends after {} bytes", memory.len()))
+    };
+    let lower = page(0)?;
+    decode(&lower, &mut |upper| page(usize::from(upper) + 1))
+}
+
 /// Reads the modules of these devices (RDMA device and interface) of this machine, within the deadline.
 pub fn optics(devices: &[(String, String)], deadline: Duration) -> Part<Vec<Optic>> {
     let began = std::time::Instant::now();
@@ -154,6 +168,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_dump_is_read_as_far_as_it_reaches() {
+        let mut memory = vec![0; 256];
+        memory[0] = 0x11;
+        memory[2] = 4;
+        memory[128 + 20..128 + 28].copy_from_slice(b"Mellanox");
+        assert_eq!(module_of_dump(&memory).unwrap().name[0], "Mellanox");
+        // Paged memory has limits on a page that is not there.
+        memory[2] = 0;
+        assert_eq!(module_of_dump(&memory).unwrap_err(), "the dump ends after 256 bytes");
+        assert!(module_of_dump(&[]).is_err());
+    }
 
     proptest! {
         #[test]

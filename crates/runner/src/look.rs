@@ -132,6 +132,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         // worth a warning has been given one.
         if whole && matches!(verdict.fitness, Fitness::Fit | Fitness::Degraded) {
             history.settle(snapshot);
+            history.memory.settle(snapshot, verdict);
         }
     });
     look

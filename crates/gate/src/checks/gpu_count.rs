@@ -2,7 +2,7 @@ use railgate_node::{Class, PartName, Pci, PciAddress, Severity};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
-use crate::scene::Scene;
+use crate::scene::{SLICES, Scene};
 use crate::seen::KnownGpu;
 
 pub(super) use crate::register::ActionOnly as Settings;
@@ -21,6 +21,8 @@ Why: a job gets fewer GPUs than it asked for, or somebody else's.
 
 Fix: reboot; power-cycle or reseat where the GPU does not come back.
 
+With MIG on, Slurm's indices are those of slices and do not tell which cards a job has: a missing card is then `unknown`.
+
 On a shared node the count fails only where a missing GPU is the job's; where another job's is missing it is a
 warning, and where nobody can say which is missing it is `unknown`. Where neither profile nor baseline has a number, a
 GPU of the last clean look that is gone is a warning; one that was taken out on purpose is forgotten with
@@ -37,7 +39,7 @@ action = \"drain\"   # off, report, notify, drain
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, _: &Settings, out: &mut Report<'_>) {
-        if let Some(why) = scene.unclear() {
+        if let Some(why) = scene.unclear().filter(|why| *why != SLICES) {
             out.add(
                 Found::unknown(Class::Internal, "", format!("the job's GPUs cannot be told: {why}"))
                     .fix("report a bug")
@@ -246,6 +248,20 @@ mod tests {
         assert_eq!(by_uuid(&[format!("MIG-{}/1/0", uuid(0))]).of("gpu-count"), [Severity::Warn]);
         let nobody = by_uuid(&["MIG-1c0a".to_owned()]);
         assert!(nobody.findings().iter().any(|line| line.contains("no GPU is known as MIG-1c0a")));
+    }
+
+    #[test]
+    fn with_mig_an_index_is_that_of_a_slice() {
+        let sliced = |node: &str, ids: &[u32]| {
+            look(node).holding(ids).with(|look| {
+                read(&mut look.now.gpus).gpus.iter_mut().for_each(|gpu| gpu.mig = Reading::Known(true));
+            })
+        };
+        // The 38th of 56 slices, on one of eight cards.
+        assert_eq!(sliced("h100-sxm", &[37]).says(), "fit");
+        assert_eq!(sliced("h100-sxm", &[37, 38]).remembering().says(), "fit");
+        assert_eq!(sliced("h100-sxm:gpu-missing@3", &[37]).of("gpu-count"), [Severity::Unknown]);
+        assert!(sliced("h100-sxm:gpu-lost@3", &[37]).says().starts_with("unfit: fail gpu-lost@3"));
     }
 
     #[test]

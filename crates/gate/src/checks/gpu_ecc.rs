@@ -53,8 +53,9 @@ Reads `nvmlDeviceGetTotalEccErrors` (volatile: since the driver was loaded or th
 
 - Uncorrected errors: before a job the count itself, after a job what it rose by since the prolog; a count that went
   backwards is `unknown` (the GPU was reset meanwhile). Where the driver reported that it contained them (Xid 94 since the
-  last clean look, and nothing worse: 48, 64, 95, 140, 171, 172), only the application died and the node is fit: `contained`.
-  A driver without field 230 must have reported as many as were counted.
+  last clean look, and nothing worse: 48, 64, 95, 140, 171, 172), only the application died and the node is fit: `contained`,
+  in later looks of this boot, too. A driver without field 230 must have reported as many as were counted; where the log
+  cannot be read or has lost lines, a driver that could ask for a reset and does not is enough.
 - The card says that its on-chip memory has had too many errors: `fail`, RMA.
 - More uncorrected errors in its life than `max_aggregate`, more corrected ones in a job's hour than
   `corrected_per_hour`: `warn`.
@@ -125,7 +126,12 @@ corrected_per_hour = 10000000
                 None => (now, "since driver load"),
             };
             if errors > set.max_uncorrected {
-                let contained = contained(scene, gpu, errors);
+                // What an earlier look of this boot has heard the driver say need not stand in the log any more.
+                let told = scene.seen.memory.contained(gpu, scene.now);
+                // Fewer than that: the driver was loaded anew.
+                let told = if told > now { 0 } else { told };
+                let news = now.saturating_sub(told.max(before.unwrap_or(0)));
+                let contained = news == 0 || contained(scene, gpu, news);
                 let severity = if contained { set.contained } else { Severity::Fail };
                 let (kind, fix) = if contained {
                     ("contained", "reset GPU when idle")
@@ -160,7 +166,8 @@ fn contained(scene: &Scene<'_>, gpu: &Gpu, errors: u64) -> bool {
         scene.xids.iter().filter(|event| event.code == code && scene.whose(event.gpu) == own).count()
     };
     let reported = u64::try_from(of(CONTAINED)).unwrap_or(u64::MAX);
-    if reported == 0 || WORSE.iter().any(|code| of(*code) > 0) {
+    let unheard = scene.now.kernel_log.data().is_none_or(|log| log.overrun);
+    if reported == 0 && !unheard || WORSE.iter().any(|code| of(*code) > 0) {
         return false;
     }
     match gpu.recovery_action {
@@ -291,6 +298,44 @@ mod tests {
         assert_eq!(one().settings("[checks.gpu-ecc]\ncontained = \"fail\"").of("gpu-ecc"), [Severity::Fail]);
         // Another GPU's error explains nothing.
         assert_eq!(look("h100-sxm:gpu-ecc-uncorrected@3").xid(4, 94, "x").of("gpu-ecc"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn what_was_contained_stays_so_when_the_log_has_moved_on() {
+        let later = |look: &Look, count| {
+            let mut memory = look.memory.after(&look.now, false);
+            memory.settle(&look.now, &look.judge());
+            let mut next = errors_of(crate::testing::look("h100-sxm"), count);
+            next.memory = memory;
+            next
+        };
+        let first = look("h100-sxm:gpu-ecc-contained@3");
+        let second = later(&first, 1);
+        assert_eq!(second.of("gpu-ecc"), [Severity::Warn], "no line tells of it any more");
+        assert_eq!(later(&second, 1).of("gpu-ecc"), [Severity::Warn]);
+        assert_eq!(later(&first, 2).of("gpu-ecc"), [Severity::Fail], "a new one, of which nobody told");
+        assert_eq!(later(&first, 2).xid(3, 94, "pid=2, Contained").of("gpu-ecc"), [Severity::Warn]);
+        let driver_reloaded = later(&later(&first, 0), 1);
+        assert_eq!(driver_reloaded.of("gpu-ecc"), [Severity::Fail]);
+        let booted = later(&first, 1).with(|look| look.now.boot_id = "another".to_owned());
+        assert_eq!(booted.of("gpu-ecc"), [Severity::Fail]);
+        // What was never contained is not taken for it.
+        assert_eq!(later(&look("h100-sxm:gpu-ecc-uncorrected@3"), 4).of("gpu-ecc"), [Severity::Fail]);
+        let after = later(&first, 1).after_the_job();
+        assert_eq!(after.of("gpu-ecc"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn where_the_log_is_lost_the_driver_is_asked() {
+        let unheard = || errors_of(look("h100-sxm:kmsg-unreadable"), 1);
+        assert_eq!(unheard().of("gpu-ecc"), [Severity::Warn]);
+        let asks = unheard().gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
+        assert_eq!(asks.of("gpu-ecc"), [Severity::Fail]);
+        let old = unheard().gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported);
+        assert_eq!(old.of("gpu-ecc"), [Severity::Fail]);
+        let overrun =
+            errors_of(look("h100-sxm"), 1).with(|look| read(&mut look.now.kernel_log).overrun = true);
+        assert_eq!(overrun.of("gpu-ecc"), [Severity::Warn]);
     }
 
     #[test]

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use railgate_node::{Access, Action, Class, Gpu, PartName, PciAddress, Severity, XidEvent};
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +48,9 @@ Fix: reboot the node; power-cycle it where the GPU does not come back; a GPU tha
 NVML only asks for a reset, `nvidia-smi -r -i N` on the idle GPU is enough.
 
 On a shared node a lost GPU of another job is a warning. A GPU that cannot be opened for another reason while others
-answer is `unreadable` (default `\"fail\"`); where none answers it is `unknown`.
+answer is `unreadable` (default `\"fail\"`, on the second sight within an hour); where none answers it is `unknown`, and so is
+one that somebody withholds (no permission, in use, driver not loaded). An address in the log that belongs to no GPU of this
+node while none is missing is `unknown`: a container sees the log of its whole host.
 
 ```toml
 [gate.checks.gpu-lost]
@@ -102,6 +106,8 @@ unreadable = \"fail\"   # note, unknown, warn, fail
     }
 }
 
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
 /// What is wrong with a GPU that NVML lists.
 fn state(
     gpu: &Gpu,
@@ -134,9 +140,15 @@ fn state(
             gpu,
             why,
         ),
+        (Access::Failed(why), None) if withheld(why) => {
+            let what = format!("{place} is withheld: {why}");
+            access_row(Found::unknown(Class::Site, index, what).fix("check permissions"), gpu, why)
+        }
         (Access::Failed(why), None) if some_answer => {
             let what = format!("{place} cannot be opened: {why}");
-            access_row(Found::new(unreadable, Class::Node, index, what).fix("reboot"), gpu, why)
+            let found = Found::new(unreadable, Class::Node, index, what).fix("reboot");
+            // A reset that somebody makes looks like this while it lasts.
+            access_row(found.may_pass(AN_HOUR), gpu, why)
         }
         (Access::Failed(why), None) => {
             let what = format!("{place} cannot be opened, nor any other: {why}");
@@ -144,6 +156,13 @@ fn state(
         }
     };
     Some(event.into_iter().fold(found, event_row))
+}
+
+/// NVML's own number says that somebody keeps us from the GPU: a device cgroup, an administrator at work on it, another
+/// virtual machine, a driver that is being exchanged. That is no fault of a GPU's.
+fn withheld(why: &str) -> bool {
+    // No permission, driver not loaded, blocked by the operating system, versions differ, in use.
+    [4, 9, 17, 18, 19].iter().any(|code| why.ends_with(&format!("({code})")))
 }
 
 /// Xid 79 of GPUs that NVML does not list, or that it was not asked for, or of nobody knows which.
@@ -235,7 +254,8 @@ mod tests {
 
     #[test]
     fn one_unreadable_gpu_is_its_own_fault_all_of_them_are_the_drivers() {
-        assert_eq!(look("h100-sxm:gpu-unreadable@3").of("gpu-lost"), [Severity::Fail]);
+        assert_eq!(look("h100-sxm:gpu-unreadable@3").of("gpu-lost"), [Severity::Warn], "may be a reset");
+        assert_eq!(look("h100-sxm:gpu-unreadable@3").again().of("gpu-lost"), [Severity::Fail]);
         let all = look("h100-sxm").with(|look| {
             let Part::Read { data, .. } = &mut look.now.gpus else { panic!() };
             for gpu in &mut data.gpus {
@@ -249,12 +269,33 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_that_somebody_withholds_is_not_broken() {
+        for why in ["no permission (4)", "in use (19)", "blocked by the operating system (17)"] {
+            let why = format!("nvmlDeviceGetHandleByIndex_v2: {why}");
+            let withheld = look("h100-sxm").gpu(3, |gpu| gpu.access = Access::Failed(why.clone())).again();
+            assert_eq!(withheld.of("gpu-lost"), [Severity::Unknown], "{why}");
+            assert_eq!(withheld.fitness(), Fitness::Degraded);
+        }
+    }
+
+    #[test]
+    fn a_container_sees_the_log_of_its_host() {
+        let others = "NVRM: Xid (PCI:0000:aa:00): 79, pid=1, GPU has fallen off the bus.";
+        let lent = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().gpus.count = None);
+        assert_eq!(lent.kernel(others).of("gpu-lost"), [Severity::Unknown], "none of its GPUs is missing");
+        let all_there = look("h100-sxm").kernel(others);
+        assert_eq!(all_there.of("gpu-lost"), [Severity::Unknown]);
+        let one_missing = look("h100-sxm:gpu-missing@3").kernel(others);
+        assert_eq!(one_missing.of("gpu-lost"), [Severity::Fail]);
+    }
+
+    #[test]
     fn an_address_that_nobody_knows_is_unclear_on_a_shared_node() {
         let line = "NVRM: Xid (PCI:0000:aa:00): 79, pid=1, GPU has fallen off the bus.";
         let shared = look("h100-sxm").holding(&[0]).kernel(line);
         assert_eq!(shared.says(), "fit", "every GPU of the job has an address, and this is none of them");
         let unread = shared.gpu(0, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
         assert_eq!(unread.of("gpu-lost"), [Severity::Unknown]);
-        assert_eq!(look("h100-sxm").kernel(line).of("gpu-lost"), [Severity::Fail]);
+        assert_eq!(look("h100-sxm").kernel(line).of("gpu-lost"), [Severity::Unknown]);
     }
 }

@@ -42,7 +42,9 @@ Fix: reset all GPUs of the node or reboot; check that the fabric manager runs; a
 baseboard or NVSwitch).
 
 A GPU that says \"not supported\" for all links is no fault unless the profile has NVLinks; then it is `unsupported`
-(default `\"warn\"`: a machine lent out as single GPUs looks like that and is healthy). With MIG on nothing is judged.
+(default `\"warn\"`: a machine lent out as single GPUs looks like that and is healthy), and so is one in a virtual machine with
+all its links down. Within `boot_grace` of `ib-port` after boot a link that is down is `unknown`: the fabric manager may still
+be training it. With MIG on nothing is judged.
 
 ```toml
 [gate.checks.gpu-nvlink]
@@ -60,7 +62,7 @@ unsupported = \"warn\"    # note, unknown, warn, fail
             let before = scene.before(gpu);
             match wanted {
                 Some(0) => {}
-                Some(wanted) => against_profile(gpu, wanted as usize, set, out),
+                Some(wanted) => against_profile(scene, gpu, wanted as usize, set, out),
                 None => against_before(gpu, before, out),
             }
         }
@@ -69,7 +71,7 @@ unsupported = \"warn\"    # note, unknown, warn, fail
 
 const SOURCE: &str = "nvmlDeviceGetNvLinkState";
 
-fn against_profile(gpu: &Gpu, wanted: usize, set: &Settings, out: &mut Report<'_>) {
+fn against_profile(scene: &Scene<'_>, gpu: &Gpu, wanted: usize, set: &Settings, out: &mut Report<'_>) {
     let part = gpu.index.to_string();
     let up = gpu.nvlinks.iter().filter(|link| link.up == Reading::Known(true)).count();
     if up >= wanted {
@@ -100,7 +102,17 @@ fn against_profile(gpu: &Gpu, wanted: usize, set: &Settings, out: &mut Report<'_
         ));
     } else {
         let what = format!("{up} of {wanted} NVLinks up, down: {}", list(&down));
-        out.add(row(Found::fail(Class::Node, part, what).fix("reset GPUs")));
+        let found = match up {
+            // A hypervisor that lends out a GPU without its switches leaves it links, and all of them down.
+            0 if scene.virtualised() != Some(false) => {
+                Found::new(set.unsupported, Class::Site, part, what).fix("check profile, fabric manager")
+            }
+            _ if scene.just_booted() => {
+                Found::fail(Class::Node, part, what).fix("look again").only_unknown("booted just now")
+            }
+            _ => Found::fail(Class::Node, part, what).fix("reset GPUs"),
+        };
+        out.add(row(found));
     }
 }
 
@@ -169,6 +181,20 @@ mod tests {
         assert!(single("h200-sxm").says().starts_with("degraded: warn gpu-nvlink@3: NVLink not supported"));
         let all = look("h200-sxm").gpu(3, |gpu| set(gpu, 0..18, Reading::Unsupported));
         assert_eq!(all.of("gpu-nvlink"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn a_gpu_that_was_lent_without_its_switches_and_a_link_that_is_trained() {
+        let dead = |from: usize| look("h100-sxm").gpu(3, |gpu| set(gpu, from..18, Reading::Known(false)));
+        let lent = |from| dead(from).host(|host| host.virtualised = Reading::Known(true));
+        assert_eq!(lent(0).of("gpu-nvlink"), [Severity::Warn]);
+        assert_eq!(lent(4).of("gpu-nvlink"), [Severity::Fail], "some of its links are up");
+        assert_eq!(dead(0).of("gpu-nvlink"), [Severity::Fail]);
+        let booted = dead(0).with(|look| {
+            let now = look.now.taken / 1000;
+            crate::testing::read(&mut look.now.host).boot_time = Reading::Known(now - 60);
+        });
+        assert_eq!(booted.of("gpu-nvlink"), [Severity::Unknown]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, Gpu, PartName, Reading, Severity};
+use railgate_node::{Action, Class, Gpu, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -49,7 +49,8 @@ impl Check for GpuPcie {
 Reads the link's lanes and generation (`nvmlDeviceGetCurrPcieLinkWidth`, `…Generation`), what card and slot can do together
 (`nvmlDeviceGetMaxPcieLinkWidth`, `…Generation`) and the replay counter.
 
-- Fewer lanes than card and slot have: `narrow`; on the second sight within a day. Fewer than the profile's
+- Fewer lanes than card and slot have: `narrow`; on the second sight within a day. At most `warn` where the card is idle, its
+  generation is lowered, too, and no idle GPU beside it has all of its lanes: links may save power so. Fewer than the profile's
   `gpus.pcie_width` because the slot has no more is a note, as is anything in a virtual machine, whose ports are emulated.
 - A lower generation is judged only under load (an idle card slows its link down): `slow`.
 - More replays in a minute of the job than `replays_per_minute` (PCIe 5 x16 at its specified error rate has 31): `warn`.
@@ -94,7 +95,9 @@ fn width(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let able = gpu.details.pcie_max_width.known().copied().filter(|lanes| *lanes > 0);
     let profile = scene.profile().and_then(|profile| profile.gpus.pcie_width);
     let (severity, want) = match (able, profile) {
-        (Some(able), _) if now < able => (if real(scene) { set.narrow } else { Severity::Note }, able),
+        (Some(able), _) if now < able && !real(scene) => (Severity::Note, able),
+        (Some(able), _) if now < able && saves_power(scene, gpu) => (set.narrow.min(Severity::Warn), able),
+        (Some(able), _) if now < able => (set.narrow, able),
         (_, Some(profile)) if now < profile => (Severity::Note, profile),
         _ => return,
     };
@@ -107,7 +110,24 @@ fn width(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 
 /// The ports of a virtual machine are emulated, and say what they like.
 fn real(scene: &Scene<'_>) -> bool {
-    scene.now.host.data().is_some_and(|host| host.virtualised == Reading::Known(false))
+    scene.virtualised() == Some(false)
+}
+
+/// An idle link may give up lanes as it gives up speed. Where another GPU of the node is idle and has all of its lanes, or this
+/// one kept its speed, it does not.
+fn saves_power(scene: &Scene<'_>, gpu: &Gpu) -> bool {
+    let slow =
+        gpu.pcie_gen.known().zip(gpu.details.pcie_max_gen.known()).is_some_and(|(now, able)| now < able);
+    let wide = |other: &Gpu| {
+        let all = other.pcie_width.known().zip(other.details.pcie_max_width.known());
+        idle(other) && all.is_some_and(|(now, able)| now >= able)
+    };
+    slow && idle(gpu) && !scene.all_gpus().iter().any(|other| other.index != gpu.index && wide(other))
+}
+
+fn idle(gpu: &Gpu) -> bool {
+    gpu.throttle_reasons.known().is_some_and(|bits| bits & IDLE != 0)
+        || gpu.details.utilization.known().is_some_and(|percent| *percent == 0)
 }
 
 fn generation(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
@@ -145,7 +165,7 @@ fn replays(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Severity};
+    use railgate_node::{Fitness, Reading, Severity};
 
     use crate::testing::look;
 
@@ -157,6 +177,28 @@ mod tests {
             "degraded: warn gpu-pcie@3: PCIe x8 of x16, strike 1 of 2; reseat, then RMA"
         );
         assert_eq!(narrow.again().says(), "unfit: fail gpu-pcie@3: PCIe x8 of x16; reseat, then RMA");
+    }
+
+    #[test]
+    fn an_idle_link_may_have_given_up_lanes_as_it_gave_up_speed() {
+        let bend = |look: crate::testing::Look, index: u32, lanes: u32, generation: u32| {
+            look.gpu(index, |gpu| {
+                gpu.pcie_width = Reading::Known(lanes);
+                gpu.pcie_gen = Reading::Known(generation);
+                gpu.details.pcie_max_width = Reading::Known(16);
+                gpu.details.pcie_max_gen = Reading::Known(4);
+                gpu.throttle_reasons = Reading::Known(1);
+                gpu.details.throttle_reasons_later = Reading::Known(1);
+            })
+        };
+        let all = |lanes: u32| (0..8).fold(look("a100-sxm"), |look, index| bend(look, index, lanes, 1));
+        assert_eq!(all(8).again().fitness(), Fitness::Degraded, "all of them sleep");
+        assert_eq!(
+            bend(all(16), 3, 8, 1).again().fitness(),
+            Fitness::Unfit,
+            "the others sleep with all lanes"
+        );
+        assert_eq!(bend(all(8), 3, 8, 4).again().fitness(), Fitness::Unfit, "it is awake");
     }
 
     #[test]

@@ -66,17 +66,18 @@ Why: the driver sees hardware faults before anything else does; and most of its 
 for which a node must not be drained.
 
 A table says what each code means:
-- `fail`, class `node`: 46, 48, 54, 62, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155-158, 167-169, 171-173.
+- `fail`, class `node`: 46, 48, 54, 62, 64, 74, 95, 110, 119, 120, 136, 140, 143, 151, 155-158, 167-169, 171-173.
   79 is reported by `gpu-lost`, 154 by `gpu-recovery-action`, where those are on.
-- `warn`: 63 (row remap recorded), 92, 94 (contained ECC error: only the application dies, counted), 121, 137,
-  and codes that the table does not know (`unknown_code`).
+- `warn`: 63 (row remap recorded), 92, 94 (contained ECC error: only the application dies, counted), 109 (a context that
+  did not yield: a program can do that; a driver that wants a reset for it says so), 121, 137, and codes that the table does not know (`unknown_code`).
 - 144-150 (NVLink 5) say themselves whether they are fatal: `nvlink_fatal`, otherwise a note. A link that is really down
   is `gpu-nvlink`'s.
 - `note`, class `user` (an application's own error, never a drain): 8, 11, 13, 25, 31, 32, 39-41, 43, 45, 68-72, 75-77,
   80, 82-86, 88, 89, 96-105, 126-135, 139.
 
 The driver's own word goes first: what field 230 or Xid 154 asks for is the fix; where the driver asked for a reset
-after the error and asks for none now, the error is cured and only a warning. `codes` overrides single codes; a code
+after the error and asks for none now, the error is cured and only a warning. So are 74, 136 and 155 (a link stumbled, or
+its peer was reset) where the driver can ask for a reset and does not. `codes` overrides single codes; a code
 that a site makes `fail` is the node's.
 
 Fix: as said; `nvidia-smi -r -i N` with the GPU idle, or reboot. The same code again after two resets: RMA.
@@ -86,7 +87,7 @@ Fix: as said; `nvidia-smi -r -i N` with the GPU idle, or reboot. The same code a
 action = \"drain\"        # off, report, notify, drain
 unknown_code = \"warn\"   # note, unknown, warn, fail
 nvlink_fatal = \"warn\"   # note, unknown, warn, fail
-codes = {}              # { \"94\" = \"fail\", \"109\" = \"warn\" }
+codes = {}              # { \"94\" = \"fail\", \"119\" = \"warn\" }
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::KernelLog, PartName::Gpus];
@@ -152,9 +153,14 @@ fn group(
         if let Some(driver) = asked(scene, gpu).and_then(cure) {
             fix = driver;
         }
-        if by_site.is_none() && row.is_some_and(|row| row.curable) && is_cured(scene, gpu, events) {
-            severity = severity.min(Severity::Warn);
-            what.push_str(", reset since");
+        if by_site.is_none() && row.is_some_and(|row| row.curable) {
+            if is_cured(scene, gpu, events) {
+                severity = severity.min(Severity::Warn);
+                what.push_str(", reset since");
+            } else if row.is_some_and(|row| row.driver_knows) && none_asked(gpu) {
+                severity = severity.min(Severity::Warn);
+                what.push_str(", driver asks for nothing");
+            }
         }
     }
     if !certain && severity > Severity::Unknown {
@@ -179,11 +185,15 @@ fn group(
 /// A user's loop can write thousands of them.
 const MOST_ROWS: usize = 5;
 
+/// The driver can say that it wants a reset (field 230), and does not.
+fn none_asked(gpu: &Gpu) -> bool {
+    gpu.recovery_action.known() == Some(&RecoveryAction::None)
+}
+
 /// The driver asked for a reset after the error, and asks for none now.
 fn is_cured(scene: &Scene<'_>, gpu: &Gpu, events: &[&XidEvent]) -> bool {
-    let none_now = gpu.recovery_action.known() == Some(&RecoveryAction::None);
     let last = events.iter().map(|event| event.seq).max();
-    none_now
+    none_asked(gpu)
         && last_said(scene, gpu)
             .is_some_and(|(asked, event)| asked != RecoveryAction::None && Some(event.seq) > last)
 }
@@ -203,10 +213,10 @@ mod tests {
     #[test]
     fn the_table_decides() {
         assert_eq!(xid(48).says(), "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU");
-        for code in [64, 74, 95, 109, 119, 120, 140, 143] {
+        for code in [64, 95, 119, 120, 140, 143] {
             assert_eq!(xid(code).fitness(), Fitness::Unfit, "{code}");
         }
-        for code in [63, 92, 94, 145, 4242] {
+        for code in [63, 92, 94, 109, 145, 4242] {
             assert_eq!(xid(code).of("gpu-xid"), [Severity::Warn], "{code}");
         }
     }
@@ -245,7 +255,7 @@ mod tests {
         assert_eq!(fail.fitness(), Fitness::Unfit);
         let user = xid(31).settings("[checks.gpu-xid.codes]\n31 = \"fail\"");
         assert_eq!(user.fitness(), Fitness::Unfit, "the site says that it is the node's");
-        let warn = xid(109).settings("[checks.gpu-xid.codes]\n109 = \"warn\"");
+        let warn = xid(119).settings("[checks.gpu-xid.codes]\n119 = \"warn\"");
         assert_eq!(warn.fitness(), Fitness::Degraded);
         let strict = xid(4242).settings("[checks.gpu-xid]\nunknown_code = \"fail\"");
         assert_eq!(strict.fitness(), Fitness::Unfit);
@@ -278,6 +288,19 @@ mod tests {
             .xid(3, 154, RESET)
             .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
         assert_eq!(still.of("gpu-xid"), [Severity::Fail], "the driver still asks for it");
+    }
+
+    #[test]
+    fn a_link_that_stumbled_is_a_fault_where_the_driver_says_so_or_cannot() {
+        let peers_reset =
+            "degraded: warn gpu-xid@3: Xid 74 (NVLink error), driver asks for nothing; reset GPUs";
+        assert_eq!(xid(74).says(), peers_reset);
+        let old = xid(74).gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported);
+        assert_eq!(old.says(), "unfit: fail gpu-xid@3: Xid 74 (NVLink error); reset GPUs");
+        let asks = xid(74).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
+        assert_eq!(asks.fitness(), Fitness::Unfit);
+        let site = xid(74).settings("[checks.gpu-xid.codes]\n74 = \"fail\"");
+        assert_eq!(site.fitness(), Fitness::Unfit);
     }
 
     #[test]

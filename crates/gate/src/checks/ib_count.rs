@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 
-use railgate_node::{Class, PartName};
+use railgate_node::{Class, PartName, Phase};
+
+use super::ib_port::BESIDE_JOBS;
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -22,7 +24,8 @@ Why: NCCL pairs devices by position in a list; a node that lacks one has its rai
 Fix: look for the device in `lspci`; reload its driver, reboot, reseat or replace the card.
 
 On a shared node a missing device fails the look only where it is the one nearest to a GPU of the job; else it is a
-warning. Within `boot_grace` of `ib-port` after boot it is `unknown`: the driver may still be loading.
+warning. Where all are gone at once, as while their driver is loaded anew, the periodic check drains on the second sight within
+an hour. Within `boot_grace` of `ib-port` after boot it is `unknown`: the driver may still be loading.
 
 ```toml
 [gate.checks.ib-count]
@@ -60,6 +63,9 @@ action = \"drain\"   # off, report, notify, drain
             found = found.shared();
         } else if scene.just_booted() {
             found = found.only_unknown("booted just now");
+        } else if count == 0 && scene.phase() == Phase::Periodic {
+            // Somebody may be loading the driver anew; no job is about to start.
+            found = found.may_pass(BESIDE_JOBS);
         }
         out.add(found.fix("check HCA").row(
             "compute ports",
@@ -72,9 +78,9 @@ action = \"drain\"   # off, report, notify, drain
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Severity};
+    use railgate_node::{Phase, Reading, Severity};
 
-    use crate::testing::{look, read};
+    use crate::testing::{Look, look, read};
 
     #[test]
     fn a_missing_device_is_named_where_it_is_remembered() {
@@ -95,6 +101,16 @@ mod tests {
         assert_eq!(shared(&[2]).of("ib-count"), [Severity::Fail]);
         let forgotten = look("h100-sxm:ib-missing@2").holding(&[2]);
         assert_eq!(forgotten.of("ib-count"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn a_driver_that_is_loaded_anew_beside_jobs_is_no_missing_card() {
+        let none = |look: Look| look.with(|look| read(&mut look.now.fabric).hcas.clear());
+        let beside = |look: Look| look.phase(Phase::Periodic).with(|look| look.job = None);
+        assert_eq!(beside(none(look("h100-sxm"))).of("ib-count"), [Severity::Warn]);
+        assert_eq!(beside(none(look("h100-sxm"))).again().of("ib-count"), [Severity::Fail]);
+        assert_eq!(none(look("h100-sxm")).of("ib-count"), [Severity::Fail], "a job is about to start");
+        assert_eq!(beside(look("h100-sxm:ib-missing@2")).of("ib-count"), [Severity::Fail]);
     }
 
     #[test]

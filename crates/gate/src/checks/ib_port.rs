@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, PhysState, PortState, Reading, Severity};
+use railgate_node::{Action, Class, PartName, Phase, PhysState, PortState, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -59,7 +59,8 @@ Fix: Polling: the other end is silent: cable, optic, switch port. Disabled: some
 not at the node (`initialising`, default `\"warn\"`).
 
 A port that is down is this node's own end of a link, so it may drain. Several nodes of one leaf are one incident:
-the breaker bounds the drains. Within `boot_grace` after boot it is `unknown`. On a shared node only the ports nearest
+the breaker bounds the drains. The periodic check drains on the second sight within an hour: a switch that boots is no fault of
+this node's, and no job is about to start. Within `boot_grace` after boot it is `unknown`. On a shared node only the ports nearest
 to the job's GPUs are judged.
 
 ```toml
@@ -97,12 +98,17 @@ initialising = \"warn\"    # note, unknown, warn, fail
                     found = found.only_unknown("booted just now");
                 } else if !judged.certain {
                     found = found.only_unknown("unclear whose");
+                } else if scene.phase() == Phase::Periodic {
+                    found = found.may_pass(BESIDE_JOBS);
                 }
             }
             out.add(found.row(format!("{name} state"), got, "ACTIVE, LinkUp", source));
         }
     }
 }
+
+/// A switch that is booted or a cable that is changed takes minutes; beside jobs nobody is about to need the port.
+pub(super) const BESIDE_JOBS: Duration = Duration::from_secs(3600);
 
 fn judgement(
     state: &PortState,
@@ -148,7 +154,7 @@ fn phys_text(phys: &PhysState) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, PhysState, PortState, Reading, Severity};
+    use railgate_node::{Fitness, Phase, PhysState, PortState, Reading, Severity};
 
     use crate::testing::{look, read};
 
@@ -162,6 +168,15 @@ mod tests {
             look("h100-sxm:ib-port-polling@2").says(),
             "unfit: fail ib-port@mlx5_2: down, Polling; check cable"
         );
+    }
+
+    #[test]
+    fn beside_jobs_it_must_be_down_twice() {
+        let beside =
+            || look("h100-sxm:ib-port-polling@2").phase(Phase::Periodic).with(|look| look.job = None);
+        assert_eq!(beside().of("ib-port"), [Severity::Warn]);
+        assert_eq!(beside().again().of("ib-port"), [Severity::Fail]);
+        assert_eq!(beside().settings("strikes = 1").of("ib-port"), [Severity::Fail]);
     }
 
     #[test]

@@ -18,6 +18,8 @@ nothing, and how.
 
 - No answer by the deadline: `unknown`; `fail` when the part gave no answer at the previous look of the same boot too.
 - The child outlives SIGKILL by two seconds: `fail`. Something hangs in the kernel.
+- Both are `unknown` within `boot_grace` of `ib-port` after boot, when drivers are loading; and so is silence of GPUs that had
+  no persistence mode when they were last read: waking eight of them takes longer than some deadlines.
 - An error instead of an answer: `unknown`, of class `site` for NVML (library missing, driver and library versions
   differ), else `internal`.
 
@@ -58,6 +60,13 @@ fn part<T>(scene: &Scene<'_>, name: PartName, part: &Part<T>, out: &mut Report<'
             Found::note(Class::Internal, name.as_str(), &why).fix("see log")
         }
         Part::Read { .. } => return,
+        Part::Stuck { .. } | Part::Silent { .. } if scene.just_booted() => {
+            Found::unknown(Class::Node, name.as_str(), format!("{why}, booted just now")).fix("look again")
+        }
+        Part::Silent { .. } if name == PartName::Gpus && scene.seen.memory.cold_gpus => {
+            Found::unknown(Class::Site, name.as_str(), format!("{why}, persistence mode was off"))
+                .fix("persistence mode")
+        }
         Part::Stuck { .. } => Found::fail(Class::Node, name.as_str(), &why).fix("reboot"),
         Part::Silent { .. } if again => {
             Found::fail(Class::Node, name.as_str(), format!("{why}, as before")).fix("reboot")
@@ -95,6 +104,29 @@ mod tests {
         assert_eq!(second.says(), "unfit: fail part-silent@gpus: no answer in 10.0 s, as before; reboot");
         let rebooted = second.with(|look| look.now.boot_id = "another".to_owned());
         assert_eq!(rebooted.fitness(), Fitness::Unknown);
+    }
+
+    #[test]
+    fn what_is_slow_after_a_boot_or_without_persistence_mode_is_not_broken() {
+        let booted = |node: &str| {
+            look(node).with(|look| {
+                let now = look.now.taken / 1000;
+                crate::testing::read(&mut look.now.host).boot_time = railgate_node::Reading::Known(now - 60);
+            })
+        };
+        assert_eq!(booted("h100-sxm:nvml-stuck").fitness(), Fitness::Unknown);
+        let mut again = booted("h100-sxm:nvml-silent");
+        again.memory = again.memory.after(&again.now, false);
+        assert_eq!(again.fitness(), Fitness::Unknown);
+
+        let cold = |persistence_off: &str| {
+            let before = look(&format!("h100-sxm:{persistence_off}"));
+            let first = look("h100-sxm:nvml-silent");
+            let memory = Memory::default().after(&before.now, true).after(&first.now, false);
+            first.with(|look| look.memory = memory)
+        };
+        assert_eq!(cold("gpu-persistence-off@2").fitness(), Fitness::Unknown);
+        assert_eq!(cold("").fitness(), Fitness::Unfit);
     }
 
     #[test]

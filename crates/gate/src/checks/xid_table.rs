@@ -17,6 +17,8 @@ pub(crate) struct Row {
     pub(crate) fix: &'static str,
     /// A reset or reboot cures it, so that a driver that no longer asks for one has got it.
     pub(crate) curable: bool,
+    /// It may be over when the look comes, and the driver can tell: where it can ask for a reset and does not, it is.
+    pub(crate) driver_knows: bool,
     /// Whose word the row is.
     pub(crate) source: &'static str,
 }
@@ -28,7 +30,7 @@ const PRACTICE: &str = "field practice";
 
 const fn row(code: u32, name: &'static str, class: Class, severity: Severity, fix: &'static str) -> Row {
     let curable = matches!(severity, Severity::Fail) && !matches!(fix.as_bytes(), b"RMA" | b"check power");
-    Row { code, name, class, severity, fix, curable, source: CATALOGUE }
+    Row { code, name, class, severity, fix, curable, driver_knows: false, source: CATALOGUE }
 }
 
 const fn node(code: u32, name: &'static str, fix: &'static str) -> Row {
@@ -50,6 +52,10 @@ const fn note(code: u32, name: &'static str) -> Row {
 impl Row {
     const fn by(self, source: &'static str) -> Row {
         Row { source, ..self }
+    }
+
+    const fn unless_the_driver_is_content(self) -> Row {
+        Row { driver_knows: true, ..self }
     }
 }
 
@@ -85,7 +91,7 @@ pub(crate) static XIDS: &[Row] = &[
     user(71, "copy engine exception"),
     user(72, "copy engine exception"),
     // The catalogue has a workflow of its own; a link that is really down is gpu-nvlink's, which tells more.
-    node(74, "NVLink error", "reset GPUs"),
+    node(74, "NVLink error", "reset GPUs").unless_the_driver_is_content(),
     user(75, "copy engine exception"),
     user(76, "copy engine exception"),
     user(77, "copy engine exception"),
@@ -115,8 +121,9 @@ pub(crate) static XIDS: &[Row] = &[
     user(105, "video engine exception"),
     note(106, "SMBPBI test message"),
     note(107, "SMBPBI test message"),
-    // Peers differ: the catalogue resets, others only warn.
-    node(109, "context switch timeout", "reset GPU"),
+    // The catalogue resets, others do nothing: a kernel that does not yield is enough for it, and a driver that wants a
+    // reset (R570 and later) says so.
+    watch(109, "context switch timeout", "watch, reset GPU").by(PRACTICE),
     node(110, "security fault", "reset GPU"),
     node(119, "GSP RPC timeout", "reset GPU"),
     node(120, "GSP error", "reset GPU"),
@@ -131,7 +138,7 @@ pub(crate) static XIDS: &[Row] = &[
     user(133, "copy engine exception"),
     user(134, "copy engine exception"),
     user(135, "copy engine exception"),
-    node(136, "NVLink training failed", "reset GPUs"),
+    node(136, "NVLink training failed", "reset GPUs").unless_the_driver_is_content(),
     // A bad access by the application or a fault of the peer: the peer's own Xid decides.
     watch(137, "NVLink privilege error", "see the peer GPU").by(PRACTICE),
     user(139, "copy engine exception"),
@@ -151,7 +158,7 @@ pub(crate) static XIDS: &[Row] = &[
     note(153, "reserved"),
     // Says only what field 230 says now; counts where gpu-recovery-action is off.
     watch(154, "recovery action changed", "see nvidia-smi -q"),
-    node(155, "NVLink software error", "reset GPUs"),
+    node(155, "NVLink software error", "reset GPUs").unless_the_driver_is_content(),
     node(156, "resource retirement", "reset GPU"),
     node(157, "resource retirement failed", "RMA"),
     node(158, "fatal timeout", "reset GPU"),

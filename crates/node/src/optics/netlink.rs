@@ -61,17 +61,7 @@ impl Ethtool {
 
     /// What is in the port of this interface.
     pub(super) fn module(&self, interface: &str) -> Reading<Module> {
-        let lower = match self.page(interface, 0, 0) {
-            Ok(lower) => lower,
-            // No way to the module, or no module.
-            Err(Errno::EOPNOTSUPP | Errno::ENODEV | Errno::ENXIO) => return Reading::Unsupported,
-            Err(why) => return Reading::Failed(format!("{interface}: module: {why}")),
-        };
-        let mut upper = |page: u8| {
-            self.page(interface, page, 128)
-                .map_err(|why| format!("{interface}: module, page {page:#x}: {why}"))
-        };
-        Reading::from_result(decode(&lower, &mut upper))
+        module(interface, &mut |page, offset| self.page(interface, page, offset))
     }
 
     fn page(&self, interface: &str, page: u8, offset: u32) -> Result<Page, Errno> {
@@ -102,6 +92,29 @@ impl Ethtool {
         answer.truncate(count);
         answered(&answer)
     }
+}
+
+/// The lanes' flags of CMIS; those of SFF-8636 are in the lower page.
+const LANES: u8 = 0x11;
+
+/// A flag stays until it is read, so that the first answer may tell of the day when the link was plugged in. Only what stands
+/// there again at once is true now: pages with flags are read twice.
+fn module(interface: &str, read: &mut dyn FnMut(u8, u32) -> Result<Page, Errno>) -> Reading<Module> {
+    let lower = match read(0, 0).and_then(|_| read(0, 0)) {
+        Ok(lower) => lower,
+        // No way to the module, or no module.
+        Err(Errno::EOPNOTSUPP | Errno::ENODEV | Errno::ENXIO) => return Reading::Unsupported,
+        Err(why) => return Reading::Failed(format!("{interface}: module: {why}")),
+    };
+    let mut upper = |page: u8| {
+        let times = if page == LANES { 2 } else { 1 };
+        let mut answer = Err(Errno::EIO);
+        for _ in 0..times {
+            answer = read(page, 128);
+        }
+        answer.map_err(|why| format!("{interface}: module, page {page:#x}: {why}"))
+    };
+    Reading::from_result(decode(&lower, &mut upper))
 }
 
 /// The page in an answer. mlx5 long called what it had read until an error a success, down to nothing at all; newer
@@ -158,6 +171,36 @@ mod tests {
             assert!(ethtool.family > CONTROLLER);
             assert_eq!(ethtool.module("no-such-nic"), Reading::Unsupported);
         }
+    }
+
+    #[test]
+    fn a_flag_of_the_past_is_gone_when_it_is_read_again() {
+        let alarms = |reads_until_clear: usize| {
+            let mut reads = 0;
+            let mut read = |page: u8, offset: u32| {
+                let mut bytes: Page = [0; 128];
+                if (page, offset) == (0, 0) {
+                    // QSFP28 without further pages; light lost in lane 2.
+                    bytes[0] = 0x11;
+                    bytes[2] = 4;
+                    bytes[3] = if reads < reads_until_clear { 2 } else { 0 };
+                    reads += 1;
+                }
+                Ok(bytes)
+            };
+            module("ib0", &mut read).known().unwrap().alarms.clone()
+        };
+        assert_eq!(alarms(1), Vec::<String>::new());
+        assert_eq!(alarms(usize::MAX), ["no light received (lane 2)"]);
+        let mut lanes = 0;
+        let mut read = |page: u8, _: u32| {
+            let mut bytes: Page = [0; 128];
+            bytes[0] = 0x19;
+            lanes += usize::from(page == LANES);
+            Ok(bytes)
+        };
+        assert!(module("ib0", &mut read).known().is_some());
+        assert_eq!(lanes, 2);
     }
 
     #[test]

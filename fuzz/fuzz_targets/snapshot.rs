@@ -1,0 +1,110 @@
+//! Snapshots from files: any text, and real ones in which any value was replaced by any other.
+
+#![no_main]
+
+#[path = "judged.rs"]
+mod judged;
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use railgate_node::simulate::{parse, simulated};
+use railgate_node::{Profile, Snapshot, recorded};
+use railgate_rails::{rail_map, table, topology};
+use serde_json::{Value, json};
+
+static FILE: LazyLock<PathBuf> =
+    LazyLock::new(|| PathBuf::from(format!("/dev/shm/railgate-fuzz-snapshot-{}", std::process::id())));
+
+const NODES: [&str; 6] = [
+    "generic",
+    "h100-sxm:gpu-lost@1,ib-port-down@2",
+    "b200:gpu-ecc-contained@0",
+    "a100-sxm:gpu-process-leftover@0,mount-hang",
+    "l40s:gpu-missing@0",
+    "h200-sxm:dimm-uncorrected,nvme-hot,process-blocked",
+];
+
+static MACHINES: LazyLock<Vec<(Profile, Snapshot, Value)>> = LazyLock::new(|| {
+    let machine = |node: &str| {
+        let (profile, faults) = parse(node, &[]).expect("what the simulator knows");
+        let snapshot = simulated(&profile, &faults);
+        let value = serde_json::to_value(&snapshot).expect("plain data");
+        (profile, snapshot, value)
+    };
+    NODES.iter().map(|node| machine(node)).collect()
+});
+
+/// The values of a tree, in order.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(fields) => fields.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
+fn nth<'v>(value: &'v mut Value, left: &mut usize) -> Option<&'v mut Value> {
+    if *left == 0 {
+        return Some(value);
+    }
+    *left -= 1;
+    match value {
+        Value::Array(items) => items.iter_mut().find_map(|item| nth(item, left)),
+        Value::Object(fields) => fields.values_mut().find_map(|item| nth(item, left)),
+        _ => None,
+    }
+}
+
+fn bent(value: &mut Value, kind: u8, number: u64) {
+    *value = match kind % 14 {
+        0 => Value::Null,
+        1 => json!(number),
+        2 => json!(u64::MAX - number),
+        3 => json!(-1),
+        4 => json!(f64::MAX),
+        5 => json!(""),
+        6 => json!("unsupported"),
+        7 => json!({"failed": "gone"}),
+        8 => json!({"silent": {"after_ms": 1.0}}),
+        9 => json!({"stuck": {"after_ms": 1.0}}),
+        10 => json!({"known": number}),
+        11 => json!([]),
+        12 => json!(format!("NVRM: Xid (PCI:0000:61:00): {number}, \u{1}\n")),
+        _ => match value.take() {
+            Value::Array(mut items) => {
+                items.extend(items.clone());
+                Value::Array(items)
+            }
+            Value::Bool(what) => json!(!what),
+            Value::Number(what) => json!(what.as_u64().unwrap_or(0).wrapping_add(number)),
+            other => other,
+        },
+    };
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    if bytes.first() == Some(&b'{') {
+        std::fs::write(&*FILE, bytes).expect("memory");
+        if let Ok(snapshot) = recorded(&FILE) {
+            judged::judged(&snapshot, None, &MACHINES[0].0);
+        }
+        return;
+    }
+    let Some((which, edits)) = bytes.split_first() else { return };
+    let (profile, healthy, value) = &MACHINES[usize::from(*which) % MACHINES.len()];
+    let mut value = value.clone();
+    for edit in edits.chunks_exact(4).take(8) {
+        let place = usize::from(u16::from_le_bytes([edit[0], edit[1]])) % count(&value);
+        if let Some(value) = nth(&mut value, &mut { place }) {
+            bent(value, edit[2], u64::from(edit[3]));
+        }
+    }
+    let Ok(snapshot) = serde_json::from_value::<Snapshot>(value) else { return };
+    judged::judged(&snapshot, Some(healthy), profile);
+    judged::judged(healthy, Some(&snapshot), profile);
+    let map = rail_map(&snapshot, profile);
+    let _ = table(&map);
+    let _ = topology(&map, &snapshot);
+});
