@@ -35,8 +35,9 @@ const ERR: u8 = 3;
 
 /// The hardware of one node, in one folder.
 ///
-/// `gpus`, `fabric`, `pci` and `kernel_log` of a live look are then the snapshot's; `proc` stays the
-/// machine's own, so that boot id, addresses and processes are real.
+/// `gpus`, `fabric`, `pci` and `kernel_log` of a live look are then the snapshot's, and of the host what sysfs shows:
+/// drives, memory controllers, processors, modules, services. `proc` stays the machine's own, so that boot id, addresses
+/// and processes are real; so do file systems, mounts and the clock.
 #[derive(Debug)]
 pub struct Hardware {
     dir: PathBuf,
@@ -129,8 +130,8 @@ impl Hardware {
     /// Lets a fault happen, now: `gpu-lost@3`. Indexes are those of the machine as it stands.
     ///
     /// # Errors
-    /// No such fault or index; a fault that this hardware cannot have (mounts are the cluster's own,
-    /// `nvml-stuck` needs a frozen file system: [`Hardware::nvml_stuck`]); the folder cannot be written.
+    /// No such fault or index; a fault that this hardware cannot have (file systems, mounts and the clock are the
+    /// machine's own, no module is in its ports, `nvml-stuck` needs a frozen file system: [`Hardware::nvml_stuck`]); the folder cannot be written.
     pub fn inject(&mut self, fault: &str) -> Result<()> {
         self.break_it(&fault.parse()?)
     }
@@ -150,6 +151,10 @@ impl Hardware {
                 simulate::inject(&mut self.now, fault);
                 if self.now == before {
                     bail!("{fault}: this machine has no such part");
+                }
+                if !shows(&before, &self.now) {
+                    self.now = before;
+                    bail!("{fault}: the simulated hardware does not show it");
                 }
                 self.say_what_is_new(&before)?;
                 self.sync()
@@ -306,6 +311,14 @@ impl Hardware {
         let host: &Host = read(&self.now.host, "host")?;
         self.tree.write(pci, fabric, host)
     }
+}
+
+/// Whether two machines differ in something that a live look would see.
+fn shows(before: &Snapshot, now: &Snapshot) -> bool {
+    let system = |snapshot: &Snapshot| snapshot.host.data().map(|host| tree::host::shown(&host.system));
+    (&before.gpus, &before.fabric, &before.pci, &before.kernel_log)
+        != (&now.gpus, &now.fabric, &now.pci, &now.kernel_log)
+        || system(before) != system(now)
 }
 
 fn read<'a, T>(part: &'a Part<T>, name: &str) -> Result<&'a T> {

@@ -7,6 +7,8 @@
 //! gpus = "all"                          # "all", "none", a list of indices; absent: no job
 //! before = "h100-sxm"                   # the baseline; absent in an epilog: the same node without faults
 //! remembers = true                      # an earlier look found the node without faults
+//! later = "30m"                         # the look comes so long after the baseline and what is remembered
+//! usual = { symbol_error = 3 }          # what every port has counted in an hour, for days
 //! silent = ["gpus"]                     # parts without an answer at the previous look
 //! again = true                          # a look ten minutes ago saw the same
 //! machine = { fabric = { link_layer = "ethernet" } }   # the machine is built otherwise than its type
@@ -22,12 +24,13 @@
 //! shadow = ["fail gpu-lost@3"]          # what checks in shadow found; absent: not looked at
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use railgate_gate::{CHECKS, GateConfig, Memory, Seen, judge};
+use railgate_gate::{CHECKS, GateConfig, Memory, Sample, Seen, judge};
 use railgate_node::{
     Action, Allocation, Finding, Fitness, GpuId, Job, PartName, Phase, Profile, Severity, Snapshot, Verdict,
     simulate,
@@ -46,6 +49,10 @@ struct Scenario {
     before: Option<String>,
     #[serde(default)]
     remembers: bool,
+    #[serde(default, with = "railgate_node::duration_text")]
+    later: Duration,
+    #[serde(default)]
+    usual: BTreeMap<String, u64>,
     #[serde(default)]
     silent: Vec<PartName>,
     #[serde(default)]
@@ -151,7 +158,7 @@ fn job(held: &Held, healthy: &Snapshot) -> Result<Job> {
 }
 
 fn judged(scenario: &Scenario) -> Result<Verdict> {
-    let (profile, now) = node(&scenario.node, scenario.machine.as_ref(), scenario.profile.as_ref())?;
+    let (profile, mut now) = node(&scenario.node, scenario.machine.as_ref(), scenario.profile.as_ref())?;
     let healthy =
         node(scenario.node.split(':').next().unwrap_or_default(), scenario.machine.as_ref(), None)?.1;
     let before = match (&scenario.before, scenario.phase) {
@@ -165,6 +172,11 @@ fn judged(scenario: &Scenario) -> Result<Verdict> {
     }
     memory.boot_id.clone_from(&now.boot_id);
     memory.silent.clone_from(&scenario.silent);
+    for link in &mut memory.links {
+        let rate = Sample { time: 1, counters: scenario.usual.clone() };
+        link.rates = if scenario.usual.is_empty() { Vec::new() } else { vec![rate; 28] };
+    }
+    now.taken += u64::try_from(scenario.later.as_millis())?;
     let problems = scenario.config.problems();
     ensure!(problems.is_empty(), "{problems:?}");
     let job = scenario.gpus.as_ref().map(|held| job(held, &healthy)).transpose()?;
@@ -267,7 +279,7 @@ fn every_fault_has_a_scenario() {
     let missing: Vec<&str> =
         simulate::FAULTS.iter().map(|fault| fault.id).filter(|id| !faults.contains(id)).collect();
     assert!(missing.is_empty(), "no scenario for {missing:?}");
-    assert!(simulate::FAULTS.len() >= 75, "{} faults", simulate::FAULTS.len());
+    assert!(simulate::FAULTS.len() >= 90, "{} faults", simulate::FAULTS.len());
 }
 
 /// What Slurm shows of every finding that decides: short enough, and its beginning says what and where.

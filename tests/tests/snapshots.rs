@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use railgate_gate::{GateConfig, Memory, Seen, judge};
-use railgate_node::{Fitness, Phase, Profile, Snapshot, Verdict, recorded};
+use railgate_node::{Fitness, Phase, Profile, Snapshot, Verdict, record, recorded, simulate};
 
 fn snapshot(name: &str) -> Snapshot {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots").join(name);
@@ -77,4 +77,82 @@ fn a_real_node_is_fit_whatever_is_looked_at() {
     let gpus = &node.gpus.data().unwrap().gpus;
     assert!(gpus.iter().all(|gpu| gpu.details.fabric.known().is_some()));
     assert_eq!(gpus.iter().map(|gpu| gpu.details.peers.len()).sum::<usize>(), 6, "each pair once");
+}
+
+/// Every machine type and the real nodes: a profile that was recorded from a node holds that very node for fit, and says
+/// what it wants of a machine that has more than GPUs.
+#[test]
+fn a_recorded_profile_holds_its_own_node_for_fit() {
+    for id in Profile::builtin_ids() {
+        for layer in ["infiniband", "ethernet"] {
+            let mut like = Profile::load(id, &[]).unwrap();
+            like.fabric.link_layer = like.fabric.hcas.map(|_| layer.to_owned());
+            let node = simulate::simulated(&like, &[]);
+            let mine = record(&node, "mine", Some(&like));
+            let text = mine.to_toml().unwrap();
+            let profile: Profile = toml::from_str(&text).unwrap();
+            assert_eq!(profile.problems(), Vec::<String>::new(), "{id}");
+            let verdict = verdict(&node, &profile);
+            assert_eq!(
+                (verdict.fitness, verdict.findings),
+                (Fitness::Fit, Vec::new()),
+                "{id} {layer}\n{text}"
+            );
+            let host = &profile.host;
+            assert_eq!((host.nvmes, host.dimms, host.cpus), (Some(4), Some(16), Some(192)), "{id}");
+            assert!(host.services.contains(&"nvidia-fabricmanager".to_owned()), "{id}");
+            assert_eq!(host.boot_args, ["iommu=pt"], "{id}");
+            if profile.fabric.hcas > Some(0) {
+                let fabric = &profile.fabric;
+                assert_eq!(fabric.slots.len(), fabric.hcas.unwrap() as usize, "{id}");
+                assert_eq!((fabric.width, fabric.interfaces_up), (Some(4), Some(true)), "{id}");
+                let tables = (fabric.pkeys.as_slice(), fabric.mtu);
+                let want: (&[u16], _) =
+                    if layer == "infiniband" { (&[0xffff], None) } else { (&[], Some(4096)) };
+                assert_eq!(tables, want, "{id}");
+                assert_eq!(fabric.distance.as_deref(), Some("switch"), "{id}");
+            }
+        }
+    }
+    for file in ["h200-x1-vm.json", "h200-x4-vm.json", "h200-x4-vm-full.json"] {
+        let node = snapshot(file);
+        let mine = record(&node, "mine", Some(&Profile::load("h200-sxm", &[]).unwrap()));
+        let profile: Profile = toml::from_str(&mine.to_toml().unwrap()).unwrap();
+        let verdict = verdict(&node, &profile);
+        let found: Vec<&str> = verdict.findings.iter().map(|finding| finding.check.as_str()).collect();
+        let known: &[&str] = if file.contains("full") { &["clock"] } else { &[] };
+        assert_eq!((verdict.fitness, found.as_slice()), (Fitness::Fit, known), "{file}");
+    }
+}
+
+/// And it finds what goes away.
+#[test]
+fn a_recorded_profile_misses_what_is_gone() {
+    let (like, _) = simulate::parse("h100-sxm", &[]).unwrap();
+    let mine = record(&simulate::simulated(&like, &[]), "mine", Some(&like)).profile;
+    for (fault, check) in [
+        ("ib-firmware@2", "ib-firmware"),
+        ("ib-swapped@2", "ib-slot"),
+        ("ib-pkey-limited@2", "ib-pkey"),
+        ("ib-interface-down@2", "ib-interface"),
+        ("ib-lane-lost@2", "ib-width"),
+        ("ib-far@2", "ib-distance"),
+        ("gpu-vbios-other@3", "gpu-versions"),
+        ("nvme-missing", "nvme"),
+        ("dimm-missing", "memory"),
+        ("memory-missing", "memory"),
+        ("cpu-offline", "cpu"),
+        ("cpu-governor", "cpu"),
+        ("service-down", "service"),
+        ("module-missing", "module"),
+        ("boot-arg-missing", "boot-arg"),
+    ] {
+        let (_, faults) = simulate::parse(&format!("h100-sxm:{fault}"), &[]).unwrap();
+        let verdict = verdict(&simulate::simulated(&like, &faults), &mine);
+        assert!(
+            verdict.findings.iter().any(|finding| finding.check == check),
+            "{fault}: {:?}",
+            verdict.findings
+        );
+    }
 }

@@ -15,6 +15,7 @@
 mod catalogue;
 mod checks;
 mod config;
+mod gpu_counters;
 mod graded;
 mod growth;
 mod judge;
@@ -28,16 +29,21 @@ mod scene;
 mod seen;
 #[cfg(test)]
 mod testing;
+mod trend;
 mod wanted;
 mod when;
 
 pub use catalogue::{catalogue_markdown, explain};
 pub use checks::{CHECKS, Checks};
 pub use config::{GateConfig, Mode, NewChecks};
+pub use gpu_counters::KnownCounts;
 pub use judge::{judge, would_drain};
 pub use links::{KnownLink, Sample};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
-pub use request::{optics_request, request_for, self_test_request, site_request, topology_file_wanted};
+pub use request::{
+    drive_logs_wanted, fabric_manager_request, optics_request, request_for, self_test_request, site_request,
+    statistics_request, topology_file_wanted,
+};
 pub use scene::covers_whole_node;
 pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike, devices_are_well};

@@ -7,6 +7,8 @@ use std::time::Duration;
 use railgate_node::{Hca, Port, PortState, Reading, Snapshot};
 use serde::{Deserialize, Serialize};
 
+use crate::trend;
+
 /// A port as looks have seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -23,6 +25,10 @@ pub struct KnownLink {
     pub downs: Vec<u64>,
     /// Counters, oldest first; the last one is the last look's.
     pub samples: Vec<Sample>,
+    /// What is counted in hours, as it stood when the current stretch of them began.
+    pub stretch: Sample,
+    /// What the port counted in an hour, one entry for each stretch, oldest first. Of any boot.
+    pub rates: Vec<Sample>,
 }
 
 /// Counters at one moment.
@@ -46,8 +52,8 @@ pub(crate) enum Grown {
     Unknown,
 }
 
-/// The counters whose growth is judged.
-const WATCHED: [&str; 23] = [
+/// The counters whose growth is judged; [`PAUSES`] come to these.
+const WATCHED: [&str; 28] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
     "implied_nak_seq_err",
@@ -57,6 +63,7 @@ const WATCHED: [&str; 23] = [
     "local_link_integrity_errors",
     "np_cnp_sent",
     "np_ecn_marked_roce_packets",
+    "out_of_buffer",
     "out_of_sequence",
     "packet_seq_err",
     "port_rcv_errors",
@@ -70,7 +77,31 @@ const WATCHED: [&str; 23] = [
     "roce_slow_restart",
     "rp_cnp_handled",
     "rp_cnp_ignored",
+    "rx_corrected_bits_phy",
+    "rx_discards_phy",
+    "rx_pcs_symbol_err_phy",
     "symbol_error",
+    "tx_pause_storm_error_events",
+];
+
+/// How long each priority of a port was told to wait (`rx`) and told others to (`tx`), microseconds.
+pub(crate) const PAUSES: [&str; 16] = [
+    "rx_prio0_pause_duration",
+    "rx_prio1_pause_duration",
+    "rx_prio2_pause_duration",
+    "rx_prio3_pause_duration",
+    "rx_prio4_pause_duration",
+    "rx_prio5_pause_duration",
+    "rx_prio6_pause_duration",
+    "rx_prio7_pause_duration",
+    "tx_prio0_pause_duration",
+    "tx_prio1_pause_duration",
+    "tx_prio2_pause_duration",
+    "tx_prio3_pause_duration",
+    "tx_prio4_pause_duration",
+    "tx_prio5_pause_duration",
+    "tx_prio6_pause_duration",
+    "tx_prio7_pause_duration",
 ];
 
 /// Samples lie so far apart, but for the last one.
@@ -85,7 +116,7 @@ const TRAINING: u64 = 300;
 
 /// Whether the growth of a counter is remembered from look to look.
 pub(crate) fn watched(counter: &str) -> bool {
-    WATCHED.contains(&counter)
+    WATCHED.contains(&counter) || PAUSES.contains(&counter)
 }
 
 pub(crate) fn port_name(hca: &Hca, port: &Port) -> String {
@@ -179,7 +210,7 @@ fn link_after(links: &[KnownLink], now: &Snapshot, hca: &Hca, port: &Port, train
         boot_id: now.boot_id.clone(),
         active,
         downs: old.map(|old| old.downs.clone()).unwrap_or_default(),
-        samples: Vec::new(),
+        ..KnownLink::default()
     };
     if let Some(old) = old.filter(|_| same_boot) {
         let last = old.samples.last();
@@ -192,28 +223,35 @@ fn link_after(links: &[KnownLink], now: &Snapshot, hca: &Hca, port: &Port, train
         if went_down && !training {
             next.downs.push(time);
         }
-        let backwards = last.is_some_and(|last| {
-            last.counters.iter().any(|(name, before)| counters.get(name).is_some_and(|after| after < before))
-        });
-        let later = last.is_some_and(|last| last.time < time);
-        if !backwards && later {
-            next.samples.clone_from(&old.samples);
-            // The last look's own values give way unless they are to be kept.
-            let kept = |list: &[Sample]| match list {
-                [.., before, last] => last.time >= before.time.saturating_add(SPACING),
-                _ => true,
-            };
-            if !kept(&next.samples) {
-                next.samples.pop();
-            }
-        }
     }
-    next.samples.push(Sample { time, counters });
-    let over = next.samples.len().saturating_sub(MOST_SAMPLES);
-    next.samples.drain(..over);
+    let same = old.filter(|_| same_boot);
+    trend::follow(&mut next, old, same_boot, time, &counters);
+    next.samples = sampled(same.map_or(&[], |old| &old.samples), time, counters);
     next.downs.retain(|down| *down <= time && down.saturating_add(DOWNS_KEPT) >= time);
     let over = next.downs.len().saturating_sub(MOST_DOWNS);
     next.downs.drain(..over);
+    next
+}
+
+/// The samples after one more look, of those of the same boot: none where a counter went backwards, and no more than
+/// are needed to reach back an hour.
+pub(crate) fn sampled(old: &[Sample], time: u64, counters: BTreeMap<String, u64>) -> Vec<Sample> {
+    let mut next = Vec::new();
+    let backwards = |last: &Sample| {
+        last.counters.iter().any(|(name, before)| counters.get(name).is_some_and(|after| after < before))
+    };
+    if old.last().is_some_and(|last| last.time < time && !backwards(last)) {
+        next.extend_from_slice(old);
+        // The last look's own values give way unless they are to be kept.
+        if let [.., before, last] = old
+            && last.time < before.time.saturating_add(SPACING)
+        {
+            next.pop();
+        }
+    }
+    next.push(Sample { time, counters });
+    let over = next.len().saturating_sub(MOST_SAMPLES);
+    next.drain(..over);
     next
 }
 

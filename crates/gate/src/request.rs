@@ -33,6 +33,27 @@ pub fn topology_file_wanted(config: &GateConfig, phase: Phase, job: Option<&Job>
     check.is_some_and(|check| runs(check, config, phase, job))
 }
 
+/// The fabric manager's program, where its version is judged.
+pub fn fabric_manager_request(config: &GateConfig, phase: Phase, job: Option<&Job>) -> Option<PathBuf> {
+    let check = CHECKS.iter().find(|check| check.id == "fabric-manager")?;
+    runs(check, config, phase, job).then(|| config.checks.fabric_manager.program.clone())
+}
+
+/// Whether drives are asked for their own log: a question to each, which has its time between jobs only.
+pub fn drive_logs_wanted(config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
+    let check = CHECKS.iter().find(|check| check.id == "nvme");
+    phase == Phase::Periodic && check.is_some_and(|check| runs(check, config, phase, job))
+}
+
+/// The interfaces whose statistics are judged: compute device and interface. `None` where none is.
+pub fn statistics_request(config: &GateConfig, seen: &Seen<'_>) -> Option<Vec<(String, String)>> {
+    let judged = |id: &str| {
+        let check = CHECKS.iter().find(|check| check.id == id);
+        check.is_some_and(|check| runs(check, config, seen.phase, seen.job))
+    };
+    (judged("roce-pause") || judged("ib-trend")).then(|| interfaces(config, seen))?
+}
+
 /// The program of the RDMA self-test and the devices that it should try: the compute devices whose first port is
 /// active. `None` where nothing is to be tried.
 pub fn self_test_request(config: &GateConfig, seen: &Seen<'_>) -> Option<(PathBuf, Vec<String>)> {
@@ -53,6 +74,11 @@ pub fn optics_request(config: &GateConfig, seen: &Seen<'_>) -> Option<Vec<(Strin
     if !runs(check, config, seen.phase, seen.job) {
         return None;
     }
+    interfaces(config, seen)
+}
+
+/// The compute devices that are judged, each with its interface.
+fn interfaces(config: &GateConfig, seen: &Seen<'_>) -> Option<Vec<(String, String)>> {
     let scene = Scene::new(config, seen);
     let of = |hca: &Hca| Some((hca.name.clone(), hca.netdevs.first()?.clone()));
     let devices: Vec<_> = scene.judged_hcas().into_iter().filter_map(of).collect();

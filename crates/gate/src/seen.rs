@@ -9,6 +9,7 @@ use railgate_node::{
 use serde::{Deserialize, Serialize};
 
 use crate::CHECKS;
+use crate::gpu_counters::{self, KnownCounts};
 use crate::links::{self, KnownLink};
 
 /// All that a judgement depends on besides the configuration.
@@ -55,6 +56,8 @@ pub struct Memory {
     pub contained: BTreeMap<String, u64>,
     /// The last look that read the GPUs found one without persistence mode: every look has to wake it.
     pub cold_gpus: bool,
+    /// What the GPUs have counted, of any boot.
+    pub gpus: Vec<KnownCounts>,
 }
 
 /// A process in one uninterruptible sleep.
@@ -173,6 +176,7 @@ impl Memory {
             links: links::after(&self.links, now),
             contained: if self.is_of(&now.boot_id) { self.contained.clone() } else { BTreeMap::new() },
             cold_gpus: now.gpus.data().map_or(self.cold_gpus, cold),
+            gpus: gpu_counters::after(&self.gpus, now),
         };
         let known = KnownCheck { since: now.taken / 1000, new: !self.checks.is_empty() };
         for check in CHECKS {

@@ -97,7 +97,7 @@ pub struct Port {
     /// `sm_lid`.
     pub sm_lid: Reading<u32>,
     /// `counters/*` and `hw_counters/*` as they stand, in the kernel's own units (`port_xmit_data` and
-    /// `port_rcv_data` count four octets each).
+    /// `port_rcv_data` count four octets each). The periodic look adds some of its interface (`ethtool -S`).
     pub counters: BTreeMap<String, Reading<u64>>,
     /// The tables of the port.
     #[serde(default)]

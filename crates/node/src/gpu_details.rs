@@ -47,7 +47,7 @@ pub struct GpuDetails {
     pub utilization: Reading<u32>,
     /// `nvmlDeviceGetGpuFabricInfoV` (NVSwitch machines).
     pub fabric: Reading<GpuFabric>,
-    /// Errors of all its NVLinks together, since the driver was loaded (fields 52, 59, 38).
+    /// Errors of its NVLinks, since the driver was loaded.
     pub nvlink_errors: NvLinkErrors,
     /// `nvmlDeviceGetP2PStatus(READ)` towards each GPU of a higher index.
     pub peers: Vec<Peer>,
@@ -120,7 +120,7 @@ pub struct GpuFabric {
     pub health_mask: u32,
 }
 
-/// Errors of NVLinks.
+/// Errors of NVLinks: of all together up to Ampere (fields 52, 59, 38), of each from Hopper on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NvLinkErrors {
@@ -130,6 +130,8 @@ pub struct NvLinkErrors {
     pub recoveries: Reading<u64>,
     /// Checksum errors.
     pub crc: Reading<u64>,
+    /// The same of each link; empty where the driver tells the sums alone.
+    pub links: Vec<LinkErrors>,
 }
 
 impl Default for NvLinkErrors {
@@ -138,8 +140,22 @@ impl Default for NvLinkErrors {
             replays: Reading::Unsupported,
             recoveries: Reading::Unsupported,
             crc: Reading::Unsupported,
+            links: Vec::new(),
         }
     }
+}
+
+/// Errors of one NVLink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkErrors {
+    /// Link number.
+    pub link: u32,
+    /// Field 161.
+    pub replays: Reading<u64>,
+    /// Field 162, from Blackwell on 215.
+    pub recoveries: Reading<u64>,
+    /// Field 163.
+    pub crc: Reading<u64>,
 }
 
 /// Whether a GPU can read another one's memory.

@@ -6,15 +6,18 @@
 //! default, a zero or a healthy value.
 
 pub mod child;
+mod drive_log;
 pub mod duration_text;
 mod fabric;
 mod fabric_details;
+mod fabric_manager;
 mod finding;
 mod gpu;
 mod gpu_details;
 mod gpu_processes;
 mod host;
 mod identity;
+mod ioctl;
 mod job;
 mod job_processes;
 mod kernel_log;
@@ -35,17 +38,19 @@ pub mod simulate;
 mod site_check;
 mod snapshot;
 mod source;
+mod statistics;
 mod sysfs;
 mod system;
 mod topology_file;
 mod verdict;
 mod xid;
 
+pub use drive_log::DriveHealth;
 pub use fabric::{Fabric, Hca, LinkLayer, PhysState, Port, PortState};
 pub use fabric_details::{Gid, HcaDetails, Interface, PortDetails, roce_mtu};
 pub use finding::{Class, Evidence, Finding, Severity};
 pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, RecoveryAction, RowRemap};
-pub use gpu_details::{GpuDetails, GpuFabric, NvLinkErrors, Peer, RetiredPages, SramEcc};
+pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, Phase};
 pub use job_processes::{JobLook, JobProcess, JobProcesses, job_is_here, job_processes};
@@ -63,6 +68,7 @@ pub use recorded::{RecordedError, recorded};
 pub use site_check::{SiteCheck, SiteFinding, SiteOutcome, SiteRequest, site_checks};
 pub use snapshot::{Origin, SNAPSHOT_SCHEMA, Snapshot, UnixMillis};
 pub use source::SourceConfig;
+pub use statistics::{InterfaceStatistics, interface_statistics};
 pub use system::{BlockedProcess, Clock, Dimm, FileSystem, MemoryController, Nvme, Processes, Space, System};
 pub use topology_file::{TopologyFile, TopologyRemark, read_topology_file};
 pub use verdict::{Action, Fitness, Verdict};

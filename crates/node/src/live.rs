@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::{Call, Ended, Outcome, Task, run_all};
 use crate::{
-    Access, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part, PartName, Pci,
-    PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot, SourceConfig,
-    TopologyFile, gpu_processes, nvml, optics, rdma_self_test, readers, site_check, topology_file,
+    Access, DriveHealth, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part,
+    PartName, Pci, PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot,
+    SourceConfig, TopologyFile, drive_log, fabric_manager, gpu_processes, nvml, optics,
+    rdma_self_test, readers, site_check, statistics, topology_file,
 };
 
 /// What to look at, and how long that may take.
@@ -28,6 +29,10 @@ pub struct Request {
     pub site: Option<SiteRequest>,
     /// NCCL's topology file, where it is not ours; `None` reads none.
     pub topology_file: Option<PathBuf>,
+    /// The fabric manager's program, where its version is to be read; `None` runs nothing.
+    pub fabric_manager: Option<PathBuf>,
+    /// Ask NVMe drives for their own log, with [`PartName::Host`].
+    pub drive_logs: bool,
     /// For all parts together. A child that must be killed costs [`crate::child::GRACE`] more.
     pub deadline: Duration,
 }
@@ -42,6 +47,8 @@ impl Request {
             mounts: Vec::new(),
             site: None,
             topology_file: None,
+            fabric_manager: None,
+            drive_logs: true,
             deadline,
         }
     }
@@ -72,6 +79,9 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
 
     let topology_file = request.topology_file.as_ref().map(|path| (path, asked.add(TOPOLOGY_FILE, path)));
 
+    let fabric_manager = request.fabric_manager.as_ref().map(|path| asked.fabric_manager(path));
+    let drives = (request.drive_logs && host.is_some()).then(|| asked.add(DRIVE_LOGS, source));
+
     let after_ms = millis(request.deadline);
     let mut ended: Vec<Option<Ended>> = run_all(asked.calls).into_iter().map(Some).collect();
     let mut take = |index: Option<usize>| match index {
@@ -97,6 +107,7 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
         }),
         rdma_self_test: None,
         optics: None,
+        fabric_manager: fabric_manager.map(|index| reading(part(take(Some(index)), after_ms))),
     };
     for (mut check, index) in site_checks.into_iter().flatten() {
         if let Some(ended) = take(index) {
@@ -110,6 +121,10 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
             .into_iter()
             .map(|(path, index)| Mount { path, probe: probe(take(Some(index)), after_ms) })
             .collect();
+    }
+    if let (Part::Read { data: host, .. }, Some(index)) = (&mut snapshot.host, drives) {
+        let logs: Part<Vec<(String, Reading<DriveHealth>)>> = part(take(Some(index)), after_ms);
+        put_drive_logs(host, &logs);
     }
     if let (Part::Read { data: gpus, .. }, Some(pci)) = (&mut snapshot.gpus, snapshot.pci.data()) {
         place_lost_gpus(gpus, pci);
@@ -129,6 +144,9 @@ pub(crate) const TASKS: &[Task] = &[
     Task::new(TOPOLOGY_FILE, topology_file_task),
     Task::new(rdma_self_test::TASK, rdma_self_test::task),
     Task::new(optics::TASK, optics::task),
+    Task::new(statistics::TASK, statistics::task),
+    Task::new(FABRIC_MANAGER, fabric_manager_task),
+    Task::new(DRIVE_LOGS, drive_logs_task),
 ];
 
 const GPUS: &str = "node-gpus";
@@ -139,6 +157,9 @@ const HOST: &str = "node-host";
 const MOUNT: &str = "node-mount";
 const SITE_CHECK: &str = "node-site-check";
 const TOPOLOGY_FILE: &str = "node-topology-file";
+
+const FABRIC_MANAGER: &str = "node-fabric-manager";
+const DRIVE_LOGS: &str = "node-drive-logs";
 
 /// What a child needs to end a site's check that does not end by itself.
 const SITE_CHECK_GRACE: Duration = Duration::from_secs(3);
@@ -154,6 +175,12 @@ struct KernelLogInput {
 struct MountInput {
     path: PathBuf,
     proc: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FabricManagerInput {
+    program: PathBuf,
+    deadline_ms: u64,
 }
 
 fn gpus_task(input: &[u8]) -> Result<Vec<u8>, String> {
@@ -197,6 +224,16 @@ fn site_check_task(input: &[u8]) -> Result<Vec<u8>, String> {
 
 fn topology_file_task(input: &[u8]) -> Result<Vec<u8>, String> {
     with_json(input, |path: PathBuf| Ok(topology_file::topology_text(&path)))
+}
+
+fn fabric_manager_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json(input, |input: FabricManagerInput| {
+        Ok(fabric_manager::version(&input.program, input.deadline_ms))
+    })
+}
+
+fn drive_logs_task(input: &[u8]) -> Result<Vec<u8>, String> {
+    with_json(input, |source: SourceConfig| Ok(drive_log::drive_logs(&source)))
 }
 
 fn with_json<I: DeserializeOwned, O: Serialize>(
@@ -244,6 +281,13 @@ impl Asked {
             SITE_CHECK,
             &site_check::Run { path: check.path.clone(), arguments: Vec::new(), environment, deadline_ms },
         )
+    }
+
+    /// As with a site's check, the program gets less time than its child.
+    fn fabric_manager(&mut self, program: &Path) -> usize {
+        let within = self.deadline.saturating_sub(SITE_CHECK_GRACE).max(self.deadline / 2);
+        let deadline_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        self.add(FABRIC_MANAGER, &FabricManagerInput { program: program.to_owned(), deadline_ms })
     }
 
     fn mount(&mut self, path: &Path, source: &SourceConfig) -> usize {
@@ -304,6 +348,18 @@ fn probe(ended: Option<Ended>, after_ms: f64) -> MountProbe {
         Part::Failed { why, .. } => MountProbe::Failed(why),
         Part::Silent { after_ms } => MountProbe::Silent { stuck: false, after_ms },
         Part::Stuck { after_ms } => MountProbe::Silent { stuck: true, after_ms },
+    }
+}
+
+/// Drives that the host's own reader has found; where nobody answered, none of them did.
+fn put_drive_logs(host: &mut Host, logs: &Part<Vec<(String, Reading<DriveHealth>)>>) {
+    let Reading::Known(drives) = &mut host.system.nvmes else { return };
+    for drive in drives {
+        let log = logs.data().map(|logs| logs.iter().find(|(name, _)| *name == drive.name));
+        drive.health = match log {
+            Some(log) => log.map_or(Reading::Unsupported, |(_, health)| health.clone()),
+            None => Reading::Failed(logs.missing().unwrap_or_default()),
+        };
     }
 }
 

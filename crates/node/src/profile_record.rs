@@ -1,8 +1,11 @@
 //! A machine type from a good machine.
 
+mod fabric;
+mod host;
+
 use std::collections::BTreeMap;
 
-use crate::{Access, Gpu, Hca, LinkLayer, Pci, Port, PortState, Profile, Reading, Snapshot};
+use crate::{Access, Gpu, Hca, Pci, Port, PortState, Profile, Reading, Snapshot};
 
 /// A profile made from a machine, and what the machine could not say.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +43,7 @@ pub fn record(snapshot: &Snapshot, id: &str, like: Option<&Profile>) -> Recorded
     recorded.profile.title = format!("recorded from {}", one_line(&snapshot.node));
     gpus(snapshot, like, &mut recorded);
     fabric(snapshot, &mut recorded);
+    host::host(snapshot, &mut recorded);
     recorded.profile.rails = like.map(|like| like.rails.clone()).unwrap_or_default();
     recorded
 }
@@ -99,6 +103,13 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
     profile.memory_gib = all("memory_gib", gpus.iter().map(memory).collect()).and_then(number);
     let watts = |gpu: &&Gpu| gpu.power_limit_w.clone().map(whole);
     profile.power_limit_w = all("power_limit_w", gpus.iter().map(watts).collect()).map(|watts| watts as f64);
+    // A mode that every GPU has; mixed ones are somebody's partitioning.
+    let mig = |gpu: &&Gpu| gpu.mig.clone().map(u64::from);
+    profile.mig = all("mig", gpus.iter().map(mig).collect()).map(|on| on != 0);
+    profile.driver = found.driver.known().cloned().into_iter().collect();
+    profile.vbios = host::versions(&gpus, |gpu| &gpu.vbios);
+    profile.inforom = host::versions(&gpus, |gpu| &gpu.details.inforom);
+    profile.gsp = host::versions(&gpus, |gpu| &gpu.details.gsp);
     profile.bf16_tflops = like.and_then(|like| like.gpus.bf16_tflops);
     if profile.bf16_tflops.is_none() {
         let why = "no machine says its peak: take it from the datasheet".to_owned();
@@ -139,6 +150,7 @@ fn fabric(snapshot: &Snapshot, into: &mut Recorded) {
     profile.rate_gbps = Some(rate as f64);
     let others = found.hcas.iter().filter(|hca| rails.iter().all(|rail| rail.name != hca.name));
     profile.exclude = others.map(|hca| hca.name.clone()).collect();
+    let ports = fabric::ports_of(&found.hcas, layer, rate);
     if !profile.exclude.is_empty() {
         into.notes.push(format!(
             "fabric.exclude: taken for storage or management, since they are not like the {} others: {}",
@@ -146,15 +158,11 @@ fn fabric(snapshot: &Snapshot, into: &mut Recorded) {
             profile.exclude.join(", ")
         ));
     }
+    fabric::details(snapshot, &ports, into);
 }
 
 fn kind(port: &Port) -> Option<(&'static str, u64)> {
-    let layer = match port.link_layer.known()? {
-        LinkLayer::InfiniBand => "infiniband",
-        LinkLayer::Ethernet => "ethernet",
-        LinkLayer::Other(_) => return None,
-    };
-    Some((layer, whole(*port.rate_gbps.known()?)))
+    Some((fabric::layer(port.link_layer.known()?)?, whole(*port.rate_gbps.known()?)))
 }
 
 /// What all of them say; a reading that failed, or two that differ, is nothing that a profile can state.

@@ -171,6 +171,16 @@ fn examine(path: &Path) -> Option<SiteOutcome> {
     (about.permissions().mode() & 0o100 == 0).then(|| SiteOutcome::NotRun("is not executable".to_owned()))
 }
 
+/// The file and every directory above it belong to root, and nobody else may write them.
+pub(crate) fn only_roots_may_change(program: &Path) -> Result<(), String> {
+    only_roots(program.parent().unwrap_or(program))?;
+    let about = fs::symlink_metadata(program).map_err(|why| why.to_string())?;
+    if !about.file_type().is_file() {
+        return Err("is no regular file".to_owned());
+    }
+    is_roots(&about)
+}
+
 /// Every directory from `/` down to this one belongs to root, can be written by nobody else, and is no link.
 fn only_roots(directory: &Path) -> Result<(), String> {
     if !directory.is_absolute() || directory.components().any(|part| part == std::path::Component::ParentDir)

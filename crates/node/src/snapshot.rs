@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Fabric, Gpus, Host, KernelLog, Optic, Part, Pci, SelfTested, SiteCheck, TopologyFile};
+use crate::{Fabric, Gpus, Host, KernelLog, Optic, Part, Pci, Reading, SelfTested, SiteCheck, TopologyFile};
 
 /// Milliseconds since the Unix epoch.
 pub type UnixMillis = u64;
@@ -56,4 +56,7 @@ pub struct Snapshot {
     /// The modules in the compute ports, where they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optics: Option<Part<Vec<Optic>>>,
+    /// Version of the installed fabric manager, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric_manager: Option<Reading<String>>,
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Reading;
+use crate::{DriveHealth, Reading};
 
 /// What the machine around the devices is made of and how it is: disks, memory, processors, processes, services.
 ///
@@ -105,6 +105,13 @@ pub struct Nvme {
     pub critical_c: Reading<f64>,
     /// It says itself that it is too hot or too cold (`temp1_alarm`: that bit of the critical warning).
     pub alarm: Reading<bool>,
+    /// Its SMART log, where it was asked for.
+    #[serde(default = "not_asked")]
+    pub health: Reading<DriveHealth>,
+}
+
+fn not_asked<T>() -> Reading<T> {
+    Reading::Unsupported
 }
 
 /// One memory controller.

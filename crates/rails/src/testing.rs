@@ -109,6 +109,7 @@ fn snapshot(gpus: Vec<Gpu>, hcas: Vec<Hca>, devices: Vec<PciDevice>, host: Host)
         topology_file: None,
         rdma_self_test: None,
         optics: None,
+        fabric_manager: None,
     }
 }
 

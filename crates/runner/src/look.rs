@@ -1,12 +1,13 @@
 use std::time::Instant;
 
 use railgate_gate::{
-    Seen, covers_whole_node, devices_are_well, judge, optics_request, request_for, self_test_request,
-    site_request, topology_file_wanted,
+    Seen, covers_whole_node, devices_are_well, drive_logs_wanted, fabric_manager_request, judge,
+    optics_request, request_for, self_test_request, site_request, statistics_request, topology_file_wanted,
 };
 use railgate_node::{
-    Class, Finding, Fitness, Job, KernelMark, Optic, Part, PartName, Phase, Profile, ProfileError, Request,
-    SelfTested, Severity, Snapshot, Verdict, live, optics, rdma_self_test,
+    Class, Finding, Fitness, InterfaceStatistics, Job, KernelMark, Optic, Part, PartName, Phase, Profile,
+    ProfileError, Reading, Request, SelfTested, Severity, Snapshot, Verdict, interface_statistics, live,
+    optics, rdma_self_test,
 };
 
 use railgate_rails::judge_topology_file;
@@ -89,6 +90,8 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             site: site_request(&config.gate, purpose.phase, purpose.job),
             topology_file: topology_file_wanted(&config.gate, purpose.phase, purpose.job)
                 .then(|| config.rails.topology_file_of_others()),
+            fabric_manager: fabric_manager_request(&config.gate, purpose.phase, purpose.job),
+            drive_logs: drive_logs_wanted(&config.gate, purpose.phase, purpose.job),
             deadline: config.gate.deadline,
         },
     );
@@ -110,7 +113,11 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     };
     let tested = self_test(config, purpose, &seen, began);
     let optics = modules(config, &seen, began);
-    let snapshot = Snapshot { rdma_self_test: tested, optics, ..snapshot.clone() };
+    let statistics = statistics(config, &seen, began);
+    let mut snapshot = Snapshot { rdma_self_test: tested, optics, ..snapshot.clone() };
+    if let (Part::Read { data, .. }, Some(statistics)) = (&mut snapshot.fabric, statistics) {
+        data.count_in(&statistics);
+    }
     let seen = Seen { now: &snapshot, ..seen };
     let verdict = judge(&config.gate, &seen);
     let whole = covers_whole_node(&seen);
@@ -158,6 +165,24 @@ fn modules(config: &Config, seen: &Seen<'_>, began: Instant) -> Option<Part<Vec<
     let devices = optics_request(&config.gate, seen)?;
     let left = config.gate.deadline.saturating_sub(began.elapsed());
     config.source.is_system().then(|| optics(&devices, left))
+}
+
+/// What the drivers of the interfaces count. Nothing hangs on it: where it cannot be read, that is said in the log, and what
+/// is judged by it is not.
+fn statistics(config: &Config, seen: &Seen<'_>, began: Instant) -> Option<Vec<InterfaceStatistics>> {
+    let devices = statistics_request(&config.gate, seen).filter(|_| config.source.is_system())?;
+    let left = config.gate.deadline.saturating_sub(began.elapsed());
+    let part = interface_statistics(&devices, left);
+    if let Some(why) = part.missing() {
+        tracing::info!("statistics of interfaces: {why}");
+    }
+    let read = part.data()?.clone();
+    for of in &read {
+        if let Reading::Failed(why) = &of.counters {
+            tracing::info!("{}: {why}", of.device);
+        }
+    }
+    Some(read)
 }
 
 /// The machine type that configuration names; with `auto` the one that the GPU's name belongs to, or `generic`.

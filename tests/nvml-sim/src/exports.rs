@@ -337,6 +337,16 @@ fn field(gpu: &Gpu, id: c_uint, scope: c_uint) -> Result<(c_uint, u64), Return> 
         (38, _) => Ok((long, *known(&gpu.details.nvlink_errors.crc)?)),
         (52, _) => Ok((long, *known(&gpu.details.nvlink_errors.replays)?)),
         (59, _) => Ok((long, *known(&gpu.details.nvlink_errors.recoveries)?)),
+        (161..=163, link) => {
+            let links = &gpu.details.nvlink_errors.links;
+            let errors = links.iter().find(|errors| errors.link == link).ok_or(NOT_SUPPORTED)?;
+            let count = match id {
+                161 => &errors.replays,
+                162 => &errors.recoveries,
+                _ => &errors.crc,
+            };
+            Ok((long, *known(count)?))
+        }
         (82, _) => Ok((int, (*known(&gpu.details.memory_c)?).into())),
         // As a driver from 580.82 on numbers them.
         (270, _) => Ok((long, *known(&gpu.details.hw_thermal_ns)?)),

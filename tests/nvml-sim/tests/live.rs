@@ -12,7 +12,7 @@ use nvidia_ml::{Behaviour, Scenario, hide_symbol, install};
 use railgate_node::child::{GRACE, dispatch};
 use railgate_node::simulate::{self, FAULTS, FaultPart};
 use railgate_node::{
-    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuProcess, Gpus, MemoryUse, NvLink, NvLinkErrors, Part,
+    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuProcess, Gpus, LinkErrors, MemoryUse, NvLink, NvLinkErrors, Part,
     PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap, Snapshot, SourceConfig,
     SramEcc, live,
 };
@@ -94,9 +94,22 @@ fn details(index: u32) -> GpuDetails {
             health: 2,
             health_mask: 0x101,
         }),
-        nvlink_errors: NvLinkErrors { replays: known(10), recoveries: known(11), crc: known(12) },
+        nvlink_errors: NvLinkErrors { replays: known(10), recoveries: known(11), crc: known(12), links: links() },
         peers: (index + 1..8).map(|other| Peer { index: other, status: known(other % 3) }).collect(),
     }
+}
+
+/// The fifth link answers like an old driver.
+fn links() -> Vec<LinkErrors> {
+    let count = |link: u32, more: u64| known(u64::from(link) * 100 + more);
+    (0..18)
+        .map(|link| LinkErrors {
+            link,
+            replays: if link == 5 { Reading::Unsupported } else { count(link, 1) },
+            recoveries: count(link, 2),
+            crc: count(link, 3),
+        })
+        .collect()
 }
 
 fn healthy() -> Gpus {

@@ -1,3 +1,5 @@
+pub(super) mod host;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -68,7 +70,7 @@ impl Tree {
             let dir = self.root.join(format!("devices/system/node/node{node}"));
             self.put(&dir.join("cpulist"), Some(cpus.clone()))?;
         }
-        Ok(())
+        self.system(&host.system)
     }
 
     fn pci_device(&self, device: &PciDevice) -> Result<()> {

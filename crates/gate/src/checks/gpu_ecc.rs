@@ -207,7 +207,7 @@ fn of_a_life(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 
 fn corrected(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let Some(window) = Window::of(scene, gpu) else { return };
-    let Some(rose) = window.rose(gpu, |gpu| &gpu.ecc.volatile_corrected) else { return };
+    let Some(rose) = window.rose("ecc_corrected") else { return };
     let allowed = window.allowed(set.corrected_per_hour, HOUR_MS);
     if rose > allowed {
         let text = format!("{rose} corrected ECC errors {}", window.text());

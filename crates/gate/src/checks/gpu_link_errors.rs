@@ -1,6 +1,7 @@
-use railgate_node::{Action, Class, Gpu, NvLinkErrors, PartName, Reading};
+use railgate_node::{Action, Class, Gpu, PartName, Reading};
 use serde::{Deserialize, Serialize};
 
+use crate::gpu_counters::{LINK_KINDS, link, of_link};
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -16,11 +17,11 @@ pub(crate) struct GpuLinkErrors;
 pub struct Settings {
     /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
     pub action: Action,
-    /// Recoveries (a link trained anew) during a job that are tolerated.
+    /// Recoveries (a link trained anew) during a job, or within an hour, that are tolerated.
     pub max_recoveries: u64,
-    /// Replays in an hour of a job that are tolerated.
+    /// Replays of a link in an hour that are tolerated.
     pub replays_per_hour: u64,
-    /// Checksum errors in an hour of a job that are tolerated.
+    /// Checksum errors of a link in an hour that are tolerated.
     pub crc_per_hour: u64,
 }
 
@@ -37,11 +38,12 @@ impl Table for Settings {
 }
 
 impl Check for GpuLinkErrors {
-    const ABOUT: &'static str = "the NVLinks of a GPU had errors during the job";
+    const ABOUT: &'static str = "an NVLink of a GPU has errors";
     const EXPLAIN: &'static str = "
-Reads the error counters of all NVLinks of a GPU together (fields 52, 59 and 38: replays, recoveries, checksum errors) and
-judges what they rose by during the job. What stood there before is nobody's news: counters begin with the driver and
-some links count while they are trained. A count that went backwards says nothing.
+Reads what each NVLink of a GPU counts (fields 161 to 163 with the link's number: replays, recoveries, checksum errors; on
+Blackwell recoveries are field 215; up to Ampere the sums of all links, fields 52, 59 and 38) and judges what that rose by
+during the job, or without one since the oldest look of the last hour. What stood there before is nobody's news: counters
+begin with the driver and some links count while they are trained. A count that went backwards says nothing.
 
 Why: a link that has to be trained anew stands still meanwhile, and one day does not come back.
 
@@ -50,51 +52,88 @@ Fix: watch; a GPU that shows it in job after job: reset all GPUs, then RMA (GPU,
 ```toml
 [gate.checks.gpu-link-errors]
 action = \"drain\"           # off, shadow, report, notify, drain
-max_recoveries = 0         # during the job; more is `warn`
+max_recoveries = 0         # in a job, or in an hour; more is `warn`
 replays_per_hour = 1000
 crc_per_hour = 360000      # 100 a second
 ```";
     const CLASS: Class = Class::Node;
-    const PHASES: &'static [railgate_node::Phase] = &[railgate_node::Phase::Epilog];
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         for gpu in scene.answering() {
+            let part = gpu.index.to_string();
+            let all = readings(gpu);
+            // What cannot be read is said once: there are three counters of each of 18 links.
+            let failed = all.iter().find(|read| matches!(read.count, Reading::Failed(_)));
+            if let Some(read) = failed {
+                out.value(&part, &format!("gpu {part} NVLink {}", read.kind), read.source, read.count);
+            }
             let Some(window) = Window::of(scene, gpu) else { continue };
-            let kinds: [(&str, Counter, u64); 3] = [
-                ("recoveries", |errors| &errors.recoveries, set.max_recoveries),
-                ("replays", |errors| &errors.replays, window.allowed(set.replays_per_hour, HOUR_MS)),
-                ("CRC errors", |errors| &errors.crc, window.allowed(set.crc_per_hour, HOUR_MS)),
-            ];
-            for (name, counter, allowed) in kinds {
-                let what = format!("gpu {} NVLink {name}", gpu.index);
-                let part = gpu.index.to_string();
-                let reading = counter(&gpu.details.nvlink_errors);
-                if out.value(&part, &what, "NVML fields 52, 59, 38", reading).is_none() {
+            let allowed = |kind: &str| match kind {
+                "recoveries" => set.max_recoveries,
+                "replays" => window.allowed(set.replays_per_hour, HOUR_MS),
+                _ => window.allowed(set.crc_per_hour, HOUR_MS),
+            };
+            for kind in LINK_KINDS {
+                // The worst link stands for the GPU: an NVSwitch that fails shows on many.
+                let rose = all.iter().filter(|read| read.kind == kind);
+                let rose = rose.filter_map(|read| Some((read, window.rose(&read.counter)?)));
+                let Some((read, rose)) = rose.max_by_key(|(_, rose)| *rose) else { continue };
+                let allowed = allowed(kind);
+                if rose <= allowed {
                     continue;
                 }
-                let rose = window.rose(gpu, |gpu: &Gpu| counter(&gpu.details.nvlink_errors));
-                let Some(rose) = rose.filter(|rose| *rose > allowed) else { continue };
-                let text = format!("{rose} NVLink {name} {}", window.text());
-                out.add(Found::warn(Class::Node, part, text).fix("watch").row(
-                    what,
+                let what = if kind == "crc" { "CRC errors" } else { kind };
+                let (of, at) = match read.link {
+                    Some(link) => (format!("link {link}: {rose} {what}"), format!("link {link} {what}")),
+                    None => (format!("{rose} NVLink {what}"), format!("NVLink {what}")),
+                };
+                out.add(Found::warn(Class::Node, &part, format!("{of} {}", window.text())).fix("watch").row(
+                    format!("gpu {part} {at}"),
                     rose.to_string(),
                     format!("at most {allowed}"),
-                    "NVML fields 52, 59, 38",
+                    read.source,
                 ));
             }
         }
     }
 }
 
-type Counter = fn(&NvLinkErrors) -> &Reading<u64>;
-
 const HOUR_MS: u64 = 3_600_000;
+
+/// One counter as it was read.
+struct Read<'a> {
+    link: Option<u32>,
+    kind: &'static str,
+    counter: String,
+    count: &'a Reading<u64>,
+    source: &'static str,
+}
+
+/// Those of each link, or where the driver tells only sums, these.
+fn readings(gpu: &Gpu) -> Vec<Read<'_>> {
+    let errors = &gpu.details.nvlink_errors;
+    if errors.links.is_empty() {
+        let sums = [("recoveries", &errors.recoveries), ("replays", &errors.replays), ("crc", &errors.crc)];
+        let source = "NVML fields 52, 59, 38";
+        let sum = |(kind, count)| Read { link: None, kind, counter: format!("nvlink_{kind}"), count, source };
+        return sums.map(sum).into();
+    }
+    let each = errors.links.iter().flat_map(|errors| LINK_KINDS.map(|kind| (errors, kind)));
+    each.map(|(errors, kind)| {
+        let (number, count) = (errors.link, of_link(errors, kind));
+        let counter = link(number, kind);
+        Read { link: Some(number), kind, counter, count, source: "NVML fields 161 to 163" }
+    })
+    .collect()
+}
 
 #[cfg(test)]
 mod tests {
+    use railgate_node::{Reading, Severity};
+
     use crate::testing::{look, read};
 
     #[test]
@@ -103,11 +142,21 @@ mod tests {
         assert_eq!(
             after.findings(),
             [
-                "warn gpu-link-errors@3: 3 NVLink recoveries in 1 min; watch",
-                "warn gpu-link-errors@3: 5000 NVLink replays in 1 min; watch"
+                "warn gpu-link-errors@3: link 7: 3 recoveries in 1 min; watch",
+                "warn gpu-link-errors@3: link 7: 5000 replays in 1 min; watch"
             ]
         );
         assert_eq!(look("h100-sxm:gpu-nvlink-errors@3").says(), "fit", "nobody knows since when");
+        let sums = look("a100-sxm:gpu-nvlink-errors@3").after_the_job();
+        assert!(sums.findings()[0].contains("3 NVLink recoveries in 1 min"), "{:?}", sums.findings());
+    }
+
+    #[test]
+    fn without_a_job_since_the_looks_of_the_last_hour() {
+        let later =
+            look("h100-sxm:gpu-nvlink-errors@3").remembering().with(|look| look.now.taken += 1_200_000);
+        assert_eq!(later.says(), "degraded: warn gpu-link-errors@3: link 7: 3 recoveries in 20 min; watch");
+        assert_eq!(later.with(|look| look.now.boot_id = "another".to_owned()).says(), "fit");
     }
 
     #[test]
@@ -117,8 +166,18 @@ mod tests {
         });
         assert_eq!(old.says(), "fit");
         let reloaded = old.with(|look| {
-            read(&mut look.now.gpus).gpus[3].details.nvlink_errors.replays = railgate_node::Reading::Known(0);
+            read(&mut look.now.gpus).gpus[3].details.nvlink_errors.links[7].replays = Reading::Known(0);
         });
         assert_eq!(reloaded.says(), "fit");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_once() {
+        let failed = look("h100-sxm").gpu(3, |gpu| {
+            for link in &mut gpu.details.nvlink_errors.links {
+                link.replays = Reading::Failed("unknown error (999)".to_owned());
+            }
+        });
+        assert_eq!(failed.of("gpu-link-errors"), [Severity::Unknown]);
     }
 }

@@ -22,7 +22,7 @@ pub struct Settings {
     pub narrow: Severity,
     /// How bad a link is that stays slow under load.
     pub slow: Severity,
-    /// Replays in a minute of a job that are tolerated.
+    /// Replays in a minute that are tolerated.
     pub replays_per_minute: u64,
 }
 
@@ -53,7 +53,8 @@ Reads the link's lanes and generation (`nvmlDeviceGetCurrPcieLinkWidth`, `…Gen
   generation is lowered, too, and no idle GPU beside it has all of its lanes: links may save power so. Fewer than the profile's
   `gpus.pcie_width` because the slot has no more is a note, as is anything in a virtual machine, whose ports are emulated.
 - A lower generation is judged only under load (an idle card slows its link down): `slow`.
-- More replays in a minute of the job than `replays_per_minute` (PCIe 5 x16 at its specified error rate has 31): `warn`.
+- More replays in a minute than `replays_per_minute` (PCIe 5 x16 at its specified error rate has 31), during the job, or
+  without one since the oldest look of the last hour: `warn`.
 
 Why: host transfers and GPUDirect run at half speed, and every rank waits for this one.
 
@@ -64,7 +65,7 @@ Fix: reseat the card or riser; a link that does not recover by a cold start is f
 action = \"drain\"           # off, shadow, report, notify, drain
 narrow = \"fail\"            # note, unknown, warn, fail
 slow = \"warn\"              # note, unknown, warn, fail
-replays_per_minute = 31    # of a job
+replays_per_minute = 31
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Host];
@@ -150,7 +151,7 @@ fn generation(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>
 
 fn replays(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let Some(window) = Window::of(scene, gpu) else { return };
-    let Some(rose) = window.rose(gpu, |gpu| &gpu.pcie_replays) else { return };
+    let Some(rose) = window.rose("pcie_replays") else { return };
     let allowed = window.allowed(set.replays_per_minute, MINUTE_MS);
     if rose > allowed {
         let text = format!("{rose} PCIe replays {}", window.text());
@@ -225,5 +226,12 @@ mod tests {
         assert!(after.says().starts_with("degraded: warn gpu-pcie@3: 100000 PCIe replays in 1 min"));
         let week = after.with(|look| look.now.taken += 7 * 86_400_000);
         assert_eq!(week.says(), "fit");
+        let later = look("h100-sxm:gpu-pcie-replays@3").remembering().with(|look| look.now.taken += 600_000);
+        assert!(later.says().starts_with("degraded: warn gpu-pcie@3: 100000 PCIe replays in 10 min"));
+        assert_eq!(
+            later.with(|look| look.now.taken += 3_600_000).says(),
+            "fit",
+            "nobody looked within the hour"
+        );
     }
 }

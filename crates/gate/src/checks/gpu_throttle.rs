@@ -20,7 +20,7 @@ pub struct Settings {
     pub action: Action,
     /// How bad a slowdown by the hardware is.
     pub severity: Severity,
-    /// So many percent of a job's time in it are tolerated.
+    /// So many percent of the time in it are tolerated.
     pub max_percent: u64,
 }
 
@@ -40,9 +40,9 @@ impl Check for GpuThrottle {
     const ABOUT: &'static str = "the hardware slows a GPU down: too hot, or the power brake is on";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetCurrentClocksThrottleReasons` twice in a look, at its beginning and its end; a reason counts that
-stands in both: hardware slowdown (0x8), hardware thermal slowdown (0x40), power brake (0x80). After a job also how long
-the last two were on since the prolog (fields 252 and 253, from driver 580.82 on 270 and 271). A power cap, an idle GPU and
-clocks that somebody set are no faults.
+stands in both: hardware slowdown (0x8), hardware thermal slowdown (0x40), power brake (0x80). Also how long the last two
+were on (fields 252 and 253, from driver 580.82 on 270 and 271) since the job's prolog, or without a job since the oldest
+look of the last hour; that is `warn` at most. A power cap, an idle GPU and clocks that somebody set are no faults.
 
 Why: one GPU at half its clock makes every other rank of the job wait.
 
@@ -52,7 +52,7 @@ Fix: heat: fans, air flow, heat sink. Power brake: power supplies and cables.
 [gate.checks.gpu-throttle]
 action = \"drain\"     # off, shadow, report, notify, drain
 severity = \"warn\"    # note, unknown, warn, fail
-max_percent = 5      # of a job's time
+max_percent = 5      # of the time
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -95,8 +95,8 @@ fn now(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) -> bool {
 fn during(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let Some(window) = Window::of(scene, gpu) else { return };
     let reasons = [
-        ("thermal slowdown", "check cooling", window.rose(gpu, |gpu| &gpu.details.hw_thermal_ns)),
-        ("power brake", "check power", window.rose(gpu, |gpu| &gpu.details.power_brake_ns)),
+        ("thermal slowdown", "check cooling", window.rose("hw_thermal_ns")),
+        ("power brake", "check power", window.rose("power_brake_ns")),
     ];
     for (why, fix, nanos) in reasons {
         let Some(millis) = nanos.map(|nanos| nanos / 1_000_000) else { continue };
@@ -105,10 +105,10 @@ fn during(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
             let percent = percent.min(100);
             out.add(
                 Found::new(
-                    set.severity,
+                    window.at_most(set.severity),
                     Class::Node,
                     gpu.index.to_string(),
-                    format!("{why} {percent} % of the job"),
+                    format!("{why} {percent} % of {}", window.name()),
                 )
                 .fix(fix)
                 .row(
@@ -162,5 +162,12 @@ mod tests {
         assert_eq!(says, "degraded: warn gpu-throttle@3: thermal slowdown 33 % of the job; check cooling");
         assert_eq!(after(86_400_000).says(), "fit");
         assert_eq!(look("h100-sxm:gpu-throttled@3").says(), "fit", "nobody knows when that was");
+        let strict = look("h100-sxm:gpu-throttled@3").settings("[checks.gpu-throttle]\nseverity = \"fail\"");
+        let hour = strict.remembering().with(|look| look.now.taken += 3_600_000).again();
+        assert_eq!(hour.of("gpu-throttle"), [], "a minute more than an hour");
+        let hour = hour.with(|look| look.now.taken -= 60_000);
+        assert_eq!(hour.of("gpu-throttle"), [Severity::Warn], "two looks see the same hour");
+        let says = "warn gpu-throttle@3: thermal slowdown 33 % of the last 60 min; check cooling";
+        assert_eq!(hour.findings(), [says]);
     }
 }

@@ -1,24 +1,38 @@
-use railgate_node::{Gpu, Reading};
+use std::time::Duration;
 
+use railgate_node::{Gpu, Severity};
+
+use crate::gpu_counters::{self, Counts};
 use crate::scene::Scene;
 
-/// A GPU before the job, in the same boot, and how long ago that was. Counters are judged over such a window
-/// only; a first look has none.
-pub(super) struct Window<'a> {
-    pub(super) before: &'a Gpu,
+/// So far back a look without a job's baseline reaches.
+const REACH: Duration = Duration::from_secs(3600);
+
+/// What a GPU had counted earlier in the same boot, and how long ago that was: before the job, else at the oldest look
+/// of the last hour. Counters are judged over such a window only; a first look has none.
+pub(super) struct Window {
+    before: Counts,
+    now: Counts,
     pub(super) millis: u64,
+    of_job: bool,
 }
 
-impl<'a> Window<'a> {
-    pub(super) fn of(scene: &Scene<'a>, gpu: &Gpu) -> Option<Window<'a>> {
-        let before = scene.before(gpu)?;
-        let millis = scene.now.taken.checked_sub(scene.seen.before?.taken)?;
-        Some(Window { before, millis })
+impl Window {
+    pub(super) fn of(scene: &Scene<'_>, gpu: &Gpu) -> Option<Window> {
+        let now = gpu_counters::counts(gpu);
+        let elapsed = scene.seen.before.and_then(|before| scene.now.taken.checked_sub(before.taken));
+        if let Some((before, millis)) = scene.before(gpu).zip(elapsed) {
+            return Some(Window { before: gpu_counters::counts(before), now, millis, of_job: true });
+        }
+        let (before, ago) = gpu_counters::before(&scene.seen.memory.gpus, gpu, scene.now, REACH)?;
+        let millis = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+        Some(Window { before: before.clone(), now, millis, of_job: false })
     }
 
     /// What a counter rose by. `None` where it went backwards (the driver was loaded anew) or is not known.
-    pub(super) fn rose(&self, gpu: &Gpu, counter: impl Fn(&Gpu) -> &Reading<u64>) -> Option<u64> {
-        counter(gpu).known()?.checked_sub(*counter(self.before).known()?)
+    pub(super) fn rose(&self, counter: &str) -> Option<u64> {
+        let count = |counts| gpu_counters::count(counts, counter);
+        count(&self.now)?.checked_sub(count(&self.before)?)
     }
 
     /// How much of a rate is allowed in this window; a short one counts as a whole unit.
@@ -28,6 +42,20 @@ impl<'a> Window<'a> {
 
     /// `in 3 min`
     pub(super) fn text(&self) -> String {
-        format!("in {} min", self.millis.div_ceil(60_000).max(1))
+        format!("in {} min", self.minutes())
+    }
+
+    /// `the job`, or `the last 3 min`
+    pub(super) fn name(&self) -> String {
+        if self.of_job { "the job".to_owned() } else { format!("the last {} min", self.minutes()) }
+    }
+
+    /// What came during a job is judged once; several looks see the same hour, and must not count it twice.
+    pub(super) fn at_most(&self, severity: Severity) -> Severity {
+        if self.of_job { severity } else { severity.min(Severity::Warn) }
+    }
+
+    fn minutes(&self) -> u64 {
+        self.millis.div_ceil(60_000).max(1)
     }
 }

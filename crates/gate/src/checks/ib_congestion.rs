@@ -10,7 +10,7 @@ pub(crate) struct IbCongestion;
 
 limits! {
     "`[gate.checks.ib-congestion]`",
-    note: [("port_xmit_discards", 10000), ("np_ecn_marked_roce_packets", 1000000), ("np_cnp_sent", 1000000), ("rp_cnp_handled", 1000000)],
+    note: [("port_xmit_discards", 10000), ("rx_discards_phy", 10000), ("out_of_buffer", 10000), ("np_ecn_marked_roce_packets", 1000000), ("np_cnp_sent", 1000000), ("rp_cnp_handled", 1000000)],
     warn: [],
     fail: [],
 }
@@ -19,7 +19,8 @@ impl Check for IbCongestion {
     const ABOUT: &'static str = "a compute port waited, marked or threw packets away";
     const EXPLAIN: &'static str = "
 Reads the counters of congestion in `ports/*/counters` and `hw_counters` of the compute ports: packets thrown away
-(`port_xmit_discards`, `VL15_dropped`) and ECN (`np_ecn_marked_roce_packets`, `np_cnp_sent`, `rp_cnp_handled`).
+(`port_xmit_discards`, `VL15_dropped`, `out_of_buffer`; in the periodic look also its interface's `rx_discards_phy`) and
+ECN (`np_ecn_marked_roce_packets`, `np_cnp_sent`, `rp_cnp_handled`). Pauses (PFC) are the business of `roce-pause`.
 
 Why: congestion is what several nodes do to one another; it explains a slow job and is no node's fault. So it is
 mentioned (`note`) and changes nothing, unless a site fills `warn`.
@@ -35,7 +36,7 @@ Fix: look at the fabric: PFC and ECN thresholds, a slow receiver, routing.
 action = \"drain\"      # off, shadow, report, notify, drain
 window = \"1h\"
 # Counters and how many of them per hour are too many; a table that is given replaces the one here.
-note = { port_xmit_discards = 10000, np_ecn_marked_roce_packets = 1000000, np_cnp_sent = 1000000, rp_cnp_handled = 1000000 }
+note = { port_xmit_discards = 10000, rx_discards_phy = 10000, out_of_buffer = 10000, np_ecn_marked_roce_packets = 1000000, np_cnp_sent = 1000000, rp_cnp_handled = 1000000 }
 warn = {}
 fail = {}
 ```";
@@ -57,7 +58,7 @@ mod tests {
 
     #[test]
     fn congestion_is_mentioned() {
-        for fault in ["ib-discards", "roce-ecn"] {
+        for fault in ["ib-discards", "roce-discards", "roce-out-of-buffer", "roce-ecn"] {
             let job = look(&format!("h100-sxm:{fault}@2")).after_the_job();
             assert_eq!(
                 (job.says().as_str(), job.of("ib-congestion")),

@@ -7,6 +7,7 @@ mod clock;
 mod cpu;
 mod dimm;
 mod disk;
+mod fabric_manager;
 mod gpu_acs;
 mod gpu_clocks;
 mod gpu_count;
@@ -47,6 +48,7 @@ mod ib_port;
 mod ib_rate;
 mod ib_slot;
 mod ib_transport;
+mod ib_trend;
 mod ib_width;
 mod kernel_log;
 mod kmsg;
@@ -63,6 +65,7 @@ mod rdma_self_test;
 mod read_only;
 mod roce_gid;
 mod roce_mtu;
+mod roce_pause;
 mod service;
 mod shm;
 mod site;
@@ -105,8 +108,10 @@ register! {
     ib_slot::IbSlot = "ib-slot",
     ib_distance::IbDistance = "ib-distance",
     gpu_direct::GpuDirect = "gpu-direct",
+    roce_pause::RocePause = "roce-pause",
     ib_transport::IbTransport = "ib-transport",
     ib_congestion::IbCongestion = "ib-congestion",
+    ib_trend::IbTrend = "ib-trend",
     mounts::Mounts = "mounts",
     part_silent::PartSilent = "part-silent",
     gpu_processes::GpuProcesses = "gpu-processes",
@@ -117,6 +122,7 @@ register! {
     gpu_clocks::GpuClocks = "gpu-clocks",
     gpu_acs::GpuAcs = "gpu-acs",
     gpu_versions::GpuVersions = "gpu-versions",
+    fabric_manager::FabricManager = "fabric-manager",
     gpu_persistence::GpuPersistence = "gpu-persistence",
     site::Site = "site",
     read_only::ReadOnly = "read-only",

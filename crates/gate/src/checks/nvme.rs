@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Nvme, PartName, Severity};
+use railgate_node::{Action, Class, DriveHealth, Nvme, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -16,11 +16,13 @@ pub struct Settings {
     pub action: Action,
     /// How bad it is.
     pub severity: Severity,
+    /// From so much of its rated life on a drive is worn, percent.
+    pub worn_percent: u8,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn }
+        Settings { action: Action::Drain, severity: Severity::Warn, worn_percent: 100 }
     }
 }
 
@@ -31,12 +33,13 @@ impl Table for Settings {
 }
 
 impl Check for NvmeDrives {
-    const ABOUT: &'static str = "an NVMe drive is missing, dead or too hot";
+    const ABOUT: &'static str = "an NVMe drive is missing, dead, too hot or worn out";
     const EXPLAIN: &'static str = "
 Reads `/sys/class/nvme/*`: the state of each controller (`live`), and its own temperature, critical temperature and
 alarm as its hwmon shows them. How many there should be stands in the machine type (`[host] nvmes`); without that the
-number is not judged. Wear and spare blocks stand only in the drive's log, which needs a command to the drive:
-write a check of the site's own around `nvme smart-log` for those.
+number is not judged. The periodic look also asks each drive for its SMART log: its critical warnings, the spare blocks
+that are left, and how much of its rated life is used (`worn_percent`; a drive beyond that works on, and nobody
+vouches for it). A drive that does not answer is `unknown`.
 
 Why: local scratch and data caches of jobs lie there, and a drive that resets stalls everything that waits for it.
 
@@ -46,6 +49,7 @@ Fix: airflow; `nvme reset`; reseat or replace the drive.
 [gate.checks.nvme]
 action = \"drain\"      # off, shadow, report, notify, drain
 severity = \"warn\"     # note, warn, fail
+worn_percent = 100    # of the rated life; a note
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
@@ -85,6 +89,9 @@ fn judge(drive: &Nvme, set: &Settings, out: &mut Report<'_>) {
                 .row("state", state, "live", format!("{path}/state")),
         );
     }
+    if let Some(health) = out.value(&drive.name, "SMART log", &path, &drive.health) {
+        own_word(drive, health, set, out);
+    }
     let hot = out.value(&drive.name, "alarm", &path, &drive.alarm) == Some(&true);
     let degrees = out.value(&drive.name, "temperature", &path, &drive.temperature_c).copied();
     let critical = drive.critical_c.known().copied().filter(|critical| *critical > 0.0);
@@ -102,6 +109,34 @@ fn judge(drive: &Nvme, set: &Settings, out: &mut Report<'_>) {
             want,
             format!("{path}/hwmon"),
         ));
+    }
+}
+
+/// What the drive says of itself. Its temperature is judged by what hwmon shows, which has the limits.
+fn own_word(drive: &Nvme, health: &DriveHealth, set: &Settings, out: &mut Report<'_>) {
+    const WARNINGS: [(u8, &str); 4] = [
+        (0x08, "is read-only, by its own word"),
+        (0x04, "is unreliable, by its own word"),
+        (0x01, "runs out of spare blocks"),
+        (0x10, "cannot keep its cache over a power cut"),
+    ];
+    let got = format!(
+        "warnings {:#x}, spare {} % of at least {} %, used {} %, {} media errors",
+        health.critical_warning,
+        health.spare_percent,
+        health.spare_threshold_percent,
+        health.used_percent,
+        health.media_errors
+    );
+    let mut say = |severity, what: String, want: &str| {
+        let found = Found::new(severity, Class::Node, &drive.name, what).fix("replace drive");
+        out.add(found.row("SMART log", &got, want, "NVMe log page 2"));
+    };
+    if let Some((_, what)) = WARNINGS.iter().find(|(bit, _)| health.critical_warning & bit != 0) {
+        say(set.severity, (*what).to_owned(), "no warning");
+    } else if health.used_percent >= set.worn_percent {
+        let what = format!("{} % of its rated life is used", health.used_percent);
+        say(Severity::Note, what, "less");
     }
 }
 
@@ -131,6 +166,30 @@ mod tests {
         assert_eq!(missing.says(), "fit", "nobody said how many");
         let missing = missing.with(|look| look.profile.as_mut().unwrap().host.nvmes = Some(4));
         assert_eq!(missing.says(), "degraded: warn nvme: 3 of 4 NVMe drives; reseat drive");
+    }
+
+    #[test]
+    fn a_drives_own_word() {
+        let says = |fault: &str| look(&format!("h100-sxm:{fault}")).says();
+        assert_eq!(
+            says("nvme-read-only"),
+            "degraded: warn nvme@nvme3: is read-only, by its own word; replace drive"
+        );
+        assert_eq!(
+            says("nvme-spare-low"),
+            "degraded: warn nvme@nvme0: runs out of spare blocks; replace drive"
+        );
+        let worn = look("h100-sxm:nvme-worn");
+        assert_eq!((worn.says().as_str(), worn.of("nvme")), ("fit", vec![Severity::Note]));
+        assert_eq!(worn.settings("[checks.nvme]\nworn_percent = 110").of("nvme"), []);
+        let silent = with(|drives| drives[1].health = Reading::Failed("no answer in 25.0 s".to_owned()));
+        assert_eq!(silent.of("nvme"), [Severity::Unknown]);
+        let hot = with(|drives| {
+            if let Reading::Known(health) = &mut drives[1].health {
+                health.critical_warning = 2;
+            }
+        });
+        assert_eq!(hot.says(), "fit", "its sensor says how hot");
     }
 
     #[test]

@@ -127,6 +127,7 @@ impl Device<'_> {
             (sys::field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
             (sys::field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
         ]);
+        let nvlinks = self.nvlinks();
         let mut gpu = Gpu {
             index,
             access: Access::Ok,
@@ -144,7 +145,6 @@ impl Device<'_> {
                 volatile_corrected: self.ecc(false, false),
             },
             row_remap: self.row_remap(),
-            nvlinks: self.nvlinks(),
             processes: self.processes(),
             memory: self.memory(),
             temperature_c: self.out_of(symbol!(lib, nvmlDeviceGetTemperature), 0),
@@ -161,7 +161,8 @@ impl Device<'_> {
             nvlink_rx_kib,
             persistence: self.out::<u32, _>(symbol!(lib, nvmlDeviceGetPersistenceMode)).map(|on| on != 0),
             mig: self.out_two(symbol!(lib, nvmlDeviceGetMigMode)).map(|(now, _)| now != 0),
-            details: self.details(index, count),
+            details: self.details(index, count, &nvlinks),
+            nvlinks,
         };
         gpu.access = self.access.into_inner();
         gpu
@@ -319,38 +320,46 @@ impl Device<'_> {
 
     /// Several fields in one call, each with its scope.
     fn fields<const N: usize>(&self, wanted: [(u32, u32); N]) -> [Reading<u64>; N] {
+        let mut values = self.field_list(&wanted).into_iter();
+        wanted.map(|_| values.next().unwrap_or(Reading::Unsupported))
+    }
+
+    /// The same for as many as there are.
+    fn field_list(&self, wanted: &[(u32, u32)]) -> Vec<Reading<u64>> {
         const NAME: &str = "nvmlDeviceGetFieldValues";
         let values = self.ask(symbol!(self.lib, nvmlDeviceGetFieldValues), |call| {
-            let mut values = wanted.map(|(field, scope)| sys::nvmlFieldValue_t {
-                fieldId: field,
-                scopeId: scope,
+            let empty = |(field, scope): &(u32, u32)| sys::nvmlFieldValue_t {
+                fieldId: *field,
+                scopeId: *scope,
                 timestamp: 0,
                 latencyUsec: 0,
                 valueType: 0,
                 nvmlReturn: 0,
                 value: sys::nvmlValue_t { ullVal: 0 },
-            });
-            let count = i32::try_from(N).unwrap_or_default();
-            // SAFETY: `values` has `count` entries and outlives the call.
+            };
+            let mut values: Vec<_> = wanted.iter().map(empty).collect();
+            let count = i32::try_from(values.len()).unwrap_or_default();
+            // SAFETY: `values` has at least `count` entries and outlives the call.
             (unsafe { call(self.handle, count, values.as_mut_ptr()) }, values)
         });
         let values = match values {
             Reading::Known(values) => values,
-            Reading::Unsupported => return [const { Reading::Unsupported }; N],
-            Reading::Failed(why) => return std::array::from_fn(|_| Reading::Failed(why.clone())),
+            Reading::Unsupported => return vec![Reading::Unsupported; wanted.len()],
+            Reading::Failed(why) => return vec![Reading::Failed(why); wanted.len()],
         };
-        values.map(|value| {
+        let read = |value: &sys::nvmlFieldValue_t| {
             self.note(NAME, value.nvmlReturn);
             match value.nvmlReturn {
                 // A field that is newer than the driver.
                 returns::INVALID_ARGUMENT => Reading::Unsupported,
                 code => match returns::reading(NAME, code) {
-                    Reading::Known(()) => field_value(&value),
+                    Reading::Known(()) => field_value(value),
                     Reading::Unsupported => Reading::Unsupported,
                     Reading::Failed(why) => Reading::Failed(format!("field {}: {why}", value.fieldId)),
                 },
             }
-        })
+        };
+        values.iter().map(read).collect()
     }
 
     fn processes(&self) -> Reading<Vec<GpuProcess>> {

@@ -151,6 +151,7 @@ fn nvme(path: &Path, name: &str) -> Nvme {
             Some(sensor) => sysfs::parsed(&sensor.join("temp1_alarm"), "0 or 1", zero_or_one),
             None => Reading::Unsupported,
         },
+        health: Reading::Unsupported,
     }
 }
 

@@ -70,6 +70,7 @@ pub enum FaultKind {
     GpuNvlink5Nonfatal,
     DriverOther,
     LibraryOther,
+    FabricManagerOther,
     SwitchFatal,
     SwitchLink,
     SwitchNonfatal,
@@ -206,7 +207,7 @@ pub const FAULTS: &[FaultInfo] = &[
     gpu(
         "gpu-nvlink-errors",
         FaultKind::GpuNvlinkErrors,
-        "the GPU's NVLinks count 5,000 replays and 3 recoveries",
+        "an NVLink of the GPU counts 5,000 replays and 3 recoveries",
     ),
     gpu(
         "gpu-fabric-not-started",
@@ -247,6 +248,11 @@ pub const FAULTS: &[FaultInfo] = &[
         "the kernel log has an NVLink 5 event that is not fatal (Xid 145)",
     ),
     node("driver-other", FaultKind::DriverOther, "the driver has another version than on the other nodes"),
+    node(
+        "fabric-manager-other",
+        FaultKind::FabricManagerOther,
+        "the fabric manager that is installed is of another release than the driver",
+    ),
     node("nvml-other", FaultKind::LibraryOther, "the NVML library has another version than the driver"),
     node("nvswitch-fatal", FaultKind::SwitchFatal, "the kernel log has a fatal NVSwitch error (SXid 22003)"),
     node(
@@ -333,6 +339,36 @@ pub const FAULTS: &[FaultInfo] = &[
         "nine million marked packets",
     ),
     fabric(
+        "roce-discards",
+        FabricFault::Counts("rx_discards_phy", 70_000),
+        "the port had no room for 70,000 packets",
+    ),
+    fabric(
+        "roce-out-of-buffer",
+        FabricFault::Counts("out_of_buffer", 70_000),
+        "70,000 packets came when nobody had posted a buffer",
+    ),
+    fabric(
+        "roce-paused",
+        FabricFault::Counts("rx_prio3_pause_duration", 600_000_000),
+        "priority 3 was paused for ten minutes (seen from the second look on)",
+    ),
+    fabric(
+        "roce-pausing",
+        FabricFault::Counts("tx_prio3_pause_duration", 600_000_000),
+        "the port made the switch wait for ten minutes (seen from the second look on)",
+    ),
+    fabric(
+        "roce-pause-storm",
+        FabricFault::Counts("tx_pause_storm_error_events", 3),
+        "the adapter has stopped three pause storms (seen from the second look on)",
+    ),
+    fabric(
+        "ib-corrected-rising",
+        FabricFault::Counts("rx_corrected_bits_phy", 2_000_000_000),
+        "two billion corrected bits (seen where the port usually has fewer)",
+    ),
+    fabric(
         "roce-gid-missing",
         FabricFault::GidMissing,
         "no address in the GID table (seen on an Ethernet fabric)",
@@ -414,6 +450,9 @@ pub const FAULTS: &[FaultInfo] = &[
         HostFault::NvmeMissing,
         "one NVMe drive fewer (seen where [host] nvmes says how many)",
     ),
+    host("nvme-read-only", HostFault::NvmeReadOnly, "an NVMe drive says that it takes no more data"),
+    host("nvme-spare-low", HostFault::NvmeSpareLow, "an NVMe drive says that it runs out of spare blocks"),
+    host("nvme-worn", HostFault::NvmeWorn, "an NVMe drive has used up its rated life"),
     host(
         "memory-missing",
         HostFault::MemoryMissing,

@@ -1,10 +1,12 @@
-use crate::{GpuDetails, GpuFabric, NvLinkErrors, Peer, Profile, Reading, SramEcc};
+use crate::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, Profile, Reading, SramEcc};
 
 /// What a healthy GPU of this type says of itself, as an idle one does.
 pub(super) fn healthy(profile: &Profile, index: u32, count: u32) -> GpuDetails {
     let facts = &profile.gpus;
     let server = facts.ecc == Some(true);
     let links = facts.nvlinks_up.unwrap_or(0) > 0;
+    // Up to Ampere, with twelve links at most, a driver tells the sums; then each link's own.
+    let sums = links && facts.nvlinks_up < Some(18);
     let limit = facts.power_limit_w.unwrap_or(400.0);
     GpuDetails {
         inforom: only(server, "G525.0225.00.05".to_owned()),
@@ -34,14 +36,20 @@ pub(super) fn healthy(profile: &Profile, index: u32, count: u32) -> GpuDetails {
             GpuFabric { state: 3, status: 0, clique: 0, cluster: "0".repeat(32), health: 0, health_mask: 0 },
         ),
         nvlink_errors: NvLinkErrors {
-            replays: only(links, 0),
-            recoveries: only(links, 0),
-            crc: only(links, 0),
+            replays: only(sums, 0),
+            recoveries: only(sums, 0),
+            crc: only(sums, 0),
+            links: (0..if sums { 0 } else { facts.nvlinks_up.unwrap_or(0) }).map(no_errors).collect(),
         },
         peers: (index + 1..count)
             .map(|other| Peer { index: other, status: Reading::Known(u32::from(!links) * 2) })
             .collect(),
     }
+}
+
+fn no_errors(link: u32) -> LinkErrors {
+    let none = || Reading::Known(0);
+    LinkErrors { link, replays: none(), recoveries: none(), crc: none() }
 }
 
 fn only<T>(there: bool, value: T) -> Reading<T> {

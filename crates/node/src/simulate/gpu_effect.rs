@@ -67,8 +67,12 @@ pub(super) fn on_gpu(gpu: &mut Gpu, kind: FaultKind) {
         }
         FaultKind::GpuPcieReplays => gpu.pcie_replays = Reading::Known(100_000),
         FaultKind::GpuNvlinkErrors => {
-            details.nvlink_errors.replays = Reading::Known(5_000);
-            details.nvlink_errors.recoveries = Reading::Known(3);
+            let errors = &mut details.nvlink_errors;
+            let (replays, recoveries) = match errors.links.get_mut(7) {
+                Some(link) => (&mut link.replays, &mut link.recoveries),
+                None => (&mut errors.replays, &mut errors.recoveries),
+            };
+            (*replays, *recoveries) = (Reading::Known(5_000), Reading::Known(3));
         }
         FaultKind::GpuPersistenceOff => gpu.persistence = Reading::Known(false),
         FaultKind::GpuClocksLowered => {
@@ -143,6 +147,13 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
                 data.driver = Reading::Known("535.183.01".to_owned());
                 data.nvml = Reading::Known("12.535.183.01".to_owned());
             }
+            // It comes from the same release.
+            if let Some(version) = &mut snapshot.fabric_manager {
+                *version = Reading::Known("535.183.01".to_owned());
+            }
+        }
+        FaultKind::FabricManagerOther => {
+            snapshot.fabric_manager = Some(Reading::Known("535.183.01".to_owned()));
         }
         FaultKind::LibraryOther => {
             if let Part::Read { data, .. } = &mut snapshot.gpus {

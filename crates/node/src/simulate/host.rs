@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::{Clock, Dimm, FileSystem, MemoryController, Nvme, Processes, Reading, Space, System};
+use crate::{
+    Clock, Dimm, DriveHealth, FileSystem, MemoryController, Nvme, Processes, Reading, Space, System,
+};
 
 /// A healthy server: two local disks, sixteen memory modules, 192 processors.
 pub(super) fn system() -> System {
@@ -68,6 +70,13 @@ fn nvme(number: u32) -> Nvme {
         temperature_c: Reading::Known(34.0 + f64::from(number)),
         critical_c: Reading::Known(85.0),
         alarm: Reading::Known(false),
+        health: Reading::Known(DriveHealth {
+            critical_warning: 0,
+            spare_percent: 100,
+            spare_threshold_percent: 10,
+            used_percent: 3,
+            media_errors: 0,
+        }),
     }
 }
 

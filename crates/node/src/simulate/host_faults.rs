@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::{
-    BlockedProcess, FileSystem, Part, Processes, Reading, Severity, SiteCheck, SiteFinding, SiteOutcome,
-    Snapshot, Space, System, TopologyFile, TopologyRemark,
+    BlockedProcess, DriveHealth, FileSystem, Part, Processes, Reading, Severity, SiteCheck, SiteFinding,
+    SiteOutcome, Snapshot, Space, System, TopologyFile, TopologyRemark,
 };
 
 const DEADLINE_MS: f64 = 10_000.0;
@@ -22,6 +22,9 @@ pub enum HostFault {
     NvmeDead,
     NvmeHot,
     NvmeMissing,
+    NvmeReadOnly,
+    NvmeSpareLow,
+    NvmeWorn,
     MemoryMissing,
     DimmMissing,
     DimmUncorrected,
@@ -129,6 +132,8 @@ fn on_system(system: &mut System, fault: HostFault) {
         HostFault::NvmeDead => known(&mut system.nvmes, |drives| {
             if let Some(drive) = drives.get_mut(2) {
                 drive.state = Reading::Known("dead".to_owned());
+                // Nobody asks a dead one.
+                drive.health = Reading::Unsupported;
             }
         }),
         HostFault::NvmeHot => known(&mut system.nvmes, |drives| {
@@ -136,6 +141,13 @@ fn on_system(system: &mut System, fault: HostFault) {
                 (drive.temperature_c, drive.alarm) = (Reading::Known(88.0), Reading::Known(true));
             }
         }),
+        HostFault::NvmeReadOnly => {
+            drive(system, 3, |health| (health.critical_warning, health.media_errors) = (0x0c, 71))
+        }
+        HostFault::NvmeSpareLow => drive(system, 0, |health| {
+            (health.critical_warning, health.spare_percent) = (0x01, 4);
+        }),
+        HostFault::NvmeWorn => drive(system, 2, |health| health.used_percent = 104),
         HostFault::NvmeMissing => known(&mut system.nvmes, |drives| drop(drives.pop())),
         HostFault::DimmMissing => known(&mut system.memory, |controllers| {
             if let Some(controller) = controllers.get_mut(1) {
@@ -195,6 +207,14 @@ fn file_system(system: &mut System, path: &str, change: impl FnOnce(&mut FileSys
 
 fn space(system: &mut System, path: &str, change: impl FnOnce(&mut Space)) {
     file_system(system, path, |one| known(&mut one.space, change));
+}
+
+fn drive(system: &mut System, place: usize, change: impl FnOnce(&mut DriveHealth)) {
+    known(&mut system.nvmes, |drives| {
+        if let Some(drive) = drives.get_mut(place) {
+            known(&mut drive.health, change);
+        }
+    });
 }
 
 fn dimm(system: &mut System, corrected: u64, uncorrected: u64) {

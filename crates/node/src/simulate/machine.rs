@@ -9,6 +9,7 @@ use crate::{
 
 /// 2026-01-05 08:00:00 UTC: any time will do as long as it is always the same.
 const TAKEN: u64 = 1_767_600_000_000;
+const DRIVER: &str = "580.159.04";
 const UP_FOR_MS: u64 = 3 * 86_400_000;
 /// Buses of the GPUs of a common eight-GPU machine; four belong to each socket.
 const GPU_BUSES: [u8; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
@@ -47,6 +48,8 @@ pub(super) fn healthy(profile: &Profile, node: &str) -> Snapshot {
         topology_file: None,
         rdma_self_test: None,
         optics: None,
+        // Machines with NVSwitches have one.
+        fabric_manager: (profile.gpus.nvlinks_up == Some(18)).then(|| Reading::Known(DRIVER.to_owned())),
     }
 }
 
@@ -130,7 +133,7 @@ impl Machine<'_> {
     fn gpus(&self) -> Gpus {
         let count = gpu_count(self.profile);
         Gpus {
-            driver: Reading::Known("580.159.04".to_owned()),
+            driver: Reading::Known(DRIVER.to_owned()),
             nvml: Reading::Known("13.580.159.04".to_owned()),
             count: Reading::Known(count),
             gpus: (0..count).map(|index| self.gpu(index)).collect(),
@@ -377,7 +380,8 @@ pub(super) fn rate_text(gbps: f64) -> String {
 
 fn port(nth: u32, layer: LinkLayer, rate: f64) -> Port {
     let infiniband = layer == LinkLayer::InfiniBand;
-    let moving = ["port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets"];
+    let moving =
+        ["port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets", "rx_corrected_bits_phy"];
     let still = [
         "symbol_error",
         "link_error_recovery",
@@ -393,6 +397,7 @@ fn port(nth: u32, layer: LinkLayer, rate: f64) -> Port {
         "excessive_buffer_overrun_errors",
         "VL15_dropped",
         "duplicate_request",
+        "out_of_buffer",
         "implied_nak_seq_err",
         "local_ack_timeout_err",
         "np_cnp_sent",
@@ -404,6 +409,12 @@ fn port(nth: u32, layer: LinkLayer, rate: f64) -> Port {
         "rnr_nak_retry_err",
         "roce_adp_retrans",
         "rp_cnp_handled",
+        // Of the interface.
+        "rx_discards_phy",
+        "rx_pcs_symbol_err_phy",
+        "rx_prio3_pause_duration",
+        "tx_pause_storm_error_events",
+        "tx_prio3_pause_duration",
     ];
     let moving = moving.iter().map(|name| (*name, 1_000_000));
     let counters = moving.chain(still.iter().map(|name| (*name, 0)));

@@ -2,8 +2,10 @@ use super::{
     Device, Out, OutOf, OutText, Reading, Return, Symbol, TEXT, c_char, c_uint, milli, printable, returns,
     sys, version,
 };
-use crate::{Access, GpuDetails, GpuFabric, NvLinkErrors, Peer, RetiredPages, SramEcc};
+use crate::{Access, GpuDetails, GpuFabric, LinkErrors, NvLink, NvLinkErrors, Peer, RetiredPages, SramEcc};
 
+/// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`
+const NVLINK_RECOVERY_EVENTS: u32 = 215;
 const FUNCTION_NOT_FOUND: Return = 13;
 const ARGUMENT_VERSION_MISMATCH: Return = 25;
 const RETIRED_PENDING: u32 = sys::field_id::NVML_FI_DEV_RETIRED_PENDING;
@@ -13,7 +15,7 @@ const FABRIC_V2: c_uint = 36 | 2 << 24;
 
 impl Device<'_> {
     /// Everything that most drivers have and old ones may lack: what is missing is unsupported.
-    pub(super) fn details(&self, index: u32, count: u32) -> GpuDetails {
+    pub(super) fn details(&self, index: u32, count: u32, nvlinks: &[NvLink]) -> GpuDetails {
         let lib = self.lib;
         let slowdown = sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN;
         let memory_max = sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX;
@@ -66,11 +68,49 @@ impl Device<'_> {
             pcie_max_width: self.new_out(symbol!(lib, nvmlDeviceGetMaxPcieLinkWidth)),
             utilization: self.utilization(),
             fabric: self.fabric(),
-            nvlink_errors: NvLinkErrors { replays, recoveries, crc },
+            nvlink_errors: NvLinkErrors { replays, recoveries, crc, links: self.link_errors(nvlinks) },
             peers: self.peers(index, count),
             throttle_reasons_later: self
                 .new_out::<u64, _>(symbol!(lib, nvmlDeviceGetCurrentClocksThrottleReasons)),
         }
+    }
+
+    /// What each link counts: one call for all. Drivers before Hopper know the sums alone, Blackwell's another field.
+    fn link_errors(&self, nvlinks: &[NvLink]) -> Vec<LinkErrors> {
+        let links: Vec<u32> =
+            nvlinks.iter().filter(|link| link.up.known().is_some()).map(|link| link.link).collect();
+        let fields = [
+            sys::field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
+            sys::field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+            sys::field_id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
+        ];
+        let of_each = |fields: &[u32]| {
+            let wanted: Vec<_> =
+                links.iter().flat_map(|link| fields.iter().map(move |field| (*field, *link))).collect();
+            if wanted.is_empty() { Vec::new() } else { self.field_list(&wanted) }
+        };
+        let values = of_each(&fields);
+        let mut found: Vec<LinkErrors> = (links.iter().zip(values.chunks(fields.len())))
+            .filter_map(|(link, values)| match values {
+                [replays, recoveries, crc] => Some(LinkErrors {
+                    link: *link,
+                    replays: replays.clone(),
+                    recoveries: recoveries.clone(),
+                    crc: crc.clone(),
+                }),
+                _ => None,
+            })
+            .collect();
+        if found.iter().all(|link| link.recoveries == Reading::Unsupported) {
+            let recoveries = of_each(&[NVLINK_RECOVERY_EVENTS]);
+            for (link, recoveries) in found.iter_mut().zip(recoveries) {
+                link.recoveries = recoveries;
+            }
+        }
+        let tells = |link: &LinkErrors| {
+            [&link.replays, &link.recoveries, &link.crc].iter().any(|count| **count != Reading::Unsupported)
+        };
+        if found.iter().any(tells) { found } else { Vec::new() }
     }
 
     /// A call that an older driver may not have, or not understand.

@@ -1,0 +1,117 @@
+use std::path::PathBuf;
+
+use railgate_node::{Action, Class, PartName, Phase, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+
+/// The check.
+pub(crate) struct FabricManager;
+
+/// `[gate.checks.fabric-manager]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How bad two versions are.
+    pub severity: Severity,
+    /// What is asked for its version.
+    pub program: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            action: Action::Notify,
+            severity: Severity::Warn,
+            program: PathBuf::from("/usr/bin/nv-fabricmanager"),
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let program = &self.program;
+        if program.is_absolute() {
+            Vec::new()
+        } else {
+            vec![format!("program: '{}' is not an absolute path", program.display())]
+        }
+    }
+}
+
+impl Check for FabricManager {
+    const ABOUT: &'static str = "the fabric manager that is installed is not the driver's";
+    const EXPLAIN: &'static str = "
+Reads what `program --version` says and holds it against the driver's version, on machines whose GPUs are part of an
+NVLink fabric. Where there is no such program (machines without NVSwitches, fabric managers that run elsewhere) nothing
+is judged.
+
+Why: a fabric manager refuses to start with another driver than its own. The one that runs goes on running after an
+update, so all is well until it restarts: then no GPU of the machine can be used.
+
+Fix: install the fabric manager of the driver's release, and hold both packages at one version.
+
+```toml
+[gate.checks.fabric-manager]
+action = \"notify\"     # off, shadow, report, notify, drain; class site reports at most
+severity = \"warn\"     # note, warn, fail
+program = \"/usr/bin/nv-fabricmanager\"
+```";
+    const CLASS: Class = Class::Site;
+    const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const SCOPE: Scope = Scope::Gpus;
+    const PHASES: &'static [Phase] = &[Phase::Periodic];
+    const COST: &'static str = "starts a program that says its version";
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        let (Some(reading), Some(gpus)) = (&scene.now.fabric_manager, scene.now.gpus.data()) else { return };
+        if !scene.all_gpus().iter().any(|gpu| gpu.details.fabric.known().is_some()) {
+            return;
+        }
+        let source = format!("{} --version", set.program.display());
+        let Some(version) = out.value("", "fabric manager", &source, reading) else { return };
+        let Some(driver) = gpus.driver.known().filter(|driver| *driver != version) else { return };
+        let what = format!("fabric manager {version}, driver {driver}");
+        let found = Found::new(set.severity, Class::Site, "", what).fix("install the driver's");
+        out.add(found.row("fabric manager", version, driver, source));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Phase, Reading, Severity};
+
+    use crate::testing::{Look, look};
+
+    fn periodic(node: &str) -> Look {
+        look(node).phase(Phase::Periodic).with(|look| look.job = None)
+    }
+
+    #[test]
+    fn two_versions() {
+        let other = periodic("h100-sxm:fabric-manager-other");
+        let says = "fabric manager 535.183.01, driver 580.159.04; install the driver's";
+        assert_eq!(other.says(), format!("degraded: warn fabric-manager: {says}"));
+        assert_eq!(look("h100-sxm:fabric-manager-other").of("fabric-manager"), [], "not before a job");
+    }
+
+    #[test]
+    fn where_there_is_none_or_it_cannot_be_asked() {
+        let with = |reading| periodic("h100-sxm").with(|look| look.now.fabric_manager = Some(reading));
+        assert_eq!(with(Reading::Unsupported).says(), "fit");
+        let silent = with(Reading::Failed("/usr/bin/nv-fabricmanager: no answer in 10 ms".to_owned()));
+        assert_eq!(silent.of("fabric-manager"), [Severity::Unknown]);
+        let cards = periodic("l40s")
+            .with(|look| look.now.fabric_manager = Some(Reading::Known("535.183.01".to_owned())));
+        assert_eq!(cards.says(), "fit", "no GPU is part of a fabric");
+    }
+}

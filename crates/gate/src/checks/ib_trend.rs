@@ -1,0 +1,183 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use railgate_node::{Action, Class, PartName, Phase, Reading};
+use serde::{Deserialize, Serialize};
+
+use crate::growth::{grown, rows};
+use crate::links::{self, Grown};
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::{JudgedPort, Scene};
+use crate::trend;
+
+/// The check.
+pub(crate) struct IbTrend;
+
+/// `[gate.checks.ib-trend]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`. Nothing here ever drains.
+    pub action: Action,
+    /// So many times what the port usually counts is a prediction.
+    pub times: f64,
+    /// Fewer than so many per hour are no trend, whatever is usual.
+    pub least: BTreeMap<String, u64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            action: Action::Shadow,
+            times: 10.0,
+            least: rows(&[
+                ("rx_corrected_bits_phy", 100_000_000),
+                ("rx_pcs_symbol_err_phy", 20),
+                ("symbol_error", 20),
+            ]),
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !(1.5..=1e6).contains(&self.times) {
+            problems.push(format!("times: {} is not within 1.5 to 1000000", self.times));
+        }
+        let unknown = self.least.keys().filter(|name| !trend::FOLLOWED.contains(&name.as_str()));
+        problems.extend(unknown.map(|name| format!("least: '{name}' is no counter that is followed")));
+        problems
+    }
+}
+
+impl Check for IbTrend {
+    const ABOUT: &'static str = "a compute port corrects far more errors than it used to";
+    const EXPLAIN: &'static str = "
+Reads how many bits the error correction of a compute port has repaired (`rx_corrected_bits_phy` of `ethtool -S`; an
+InfiniBand port tells it through its IPoIB interface) and what it could not repair (`rx_pcs_symbol_err_phy`,
+`symbol_error`), and holds the last hour against what this port counted in an hour over the last week: the median of
+stretches of six hours, from two days on.
+
+Why: PAM4 links correct errors all the time, some ports a thousand times more than others. A port that suddenly does so
+more than it used to has a connector that gets dirty, an optic that ages, a cable that somebody bent. The link still
+runs at full speed, and a technician who comes now costs no job.
+
+Warned of is more than `times` what is usual, where it is more than `least` per hour at all. A prediction: nothing
+here drains, whatever `action` says, and it begins in shadow.
+
+Fix: clean the connector; swap cable or optic at the next chance; `optic` tells more.
+
+```toml
+[gate.checks.ib-trend]
+action = \"shadow\"     # off, shadow, report, notify
+times = 10.0
+least = { rx_corrected_bits_phy = 100000000, rx_pcs_symbol_err_phy = 20, symbol_error = 20 }   # per hour
+```";
+    const CLASS: Class = Class::Fabric;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    const PHASES: &'static [Phase] = &[Phase::Periodic];
+    const COST: &'static str = "some milliseconds per interface";
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for judged in scene.judged_ports() {
+            for counter in trend::FOLLOWED {
+                one(scene, set, &judged, counter, out);
+            }
+        }
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// Of less no rate is made.
+const SHORTEST: Duration = Duration::from_secs(600);
+
+fn one(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, counter: &str, out: &mut Report<'_>) {
+    let Some(Reading::Known(value)) = judged.port.counters.get(counter) else { return };
+    let known = links::known(&scene.seen.memory.links, judged.hca, judged.port);
+    let Some(usual) = known.and_then(|link| trend::usual(link, counter)) else { return };
+    // What went backwards is said by the check that judges how much it is.
+    let Grown::By(more, elapsed) = grown(scene, judged, counter, *value, HOUR) else { return };
+    if elapsed < SHORTEST {
+        return;
+    }
+    let rate = more as f64 * 3600.0 / elapsed.as_secs_f64();
+    let least = set.least.get(counter).copied().unwrap_or(0) as f64;
+    if rate <= least || rate <= set.times * usual as f64 {
+        return;
+    }
+    let what = match usual {
+        0 => format!("{counter} {rate:.0} per hour, usually none"),
+        usual => format!("{counter} {:.0} times its usual", rate / usual as f64),
+    };
+    let source = judged.hca.netdevs.first().map_or_else(
+        || format!("/sys/class/infiniband/{}/ports/{}", judged.hca.name, judged.port.number),
+        |interface| format!("ethtool -S {interface}"),
+    );
+    let found = Found::warn(Class::Fabric, judged.name(), what).fix("clean or swap optic");
+    let want = format!("at most {} times {usual} per hour", set.times);
+    out.add(found.row(counter, format!("{rate:.0} per hour"), want, source));
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Phase, Severity};
+
+    use crate::links::Sample;
+    use crate::testing::{Look, look};
+    use crate::{GateConfig, Memory};
+
+    /// Half an hour after a look at the healthy node, whose ports usually count so many bits in an hour.
+    fn later(fault: &str, usual: u64, stretches: usize) -> Look {
+        let healthy = look("h100-sxm").now;
+        let counters = [("rx_corrected_bits_phy".to_owned(), usual)].into();
+        look(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|look| {
+            look.job = None;
+            look.memory = Memory::default().after(&healthy, true);
+            for link in &mut look.memory.links {
+                link.rates = vec![Sample { time: 1, counters: Clone::clone(&counters) }; stretches];
+            }
+            look.now.taken += 1_800_000;
+        })
+    }
+
+    fn shadow(look: &Look) -> Vec<String> {
+        look.judge().shadow.iter().map(crate::testing::line).collect()
+    }
+
+    #[test]
+    fn a_port_against_itself() {
+        let rising = later("ib-corrected-rising", 40_000_000, 12);
+        assert_eq!(rising.says(), "fit");
+        let says = "rx_corrected_bits_phy 100 times its usual; clean or swap optic";
+        assert_eq!(shadow(&rising), [format!("warn ib-trend@mlx5_2: {says}")]);
+        for (usual, stretches) in [(400_000_000, 12), (40_000_000, 7)] {
+            assert_eq!(shadow(&later("ib-corrected-rising", usual, stretches)), [""; 0], "{usual}");
+        }
+        assert_eq!(shadow(&later("ib-discards", 40_000_000, 12)), [""; 0]);
+    }
+
+    #[test]
+    fn it_never_drains_and_waits_for_a_rate() {
+        let drains = later("ib-corrected-rising", 40_000_000, 12)
+            .settings("[checks.ib-trend]\naction = \"drain\"\n[periodic]\nwarn = \"report\"");
+        assert_eq!(drains.of("ib-trend"), [Severity::Warn]);
+        assert!(drains.says().starts_with("degraded"));
+        let soon = drains.with(|look| look.now.taken -= 1_500_000);
+        assert_eq!(soon.of("ib-trend"), []);
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let table = "[checks.ib-trend]\ntimes = 1.0\nleast = { symbol_errors = 3 }";
+        let config: GateConfig = toml::from_str(table).unwrap();
+        assert_eq!(config.problems().len(), 2, "{:?}", config.problems());
+    }
+}

@@ -1,0 +1,208 @@
+use std::time::Duration;
+
+use railgate_node::{Action, Class, PartName, Phase, Reading, Severity};
+use serde::{Deserialize, Serialize};
+
+use crate::growth::grown;
+use crate::links::{Grown, PAUSES};
+use crate::register::{Check, Scope, Table};
+use crate::report::{Found, Report};
+use crate::scene::{JudgedPort, Scene};
+
+/// The check.
+pub(crate) struct RocePause;
+
+/// `[gate.checks.roce-pause]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
+    pub action: Action,
+    /// How far back a look reaches.
+    #[serde(with = "railgate_node::duration_text")]
+    pub window: Duration,
+    /// So much of the time a priority may be told to wait, percent; more is mentioned.
+    pub paused_percent: u64,
+    /// So much of the time this node may tell the switch to wait, percent; more is a warning.
+    pub pausing_percent: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            action: Action::Notify,
+            window: Duration::from_secs(3600),
+            paused_percent: 5,
+            pausing_percent: 5,
+        }
+    }
+}
+
+impl Table for Settings {
+    fn action(&self) -> Action {
+        self.action
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !(60..=7200).contains(&self.window.as_secs()) {
+            let window = humantime::format_duration(self.window);
+            problems.push(format!("window: {window} is not between 1m and 2h"));
+        }
+        for (key, percent) in
+            [("paused_percent", self.paused_percent), ("pausing_percent", self.pausing_percent)]
+        {
+            if percent > 100 {
+                problems.push(format!("{key}: {percent} is more than 100"));
+            }
+        }
+        problems
+    }
+}
+
+impl Check for RocePause {
+    const ABOUT: &'static str = "a compute port was told to wait, or tells the switch to (PFC)";
+    const EXPLAIN: &'static str = "
+Reads the time that each priority of a compute port spent paused (`rx_prio*_pause_duration` of `ethtool -S`) and made the
+switch pause (`tx_prio*_pause_duration`), in the last `window`, and the pause storms that the adapter stopped
+(`tx_pause_storm_error_events`).
+
+Why: priority flow control keeps a RoCE fabric lossless by making senders wait. A port that is paused for long sits in a
+congested fabric: that is what several nodes do to one another, and is mentioned (`note`). A port that makes the switch
+wait cannot take what comes in: this node is slow (its PCIe link, its memory, its settings), and everybody who sends
+through that switch pays for it (`warn`).
+
+Fix: paused: PFC and ECN thresholds, routing, the receiver that causes it. Pausing: `gpu-pcie`, PCIe errors in the kernel
+log, ATS and relaxed ordering, the number of receive buffers. A storm: the same, at once.
+
+```toml
+[gate.checks.roce-pause]
+action = \"notify\"       # off, shadow, report, notify, drain
+window = \"1h\"
+paused_percent = 5      # of the time
+pausing_percent = 5
+```";
+    const CLASS: Class = Class::Fabric;
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const SCOPE: Scope = Scope::Fabric;
+    const PHASES: &'static [Phase] = &[Phase::Periodic];
+    const COST: &'static str = "some milliseconds per interface";
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        for judged in scene.judged_ports() {
+            for counter in PAUSES {
+                paused(scene, set, &judged, counter, out);
+            }
+            storms(scene, set, &judged, out);
+        }
+    }
+}
+
+/// Of less no share is made.
+const SHORTEST: Duration = Duration::from_secs(60);
+
+fn paused(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, counter: &str, out: &mut Report<'_>) {
+    let Some((micros, elapsed)) = rose(scene, set, judged, counter) else { return };
+    if elapsed < SHORTEST {
+        return;
+    }
+    let percent = micros.saturating_mul(100) / u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
+    let priority = counter.bytes().find(u8::is_ascii_digit).map_or('?', char::from);
+    let (severity, allowed, what, fix) = if counter.starts_with("rx") {
+        let what = format!("priority {priority} was paused {percent} % of the time");
+        (Severity::Note, set.paused_percent, what, "check fabric")
+    } else {
+        let what = format!("makes the switch wait {percent} % of the time (priority {priority})");
+        (Severity::Warn, set.pausing_percent, what, "check PCIe, memory")
+    };
+    if percent > allowed {
+        let seconds = format!("{} s in {} s", micros / 1_000_000, elapsed.as_secs());
+        let found = Found::new(severity, Class::Fabric, judged.name(), what).fix(fix);
+        out.add(found.row(counter, seconds, format!("at most {allowed} %"), source(judged)));
+    }
+}
+
+fn storms(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, out: &mut Report<'_>) {
+    const COUNTER: &str = "tx_pause_storm_error_events";
+    let Some((events, _)) = rose(scene, set, judged, COUNTER) else { return };
+    if events > 0 {
+        let found =
+            Found::warn(Class::Fabric, judged.name(), format!("{events} pause storms")).fix("check host");
+        out.add(found.row(COUNTER, format!("+{events}"), "0", source(judged)));
+    }
+}
+
+/// What a counter rose by within the window, and in how long.
+fn rose(
+    scene: &Scene<'_>,
+    set: &Settings,
+    judged: &JudgedPort<'_>,
+    counter: &str,
+) -> Option<(u64, Duration)> {
+    let Some(Reading::Known(value)) = judged.port.counters.get(counter) else { return None };
+    match grown(scene, judged, counter, *value, set.window) {
+        Grown::By(more, elapsed) => Some((more, elapsed)),
+        Grown::Reset | Grown::Unknown => None,
+    }
+}
+
+fn source(judged: &JudgedPort<'_>) -> String {
+    format!("ethtool -S {}", judged.hca.netdevs.first().map_or("", String::as_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Phase, Severity};
+
+    use crate::testing::{Look, look};
+    use crate::{GateConfig, Memory};
+
+    /// Half an hour after a look at the healthy node.
+    fn later(fault: &str) -> Look {
+        let healthy = look("h100-sxm").now;
+        look(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|look| {
+            look.job = None;
+            look.memory = Memory::default().after(&healthy, true);
+            look.now.taken += 1_800_000;
+        })
+    }
+
+    #[test]
+    fn who_waits_is_mentioned_and_who_makes_others_wait_is_warned_of() {
+        assert_eq!(later("roce-paused").says(), "fit");
+        let findings = later("roce-paused").findings();
+        assert_eq!(
+            findings,
+            ["note roce-pause@mlx5_2: priority 3 was paused 33 % of the time; check fabric"]
+        );
+        let says =
+            "warn roce-pause@mlx5_2: makes the switch wait 33 % of the time (priority 3); check PCIe, memory";
+        assert_eq!(later("roce-pausing").says(), format!("degraded: {says}"));
+        let storm = "degraded: warn roce-pause@mlx5_2: 3 pause storms; check host";
+        assert_eq!(later("roce-pause-storm").says(), storm);
+    }
+
+    #[test]
+    fn a_share_needs_a_time() {
+        let at_once = later("roce-pausing").with(|look| look.now.taken -= 1_780_000);
+        assert_eq!(at_once.of("roce-pause"), []);
+        let first = later("roce-pausing").with(|look| look.memory = Memory::default());
+        assert_eq!(first.of("roce-pause"), []);
+        let reset = later("roce-pausing").with(|look| {
+            for link in &mut look.memory.links {
+                link.samples[0].counters.insert("tx_prio3_pause_duration".to_owned(), u64::MAX);
+            }
+        });
+        assert_eq!(reset.of("roce-pause"), []);
+        let tolerant = later("roce-pausing").settings("[checks.roce-pause]\npausing_percent = 40");
+        assert_eq!(tolerant.of("roce-pause"), [Severity::Warn; 0]);
+    }
+
+    #[test]
+    fn settings_out_of_range() {
+        let table = "[checks.roce-pause]\nwindow = \"1s\"\npaused_percent = 101";
+        let config: GateConfig = toml::from_str(table).unwrap();
+        assert_eq!(config.problems().len(), 2, "{:?}", config.problems());
+    }
+}
