@@ -5,7 +5,8 @@ use railgate_rails::{JobGpus, JobShape, environment, net, rail_map, topology, to
 use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
 use railgate_runner::{Hook, Look, kernel_mark};
 use railgate_slurm::hostlist::expand;
-use railgate_stats::{NodeReport, store::load_parts};
+use railgate_stats::NodeReport;
+use railgate_stats::store::{Query, load_parts};
 
 use crate::handed_over;
 
@@ -142,8 +143,14 @@ fn why_it_moved(hook: &Hook) -> Vec<String> {
         return Vec::new();
     };
     let config = &hook.config.report;
-    let (uid, cluster) = (Some(hook.job.uid), Some(hook.cluster.as_str()));
-    let parts = load_parts(&[dir.as_path()], cluster, hook.job.id, uid, config.max_bytes(), PATIENCE);
+    let query = Query {
+        cluster: Some(&hook.cluster),
+        job: hook.job.id,
+        uid: Some(hook.job.uid),
+        attempt: Some(last),
+        brief: true,
+    };
+    let parts = load_parts(&[dir.as_path()], &query, config.max_bytes(), PATIENCE);
     let line = |node: &NodeReport| {
         let look = if node.refused() { &node.prolog } else { &node.epilog };
         let cause = look.as_ref()?.verdict.cause().filter(|cause| cause.severity == Severity::Fail)?;

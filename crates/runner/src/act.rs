@@ -3,10 +3,11 @@ use std::time::Duration;
 use railgate_gate::Mode;
 use railgate_node::{Action, Phase};
 use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
-use railgate_stats::store::sweep;
+use railgate_stats::store::{Retention, sweep};
 use railgate_stats::{Act, ActKind};
 
 use crate::look::{Look, Purpose, look, settle};
+use crate::metrics::{Held, publish};
 use crate::sweep::stale_runs;
 use crate::switches::{self, Switch};
 use crate::{Config, History, Past, Places, now};
@@ -65,6 +66,7 @@ pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u
         // Once it is repaired and back in service, a first sight is a first one again.
         History::change(places, |history| history.memory.strikes.clear());
     }
+    publish(config, places, look, &Held::Outcome(&outcome));
     Some(outcome)
 }
 
@@ -111,10 +113,16 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
     look.log(None);
     let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);
     let drained = drain(config, places, env, &look, &[]);
+    if drained.is_none() {
+        publish(config, places, &look, &Held::Ask(env));
+    }
     sweep_daily(config, places);
     stale_runs(config, places, env, node);
     Periodic { look, settled, drained }
 }
+
+/// Of the minute that Slurm gives a periodic check.
+const SWEEP: Duration = Duration::from_secs(5);
 
 /// Once a day: reports of this machine that are older than the site keeps them.
 fn sweep_daily(config: &Config, places: &Places) {
@@ -125,7 +133,8 @@ fn sweep_daily(config: &Config, places: &Places) {
         return;
     }
     History::change(places, |history| history.swept = now);
-    let swept = sweep(&config.report, &config.report.local_dir, now_ms);
+    let retention = Retention::local(&config.report);
+    let swept = sweep(&config.report.local_dir, retention, now_ms, SWEEP);
     for problem in &swept.problems {
         tracing::warn!("old reports: {problem}");
     }

@@ -8,6 +8,7 @@ mod history;
 mod hook;
 mod logging;
 mod look;
+mod metrics;
 mod past;
 mod places;
 mod process;

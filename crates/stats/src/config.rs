@@ -24,6 +24,8 @@ pub struct ReportConfig {
     pub controller_group: String,
     /// Reports whose job ended longer ago are removed, days; 0 keeps them.
     pub retention_days: u32,
+    /// The nodes' samples are removed earlier, days; 0 keeps them as long as the report.
+    pub retention_sample_days: u32,
     /// At most so many jobs in `local_dir` of a machine, the oldest go first; 0 is no limit.
     pub retention_jobs: u32,
     /// A part that is larger is refused on reading and shortened on writing, MiB.
@@ -52,6 +54,7 @@ impl Default for ReportConfig {
             access: ReportAccess::Owner,
             controller_group: "slurm".to_owned(),
             retention_days: 90,
+            retention_sample_days: 14,
             retention_jobs: 10_000,
             max_size_mib: 8,
             deadline: Duration::from_secs(5),

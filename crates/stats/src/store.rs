@@ -33,6 +33,26 @@ const SWEEP: &str = "sweep-reports";
 
 /// Name of the controller's file.
 pub(crate) const DECISION: &str = "decision.json";
+/// A node's samples lie beside its part, under its name with this.
+pub(crate) const SAMPLES: &str = ".samples";
+
+/// Whose parts, and which.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Query<'a> {
+    /// `None`: whichever cluster has such a job.
+    pub cluster: Option<&'a str>,
+    /// The job.
+    pub job: u32,
+    /// Whose job it must be, where the caller knows; files of other owners than that and root are refused.
+    pub uid: Option<u32>,
+    /// Of this attempt only.
+    pub attempt: Option<u32>,
+    /// Without figures: looks, acts and evidence are enough to decide by.
+    pub brief: bool,
+}
+
+/// Whom file servers turn root into, unless told otherwise.
+const NOBODY: u32 = 65_534;
 
 /// What became of a part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +72,10 @@ pub struct Swept {
     pub removed: u32,
     /// Jobs whose reports stay.
     pub kept: u32,
+    /// Nodes' samples that were removed, with their jobs' reports or before them.
+    pub samples: u32,
+    /// There was more to do than time: another sweep goes on.
+    pub more: bool,
     /// What went wrong, one line each, at most a few.
     pub problems: Vec<String>,
 }
@@ -172,36 +196,44 @@ fn place(config: &ReportConfig, order: WriteOrder, content: &[u8]) -> Stored {
 /// Everything that is found of a job in these directories; parts that cannot be had are named in
 /// [`Parts::problems`].
 ///
-/// `cluster` absent: whichever cluster has such a job. `uid`: whose job it must be, where the caller knows;
-/// files of other owners than that and root are refused.
-pub fn load_parts(
-    dirs: &[&Path],
-    cluster: Option<&str>,
-    job: u32,
-    uid: Option<u32>,
-    max_bytes: u64,
-    deadline: Duration,
-) -> Parts {
+/// A large job is read in pages: `deadline` is for each of them.
+pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: Duration) -> Parts {
     let mut parts = Parts::default();
     for dir in dirs {
-        let order = read::ReadOrder {
+        let mut order = read::ReadOrder {
             dir: dir.to_path_buf(),
-            cluster: cluster.map(str::to_owned),
-            job,
-            uid,
+            cluster: query.cluster.map(str::to_owned),
+            job: query.job,
+            uid: query.uid,
+            attempt: query.attempt,
+            brief: query.brief,
             max_bytes,
+            after: None,
+            read: 0,
         };
-        let found = serde_json::to_vec(&order)
-            .map_err(|why| why.to_string())
-            .and_then(|order| ask(READ, &order, deadline))
-            .and_then(|reply| serde_json::from_slice::<Parts>(&reply).map_err(|why| format!("reply: {why}")));
-        match found {
-            Ok(found) => {
-                parts.nodes.extend(found.nodes);
-                parts.decisions.extend(found.decisions);
-                parts.problems.extend(found.problems);
+        loop {
+            let page = serde_json::to_vec(&order)
+                .map_err(|why| why.to_string())
+                .and_then(|order| ask(READ, &order, deadline))
+                .and_then(|reply| {
+                    serde_json::from_slice::<read::Page>(&reply).map_err(|why| format!("reply: {why}"))
+                });
+            let page = match page {
+                Ok(page) => page,
+                Err(why) => {
+                    parts.problems.push(format!("{}: {why}", dir.display()));
+                    break;
+                }
+            };
+            parts.nodes.extend(page.parts.nodes);
+            parts.decisions.extend(page.parts.decisions);
+            let room = read::MOST_PROBLEMS.saturating_sub(parts.problems.len());
+            parts.problems.extend(page.parts.problems.into_iter().take(room));
+            // A page that ends where it began would never end.
+            if page.next.is_none() || page.next <= order.after {
+                break;
             }
-            Err(why) => parts.problems.push(format!("{}: {why}", dir.display())),
+            (order.after, order.read) = (page.next, page.read);
         }
     }
     parts
@@ -244,7 +276,8 @@ fn everywhere(
     job: u32,
     uid: Option<u32>,
 ) -> Parts {
-    let from = |dirs: &[&Path]| load_parts(dirs, cluster, job, uid, config.max_bytes(), config.deadline);
+    let query = Query { cluster, job, uid, ..Query::default() };
+    let from = |dirs: &[&Path]| load_parts(dirs, &query, config.max_bytes(), config.deadline);
     if !dirs.is_empty() {
         return from(&dirs.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     }
@@ -288,20 +321,79 @@ fn components(
     }
 }
 
-/// Removes what is older than the configuration says from a directory, as far as this process may.
-pub fn sweep(config: &ReportConfig, dir: &Path, now: UnixMillis) -> Swept {
+/// How long reports of a directory are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Days after the last attempt ended; 0 keeps them.
+    pub days: u32,
+    /// Days for the samples; 0 keeps them as long as the report.
+    pub sample_days: u32,
+    /// Jobs at most, the oldest go first; 0 is no limit.
+    pub jobs: u32,
+}
+
+impl Retention {
+    /// Of the directory that all share: it has no limit of jobs, since nobody's neighbours should be able to
+    /// push their reports out.
+    pub fn shared(config: &ReportConfig) -> Self {
+        Retention { days: config.retention_days, sample_days: config.retention_sample_days, jobs: 0 }
+    }
+
+    /// Of a machine's own.
+    pub fn local(config: &ReportConfig) -> Self {
+        Retention { jobs: config.retention_jobs, ..Retention::shared(config) }
+    }
+}
+
+/// Removes what is older than it may become from a directory. Root removes everybody's, where the file server lets
+/// it, and becomes each owner where it does not; everybody else removes their own.
+///
+/// Works for `budget` and a little more, then says that there is more.
+pub fn sweep(dir: &Path, retention: Retention, now: UnixMillis, budget: Duration) -> Swept {
     let order = sweep::SweepOrder {
         dir: dir.to_path_buf(),
         now,
-        days: config.retention_days,
-        jobs: config.retention_jobs,
+        days: retention.days,
+        sample_days: retention.sample_days,
+        jobs: retention.jobs,
+        budget,
+        owner: None,
+        only: Vec::new(),
     };
-    serde_json::to_vec(&order)
-        .map_err(|why| why.to_string())
-        .and_then(|order| ask(SWEEP, &order, config.deadline))
-        .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| format!("reply: {why}")))
-        .unwrap_or_else(|why| Swept {
-            problems: vec![format!("{}: {why}", dir.display())],
-            ..Swept::default()
-        })
+    let (mut swept, mut left) = match ask_sweep(&order) {
+        Ok(reply) => (reply.swept, reply.left),
+        Err(why) => {
+            let problems = vec![format!("{}: {why}", dir.display())];
+            return Swept { problems, ..Swept::default() };
+        }
+    };
+    while let Some(&(owner, ..)) = left.first() {
+        let (own, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|(other, ..)| *other == owner);
+        left = others;
+        let count = u32::try_from(own.len()).unwrap_or(u32::MAX);
+        if !nix::unistd::geteuid().is_root() {
+            swept.kept = swept.kept.saturating_add(count);
+            continue;
+        }
+        let only = own.into_iter().map(|(_, place, all)| (place, all)).collect();
+        match ask_sweep(&sweep::SweepOrder { owner: Some(owner), only, ..order.clone() }) {
+            Ok(reply) => {
+                swept.removed += reply.swept.removed;
+                swept.samples += reply.swept.samples;
+                swept.kept += count.saturating_sub(reply.swept.removed);
+                swept.more |= reply.swept.more;
+                swept.problems.extend(reply.swept.problems);
+            }
+            Err(why) => swept.problems.push(format!("{}: as uid {}: {why}", dir.display(), owner.0)),
+        }
+    }
+    swept.problems.truncate(read::MOST_PROBLEMS);
+    swept
+}
+
+fn ask_sweep(order: &sweep::SweepOrder) -> Result<sweep::SweepReply, String> {
+    let content = serde_json::to_vec(order).map_err(|why| why.to_string())?;
+    // What one removal more takes.
+    let reply = ask(SWEEP, &content, order.budget + Duration::from_secs(10))?;
+    serde_json::from_slice(&reply).map_err(|why| format!("reply: {why}"))
 }

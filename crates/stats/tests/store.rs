@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use railgate_node::child::{Outcome, Task, become_user, dispatch, run};
 use railgate_node::{Allocation, Job};
-use railgate_stats::store::{TASKS, load, store, store_decision, store_start, sweep};
-use railgate_stats::{Decision, DecisionKind, JobReport, NodeReport, ReportConfig};
+use railgate_stats::store::{
+    Query, Retention, Swept, TASKS, load, load_parts, store, store_decision, store_start, sweep,
+};
+use railgate_stats::{Decision, DecisionKind, JobReport, NodeReport, ReportAccess, ReportConfig};
 
 const OWNER: u32 = 12_001;
 const OTHER: u32 = 12_002;
@@ -37,6 +39,11 @@ const CASES: &[Case] = &[
     ("a heterogeneous job is one report, and nobody else's", heterogeneous),
     ("that a job began never takes the place of how it ended", begun),
     ("old reports go, links in them are not followed", swept),
+    ("samples go before their report, and what is not ours stays", only_ours_is_swept),
+    ("everybody sweeps their own, root becomes each owner where it must", swept_by_owners),
+    ("with access for the account its group reads, and nobody else", account),
+    ("a large job is read in pages, and its samples are left alone", pages),
+    ("what decides comes without figures and of one attempt", brief),
 ];
 
 struct Place {
@@ -184,6 +191,10 @@ fn as_user_task(input: &[u8]) -> Result<Vec<u8>, String> {
                 let stored = store_decision(&config, &decision(), OWNER, OWNER);
                 format!("shared {} {:?}", stored.shared, stored.problems)
             }
+        }
+        "sweep" => {
+            let swept = swept_at(&path, DEFAULT, now() + 91 * DAY);
+            format!("removed {} kept {} {:?}", swept.removed, swept.kept, swept.problems)
         }
         other => panic!("{other}"),
     };
@@ -388,9 +399,9 @@ fn swept(place: &Place) {
     symlink(&outside, place.shared().join("alpha/99")).unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let now = u64::try_from(now.as_millis()).unwrap();
-    let kept = sweep(&place.config, &place.shared(), now);
+    let kept = swept_at(&place.shared(), DEFAULT, now);
     assert_eq!((kept.removed, kept.kept), (0, 1), "{kept:?}");
-    let gone = sweep(&place.config, &place.shared(), now + 91 * 86_400_000);
+    let gone = swept_at(&place.shared(), DEFAULT, now + 91 * DAY);
     assert_eq!((gone.removed, gone.problems.len()), (1, 0), "{gone:?}");
     assert!(!place.job_dir().exists() && outside.join("precious").exists());
     for job in 1..=3 {
@@ -398,9 +409,110 @@ fn swept(place: &Place) {
         other.job.id = job;
         assert!(store(&place.config, &other).shared);
     }
-    let few = ReportConfig { retention_jobs: 1, ..place.config.clone() };
-    let gone = sweep(&few, &place.shared(), now);
+    let gone = swept_at(&place.shared(), Retention { jobs: 1, ..DEFAULT }, now);
     assert_eq!((gone.removed, gone.kept), (2, 1), "{gone:?}");
+}
+
+const DAY: u64 = 86_400_000;
+const DEFAULT: Retention = Retention { days: 90, sample_days: 14, jobs: 0 };
+
+fn now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
+}
+
+fn swept_at(dir: &Path, retention: Retention, now: u64) -> Swept {
+    sweep(dir, retention, now, Duration::from_secs(20))
+}
+
+fn only_ours_is_swept(place: &Place) {
+    assert!(store(&place.config, &report("n1")).shared);
+    let attempt = place.job_dir().join("0");
+    for name in ["n1.samples", "n2.samples", "notes.txt", ".n3.json.17"] {
+        fs::write(attempt.join(name), "").unwrap();
+    }
+    // A number of one's own, in a directory of one's own.
+    let own = place.shared().join("mine");
+    as_user(OTHER, OTHER, "mkdir", &own).unwrap();
+    fs::create_dir_all(own.join("2024/0")).unwrap();
+    fs::write(own.join("2024/0/n1.json"), "").unwrap();
+    fs::create_dir_all(place.shared().join("alpha/007/0")).unwrap();
+
+    let early = swept_at(&place.shared(), DEFAULT, now() + 15 * DAY);
+    assert_eq!((early.removed, early.samples, early.kept), (0, 2, 1), "{early:?}");
+    assert!(attempt.join("n1.json").exists() && !attempt.join("n1.samples").exists());
+
+    let late = swept_at(&place.shared(), DEFAULT, now() + 91 * DAY);
+    assert_eq!((late.removed, late.kept), (0, 1), "{late:?}");
+    assert!(late.problems[0].contains("alpha/48213: holds something that is not railgate's"), "{late:?}");
+    let left: Vec<_> = fs::read_dir(&attempt).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["notes.txt"]);
+    assert!(own.join("2024/0/n1.json").exists() && place.shared().join("alpha/007/0").exists());
+
+    fs::remove_file(attempt.join("notes.txt")).unwrap();
+    let none = sweep(&place.shared(), DEFAULT, now() + 200 * DAY, Duration::ZERO);
+    assert!(none.more && none.removed == 0, "no time is no work: {none:?}");
+    assert_eq!(swept_at(&place.shared(), DEFAULT, now() + 200 * DAY).removed, 1);
+}
+
+/// Where root is nobody, only the owner may look into a job's directory.
+fn swept_by_owners(place: &Place) {
+    let cluster = place.shared().join("alpha");
+    fs::create_dir(&cluster).unwrap();
+    fs::set_permissions(&cluster, fs::Permissions::from_mode(0o1777)).unwrap();
+    for (job, uid) in [(1, OWNER), (2, OTHER)] {
+        let mut other = report("n1");
+        (other.job.id, other.job.uid, other.job.gid) = (job, uid, uid);
+        assert!(store(&place.config, &other).shared);
+    }
+    let said = as_user(OTHER, OTHER, "sweep", &place.shared()).unwrap();
+    assert_eq!(said, "removed 1 kept 1 []", "their own, and nobody else's");
+    assert!(cluster.join("1/0/n1.json").exists() && !cluster.join("2").exists());
+    let root = swept_at(&place.shared(), DEFAULT, now() + 91 * DAY);
+    assert_eq!((root.removed, root.kept, root.problems.len()), (1, 0, 0), "{root:?}");
+}
+
+fn account(place: &Place) {
+    let config = ReportConfig { access: ReportAccess::Account, ..place.config.clone() };
+    let mut part = report("n1");
+    part.job.gid = GROUP.1;
+    assert!(store(&config, &part).shared);
+    let meta = fs::metadata(place.job_dir()).unwrap();
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (OWNER, GROUP.1, 0o750));
+    let file = place.job_dir().join("0/n1.json");
+    assert!(as_user(OTHER, GROUP.1, "read", &file).is_ok(), "of the same account");
+    assert!(as_user(OTHER, OTHER, "read", &file).unwrap_err().contains("ermission denied"));
+    assert!(as_user(OTHER, GROUP.1, "mkdir", &place.job_dir().join("1")).is_err(), "to read, not to write");
+}
+
+fn pages(place: &Place) {
+    const NODES: usize = 20;
+    for node in 0..NODES {
+        let mut part = report(&format!("n{node}"));
+        part.faults = vec!["x".repeat(1 << 20)];
+        assert!(store(&place.config, &part).shared);
+    }
+    // A pipe that nobody writes to, where samples would be.
+    nix::unistd::mkfifo(&place.job_dir().join("0/n1.samples"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let found = place.load();
+    let mut names: Vec<_> = found.attempts[0].nodes.iter().map(|node| node.node.clone()).collect();
+    names.dedup();
+    assert_eq!((names.len(), found.problems.len()), (NODES, 0), "{:?}", found.problems);
+}
+
+fn brief(place: &Place) {
+    for attempt in 0..3 {
+        let mut part = report("n1");
+        part.attempt = attempt;
+        part.faults = vec!["a figure".to_owned()];
+        part.exit = Some(railgate_stats::Exit { status: 256, derived: None });
+        assert!(store(&place.config, &part).shared);
+    }
+    let query = Query { cluster: Some("alpha"), job: JOB, attempt: Some(1), brief: true, ..Query::default() };
+    let parts = load_parts(&[&place.shared()], &query, 1 << 20, Duration::from_secs(20));
+    assert_eq!(parts.nodes.len(), 1, "{:?}", parts.problems);
+    let part = &parts.nodes[0];
+    assert_eq!((part.attempt, part.faults.len(), part.exit.map(railgate_stats::Exit::code)), (1, 0, Some(1)));
 }
 
 fn main() -> ExitCode {

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use railgate_node::{Class, Phase, Severity};
 use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, fatal, hostlist};
-use railgate_stats::store::load_parts;
+use railgate_stats::store::{Query, load_parts};
 use railgate_stats::{DecisionNode, NodeReport};
 
 use crate::call::Call;
@@ -134,8 +134,14 @@ fn reports(call: &Call, ids: &[u32], problems: &mut Vec<String>) -> Vec<NodeRepo
     let dirs: [&Path; 1] = [dir];
     let mut found = Vec::new();
     for &id in ids {
-        let uid = Some(call.job.uid);
-        let parts = load_parts(&dirs, Some(&call.cluster), id, uid, config.max_bytes(), config.deadline);
+        let query = Query {
+            cluster: Some(&call.cluster),
+            job: id,
+            uid: Some(call.job.uid),
+            attempt: Some(call.job.restarts),
+            brief: true,
+        };
+        let parts = load_parts(&dirs, &query, config.max_bytes(), config.deadline);
         found.extend(
             parts.nodes.into_iter().filter(|part| part.attempt == call.job.restarts && part.job.id == id),
         );

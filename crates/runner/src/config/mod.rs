@@ -18,7 +18,7 @@ use railgate_gate::GateConfig;
 use railgate_node::SourceConfig;
 use railgate_rails::RailsConfig;
 use railgate_slurm::{BreakerConfig, RequeueConfig, SlurmConfig};
-use railgate_stats::{ReportConfig, StatsConfig};
+use railgate_stats::{MetricsConfig, ReportConfig, StatsConfig};
 use serde::{Deserialize, Serialize};
 
 use layers::Layer;
@@ -49,6 +49,8 @@ pub struct Config {
     pub stats: StatsConfig,
     /// Where reports go and who may read them.
     pub report: ReportConfig,
+    /// Files for Prometheus.
+    pub metrics: MetricsConfig,
     /// Slurm's programs and our deadlines for them.
     pub slurm: SlurmConfig,
     /// What is logged, and where to.
@@ -66,6 +68,7 @@ impl Default for Config {
             breaker: BreakerConfig::default(),
             stats: StatsConfig::default(),
             report: ReportConfig::default(),
+            metrics: MetricsConfig::default(),
             slurm: SlurmConfig::default(),
             log: LogConfig::default(),
         }
@@ -274,6 +277,7 @@ impl Config {
             self.breaker.problems(),
             self.stats.problems(),
             self.report.problems(),
+            self.metrics.problems(),
             self.slurm.problems(),
         ]
         .concat()

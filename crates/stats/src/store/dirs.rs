@@ -87,3 +87,18 @@ pub(super) fn names(dir: &OwnedFd, most: usize) -> Result<(Vec<String>, bool), E
     names.sort();
     Ok((names, false))
 }
+
+/// All names in a directory but the two that every one has, at most `most`.
+pub(super) fn all_names(dir: &OwnedFd, most: usize) -> Result<Vec<String>, Errno> {
+    let mut listing = Dir::openat(dir, ".", DIR, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in listing.iter().take(most) {
+        let entry = entry?;
+        if let Ok(name) = entry.file_name().to_str()
+            && !matches!(name, "." | "..")
+        {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}

@@ -4,36 +4,70 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::fstat;
 use nix::unistd::geteuid;
 use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, file_below, names, top};
-use super::{DECISION, dir_name};
+use super::{DECISION, SAMPLES, dir_name};
 use crate::{Decision, NodeReport, Parts, REPORT_SCHEMA};
 
+/// Sorts after every name of a file.
+const LAST: &str = "\u{10ffff}";
 const MOST_CLUSTERS: usize = 64;
 const MOST_ATTEMPTS: usize = 1_000;
 const MOST_NODES: usize = 20_000;
-/// All parts of one directory together; the reply to the parent has a bound, too.
-const MOST_BYTES: u64 = 48 << 20;
-const MOST_PROBLEMS: usize = 50;
+/// One reply: the parent holds it beside what it has already.
+const PAGE_BYTES: u64 = 16 << 20;
+/// All parts of one directory together: 1,024 nodes with eight GPUs take a third of it.
+const MOST_BYTES: u64 = 512 << 20;
+pub(super) const MOST_PROBLEMS: usize = 50;
+/// What a user wrote can become much larger in memory than it is in its file: a child that needs more than this ends.
+const MOST_MEMORY: u64 = 2 << 30;
 
-#[derive(Debug, Serialize, Deserialize)]
+/// Where a page ends: the last file that it has seen.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Place {
+    cluster: String,
+    attempt: String,
+    file: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ReadOrder {
     pub(super) dir: PathBuf,
     pub(super) cluster: Option<String>,
     pub(super) job: u32,
     pub(super) uid: Option<u32>,
+    /// Of this attempt only.
+    pub(super) attempt: Option<u32>,
+    /// Without what only a report shows.
+    pub(super) brief: bool,
     pub(super) max_bytes: u64,
+    /// What comes after this.
+    pub(super) after: Option<Place>,
+    /// Bytes read by earlier pages.
+    pub(super) read: u64,
+}
+
+/// Some of a job's parts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Page {
+    pub(super) parts: Parts,
+    /// There is more after this.
+    pub(super) next: Option<Place>,
+    /// Bytes read by this page and earlier ones.
+    pub(super) read: u64,
 }
 
 /// In the child: finds and reads a job's parts, as the job's owner where root asks.
 pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let order: ReadOrder = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
-    let parts = read(&order)?;
-    serde_json::to_vec(&parts).map_err(|why| why.to_string())
+    let _ = setrlimit(Resource::RLIMIT_AS, MOST_MEMORY, MOST_MEMORY);
+    let page = read(&order)?;
+    serde_json::to_vec(&page).map_err(|why| why.to_string())
 }
 
 fn text(why: Errno) -> String {
@@ -43,10 +77,19 @@ fn text(why: Errno) -> String {
 struct Reader<'a> {
     order: &'a ReadOrder,
     parts: Parts,
-    left: u64,
+    /// Bytes read by this page.
+    taken: u64,
+    /// The last file that was looked at.
+    last: Option<Place>,
+    full: bool,
 }
 
 impl Reader<'_> {
+    /// An earlier page had this, or all that is below it.
+    fn is_done(&self, place: &Place) -> bool {
+        self.order.after.as_ref().is_some_and(|after| place <= after)
+    }
+
     fn problem(&mut self, what: String) {
         if self.parts.problems.len() < MOST_PROBLEMS {
             self.parts.problems.push(what);
@@ -54,18 +97,21 @@ impl Reader<'_> {
     }
 }
 
-fn read(order: &ReadOrder) -> Result<Parts, String> {
+fn read(order: &ReadOrder) -> Result<Page, String> {
     let dir = match top(&order.dir) {
         Ok(dir) => dir,
-        Err(Errno::ENOENT) => return Ok(Parts::default()),
+        Err(Errno::ENOENT) => return Ok(Page::default()),
         Err(why) => return Err(text(why)),
     };
     let clusters = match &order.cluster {
         Some(cluster) => vec![cluster.clone()],
         None => names(&dir, MOST_CLUSTERS).map_err(text)?.0,
     };
-    let mut reader = Reader { order, parts: Parts::default(), left: MOST_BYTES };
+    let mut reader = Reader { order, parts: Parts::default(), taken: 0, last: None, full: false };
     for name in clusters {
+        if reader.full || order.after.as_ref().is_some_and(|after| name < after.cluster) {
+            continue;
+        }
         if dir_name(&name).is_none() {
             reader.problem(format!("{name}: refused: no cluster's name"));
             continue;
@@ -76,7 +122,8 @@ fn read(order: &ReadOrder) -> Result<Parts, String> {
             Err(why) => reader.problem(format!("{name}: {}", text(why))),
         }
     }
-    Ok(reader.parts)
+    let next = reader.last.filter(|_| reader.full);
+    Ok(Page { parts: reader.parts, next, read: order.read.saturating_add(reader.taken) })
 }
 
 fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
@@ -119,11 +166,19 @@ fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
         Err(why) => return reader.problem(format!("{place}: {}", text(why))),
     };
     for name in attempts {
+        let earlier =
+            Place { cluster: cluster_name.to_owned(), attempt: name.clone(), file: LAST.to_owned() };
+        if reader.full || reader.is_done(&earlier) {
+            continue;
+        }
         // The canonical number only: 01 and +1 are not ours.
         let Some(number) = name.parse::<u32>().ok().filter(|number| number.to_string() == name) else {
             reader.problem(format!("{place}/{name}: refused: not an attempt"));
             continue;
         };
+        if reader.order.attempt.is_some_and(|only| only != number) {
+            continue;
+        }
         match below(dir.as_fd(), &name) {
             Ok(attempt) => {
                 read_attempt(reader, &attempt, &format!("{place}/{name}"), cluster_name, number, owner.0)
@@ -151,6 +206,19 @@ fn read_attempt(
         Err(why) => return reader.problem(format!("{place}: {}", text(why))),
     };
     for name in files {
+        let here = Place { cluster: cluster.to_owned(), attempt: attempt.to_string(), file: name.clone() };
+        if reader.is_done(&here) {
+            continue;
+        }
+        if reader.taken >= PAGE_BYTES {
+            reader.full = true;
+            return;
+        }
+        reader.last = Some(here);
+        // The samples of a node: read only where somebody wants to see them.
+        if name.strip_suffix(SAMPLES).and_then(dir_name).is_some() {
+            continue;
+        }
         let Some(stem) = name.strip_suffix(".json").and_then(dir_name) else {
             reader.problem(format!("{place}/{name}: refused: not a part"));
             continue;
@@ -175,10 +243,10 @@ fn content(reader: &mut Reader<'_>, file: File) -> Result<Vec<u8>, String> {
     if size > max {
         return Err(format!("refused: more than {max} bytes"));
     }
-    reader.left = reader
-        .left
-        .checked_sub(size)
-        .ok_or_else(|| format!("left out: the parts together are more than {MOST_BYTES} bytes"))?;
+    reader.taken = reader.taken.saturating_add(size);
+    if reader.order.read.saturating_add(reader.taken) > MOST_BYTES {
+        return Err(format!("left out: the parts together are more than {MOST_BYTES} bytes"));
+    }
     Ok(content)
 }
 
@@ -201,7 +269,8 @@ fn node(
         return Err(format!("refused: it belongs to uid {}, the job's directory to {owner}", stat.st_uid));
     }
     let content = content(reader, file)?;
-    let report: NodeReport = serde_json::from_slice(&content).map_err(|why| format!("not a part: {why}"))?;
+    let mut report: NodeReport =
+        serde_json::from_slice(&content).map_err(|why| format!("not a part: {why}"))?;
     known_schema(report.schema)?;
     // Its place says what it is; a file that says otherwise was moved or made up.
     let same = report.job.id == reader.order.job
@@ -211,6 +280,9 @@ fn node(
         && (owner == 0 || report.job.uid == owner);
     if !same {
         return Err("refused: it is about something else than its place says".to_owned());
+    }
+    if reader.order.brief {
+        report.only_what_decides();
     }
     reader.parts.nodes.push(report);
     Ok(())

@@ -1,27 +1,61 @@
+//! Old reports go. The directory is everybody's, so only what has the layout of ours is ever touched: a cluster's
+//! directory that no user owns, in it a job's, in it attempts, in those parts, samples and a decision. Whatever else a
+//! user keeps there stays, and so do the directories above it.
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{SFlag, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use railgate_node::UnixMillis;
+use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
-use super::Swept;
-use super::dirs::{below, names, top};
+use super::dirs::{all_names, below, names, top};
+use super::{NOBODY, SAMPLES, Swept, dir_name};
 
 const MOST_CLUSTERS: usize = 64;
-const MOST_JOBS: usize = 200_000;
+const MOST_JOBS: usize = 1_000_000;
+const MOST_ENTRIES: usize = 50_000;
 const MOST_PROBLEMS: usize = 10;
+/// Where root is nobody: so many jobs are handed back to be removed as their owners.
+const MOST_LEFT: usize = 10_000;
+const DAY: i64 = 86_400;
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SweepOrder {
     pub(super) dir: PathBuf,
     pub(super) now: UnixMillis,
+    /// Whole reports, 0 keeps them.
     pub(super) days: u32,
+    /// Samples, 0 keeps them as long as the report.
+    pub(super) sample_days: u32,
+    /// At most so many jobs, 0 is no limit.
     pub(super) jobs: u32,
+    /// The work of one call; what is left then is for the next one.
+    pub(super) budget: Duration,
+    /// As this user, and only these jobs, each with whether all of it goes or the samples alone.
+    pub(super) owner: Option<(u32, u32)>,
+    pub(super) only: Vec<(JobPlace, bool)>,
+}
+
+/// `alpha`, `48213`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct JobPlace {
+    pub(super) cluster: String,
+    pub(super) job: String,
+}
+
+/// What one call did, and what it could not.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct SweepReply {
+    pub(super) swept: Swept,
+    /// Not allowed to us: owner, and whether all of it goes.
+    pub(super) left: Vec<((u32, u32), JobPlace, bool)>,
 }
 
 /// In the child: removes the reports of jobs that are too old, or too many, oldest first.
@@ -34,91 +68,244 @@ fn text(why: Errno) -> String {
     io::Error::from(why).to_string()
 }
 
-/// A job's directory: when it was written to last, seconds.
+/// A job's directory: when an attempt was last added to it, seconds.
 struct Aged {
     time: i64,
+    owner: (u32, u32),
     cluster: usize,
     name: String,
 }
 
-fn sweep(order: &SweepOrder) -> Result<Swept, String> {
+fn sweep(order: &SweepOrder) -> Result<SweepReply, String> {
+    let began = Instant::now();
     let dir = match top(&order.dir) {
         Ok(dir) => dir,
-        Err(Errno::ENOENT) => return Ok(Swept::default()),
+        Err(Errno::ENOENT) => return Ok(SweepReply::default()),
         Err(why) => return Err(text(why)),
     };
-    let mut swept = Swept::default();
+    if let Some((uid, gid)) = order.owner {
+        become_user(uid, gid, &[]).map_err(|why| why.to_string())?;
+    }
+    let mut sweeper = Sweeper { began, order, reply: SweepReply::default() };
     let mut clusters = Vec::new();
     let mut jobs = Vec::new();
     for name in names(&dir, MOST_CLUSTERS).map_err(text)?.0 {
         let Ok(cluster) = below(dir.as_fd(), &name) else { continue };
+        if !is_ours(&dir, &cluster) {
+            continue;
+        }
         jobs.extend(aged(&cluster, clusters.len()));
-        clusters.push(cluster);
+        clusters.push((name, cluster));
     }
     jobs.sort_by_key(|job| job.time);
-
-    let too_old = i64::try_from(order.now / 1000)
-        .ok()
-        .filter(|_| order.days > 0)
-        .map(|now| now - i64::from(order.days) * 86_400);
     let too_many = match order.jobs {
         0 => 0,
         most => jobs.len().saturating_sub(usize::try_from(most).unwrap_or(usize::MAX)),
     };
     for (position, job) in jobs.iter().enumerate() {
-        if position >= too_many && too_old.is_none_or(|limit| job.time >= limit) {
-            swept.kept += 1;
-            continue;
-        }
-        match remove(clusters[job.cluster].as_fd(), &job.name, 2) {
-            Ok(()) => swept.removed += 1,
-            Err(why) => {
-                swept.kept += 1;
-                if swept.problems.len() < MOST_PROBLEMS {
-                    swept.problems.push(format!("{}: {}", job.name, text(why)));
-                }
-            }
+        let (name, cluster) = &clusters[job.cluster];
+        let place = JobPlace { cluster: name.clone(), job: job.name.clone() };
+        let all = match order.owner {
+            Some(_) => order.only.iter().find(|(only, _)| *only == place).map(|(_, all)| *all),
+            None if position < too_many || older(order, job.time, order.days) => Some(true),
+            None => older(order, job.time, order.sample_days).then_some(false),
+        };
+        match all {
+            Some(all) if sweeper.goes_on() => sweeper.job(cluster, job, place, all),
+            Some(_) => sweeper.reply.swept.more = true,
+            None => sweeper.reply.swept.kept += 1,
         }
     }
-    Ok(swept)
+    Ok(sweeper.reply)
+}
+
+fn older(order: &SweepOrder, time: i64, days: u32) -> bool {
+    let now = i64::try_from(order.now / 1000).unwrap_or(0);
+    days > 0 && time < now.saturating_sub(i64::from(days) * DAY)
+}
+
+/// Nobody's, root's, or whoever's the directory above is. What a user made there is their own.
+fn is_ours(above: &OwnedFd, cluster: &OwnedFd) -> bool {
+    let uid = |dir: &OwnedFd| fstat(dir.as_fd()).map(|stat| stat.st_uid);
+    match (uid(above), uid(cluster)) {
+        (Ok(above), Ok(owner)) => owner == 0 || owner == NOBODY || owner == above,
+        _ => false,
+    }
 }
 
 fn aged(cluster: &OwnedFd, index: usize) -> Vec<Aged> {
     let Ok((names, _)) = names(cluster, MOST_JOBS) else { return Vec::new() };
     names
         .into_iter()
-        .filter(|name| name.parse::<u32>().is_ok())
+        .filter(|name| is_number(name))
         .filter_map(|name| {
             let stat = fstatat(cluster, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-            let is_dir = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR;
             // A new attempt makes a new entry, so the directory's own time is that of the last one.
-            is_dir.then_some(Aged { time: stat.st_mtime, cluster: index, name })
+            is_dir(&stat).then_some(Aged {
+                time: stat.st_mtime,
+                owner: (stat.st_uid, stat.st_gid),
+                cluster: index,
+                name,
+            })
         })
         .collect()
 }
 
-/// Removes a directory whose content is at most `depth` levels deep. A link is removed, not followed;
-/// another depth is not ours and stays.
-fn remove(parent: BorrowedFd<'_>, name: &str, depth: u32) -> Result<(), Errno> {
-    let dir = below(parent, name)?;
-    let mut listing =
-        nix::dir::Dir::openat(&dir, ".", nix::fcntl::OFlag::O_DIRECTORY, nix::sys::stat::Mode::empty())?;
-    let mut entries = Vec::new();
-    for entry in listing.iter() {
-        let entry = entry?.file_name().to_owned();
-        if !matches!(entry.to_bytes(), b"." | b"..") {
-            entries.push(entry);
+fn is_dir(stat: &FileStat) -> bool {
+    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
+}
+
+/// The canonical form only.
+fn is_number(name: &str) -> bool {
+    name.parse::<u32>().is_ok_and(|number| number.to_string() == name)
+}
+
+/// `n1.samples`
+fn is_samples(name: &str) -> bool {
+    name.strip_suffix(SAMPLES).and_then(dir_name).is_some()
+}
+
+/// `n1.json`, `decision.json`, `n1.samples`, and what a writer that was killed left of them: `.n1.json.4711`
+fn is_part(name: &str) -> bool {
+    let whole = |name: &str| is_samples(name) || name.strip_suffix(".json").and_then(dir_name).is_some();
+    let unfinished =
+        name.strip_prefix('.').and_then(|name| name.rsplit_once('.')).is_some_and(|(name, pid)| {
+            whole(name) && !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit())
+        });
+    whole(name) || unfinished
+}
+
+/// Why something is still there.
+enum Stays {
+    /// We may not.
+    Forbidden,
+    /// It holds what is not ours.
+    Foreign,
+    Failed(Errno),
+}
+
+impl From<Errno> for Stays {
+    fn from(why: Errno) -> Self {
+        match why {
+            Errno::EPERM | Errno::EACCES => Stays::Forbidden,
+            Errno::ENOTEMPTY | Errno::EEXIST => Stays::Foreign,
+            why => Stays::Failed(why),
         }
     }
-    for entry in entries {
-        match unlinkat(&dir, entry.as_c_str(), UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(Errno::EISDIR | Errno::EPERM) if depth > 1 => {
-                let name = entry.to_str().map_err(|_| Errno::EILSEQ)?;
-                remove(dir.as_fd(), name, depth - 1)?;
+}
+
+struct Sweeper<'a> {
+    began: Instant,
+    order: &'a SweepOrder,
+    reply: SweepReply,
+}
+
+impl Sweeper<'_> {
+    fn goes_on(&self) -> bool {
+        self.began.elapsed() < self.order.budget
+    }
+
+    fn job(&mut self, cluster: &OwnedFd, job: &Aged, place: JobPlace, all: bool) {
+        let removed = remove(cluster.as_fd(), &job.name, all);
+        let swept = &mut self.reply.swept;
+        match removed {
+            Ok(samples) => {
+                swept.samples = swept.samples.saturating_add(samples);
+                if all {
+                    swept.removed += 1;
+                } else {
+                    swept.kept += 1;
+                }
+                return;
             }
-            Err(why) => return Err(why),
+            Err(Stays::Forbidden) if self.order.owner.is_none() && job.owner.0 != 0 => {
+                if self.reply.left.len() < MOST_LEFT {
+                    self.reply.left.push((job.owner, place, all));
+                } else {
+                    swept.more = true;
+                }
+                return;
+            }
+            Err(stays) => {
+                let why = match stays {
+                    Stays::Forbidden => text(Errno::EACCES),
+                    Stays::Foreign => "holds something that is not railgate's, which stays".to_owned(),
+                    Stays::Failed(why) => text(why),
+                };
+                if swept.problems.len() < MOST_PROBLEMS {
+                    swept.problems.push(format!("{}/{}: {why}", place.cluster, place.job));
+                }
+            }
+        }
+        swept.kept += 1;
+    }
+}
+
+/// Removes a job's directory, or its samples alone; returns how many samples went. A link is removed, not followed.
+fn remove(cluster: BorrowedFd<'_>, name: &str, all: bool) -> Result<u32, Stays> {
+    let job = below(cluster, name)?;
+    let mut samples = 0;
+    for attempt in all_names(&job, MOST_ENTRIES)? {
+        if !is_number(&attempt) {
+            continue;
+        }
+        match below(job.as_fd(), &attempt) {
+            Ok(dir) => samples += remove_attempt(&dir, all)?,
+            // A link, or a file: not ours.
+            Err(Errno::ELOOP | Errno::ENOTDIR | Errno::ENOENT) => continue,
+            Err(why) => return Err(why.into()),
+        }
+        if all {
+            gone(unlinkat(&job, attempt.as_str(), UnlinkatFlags::RemoveDir))?;
         }
     }
-    unlinkat(parent, name, UnlinkatFlags::RemoveDir)
+    if all {
+        gone(unlinkat(cluster, name, UnlinkatFlags::RemoveDir))?;
+    }
+    Ok(samples)
+}
+
+fn remove_attempt(dir: &OwnedFd, all: bool) -> Result<u32, Stays> {
+    let mut samples = 0;
+    for name in all_names(dir, MOST_ENTRIES)? {
+        if !(is_samples(&name) || all && is_part(&name)) {
+            continue;
+        }
+        match unlinkat(dir, name.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => samples += u32::from(is_samples(&name)),
+            // A directory with a part's name is nobody's part.
+            Err(Errno::ENOENT | Errno::EISDIR) => {}
+            Err(why) => return Err(why.into()),
+        }
+    }
+    Ok(samples)
+}
+
+fn gone(removed: Result<(), Errno>) -> Result<(), Stays> {
+    match removed {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(why) => Err(why.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_names_are_ours() {
+        for name in
+            ["n1.json", "decision.json", "gn-1.site.json", "n1.samples", ".n1.json.4711", ".n1.samples.1"]
+        {
+            assert!(is_part(name), "{name}");
+        }
+        for name in
+            ["notes.txt", "n1.json~", ".json", ".n1.json", ".n1.json.x", "a b.json", ".samples", "n1.JSON"]
+        {
+            assert!(!is_part(name), "{name}");
+        }
+        assert!(
+            is_number("0") && is_number("48213") && !is_number("01") && !is_number("+1") && !is_number("-1")
+        );
+    }
 }

@@ -11,11 +11,9 @@ use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrou
 use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
+use super::NOBODY;
 use super::dirs::{below, made_below, mode_of, open_to_all, top};
 use crate::NodeReport;
-
-/// Whom file servers turn root into, unless told otherwise.
-const NOBODY: u32 = 65_534;
 
 /// One file to be written; the content follows it, after a line feed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

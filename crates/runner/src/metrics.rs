@@ -1,0 +1,181 @@
+//! The node's files for Prometheus, after a look at the whole node and after every drain.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use railgate_rails::rail_map;
+use railgate_slurm::{Client, DrainOutcome, is_ours};
+use railgate_stats::metrics::{
+    CheckCounts, NODE_FILE, NodeState, OpenFinding, RAILS_FILE, RailState, TextfileDir, node_page, rail_page,
+};
+
+use crate::{Config, History, Look, Past, Places, act, now};
+
+/// A job's file is written every few minutes at least.
+const STALE: u64 = 600;
+
+/// The question whether the node is held is asked for the metrics alone: it must not keep anybody waiting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Who else knows whether the node is held.
+pub(crate) enum Held<'a> {
+    /// This came of a drain a moment ago.
+    Outcome(&'a DrainOutcome),
+    /// Nothing was drained: where this node has ever been, slurmctld is asked.
+    Ask(&'a railgate_slurm::Env),
+}
+
+/// Writes them, where the site wants them. A failure is logged and changes nothing.
+pub(crate) fn publish(config: &Config, places: &Places, look: &Look, held: &Held<'_>) {
+    let Some(path) = &config.metrics.dir else { return };
+    let dir = match TextfileDir::open(path) {
+        Ok(dir) => dir,
+        Err(why) => return tracing::warn!("metrics: {}: {why}", path.display()),
+    };
+    let past = Past::load(places);
+    let state = NodeState {
+        held: is_held(config, &past, look, held),
+        taken: look.snapshot.taken,
+        took_ms: look.took_ms,
+        acting: act::acting(config, places) == railgate_slurm::Acting::Allowed,
+        pending: places.state.join("pending-reason.json").exists(),
+        open: open_findings(&past),
+        checks: counts(&past, &History::load(places)),
+        verdict: look.verdict.clone(),
+        snapshot: look.snapshot.clone(),
+    };
+    let mut written = vec![(NODE_FILE, node_page(&state))];
+    if state.snapshot.fabric.data().is_some() {
+        let rails = Some(rail_map(&state.snapshot, Some(&look.profile)));
+        written.push((RAILS_FILE, rail_page(&RailState { snapshot: state.snapshot, rails })));
+    }
+    for (name, text) in written {
+        if let Err(why) = dir.put(name, &text) {
+            tracing::warn!("metrics: {}/{name}: {why}", path.display());
+        }
+    }
+    let before = i64::try_from((now() / 1000).saturating_sub(STALE)).unwrap_or(0);
+    match dir.remove_stale(before) {
+        Ok(0) => {}
+        Ok(count) => tracing::info!("metrics: {count} files that nobody writes any more are removed"),
+        Err(why) => tracing::warn!("metrics: {}: {why}", path.display()),
+    }
+}
+
+fn is_held(config: &Config, past: &Past, look: &Look, held: &Held<'_>) -> Option<bool> {
+    let env = match held {
+        Held::Outcome(DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. }) => return Some(true),
+        // What waits for slurmctld may have got there.
+        Held::Outcome(DrainOutcome::Pending(_)) => return None,
+        Held::Outcome(_) => return Some(false),
+        Held::Ask(env) => env,
+    };
+    let given = past.given_back.iter().map(|given| given.time).max().unwrap_or(0);
+    if !past.episodes.iter().any(|episode| episode.drained.is_some_and(|time| time >= given)) {
+        return Some(false);
+    }
+    // Somebody may have resumed it by hand.
+    let node =
+        Client::new(&config.slurm, env).until(Instant::now() + PATIENCE).node(&look.snapshot.node).ok()?;
+    Some(node.held() && node.reason.as_ref().is_some_and(|reason| is_ours(&reason.text)))
+}
+
+fn open_findings(past: &Past) -> Vec<OpenFinding> {
+    let open = past.episodes.iter().filter(|episode| episode.open);
+    open.map(|episode| OpenFinding {
+        check: episode.finding.check.clone(),
+        severity: episode.finding.severity,
+        class: episode.finding.class,
+        shadow: episode.shadow,
+    })
+    .collect()
+}
+
+fn counts(past: &Past, history: &History) -> Vec<CheckCounts> {
+    let mut checks: BTreeMap<String, CheckCounts> = past
+        .counts
+        .iter()
+        .map(|(check, count)| {
+            let row = CheckCounts {
+                check: check.clone(),
+                seen: count.seen,
+                would_drain: count.would_drain,
+                drained: count.drained,
+                strikes: 0,
+            };
+            (check.clone(), row)
+        })
+        .collect();
+    for strike in &history.memory.strikes {
+        let check = strike.subject.split('@').next().unwrap_or_default().to_owned();
+        let row = checks.entry(check.clone()).or_default();
+        (row.check, row.strikes) = (check, row.strikes + 1);
+    }
+    checks.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use railgate_gate::{GateConfig, Memory, Seen, judge};
+    use railgate_node::{Phase, simulate};
+
+    use super::*;
+
+    fn look(node: &str) -> Look {
+        let (profile, faults) = simulate::parse(node, &[]).unwrap();
+        let snapshot = simulate::simulated(&profile, &faults);
+        let seen = Seen {
+            phase: Phase::Periodic,
+            now: &snapshot,
+            before: None,
+            job: None,
+            profile: Some(&profile),
+            memory: &Memory::default(),
+        };
+        let verdict = judge(&GateConfig::default(), &seen);
+        Look { verdict, snapshot, profile, profile_problem: None, took_ms: 1.0 }
+    }
+
+    #[test]
+    fn a_drained_node_says_so_and_nothing_is_written_where_nobody_asked() {
+        let place = tempfile::tempdir().unwrap();
+        let places = Places {
+            etc: place.path().join("etc"),
+            run: place.path().join("run"),
+            state: place.path().join("state"),
+            share: place.path().join("share"),
+        };
+        let mut config = Config::default();
+        let look = look("h100-sxm:gpu-lost@3");
+        let gate = config.gate.clone();
+        Past::change(&places, |past| past.note(&gate, &look, Some(7), true));
+        let outcome = DrainOutcome::Drained { reason: "railgate: gpu-lost@3".to_owned() };
+        publish(&config, &places, &look, &Held::Outcome(&outcome));
+
+        let prom = place.path().join("prom");
+        config.metrics.dir = Some(prom.clone());
+        publish(&config, &places, &look, &Held::Outcome(&outcome));
+        assert!(!prom.exists(), "the site makes it");
+        fs::create_dir(&prom).unwrap();
+        publish(&config, &places, &look, &Held::Outcome(&outcome));
+        let text = fs::read_to_string(prom.join(NODE_FILE)).unwrap();
+        for line in [
+            "railgate_node_held 1",
+            "railgate_gate_verdict{verdict=\"unfit\"} 1",
+            "railgate_gate_findings{check=\"gpu-lost\",severity=\"fail\",class=\"node\",shadow=\"false\"} 1",
+            "railgate_gate_would_drain_total{check=\"gpu-lost\"} 1",
+            "railgate_gate_acting 0",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+        }
+        let rails = fs::read_to_string(prom.join(RAILS_FILE)).unwrap();
+        assert!(rails.contains("railgate_rail_up{rail=\"7\",hca=\""), "{rails}");
+        // Never drained: nobody needs to be asked.
+        let healthy = super::Held::Ask(&railgate_slurm::Env::new());
+        publish(&config, &places, &look, &healthy);
+        let text = fs::read_to_string(prom.join(NODE_FILE)).unwrap();
+        assert!(text.contains("railgate_node_held 0\n"), "{text}");
+    }
+}
