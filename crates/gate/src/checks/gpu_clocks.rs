@@ -1,34 +1,13 @@
-use railgate_node::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_node::{Class, PartName};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
+pub(super) use crate::graded::Graded as Settings;
+
 /// The check.
 pub(crate) struct GpuClocks;
-
-/// `[gate.checks.gpu-clocks]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad clocks are that somebody has lowered.
-    pub severity: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-}
 
 impl Check for GpuClocks {
     const ABOUT: &'static str = "somebody has lowered a GPU's application clocks";

@@ -1,36 +1,15 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Action, Class, Gpu, PartName, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_node::{Class, Gpu, PartName, Reading};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
+pub(super) use crate::graded::Graded as Settings;
+
 /// The check.
 pub(crate) struct GpuPeers;
-
-/// `[gate.checks.gpu-peers]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad it is when two GPUs cannot read one another's memory.
-    pub severity: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-}
 
 impl Check for GpuPeers {
     const ABOUT: &'static str = "two GPUs cannot read one another's memory";
