@@ -21,12 +21,15 @@
 mod detach;
 mod inside;
 mod parent;
+mod stream;
 mod user;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 pub use detach::detach;
+pub use inside::Line;
+pub use stream::{Said, Stream};
 pub use user::{UserError, become_user};
 
 /// How long a killed child gets to go away before it counts as [`Outcome::Stuck`].
@@ -42,13 +45,26 @@ const HIDDEN: &str = "__railgate-child";
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
     name: &'static str,
-    run: fn(&[u8]) -> Result<Vec<u8>, String>,
+    run: Run,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Run {
+    /// Gives one reply and ends.
+    Once(fn(&[u8]) -> Result<Vec<u8>, String>),
+    /// Gives one after the other until it is told to end.
+    Stream(fn(&mut Line) -> Result<(), String>),
 }
 
 impl Task {
     /// A task by its name. `run` gets the input and gives the reply, or why there is none.
     pub const fn new(name: &'static str, run: fn(&[u8]) -> Result<Vec<u8>, String>) -> Self {
-        Task { name, run }
+        Task { name, run: Run::Once(run) }
+    }
+
+    /// A task for [`Stream`]: it speaks again and again, over a line that also says when to end.
+    pub const fn stream(name: &'static str, run: fn(&mut Line) -> Result<(), String>) -> Self {
+        Task { name, run: Run::Stream(run) }
     }
 }
 

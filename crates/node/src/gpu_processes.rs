@@ -108,6 +108,11 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
+    /// By a signal, as Slurm suspends.
+    pub(crate) fn stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+
     pub(crate) fn exiting(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x') || self.flags & PF_EXITING != 0
     }

@@ -317,6 +317,28 @@ pub fn job_is_here(proc: &Path, job: u32) -> Result<bool, String> {
     }))
 }
 
+/// Whether a job is suspended: it has processes, and every one of them is stopped. Where that cannot be told it is not.
+pub fn job_is_stopped(proc: &Path, job: u32) -> bool {
+    let Ok(entries) = fs::read_dir(proc) else { return false };
+    let mut steps = Steps { proc, known: HashMap::new() };
+    let mut some = false;
+    for pid in entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
+        let Ok(Some(stat)) = read_stat(proc, pid) else { continue };
+        if stat.exiting() || stat.name == "slurmstepd" {
+            continue;
+        }
+        // The extern step's own process only holds the place of what comes in from outside.
+        if !steps.of(pid, &stat).is_some_and(|(own, step)| own == job && step != "extern") {
+            continue;
+        }
+        if !stat.stopped() {
+            return false;
+        }
+        some = true;
+    }
+    some
+}
+
 /// As in `gpu_processes`: `…/job_48213/step_0/…` below a group that Slurm made. The step follows the job.
 fn step_of_cgroup(line: &str) -> Option<(u32, String)> {
     let job = crate::gpu_processes::job_of_cgroup(line)?;

@@ -9,7 +9,7 @@ use crate::child::{Call, Ended, Outcome, Task, run_all};
 use crate::{
     Access, DriveHealth, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part,
     PartName, Pci, PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot,
-    SourceConfig, TopologyFile, drive_log, fabric_manager, gpu_processes, nvml, optics,
+    SourceConfig, TopologyFile, drive_log, fabric_manager, gpu_processes, gpu_watch, nvml, optics,
     rdma_self_test, readers, site_check, statistics, topology_file,
 };
 
@@ -144,6 +144,7 @@ pub(crate) const TASKS: &[Task] = &[
     Task::new(TOPOLOGY_FILE, topology_file_task),
     Task::new(rdma_self_test::TASK, rdma_self_test::task),
     Task::new(optics::TASK, optics::task),
+    gpu_watch::TASK,
     Task::new(statistics::TASK, statistics::task),
     Task::new(FABRIC_MANAGER, fabric_manager_task),
     Task::new(DRIVE_LOGS, drive_logs_task),

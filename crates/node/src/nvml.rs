@@ -7,6 +7,7 @@
 
 mod device;
 mod returns;
+mod watch;
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -15,6 +16,8 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::NvmlLib;
 
 use crate::{Gpu, Gpus, Reading};
+
+pub(crate) use watch::watch;
 
 /// Everything NVML says, from the library at `library`.
 ///

@@ -11,6 +11,7 @@ mod pci;
 mod processes;
 mod system;
 
+pub(crate) use fabric::counter;
 pub use fabric::fabric_read;
 pub use host::{boot_id_read, host_read};
 pub use kernel_log::kernel_log_read;

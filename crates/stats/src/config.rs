@@ -1,9 +1,12 @@
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use railgate_node::duration_text;
+
+use crate::usage::peaks::SiteModel;
 
 use crate::metrics::JobLabel;
 
@@ -95,7 +98,7 @@ impl ReportConfig {
 }
 
 /// `[stats]`: what a node's part of the report holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StatsConfig {
     /// Kernel lines that are no Xid: at most so many, the first ones.
@@ -109,6 +112,12 @@ pub struct StatsConfig {
     /// the last one's time, then every hour.
     #[serde(with = "duration_text")]
     pub task_look: Duration,
+    /// How often the sampler reads the GPUs, the ports and the job's cgroup.
+    #[serde(with = "duration_text")]
+    pub sample: Duration,
+    /// The site's own peaks and calibrations, by NVML's name of the model.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, SiteModel>,
 }
 
 impl Default for StatsConfig {
@@ -118,6 +127,8 @@ impl Default for StatsConfig {
             event_slack: Duration::from_secs(2),
             sampler: true,
             task_look: Duration::from_secs(20),
+            sample: Duration::from_secs(5),
+            models: BTreeMap::new(),
         }
     }
 }
@@ -151,6 +162,13 @@ impl StatsConfig {
                 humantime::format_duration(self.task_look)
             ));
         }
+        if !(Duration::from_secs(1)..=Duration::from_secs(60)).contains(&self.sample) {
+            problems.push(format!(
+                "stats.sample: {} is not within 1s to 1m",
+                humantime::format_duration(self.sample)
+            ));
+        }
+        problems.extend(self.models.iter().flat_map(|(name, model)| model.problems(name)));
         problems
     }
 }

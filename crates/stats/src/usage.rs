@@ -5,12 +5,18 @@
 //! which nobody looked is in none of them; [`Coverage`] says how long each of these was. A value that could not be
 //! had is [`Reading::Unsupported`] or [`Reading::Failed`], never zero.
 
+mod fold;
+pub mod format;
+pub mod peaks;
 mod sample;
+mod summary;
 
 use railgate_node::{Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-pub use sample::{Field, GpuField, HostField, RailField, Sample, Value, Values};
+pub use fold::Fold;
+pub use sample::{Field, GpuField, HostField, RailField, Sample, State, Value, Values};
+pub use summary::{summarize, timeline};
 
 /// What the sampler of one node found over one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,16 +5,54 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{alarm, dup, dup2_stdout, getppid};
 
-use super::Task;
+use super::{Run, Task};
+
+/// What a task of a [`Stream`](super::Stream) speaks over.
+#[derive(Debug)]
+pub struct Line {
+    input: Vec<u8>,
+    out: File,
+    silence: u32,
+}
+
+impl Line {
+    /// What the other side gave on the way.
+    pub fn input(&self) -> &[u8] {
+        &self.input
+    }
+
+    /// Says one thing.
+    ///
+    /// # Errors
+    /// Nobody listens any more.
+    pub fn say(&mut self, what: &[u8]) -> io::Result<()> {
+        alarm::set(self.silence);
+        writeln!(self.out, "ok {}", what.len())?;
+        self.out.write_all(what)
+    }
+
+    /// Waits; `false` where the other side wants an end, or is gone.
+    pub fn wait(&self, time: Duration) -> bool {
+        let stdin = io::stdin();
+        let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+        // After the input nothing comes but the end.
+        matches!(poll(&mut fds, timeout), Ok(0) | Err(Errno::EINTR))
+    }
+}
 
 /// The child's whole life. `args`: task, pid of the parent, seconds after which it ends by itself.
 pub(super) fn serve(args: &[String], tasks: &[Task]) -> ExitCode {
@@ -32,12 +70,13 @@ pub(super) fn serve(args: &[String], tasks: &[Task]) -> ExitCode {
         return ExitCode::from(2);
     }
     // Should the parent be stopped for good, the child still ends.
-    alarm::set(seconds.parse().unwrap_or(60));
+    let seconds = seconds.parse().unwrap_or(60);
+    alarm::set(seconds);
 
     let Ok(mut result) = own_result() else {
         return ExitCode::from(2);
     };
-    let reply = answer(name, tasks);
+    let reply = answer(name, tasks, &result, seconds);
     let (word, payload) = match &reply {
         Ok(payload) => ("ok", payload.as_slice()),
         Err(why) => ("error", why.as_bytes()),
@@ -49,22 +88,49 @@ pub(super) fn serve(args: &[String], tasks: &[Task]) -> ExitCode {
     unsafe { libc::_exit(code) }
 }
 
-fn answer(name: &str, tasks: &[Task]) -> Result<Vec<u8>, String> {
+fn answer(name: &str, tasks: &[Task], out: &File, silence: u32) -> Result<Vec<u8>, String> {
     let task = crate::live::TASKS
         .iter()
         .chain(tasks)
         .find(|task| task.name == name)
         .ok_or_else(|| format!("no task '{name}' in this program"))?;
-    let mut input = Vec::new();
-    io::stdin().lock().read_to_end(&mut input).map_err(|why| format!("reading the input: {why}"))?;
+    let input = match task.run {
+        Run::Once(_) => {
+            let mut input = Vec::new();
+            io::stdin().lock().read_to_end(&mut input).map(|_| input)
+        }
+        Run::Stream(_) => first_line(),
+    };
+    let input = input.map_err(|why| format!("reading the input: {why}"))?;
 
     let place = Arc::new(Mutex::new(String::new()));
     let noted = Arc::clone(&place);
     std::panic::set_hook(Box::new(move |info| {
         *noted.lock().unwrap_or_else(PoisonError::into_inner) = info.to_string().replace('\n', " ");
     }));
-    catch_unwind(AssertUnwindSafe(|| (task.run)(&input)))
+    let run = || match task.run {
+        Run::Once(run) => run(&input),
+        Run::Stream(run) => {
+            let out = out.try_clone().map_err(|why| why.to_string())?;
+            run(&mut Line { input, out, silence }).map(|()| Vec::new())
+        }
+    };
+    catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|_| Err(place.lock().unwrap_or_else(PoisonError::into_inner).clone()))
+}
+
+/// Byte by byte, so that nothing behind it is taken.
+fn first_line() -> io::Result<Vec<u8>> {
+    const MOST: usize = 64 << 10;
+    let stdin = io::stdin();
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while nix::unistd::read(&stdin, &mut byte)? == 1 && byte != *b"\n" {
+        line.push(byte[0]);
+        if line.len() > MOST {
+            return Err(io::Error::other("too long"));
+        }
+    }
+    Ok(line)
 }
 
 /// The reply goes where stdout went; stdout itself goes nowhere, whatever a library prints there.

@@ -251,7 +251,7 @@ impl Running {
 
 /// `ok LENGTH\n` or `error LENGTH\n`, then the payload. `None` while it is incomplete: the end of the
 /// reply is known by its length, since a thread that hangs in the kernel keeps the pipe open.
-fn frame(reply: &[u8]) -> Result<Option<Outcome>, String> {
+pub(super) fn frame(reply: &[u8]) -> Result<Option<Outcome>, String> {
     const LONGEST_HEAD: usize = 32;
     let Some(end) = reply.iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') else {
         return if reply.len() < LONGEST_HEAD { Ok(None) } else { Err("reply without a head".to_owned()) };

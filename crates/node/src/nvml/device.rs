@@ -61,9 +61,21 @@ pub(super) fn system_text<E: Display>(
     })
 }
 
+const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
+
+/// A GPU's handle.
+pub(super) fn by_index(lib: &NvmlLib, index: u32) -> Result<nvmlDevice_t, String> {
+    let call = present(HANDLE, &lib.nvmlDeviceGetHandleByIndex_v2)?;
+    let mut handle = ptr::null_mut();
+    // SAFETY: `handle` outlives the call.
+    match unsafe { call(index, &raw mut handle) } {
+        returns::SUCCESS => Ok(handle),
+        code => Err(returns::text(HANDLE, code)),
+    }
+}
+
 /// Everything about one GPU of `count`.
 pub(super) fn read(lib: &NvmlLib, index: u32, count: u32) -> Gpu {
-    const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
     let call = match present(HANDLE, &lib.nvmlDeviceGetHandleByIndex_v2) {
         Ok(call) => call,
         Err(why) => return Gpu::silent(index, Access::Failed(why.clone()), &why),
@@ -80,7 +92,7 @@ pub(super) fn read(lib: &NvmlLib, index: u32, count: u32) -> Gpu {
 }
 
 /// The function, or why the value cannot be had: an old driver's library lacks newer symbols.
-fn present<F: Copy, E: Display>(name: &str, symbol: &Result<F, E>) -> Result<F, String> {
+pub(super) fn present<F: Copy, E: Display>(name: &str, symbol: &Result<F, E>) -> Result<F, String> {
     symbol.as_ref().copied().map_err(|_| format!("{name}: not in this driver's NVML"))
 }
 
@@ -92,7 +104,7 @@ fn text(name: &str, call: impl FnOnce(*mut c_char, c_uint) -> Return) -> Reading
     returns::reading(name, code).map(|()| printable(&buffer))
 }
 
-fn printable(buffer: &[u8]) -> String {
+pub(super) fn printable(buffer: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(buffer).unwrap_or_default().to_string_lossy();
     text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -464,7 +476,7 @@ fn recovery(value: u64) -> RecoveryAction {
 }
 
 /// The version word of an NVML structure: its size, and the version in the top byte.
-fn version<T>(version: u32) -> c_uint {
+pub(super) fn version<T>(version: u32) -> c_uint {
     c_uint::try_from(mem::size_of::<T>()).unwrap_or_default() | (version << 24)
 }
 

@@ -11,6 +11,7 @@ const RESET_REQUIRED: u32 = 16;
 const ARGUMENT_VERSION_MISMATCH: u32 = 25;
 const DEPRECATED: u32 = 26;
 const GPU_NOT_FOUND: u32 = 28;
+pub(super) const UNKNOWN: u32 = 999;
 
 /// What a return code means for the value that was asked for.
 pub(super) fn reading(symbol: &str, code: u32) -> Reading<()> {
@@ -68,7 +69,7 @@ fn name(code: u32) -> Cow<'static, str> {
         GPU_NOT_FOUND => "GPU not found",
         29 => "invalid state",
         30 => "reset type not supported",
-        999 => "unknown error",
+        UNKNOWN => "unknown error",
         _ => return Cow::Owned(format!("NVML error {code}")),
     })
 }

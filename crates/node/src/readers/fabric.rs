@@ -106,7 +106,7 @@ fn read_port(at: &Path, number: u32) -> Result<Port, ReadError> {
 }
 
 /// Drivers answer EINVAL for a counter that the device does not keep; newer kernels print `N/A (no PMA)`.
-fn counter(path: &Path) -> Reading<u64> {
+pub(crate) fn counter(path: &Path) -> Reading<u64> {
     match sysfs::attribute(path) {
         Ok(text) if text.starts_with("N/A") => Reading::Unsupported,
         Ok(text) => Reading::from_result(text.parse().map_err(|_| ReadError::odd(path, &text, "a number"))),

@@ -8,6 +8,10 @@ pub trait Field: Copy + Sized + 'static {
     fn place(self) -> usize;
     /// As it stands in the file's head and in tables: `tensor_percent`.
     fn name(self) -> &'static str;
+    /// It counts from the sampler's beginning and only grows: its last value says all.
+    fn grows(self) -> bool {
+        matches!(self.name(), "energy_j" | "errors" | "retransmits" | "congestion_marks")
+    }
 }
 
 macro_rules! fields {
@@ -80,8 +84,8 @@ fields! {
         Fp32Work = "fp32_percent_mhz",
         /// Watts, read.
         Power = "power_w",
-        /// Watts, by the energy counter.
-        EnergyRate = "energy_w",
+        /// Joules since the sampler began, by the energy counter.
+        Energy = "energy_j",
         /// °C.
         Temperature = "temperature_c",
         /// MiB.
@@ -100,18 +104,18 @@ fields! {
 }
 
 fields! {
-    /// What is sampled of an RDMA port: rates over the sample's time.
+    /// What is sampled of an RDMA port.
     RailField {
         /// Bytes per second sent.
         Tx = "tx_bytes_s",
         /// Bytes per second received.
         Rx = "rx_bytes_s",
-        /// Errors per second.
-        Errors = "errors_s",
-        /// Packets sent again per second.
-        Retransmits = "retransmits_s",
-        /// Marks of congestion per second.
-        Congestion = "congestion_marks_s",
+        /// Errors since the sampler began.
+        Errors = "errors",
+        /// Packets sent again since the sampler began.
+        Retransmits = "retransmits",
+        /// Marks of congestion since the sampler began.
+        Congestion = "congestion_marks",
         /// Ticks with data and no credits per second.
         XmitWait = "xmit_wait_s",
     }
@@ -192,6 +196,18 @@ impl<F: Field> Values<F> {
     }
 }
 
+/// What the job was doing, as far as it matters to what its numbers mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// It ran.
+    #[default]
+    Running,
+    /// It was suspended: neither run nor idle.
+    Suspended,
+    /// Its user had asked that the GPUs be left alone: nothing is known of them.
+    Yielded,
+}
+
 /// What one stretch of time looked like on this node: five seconds, or a minute folded together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
@@ -199,12 +215,22 @@ pub struct Sample {
     pub start: UnixMillis,
     /// How long it stands for, seconds.
     pub seconds: f32,
-    /// How many samples are folded into it.
+    /// How many samples are folded into it, 1 for a sample that is none of several.
     pub folded: u16,
+    /// Of all of it.
+    pub state: State,
     /// One entry per GPU, in the file head's order.
     pub gpus: Vec<Values<GpuField>>,
     /// One entry per RDMA port, in the file head's order.
     pub rails: Vec<Values<RailField>>,
     /// The job's cgroup.
     pub host: Values<HostField>,
+}
+
+impl Sample {
+    /// When it ended.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    pub fn end(&self) -> UnixMillis {
+        self.start.saturating_add((f64::from(self.seconds) * 1000.0).round() as u64)
+    }
 }

@@ -1,0 +1,143 @@
+//! GPUs watched over time: what a resident process reads of them, sample by sample.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::child::{Line, Stream, Task};
+use crate::{GpuId, Reading, nvml};
+
+const WATCH: &str = "node-gpu-watch";
+
+/// The task that a program which watches GPUs must know.
+pub(crate) const TASK: Task = Task::stream(WATCH, task);
+
+/// Which GPUs, and how often.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuWatch {
+    /// NVML.
+    pub library: PathBuf,
+    /// Which; an index of a GPU in MIG mode names no instance, so of such a one only what concerns the whole GPU is
+    /// read.
+    pub gpus: Vec<GpuId>,
+    /// Seconds between samples.
+    pub interval_s: f64,
+}
+
+impl GpuWatch {
+    /// Starts to watch, in a child. It says a [`Watched`] as JSON, the GPUs first; silent for a minute longer than the
+    /// interval it ends by itself.
+    ///
+    /// # Errors
+    /// No child could be started.
+    pub fn start(&self) -> Result<Stream, String> {
+        let input = serde_json::to_vec(self).map_err(|why| why.to_string())?;
+        let silence = Duration::try_from_secs_f64(self.interval_s + 60.0).unwrap_or(Duration::from_secs(600));
+        Stream::start(WATCH, &input, silence).map_err(|why| format!("child {WATCH}: {why}"))
+    }
+}
+
+/// What the child says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Watched {
+    /// Which GPUs the samples are of, in order.
+    Gpus(Vec<WatchedGpu>),
+    /// One sample.
+    Sample(GpuSamples),
+}
+
+/// A GPU that is watched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WatchedGpu {
+    /// NVML index, of the parent where it is a MIG instance.
+    pub index: Reading<u32>,
+    /// UUID, of the instance where it is one.
+    pub uuid: Reading<String>,
+    /// `nvmlDeviceGetName`.
+    pub name: Reading<String>,
+    /// GPU instance id, for a MIG instance.
+    pub instance: Option<u32>,
+    /// `multiprocessorCount` of the instance.
+    pub instance_sms: Reading<u32>,
+    /// MiB, of the instance where it is one.
+    pub memory_total_mib: Reading<u64>,
+    /// Whether it has GPM; a GPU without it has no activities below.
+    pub gpm: Reading<bool>,
+}
+
+/// All GPUs over one interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuSamples {
+    /// How long the interval was, seconds.
+    pub seconds: f64,
+    /// In the order of [`Watched::Gpus`].
+    pub gpus: Vec<GpuSample>,
+    /// CPU time of the child so far, seconds.
+    pub cpu_s: f64,
+    /// The most memory that the child held, MiB.
+    pub memory_mib: f64,
+}
+
+/// One GPU over one interval. Activities are percent of the interval's elapsed cycles, by GPM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuSample {
+    /// 1: graphics or compute engine busy.
+    pub graphics: Reading<f64>,
+    /// 2: SMs with a warp.
+    pub sm: Reading<f64>,
+    /// 3: warps of those that fit.
+    pub occupancy: Reading<f64>,
+    /// 5: any tensor pipe.
+    pub tensor: Reading<f64>,
+    /// 6: tensor pipe, double precision.
+    pub dfma: Reading<f64>,
+    /// 7: tensor pipe, floating point below double.
+    pub hmma: Reading<f64>,
+    /// 9: tensor pipe, integers.
+    pub imma: Reading<f64>,
+    /// 10: memory traffic of its peak.
+    pub dram: Reading<f64>,
+    /// 11: double precision.
+    pub fp64: Reading<f64>,
+    /// 12: single precision.
+    pub fp32: Reading<f64>,
+    /// 13: half precision.
+    pub fp16: Reading<f64>,
+    /// 20: bytes per second.
+    pub pcie_tx: Reading<f64>,
+    /// 21: bytes per second.
+    pub pcie_rx: Reading<f64>,
+    /// 61: bytes per second.
+    pub nvlink_tx: Reading<f64>,
+    /// 60: bytes per second.
+    pub nvlink_rx: Reading<f64>,
+    /// SM activity × SM clock, percent MHz, summed up over windows shorter than the interval: the clock changes with
+    /// the load, so the product of two averages would be off.
+    pub sm_work: Reading<f64>,
+    /// Tensor activity × SM clock, percent MHz, likewise.
+    pub tensor_work: Reading<f64>,
+    /// Single precision activity × SM clock, percent MHz, likewise.
+    pub fp32_work: Reading<f64>,
+    /// `nvmlDeviceGetUtilizationRates`, percent.
+    pub any_kernel: Reading<f64>,
+    /// The same of memory, percent.
+    pub memory_busy: Reading<f64>,
+    /// MHz, mean of readings every 50 ms.
+    pub clock: Reading<f64>,
+    /// Watts, mean of readings every 50 ms.
+    pub power: Reading<f64>,
+    /// Joules since the first reading, read of one GPU per interval in turn: this call costs milliseconds.
+    pub energy: Reading<f64>,
+    /// °C
+    pub temperature: Reading<f64>,
+    /// MiB
+    pub memory_used: Reading<f64>,
+    /// Percent of readings every 50 ms with reason 0x4, 0x8, 0x20, 0x40, 0x80.
+    pub reasons: Reading<[f64; 5]>,
+}
+
+fn task(line: &mut Line) -> Result<(), String> {
+    let watch: GpuWatch = serde_json::from_slice(line.input()).map_err(|why| format!("input: {why}"))?;
+    nvml::watch(&watch, line)
+}

@@ -1,0 +1,442 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use railgate_node::{Reading, UnixMillis};
+
+use super::fold::{Sum, Sums};
+use super::format::{End, Head, HeadGpu, HeadRail, Record, Records};
+use super::peaks::{Model, SiteModel, UNCALIBRATED_BAND, model};
+use super::{
+    Calibration, Coverage, Field, Gap, GpuField, GpuUsage, HardwareFlop, HostField, HostUsage, MigSlice,
+    PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
+};
+
+/// The longest of a run that are named.
+const MOST_GAPS: usize = 20;
+const MOST_NOTES: usize = 50;
+/// Less than this between two samples is nobody's fault.
+const JITTER_MS: u64 = 1500;
+
+/// Sums up what a sampler wrote. `streams` are its files, in any order; a minute that is in one and its samples in
+/// another count once. `end` is when the run ended by the sampler's own clock. `None` where no head is in any of them.
+pub fn summarize(streams: &[&[u8]], end: UnixMillis, site: &BTreeMap<String, SiteModel>) -> Option<Usage> {
+    let minutes = minutes_of(streams);
+    let mut all = All::default();
+    for stream in streams {
+        all.read(stream, &minutes);
+    }
+    all.finish(end, site)
+}
+
+/// Every moment once, as finely as it is known: for plots. The head is the last one.
+pub fn timeline(stream: &[u8]) -> Option<(Head, Vec<Sample>)> {
+    let mut head = None;
+    let mut fine: BTreeMap<UnixMillis, Sample> = BTreeMap::new();
+    let mut minutes: BTreeMap<UnixMillis, Sample> = BTreeMap::new();
+    for record in Records::new(stream) {
+        match record {
+            Record::Head(new) => head = Some(new),
+            Record::Sample(sample) if sample.folded > 1 => drop(minutes.insert(sample.start, sample)),
+            Record::Sample(sample) => drop(fine.insert(sample.start, sample)),
+            Record::Note(_) | Record::End(_) => {}
+        }
+    }
+    for (start, minute) in minutes {
+        let inside: Vec<_> =
+            fine.range(start..minute.end()).map(|(at, sample)| (*at, sample.seconds)).collect();
+        let known: f32 = inside.iter().map(|(_, seconds)| seconds).sum();
+        if known < 0.9 * minute.seconds {
+            for (at, _) in inside {
+                fine.remove(&at);
+            }
+            fine.insert(start, minute);
+        }
+    }
+    head.map(|head| (head, fine.into_values().collect()))
+}
+
+/// The times that folded samples stand for, in order.
+fn minutes_of(streams: &[&[u8]]) -> Vec<(UnixMillis, UnixMillis)> {
+    let of_record = |record| match record {
+        Record::Sample(sample) if sample.folded > 1 => Some((sample.start, sample.end())),
+        _ => None,
+    };
+    let mut minutes: Vec<_> =
+        streams.iter().flat_map(|stream| Records::new(stream).filter_map(of_record)).collect();
+    minutes.sort_unstable();
+    minutes
+}
+
+fn within(minutes: &[(UnixMillis, UnixMillis)], sample: &Sample) -> bool {
+    let middle = sample.start.midpoint(sample.end());
+    let next = minutes.partition_point(|(start, _)| *start <= middle);
+    next.checked_sub(1).and_then(|before| minutes.get(before)).is_some_and(|(_, end)| middle < *end)
+}
+
+#[derive(Default)]
+struct All {
+    head: Option<Head>,
+    gpus: BTreeMap<String, OneGpu>,
+    rails: BTreeMap<(String, u32), (HeadRail, Sums)>,
+    host: Sums,
+    covered: Vec<(UnixMillis, UnixMillis)>,
+    seen: BTreeSet<UnixMillis>,
+    seconds: [f64; 3],
+    samples: u64,
+    notes: Vec<String>,
+    end: Option<End>,
+}
+
+struct OneGpu {
+    head: HeadGpu,
+    sums: Sums,
+    seconds: f64,
+}
+
+impl All {
+    fn read(&mut self, stream: &[u8], minutes: &[(UnixMillis, UnixMillis)]) {
+        let mut records = Records::new(stream);
+        for record in records.by_ref() {
+            match record {
+                Record::Head(head) => self.head(head),
+                Record::Sample(sample) => {
+                    let counts = sample.folded > 1 || !within(minutes, &sample);
+                    if counts && self.seen.insert(sample.start) {
+                        self.sample(&sample);
+                    }
+                }
+                Record::Note(note) => self.note(note.what),
+                Record::End(end) => self.end = Some(end),
+            }
+        }
+        if let Some(why) = records.damage() {
+            self.note(format!("the end of a sample file is damaged ({why})"));
+        }
+    }
+
+    fn note(&mut self, what: String) {
+        if self.notes.len() < MOST_NOTES && !self.notes.contains(&what) {
+            self.notes.push(what);
+        }
+    }
+
+    fn head(&mut self, head: Head) {
+        for gpu in &head.gpus {
+            let one = self.gpus.entry(key(gpu)).or_insert_with(|| OneGpu {
+                head: gpu.clone(),
+                sums: Sums::default(),
+                seconds: 0.0,
+            });
+            one.head.clone_from(gpu);
+        }
+        for rail in &head.rails {
+            let place = (rail.hca.clone(), rail.port);
+            self.rails.entry(place).or_insert_with(|| (rail.clone(), Sums::default()));
+        }
+        self.head = Some(head);
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        let Some(head) = &self.head else { return };
+        let seconds = f64::from(sample.seconds);
+        self.covered.push((sample.start, sample.end()));
+        let place = match sample.state {
+            State::Running => 0,
+            State::Suspended => 1,
+            State::Yielded => 2,
+        };
+        if let Some(sum) = self.seconds.get_mut(place) {
+            *sum += seconds;
+        }
+        if sample.state == State::Suspended {
+            return;
+        }
+        self.samples += u64::from(sample.folded);
+        self.host.add(&sample.host, seconds);
+        for (rail, values) in head.rails.iter().zip(&sample.rails) {
+            if let Some((_, sums)) = self.rails.get_mut(&(rail.hca.clone(), rail.port)) {
+                sums.add(values, seconds);
+            }
+        }
+        for (gpu, values) in head.gpus.iter().zip(&sample.gpus).filter(|(_, values)| !values.is_empty()) {
+            if let Some(one) = self.gpus.get_mut(&key(gpu)) {
+                one.sums.add(values, seconds);
+                one.seconds += seconds;
+            }
+        }
+    }
+
+    fn finish(mut self, end: UnixMillis, site: &BTreeMap<String, SiteModel>) -> Option<Usage> {
+        let head = self.head.take()?;
+        self.covered.sort_unstable();
+        let end = self.covered.last().map_or(end, |(_, last)| end.max(*last));
+        let mut coverage = self.coverage(&head, end);
+        if self.end.is_none()
+            && let Some(gap) = coverage.gaps.iter_mut().find(|gap| gap.end == end)
+        {
+            gap.why = "the sampler was gone".to_owned();
+        }
+        let gpus = self.gpus.values().map(|one| gpu_usage(one, site)).collect();
+        let rails = self.rails.values().map(|(rail, sums)| rail_usage(rail, sums)).collect();
+        let last = self.end.as_ref();
+        let host = host_usage(&self.host, last);
+        let sampler = SamplerCost {
+            samples: self.samples,
+            cpu_s: last.map(|end| end.cpu_s),
+            memory_mib: last.map(|end| end.memory_mib),
+        };
+        Some(Usage { coverage, gpus, rails, host, sampler, file: None, notes: self.notes })
+    }
+
+    fn coverage(&self, head: &Head, end: UnixMillis) -> Coverage {
+        let mut gaps = Vec::new();
+        let mut known = head.start;
+        for (start, until) in self.covered.iter().copied().chain([(end, end)]) {
+            if start > known.saturating_add(JITTER_MS) {
+                gaps.push(Gap { start: known, end: start, why: "no sample".to_owned() });
+            }
+            known = known.max(until);
+        }
+        let seconds = |from: UnixMillis, to: UnixMillis| {
+            std::time::Duration::from_millis(to.saturating_sub(from)).as_secs_f64()
+        };
+        gaps.sort_by_key(|gap| std::cmp::Reverse(gap.end - gap.start));
+        let more_gaps = gaps.len().saturating_sub(MOST_GAPS);
+        gaps.truncate(MOST_GAPS);
+        gaps.sort_by_key(|gap| gap.start);
+        let [sampled_s, suspended_s, yielded_s] = self.seconds;
+        let known = sampled_s + suspended_s + yielded_s;
+        Coverage {
+            start: head.start,
+            end,
+            interval_s: head.interval_s,
+            sampled_s,
+            suspended_s,
+            yielded_s,
+            missing_s: (seconds(head.start, end) - known).max(0.0),
+            gaps,
+            more_gaps,
+        }
+    }
+}
+
+fn key(gpu: &HeadGpu) -> String {
+    // In NVML's order, instances of one GPU beside one another.
+    format!("{:05} {:05} {}", gpu.index, gpu.instance.map_or(0, |id| id + 1), gpu.uuid)
+}
+
+fn spread(sum: Sum) -> Option<Spread> {
+    Some(Spread { mean: sum.mean()?, min: sum.min, max: sum.max, over_s: sum.seconds })
+}
+
+/// What stands where a field was never read.
+fn lacking<T>(lacking: &[(String, String)], field: &str) -> Reading<T> {
+    match lacking.iter().find(|(name, _)| name == field) {
+        Some((_, why)) if why == "unsupported" => Reading::Unsupported,
+        Some((_, why)) => Reading::Failed(why.clone()),
+        None => Reading::Failed("no sample has it".to_owned()),
+    }
+}
+
+fn gpu_usage(one: &OneGpu, site: &BTreeMap<String, SiteModel>) -> GpuUsage {
+    let OneGpu { head, sums, seconds } = one;
+    let without = |field: GpuField| -> Reading<f64> { lacking(&head.lacking, field.name()) };
+    let over = |field: GpuField| match spread(sums.get(field)) {
+        Some(spread) => Reading::Known(spread),
+        None => without(field).map(|_| Spread { mean: 0.0, min: 0.0, max: 0.0, over_s: 0.0 }),
+    };
+    let mean = |field: GpuField| match sums.get(field).mean() {
+        Some(mean) => Reading::Known(mean),
+        None => without(field),
+    };
+    let energy = match sums.get(GpuField::Energy) {
+        sum if sum.seconds > 0.0 => Reading::Known(sum.max),
+        _ => without(GpuField::Energy),
+    };
+    let busy_clock_mhz = match (mean(GpuField::SmWork), sums.get(GpuField::Sm).mean()) {
+        (Reading::Known(work), Some(sm)) if sm > 0.0 => Reading::Known(work / sm),
+        (Reading::Known(_), _) => Reading::Failed("it was never busy".to_owned()),
+        (other, _) => other,
+    };
+    let power = sums.get(GpuField::Power);
+    let model = model(&head.model, site);
+    let mig = head.instance.map(|instance| MigSlice {
+        instance,
+        sms: head.instance_sms.unwrap_or(0),
+        of_sms: model.as_ref().and_then(|model| model.row).map_or(0, |row| row.sms),
+    });
+    GpuUsage {
+        index: head.index,
+        uuid: head.uuid.clone(),
+        model: head.model.clone(),
+        mig,
+        sampled_s: *seconds,
+        graphics_percent: over(GpuField::Graphics),
+        sm_percent: over(GpuField::Sm),
+        occupancy_percent: over(GpuField::Occupancy),
+        tensor_percent: over(GpuField::Tensor),
+        dfma_percent: over(GpuField::Dfma),
+        hmma_percent: over(GpuField::Hmma),
+        imma_percent: over(GpuField::Imma),
+        dram_percent: over(GpuField::Dram),
+        fp64_percent: over(GpuField::Fp64),
+        fp32_percent: over(GpuField::Fp32),
+        fp16_percent: over(GpuField::Fp16),
+        pcie_tx_bytes_s: over(GpuField::PcieTx),
+        pcie_rx_bytes_s: over(GpuField::PcieRx),
+        nvlink_tx_bytes_s: over(GpuField::NvlinkTx),
+        nvlink_rx_bytes_s: over(GpuField::NvlinkRx),
+        any_kernel_percent: over(GpuField::AnyKernel),
+        memory_busy_percent: over(GpuField::MemoryBusy),
+        sm_clock_mhz: over(GpuField::SmClock),
+        busy_clock_mhz: busy_clock_mhz.clone(),
+        power_w: over(GpuField::Power),
+        energy_j: energy,
+        energy_from_power_j: mean(GpuField::Power).map(|_| power.weighted),
+        temperature_c: over(GpuField::Temperature),
+        memory_used_mib: over(GpuField::MemoryUsed),
+        memory_total_mib: head.memory_total_mib.map_or(Reading::Unsupported, Reading::Known),
+        throttled: throttled(sums, without(GpuField::PowerCap)),
+        flop: flop(model.as_ref(), mig, &mean, &busy_clock_mhz),
+    }
+}
+
+fn throttled(sums: &Sums, without: Reading<f64>) -> Reading<Throttled> {
+    let over_s = sums.get(GpuField::PowerCap).seconds;
+    if over_s <= 0.0 {
+        return without.map(|_| Throttled::default());
+    }
+    let seconds = |field: GpuField| sums.get(field).weighted / 100.0;
+    Reading::Known(Throttled {
+        over_s,
+        power_cap_s: seconds(GpuField::PowerCap),
+        hw_slowdown_s: seconds(GpuField::HwSlowdown),
+        sw_thermal_s: seconds(GpuField::SwThermal),
+        hw_thermal_s: seconds(GpuField::HwThermal),
+        power_brake_s: seconds(GpuField::PowerBrake),
+    })
+}
+
+fn flop(
+    model: Option<&Model>,
+    mig: Option<MigSlice>,
+    mean: &dyn Fn(GpuField) -> Reading<f64>,
+    busy_clock_mhz: &Reading<f64>,
+) -> HardwareFlop {
+    let calibrated = model.and_then(|model| model.calibration);
+    let calibration = match calibrated {
+        Some((activity_per_work, band, from)) => {
+            Calibration { factor: 1.0 / activity_per_work, from: from.to_owned(), band }
+        }
+        None => Calibration { factor: 1.0, from: "none".to_owned(), band: UNCALIBRATED_BAND },
+    };
+    let Some(model) = model else {
+        let why = || Reading::Failed("the peak of this model is not known: [stats.models]".to_owned());
+        return HardwareFlop {
+            tensor_fraction: why(),
+            uncalibrated_fraction: why(),
+            calibration,
+            peak: None,
+            tensor_tflops: BTreeMap::new(),
+            fp32_tflops: why(),
+            fp64_tflops: why(),
+        };
+    };
+    // A slice whose size is not known has no peak of its own; its activity is still a fraction of it.
+    let slice = match mig {
+        None => Some(1.0),
+        Some(mig) if mig.sms > 0 && mig.of_sms > 0 => Some(f64::from(mig.sms) / f64::from(mig.of_sms)),
+        Some(_) => None,
+    };
+    let raw = mean(GpuField::TensorWork).map(|work| work / 100.0 / model.clock_mhz);
+    let fraction = raw.clone().map(|raw| raw * calibration.factor);
+    let mut tensor_tflops = BTreeMap::new();
+    if let (Reading::Known(fraction), Some(slice)) = (&fraction, slice) {
+        let bf16 = fraction * model.bf16 * slice;
+        let (tf32, fp8) = model.row.map_or((0.0, 0.0), |row| (row.tf32, row.fp8));
+        for (name, rate) in [("bf16", 1.0), ("fp16", 1.0), ("tf32", tf32), ("fp8", fp8)] {
+            if rate > 0.0 {
+                tensor_tflops.insert(name.to_owned(), bf16 * rate);
+            }
+        }
+    }
+    // Percent MHz on so many SMs with so much per clock.
+    let vector = |work: Reading<f64>, per_clock: f64| match (work, slice, model.row) {
+        (Reading::Known(work), Some(slice), Some(row)) => {
+            Reading::Known(work / 100.0 * 1e6 * per_clock * f64::from(row.sms) * slice / 1e12)
+        }
+        (Reading::Known(_), _, _) => Reading::Failed("what an SM can do is not known".to_owned()),
+        (other, _, _) => other,
+    };
+    let fp64_work = match (mean(GpuField::Fp64), busy_clock_mhz) {
+        (Reading::Known(percent), Reading::Known(clock)) => Reading::Known(percent * clock),
+        (Reading::Known(0.0), _) => Reading::Known(0.0),
+        (Reading::Known(_), other) => other.clone(),
+        (other, _) => other,
+    };
+    let of_row = |with: fn(&super::peaks::Peak) -> f64| model.row.map_or(0.0, with);
+    HardwareFlop {
+        tensor_fraction: fraction,
+        uncalibrated_fraction: raw,
+        calibration,
+        peak: slice.map(|slice| PeakUsed {
+            model: model.id.clone(),
+            bf16_tflops: model.bf16 * slice,
+            clock_mhz: model.clock_mhz,
+            memory_gbytes_s: match (model.memory_gbytes_s, mig) {
+                (Some(rate), None) => Reading::Known(rate),
+                // Slices of memory are not slices of SMs.
+                (Some(_), Some(_)) | (None, _) => Reading::Unsupported,
+            },
+            source: model.source.clone(),
+        }),
+        tensor_tflops,
+        fp32_tflops: vector(mean(GpuField::Fp32Work), of_row(|row| row.fp32_per_clock)),
+        fp64_tflops: vector(fp64_work, of_row(|row| row.fp64_per_clock)),
+    }
+}
+
+fn rail_usage(rail: &HeadRail, sums: &Sums) -> RailUsage {
+    let over = |field: RailField| spread(sums.get(field)).map_or(Reading::Unsupported, Reading::Known);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    let total = |field: RailField| match sums.get(field) {
+        sum if sum.seconds > 0.0 => Reading::Known(sum.max.round() as u64),
+        _ => Reading::Unsupported,
+    };
+    RailUsage {
+        hca: rail.hca.clone(),
+        port: rail.port,
+        rail: rail.rail,
+        tx_bytes_s: over(RailField::Tx),
+        rx_bytes_s: over(RailField::Rx),
+        errors: total(RailField::Errors),
+        retransmits: total(RailField::Retransmits),
+        congestion_marks: total(RailField::Congestion),
+        xmit_wait_s: over(RailField::XmitWait),
+    }
+}
+
+fn host_usage(sums: &Sums, end: Option<&End>) -> HostUsage {
+    let over = |field: HostField| spread(sums.get(field)).map_or(Reading::Unsupported, Reading::Known);
+    fn last<T>(value: Option<Option<T>>) -> Reading<T> {
+        match value {
+            Some(Some(value)) => Reading::Known(value),
+            Some(None) => Reading::Unsupported,
+            None => Reading::Failed("the sampler was gone before it could say".to_owned()),
+        }
+    }
+    HostUsage {
+        cpu_cores: over(HostField::Cpu),
+        cpus_allowed: last(end.map(|end| end.cpus_allowed)),
+        memory_mib: over(HostField::Memory),
+        memory_peak_mib: last(end.map(|end| end.memory_peak_mib)),
+        oom_kills: last(end.map(|end| end.oom_kills)),
+        cpu_pressure_percent: over(HostField::CpuPressure),
+        memory_pressure_percent: over(HostField::MemoryPressure),
+        io_pressure_percent: over(HostField::IoPressure),
+        io_read_bytes_s: over(HostField::IoRead),
+        io_write_bytes_s: over(HostField::IoWrite),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+use super::*;
+use crate::usage::format::Note;
+use crate::usage::{Fold, Values};
+
+const START: u64 = 1_700_000_000_000;
+
+fn head(model: &str, lacking: &[(&str, &str)]) -> Record {
+    let gpu = HeadGpu {
+        index: 3,
+        uuid: "GPU-3".into(),
+        model: model.into(),
+        lacking: lacking.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+        ..HeadGpu::default()
+    };
+    let rails = vec![HeadRail { hca: "mlx5_0".into(), port: 1, rail: Some(0) }];
+    Record::Head(Head { start: START, interval_s: 5.0, gpus: vec![gpu], rails, ..Head::new("n1", 7, 0) })
+}
+
+fn sample(at_s: u64, tensor: f64, clock: f64) -> Sample {
+    let mut gpu = Values::default();
+    gpu.put(GpuField::Tensor, Some(tensor));
+    gpu.put(GpuField::TensorWork, Some(tensor * clock));
+    gpu.put(GpuField::Sm, Some(tensor));
+    gpu.put(GpuField::SmWork, Some(tensor * clock));
+    gpu.put(GpuField::Power, Some(700.0));
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    gpu.put(GpuField::Energy, Some((at_s + 5) as f64 * 700.0));
+    gpu.put(GpuField::PowerCap, Some(50.0));
+    let mut rail = Values::default();
+    rail.put(RailField::Errors, Some(2.0));
+    Sample {
+        start: START + at_s * 1000,
+        seconds: 5.0,
+        folded: 1,
+        gpus: vec![gpu],
+        rails: vec![rail],
+        ..Sample::default()
+    }
+}
+
+fn stream(records: Vec<Record>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for record in records {
+        record.write(&mut out).unwrap();
+    }
+    out
+}
+
+fn known<T: Clone>(reading: &Reading<T>) -> T {
+    reading.known().cloned().expect("known")
+}
+
+#[test]
+fn a_minute_and_its_samples_count_once() {
+    let fine: Vec<Sample> =
+        (0..24).map(|k| sample(k * 5, if k < 12 { 90.0 } else { 30.0 }, 1500.0)).collect();
+    let mut fold = Fold::default();
+    fine.iter().take(12).for_each(|sample| fold.add(sample));
+    let minutes = stream(vec![head("NVIDIA H200", &[]), Record::Sample(fold.take().unwrap())]);
+    let samples = std::iter::once(head("NVIDIA H200", &[])).chain(fine.into_iter().map(Record::Sample));
+    let fine = stream(samples.collect());
+    let usage = summarize(&[&minutes, &fine], START + 120_000, &BTreeMap::new()).unwrap();
+    let gpu = &usage.gpus[0];
+    assert_eq!(usage.coverage.sampled_s, 120.0);
+    assert_eq!((usage.coverage.missing_s, usage.coverage.gaps.len()), (0.0, 0));
+    assert_eq!(known(&gpu.tensor_percent).mean, 60.0);
+    assert_eq!(known(&gpu.energy_j), 84_000.0);
+    assert_eq!(known(&gpu.energy_from_power_j), 84_000.0);
+    assert_eq!(known(&gpu.throttled).power_cap_s, 60.0);
+    assert_eq!(known(&usage.rails[0].errors), 2);
+    assert_eq!(usage.sampler.samples, 24);
+    let one = [&minutes[..], &fine[..]].concat();
+    assert_eq!(timeline(&one).unwrap().1.len(), 24);
+    assert_eq!(summarize(&[&one], START + 120_000, &BTreeMap::new()).unwrap().gpus, usage.gpus);
+}
+
+#[test]
+fn the_fraction_is_activity_times_clock_over_the_sheets_clock() {
+    let bytes = stream(vec![head("NVIDIA H200", &[]), Record::Sample(sample(0, 93.7, 1469.0))]);
+    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let flop = &usage.gpus[0].flop;
+    let raw = known(&flop.uncalibrated_fraction);
+    assert!((raw - 0.937 * 1469.0 / 1830.0).abs() < 1e-6);
+    assert!((flop.tensor_tflops["bf16"] - 667.5).abs() < 0.03 * 667.5, "{flop:?}");
+    assert!((flop.tensor_tflops["fp8"] / flop.tensor_tflops["tf32"] - 4.0).abs() < 1e-9);
+    assert_eq!((flop.calibration.from.as_str(), flop.calibration.band), ("built-in", 0.03));
+    let unknown = stream(vec![head("X9", &[]), Record::Sample(sample(0, 93.7, 1469.0))]);
+    let usage = summarize(&[&unknown], START + 5000, &BTreeMap::new()).unwrap();
+    assert!(
+        matches!(&usage.gpus[0].flop.tensor_fraction, Reading::Failed(why) if why.contains("[stats.models]"))
+    );
+}
+
+#[test]
+fn what_was_never_read_is_not_zero_and_says_why() {
+    let lacking = [("dram_percent", "unsupported"), ("fp32_percent_mhz", "GPM: lost")];
+    let bytes = stream(vec![head("NVIDIA H100 80GB HBM3", &lacking), Record::Sample(sample(0, 1.0, 1000.0))]);
+    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let gpu = &usage.gpus[0];
+    assert_eq!(gpu.dram_percent, Reading::Unsupported);
+    assert_eq!(gpu.flop.fp32_tflops, Reading::Failed("GPM: lost".to_owned()));
+    assert_eq!(gpu.flop.calibration.from, "none");
+    assert!(matches!(usage.host.cpus_allowed, Reading::Failed(_)));
+    assert_eq!(usage.host.cpu_cores, Reading::Unsupported);
+}
+
+#[test]
+fn time_without_samples_is_named_and_a_suspended_job_is_neither_run_nor_idle() {
+    let mut asleep = sample(5, 0.0, 345.0);
+    asleep.state = State::Suspended;
+    let note = Note { at: START, what: "NVML did not answer".to_owned() };
+    let mut bytes = stream(vec![
+        head("NVIDIA H200", &[]),
+        Record::Sample(sample(0, 80.0, 1500.0)),
+        Record::Sample(asleep),
+        Record::Sample(sample(40, 80.0, 1500.0)),
+        Record::Note(note),
+    ]);
+    bytes.extend([1, 2, 3]);
+    let usage = summarize(&[&bytes], START + 60_000, &BTreeMap::new()).unwrap();
+    let coverage = &usage.coverage;
+    assert_eq!((coverage.sampled_s, coverage.suspended_s, coverage.missing_s), (10.0, 5.0, 45.0));
+    let gaps: Vec<_> =
+        coverage.gaps.iter().map(|gap| (gap.start - START, gap.end - START, &*gap.why)).collect();
+    assert_eq!(gaps, [(10_000, 40_000, "no sample"), (45_000, 60_000, "the sampler was gone")]);
+    assert_eq!(known(&usage.gpus[0].tensor_percent).min, 80.0);
+    assert_eq!(usage.notes.len(), 2, "{:?}", usage.notes);
+    assert_eq!(summarize(&[b"nothing"], START, &BTreeMap::new()), None);
+}
+
+#[test]
+fn a_slice_has_its_share_of_the_peak() {
+    let Record::Head(mut whole) = head("NVIDIA H200", &[]) else { panic!() };
+    whole.gpus[0].instance = Some(2);
+    whole.gpus[0].instance_sms = Some(66);
+    let bytes = stream(vec![Record::Head(whole), Record::Sample(sample(0, 50.0, 1830.0))]);
+    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let peak = usage.gpus[0].flop.peak.clone().unwrap();
+    assert!((peak.bf16_tflops - 494.7).abs() < 0.1);
+    assert_eq!(usage.gpus[0].mig, Some(MigSlice { instance: 2, sms: 66, of_sms: 132 }));
+}
