@@ -28,12 +28,15 @@ pub(super) const CLUSTER: [Need; 8] = [
 pub(super) const BUILD: [Need; 1] = [("cc", "gcc")];
 
 /// For the tests that are not on the cluster.
-pub(super) const TESTS: [Need; 5] = [
+pub(super) const TESTS: [Need; 8] = [
     ("shellcheck", "shellcheck"),
+    ("/usr/bin/python3", "python3"),
     ("valgrind", "valgrind"),
     ("mkfs.ext4", "e2fsprogs"),
     ("ibsim", "ibsim-utils"),
     ("ibnetdiscover", "infiniband-diags"),
+    ("promtool", "prometheus"),
+    ("prometheus-node-exporter", "prometheus-node-exporter"),
 ];
 
 /// Where a program is; the directories of root's programs are searched too.
