@@ -317,3 +317,46 @@ fn every_reason_fits_and_begins_with_check_and_part() {
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
+
+/// Of every drain in the catalogue, what `sinfo -R` shows by default. The leader takes ten characters and the check comes
+/// next: which check it was is always there, the part where the check's name is short.
+#[test]
+fn what_sinfo_shows_of_every_drain() {
+    let mut seen = BTreeSet::new();
+    for (_, scenario) in &scenarios().unwrap() {
+        let verdict = judged(scenario).unwrap();
+        if let Some(cause) = verdict.cause().filter(|_| verdict.fitness == Fitness::Unfit) {
+            let text = Reason::new(cause, scenario.phase, &[]).to_string();
+            seen.insert(text.get(..20).unwrap_or(&text).to_owned());
+        }
+    }
+    let expected: BTreeSet<String> = SHOWN.iter().map(|text| format!("{LEADER} {text}")).collect();
+    assert_eq!(seen, expected);
+}
+
+const SHOWN: &[&str] = &[
+    "disk@/: 0.",
+    "gpu-count@",
+    "gpu-ecc@3:",
+    "gpu-fabric",
+    "gpu-lost@3",
+    "gpu-nvlink",
+    "gpu-pcie@3",
+    "gpu-proces",
+    "gpu-recove",
+    "gpu-remap@",
+    "gpu-retire",
+    "gpu-sxid@0",
+    "gpu-thrott",
+    "gpu-xid@3:",
+    "ib-count@m",
+    "ib-errors@",
+    "ib-port@ml",
+    "ib-rate@ml",
+    "kmsg@gpu3:",
+    "mounts@/ho",
+    "mounts@/sc",
+    "part-silen",
+    "site-raid:",
+    "site-raid@",
+];

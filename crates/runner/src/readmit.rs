@@ -1,8 +1,8 @@
 //! The way back: a node that railgate holds is looked at in whole, and given back to Slurm if nothing is wrong with it.
 
-use railgate_gate::CHECKS;
+use railgate_gate::{CHECKS, KnownLink};
 use railgate_node::{Fitness, PartName, Phase, Snapshot};
-use railgate_slurm::{Acting, Env, NotGivenBack, Standing};
+use railgate_slurm::{Acting, DrainDesk, Env, NotGivenBack, Standing};
 
 use crate::look::{Look, Purpose, look, settle};
 use crate::past::{Given, Past};
@@ -55,17 +55,34 @@ pub fn readmit(
         Standing::InService => return Ok(Readmitted::InService),
         Standing::Others(what) => return Ok(Readmitted::Left(what)),
     };
-    if how.repaired {
-        // They vouch for the links, too: what flapped before the repair is no longer held against them.
-        History::change(places, |history| {
-            history.memory.links.iter_mut().for_each(|link| link.downs.clear())
-        });
+    // They vouch for the links, too: what flapped before the repair is no longer held against them. It was not repaired if the
+    // node does not come back.
+    let flaps = how.repaired.then(|| Flaps::forget(places));
+    let back = after_looks(config, places, &desk, node, &reason, how);
+    if let Some(flaps) = flaps
+        && !matches!(back, Ok(Readmitted::Back(..)))
+    {
+        flaps.remember(places);
     }
+    back
+}
+
+fn after_looks(
+    config: &Config,
+    places: &Places,
+    desk: &DrainDesk,
+    node: &str,
+    reason: &str,
+    how: Readmit<'_>,
+) -> Result<Readmitted, NotGivenBack> {
+    // What may pass by itself has had its time: a slow link that is still slow does not come back.
+    let mut strict = config.clone();
+    strict.gate.strikes = 1;
     let mut passed = None;
     for phase in [Phase::Periodic, Phase::Prolog] {
         let purpose =
             Purpose { phase, job: None, before: None, kernel_since: None, everything: true, full: true };
-        let look = look(config, places, node, &purpose);
+        let look = look(&strict, places, node, &purpose);
         look.log(None);
         if !matches!(look.verdict.fitness, Fitness::Fit | Fitness::Degraded) {
             return Ok(Readmitted::Unfit(Box::new(look)));
@@ -74,18 +91,50 @@ pub fn readmit(
     }
     let Some(look) = passed else { return Ok(Readmitted::Left("nothing was looked at".to_owned())) };
     if !how.repaired
-        && let Some(why) = unproven(&Past::load(places), &reason, &look.snapshot)
+        && let Some(why) = unproven(&Past::load(places), reason, &look.snapshot)
     {
         return Ok(Readmitted::Left(why));
     }
-    desk.give_back(node, &reason)?;
+    desk.give_back(node, reason)?;
     settle(places, &look.snapshot);
     History::change(places, |history| history.memory.strikes.clear());
-    let given =
-        Given { time: now() / 1000, by: how.by.to_owned(), reason: reason.clone(), repaired: how.repaired };
+    let given = Given {
+        time: now() / 1000,
+        by: how.by.to_owned(),
+        reason: reason.to_owned(),
+        repaired: how.repaired,
+    };
     tracing::warn!("{node}: given back by {}: {reason}", how.by);
     Past::change(places, |past| past.given_back(given));
-    Ok(Readmitted::Back(reason, Box::new(look)))
+    Ok(Readmitted::Back(reason.to_owned(), Box::new(look)))
+}
+
+/// When links went down before somebody says that they were repaired.
+struct Flaps(Vec<(String, String, Vec<u64>)>);
+
+impl Flaps {
+    fn forget(places: &Places) -> Flaps {
+        let mut flaps = Vec::new();
+        History::change(places, |history| {
+            let take = |link: &mut KnownLink| {
+                (link.guid.clone(), link.port.clone(), std::mem::take(&mut link.downs))
+            };
+            flaps = history.memory.links.iter_mut().map(take).collect();
+        });
+        Flaps(flaps)
+    }
+
+    fn remember(self, places: &Places) {
+        History::change(places, |history| {
+            for (guid, port, mut downs) in self.0 {
+                let mut links = history.memory.links.iter_mut();
+                if let Some(link) = links.find(|link| (&link.guid, &link.port) == (&guid, &port)) {
+                    downs.append(&mut link.downs);
+                    link.downs = downs;
+                }
+            }
+        });
+    }
 }
 
 /// A fault that only the kernel told of leaves nothing that a look could find: while the node has not been booted
@@ -114,6 +163,32 @@ mod tests {
     use railgate_node::simulate;
 
     use super::*;
+
+    #[test]
+    fn flaps_come_back_where_the_node_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = Places { state: folder.path().to_owned(), ..Places::default() };
+        let link = |port: &str, downs: &[u64]| KnownLink {
+            port: port.to_owned(),
+            guid: port.to_owned(),
+            downs: downs.to_vec(),
+            ..KnownLink::default()
+        };
+        History::change(&places, |history| {
+            history.memory.links = vec![link("a/1", &[5, 6]), link("b/1", &[])]
+        });
+        let flaps = Flaps::forget(&places);
+        let downs = || {
+            let links = History::load(&places).memory.links;
+            links.into_iter().map(|link| link.downs).collect::<Vec<Vec<u64>>>()
+        };
+        let none: Vec<u64> = Vec::new();
+        assert_eq!(downs(), [none.clone(), none.clone()]);
+        // A look meanwhile found it down once more.
+        History::change(&places, |history| history.memory.links[0].downs.push(9));
+        flaps.remember(&places);
+        assert_eq!(downs(), [vec![5, 6, 9], none]);
+    }
 
     #[test]
     fn what_only_the_kernel_told_needs_a_boot_another_part_or_somebodys_word() {
