@@ -5,7 +5,11 @@
 //! node for [`ALONE`]. What it finds it writes whole after each look, so that killing it loses nothing. Why it is built
 //! so: `docs/decisions/0007-sampler.md`.
 
+mod counters;
+mod file;
+mod host;
 mod looks;
+mod rails;
 mod run;
 
 use std::process::ExitCode;
@@ -15,6 +19,7 @@ use railgate_node::child::{detach, dispatch};
 use railgate_node::job_is_here;
 use railgate_runner::guarded;
 
+use counters::Counters;
 use looks::Looks;
 use run::{Asked, Mine};
 
@@ -43,25 +48,30 @@ fn main() -> ExitCode {
         for problem in problems {
             tracing::info!(job = mine.job, "sampler: {problem}");
         }
-        let why = stay(&mine);
+        let mut mine = mine;
+        let why = stay(&mut mine);
         tracing::debug!(job = mine.job, "sampler: {why}");
         ExitCode::SUCCESS
     })
 }
 
 /// Samples until there is a reason to end, which it returns.
-fn stay(mine: &Mine) -> &'static str {
+fn stay(mine: &mut Mine) -> &'static str {
     let mut looks = Looks::new(mine);
+    let mut counters = Counters::new(mine);
+    counters.step(mine.job, false);
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
     loop {
-        let wait = looks.due().min(TICK);
-        if mine.wait(wait) == Asked::End {
+        let wait = looks.due().min(counters.due()).min(TICK);
+        if mine.wait(wait, counters.as_fd()) == Asked::End {
+            counters.end(mine.job, mine.yielded());
             return "the epilog asked it to end";
         }
         if !mine.is_current() {
             return "the run's directory is gone";
         }
+        counters.step(mine.job, mine.yielded());
         looks.look_if_due(mine);
         let now = Instant::now();
         if now >= search {

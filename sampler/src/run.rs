@@ -1,6 +1,6 @@
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use railgate_rundir::{Root, RunDir};
 use railgate_runner::{
-    Config, Loaded, Places, SAMPLER_END, SAMPLER_SOCKET, node_name, start_logging, switches,
+    Config, Loaded, Places, SAMPLER_END, SAMPLER_SOCKET, YIELD_SOCKET, node_name, start_logging, switches,
 };
 use railgate_stats::NodeReport;
 
@@ -29,7 +30,12 @@ pub(crate) struct Mine {
     pub(crate) config: Config,
     places: Places,
     listener: UnixListener,
+    yields: Option<UnixListener>,
+    yielding: Vec<UnixStream>,
 }
+
+/// More at a time are not needed to say the same thing.
+const MOST_YIELDS: usize = 16;
 
 /// What somebody wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,19 +66,55 @@ impl Mine {
         );
         let report: NodeReport = dir.read_json("report.json").context("report.json")?;
         let Some(listener) = listen(&dir.file(SAMPLER_SOCKET))? else { return Ok(None) };
-        Ok(Some(Mine { job, dir, report, config, places, listener }))
+        let yields = match yields(&dir.file(YIELD_SOCKET)) {
+            Ok(yields) => Some(yields),
+            Err(why) => {
+                tracing::info!(job, "sampler: {YIELD_SOCKET}: {why}");
+                None
+            }
+        };
+        Ok(Some(Mine { job, dir, report, config, places, listener, yields, yielding: Vec::new() }))
     }
 
-    /// Waits for a word, no longer than `time`.
-    pub(crate) fn wait(&self, time: Duration) -> Asked {
+    /// Waits for a word, no longer than `time`, or until `other` can be read.
+    pub(crate) fn wait(&mut self, time: Duration, other: Option<BorrowedFd<'_>>) -> Asked {
         let timeout = PollTimeout::try_from(time + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+        let fd = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = vec![fd(self.listener.as_fd())];
+        fds.extend(self.yields.iter().map(|yields| fd(yields.as_fd())));
+        fds.extend(self.yielding.iter().map(|stream| fd(stream.as_fd())));
+        fds.extend(other.map(fd));
         if !matches!(poll(&mut fds, timeout), Ok(1..)) {
             return Asked::Nothing;
         }
-        match self.listener.accept() {
-            Ok((stream, _)) => heard(stream),
-            Err(_) => Asked::Nothing,
+        if fds.first().and_then(PollFd::any) == Some(true)
+            && let Ok((stream, _)) = self.listener.accept()
+        {
+            return heard(stream);
+        }
+        drop(fds);
+        self.hear_yields();
+        Asked::Nothing
+    }
+
+    /// The job's user (or root) holds a connection open: as long as that lasts, the GPUs are left alone.
+    pub(crate) fn yielded(&self) -> bool {
+        !self.yielding.is_empty()
+    }
+
+    fn hear_yields(&mut self) {
+        // Whatever is said on it, nobody listens: a connection that can be read is over, or has lost its right.
+        self.yielding.retain(|stream| {
+            let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+            matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
+        });
+        let Some(yields) = &self.yields else { return };
+        while let Ok((stream, _)) = yields.accept() {
+            let uid = getsockopt(&stream, PeerCredentials).map(|peer| peer.uid());
+            let theirs = uid.is_ok_and(|uid| uid == 0 || uid == self.report.job.uid);
+            if theirs && self.yielding.len() < MOST_YIELDS {
+                self.yielding.push(stream);
+            }
         }
     }
 
@@ -86,6 +128,7 @@ impl Mine {
 impl Drop for Mine {
     fn drop(&mut self) {
         let _ = fs::remove_file(self.dir.file(SAMPLER_SOCKET));
+        let _ = fs::remove_file(self.dir.file(YIELD_SOCKET));
     }
 }
 
@@ -99,6 +142,18 @@ fn heard(mut stream: UnixStream) -> Asked {
         return Asked::End;
     }
     Asked::Nothing
+}
+
+/// Everybody may knock; who is let in is decided by who they are.
+fn yields(path: &PathBuf) -> io::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// One sampler for a run: a socket that answers is another's, one that does not was left by one that was killed.

@@ -20,6 +20,17 @@ const PROGRAM: &str = "railgate-sampler";
 pub const SAMPLER_SOCKET: &str = "sampler.sock";
 /// In the run's directory: what it has found so far, written whole after each look.
 pub const SAMPLER_TASKS: &str = "tasks.json";
+/// In the run's directory: as long as the job's user holds a connection here open, the GPUs are left alone.
+pub const YIELD_SOCKET: &str = "yield.sock";
+/// In the run's directory: its samples, folded to minutes.
+pub const SAMPLES_MINUTES: &str = "samples.minutes";
+/// The last hour's samples, in turn.
+pub const SAMPLES_FINE: [&str; 3] = ["samples.fine0", "samples.fine1", "samples.fine2"];
+/// The samples around events.
+pub const SAMPLES_EVENTS: &str = "samples.events";
+/// All of them.
+pub const SAMPLER_FILES: [&str; 5] =
+    [SAMPLES_MINUTES, SAMPLES_EVENTS, SAMPLES_FINE[0], SAMPLES_FINE[1], SAMPLES_FINE[2]];
 /// What is said to it.
 pub const SAMPLER_END: &[u8] = b"end\n";
 

@@ -427,7 +427,8 @@ impl<'l> Gpu<'l> {
             memory_busy: utilization.map(|rates| rates.1),
             clock: self.clock.take(),
             power: self.power.take(),
-            energy: mem::replace(&mut self.energy, Reading::Unsupported),
+            // The last one stands until its turn comes again: it only grows.
+            energy: self.energy.clone(),
             temperature,
             memory_used,
             reasons: reasons.map(|_| shares),

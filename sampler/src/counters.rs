@@ -1,0 +1,457 @@
+//! GPUs, rails and the job's cgroup, sample by sample.
+//!
+//! NVML lives in a child: a call into a sick driver may hang for ever, also against SIGKILL, and must then hang nobody
+//! who has something else to do. The child's word every few seconds is what makes a sample; where it does not come,
+//! samples are made without it, and after [`patience`] it is killed and, a few times, started anew.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::time::{ClockId, clock_gettime};
+use railgate_node::child::{Said, Stream};
+use railgate_node::{
+    Allocation, GpuId, GpuSample, GpuSamples, GpuWatch, JobGroup, Reading, UnixMillis, Watched,
+    job_is_stopped,
+};
+use railgate_runner::now;
+use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail};
+use railgate_stats::usage::{GpuField, Sample, State, Values};
+
+use crate::file::{Files, earlier_head};
+use crate::host::Host;
+use crate::rails::Rails;
+use crate::run::{Mine, PROC};
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// After the first one; each costs a child that may be stuck for good.
+const MOST_STARTS: u32 = 4;
+/// A job without a step yet has no cgroup.
+const SEARCH: Duration = Duration::from_secs(30);
+/// What the child's last word may take.
+const LAST_WORD: Duration = Duration::from_millis(700);
+/// A GPU below this does nothing, percent.
+const IDLE: f64 = 0.5;
+
+#[derive(Debug)]
+pub(crate) struct Counters {
+    head: Head,
+    interval: Duration,
+    files: Files,
+    watch: Option<GpuWatch>,
+    child: Option<Stream>,
+    starts: u32,
+    start_at: Instant,
+    /// Its first word, after NVML has begun.
+    greeted: bool,
+    child_cpu_s: f64,
+    past_cpu_s: f64,
+    child_memory_mib: f64,
+    last: f64,
+    latest: Option<GpuSamples>,
+    rails: Rails,
+    group: Option<JobGroup>,
+    search_at: Instant,
+    host: Host,
+    told: Vec<String>,
+    before: Option<Before>,
+}
+
+/// What an event is seen by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Before {
+    busy: bool,
+    held_down: bool,
+    state: State,
+}
+
+impl Counters {
+    pub(crate) fn new(mine: &Mine) -> Self {
+        let stats = &mine.config.stats;
+        let source = &mine.config.source;
+        let gpus = match &mine.report.job.allocation {
+            Allocation::Gpus(gpus) => gpus.clone(),
+            Allocation::NoGpus | Allocation::Unreadable(_) => Vec::new(),
+        };
+        let interval = stats.sample;
+        let watch = (!gpus.is_empty()).then(|| GpuWatch {
+            library: source.nvml_library.clone(),
+            gpus,
+            interval_s: interval.as_secs_f64(),
+        });
+        let rails: Vec<HeadRail> =
+            mine.report.rail_map.iter().flat_map(|map| &map.rails).map(head_rail).collect();
+        let dir = mine.dir.path();
+        let mut head = Head::new(&mine.report.node, mine.job, mine.report.attempt);
+        (head.start, head.boot_s) = (now(), boot_s());
+        head.boot_id.clone_from(&mine.report.boot_id);
+        // A sampler that comes after one that was killed counts on from the same moment.
+        if let Some(earlier) = earlier_head(dir).filter(|earlier| earlier.boot_id == head.boot_id) {
+            (head.start, head.boot_s) = (earlier.start, earlier.boot_s);
+        }
+        head.interval_s = interval.as_secs_f64();
+        head.rails.clone_from(&rails);
+        let begun = Instant::now();
+        let mut counters = Counters {
+            head,
+            interval,
+            files: Files::new(dir),
+            watch,
+            child: None,
+            starts: 0,
+            start_at: begun,
+            greeted: false,
+            child_cpu_s: 0.0,
+            past_cpu_s: 0.0,
+            child_memory_mib: 0.0,
+            last: boot_s(),
+            latest: None,
+            rails: Rails::new(&source.sysfs, rails),
+            group: None,
+            search_at: begun,
+            host: Host::default(),
+            told: Vec::new(),
+            before: None,
+        };
+        counters.without("nvml: no answer yet");
+        if let Allocation::Unreadable(list) = &mine.report.job.allocation {
+            counters.note(format!("which GPUs are the job's is not known: Slurm's list is '{list}'"));
+        }
+        counters
+    }
+
+    /// How long until there is something to do without being told.
+    pub(crate) fn due(&self) -> Duration {
+        let wait = match (&self.child, &self.watch) {
+            // The child sets the pace.
+            (Some(_), _) => self.interval.mul_f64(1.5),
+            (None, _) => self.interval,
+        };
+        let due = Duration::try_from_secs_f64(boot_s() - self.last).unwrap_or_default();
+        wait.saturating_sub(due)
+    }
+
+    /// Readable when the child has said something.
+    pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.child.as_ref().and_then(Stream::as_fd)
+    }
+
+    /// Whatever is due. `yielded`: the user wants the GPUs left alone.
+    pub(crate) fn step(&mut self, job: u32, yielded: bool) {
+        if yielded {
+            self.stop();
+            self.start_at = Instant::now();
+        } else {
+            self.start();
+        }
+        self.listen();
+        if self.latest.is_some() || self.due() == Duration::ZERO {
+            self.sample(job, yielded);
+        }
+    }
+
+    /// The last sample and the last word.
+    pub(crate) fn end(&mut self, job: u32, yielded: bool) {
+        if let Some(child) = &mut self.child {
+            child.finish();
+        }
+        let until = Instant::now() + LAST_WORD;
+        while self.child.is_some() && self.latest.is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+            self.listen();
+        }
+        self.sample(job, yielded);
+        let own = getrusage(UsageWho::RUSAGE_SELF).ok();
+        let own_cpu =
+            own.as_ref().map_or(0.0, |own| [own.user_time(), own.system_time()].iter().map(seconds).sum());
+        #[expect(clippy::cast_precision_loss, reason = "no process holds an exbibyte")]
+        let own_memory = own.map_or(0.0, |own| own.max_rss() as f64 / 1024.0);
+        let group = self.group.as_ref().map(JobGroup::read);
+        let group = group.as_ref();
+        self.files.end(End {
+            at: self.at(boot_s()),
+            cpu_s: own_cpu + self.past_cpu_s + self.child_cpu_s,
+            memory_mib: own_memory + self.child_memory_mib,
+            oom_kills: group.and_then(|group| group.oom_kills.known().copied()),
+            memory_peak_mib: group.and_then(|group| group.memory_peak_mib.known().copied()),
+            cpus_allowed: group.and_then(|group| group.cpus.known().copied().map(f64::from)),
+        });
+        self.child = None;
+    }
+
+    fn start(&mut self) {
+        let Some(watch) = &self.watch else { return };
+        if self.child.is_some() || self.starts > MOST_STARTS || Instant::now() < self.start_at {
+            return;
+        }
+        self.starts += 1;
+        self.greeted = false;
+        match watch.start() {
+            Ok(child) => self.child = Some(child),
+            Err(why) => self.failed(&why),
+        }
+    }
+
+    fn stop(&mut self) {
+        if self.child.take().is_some() {
+            self.past_cpu_s += std::mem::take(&mut self.child_cpu_s);
+            self.starts = self.starts.saturating_sub(1);
+        }
+        self.latest = None;
+    }
+
+    fn failed(&mut self, why: &str) {
+        self.child = None;
+        self.past_cpu_s += std::mem::take(&mut self.child_cpu_s);
+        self.start_at = Instant::now() + Duration::from_secs(60) * 2_u32.saturating_pow(self.starts.min(8));
+        let what = if why.is_empty() { "the GPU reader ended" } else { why };
+        if !self.greeted {
+            self.without(what);
+        }
+        self.note(format!("GPUs are not read: {what}"));
+    }
+
+    fn listen(&mut self) {
+        while let Some(child) = &mut self.child {
+            match child.listen() {
+                Said::Nothing => {
+                    let silent = child.silent_for();
+                    if silent > self.patience() {
+                        let waited = humantime::format_duration(Duration::from_secs(silent.as_secs()));
+                        self.failed(&format!("NVML did not answer for {waited}"));
+                    }
+                    return;
+                }
+                Said::This(what) => match serde_json::from_slice(&what) {
+                    Ok(Watched::Gpus(gpus)) => {
+                        self.head.gpus = gpus.into_iter().map(|gpu| head_gpu(&gpu)).collect();
+                    }
+                    Ok(Watched::Sample(sample)) => {
+                        self.child_cpu_s = sample.cpu_s;
+                        self.child_memory_mib = self.child_memory_mib.max(sample.memory_mib);
+                        if !self.greeted {
+                            self.greeted = true;
+                            self.greet(&sample);
+                        }
+                        self.latest = Some(sample);
+                        return;
+                    }
+                    Err(why) => {
+                        return self.failed(&format!("the GPU reader says what is not understood: {why}"));
+                    }
+                },
+                Said::Ended(why) => return self.failed(&why),
+            }
+        }
+    }
+
+    /// A cold driver needs its time before the first word.
+    fn patience(&self) -> Duration {
+        if self.greeted { (self.interval * 4).max(Duration::from_secs(20)) } else { Duration::from_secs(90) }
+    }
+
+    /// With the first sample it is known what the GPUs do not have.
+    fn greet(&mut self, sample: &GpuSamples) {
+        for (head, gpu) in self.head.gpus.iter_mut().zip(&sample.gpus) {
+            head.lacking = lacking(gpu);
+        }
+        self.files.head(self.head.clone());
+    }
+
+    /// A head for the job's GPUs while NVML says nothing.
+    fn without(&mut self, why: &str) {
+        let all = GPU_VALUES
+            .iter()
+            .map(|(field, _)| (railgate_stats::usage::Field::name(*field).to_owned(), why.to_owned()));
+        let all: Vec<_> = all.chain(reason_names().map(|name| (name.to_owned(), why.to_owned()))).collect();
+        let ids = self.watch.as_ref().map(|watch| watch.gpus.clone()).unwrap_or_default();
+        self.head.gpus = ids
+            .into_iter()
+            .map(|id| match id {
+                GpuId::Index(index) => HeadGpu { index, lacking: all.clone(), ..HeadGpu::default() },
+                GpuId::Uuid(uuid) => HeadGpu { uuid, lacking: all.clone(), ..HeadGpu::default() },
+            })
+            .collect();
+        self.files.head(self.head.clone());
+    }
+
+    fn at(&self, boot: f64) -> UnixMillis {
+        let passed = Duration::try_from_secs_f64(boot - self.head.boot_s).unwrap_or_default();
+        self.head.start.saturating_add(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn note(&mut self, what: String) {
+        if self.told.len() < 20 && !self.told.contains(&what) {
+            tracing::info!(job = self.head.job, "sampler: {what}");
+            self.told.push(what.clone());
+            self.files.note(self.at(boot_s()), what);
+        }
+    }
+
+    fn sample(&mut self, job: u32, yielded: bool) {
+        let end = boot_s();
+        let seconds = end - self.last;
+        if seconds <= 0.0 {
+            return;
+        }
+        let frame = self.latest.take();
+        if self.group.is_none() && Instant::now() >= self.search_at {
+            self.group = JobGroup::find(PROC.as_ref(), Path::new(CGROUPS), job);
+            self.search_at = Instant::now() + SEARCH;
+        }
+        let group = self.group.as_ref().map(JobGroup::read);
+        let host = self.host.values(group.as_ref(), seconds);
+        let (rails, problems) = self.rails.values(end, seconds);
+        let gpus: Vec<Values<GpuField>> = match &frame {
+            Some(frame) if frame.gpus.len() == self.head.gpus.len() => {
+                frame.gpus.iter().map(values).collect()
+            }
+            _ => vec![Values::default(); self.head.gpus.len()],
+        };
+        for problem in problems {
+            self.note(problem);
+        }
+        for (head, gpu) in self.head.gpus.clone().iter().zip(frame.iter().flat_map(|frame| &frame.gpus)) {
+            for (name, why) in lacking(gpu) {
+                // The rest was lacking from the beginning.
+                if !head.lacking.iter().any(|(known, _)| *known == name) && name == "power_w" {
+                    self.note(format!("GPU {}: {why}", head.index));
+                }
+            }
+        }
+        let frozen = group.as_ref().and_then(|group| group.frozen.known().copied()) == Some(true);
+        let state = if frozen || (quiet(&gpus, &host) && job_is_stopped(PROC.as_ref(), job)) {
+            State::Suspended
+        } else if yielded {
+            State::Yielded
+        } else {
+            State::Running
+        };
+        let now = Before { busy: busy(&gpus), held_down: held_down(&gpus), state };
+        let event = self.before.replace(now).is_none_or(|before| before != now);
+        #[expect(clippy::cast_possible_truncation, reason = "few digits")]
+        let seconds = seconds as f32;
+        let sample = Sample { start: self.at(self.last), seconds, folded: 1, state, gpus, rails, host };
+        self.files.sample(&sample, event);
+        self.last = end;
+    }
+}
+
+/// Nothing that could be running: only then is it worth while to ask whether all processes are stopped.
+fn quiet(gpus: &[Values<GpuField>], host: &Values<railgate_stats::usage::HostField>) -> bool {
+    let cores = host.mean(railgate_stats::usage::HostField::Cpu);
+    !busy(gpus) && cores.is_none_or(|cores| cores < 0.05)
+}
+
+fn busy(gpus: &[Values<GpuField>]) -> bool {
+    let above = |gpu: &Values<GpuField>, field| gpu.mean(field).is_some_and(|percent| percent > IDLE);
+    gpus.iter().any(|gpu| match gpu.mean(GpuField::Graphics) {
+        Some(percent) => percent > IDLE,
+        None => above(gpu, GpuField::AnyKernel),
+    })
+}
+
+fn held_down(gpus: &[Values<GpuField>]) -> bool {
+    let fields = [GpuField::HwSlowdown, GpuField::SwThermal, GpuField::HwThermal, GpuField::PowerBrake];
+    gpus.iter().any(|gpu| fields.iter().any(|field| gpu.mean(*field).is_some_and(|percent| percent > 0.0)))
+}
+
+/// Seconds since boot by a clock that nobody sets and that goes on while the machine sleeps.
+pub(crate) fn boot_s() -> f64 {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0.0, |time| Duration::from(time).as_secs_f64())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a process lives no 285 years")]
+fn seconds(time: &nix::sys::time::TimeVal) -> f64 {
+    use nix::sys::time::TimeValLike as _;
+    time.num_microseconds() as f64 / 1e6
+}
+
+fn head_rail(rail: &railgate_node::Rail) -> HeadRail {
+    HeadRail { hca: rail.hca.clone(), port: rail.port, rail: Some(rail.number) }
+}
+
+fn head_gpu(gpu: &railgate_node::WatchedGpu) -> HeadGpu {
+    HeadGpu {
+        index: gpu.index.known().copied().unwrap_or(u32::MAX),
+        uuid: gpu.uuid.known().cloned().unwrap_or_default(),
+        model: gpu.name.known().cloned().unwrap_or_default(),
+        instance: gpu.instance,
+        instance_sms: gpu.instance_sms.known().copied(),
+        memory_total_mib: gpu.memory_total_mib.known().copied(),
+        lacking: Vec::new(),
+    }
+}
+
+type Get = fn(&GpuSample) -> &Reading<f64>;
+
+/// Which reading is which field; the reasons for a low clock come together and stand apart.
+const GPU_VALUES: [(GpuField, Get); 25] = [
+    (GpuField::Graphics, |gpu| &gpu.graphics),
+    (GpuField::Sm, |gpu| &gpu.sm),
+    (GpuField::Occupancy, |gpu| &gpu.occupancy),
+    (GpuField::Tensor, |gpu| &gpu.tensor),
+    (GpuField::Dfma, |gpu| &gpu.dfma),
+    (GpuField::Hmma, |gpu| &gpu.hmma),
+    (GpuField::Imma, |gpu| &gpu.imma),
+    (GpuField::Dram, |gpu| &gpu.dram),
+    (GpuField::Fp64, |gpu| &gpu.fp64),
+    (GpuField::Fp32, |gpu| &gpu.fp32),
+    (GpuField::Fp16, |gpu| &gpu.fp16),
+    (GpuField::PcieTx, |gpu| &gpu.pcie_tx),
+    (GpuField::PcieRx, |gpu| &gpu.pcie_rx),
+    (GpuField::NvlinkTx, |gpu| &gpu.nvlink_tx),
+    (GpuField::NvlinkRx, |gpu| &gpu.nvlink_rx),
+    (GpuField::AnyKernel, |gpu| &gpu.any_kernel),
+    (GpuField::MemoryBusy, |gpu| &gpu.memory_busy),
+    (GpuField::SmClock, |gpu| &gpu.clock),
+    (GpuField::SmWork, |gpu| &gpu.sm_work),
+    (GpuField::TensorWork, |gpu| &gpu.tensor_work),
+    (GpuField::Fp32Work, |gpu| &gpu.fp32_work),
+    (GpuField::Power, |gpu| &gpu.power),
+    (GpuField::Energy, |gpu| &gpu.energy),
+    (GpuField::Temperature, |gpu| &gpu.temperature),
+    (GpuField::MemoryUsed, |gpu| &gpu.memory_used),
+];
+
+const REASONS: [GpuField; 5] = [
+    GpuField::PowerCap,
+    GpuField::HwSlowdown,
+    GpuField::SwThermal,
+    GpuField::HwThermal,
+    GpuField::PowerBrake,
+];
+
+fn reason_names() -> impl Iterator<Item = &'static str> {
+    REASONS.iter().map(|field| railgate_stats::usage::Field::name(*field))
+}
+
+fn values(gpu: &GpuSample) -> Values<GpuField> {
+    let mut values = Values::default();
+    for (field, get) in GPU_VALUES {
+        values.put(field, get(gpu).known().copied());
+    }
+    if let Reading::Known(shares) = &gpu.reasons {
+        for (field, share) in REASONS.into_iter().zip(shares) {
+            values.put(field, Some(*share));
+        }
+    }
+    values
+}
+
+/// The fields that a sample does not have, and why.
+fn lacking(gpu: &GpuSample) -> Vec<(String, String)> {
+    fn why<T>(reading: &Reading<T>) -> Option<String> {
+        match reading {
+            Reading::Known(_) => None,
+            Reading::Unsupported => Some("unsupported".to_owned()),
+            Reading::Failed(why) => Some(why.clone()),
+        }
+    }
+    let single = GPU_VALUES.iter().filter_map(|(field, get)| {
+        Some((railgate_stats::usage::Field::name(*field).to_owned(), why(get(gpu))?))
+    });
+    let reasons = why(&gpu.reasons);
+    single.chain(reason_names().filter_map(|name| Some((name.to_owned(), reasons.clone()?)))).collect()
+}

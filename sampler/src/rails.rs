@@ -1,0 +1,118 @@
+use std::path::{Path, PathBuf};
+
+use railgate_node::{RailTraffic, RailTrouble, Reading, rail_traffic, rail_trouble};
+use railgate_stats::usage::format::HeadRail;
+use railgate_stats::usage::{RailField, Values};
+
+/// Counters of trouble are read this seldom, seconds: twenty files for each port, and each may be a command to its
+/// firmware.
+const SELDOM_S: f64 = 60.0;
+
+/// The node's rails from sample to sample.
+#[derive(Debug)]
+pub(crate) struct Rails {
+    sysfs: PathBuf,
+    rails: Vec<One>,
+    looked: f64,
+}
+
+#[derive(Debug)]
+struct One {
+    rail: HeadRail,
+    traffic: Option<RailTraffic>,
+    trouble: Option<RailTrouble>,
+    latest: Option<RailTrouble>,
+}
+
+impl Rails {
+    pub(crate) fn new(sysfs: &Path, rails: Vec<HeadRail>) -> Self {
+        let one = |rail| One { rail, traffic: None, trouble: None, latest: None };
+        let mut rails =
+            Rails { sysfs: sysfs.to_owned(), rails: rails.into_iter().map(one).collect(), looked: 0.0 };
+        rails.look();
+        for one in &mut rails.rails {
+            one.traffic = Some(rail_traffic(&rails.sysfs, &one.rail.hca, one.rail.port));
+        }
+        rails
+    }
+
+    fn look(&mut self) {
+        for one in &mut self.rails {
+            let now = rail_trouble(&self.sysfs, &one.rail.hca, one.rail.port);
+            one.trouble.get_or_insert_with(|| now.clone());
+            one.latest = Some(now);
+        }
+    }
+
+    /// What they carried in these seconds, and which of their counters went backwards.
+    pub(crate) fn values(&mut self, boot_s: f64, seconds: f64) -> (Vec<Values<RailField>>, Vec<String>) {
+        // Also at the end of a short run, which is the moment that matters.
+        if boot_s - self.looked >= SELDOM_S || seconds < 4.0 {
+            self.look();
+            self.looked = boot_s;
+        }
+        let mut problems = Vec::new();
+        let sysfs = &self.sysfs;
+        let all = self.rails.iter_mut().map(|one| {
+            let now = rail_traffic(sysfs, &one.rail.hca, one.rail.port);
+            let before = one.traffic.replace(now.clone());
+            let mut values = Values::default();
+            let mut rate = |field, get: fn(&RailTraffic) -> &Reading<u64>| {
+                let (was, is) = (before.as_ref().and_then(|before| get(before).known()), get(&now).known());
+                values.put(field, grown(was, is).map(|more| more / seconds));
+            };
+            rate(RailField::Tx, |traffic| &traffic.tx_bytes);
+            rate(RailField::Rx, |traffic| &traffic.rx_bytes);
+            rate(RailField::XmitWait, |traffic| &traffic.xmit_wait);
+            let mut total = |field, get: fn(&RailTrouble) -> &Reading<u64>| {
+                let was = one.trouble.as_ref().and_then(|first| get(first).known());
+                let is = one.latest.as_ref().and_then(|latest| get(latest).known());
+                let more = grown(was, is);
+                if more.is_none() && was.is_some() && is.is_some() {
+                    problems.push(format!("{}:{}: counters went backwards", one.rail.hca, one.rail.port));
+                }
+                values.put(field, more);
+            };
+            total(RailField::Errors, |trouble| &trouble.errors);
+            total(RailField::Retransmits, |trouble| &trouble.retransmits);
+            total(RailField::Congestion, |trouble| &trouble.congestion);
+            values
+        });
+        (all.collect(), problems)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates have few digits")]
+fn grown(was: Option<&u64>, is: Option<&u64>) -> Option<f64> {
+    is?.checked_sub(*was?).map(|more| more as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn rates_are_over_the_sample_and_trouble_over_the_run() {
+        let root = tempfile::tempdir().unwrap();
+        let port = root.path().join("class/infiniband/mlx5_0/ports/1/counters");
+        fs::create_dir_all(&port).unwrap();
+        let write = |name: &str, value: u64| fs::write(port.join(name), value.to_string()).unwrap();
+        write("port_xmit_data", 1000);
+        write("symbol_error", 7);
+        let rail = HeadRail { hca: "mlx5_0".into(), port: 1, rail: Some(0) };
+        let mut rails = Rails::new(root.path(), vec![rail]);
+        write("port_xmit_data", 3500);
+        write("symbol_error", 9);
+        let (values, problems) = rails.values(100.0, 5.0);
+        assert_eq!(values[0].mean(RailField::Tx), Some(2000.0));
+        assert_eq!(values[0].mean(RailField::Rx), None);
+        assert_eq!(values[0].mean(RailField::Errors), Some(2.0));
+        assert!(problems.is_empty());
+        write("port_xmit_data", 5);
+        write("symbol_error", 0);
+        let (values, problems) = rails.values(170.0, 5.0);
+        assert_eq!((values[0].mean(RailField::Tx), values[0].mean(RailField::Errors)), (None, None));
+        assert_eq!(problems, ["mlx5_0:1: counters went backwards"]);
+    }
+}
