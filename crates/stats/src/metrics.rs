@@ -8,6 +8,7 @@
 //! writer writes the same), and `railgate-job-<id>.prom` what a job's own GPUs do.
 
 mod job;
+mod job_file;
 mod node;
 mod page;
 mod place;
@@ -16,6 +17,7 @@ mod rails;
 mod tests;
 
 pub use job::{GpuNow, JOB_METRICS, JobLabel, JobNow, job_page};
+pub use job_file::JobFile;
 pub use node::{CheckCounts, NODE_METRICS, NodeState, OpenFinding, node_page};
 pub use page::{Kind, Metric, Series};
 pub use place::{NODE_FILE, RAILS_FILE, TextfileDir, job_file};

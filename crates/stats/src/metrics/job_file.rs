@@ -1,0 +1,222 @@
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc::O_NOFOLLOW;
+use railgate_node::UnixMillis;
+
+use super::place::{TextfileDir, job_file};
+use super::{GpuNow, JobLabel, JobNow, job_page};
+use crate::usage::format::Head;
+use crate::usage::peaks::{SiteModel, model};
+use crate::usage::{Fold, GpuField, Sample};
+use crate::{MetricsConfig, NodeReport};
+
+/// A job's file, from its sampler's first samples to its end.
+///
+/// Jobs may share a GPU. Without `job` among the labels both would write its series, and the collector would refuse
+/// them: whoever comes second leaves the GPU out. Who has it is told by a lock, which ends with its holder.
+#[derive(Debug)]
+pub struct JobFile {
+    dir: TextfileDir,
+    config: MetricsConfig,
+    site: BTreeMap<String, SiteModel>,
+    locks: PathBuf,
+    locked: BTreeMap<String, Flock<File>>,
+    job: JobNow,
+    start: UnixMillis,
+    fold: Fold,
+}
+
+impl JobFile {
+    /// Begins a job's file; `None` where the site wants no metrics. `locks` is a directory of root's, made by this.
+    ///
+    /// # Errors
+    /// The collector's directory or that of the locks cannot be had.
+    pub fn open(
+        config: &MetricsConfig,
+        site: &BTreeMap<String, SiteModel>,
+        locks: &Path,
+        report: &NodeReport,
+    ) -> io::Result<Option<Self>> {
+        let Some(path) = &config.dir else { return Ok(None) };
+        let dir = TextfileDir::open(path)?;
+        std::fs::create_dir_all(locks)?;
+        Ok(Some(JobFile {
+            dir,
+            config: config.clone(),
+            site: site.clone(),
+            locks: locks.to_owned(),
+            locked: BTreeMap::new(),
+            job: JobNow {
+                job: report.job.id,
+                user: report.job.user.clone(),
+                partition: report.job.partition.clone(),
+                ..JobNow::default()
+            },
+            start: report.start,
+            fold: Fold::default(),
+        }))
+    }
+
+    /// Adds a sample, and writes the file when its time has come.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn add(&mut self, head: &Head, sample: &Sample) -> io::Result<()> {
+        if !self.fold.takes(sample.state, sample.gpus.len(), sample.rails.len()) {
+            self.write(head)?;
+        }
+        self.fold.add(sample);
+        if self.fold.seconds() >= self.config.interval.as_secs_f64() { self.write(head) } else { Ok(()) }
+    }
+
+    fn write(&mut self, head: &Head) -> io::Result<()> {
+        let Some(sample) = self.fold.take() else { return Ok(()) };
+        let end = sample.end().saturating_sub(self.start);
+        let mut job = self.job.clone();
+        job.running_s = std::time::Duration::from_millis(end).as_secs_f64();
+        job.host = sample.host;
+        for (gpu, values) in head.gpus.iter().zip(sample.gpus) {
+            if !self.may_write(&gpu.uuid) {
+                continue;
+            }
+            let tensor_fraction = model(&gpu.model, &self.site).and_then(|model| {
+                let work = values.mean(GpuField::TensorWork)? / 100.0 / model.clock_mhz;
+                Some(work / model.calibration.map_or(1.0, |(activity_per_work, ..)| activity_per_work))
+            });
+            job.gpus.push(GpuNow { index: gpu.index, uuid: gpu.uuid.clone(), values, tensor_fraction });
+        }
+        if job.gpus.is_empty() && !head.gpus.is_empty() {
+            return self.dir.remove(&job_file(job.job));
+        }
+        self.dir.put(&job_file(job.job), &job_page(&job, &self.config.labels))
+    }
+
+    /// No other job's file has it, or the two are told apart.
+    fn may_write(&mut self, uuid: &str) -> bool {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '/' | '.');
+        if self.config.labels.contains(&JobLabel::Job) || self.locked.contains_key(uuid) {
+            return true;
+        }
+        if uuid.is_empty() || !uuid.chars().all(plain) {
+            return false;
+        }
+        let path = self.locks.join(format!("{}.lock", uuid.replace(['/', '.'], "-")));
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(O_NOFOLLOW)
+            .open(path);
+        match file.map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock)) {
+            Ok(Ok(lock)) => {
+                self.locked.insert(uuid.to_owned(), lock);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Drop for JobFile {
+    fn drop(&mut self) {
+        let _ = self.dir.remove(&job_file(self.job.job));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::testing::{job, part};
+    use crate::usage::format::HeadGpu;
+    use crate::usage::{State, Values};
+
+    fn head() -> Head {
+        let gpu = |index| HeadGpu {
+            index,
+            uuid: format!("GPU-{index}"),
+            model: "NVIDIA H200".to_owned(),
+            ..HeadGpu::default()
+        };
+        Head { gpus: vec![gpu(0), gpu(1)], ..Head::default() }
+    }
+
+    fn sample(start: u64, tensor: f64) -> Sample {
+        let mut gpu = Values::default();
+        gpu.put(GpuField::Tensor, Some(tensor));
+        gpu.put(GpuField::TensorWork, Some(tensor * 1830.0));
+        Sample { start, seconds: 5.0, folded: 1, gpus: vec![gpu.clone(), gpu], ..Sample::default() }
+    }
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn open(&self, id: u32, labels: &[JobLabel]) -> JobFile {
+            let config = MetricsConfig {
+                dir: Some(self.0.path().to_owned()),
+                labels: labels.to_vec(),
+                ..MetricsConfig::default()
+            };
+            let mut report = part("n1", &job(0..2), "", vec![], 0);
+            report.job.id = id;
+            JobFile::open(&config, &BTreeMap::new(), &self.0.path().join("locks"), &report).unwrap().unwrap()
+        }
+
+        fn read(&self, id: u32) -> Option<String> {
+            fs::read_to_string(self.0.path().join(job_file(id))).ok()
+        }
+    }
+
+    #[test]
+    fn a_job_is_written_in_its_time_and_gone_with_its_sampler() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let mut file = place.open(7, &[]);
+        let start = file.start;
+        for at in 0..2 {
+            file.add(&head(), &sample(start + at * 5_000, 20.0)).unwrap();
+            assert_eq!(place.read(7), None, "not yet fifteen seconds");
+        }
+        file.add(&head(), &sample(start + 10_000, 50.0)).unwrap();
+        let text = place.read(7).unwrap();
+        assert!(text.contains("railgate_gpu_tensor_active_ratio{gpu=\"1\",uuid=\"GPU-1\"} 0.3\n"), "{text}");
+        assert!(text.contains("railgate_gpu_hardware_flop_ratio{gpu=\"1\""), "{text}");
+        assert!(text.contains("railgate_job_running_seconds{gpus=\"0-1\"} 15\n"), "{text}");
+        // Suspended: what is known of the time before is written, and then nothing is claimed of it.
+        file.add(&head(), &sample(start + 15_000, 80.0)).unwrap();
+        let still = Sample {
+            state: State::Suspended,
+            gpus: vec![Values::default(); 2],
+            ..sample(start + 20_000, 0.0)
+        };
+        file.add(&head(), &still).unwrap();
+        assert!(place.read(7).unwrap().contains("uuid=\"GPU-1\"} 0.8\n"));
+        file.add(&head(), &Sample { seconds: 15.0, ..still }).unwrap();
+        assert!(!place.read(7).unwrap().contains("railgate_gpu_"), "{:?}", place.read(7));
+        drop(file);
+        assert_eq!(place.read(7), None);
+    }
+
+    #[test]
+    fn two_jobs_on_one_gpu_do_not_write_the_same_series() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let long = Sample { seconds: 20.0, ..sample(1_800_000_000_000, 20.0) };
+        let (mut first, mut second) = (place.open(7, &[]), place.open(8, &[]));
+        first.add(&head(), &long).unwrap();
+        second.add(&head(), &long).unwrap();
+        assert!(place.read(7).is_some() && place.read(8).is_none());
+        drop(first);
+        second.add(&head(), &long).unwrap();
+        assert!(place.read(7).is_none() && place.read(8).is_some());
+        // With their ids they are not the same.
+        let mut third = place.open(9, &[JobLabel::Job]);
+        third.add(&head(), &long).unwrap();
+        assert!(place.read(8).is_some() && place.read(9).unwrap().contains("job_id=\"9\""));
+    }
+}
