@@ -114,6 +114,31 @@ pub fn store(config: &ReportConfig, report: &NodeReport) -> Stored {
     place(config, order, &content)
 }
 
+/// Stores a node's samples beside its part, as the part is stored, and gives the file's name.
+///
+/// # Errors
+/// Why they lie nowhere.
+pub fn store_samples(config: &ReportConfig, report: &NodeReport, content: &[u8]) -> Result<String, String> {
+    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
+        return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
+    };
+    let file = format!("{node}{SAMPLES}");
+    let order = WriteOrder {
+        dir: PathBuf::new(),
+        cluster: cluster.to_owned(),
+        job: report.job.id,
+        attempt: report.attempt,
+        file: file.clone(),
+        owner: Some((report.job.uid, report.job.gid)),
+        group: write_group(config),
+        account: config.access == ReportAccess::Account,
+        only_existing: false,
+        replace: true,
+    };
+    let stored = place(config, order, content);
+    if stored.path.is_some() { Ok(file) } else { Err(stored.problems.join("; ")) }
+}
+
 /// Says in the shared directory that the job begins on this node. The whole part takes its place after the run;
 /// should the node die, this is all that is known. Never replaces anything, and nothing depends on it.
 ///

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fold::Fold;
 pub use sample::{Field, GpuField, HostField, RailField, Sample, State, Value, Values};
-pub use summary::{summarize, timeline};
+pub use summary::{joined, moment, summarize, timeline};
 
 /// What the sampler of one node found over one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

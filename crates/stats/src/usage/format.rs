@@ -238,6 +238,13 @@ pub struct Records<'a> {
     damage: Option<String>,
 }
 
+/// The length of a stream up to its first record that is not whole.
+pub fn whole_bytes(stream: &[u8]) -> usize {
+    let mut records = Records::new(stream);
+    while records.next().is_some() {}
+    records.at
+}
+
 /// How the samples under the last head are laid out.
 #[derive(Clone, Debug, Default)]
 struct Layout {

@@ -27,6 +27,30 @@ pub fn summarize(streams: &[&[u8]], end: UnixMillis, site: &BTreeMap<String, Sit
     all.finish(end, site)
 }
 
+/// The clock of a sampler's files: what it says at `boot_s` seconds after boot, if that is still the same boot.
+pub fn moment(streams: &[&[u8]], boot_id: &str, boot_s: f64) -> Option<UnixMillis> {
+    let head = streams.iter().find_map(|stream| match Records::new(stream).next()? {
+        Record::Head(head) => Some(head),
+        _ => None,
+    })?;
+    let passed = std::time::Duration::try_from_secs_f64(boot_s - head.boot_s).ok()?;
+    let same = head.boot_id.is_empty() || boot_id.is_empty() || head.boot_id == boot_id;
+    same.then(|| head.start.saturating_add(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// A sampler's files as one, at most `most` bytes: where they are more, the minutes alone, where even those are,
+/// nothing. A damaged end stays out.
+pub fn joined(streams: &[&[u8]], most: usize) -> Option<Vec<u8>> {
+    let whole = |streams: &[&[u8]]| {
+        let mut all = Vec::new();
+        for stream in streams {
+            all.extend_from_slice(stream.get(..super::format::whole_bytes(stream)).unwrap_or_default());
+        }
+        Some(all).filter(|all| !all.is_empty() && all.len() <= most)
+    };
+    whole(streams).or_else(|| whole(streams.get(..1)?))
+}
+
 /// Every moment once, as finely as it is known: for plots. The head is the last one.
 pub fn timeline(stream: &[u8]) -> Option<(Head, Vec<Sample>)> {
     let mut head = None;

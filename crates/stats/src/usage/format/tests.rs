@@ -78,6 +78,7 @@ fn a_torn_tail_costs_the_torn_record_only() {
         let bytes = [&whole[..], &two[..cut]].concat();
         let mut records = Records::new(&bytes);
         assert_eq!(records.by_ref().count(), 2, "{cut}");
+        assert_eq!(whole_bytes(&bytes), whole.len());
         assert!(records.damage().is_some());
     }
 }
