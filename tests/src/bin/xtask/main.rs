@@ -5,6 +5,7 @@ mod build;
 mod demo;
 mod packages;
 mod peers;
+mod reports;
 mod steps;
 mod storm;
 mod tasks;
@@ -31,7 +32,7 @@ enum Task {
     Test(test::Arguments),
     /// What railgate costs, on the simulated hardware and the real Slurm of this machine
     Bench(bench::Arguments),
-    /// Write the pages that come from the code: docs/checks.md
+    /// Write the pages that come from the code: docs/checks.md, docs/metrics.md
     Docs,
     /// Run a command again and again and print how long each run took, in microseconds
     #[command(hide = true, name = "@time")]
@@ -79,9 +80,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The test that compares a page with the code also writes it.
+/// The tests that compare a page with the code also write it.
 fn docs() -> anyhow::Result<()> {
-    let mut command = build::cargo();
-    command.args(["test", "--quiet", "-p", "railgate-gate", "--test", "catalogue"]);
-    steps::run(command.env("RAILGATE_WRITE_DOCS", "1"))
+    for (package, test) in [("railgate-gate", "catalogue"), ("railgate-stats", "metrics_page")] {
+        let mut command = build::cargo();
+        command.args(["test", "--quiet", "-p", package, "--test", test]);
+        steps::run(command.env("RAILGATE_WRITE_DOCS", "1"))?;
+    }
+    Ok(())
 }

@@ -1,0 +1,191 @@
+//! `cargo xtask bench reports`: `railgate report` over a job of many nodes. One node's part is recorded on the cluster,
+//! its figures are made as large as a day on eight GPUs makes them, and then there are many of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use railgate_stats::NodeReport;
+use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail, Record};
+use railgate_stats::usage::{Field, GpuField, HostField, RailField, Sample, Value, Values, summarize};
+use railgate_tests::cluster::Builder;
+
+const NODES: [usize; 3] = [64, 256, 1024];
+const JOB: u32 = 48_213;
+const GPUS: u32 = 8;
+const DAY: u64 = 24 * 3600;
+const MINUTE: Duration = Duration::from_secs(60);
+/// What a sampler may leave in a day: the file is there, and nobody reads it.
+const SAMPLES: u64 = 4 << 20;
+
+pub(super) fn run(programs: &Path, count: u32) -> Result<()> {
+    let recorded = recorded(programs)?;
+    let place = tempfile::tempdir()?;
+    println!("\n`railgate report` of a job of many nodes, 8 GPUs each, 24 h\n");
+    println!(
+        "| nodes | parts | text: median s | most s | most memory | JSON: s | memory |\n|---|---|---|---|---|---|---|"
+    );
+    for nodes in NODES {
+        let dir = place.path().join(nodes.to_string());
+        let bytes = many(&recorded, nodes, &dir)?;
+        let text = measured(programs, &dir, "text", count.clamp(3, 9))?;
+        let json = measured(programs, &dir, "json", 1)?;
+        let mut times: Vec<f64> = text.iter().map(|run| run.0).collect();
+        times.sort_by(f64::total_cmp);
+        let most = |runs: &[(f64, f64)]| runs.iter().map(|run| run.1).fold(0.0, f64::max);
+        println!(
+            "| {nodes} | {:.0} MB | {:.2} | {:.2} | {:.0} MB | {:.2} | {:.0} MB |",
+            bytes as f64 / 1e6,
+            times[times.len() / 2],
+            times[times.len() - 1],
+            most(&text),
+            json[0].0,
+            most(&json)
+        );
+        fs::remove_dir_all(&dir)?;
+    }
+    Ok(())
+}
+
+/// What a real epilog wrote.
+fn recorded(programs: &Path) -> Result<NodeReport> {
+    let cluster = Builder::new(1).programs(programs).start()?;
+    let id = cluster.alice().sbatch(&["-N1", "--gres=gpu:8"], "srun hostname")?;
+    cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+    cluster.wait_node("gn1", "idle", MINUTE, |node| node.state() == "IDLE")?;
+    let found =
+        cluster.root().run(&["sh", "-c", &format!("cat /shared/railgate/*/{id}/0/gn1.json")])?.ok()?;
+    let mut report: NodeReport = serde_json::from_str(&found)?;
+    ensure!(report.end.is_some() && report.gpus.len() == 8, "not the part of an epilog: {found}");
+    a_day(&mut report)?;
+    Ok(report)
+}
+
+/// As if it had run for a day.
+fn a_day(report: &mut NodeReport) -> Result<()> {
+    let start = report.start;
+    let end = start + DAY * 1000;
+    report.end = Some(end);
+    let mut head = Head::new(&report.node, report.job.id, report.attempt);
+    (head.start, head.interval_s) = (start, 5.0);
+    head.gpus = (0..GPUS)
+        .map(|index| HeadGpu {
+            index,
+            uuid: format!("GPU-00000000-0000-0000-0000-00000000000{index}"),
+            model: "NVIDIA H200".to_owned(),
+            memory_total_mib: Some(143_771),
+            ..HeadGpu::default()
+        })
+        .collect();
+    head.rails =
+        (0..8).map(|rail| HeadRail { hca: format!("mlx5_{rail}"), port: 1, rail: Some(rail) }).collect();
+    let mut stream = Vec::new();
+    let write = |record: Record, stream: &mut Vec<u8>| record.write(stream).map_err(anyhow::Error::msg);
+    write(Record::Head(head), &mut stream)?;
+    for minute in 0..DAY / 60 {
+        let sample = Sample {
+            start: start + minute * 60_000,
+            seconds: 60.0,
+            folded: 12,
+            gpus: (0..GPUS).map(|gpu| noise::<GpuField>(minute, gpu)).collect(),
+            rails: (0..8).map(|rail| noise::<RailField>(minute, rail)).collect(),
+            host: noise::<HostField>(minute, 0),
+            ..Sample::default()
+        };
+        write(Record::Sample(sample), &mut stream)?;
+    }
+    let last = End {
+        at: end,
+        cpu_s: 140.0,
+        memory_mib: 21.0,
+        oom_kills: Some(0),
+        memory_peak_mib: Some(400_000),
+        cpus_allowed: Some(96.0),
+    };
+    write(Record::End(last), &mut stream)?;
+    report.usage = summarize(&[&stream], end, &Default::default());
+    ensure!(report.usage.as_ref().is_some_and(|usage| usage.gpus.len() == 8), "no summary of the samples");
+    Ok(())
+}
+
+/// Numbers that compress as little as real ones.
+fn noise<F: Field>(minute: u64, thing: u32) -> Values<F> {
+    let mut values = Values::default();
+    for (place, field) in F::ALL.iter().enumerate() {
+        let mix = (minute * 2_654_435_761 + u64::from(thing) * 97 + place as u64 * 31) % 9973;
+        let mean = 20.0 + mix as f32 / 173.0;
+        values.set(*field, Some(Value { mean, min: mean * 0.7, max: mean * 1.2 }));
+    }
+    values
+}
+
+/// A directory of reports; returns the bytes of all parts.
+fn many(recorded: &NodeReport, nodes: usize, dir: &Path) -> Result<u64> {
+    let attempt = dir.join("bench").join(JOB.to_string()).join("0");
+    fs::create_dir_all(&attempt)?;
+    let mut bytes = 0;
+    let mut report = recorded.clone();
+    report.cluster = "bench".to_owned();
+    report.attempt = 0;
+    (report.job.id, report.job.restarts) = (JOB, 0);
+    report.job.nodelist = format!("gn[0001-{nodes:04}]");
+    for number in 1..=nodes {
+        report.node = format!("gn{number:04}");
+        let content = serde_json::to_vec(&report)?;
+        bytes += content.len() as u64;
+        fs::write(attempt.join(format!("{}.json", report.node)), content)?;
+        fs::File::create(attempt.join(format!("{}.samples", report.node)))?.set_len(SAMPLES)?;
+    }
+    Ok(bytes)
+}
+
+/// Seconds and MB of each run; the memory is that of the program and its child together.
+fn measured(programs: &Path, dir: &Path, format: &str, count: u32) -> Result<Vec<(f64, f64)>> {
+    let config: PathBuf = dir.join("railgate.toml");
+    // No Slurm is asked: what it takes to answer is not ours.
+    fs::write(&config, "[slurm]\nbin_dir = \"/nonexistent\"\n")?;
+    let mut runs = Vec::new();
+    for _ in 0..count {
+        let start = Instant::now();
+        let out = dir.join("out");
+        let mut child = Command::new(programs.join("railgate"))
+            .args(["--config".as_ref(), config.as_os_str(), "report".as_ref(), JOB.to_string().as_ref()])
+            .args(["--dir".as_ref(), dir.as_os_str(), "--format".as_ref(), format.as_ref()])
+            .args(["--out".as_ref(), out.as_os_str()])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("railgate")?;
+        let mut most = 0;
+        let status = loop {
+            most = most.max(resident_kib(child.id()));
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let took = start.elapsed().as_secs_f64();
+        if !status.success() {
+            bail!("railgate report: {status}");
+        }
+        let said = fs::read_to_string(&out)?;
+        ensure!(
+            said.len() > 200 && !said.contains("left out"),
+            "{}",
+            said.chars().take(3000).collect::<String>()
+        );
+        runs.push((took, most as f64 / 1000.0));
+    }
+    Ok(runs)
+}
+
+/// Of a process and its children, KiB.
+fn resident_kib(pid: u32) -> u64 {
+    let own = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let own =
+        own.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    own.unwrap_or(0) + children.map(resident_kib).sum::<u64>()
+}
