@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use railgate_node::{Allocation, KernelMark, Phase, Snapshot};
 use railgate_rundir::Run;
-use railgate_runner::{Hook, Purpose, drain, guarded, look, now, record};
+use railgate_runner::{Hook, Purpose, drain, forget_job, guarded, look, now, record};
 use railgate_slurm::ExitCodes;
 use railgate_stats::{
     Exit, Look, NodeReport, Window, evidence, gpu_uses, kernel_events, port_uses, store::store,
@@ -44,6 +44,7 @@ fn run(hook: &Hook) {
     let job = &hook.job;
     let end = now();
     let sampled = sampled::end(hook);
+    forget_job(&hook.config, job.id);
     let before = before(hook);
     let mut report = match before.as_ref().and_then(|before| before.report.clone()) {
         Some(report) => report,

@@ -16,6 +16,7 @@ use railgate_node::{
     job_is_stopped,
 };
 use railgate_runner::now;
+use railgate_stats::metrics::JobFile;
 use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail};
 use railgate_stats::usage::{GpuField, Sample, State, Values};
 
@@ -56,6 +57,7 @@ pub(crate) struct Counters {
     host: Host,
     told: Vec<String>,
     before: Option<Before>,
+    metrics: Option<JobFile>,
 }
 
 /// What an event is seen by.
@@ -113,7 +115,12 @@ impl Counters {
             host: Host::default(),
             told: Vec::new(),
             before: None,
+            metrics: None,
         };
+        match mine.metrics() {
+            Ok(metrics) => counters.metrics = metrics,
+            Err(why) => counters.note(format!("no metrics: {why}")),
+        }
         counters.without("nvml: no answer yet");
         if let Allocation::Unreadable(list) = &mine.report.job.allocation {
             counters.note(format!("which GPUs are the job's is not known: Slurm's list is '{list}'"));
@@ -335,6 +342,11 @@ impl Counters {
         let sample = Sample { start: self.at(self.last), seconds, folded: 1, state, gpus, rails, host };
         self.files.sample(&sample, event);
         self.last = end;
+        if let Some(metrics) = &mut self.metrics
+            && let Err(why) = metrics.add(&self.head, &sample)
+        {
+            self.note(format!("metrics: {why}"));
+        }
     }
 }
 

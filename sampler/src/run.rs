@@ -14,6 +14,7 @@ use railgate_runner::{
     Config, Loaded, Places, SAMPLER_END, SAMPLER_SOCKET, YIELD_SOCKET, node_name, start_logging, switches,
 };
 use railgate_stats::NodeReport;
+use railgate_stats::metrics::JobFile;
 
 /// The job's processes are this machine's, whatever hardware a test shows it.
 pub(crate) const PROC: &str = "/proc";
@@ -116,6 +117,12 @@ impl Mine {
                 self.yielding.push(stream);
             }
         }
+    }
+
+    /// The job's file for Prometheus, where the site wants one.
+    pub(crate) fn metrics(&self) -> io::Result<Option<JobFile>> {
+        let locks = self.places.run.join("metrics");
+        JobFile::open(&self.config.metrics, &self.config.stats.models, &locks, &self.report)
     }
 
     /// The run is still the job's current one on this node.

@@ -24,6 +24,7 @@ pub use history::{History, kernel_mark};
 pub use hook::Hook;
 pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
 pub use look::{Look, Purpose, look, profile_of, settle};
+pub use metrics::forget_job;
 pub use past::{Count, Episode, Given, Past};
 pub use places::Places;
 pub use process::{guarded, node_name, now, own_process};

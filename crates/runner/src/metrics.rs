@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use railgate_rails::rail_map;
 use railgate_slurm::{Client, DrainOutcome, is_ours};
 use railgate_stats::metrics::{
-    CheckCounts, NODE_FILE, NodeState, OpenFinding, RAILS_FILE, RailState, TextfileDir, node_page, rail_page,
+    CheckCounts, NODE_FILE, NodeState, OpenFinding, RAILS_FILE, RailState, TextfileDir, job_file, node_page,
+    rail_page,
 };
 
 use crate::{Config, History, Look, Past, Places, act, now};
@@ -59,6 +60,14 @@ pub(crate) fn publish(config: &Config, places: &Places, look: &Look, held: &Held
         Ok(0) => {}
         Ok(count) => tracing::info!("metrics: {count} files that nobody writes any more are removed"),
         Err(why) => tracing::warn!("metrics: {}: {why}", path.display()),
+    }
+}
+
+/// Removes a job's file: its sampler does, unless it was killed.
+pub fn forget_job(config: &Config, job: u32) {
+    let Some(path) = &config.metrics.dir else { return };
+    if let Err(why) = TextfileDir::open(path).and_then(|dir| dir.remove(&job_file(job))) {
+        tracing::info!(job, "metrics: {}: {why}", path.display());
     }
 }
 

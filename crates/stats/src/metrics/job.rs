@@ -189,6 +189,13 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
     ),
     gpu_gauge!("railgate_gpu_sm_clock_hertz", SmClock, 1e6, "SM clock."),
     gpu_gauge!("railgate_gpu_power_watts", Power, 1.0, "Power; on MIG that of the whole GPU."),
+    Metric {
+        name: "railgate_gpu_energy_joules_total",
+        kind: Kind::Counter,
+        labels: GPU,
+        help: "Energy since the job's sampler began, by the GPU's own counter; on MIG that of the whole GPU.",
+        read: |job, series| field(job, series, GpuField::Energy, 1.0),
+    },
     gpu_gauge!("railgate_gpu_temperature_celsius", Temperature, 1.0, "Temperature."),
     gpu_gauge!("railgate_gpu_memory_used_bytes", MemoryUsed, MIB, "Memory in use."),
     gpu_gauge!("railgate_gpu_pcie_transmit_bytes", PcieTx, 1.0, "Sent over PCIe, bytes per second (GPM)."),
