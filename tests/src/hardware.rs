@@ -14,7 +14,7 @@
 
 mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,7 @@ pub struct Hardware {
     healthy: Snapshot,
     now: Snapshot,
     behaviour: Behaviour,
+    gpm: BTreeMap<u32, f64>,
     /// What is left of the kernel's log when its file is away.
     next_seq: u64,
 }
@@ -87,6 +88,7 @@ impl Hardware {
             healthy: snapshot.clone(),
             now: snapshot.clone(),
             behaviour: Behaviour::default(),
+            gpm: BTreeMap::new(),
         };
         let mut records = String::from("5,0,0,-;Linux version 6.1.0-32-amd64\n");
         for line in &log.lines {
@@ -264,6 +266,15 @@ impl Hardware {
         self.behave(|behaviour| behaviour.write_to.insert("nvmlInit_v2".to_owned(), file))
     }
 
+    /// What GPM says of every GPU from now on, by metric; without it they have none.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn works(&mut self, metrics: &[(u32, f64)]) -> Result<()> {
+        self.gpm = metrics.iter().copied().collect();
+        self.sync()
+    }
+
     /// Changes how the NVML library behaves.
     ///
     /// # Errors
@@ -306,6 +317,7 @@ impl Hardware {
     fn sync(&self) -> Result<()> {
         let mut scenario = Scenario::of(read(&self.now.gpus, "gpus")?);
         scenario.behaviour = self.behaviour.clone();
+        scenario.gpm.clone_from(&self.gpm);
         scenario.write(&self.dir).context("nvml scenario")?;
         let (pci, fabric): (&Pci, &Fabric) = (read(&self.now.pci, "pci")?, read(&self.now.fabric, "fabric")?);
         let host: &Host = read(&self.now.host, "host")?;

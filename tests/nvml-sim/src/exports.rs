@@ -119,7 +119,6 @@ unsupported! {
     nvmlDeviceGetMaxClockInfo(clock: c_uint, out: *mut c_uint);
     nvmlDeviceGetNvLinkErrorCounter(link: c_uint, counter: c_uint, out: *mut c_ulonglong);
     nvmlDeviceGetAccountingMode(out: *mut c_uint);
-    nvmlGpmQueryDeviceSupport(out: *mut sys::nvmlGpmSupport_t);
 }
 
 /// # Safety

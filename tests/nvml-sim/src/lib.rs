@@ -8,6 +8,7 @@
 mod answer;
 mod details;
 mod exports;
+mod gpm;
 mod hide;
 mod install;
 mod scenario;

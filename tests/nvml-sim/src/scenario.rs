@@ -23,6 +23,9 @@ pub struct Scenario {
     /// How the library behaves.
     #[serde(default)]
     pub behaviour: Behaviour,
+    /// What GPM says of every GPU, by metric; where it is empty the GPUs have no GPM.
+    #[serde(default)]
+    pub gpm: BTreeMap<u32, f64>,
 }
 
 /// Misbehaviour. Symbols by their full name; `*` means every symbol that has no entry of its own.
@@ -54,6 +57,7 @@ impl Scenario {
             nvml: known(gpus.nvml.known()),
             gpus: gpus.gpus.clone(),
             behaviour: Behaviour::default(),
+            gpm: BTreeMap::new(),
         }
     }
 

@@ -1,0 +1,91 @@
+#![allow(unsafe_code, reason = "the public NVML interface is C")]
+
+//! GPM: samples that a caller holds, and what happened between two of them.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::answer::{Device, INVALID_ARGUMENT, Return, SUCCESS, gpu, index_of, put, system};
+use crate::state;
+
+const ARGUMENT_VERSION_MISMATCH: Return = 25;
+
+/// What a caller's sample points to: whose it is.
+struct Sample {
+    gpu: Option<u32>,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpmQueryDeviceSupport(device: Device, out: *mut sys::nvmlGpmSupport_t) -> Return {
+    let some = state::enter("nvmlGpmQueryDeviceSupport").is_ok_and(|scenario| !scenario.gpm.is_empty());
+    gpu("nvmlGpmQueryDeviceSupport", device, |_| {
+        if out.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and the caller's.
+        let support = unsafe { &mut *out };
+        if support.version != 1 {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        support.isSupportedDevice = some.into();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpmSampleAlloc(out: *mut sys::nvmlGpmSample_t) -> Return {
+    let sample = Box::into_raw(Box::new(Sample { gpu: None }));
+    // SAFETY: `out` is the caller's.
+    system("nvmlGpmSampleAlloc", |_| unsafe { put(out, sample.cast()) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpmSampleFree(sample: sys::nvmlGpmSample_t) -> Return {
+    if !sample.is_null() {
+        // SAFETY: it came from `nvmlGpmSampleAlloc`, by the interface.
+        drop(unsafe { Box::from_raw(sample.cast::<Sample>()) });
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpmSampleGet(device: Device, sample: sys::nvmlGpmSample_t) -> Return {
+    gpu("nvmlGpmSampleGet", device, |_| {
+        if sample.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and it came from `nvmlGpmSampleAlloc`, by the interface.
+        unsafe { (*sample.cast::<Sample>()).gpu = index_of(device) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlGpmMetricsGet(out: *mut sys::nvmlGpmMetricsGet_t) -> Return {
+    system("nvmlGpmMetricsGet", |scenario| {
+        if out.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and the caller's.
+        let query = unsafe { &mut *out };
+        if query.version != 1 {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        let of = |sample: sys::nvmlGpmSample_t| {
+            // SAFETY: where it is not null it came from `nvmlGpmSampleAlloc`, by the interface.
+            unsafe { sample.cast::<Sample>().as_ref() }.and_then(|sample| sample.gpu)
+        };
+        // Two different samples of one GPU, both taken.
+        let sound = query.sample1 != query.sample2 && of(query.sample1).is_some();
+        if !sound || of(query.sample1) != of(query.sample2) {
+            return Err(INVALID_ARGUMENT);
+        }
+        let count = usize::try_from(query.numMetrics).unwrap_or(usize::MAX);
+        for metric in query.metrics.iter_mut().take(count) {
+            match scenario.gpm.get(&metric.metricId) {
+                Some(value) => (metric.nvmlReturn, metric.value) = (SUCCESS, *value),
+                None => metric.nvmlReturn = INVALID_ARGUMENT,
+            }
+        }
+        Ok(())
+    })
+}
