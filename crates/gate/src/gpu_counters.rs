@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use railgate_node::{Gpu, LinkErrors, Reading, Snapshot};
+use railgate_node::{Gpu, LinkErrors, NvLinkErrors, Reading, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::links::{Sample, sampled};
@@ -21,62 +21,115 @@ pub struct KnownCounts {
     pub samples: Vec<Sample>,
 }
 
-/// Counters by name.
+/// Counters by [`Counter::name`].
 pub(crate) type Counts = BTreeMap<String, u64>;
 
 /// How many links were read. Those that have counted nothing are left out of a sample: a machine has 144 of them.
 const LINKS: &str = "nvlinks";
 const MOST_GPUS: usize = 64;
 
-/// Replays, recoveries and checksum errors, by the names that [`link`] makes counters of.
-pub(crate) const LINK_KINDS: [&str; 3] = ["recoveries", "replays", "crc"];
-
-/// The counter of one link.
-pub(crate) fn link(link: u32, kind: &str) -> String {
-    format!("nvlink_{link}_{kind}")
+/// Something that a GPU counts and that is judged by its growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counter {
+    /// Corrected memory errors.
+    Corrected,
+    PcieReplays,
+    /// Nanoseconds of the hardware's thermal slowdown.
+    Thermal,
+    /// Nanoseconds of the power brake.
+    Brake,
+    /// Of all NVLinks together.
+    Links(Kind),
+    /// Of one.
+    Link(u32, Kind),
 }
 
-/// What a link counts of a kind.
-pub(crate) fn of_link<'a>(errors: &'a LinkErrors, kind: &str) -> &'a Reading<u64> {
-    match kind {
-        "recoveries" => &errors.recoveries,
-        "replays" => &errors.replays,
-        _ => &errors.crc,
+/// What an NVLink counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Recoveries,
+    Replays,
+    Crc,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 3] = [Kind::Recoveries, Kind::Replays, Kind::Crc];
+
+    pub(crate) fn of(self, errors: &LinkErrors) -> &Reading<u64> {
+        match self {
+            Kind::Recoveries => &errors.recoveries,
+            Kind::Replays => &errors.replays,
+            Kind::Crc => &errors.crc,
+        }
+    }
+
+    pub(crate) fn of_all(self, errors: &NvLinkErrors) -> &Reading<u64> {
+        match self {
+            Kind::Recoveries => &errors.recoveries,
+            Kind::Replays => &errors.replays,
+            Kind::Crc => &errors.crc,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Recoveries => "recoveries",
+            Kind::Replays => "replays",
+            Kind::Crc => "crc",
+        }
     }
 }
 
-/// Everything that a GPU counts and that is judged by its growth.
-pub(crate) fn counts(gpu: &Gpu) -> Counts {
-    let details = &gpu.details;
-    let sums = &details.nvlink_errors;
-    let all = [
-        ("ecc_corrected", &gpu.ecc.volatile_corrected),
-        ("pcie_replays", &gpu.pcie_replays),
-        ("hw_thermal_ns", &details.hw_thermal_ns),
-        ("power_brake_ns", &details.power_brake_ns),
-        ("nvlink_recoveries", &sums.recoveries),
-        ("nvlink_replays", &sums.replays),
-        ("nvlink_crc", &sums.crc),
-    ];
-    let mut counts: Counts =
-        all.iter().filter_map(|(name, count)| Some(((*name).to_owned(), *count.known()?))).collect();
-    let each = || sums.links.iter().flat_map(|link| LINK_KINDS.map(|kind| (link, kind, of_link(link, kind))));
-    for (errors, kind, count) in each() {
-        if let Some(count) = count.known().filter(|count| **count > 0) {
-            counts.insert(link(errors.link, kind), *count);
+impl Counter {
+    fn name(self) -> String {
+        match self {
+            Counter::Corrected => "ecc_corrected".to_owned(),
+            Counter::PcieReplays => "pcie_replays".to_owned(),
+            Counter::Thermal => "hw_thermal_ns".to_owned(),
+            Counter::Brake => "power_brake_ns".to_owned(),
+            Counter::Links(kind) => format!("nvlinks_{}", kind.name()),
+            Counter::Link(link, kind) => format!("nvlink_{link}_{}", kind.name()),
+        }
+    }
+
+    /// What it stands at, where the GPU says.
+    pub(crate) fn of(self, gpu: &Gpu) -> Option<u64> {
+        let errors = &gpu.details.nvlink_errors;
+        let reading = match self {
+            Counter::Corrected => &gpu.ecc.volatile_corrected,
+            Counter::PcieReplays => &gpu.pcie_replays,
+            Counter::Thermal => &gpu.details.hw_thermal_ns,
+            Counter::Brake => &gpu.details.power_brake_ns,
+            Counter::Links(kind) => kind.of_all(errors),
+            Counter::Link(link, kind) => kind.of(errors.links.iter().find(|errors| errors.link == link)?),
+        };
+        reading.known().copied()
+    }
+
+    /// What it stood at in a sample.
+    pub(crate) fn of_counts(self, counts: &Counts) -> Option<u64> {
+        let nothing = || (matches!(self, Counter::Link(..)) && counts.contains_key(LINKS)).then_some(0);
+        counts.get(&self.name()).copied().or_else(nothing)
+    }
+}
+
+/// Everything that a GPU counts, as a sample.
+fn counts(gpu: &Gpu) -> Counts {
+    let whole = [Counter::Corrected, Counter::PcieReplays, Counter::Thermal, Counter::Brake];
+    let all = whole.into_iter().chain(Kind::ALL.map(Counter::Links));
+    let mut counts: Counts = all.filter_map(|counter| Some((counter.name(), counter.of(gpu)?))).collect();
+    let links = &gpu.details.nvlink_errors.links;
+    let each = || links.iter().flat_map(|errors| Kind::ALL.map(|kind| (errors, kind)));
+    for (errors, kind) in each() {
+        if let Some(count) = kind.of(errors).known().filter(|count| **count > 0) {
+            counts.insert(Counter::Link(errors.link, kind).name(), *count);
         }
     }
     // Where one could not be read, nobody knows that it has counted nothing.
-    if !sums.links.is_empty() && !each().any(|(_, _, count)| matches!(count, Reading::Failed(_))) {
-        counts.insert(LINKS.to_owned(), sums.links.len() as u64);
+    if !links.is_empty() && !each().any(|(errors, kind)| matches!(kind.of(errors), Reading::Failed(_))) {
+        counts.insert(LINKS.to_owned(), links.len() as u64);
     }
     counts
-}
-
-/// One of them.
-pub(crate) fn count(counts: &Counts, name: &str) -> Option<u64> {
-    let nothing = || (name.starts_with("nvlink_") && counts.contains_key(LINKS)).then_some(0);
-    counts.get(name).copied().or_else(nothing)
 }
 
 /// What a GPU had counted at the oldest look of this boot within `window`, and how long ago that was.
@@ -133,10 +186,11 @@ mod tests {
         gpu.details.nvlink_errors.links[7].recoveries = Reading::Known(2);
         let gpu = gpu.clone();
         let (then, ago) = before(&known, &gpu, &now, HOUR).unwrap();
-        assert_eq!((count(then, "pcie_replays"), ago.as_secs()), (Some(0), 600));
-        assert_eq!(count(then, &link(7, "recoveries")), Some(0));
-        assert_eq!(count(then, "nvlink_replays"), Some(0), "of a name that no link has");
-        assert_eq!(count(&counts(&gpu), &link(7, "recoveries")), Some(2));
+        assert_eq!((Counter::PcieReplays.of_counts(then), ago.as_secs()), (Some(0), 600));
+        let link = Counter::Link(7, Kind::Recoveries);
+        assert_eq!((link.of_counts(then), link.of(&gpu)), (Some(0), Some(2)));
+        assert_eq!(link.of_counts(&counts(&gpu)), Some(2));
+        assert_eq!(Counter::Links(Kind::Replays).of_counts(then), None, "this driver tells no sums");
         now.taken += 2 * 3_600_000;
         assert!(before(&known, &gpu, &now, HOUR).is_none(), "too long ago");
         now.boot_id = "another".to_owned();
@@ -150,12 +204,13 @@ mod tests {
     #[test]
     fn a_link_that_could_not_be_read_has_not_counted_nothing() {
         let mut gpu = look("h100-sxm").now.gpus.data().unwrap().gpus[3].clone();
-        assert_eq!(count(&counts(&gpu), &link(7, "replays")), Some(0));
+        let link = Counter::Link(7, Kind::Replays);
+        assert_eq!(link.of_counts(&counts(&gpu)), Some(0));
         gpu.details.nvlink_errors.links[2].replays = Reading::Failed("999".to_owned());
-        assert_eq!(count(&counts(&gpu), &link(7, "replays")), None);
+        assert_eq!(link.of_counts(&counts(&gpu)), None);
         let sums = look("a100-sxm").now.gpus.data().unwrap().gpus[3].clone();
-        assert_eq!(count(&counts(&sums), &link(7, "replays")), None);
-        assert_eq!(count(&counts(&sums), "nvlink_replays"), Some(0));
+        assert_eq!(link.of_counts(&counts(&sums)), None);
+        assert_eq!(Counter::Links(Kind::Replays).of_counts(&counts(&sums)), Some(0));
     }
 
     #[test]

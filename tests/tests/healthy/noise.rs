@@ -11,7 +11,7 @@ use crate::Case;
 use crate::rng::Rng;
 
 /// Counters that only say how much was done, or that a busy fabric is busy.
-const BUSY: [&str; 12] = [
+const BUSY: [&str; 16] = [
     "port_xmit_data",
     "port_rcv_data",
     "port_xmit_packets",
@@ -24,6 +24,10 @@ const BUSY: [&str; 12] = [
     "rp_cnp_handled",
     "duplicate_request",
     "port_rcv_switch_relay_errors",
+    "out_of_buffer",
+    "rx_corrected_bits_phy",
+    "rx_discards_phy",
+    "rx_prio3_pause_duration",
 ];
 
 /// What kernels of healthy machines say.
@@ -206,7 +210,11 @@ fn gpu(then: &mut Gpu, now: &mut Gpu, rng: &mut Rng) {
     let lifetime = rng.below(5);
     let (tx, rx) = (rng.counter(), rng.counter());
     let replays = rng.below(20);
-    for gpu in [then, now] {
+    // What links counted while they were trained, and the few packets that are sent again on a good day.
+    let trained: Vec<[u64; 3]> =
+        (0..18).map(|_| [rng.below(5_000), rng.below(3), rng.below(100_000)]).collect();
+    let again = rng.below(900);
+    for (gpu, more) in [(then, 0), (now, 1)] {
         let limit = gpu.power_limit_w.known().copied().unwrap_or(400.0);
         known(&mut gpu.temperature_c, |degrees| *degrees = rng.within(20, 78) as u32);
         known(&mut gpu.power_w, |watts| *watts = limit * (0.05 + 0.95 * rng.share()));
@@ -215,7 +223,12 @@ fn gpu(then: &mut Gpu, now: &mut Gpu, rng: &mut Rng) {
         known(&mut gpu.throttle_reasons, |reasons| *reasons = rng.next() & 0x17);
         // A link that has nothing to do slows down.
         known(&mut gpu.pcie_gen, |generation| *generation = rng.within(1, u64::from(*generation)) as u32);
-        known(&mut gpu.pcie_replays, |count| *count = replays as _);
+        known(&mut gpu.pcie_replays, |count| *count = replays + more * (again % 30));
+        for (link, [replays, recoveries, crc]) in gpu.details.nvlink_errors.links.iter_mut().zip(&trained) {
+            known(&mut link.replays, |count| *count = replays + more * again);
+            known(&mut link.recoveries, |count| *count = *recoveries);
+            known(&mut link.crc, |count| *count = crc + more * again * 100);
+        }
         known(&mut gpu.energy_j, |joules| *joules = rng.share() * 1e12);
         known(&mut gpu.nvlink_tx_kib, |count| *count = tx);
         known(&mut gpu.nvlink_rx_kib, |count| *count = rx);
@@ -300,6 +313,11 @@ fn host(host: &mut Host, rng: &mut Rng) -> bool {
     known(&mut system.nvmes, |drives| {
         for drive in drives {
             let critical = drive.critical_c.known().copied().unwrap_or(80.0);
+            known(&mut drive.health, |health| {
+                health.used_percent = rng.below(99) as u8;
+                health.spare_percent = rng.within(u64::from(health.spare_threshold_percent), 100) as u8;
+                health.media_errors = rng.below(20);
+            });
             known(&mut drive.temperature_c, |degrees| *degrees = 20.0 + (critical - 25.0) * rng.share());
         }
     });

@@ -81,7 +81,10 @@ fn places(profile: &Profile, healthy: &Value) -> Vec<(Fault, Touched)> {
             // A machine without HCAs has no faults of theirs.
             let Ok((_, faults)) = simulate::parse(&text, &[]) else { continue };
             let broken = simulate::simulated(profile, &faults);
-            all.push((faults[0], Touched::by(healthy, &broken)));
+            let mut touched = Touched::by(healthy, &broken);
+            // Whose a GPU is that is cut into slices, nobody can say.
+            touched.hides |= id == "gpu-mig-on";
+            all.push((faults[0], touched));
         }
     }
     all
@@ -197,6 +200,27 @@ const KNOBS: &[Knob] = &[
         gpus(case, |gpu| {
             let down = up(gpu.nvlinks.len() as f64, level) as usize;
             gpu.nvlinks.iter_mut().take(down).for_each(|link| link.up = Reading::Known(false));
+        });
+    }),
+    ("packets that an NVLink sent again", |case, level| {
+        gpus(case, |gpu| {
+            for link in &mut gpu.details.nvlink_errors.links {
+                set(&mut link.replays, |count| *count += up(1e6, level));
+            }
+        });
+    }),
+    ("an NVLink trained anew", |case, level| {
+        gpus(case, |gpu| {
+            for link in gpu.details.nvlink_errors.links.iter_mut().take(3) {
+                set(&mut link.recoveries, |count| *count += up(20.0, level));
+            }
+        });
+    }),
+    ("wear of an NVMe drive", |case, level| {
+        host(case, |host| {
+            set(&mut host.system.nvmes, |drives| {
+                set(&mut drives[0].health, |health| health.used_percent = up(255.0, level) as u8);
+            });
         });
     }),
     ("port rate", |case, level| {

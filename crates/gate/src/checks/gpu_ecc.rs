@@ -1,6 +1,7 @@
 use railgate_node::{Action, Class, Gpu, PartName, Phase, Reading, RecoveryAction, Severity};
 use serde::{Deserialize, Serialize};
 
+use crate::gpu_counters::Counter;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
@@ -207,7 +208,7 @@ fn of_a_life(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 
 fn corrected(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let Some(window) = Window::of(scene, gpu) else { return };
-    let Some(rose) = window.rose("ecc_corrected") else { return };
+    let Some(rose) = window.rose(Counter::Corrected) else { return };
     let allowed = window.allowed(set.corrected_per_hour, HOUR_MS);
     if rose > allowed {
         let text = format!("{rose} corrected ECC errors {}", window.text());

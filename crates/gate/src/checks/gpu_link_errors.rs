@@ -1,7 +1,7 @@
 use railgate_node::{Action, Class, Gpu, PartName, Reading};
 use serde::{Deserialize, Serialize};
 
-use crate::gpu_counters::{LINK_KINDS, link, of_link};
+use crate::gpu_counters::{Counter, Kind};
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -66,36 +66,37 @@ crc_per_hour = 360000      # 100 a second
             let part = gpu.index.to_string();
             let all = readings(gpu);
             // What cannot be read is said once: there are three counters of each of 18 links.
-            let failed = all.iter().find(|read| matches!(read.count, Reading::Failed(_)));
-            if let Some(read) = failed {
-                out.value(&part, &format!("gpu {part} NVLink {}", read.kind), read.source, read.count);
+            let failed = all.iter().find(|(_, _, count)| matches!(count, Reading::Failed(_)));
+            if let Some((_, kind, count)) = failed {
+                out.value(&part, &format!("gpu {part} NVLink {}", name(*kind)), source(gpu), *count);
             }
             let Some(window) = Window::of(scene, gpu) else { continue };
-            let allowed = |kind: &str| match kind {
-                "recoveries" => set.max_recoveries,
-                "replays" => window.allowed(set.replays_per_hour, HOUR_MS),
-                _ => window.allowed(set.crc_per_hour, HOUR_MS),
-            };
-            for kind in LINK_KINDS {
+            for kind in Kind::ALL {
                 // The worst link stands for the GPU: an NVSwitch that fails shows on many.
-                let rose = all.iter().filter(|read| read.kind == kind);
-                let rose = rose.filter_map(|read| Some((read, window.rose(&read.counter)?)));
-                let Some((read, rose)) = rose.max_by_key(|(_, rose)| *rose) else { continue };
-                let allowed = allowed(kind);
+                let rose = all.iter().filter(|(_, of, _)| *of == kind);
+                let rose = rose.filter_map(|(counter, ..)| Some((counter, window.rose(*counter)?)));
+                let Some((counter, rose)) = rose.max_by_key(|(_, rose)| *rose) else { continue };
+                let allowed = match kind {
+                    Kind::Recoveries => set.max_recoveries,
+                    Kind::Replays => window.allowed(set.replays_per_hour, HOUR_MS),
+                    Kind::Crc => window.allowed(set.crc_per_hour, HOUR_MS),
+                };
                 if rose <= allowed {
                     continue;
                 }
-                let what = if kind == "crc" { "CRC errors" } else { kind };
-                let (of, at) = match read.link {
-                    Some(link) => (format!("link {link}: {rose} {what}"), format!("link {link} {what}")),
-                    None => (format!("{rose} NVLink {what}"), format!("NVLink {what}")),
+                let kind = name(kind);
+                let (text, what) = match counter {
+                    Counter::Link(link, _) => (format!("link {link}: {rose} {kind}"), format!("link {link}")),
+                    _ => (format!("{rose} NVLink {kind}"), "NVLink".to_owned()),
                 };
-                out.add(Found::warn(Class::Node, &part, format!("{of} {}", window.text())).fix("watch").row(
-                    format!("gpu {part} {at}"),
-                    rose.to_string(),
-                    format!("at most {allowed}"),
-                    read.source,
-                ));
+                out.add(
+                    Found::warn(Class::Node, &part, format!("{text} {}", window.text())).fix("watch").row(
+                        format!("gpu {part} {what} {kind}"),
+                        rose.to_string(),
+                        format!("at most {allowed}"),
+                        source(gpu),
+                    ),
+                );
             }
         }
     }
@@ -103,31 +104,27 @@ crc_per_hour = 360000      # 100 a second
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// One counter as it was read.
-struct Read<'a> {
-    link: Option<u32>,
-    kind: &'static str,
-    counter: String,
-    count: &'a Reading<u64>,
-    source: &'static str,
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Recoveries => "recoveries",
+        Kind::Replays => "replays",
+        Kind::Crc => "CRC errors",
+    }
 }
 
-/// Those of each link, or where the driver tells only sums, these.
-fn readings(gpu: &Gpu) -> Vec<Read<'_>> {
+fn source(gpu: &Gpu) -> &'static str {
+    let sums = gpu.details.nvlink_errors.links.is_empty();
+    if sums { "NVML fields 52, 59, 38" } else { "NVML fields 161 to 163" }
+}
+
+/// The counters of each link, or where the driver tells only sums, these.
+fn readings(gpu: &Gpu) -> Vec<(Counter, Kind, &Reading<u64>)> {
     let errors = &gpu.details.nvlink_errors;
     if errors.links.is_empty() {
-        let sums = [("recoveries", &errors.recoveries), ("replays", &errors.replays), ("crc", &errors.crc)];
-        let source = "NVML fields 52, 59, 38";
-        let sum = |(kind, count)| Read { link: None, kind, counter: format!("nvlink_{kind}"), count, source };
-        return sums.map(sum).into();
+        return Kind::ALL.map(|kind| (Counter::Links(kind), kind, kind.of_all(errors))).into();
     }
-    let each = errors.links.iter().flat_map(|errors| LINK_KINDS.map(|kind| (errors, kind)));
-    each.map(|(errors, kind)| {
-        let (number, count) = (errors.link, of_link(errors, kind));
-        let counter = link(number, kind);
-        Read { link: Some(number), kind, counter, count, source: "NVML fields 161 to 163" }
-    })
-    .collect()
+    let each = errors.links.iter().flat_map(|link| Kind::ALL.map(|kind| (link, kind)));
+    each.map(|(link, kind)| (Counter::Link(link.link, kind), kind, kind.of(link))).collect()
 }
 
 #[cfg(test)]

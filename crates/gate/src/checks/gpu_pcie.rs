@@ -3,6 +3,7 @@ use std::time::Duration;
 use railgate_node::{Action, Class, Gpu, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
+use crate::gpu_counters::Counter;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -151,7 +152,7 @@ fn generation(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>
 
 fn replays(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let Some(window) = Window::of(scene, gpu) else { return };
-    let Some(rose) = window.rose("pcie_replays") else { return };
+    let Some(rose) = window.rose(Counter::PcieReplays) else { return };
     let allowed = window.allowed(set.replays_per_minute, MINUTE_MS);
     if rose > allowed {
         let text = format!("{rose} PCIe replays {}", window.text());

@@ -3,6 +3,7 @@ use std::time::Duration;
 use railgate_node::{Action, Class, Gpu, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
+use crate::gpu_counters::Counter;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -95,8 +96,8 @@ fn now(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) -> bool {
 fn during(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     let Some(window) = Window::of(scene, gpu) else { return };
     let reasons = [
-        ("thermal slowdown", "check cooling", window.rose("hw_thermal_ns")),
-        ("power brake", "check power", window.rose("power_brake_ns")),
+        ("thermal slowdown", "check cooling", window.rose(Counter::Thermal)),
+        ("power brake", "check power", window.rose(Counter::Brake)),
     ];
     for (why, fix, nanos) in reasons {
         let Some(millis) = nanos.map(|nanos| nanos / 1_000_000) else { continue };

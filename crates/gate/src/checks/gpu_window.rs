@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use railgate_node::{Gpu, Severity};
 
-use crate::gpu_counters::{self, Counts};
+use crate::gpu_counters::{self, Counter, Counts};
 use crate::scene::Scene;
 
 /// So far back a look without a job's baseline reaches.
@@ -10,29 +10,35 @@ const REACH: Duration = Duration::from_secs(3600);
 
 /// What a GPU had counted earlier in the same boot, and how long ago that was: before the job, else at the oldest look
 /// of the last hour. Counters are judged over such a window only; a first look has none.
-pub(super) struct Window {
-    before: Counts,
-    now: Counts,
+pub(super) struct Window<'a> {
+    before: Before<'a>,
+    now: &'a Gpu,
     pub(super) millis: u64,
-    of_job: bool,
 }
 
-impl Window {
-    pub(super) fn of(scene: &Scene<'_>, gpu: &Gpu) -> Option<Window> {
-        let now = gpu_counters::counts(gpu);
+enum Before<'a> {
+    Job(&'a Gpu),
+    Look(&'a Counts),
+}
+
+impl<'a> Window<'a> {
+    pub(super) fn of(scene: &Scene<'a>, now: &'a Gpu) -> Option<Window<'a>> {
         let elapsed = scene.seen.before.and_then(|before| scene.now.taken.checked_sub(before.taken));
-        if let Some((before, millis)) = scene.before(gpu).zip(elapsed) {
-            return Some(Window { before: gpu_counters::counts(before), now, millis, of_job: true });
+        if let Some((before, millis)) = scene.before(now).zip(elapsed) {
+            return Some(Window { before: Before::Job(before), now, millis });
         }
-        let (before, ago) = gpu_counters::before(&scene.seen.memory.gpus, gpu, scene.now, REACH)?;
+        let (before, ago) = gpu_counters::before(&scene.seen.memory.gpus, now, scene.now, REACH)?;
         let millis = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-        Some(Window { before: before.clone(), now, millis, of_job: false })
+        Some(Window { before: Before::Look(before), now, millis })
     }
 
     /// What a counter rose by. `None` where it went backwards (the driver was loaded anew) or is not known.
-    pub(super) fn rose(&self, counter: &str) -> Option<u64> {
-        let count = |counts| gpu_counters::count(counts, counter);
-        count(&self.now)?.checked_sub(count(&self.before)?)
+    pub(super) fn rose(&self, counter: Counter) -> Option<u64> {
+        let before = match self.before {
+            Before::Job(gpu) => counter.of(gpu)?,
+            Before::Look(counts) => counter.of_counts(counts)?,
+        };
+        counter.of(self.now)?.checked_sub(before)
     }
 
     /// How much of a rate is allowed in this window; a short one counts as a whole unit.
@@ -47,12 +53,16 @@ impl Window {
 
     /// `the job`, or `the last 3 min`
     pub(super) fn name(&self) -> String {
-        if self.of_job { "the job".to_owned() } else { format!("the last {} min", self.minutes()) }
+        if self.is_job() { "the job".to_owned() } else { format!("the last {} min", self.minutes()) }
     }
 
     /// What came during a job is judged once; several looks see the same hour, and must not count it twice.
     pub(super) fn at_most(&self, severity: Severity) -> Severity {
-        if self.of_job { severity } else { severity.min(Severity::Warn) }
+        if self.is_job() { severity } else { severity.min(Severity::Warn) }
+    }
+
+    fn is_job(&self) -> bool {
+        matches!(self.before, Before::Job(_))
     }
 
     fn minutes(&self) -> u64 {
