@@ -32,6 +32,8 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, pivot_root, sethostname};
 use serde::{Deserialize, Serialize};
 
+use super::mute::mute;
+
 /// Where a cluster keeps its files, as its own processes see them. A tmpfs of the cluster's own is mounted
 /// there, so the directory only has to exist.
 pub(super) const HOME: &str = "/media";
@@ -66,6 +68,7 @@ pub fn dispatch() -> Option<ExitCode> {
         "@enter" => enter(rest),
         "@wire" => wire(rest),
         "@thaw" => thaw(rest),
+        "@mute" => mute(rest),
         _ => return None,
     };
     Some(result.unwrap_or_else(|error| {
@@ -142,10 +145,10 @@ fn ip(arguments: &[&str]) -> Result<()> {
 }
 
 /// A process's namespaces, opened before entering any (afterwards /proc is another one).
-struct Namespaces(Vec<(File, CloneFlags)>);
+pub(super) struct Namespaces(Vec<(File, CloneFlags)>);
 
 impl Namespaces {
-    fn of(pid: &str, kinds: &[&str]) -> Result<Self> {
+    pub(super) fn of(pid: &str, kinds: &[&str]) -> Result<Self> {
         let mut opened = Vec::new();
         for kind in kinds {
             let flag = match *kind {
@@ -161,7 +164,7 @@ impl Namespaces {
         Ok(Namespaces(opened))
     }
 
-    fn enter(&self) -> Result<()> {
+    pub(super) fn enter(&self) -> Result<()> {
         for (file, flag) in &self.0 {
             setns(file, *flag).with_context(|| format!("entering {flag:?}"))?;
         }
@@ -169,7 +172,7 @@ impl Namespaces {
     }
 }
 
-fn text(word: Option<&OsString>, what: &str) -> Result<String> {
+pub(super) fn text(word: Option<&OsString>, what: &str) -> Result<String> {
     word.and_then(|word| word.to_str()).map(str::to_owned).with_context(|| format!("{what} is missing"))
 }
 

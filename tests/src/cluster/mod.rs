@@ -13,6 +13,7 @@ mod inner;
 mod install;
 mod layout;
 mod logs;
+mod mute;
 mod sandbox;
 mod slurm;
 
@@ -33,6 +34,7 @@ use inner::MachineSpec;
 pub use inner::dispatch;
 pub use install::{REPORTS, plugin_target, slurm_release};
 use layout::put;
+pub use mute::Mute;
 pub use sandbox::own_program;
 use sandbox::{Machine, Sandbox};
 pub use slurm::{Job, Node};

@@ -1,6 +1,6 @@
 //! The library's side of a cluster's namespaces: start them, start machines in them, end them.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -85,14 +85,19 @@ pub(super) struct Guard(Child);
 impl Guard {
     /// Thaws a frozen file system in the end.
     pub(super) fn thaw(directory: &Path) -> Result<Self> {
+        Guard::start("@thaw", &[directory.into()])
+    }
+
+    /// A role that holds something until its standard input ends.
+    pub(super) fn start(role: &str, arguments: &[OsString]) -> Result<Self> {
         let mut command = Command::new(program()?);
-        command.arg("@thaw").arg(directory).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(role).args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("starting a guard")?;
         let stdout = child.stdout.take().context("no output")?;
         let mut said = String::new();
         BufReader::new(stdout).read_line(&mut said).context("waiting for a guard")?;
         if said != "ready\n" {
-            bail!("the guard of {} did not start", directory.display());
+            bail!("{role} did not start");
         }
         Ok(Guard(child))
     }

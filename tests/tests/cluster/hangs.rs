@@ -1,0 +1,113 @@
+//! What takes a look into the kernel and does not let it go, each alone and all at once: a mount, the fabric's files, a check
+//! of the site's own, NVML.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::poll;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const CONFIG: &str = "profile = 'h100-sxm'\n[gate]\ndeadline = '4s'\n[gate.checks.mounts]\nrequired = ['/mnt/work']\nclass = 'node'\n\
+                      [breaker]\nmax_percent = 100.0\npartition_max_percent = 100.0";
+
+/// What still runs on a node of those that look at it, and of what they started.
+fn looking(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
+    let processes = cluster.root().on(node).run(&["ps", "-eo", "state=,args="])?.ok()?;
+    let ours = |line: &&str| {
+        line.contains("railgate-child") || line.contains("checks.d") || line.contains("sleep 4711")
+    };
+    Ok(processes.lines().filter(ours).map(|line| line.trim().to_owned()).collect())
+}
+
+fn nobody_looks(cluster: &Cluster, node: &str) -> Result<()> {
+    poll::until(MINUTE, "nothing to be left", || Ok(looking(cluster, node)?.is_empty().then_some(())))
+}
+
+/// Looks as the periodic check does, and gives what it says and the reason that then stands on the node.
+fn look(cluster: &Cluster, node: &str) -> Result<(String, String)> {
+    let said = cluster.root().on(node).run(&["railgate", "check", "--drain"])?.ok()?;
+    Ok((said, cluster.node(node)?.reason().to_owned()))
+}
+
+fn back(cluster: &Cluster, node: &str) -> Result<()> {
+    cluster.root().on(node).run(&["railgate", "readmit", node])?.ok()?;
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_nothing() -> Result<()> {
+    let builder = Builder::new(2).slurm_conf("HealthCheckInterval", "0").config(CONFIG)?;
+    builder.test(|cluster| {
+        let sh = |node: &str, script: &str| cluster.root().on(node).run(&["sh", "-ec", script])?.ok();
+        let config: toml::Table = cluster.read("gn1", "/etc/railgate/railgate.toml")?.parse()?;
+        let sysfs = config["source"]["sysfs"].as_str().context("no sysfs root")?;
+        let devices = format!("{sysfs}/class/infiniband");
+        for node in ["gn1", "gn2"] {
+            sh(node, "mkdir -p /mnt/work && mount -t tmpfs work /mnt/work")?;
+            let (said, reason) = look(cluster, node)?;
+            assert!(reason.is_empty(), "{said}");
+        }
+
+        // A mount whose server has gone.
+        let server = cluster.mute_mount("gn1", "/mnt/work")?;
+        let (said, reason) = look(cluster, "gn1")?;
+        assert_eq!(
+            reason,
+            "railgate: mounts@/mnt/work: no answer in 4.0 s, stuck in the kernel; check server [periodic]",
+            "{said}"
+        );
+        let left = looking(cluster, "gn1")?;
+        assert!(!left.is_empty() && left.iter().all(|line| line.starts_with('D')), "{left:?}");
+        drop(server);
+        nobody_looks(cluster, "gn1")?;
+        back(cluster, "gn1")?;
+
+        // The fabric's files: a device whose firmware does not answer its driver.
+        let firmware = cluster.mute_mount("gn2", &devices)?;
+        let (said, reason) = look(cluster, "gn2")?;
+        assert!(
+            reason
+                .starts_with("railgate: part-silent@fabric: no answer in 4.0 s, stuck in the kernel; reboot"),
+            "{reason}\n{said}"
+        );
+        drop(firmware);
+        nobody_looks(cluster, "gn2")?;
+        back(cluster, "gn2")?;
+
+        // An administrator's check that never ends is told, and no node is drained for it.
+        let never = "mkdir -p /etc/railgate/checks.d && cd /etc/railgate/checks.d && \
+                     printf '#!/bin/sh\\nsleep 4711 & wait\\n' > never && chmod 755 never";
+        sh("gn2", never)?;
+        let (said, reason) = look(cluster, "gn2")?;
+        assert!(said.contains("site-never: no end in") && reason.is_empty(), "{reason}\n{said}");
+        nobody_looks(cluster, "gn2")?;
+
+        // All of it.
+        let frozen = cluster.frozen_disk("gn2", "/mnt/frozen")?;
+        cluster.hardware("gn2")?.nvml_stuck(Path::new("/mnt/frozen/file"))?;
+        let (server, firmware) =
+            (cluster.mute_mount("gn2", "/mnt/work")?, cluster.mute_mount("gn2", &devices)?);
+        let (said, reason) = look(cluster, "gn2")?;
+        for silent in [
+            "mounts@/mnt/work: no answer",
+            "part-silent@fabric: no answer",
+            "part-silent@gpus: no answer",
+            "site-never: no end",
+        ] {
+            assert!(said.contains(silent), "no '{silent}' in:\n{said}");
+        }
+        assert!(reason.starts_with("railgate: mounts@/mnt/work: no answer in 4.0 s"), "{reason}");
+        let left = looking(cluster, "gn2")?;
+        assert!(left.len() == 3 && left.iter().all(|line| line.starts_with('D')), "{left:?}");
+        // A job's gate comes to the same verdict, and slurmd serves others meanwhile.
+        cluster.bob().srun(&["-w", "gn1", "true"])?.ok()?;
+        drop((frozen, server, firmware));
+        cluster.hardware("gn2")?.heal()?;
+        nobody_looks(cluster, "gn2")?;
+        sh("gn2", "rm /etc/railgate/checks.d/never")?;
+        back(cluster, "gn2")
+    })
+}
