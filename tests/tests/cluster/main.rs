@@ -16,7 +16,6 @@ mod own_faults;
 mod plain;
 mod plugin;
 mod rails;
-mod resume;
 mod shared_node;
 mod stays_ended;
 mod templates;
