@@ -100,7 +100,12 @@ fn profile_problem(site: &Site, loaded: &Loaded) -> Option<String> {
     if profile == "auto" {
         return None;
     }
-    let why = Profile::load(profile, &site.places.profiles()).err()?;
+    let mut dirs = site.places.profiles().to_vec();
+    // A configuration that is not in its place yet has its profiles beside it.
+    if site.config_required {
+        dirs.extend(site.config_file.parent().map(|dir| dir.join("profiles")));
+    }
+    let why = Profile::load(profile, &dirs).err()?;
     let at = loaded.origins.get("profile").map(place).unwrap_or_default();
     Some(format!("{at}: profile: {why}"))
 }

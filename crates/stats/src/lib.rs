@@ -3,7 +3,9 @@
 //! Each node writes a [`NodeReport`] per attempt, the controller a [`Decision`]; a job's report is their
 //! merge. Nothing in a report decides about a node: it belongs to the user, who may have changed it.
 
+pub mod application;
 mod applied;
+pub mod comm;
 mod config;
 mod counters;
 mod decision;
@@ -25,7 +27,9 @@ pub mod usage;
 mod why;
 mod xids;
 
+pub use application::Application;
 pub use applied::{Applied, AppliedBy, applied};
+pub use comm::Communication;
 pub use config::{MetricsConfig, ReportAccess, ReportConfig, StatsConfig};
 pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode};

@@ -3,7 +3,7 @@ use railgate_node::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Applied, GpuUse, PortUse, Tasks, Transport, Usage, Window};
+use crate::{Application, Applied, Communication, GpuUse, PortUse, Tasks, Transport, Usage, Window};
 
 /// The schema that this build writes. A reader accepts this and every earlier one; fields are added,
 /// never renamed.
@@ -68,6 +68,12 @@ pub struct NodeReport {
     /// What the job got out of the node's hardware; `None` where no sampler ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// What NCCL's profiler plugin counted; `None` where it ran in no process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub communication: Option<Communication>,
+    /// What the program said of itself; `None` where it said nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application: Option<Application>,
     /// Between which two looks the counters were compared.
     #[serde(default)]
     pub window: Option<Window>,
@@ -124,6 +130,8 @@ impl NodeReport {
             applied: Vec::new(),
             transport: None,
             usage: None,
+            application: None,
+            communication: None,
             window: None,
             gpus: Vec::new(),
             ports: Vec::new(),

@@ -1,6 +1,7 @@
 //! Tests on a real Slurm cluster. They need root: `cargo xtask test`.
 
 mod array_storm;
+mod beside;
 mod breaker;
 mod comes_back;
 mod controller_away;
@@ -16,6 +17,7 @@ mod own_faults;
 mod plain;
 mod plugin;
 mod rails;
+mod resume;
 mod shared_node;
 mod stays_ended;
 mod templates;

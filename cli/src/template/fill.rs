@@ -1,0 +1,181 @@
+//! A template's values: the options of its `#SBATCH` lines, and variables of the form `NAME="${NAME:-value}"`.
+
+/// Options of sbatch that a template need not have.
+pub(super) const ADDED: [&str; 14] = [
+    "account",
+    "constraint",
+    "dependency",
+    "exclude",
+    "licenses",
+    "mail-type",
+    "mail-user",
+    "mem",
+    "nodelist",
+    "partition",
+    "qos",
+    "railgate-profile",
+    "reservation",
+    "switches",
+];
+
+/// An option's name, value and the rest of its line.
+fn option(line: &str) -> Option<(&str, &str, &str)> {
+    let words = line.strip_prefix("#SBATCH --")?;
+    let end = words.find(" #").unwrap_or(words.len());
+    let (words, comment) = words.split_at(end);
+    let (name, value) = words.trim_end().split_once('=').unwrap_or((words.trim_end(), ""));
+    Some((name, value, comment.trim_start()))
+}
+
+/// Where a variable's default stands: from after `${NAME:-` to before the closing `}"` at a line's end.
+fn variable(text: &str, name: &str) -> Option<(usize, usize)> {
+    let head = format!("\n{name}=\"${{{name}:-");
+    let start = text.find(&head)? + head.len();
+    Some((start, start + text[start..].find("}\"\n")?))
+}
+
+fn is_variable(key: &str) -> bool {
+    key.starts_with(|c: char| c.is_ascii_uppercase())
+        && key.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// What can be filled in, in the order of the script. An option that stands there twice is that of the first part
+/// of a heterogeneous job.
+pub(super) fn keys(text: &str) -> Vec<(String, String)> {
+    let mut keys: Vec<(String, String)> = Vec::new();
+    for line in text.lines() {
+        let name = line.split_once('=').map(|(name, _)| name).filter(|name| is_variable(name));
+        let found = match (option(line), name) {
+            (Some((name, value, _)), _) => Some((name, value.to_owned())),
+            (None, Some(name)) => variable(text, name).map(|(start, end)| {
+                let value = text[start..end].replace("\\\n", " ");
+                (name, value.split_whitespace().collect::<Vec<_>>().join(" "))
+            }),
+            (None, None) => None,
+        };
+        if let Some((name, value)) = found
+            && !keys.iter().any(|(known, _)| known == name)
+        {
+            keys.push((name.to_owned(), value));
+        }
+    }
+    keys
+}
+
+/// The script with one value filled in.
+///
+/// # Errors
+/// The template has no such key, or the value cannot stand there; what to do instead.
+pub(super) fn set(text: &str, key: &str, value: &str) -> Result<String, String> {
+    if value.chars().any(char::is_control) {
+        return Err("control characters and line ends cannot be filled in".to_owned());
+    }
+    if is_variable(key) { set_variable(text, key, value) } else { set_option(text, key, value) }
+}
+
+fn set_variable(text: &str, key: &str, value: &str) -> Result<String, String> {
+    let Some((start, end)) = variable(text, key) else { return Err(unknown(text)) };
+    if let Some(sign) = value.chars().find(|sign| "\"`\\}".contains(*sign)) {
+        return Err(format!("a value with {sign} must be written into the script by hand"));
+    }
+    Ok(format!("{}{value}{}", &text[..start], &text[end..]))
+}
+
+fn set_option(text: &str, key: &str, value: &str) -> Result<String, String> {
+    if value.contains(['"', '\\']) {
+        return Err("a value with quotes or backslashes must be written into the script by hand".to_owned());
+    }
+    let value = if value.contains([' ', '#']) { format!("\"{value}\"") } else { value.to_owned() };
+    let setting =
+        if value.is_empty() { format!("#SBATCH --{key}") } else { format!("#SBATCH --{key}={value}") };
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let at = |wanted: &dyn Fn(&str) -> bool| {
+        text.lines().position(|line| option(line).is_some_and(|(name, _, _)| wanted(name)))
+    };
+    if let Some(index) = at(&|name| name == key) {
+        let comment = option(&lines[index]).map_or("", |(_, _, comment)| comment).to_owned();
+        lines[index] = format!("{setting:<39} {comment}").trim_end().to_owned();
+    } else if ADDED.contains(&key) {
+        // Before the first one, so that it belongs to the first part of a heterogeneous job.
+        let first = at(&|_| true).unwrap_or(1);
+        lines.insert(first, setting);
+    } else {
+        return Err(unknown(text));
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+fn unknown(text: &str) -> String {
+    let keys: Vec<String> = keys(text).into_iter().map(|(key, _)| key).collect();
+    format!(
+        "this template has no such key (it has {}; lines for {} can be added)",
+        keys.join(", "),
+        ADDED.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCRIPT: &str = "#!/bin/bash\n# About.\n\n#SBATCH --job-name=train                # CHANGE\n\
+                          #SBATCH --nodes=2\n#SBATCH --exclusive\n\nTRAIN=\"${TRAIN:-torchrun \\\n    a.py}\"\n\
+                          DIR=\"${DIR:-$PWD/${X}/y}\"\nLATER=3\n";
+
+    #[test]
+    fn keys_are_options_and_variables_with_defaults() {
+        let keys = keys(SCRIPT);
+        let keys: Vec<(&str, &str)> = keys.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let wanted = [
+            ("job-name", "train"),
+            ("nodes", "2"),
+            ("exclusive", ""),
+            ("TRAIN", "torchrun a.py"),
+            ("DIR", "$PWD/${X}/y"),
+        ];
+        assert_eq!(keys, wanted);
+    }
+
+    #[test]
+    fn a_value_takes_the_place_of_the_old_one_and_the_comment_stays() {
+        let filled = set(SCRIPT, "job-name", "seven").unwrap();
+        assert!(filled.contains("\n#SBATCH --job-name=seven                # CHANGE\n"), "{filled}");
+        let filled = set(SCRIPT, "TRAIN", "python b.py $HOME").unwrap();
+        assert!(filled.contains("\nTRAIN=\"${TRAIN:-python b.py $HOME}\"\nDIR="), "{filled}");
+        assert_eq!(set(SCRIPT, "nodes", "2").unwrap(), SCRIPT);
+    }
+
+    #[test]
+    fn lines_for_sbatch_are_added_before_the_others() {
+        let filled = set(SCRIPT, "partition", "h100").unwrap();
+        assert!(filled.contains("\n\n#SBATCH --partition=h100\n#SBATCH --job-name"), "{filled}");
+        assert!(set(SCRIPT, "constraint", "a b").unwrap().contains("--constraint=\"a b\"\n"));
+    }
+
+    #[test]
+    fn what_cannot_be_filled_in_is_refused() {
+        for (key, value) in [
+            ("node", "4"),
+            ("LATER", "4"),
+            ("OTHER", "4"),
+            ("nodes", "4\n#SBATCH --uid=0"),
+            ("TRAIN", "a\"; rm -rf ~; \""),
+            ("TRAIN", "a}\"; b"),
+            ("DIR", "`id`"),
+            ("", "x"),
+        ] {
+            assert!(set(SCRIPT, key, value).is_err(), "{key}={value}");
+        }
+        assert!(set(SCRIPT, "node", "4").unwrap_err().contains("it has job-name, nodes,"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_filled_in_can_be_read_again(value in "[a-zA-Z0-9/$:_.=-]{1,40}") {
+            for key in ["nodes", "TRAIN"] {
+                let filled = set(SCRIPT, key, &value).unwrap();
+                proptest::prop_assert!(keys(&filled).contains(&(key.to_owned(), value.clone())));
+            }
+        }
+    }
+}

@@ -1,0 +1,427 @@
+use crate::{
+    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, Key, Limit, MAGIC, Mode, VERSION, cell,
+    comm, head,
+};
+
+/// Why a file is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadRankFile {
+    /// Not of the one size that there is.
+    Size(usize),
+    /// It does not begin as ours do, or its writer was ended before the head was whole.
+    Magic,
+    /// A layout that this reader does not know.
+    Version(u64),
+}
+
+impl std::fmt::Display for BadRankFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            BadRankFile::Size(bytes) => write!(f, "{bytes} bytes instead of {BYTES}"),
+            BadRankFile::Magic => f.write_str("not a rank file, or never finished"),
+            BadRankFile::Version(version) => write!(f, "version {version} instead of {VERSION}"),
+        }
+    }
+}
+
+impl std::error::Error for BadRankFile {}
+
+/// What one process counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankFile {
+    /// Process, as it sees itself.
+    pub pid: u64,
+    /// When it made the file, milliseconds since the epoch.
+    pub created_ms: u64,
+    /// Version of NCCL's profiler interface.
+    pub api: u64,
+    /// NCCL's release: major, minor, patch.
+    pub nccl: Option<[u64; 3]>,
+    /// Version of the plugin.
+    pub plugin: String,
+    /// What was wished for last.
+    pub wanted: Option<Mode>,
+    /// What was in force last.
+    pub mode: Option<Mode>,
+    /// Why that is less.
+    pub limit: Limit,
+    /// Of the time, millionths.
+    pub budget_ppm: u64,
+    /// One window in so many was timed last.
+    pub duty: u64,
+    /// Communicators that found no room.
+    pub comms_lost: u64,
+    /// Operations that are in no cell.
+    pub cells_lost: u64,
+    /// Operations whose timing never came to an end.
+    pub expired: u64,
+    /// Timing events of nobody.
+    pub stray: u64,
+    /// Operations captured into a graph.
+    pub captured: u64,
+    /// Operations that were seen at NCCL's interface alone.
+    pub api_only: u64,
+    /// Panics that were caught.
+    pub panics: u64,
+    /// In the order of the file; cells refer to [`Comm::index`].
+    pub comms: Vec<Comm>,
+    /// In the order of the file.
+    pub cells: Vec<Cell>,
+    /// Entries that made no sense and were left out.
+    pub nonsense: u64,
+}
+
+/// A communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comm {
+    /// [`Key::comm`] of its cells.
+    pub index: u8,
+    /// NCCL's hash.
+    pub hash: u64,
+    /// Ranks in it.
+    pub ranks: u32,
+    /// This one.
+    pub rank: u32,
+    /// Nodes.
+    pub nodes: u64,
+    /// The framework's name for it; printable ASCII, anything else became `?`.
+    pub name: String,
+    /// It was destroyed in good order.
+    pub destroyed: bool,
+    /// When it was made, milliseconds since the epoch.
+    pub created_ms: u64,
+    /// Operations handed to the GPU.
+    pub ops: u64,
+    /// The last of them; `None`: there was none.
+    pub last: Option<Op>,
+    /// Operations that the GPU was seen to begin, of those that were timed.
+    pub begun: u64,
+    /// And to finish.
+    pub done: u64,
+    /// The last that was seen to finish, of `ops`, from 1; 0: none.
+    pub done_op: u64,
+    /// When, milliseconds since the epoch.
+    pub done_ms: u64,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// What it was.
+    pub key: Key,
+    /// NCCL's number for it; 0 for point to point.
+    pub seq: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// When it was handed to the GPU, milliseconds since the epoch.
+    pub time_ms: u64,
+}
+
+/// Counters of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// What is counted.
+    pub key: Key,
+    /// Operations.
+    pub calls: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that were timed.
+    pub timed: u64,
+    /// Their bytes.
+    pub timed_bytes: u64,
+    /// Their GPU time, nanoseconds.
+    pub sum_ns: u64,
+    /// The shortest; `None`: nothing was timed.
+    pub min_ns: Option<u64>,
+    /// The longest.
+    pub max_ns: u64,
+    /// Sum of squares, (100 ns)².
+    pub squares: u64,
+}
+
+impl RankFile {
+    /// Reads a file's bytes. Counters may be of slightly different moments: somebody may be writing.
+    ///
+    /// # Errors
+    /// Another size, beginning or version. Anything else that makes no sense is left out and counted.
+    pub fn parse(bytes: &[u8]) -> Result<Self, BadRankFile> {
+        if bytes.len() != BYTES {
+            return Err(BadRankFile::Size(bytes.len()));
+        }
+        let words = Words(bytes);
+        if words.at(head::MAGIC) != MAGIC {
+            return Err(BadRankFile::Magic);
+        }
+        if words.at(head::VERSION) != VERSION {
+            return Err(BadRankFile::Version(words.at(head::VERSION)));
+        }
+        let mut file = RankFile {
+            pid: words.at(head::PID),
+            created_ms: words.ms(head::CREATED),
+            api: words.at(head::API),
+            nccl: release(words.at(head::NCCL)),
+            plugin: words.text(head::PLUGIN, 4),
+            wanted: Mode::of(words.at(head::WANTED)),
+            mode: Mode::of(words.at(head::MODE)),
+            limit: Limit::of(words.at(head::LIMIT)),
+            budget_ppm: words.at(head::BUDGET),
+            duty: words.at(head::DUTY),
+            comms_lost: words.at(head::COMMS_LOST),
+            cells_lost: words.at(head::CELLS_LOST),
+            expired: words.at(head::EXPIRED),
+            stray: words.at(head::STRAY),
+            captured: words.at(head::CAPTURED),
+            api_only: words.at(head::API_ONLY),
+            panics: words.at(head::PANICS),
+            ..RankFile::default()
+        };
+        for index in 0..COMMS {
+            match words.comm(index) {
+                Entry::Free => {}
+                Entry::Good(comm) => file.comms.push(comm),
+                Entry::Nonsense => file.nonsense += 1,
+            }
+        }
+        for index in 0..CELLS {
+            match words.cell(index) {
+                Entry::Free => {}
+                Entry::Good(cell) if file.comms.iter().any(|comm| comm.index == cell.key.comm) => {
+                    file.cells.push(cell);
+                }
+                Entry::Good(_) | Entry::Nonsense => file.nonsense += 1,
+            }
+        }
+        Ok(file)
+    }
+}
+
+enum Entry<T> {
+    Free,
+    Good(T),
+    Nonsense,
+}
+
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn at(&self, word: usize) -> u64 {
+        let bytes = self.0.get(word * 8..word * 8 + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_le_bytes)
+    }
+
+    fn ms(&self, word: usize) -> u64 {
+        self.at(word) / 1_000_000
+    }
+
+    fn text(&self, word: usize, words: usize) -> String {
+        let bytes = self.0.get(word * 8..(word + words) * 8).unwrap_or_default();
+        let plain = |&byte: &u8| if byte == b' ' || byte.is_ascii_graphic() { char::from(byte) } else { '?' };
+        bytes.iter().take_while(|byte| **byte != 0).map(plain).collect()
+    }
+
+    fn comm(&self, index: usize) -> Entry<Comm> {
+        let at = COMMS_AT + index * COMM_WORDS;
+        let word = |word| self.at(at + word);
+        let state = word(comm::STATE);
+        if state == 0 {
+            return Entry::Free;
+        }
+        let ranks = word(comm::RANKS);
+        let (ranks, rank) = (ranks >> 32, ranks & 0xffff_ffff);
+        let sizes = u32::try_from(ranks).ok().zip(u32::try_from(rank).ok());
+        let (Some((ranks, rank)), Ok(index)) = (sizes, u8::try_from(index)) else { return Entry::Nonsense };
+        if state > 2 || rank >= ranks || ranks > MOST_RANKS {
+            return Entry::Nonsense;
+        }
+        let last = Key::of(word(comm::LAST_KEY)).map(|key| Op {
+            key,
+            seq: word(comm::LAST_SEQ),
+            bytes: word(comm::LAST_BYTES),
+            time_ms: self.ms(at + comm::LAST_TIME),
+        });
+        Entry::Good(Comm {
+            index,
+            hash: word(comm::HASH),
+            ranks,
+            rank,
+            nodes: word(comm::NODES).min(u64::from(MOST_RANKS)),
+            name: self.text(at + comm::NAME, 8),
+            destroyed: state == 2,
+            created_ms: self.ms(at + comm::CREATED),
+            ops: word(comm::OPS),
+            last,
+            begun: word(comm::BEGUN),
+            done: word(comm::DONE),
+            done_op: word(comm::DONE_OP),
+            done_ms: self.ms(at + comm::DONE_TIME),
+        })
+    }
+
+    fn cell(&self, index: usize) -> Entry<Cell> {
+        let at = CELLS_AT + index * CELL_WORDS;
+        let word = |word| self.at(at + word);
+        if word(cell::KEY) == 0 {
+            return Entry::Free;
+        }
+        let Some(key) = Key::of(word(cell::KEY)) else { return Entry::Nonsense };
+        let (calls, timed) = (word(cell::CALLS), word(cell::TIMED));
+        let min = word(cell::MIN);
+        // Between two words more may have been counted, but not so much, and no process lives for so long.
+        if timed > calls.saturating_add(SLACK) || calls > MOST || word(cell::SUM) > MOST_NS {
+            return Entry::Nonsense;
+        }
+        Entry::Good(Cell {
+            key,
+            calls,
+            bytes: word(cell::BYTES),
+            timed: timed.min(calls),
+            timed_bytes: word(cell::TIMED_BYTES),
+            sum_ns: word(cell::SUM),
+            min_ns: (min > 0).then(|| u64::MAX - min),
+            max_ns: word(cell::MAX),
+            squares: word(cell::SQUARES),
+        })
+    }
+}
+
+/// A reader may meet a counter that much earlier than its neighbour.
+const SLACK: u64 = 4096;
+/// A year of a million operations a second.
+const MOST: u64 = 1 << 45;
+/// 128 GPUs for a year.
+const MOST_NS: u64 = 1 << 62;
+const MOST_RANKS: u32 = 1 << 24;
+
+fn release(code: u64) -> Option<[u64; 3]> {
+    // Since 2.9 it is major * 10000 + minor * 100 + patch.
+    ((20_900..1_000_000).contains(&code)).then_some([code / 10_000, code / 100 % 100, code % 100])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key { comm: 3, op: 2, datatype: 8, algorithm: 2, protocol: 3, class: 20 }
+    }
+
+    fn file() -> Vec<u8> {
+        let mut words = vec![0_u64; crate::WORDS];
+        words[head::MAGIC] = MAGIC;
+        words[head::VERSION] = VERSION;
+        words[head::PID] = 4711;
+        words[head::NCCL] = 22_809;
+        words[head::MODE] = Mode::Sample.word();
+        words[head::PLUGIN] = u64::from_le_bytes(*b"0.1.0\0\0\0");
+        let at = COMMS_AT + 3 * COMM_WORDS;
+        words[at + comm::STATE] = 1;
+        words[at + comm::HASH] = 0xabc;
+        words[at + comm::RANKS] = 8 << 32 | 5;
+        words[at + comm::OPS] = 9;
+        words[at + comm::LAST_KEY] = key().word();
+        words[at + comm::LAST_SEQ] = 8;
+        words[at + comm::LAST_TIME] = 5_000_000;
+        words[at + comm::NAME] = u64::from_le_bytes(*b"tp\x1b0\0xyz");
+        let at = CELLS_AT + 77 * CELL_WORDS;
+        words[at] = key().word();
+        words[at + cell::CALLS] = 9;
+        words[at + cell::BYTES] = 9 << 20;
+        words[at + cell::TIMED] = 2;
+        words[at + cell::SUM] = 3000;
+        words[at + cell::MIN] = u64::MAX - 1000;
+        words[at + cell::MAX] = 2000;
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn put(bytes: &mut [u8], word: usize, value: u64) {
+        bytes[word * 8..word * 8 + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    #[test]
+    fn what_a_process_counted_is_read() {
+        let read = RankFile::parse(&file()).unwrap();
+        assert_eq!((read.pid, read.nccl, read.mode), (4711, Some([2, 28, 9]), Some(Mode::Sample)));
+        assert_eq!((read.plugin.as_str(), read.nonsense), ("0.1.0", 0));
+        let [comm] = &read.comms[..] else { panic!("one communicator") };
+        assert_eq!((comm.index, comm.hash, comm.ranks, comm.rank, comm.ops), (3, 0xabc, 8, 5, 9));
+        assert_eq!((comm.name.as_str(), comm.destroyed), ("tp?0", false));
+        assert_eq!(comm.last, Some(Op { key: key(), seq: 8, bytes: 0, time_ms: 5 }));
+        let [cell] = &read.cells[..] else { panic!("one cell") };
+        assert_eq!((cell.key, cell.calls, cell.bytes, cell.timed), (key(), 9, 9 << 20, 2));
+        assert_eq!((cell.min_ns, cell.max_ns, cell.sum_ns), (Some(1000), 2000, 3000));
+    }
+
+    #[test]
+    fn a_file_that_is_not_ours_says_why() {
+        let bytes = file();
+        for size in [0, 7, BYTES - 1] {
+            assert_eq!(RankFile::parse(&bytes[..size]), Err(BadRankFile::Size(size)));
+        }
+        let mut other = bytes.clone();
+        put(&mut other, head::MAGIC, 0);
+        assert_eq!(RankFile::parse(&other).unwrap_err().to_string(), "not a rank file, or never finished");
+        let mut later = bytes;
+        put(&mut later, head::VERSION, 2);
+        assert_eq!(RankFile::parse(&later).unwrap_err().to_string(), "version 2 instead of 1");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_left_out_and_counted() {
+        let comm_at = COMMS_AT + 3 * COMM_WORDS;
+        let cell_at = CELLS_AT + 77 * CELL_WORDS;
+        for (word, value) in [
+            (comm_at + comm::STATE, 9),
+            (comm_at + comm::RANKS, 8 << 32 | 8),
+            (comm_at + comm::RANKS, u64::MAX),
+            (cell_at + cell::KEY, u64::MAX),
+            (cell_at + cell::KEY, 1),
+            (cell_at + cell::CALLS, u64::MAX),
+            (cell_at + cell::TIMED, 100_000),
+            (cell_at + cell::SUM, u64::MAX),
+        ] {
+            let mut bytes = file();
+            put(&mut bytes, word, value);
+            let read = RankFile::parse(&bytes).unwrap();
+            assert!(read.cells.is_empty() && read.nonsense > 0, "{word} {value}");
+        }
+    }
+
+    #[test]
+    fn classes_are_powers_of_two() {
+        for (bytes, class) in [(0, 0), (1, 0), (8, 3), (15, 3), (16, 4), (1 << 30, 30), (u64::MAX, 63)] {
+            assert_eq!(Key::class_of(bytes), class, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn names_stand_where_their_constants_say() {
+        use crate::{OPERATIONS, P2P_GROUP, RECV, SEND, position};
+        let named = [P2P_GROUP, RECV, SEND].map(|at| OPERATIONS[usize::from(at)]);
+        assert_eq!(named, ["P2pGroup", "Recv", "Send"]);
+        assert_eq!((position(OPERATIONS, b"AllReduce"), position(OPERATIONS, b"Invalid")), (2, 0));
+        for (name, size) in [("Float32", 4), ("Bfloat16", 2), ("Int64", 8), ("Float8e4m3", 1), ("other", 1)] {
+            assert_eq!(crate::type_size(position(crate::DATATYPES, name.as_bytes())), size, "{name}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_are_too_odd(changes in proptest::collection::vec((0..crate::WORDS, proptest::num::u64::ANY), 0..40)) {
+            let mut bytes = file();
+            for (word, value) in changes {
+                put(&mut bytes, word, value);
+            }
+            let _ = RankFile::parse(&bytes);
+        }
+
+        #[test]
+        fn keys_survive_their_word(word in proptest::num::u64::ANY) {
+            for word in [word, word | 1 << 63, (word | 1 << 63) & !(0x7fff_ffff << 32)] {
+                if let Some(key) = Key::of(word) {
+                    proptest::prop_assert_eq!(key.word(), word);
+                }
+            }
+        }
+    }
+}

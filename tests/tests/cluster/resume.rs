@@ -1,0 +1,120 @@
+//! The resume contract: the example program in the training template, ended at four different moments.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use railgate_tests::cluster::{Builder, Cluster, Job};
+use railgate_tests::poll;
+
+use crate::templates::filled;
+use crate::training::{ALL_MAY_DRAIN, MINUTE};
+
+const DIR: &str = "/shared/alice/run";
+
+fn log(cluster: &Cluster) -> String {
+    cluster.output("/home/rgalice/train.log").unwrap_or_default()
+}
+
+/// Steps that the loss curve has.
+fn steps(cluster: &Cluster) -> usize {
+    cluster.output(&format!("{DIR}/loss.csv")).unwrap_or_default().lines().count()
+}
+
+/// Checkpoints that are being written.
+fn half_written(cluster: &Cluster) -> Result<Vec<PathBuf>> {
+    let names = std::fs::read_dir(cluster.path("ctl", DIR)?)?;
+    let names = names.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    Ok(names.into_iter().filter(|path| path.to_string_lossy().ends_with(".ckpt.part")).collect())
+}
+
+/// Waits until an attempt has gone some steps beyond where it began, and is not saving; its first and last node.
+fn at_work(cluster: &Cluster, id: u32, attempt: u32) -> Result<(String, String)> {
+    let begins = |log: &str| log.matches("begins a").count() > usize::try_from(attempt).unwrap_or(0);
+    poll::until(MINUTE, &format!("attempt {attempt} to train"), || Ok(begins(&log(cluster)).then_some(())))
+        .with_context(|| log(cluster))?;
+    let from = steps(cluster);
+    poll::until(MINUTE, "ten more steps", || {
+        Ok((steps(cluster) > from + 10 && half_written(cluster)?.is_empty()).then_some(()))
+    })?;
+    let job = cluster.job(id)?;
+    let nodes = cluster.alice().run(&["scontrol", "show", "hostnames", job.nodes()])?.ok()?;
+    let mut nodes = nodes.lines();
+    let first = nodes.next().context("no node")?.to_owned();
+    Ok((first, nodes.next_back().context("one node only")?.to_owned()))
+}
+
+/// A GPU falls off the bus, and the process that used it dies.
+fn strike(cluster: &Cluster, node: &str) -> Result<()> {
+    cluster.hardware(node)?.inject("gpu-lost@3")?;
+    cluster.root().on(node).run(&["pkill", "-KILL", "-f", "example_train.py --plain"])?.ok().map(drop)
+}
+
+fn again(cluster: &Cluster, id: u32, restarts: u32) -> Result<()> {
+    let running = |job: &Job| job.state() == "RUNNING" && job.restarts() == restarts;
+    let job = cluster.wait_job_until(id, &format!("running for the {restarts}. time again"), MINUTE, running);
+    job.map(drop).with_context(|| log(cluster))
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_training_that_is_ended_at_any_moment_has_every_step_once() -> Result<()> {
+    let example = include_str!("../../../contrib/python/example_train.py");
+    let builder = Builder::new(5)
+        .config(ALL_MAY_DRAIN)?
+        .file("/opt/example_train.py", example)
+        // A dead node is noticed soon.
+        .slurm_conf("SlurmdTimeout", "4")
+        .slurm_conf("MessageTimeout", "2");
+    builder.test(|cluster| {
+        cluster.root().run(&["install", "-d", "-o", "rgalice", "/shared/alice"])?.ok()?;
+        let program = "python3 /opt/example_train.py --plain --steps 2000 --save-every 100";
+        let slow = "--step-seconds 0.02 --save-seconds 1";
+        let train = format!("TRAIN={program} {slow} --save-dir {DIR}");
+        let settings = [&train, "cpus-per-task=2", "output=train.log", &format!("CHECKPOINTS={DIR}")];
+        let id = cluster.alice().sbatch(&[], &filled(cluster, "torchrun-multinode", &settings)?)?;
+
+        // The time limit is near: Slurm signals the script, the script the program.
+        at_work(cluster, id, 0)?;
+        cluster.alice().run(&["scancel", "--batch", "--signal=USR1", &id.to_string()])?.ok()?;
+        again(cluster, id, 1)?;
+        ensure!(log(cluster).contains("saved at step "), "{}", log(cluster));
+
+        // In a step, on the node that does not save.
+        let (_, last) = at_work(cluster, id, 1)?;
+        strike(cluster, &last)?;
+        again(cluster, id, 2)?;
+
+        // In a save, on the node that saves: what it leaves is no checkpoint.
+        let (first, _) = at_work(cluster, id, 2)?;
+        poll::until(MINUTE, "a checkpoint to be written", || {
+            Ok((!half_written(cluster)?.is_empty()).then_some(()))
+        })?;
+        strike(cluster, &first)?;
+        assert_eq!(half_written(cluster)?.len(), 1);
+        again(cluster, id, 3)?;
+
+        // The node dies.
+        let (_, last) = at_work(cluster, id, 3)?;
+        cluster.kill_node(&last)?;
+        again(cluster, id, 4)?;
+        let (_, _) = at_work(cluster, id, 4)?;
+
+        // Enough: the rest without its pauses, as one who is in a hurry.
+        cluster.alice().run(&["scancel", &id.to_string()])?.ok()?;
+        cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
+        let words = |dir: &str| format!("{program} --save-dir {dir}");
+        for dir in [DIR, "/shared/alice/whole"] {
+            let done = cluster.alice().deadline(MINUTE).run(&["sh", "-c", &words(dir)])?;
+            ensure!(done.both().contains("finished at step 2000, "), "{done}");
+        }
+        let curve = |dir: &str| cluster.output(&format!("{dir}/loss.csv"));
+        assert_eq!(curve(DIR).unwrap_or_default().lines().count(), 2000);
+        assert_eq!(curve(DIR), curve("/shared/alice/whole"), "the curve of a run that nothing ended");
+        let begins: Vec<usize> = log(cluster)
+            .lines()
+            .filter_map(|line| line.split_once("begins after step ")?.1.trim().parse().ok())
+            .collect();
+        assert!(begins.len() == 4 && begins.is_sorted() && begins[0] > 0, "{}", log(cluster));
+        Ok(())
+    })
+}
