@@ -5,7 +5,7 @@ use nix::unistd::{Uid, User};
 use railgate_slurm::{Client, JobRef, JobState, hostlist};
 use railgate_stats::{ReportAccess, ReportConfig, SlurmView, html, json, store, text};
 
-use crate::{Site, exit, output};
+use crate::{Site, exit, output, prune};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -15,6 +15,7 @@ Examples:
   railgate report 48213 --dir ./collected              parts gathered by hand
 
   railgate report 48213 --format json                  docs/report.md
+  railgate report --prune                              old ones go, for a timer (docs/report.md)
 
 A report is readable by the job's owner and root (`[report] access`). Times are UTC. A part that a
 node kept to itself is read there, as root: --dir /var/lib/railgate/reports.
@@ -22,8 +23,8 @@ node kept to itself is read there, as root: --dir /var/lib/railgate/reports.
 Exit codes: 0 shown; 2 wrong use; 3 nothing is known of the job, or it is somebody else's")]
 pub(crate) struct Args {
     /// Job id, a number; of an array's member its own one (JobId in `scontrol show job 48213_4`)
-    #[arg(value_parser = job_id)]
-    job: u32,
+    #[arg(value_parser = job_id, required_unless_present = "prune", conflicts_with = "prune")]
+    job: Option<u32>,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Show::Text)]
     format: Show,
@@ -36,6 +37,8 @@ pub(crate) struct Args {
     /// Which cluster, where the directory holds several
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
+    #[command(flatten)]
+    prune: prune::Args,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -57,17 +60,14 @@ fn job_id(text: &str) -> Result<u32, String> {
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
+    let Some(job) = args.job else { return prune::run(&config.report, &args.prune, &args.dir) };
     let env = std::env::vars_os().collect();
-    let state = slurm_state(&Client::new(&config.slurm, &env), args.job);
+    let state = slurm_state(&Client::new(&config.slurm, &env), job);
     let owner = state.as_ref().and_then(|state| state.uid);
     let user = nix::unistd::geteuid();
     let own_only = !user.is_root() && config.report.access == ReportAccess::Owner;
     if let Some(owner) = owner.filter(|owner| own_only && *owner != user.as_raw()) {
-        eprintln!(
-            "railgate: job {} belongs to {}: its report is for them and for root",
-            args.job,
-            name(owner)
-        );
+        eprintln!("railgate: job {} belongs to {}: its report is for them and for root", job, name(owner));
         return Ok(exit::UNKNOWN);
     }
     // What lies at a job's place is believed only if it is the job's owner's. Job numbers begin anew one day, and
@@ -80,11 +80,10 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let slurm = state.map(slurm_view);
     let slurm_knows = slurm.is_some();
     let expand = |list: &str| hostlist::expand(list).ok();
-    let report =
-        store::load(&config.report, &args.dir, args.cluster.as_deref(), args.job, owner, slurm, &expand);
+    let report = store::load(&config.report, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
     let known = !report.attempts.is_empty();
     if !known && !slurm_knows && args.format == Show::Text && args.out.is_none() {
-        nothing_known(&config.report, args, &report.problems);
+        nothing_known(&config.report, job, args, &report.problems);
         return Ok(exit::UNKNOWN);
     }
     let content = match args.format {
@@ -100,7 +99,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
 }
 
 /// Says where was looked, for whom "nothing" is hard to believe.
-fn nothing_known(config: &ReportConfig, args: &Args, problems: &[String]) {
+fn nothing_known(config: &ReportConfig, job: u32, args: &Args, problems: &[String]) {
     let mut places: Vec<String> = args.dir.iter().map(|dir| dir.display().to_string()).collect();
     if places.is_empty() {
         match &config.dir {
@@ -114,7 +113,7 @@ fn nothing_known(config: &ReportConfig, args: &Args, problems: &[String]) {
     }
     eprintln!(
         "railgate: nothing is known of job {}: no part of a report in {}, and Slurm does not answer or has forgotten it",
-        args.job,
+        job,
         places.join(" or ")
     );
 }

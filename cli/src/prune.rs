@@ -1,0 +1,70 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use railgate_stats::ReportConfig;
+use railgate_stats::store::{Retention, Swept, sweep};
+
+use crate::exit;
+
+/// Of one call; a directory of many thousand jobs takes several.
+const BUDGET: Duration = Duration::from_secs(30);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Remove reports and samples that are older than `[report] retention_days` and `retention_sample_days`; root everybody's
+    #[arg(long, conflicts_with_all = ["format", "out", "cluster"])]
+    pub(crate) prune: bool,
+    /// With --prune: another number of days
+    #[arg(long, value_name = "DAYS", requires = "prune")]
+    days: Option<u32>,
+    /// With --prune: keep at most so many jobs, the newest
+    #[arg(long, value_name = "JOBS", requires = "prune")]
+    keep: Option<u32>,
+}
+
+pub(crate) fn run(config: &ReportConfig, args: &Args, dirs: &[PathBuf]) -> anyhow::Result<u8> {
+    let mut places: Vec<(PathBuf, Retention)> = Vec::new();
+    let configured = dirs.is_empty();
+    for dir in if configured { config.dir.as_slice() } else { dirs } {
+        places.push((dir.clone(), Retention::shared(config)));
+    }
+    if configured && nix::unistd::geteuid().is_root() {
+        places.push((config.local_dir.clone(), Retention::local(config)));
+    }
+    anyhow::ensure!(
+        !places.is_empty(),
+        "[report] dir is not set, and what nodes keep to themselves is root's"
+    );
+    let mut well = true;
+    for (dir, retention) in places {
+        let retention = Retention {
+            days: args.days.unwrap_or(retention.days),
+            jobs: args.keep.unwrap_or(retention.jobs),
+            ..retention
+        };
+        well &= one(&dir, retention);
+    }
+    Ok(if well { exit::OK } else { exit::UNKNOWN })
+}
+
+/// Until nothing is left to do, or nothing more can be done.
+fn one(dir: &std::path::Path, retention: Retention) -> bool {
+    let (mut removed, mut samples) = (0, 0);
+    loop {
+        let Swept { removed: now, kept, samples: files, more, problems } =
+            sweep(dir, retention, railgate_runner::now(), BUDGET);
+        removed += now;
+        samples += files;
+        if more && now + files > 0 {
+            continue;
+        }
+        for problem in &problems {
+            eprintln!("railgate: {problem}");
+        }
+        println!(
+            "{}: reports of {removed} jobs and samples of {samples} nodes removed, {kept} jobs stay",
+            dir.display()
+        );
+        return problems.is_empty();
+    }
+}
