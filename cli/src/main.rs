@@ -6,6 +6,7 @@ mod doctor;
 mod explain;
 mod fabric;
 mod history;
+mod import;
 mod node_source;
 mod node_story;
 mod nodes;
@@ -18,6 +19,7 @@ mod report;
 mod rma;
 mod simulate;
 mod snapshot;
+mod template;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,6 +70,10 @@ enum Command {
     Config(config::Args),
     /// A check: what it reads, why it matters, how to fix it; a node: its story
     Explain(explain::Args),
+    /// Job scripts to start from, with your values filled in
+    Template(template::Args),
+    /// What another health checker was told, as railgate's configuration
+    Import(import::Args),
     /// What is held, since when, why, and what to do
     Nodes(nodes::Args),
     /// Give a repaired node back to Slurm, after looking at it
@@ -136,6 +142,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&site, &args),
         Command::Config(args) => config::run(&site, &args),
         Command::Explain(args) => explain::run(&site, &args),
+        Command::Template(args) => template::run(&site, &args),
+        Command::Import(args) => import::run(&site, &args),
         Command::Nodes(args) => nodes::run(&site, &args),
         Command::Readmit(args) => readmit::run(&site, &args),
         Command::Rma(args) => rma::run(&site, &args),

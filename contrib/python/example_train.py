@@ -9,6 +9,7 @@ run that was never interrupted.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -18,7 +19,7 @@ import sys
 import time
 
 try:
-    import railgate  # contrib/python/railgate.py: step, loss and tokens for `railgate report`
+    import railgate  # contrib/python/railgate.py: `railgate report` then knows steps, checkpoints and NaN
 except ImportError:
     railgate = None
 
@@ -211,19 +212,15 @@ def main():
             record.flush()
             if stop or done % options.save_every == 0 or done == options.steps:
                 os.fsync(record.fileno())  # before the checkpoint that claims these steps
-                save(folder, model, done, options.save_seconds)
-        report(done, loss)
+                with railgate.checkpoint() if railgate else contextlib.nullcontext():
+                    save(folder, model, done, options.save_seconds)
+        if railgate:
+            railgate.step(done, loss=loss)
         if stop:
             break
     if RANK == 0:
         print(f"{'saved' if done < options.steps else 'finished'} at step {done}, loss {loss_of(folder)}", flush=True)
     model.end()
-
-
-def report(step, loss):
-    """A line for `railgate report`, where the helper is installed; never a reason to fail."""
-    if railgate is not None and RANK == 0 and hasattr(railgate, "step"):
-        railgate.step(step, loss=loss)
 
 
 def loss_of(folder):
