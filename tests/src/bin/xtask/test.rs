@@ -15,6 +15,9 @@ use super::{build, packages, vm};
 /// The version that CI and people share.
 const CARGO_DENY: &str = "0.20.2";
 
+/// Makes the book of `docs/`; its links are checked by `cli/tests/book.rs`.
+const MDBOOK: &str = "0.4.52";
+
 /// How many clusters run at once. They wait more than they work.
 const CLUSTERS: &str = "3";
 
@@ -71,7 +74,7 @@ fn checks(all: &mut Steps) {
         steps::run(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
     all.step("dependencies", || {
-        deny_installed()?;
+        installed("cargo-deny", CARGO_DENY, &[], "two to three minutes")?;
         steps::run(build::cargo().args(["deny", "--all-features", "check", "bans", "licenses", "sources"]))
     });
     if advisories_known() {
@@ -82,14 +85,25 @@ fn checks(all: &mut Steps) {
         all.skip("advisories", "their database cannot be reached");
     }
     all.step("shell scripts", shell_scripts);
+    all.step("book", || {
+        installed("mdbook", MDBOOK, &["--no-default-features", "--debug"], "a minute or two")?;
+        let program = packages::find("mdbook").or_else(|| home_bin("mdbook")).context("mdbook")?;
+        let target = build::workspace().join("target/book");
+        steps::run(
+            Command::new(program).args(["build", "docs", "-d"]).arg(target).current_dir(build::workspace()),
+        )
+    });
 }
 
-fn deny_installed() -> Result<()> {
-    if packages::find("cargo-deny").is_some() || home_bin("cargo-deny").is_some() {
+/// A program of crates.io that the distribution does not have.
+fn installed(program: &str, version: &str, features: &[&str], takes: &str) -> Result<()> {
+    if packages::find(program).is_some() || home_bin(program).is_some() {
         return Ok(());
     }
-    println!("installing cargo-deny {CARGO_DENY}, once (two to three minutes)");
-    steps::run(build::cargo().args(["install", "--locked", "--quiet", "cargo-deny", "--version", CARGO_DENY]))
+    println!("installing {program} {version}, once ({takes})");
+    let mut command = build::cargo();
+    command.args(["install", "--locked", "--quiet", program, "--version", version]).args(features);
+    steps::run(&mut command)
 }
 
 fn home_bin(program: &str) -> Option<PathBuf> {
