@@ -360,3 +360,27 @@ const SHOWN: &[&str] = &[
     "site-raid:",
     "site-raid@",
 ];
+
+/// A fault that an idle node of a site that says nothing does not tell is told where it matters: in a window, with the site's
+/// word, or as a note. Those of which no look should ever say a word are named here, with why.
+#[test]
+fn every_fault_is_told_somewhere() {
+    let silent = [
+        // To be healthy in all looks is what they are for.
+        "gpu-process-exiting", // it is on its way out
+        "nvml-slow",           // slow is not silent
+        "ib-renamed",          // the same devices
+    ];
+    let mut told = BTreeSet::new();
+    for (_, scenario) in &scenarios().unwrap() {
+        let Some((_, faults)) = scenario.node.split_once(':') else { continue };
+        let verdict = judged(scenario).unwrap();
+        if !faults.contains(',') && !(verdict.findings.is_empty() && verdict.shadow.is_empty()) {
+            let id = faults.trim().split('@').next().unwrap_or_default();
+            told.insert(if id.starts_with("gpu-xid-") { "gpu-xid-<code>" } else { id }.to_owned());
+        }
+    }
+    let untold: Vec<&str> =
+        simulate::FAULTS.iter().map(|fault| fault.id).filter(|id| !told.contains(*id)).collect();
+    assert_eq!(untold, silent);
+}

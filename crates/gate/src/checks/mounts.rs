@@ -61,8 +61,9 @@ Why: jobs die at their first open, or hang where no signal reaches them.
 Fix: `mount`, look at the server, `umount -l` and mount again. A child that is stuck in the kernel needs the server back
 or a reboot.
 
-No answer is `unknown` the first time and `fail` the second time in one boot, or when the child outlives SIGKILL. A
-mount that is missing is usually missing everywhere, so the class is `site` and nothing drains; `class = \"node\"` makes
+No answer is `unknown` the first time and `fail` the second time in one boot, or when the child outlives SIGKILL. Within
+`boot_grace` of `ib-port` after boot what is missing is `unknown`, too: it may be on its way. A mount that is missing is
+usually missing everywhere, so the class is `site` and nothing drains; `class = \"node\"` makes
 it this node's.
 
 ```toml
@@ -125,7 +126,8 @@ class = \"site\"      # site, node
                         found.fix("check server").row(&part, what, "an answer", "statvfs")
                     }
                 };
-            out.add(found);
+            let young = scene.just_booted() && !matches!(mount.probe, MountProbe::Silent { stuck: true, .. });
+            out.add(if young { found.only_unknown("booted just now") } else { found });
         }
     }
 }
@@ -183,6 +185,22 @@ mod tests {
         let boot = look("h100-sxm").now.boot_id;
         assert_eq!(again(&boot).of("mounts"), [Severity::Fail]);
         assert_eq!(again("another").of("mounts"), [Severity::Unknown]);
+    }
+
+    #[test]
+    fn after_boot_it_may_be_on_its_way() {
+        let young = |probe: MountProbe| {
+            home(probe).settings(&format!("{HOME}class = \"node\"")).with(|look| {
+                let now = look.now.taken / 1000;
+                crate::testing::read(&mut look.now.host).boot_time = railgate_node::Reading::Known(now - 60);
+            })
+        };
+        assert_eq!(young(MountProbe::NotMounted).of("mounts"), [Severity::Unknown]);
+        assert_eq!(
+            young(MountProbe::Silent { stuck: true, after_ms: 5000.0 }).of("mounts"),
+            [Severity::Fail]
+        );
+        assert_eq!(young(answered(true)).says(), "fit");
     }
 
     #[test]

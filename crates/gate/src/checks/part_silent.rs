@@ -20,6 +20,7 @@ nothing, and how.
 - The child outlives SIGKILL by two seconds: `fail`. Something hangs in the kernel.
 - Both are `unknown` within `boot_grace` of `ib-port` after boot, when drivers are loading; and so is silence of GPUs that had
   no persistence mode when they were last read: waking eight of them takes longer than some deadlines.
+- Where not one of them answered by the deadline, the machine is overloaded: `unknown`, however often.
 - An error instead of an answer: `unknown`, of class `site` for NVML (library missing, driver and library versions
   differ), else `internal`.
 
@@ -52,6 +53,16 @@ action = \"drain\"   # report, notify, drain
     }
 }
 
+/// Not one part answered, and not one is stuck: the machine has no time for anybody. A job that thrashes does that.
+fn nothing_answers(scene: &Scene<'_>) -> bool {
+    fn silent<T>(part: &Part<T>) -> bool {
+        matches!(part, Part::Silent { .. } | Part::Skipped)
+    }
+    let now = scene.now;
+    let all = [silent(&now.gpus), silent(&now.fabric), silent(&now.pci), silent(&now.kernel_log)];
+    silent(&now.host) && all.iter().all(|silent| *silent)
+}
+
 fn part<T>(scene: &Scene<'_>, name: PartName, part: &Part<T>, out: &mut Report<'_>) {
     let Some(why) = missing(scene, name).filter(|_| scene.needed.contains(&name)) else { return };
     let again = scene.seen.memory.was_silent(name, &scene.now.boot_id);
@@ -68,6 +79,9 @@ fn part<T>(scene: &Scene<'_>, name: PartName, part: &Part<T>, out: &mut Report<'
                 .fix("persistence mode")
         }
         Part::Stuck { .. } => Found::fail(Class::Node, name.as_str(), &why).fix("reboot"),
+        Part::Silent { .. } if again && nothing_answers(scene) => {
+            Found::unknown(Class::Node, name.as_str(), format!("{why}, as nothing did")).fix("check load")
+        }
         Part::Silent { .. } if again => {
             Found::fail(Class::Node, name.as_str(), format!("{why}, as before")).fix("reboot")
         }
@@ -127,6 +141,25 @@ mod tests {
         };
         assert_eq!(cold("gpu-persistence-off@2").fitness(), Fitness::Unknown);
         assert_eq!(cold("").fitness(), Fitness::Unfit);
+    }
+
+    #[test]
+    fn a_machine_that_has_no_time_is_not_broken() {
+        let thrashing = |look: crate::testing::Look| {
+            look.with(|look| {
+                let after_ms = 30_000.0;
+                look.now.gpus = Part::Silent { after_ms };
+                look.now.fabric = Part::Silent { after_ms };
+                look.now.pci = Part::Silent { after_ms };
+                look.now.kernel_log = Part::Silent { after_ms };
+                look.now.host = Part::Silent { after_ms };
+                look.memory = look.memory.after(&look.now, false);
+            })
+        };
+        assert_eq!(thrashing(look("h100-sxm")).fitness(), Fitness::Unknown);
+        let log = look("h100-sxm").now.kernel_log;
+        let one_answers = thrashing(look("h100-sxm")).with(|look| look.now.kernel_log = log);
+        assert_eq!(one_answers.fitness(), Fitness::Unfit);
     }
 
     #[test]

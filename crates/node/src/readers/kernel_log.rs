@@ -278,6 +278,43 @@ mod tests {
         assert!(!log.overrun);
     }
 
+    /// Every form in which NVIDIA's drivers write, old ones included, as records of /dev/kmsg.
+    #[test]
+    fn every_form_of_the_drivers_lines() {
+        let log = read(
+            "\
+3,1,1000000,-;NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+ SUBSYSTEM=pci
+3,2,20000000,-;NVRM: Xid (0000:03:00): 14, Channel 00000001
+3,3,20000000,-;NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)
+3,4,20000000,-;NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.
+3,5,40000000,-;NVRM: The NVIDIA GPU 0000:19:00.0
+3,6,40000000,-;NVRM: (PCI ID: 10de:2330) installed in this system has
+3,7,40000000,-;NVRM: fallen off the bus and is not responding to commands.
+3,8,40000000,-;NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)
+3,9,40000000,-;nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+3,10,40000000,-;nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
+3,11,40000000,-;nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Severity 1 Engine instance 60 Sub-engine instance 00
+12,12,40000000,-;NVRM: Xid (PCI:0000:1a:00): 79, pid=1, name=x, a program writes to the log
+",
+            None,
+        );
+        let xids: Vec<_> =
+            log.xids().iter().map(|xid| (xid.code, xid.gpu.map(|at| at.to_string()))).collect();
+        let at = |place: &str| Some(place.to_owned());
+        let want = [
+            (79, at("0000:05:00.0")),
+            (14, at("0000:03:00.0")),
+            (149, at("0008:01:00.0")),
+            (79, at("0000:18:00.0")),
+            (79, at("0000:19:00.0")),
+            (154, at("0008:01:00.0")),
+        ];
+        assert_eq!(xids, want);
+        let sxids: Vec<_> = log.sxids().iter().map(|sxid| (sxid.code, sxid.fatal, sxid.seq)).collect();
+        assert_eq!(sxids, [(20034, true, 9), (12028, false, 10)]);
+    }
+
     #[test]
     fn what_the_log_holds_has_happened_whatever_its_stamp_says() {
         let ahead = u64::MAX / 2;
