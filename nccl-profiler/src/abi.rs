@@ -1,0 +1,275 @@
+//! The interface, as NCCL's headers `profiler_v4.h` (2.27), `profiler_v5.h` (2.28) and `profiler_v6.h` (2.29.2 and
+//! later) lay it out. Only what is read here has a type.
+
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+
+/// `ncclSuccess`.
+pub(crate) const SUCCESS: c_int = 0;
+/// `NCCL_LOG_INFO`.
+pub(crate) const INFO: c_int = 3;
+/// Of the log's subsystems.
+pub(crate) const NCCL_INIT: c_ulong = 0x1;
+
+/// Bits of the activation mask, and types of events.
+pub(crate) mod event {
+    pub(crate) const GROUP: u64 = 1;
+    pub(crate) const COLL: u64 = 1 << 1;
+    pub(crate) const P2P: u64 = 1 << 2;
+    pub(crate) const KERNEL: u64 = 1 << 6;
+    pub(crate) const COLL_API: u64 = 1 << 9;
+    pub(crate) const P2P_API: u64 = 1 << 10;
+    pub(crate) const CE_COLL: u64 = 1 << 12;
+}
+
+/// `ncclProfilerKernelChStop`.
+pub(crate) const KERNEL_STOP: c_int = 22;
+
+/// `ncclDebugLogger_t`: level, subsystems, file, line, printf's format, and what it asks for.
+pub(crate) type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
+type InitV4 = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *mut c_int,
+    *const c_char,
+    u64,
+    c_int,
+    c_int,
+    c_int,
+    Option<Logger>,
+) -> c_int;
+type InitV5 = unsafe extern "C" fn(
+    *mut *mut c_void,
+    u64,
+    *mut c_int,
+    *const c_char,
+    c_int,
+    c_int,
+    c_int,
+    Option<Logger>,
+) -> c_int;
+type Start = unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int;
+type Stop = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Record = unsafe extern "C" fn(*mut c_void, c_int, *const u64) -> c_int;
+type Finalize = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// `ncclProfiler_v4_t` and its successors, which differ in `init`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Profiler<Init> {
+    pub(crate) name: *const c_char,
+    pub(crate) init: Init,
+    pub(crate) start: Start,
+    pub(crate) stop: Stop,
+    pub(crate) record: Record,
+    pub(crate) finalize: Finalize,
+}
+
+/// `ncclProfiler_v4_t`.
+pub(crate) type ProfilerV4 = Profiler<InitV4>;
+/// `ncclProfiler_v5_t` and `ncclProfiler_v6_t`.
+pub(crate) type ProfilerV5 = Profiler<InitV5>;
+
+// SAFETY: the name is a static text that nobody changes, the rest are functions.
+unsafe impl<Init: Sync> Sync for Profiler<Init> {}
+
+/// The union of a descriptor begins here, in every version.
+const UNION: usize = 24;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawColl {
+    seq: u64,
+    func: *const c_char,
+    send: *const c_void,
+    recv: *const c_void,
+    count: usize,
+    root: c_int,
+    datatype: *const c_char,
+    channels: u8,
+    warps: u8,
+    algorithm: *const c_char,
+    protocol: *const c_char,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawP2p {
+    func: *const c_char,
+    buffer: *const c_void,
+    datatype: *const c_char,
+    count: usize,
+    peer: c_int,
+    channels: u8,
+}
+
+/// Version 5 and later.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawP2pGrouped {
+    p2p: RawP2p,
+    group: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawKernel {
+    channel: u8,
+    timer: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawCollApi {
+    func: *const c_char,
+    count: usize,
+    datatype: *const c_char,
+    root: c_int,
+    stream: *const c_void,
+    captured: bool,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawP2pApi {
+    func: *const c_char,
+    count: usize,
+    datatype: *const c_char,
+    stream: *const c_void,
+    captured: bool,
+}
+
+/// Version 6 and later.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawCe {
+    seq: u64,
+    func: *const c_char,
+    send: *const c_void,
+    recv: *const c_void,
+    count: usize,
+    root: c_int,
+    datatype: *const c_char,
+}
+
+/// A collective as NCCL describes it.
+pub(crate) struct Coll<'a> {
+    pub(crate) seq: u64,
+    pub(crate) func: &'a [u8],
+    pub(crate) datatype: &'a [u8],
+    pub(crate) algorithm: &'a [u8],
+    pub(crate) protocol: &'a [u8],
+    pub(crate) count: u64,
+    pub(crate) channels: u64,
+}
+
+/// What NCCL tells of.
+pub(crate) enum Event<'a> {
+    Coll(Coll<'a>),
+    CopyEngines(Coll<'a>),
+    P2p { func: &'a [u8], datatype: &'a [u8], count: u64, peer: i64, channels: u64, group: u64 },
+    Kernel { parent: u64, timer: u64 },
+    Group,
+    CollApi { func: &'a [u8], datatype: &'a [u8], count: u64, captured: bool },
+    P2pApi { captured: bool },
+    Other,
+}
+
+impl Event<'_> {
+    /// # Safety
+    /// A descriptor of that version of the interface, whose texts live during the call.
+    pub(crate) unsafe fn of<'a>(api: u8, descriptor: *const c_void) -> Event<'a> {
+        let head = descriptor.cast::<u8>();
+        let union = head.wrapping_add(UNION);
+        // SAFETY: the type is the first field, one byte up to version 4, eight from then on.
+        let kind = unsafe { if api < 5 { u64::from(*head) } else { *head.cast::<u64>() } };
+        // SAFETY: second field.
+        let parent = unsafe { *head.add(8).cast::<*mut c_void>() };
+        match kind {
+            event::COLL => {
+                // SAFETY: the union holds this for this type.
+                let raw = unsafe { *union.cast::<RawColl>() };
+                // SAFETY: texts or null.
+                Event::Coll(unsafe {
+                    Coll {
+                        seq: raw.seq,
+                        func: text(raw.func),
+                        datatype: text(raw.datatype),
+                        algorithm: text(raw.algorithm),
+                        protocol: text(raw.protocol),
+                        count: raw.count as u64,
+                        channels: u64::from(raw.channels),
+                    }
+                })
+            }
+            event::CE_COLL if api >= 6 => {
+                // SAFETY: as above.
+                let raw = unsafe { *union.cast::<RawCe>() };
+                // SAFETY: texts or null.
+                Event::CopyEngines(unsafe {
+                    Coll {
+                        seq: raw.seq,
+                        func: text(raw.func),
+                        datatype: text(raw.datatype),
+                        algorithm: b"CE",
+                        protocol: b"",
+                        count: raw.count as u64,
+                        channels: 0,
+                    }
+                })
+            }
+            event::P2P => {
+                // SAFETY: as above; version 4 says in `parentObj` what later ones say behind.
+                let (raw, group) = unsafe {
+                    if api < 5 {
+                        (*union.cast::<RawP2p>(), parent)
+                    } else {
+                        let raw = *union.cast::<RawP2pGrouped>();
+                        (raw.p2p, raw.group)
+                    }
+                };
+                // SAFETY: texts or null.
+                let (func, datatype) = unsafe { (text(raw.func), text(raw.datatype)) };
+                Event::P2p {
+                    func,
+                    datatype,
+                    count: raw.count as u64,
+                    peer: i64::from(raw.peer),
+                    channels: u64::from(raw.channels),
+                    group: group as u64,
+                }
+            }
+            event::KERNEL => {
+                // SAFETY: as above.
+                let raw = unsafe { *union.cast::<RawKernel>() };
+                Event::Kernel { parent: parent as u64, timer: raw.timer }
+            }
+            event::GROUP => Event::Group,
+            event::COLL_API if api >= 5 => {
+                // SAFETY: as above.
+                let raw = unsafe { *union.cast::<RawCollApi>() };
+                // SAFETY: texts or null.
+                let (func, datatype) = unsafe { (text(raw.func), text(raw.datatype)) };
+                Event::CollApi { func, datatype, count: raw.count as u64, captured: raw.captured }
+            }
+            event::P2P_API if api >= 5 => {
+                // SAFETY: as above.
+                Event::P2pApi { captured: unsafe { (*union.cast::<RawP2pApi>()).captured } }
+            }
+            _ => Event::Other,
+        }
+    }
+}
+
+/// # Safety
+/// Null, or a C string that outlives the call.
+unsafe fn text<'a>(start: *const c_char) -> &'a [u8] {
+    if start.is_null() {
+        return b"";
+    }
+    // SAFETY: a C string.
+    unsafe { CStr::from_ptr(start) }.to_bytes()
+}
+
+const _: () = {
+    assert!(size_of::<RawColl>() == 80 && size_of::<RawP2pGrouped>() == 48 && size_of::<RawP2p>() == 40);
+    assert!(size_of::<RawKernel>() == 16 && size_of::<RawCe>() == 56);
+};

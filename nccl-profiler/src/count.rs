@@ -1,0 +1,380 @@
+//! What becomes of an event.
+//!
+//! Operations are counted when they are handed to the GPU. One that is timed gets a slot of a fixed pool; its
+//! channels' begins and ends arrive later, on NCCL's proxy thread, and the last of them adds the time to the
+//! operation's cell. A handle names a slot and its generation and is never an address, so that what arrives late,
+//! twice, or never does no harm. Nothing here allocates, waits or takes a lock.
+
+use std::sync::atomic::{
+    AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+use railgate_rankfile::{
+    ALGORITHMS, DATATYPES, Key, Mode, OPERATIONS, P2P_GROUP, PROTOCOLS, cell, comm, head, position, type_size,
+};
+
+use crate::abi::{Coll, Event};
+use crate::steer;
+use crate::store::{Store, now};
+
+/// Timed operations under way; older ones make room.
+const SLOTS: usize = 4096;
+/// Launches between their begin and end on the launching threads.
+const GROUPS: usize = 1024;
+
+/// An operation under way. Times of 0 are none yet; the begin is kept as its complement, so that both are maxima.
+struct Slot {
+    generation: AtomicU64,
+    /// 0 free, 1 under way, 2 everything is known but the channels' ends, 3 done.
+    state: AtomicU64,
+    key: AtomicU64,
+    bytes: AtomicU64,
+    number: AtomicU64,
+    channels: AtomicU64,
+    ended: AtomicU64,
+    begin: AtomicU64,
+    end: AtomicU64,
+}
+
+/// A launch on its way: what its messages add up to.
+struct Group {
+    generation: AtomicU64,
+    open: AtomicU64,
+    comm: AtomicU64,
+    messages: AtomicU64,
+    sent: AtomicU64,
+    received: AtomicU64,
+    datatype: AtomicU64,
+    /// Handle of the slot that times it; 0: none.
+    slot: AtomicU64,
+}
+
+static SLOT: [Slot; SLOTS] = [const {
+    Slot {
+        generation: AtomicU64::new(0),
+        state: AtomicU64::new(0),
+        key: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        number: AtomicU64::new(0),
+        channels: AtomicU64::new(0),
+        ended: AtomicU64::new(0),
+        begin: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+    }
+}; SLOTS];
+static GROUP: [Group; GROUPS] = [const {
+    Group {
+        generation: AtomicU64::new(0),
+        open: AtomicU64::new(0),
+        comm: AtomicU64::new(0),
+        messages: AtomicU64::new(0),
+        sent: AtomicU64::new(0),
+        received: AtomicU64::new(0),
+        datatype: AtomicU64::new(0),
+        slot: AtomicU64::new(0),
+    }
+}; GROUPS];
+static NEXT_SLOT: AtomicU64 = AtomicU64::new(0);
+static NEXT_GROUP: AtomicU64 = AtomicU64::new(0);
+
+/// What a handle is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Op,
+    Channel,
+    Group,
+}
+
+/// Tag, kind, generation, index.
+fn handle(kind: Kind, generation: u64, index: usize) -> u64 {
+    let kind: u64 = match kind {
+        Kind::Op => 1,
+        Kind::Channel => 2,
+        Kind::Group => 3,
+    };
+    TAG << 56 | kind << 52 | (generation & GENERATIONS) << 12 | (index as u64 & 0xfff)
+}
+
+const TAG: u64 = 0x5a;
+const GENERATIONS: u64 = (1 << 40) - 1;
+
+fn of_handle(handle: u64) -> Option<(Kind, u64, usize)> {
+    let kind = match (handle >> 56, handle >> 52 & 0xf) {
+        (TAG, 1) => Kind::Op,
+        (TAG, 2) => Kind::Channel,
+        (TAG, 3) => Kind::Group,
+        _ => return None,
+    };
+    Some((kind, handle >> 12 & GENERATIONS, usize::try_from(handle & 0xfff).ok()?))
+}
+
+/// The slot of a handle, unless others have it by now.
+fn slot_of(handle: u64) -> Option<(&'static Slot, u64, usize)> {
+    let (kind, generation, index) = of_handle(handle)?;
+    let slot = SLOT.get(index).filter(|_| kind != Kind::Group)?;
+    (slot.generation.load(Acquire) == generation).then_some((slot, generation, index))
+}
+
+fn group_of(handle: u64) -> Option<&'static Group> {
+    let (kind, generation, index) = of_handle(handle)?;
+    let group = GROUP.get(index).filter(|_| kind == Kind::Group)?;
+    (group.generation.load(Acquire) == generation).then_some(group)
+}
+
+/// An event begins: its handle, or 0 where nothing further is to be told of it.
+pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, event: &Event<'_>) -> u64 {
+    if Mode::of(store.at(head::WANTED).load(Relaxed)) == Some(Mode::Off) {
+        // Only to learn that somebody wishes for something else.
+        if let Event::Coll(_) | Event::P2p { .. } = event {
+            steer::after(store, comm, 0, now(libc::CLOCK_MONOTONIC_COARSE));
+        }
+        return 0;
+    }
+    match event {
+        Event::Coll(coll) => collective(store, comm, coll),
+        Event::CopyEngines(coll) => {
+            let (key, bytes) = sized(store, comm, coll);
+            handed_over(store, comm, key, coll.seq, bytes);
+            0
+        }
+        Event::P2p { func, datatype, count, peer, channels, group } => {
+            let message = Message { func, datatype, count: *count, peer: *peer, channels: *channels };
+            message_of(store, comm, &message, *group)
+        }
+        Event::Kernel { parent, timer } => channel_begins(store, comm, *parent, *timer),
+        Event::Group => group_begins(comm),
+        Event::CollApi { func, datatype, count, captured } => {
+            note_captured(store, *captured);
+            if hides_broadcasts && *func == b"Broadcast" {
+                let datatype = name_of(datatype);
+                let bytes = count.saturating_mul(type_size(datatype));
+                let op = position(OPERATIONS, func);
+                handed_over(store, comm, key(comm, op, datatype, 0, 0, bytes), 0, bytes);
+                store.at(head::API_ONLY).fetch_add(1, Relaxed);
+            }
+            0
+        }
+        Event::P2pApi { captured } => {
+            note_captured(store, *captured);
+            0
+        }
+        Event::Other => 0,
+    }
+}
+
+/// An event ends: of all that have handles only a launch's end says anything.
+pub(crate) fn stop(store: &Store, handle: u64) {
+    let Some(group) = group_of(handle) else { return };
+    // NCCL may end it twice.
+    if group.open.swap(0, AcqRel) == 0 || group.messages.load(Relaxed) == 0 {
+        return;
+    }
+    let bytes = group.sent.load(Relaxed).max(group.received.load(Relaxed));
+    let comm = usize::try_from(group.comm.load(Relaxed)).unwrap_or(0);
+    let datatype = u8::try_from(group.datatype.load(Relaxed)).unwrap_or(0);
+    let key = key(comm, P2P_GROUP, datatype, 0, 0, bytes);
+    let number = handed_over(store, comm, key, 0, bytes);
+    let handle = group.slot.load(Relaxed);
+    if let Some((slot, ..)) = slot_of(handle) {
+        slot.key.store(key.word(), Relaxed);
+        slot.bytes.store(bytes, Relaxed);
+        slot.number.store(number, Relaxed);
+        slot.state.store(2, Release);
+        finish(store, slot);
+    }
+}
+
+/// A channel's work ended on the GPU.
+pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
+    let Some((slot, ..)) = slot_of(handle) else {
+        store.at(head::STRAY).fetch_add(1, Relaxed);
+        return;
+    };
+    slot.end.fetch_max(timer, Relaxed);
+    slot.ended.fetch_add(1, AcqRel);
+    finish(store, slot);
+}
+
+/// `Unknown` and every other name that is not in the table is `other`.
+fn name_of(datatype: &[u8]) -> u8 {
+    datatype.strip_prefix(b"nccl").map_or(0, |name| position(DATATYPES, name))
+}
+
+fn key(comm: usize, op: u8, datatype: u8, algorithm: u8, protocol: u8, bytes: u64) -> Key {
+    Key {
+        comm: u8::try_from(comm).unwrap_or(u8::MAX),
+        op,
+        datatype,
+        algorithm,
+        protocol,
+        class: Key::class_of(bytes),
+    }
+}
+
+/// Bytes as nccl-tests has them: all ranks' parts of what is gathered or scattered.
+fn sized(store: &Store, comm: usize, coll: &Coll<'_>) -> (Key, u64) {
+    let op = position(OPERATIONS, coll.func);
+    let datatype = name_of(coll.datatype);
+    let parts = match coll.func {
+        b"AllGather" | b"ReduceScatter" | b"AlltoAll" | b"Gather" | b"Scatter" => {
+            store.comm(comm, comm::RANKS).load(Relaxed) >> 32
+        }
+        _ => 1,
+    };
+    let bytes = coll.count.saturating_mul(type_size(datatype)).saturating_mul(parts);
+    let (algorithm, protocol) = (position(ALGORITHMS, coll.algorithm), position(PROTOCOLS, coll.protocol));
+    (key(comm, op, datatype, algorithm, protocol, bytes), bytes)
+}
+
+fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
+    let (key, bytes) = sized(store, comm, coll);
+    // Without channels no times follow.
+    let timed = steer::timing() && coll.channels > 0;
+    let number = handed_over(store, comm, key, coll.seq, bytes);
+    if !timed {
+        return 0;
+    }
+    let (slot, handle) = fresh(store);
+    slot.key.store(key.word(), Relaxed);
+    slot.bytes.store(bytes, Relaxed);
+    slot.number.store(number, Relaxed);
+    slot.channels.store(coll.channels, Relaxed);
+    slot.state.store(2, Release);
+    handle
+}
+
+/// Counts an operation and says which of the communicator's it is, from 1.
+fn handed_over(store: &Store, comm: usize, key: Key, seq: u64, bytes: u64) -> u64 {
+    count(store, key, bytes);
+    let number = store.comm(comm, comm::OPS).fetch_add(1, Relaxed) + 1;
+    store.comm(comm, comm::LAST_KEY).store(key.word(), Relaxed);
+    store.comm(comm, comm::LAST_SEQ).store(seq, Relaxed);
+    store.comm(comm, comm::LAST_BYTES).store(bytes, Relaxed);
+    store.comm(comm, comm::LAST_TIME).store(now(libc::CLOCK_REALTIME_COARSE), Relaxed);
+    steer::after(store, comm, number, now(libc::CLOCK_MONOTONIC_COARSE));
+    number
+}
+
+fn count(store: &Store, key: Key, bytes: u64) {
+    if let Some(at) = store.cell(key) {
+        store.at(at + cell::CALLS).fetch_add(1, Relaxed);
+        store.at(at + cell::BYTES).fetch_add(bytes, Relaxed);
+    }
+}
+
+struct Message<'a> {
+    func: &'a [u8],
+    datatype: &'a [u8],
+    count: u64,
+    peer: i64,
+    channels: u64,
+}
+
+fn message_of(store: &Store, comm: usize, message: &Message<'_>, group: u64) -> u64 {
+    let (op, datatype) = (position(OPERATIONS, message.func), name_of(message.datatype));
+    let bytes = message.count.saturating_mul(type_size(datatype));
+    count(store, key(comm, op, datatype, 0, 0, bytes), bytes);
+    let Some(group) = group_of(group).filter(|group| group.open.load(Relaxed) == 1) else { return 0 };
+    group.messages.fetch_add(1, Relaxed);
+    group.datatype.store(u64::from(datatype), Relaxed);
+    let own = i64::try_from(store.comm(comm, comm::RANKS).load(Relaxed) & 0xffff_ffff).unwrap_or(-1);
+    // What a rank sends itself is a copy, and no wire sees it.
+    if message.peer != own {
+        let to = if message.func == b"Send" { &group.sent } else { &group.received };
+        to.fetch_add(bytes, Relaxed);
+    }
+    if !steer::timing() || message.channels == 0 {
+        return 0;
+    }
+    let handle = match group.slot.load(Relaxed) {
+        0 => {
+            let (_, handle) = fresh(store);
+            group.slot.store(handle, Relaxed);
+            handle
+        }
+        handle => handle,
+    };
+    if let Some((slot, ..)) = slot_of(handle) {
+        slot.channels.fetch_add(message.channels, Relaxed);
+    }
+    handle
+}
+
+fn group_begins(comm: usize) -> u64 {
+    let ticket = NEXT_GROUP.fetch_add(1, Relaxed);
+    let index = usize::try_from(ticket).unwrap_or(0) % GROUPS;
+    let Some(group) = GROUP.get(index) else { return 0 };
+    let generation = (ticket / GROUPS as u64 + 1) & GENERATIONS;
+    group.generation.store(generation, Release);
+    for field in [&group.messages, &group.sent, &group.received, &group.datatype, &group.slot] {
+        field.store(0, Relaxed);
+    }
+    group.comm.store(comm as u64, Relaxed);
+    group.open.store(1, Release);
+    handle(Kind::Group, generation, index)
+}
+
+/// A slot and its handle. Who had it before gets no time any more.
+fn fresh(store: &Store) -> (&'static Slot, u64) {
+    let ticket = NEXT_SLOT.fetch_add(1, Relaxed);
+    let index = usize::try_from(ticket).unwrap_or(0) % SLOTS;
+    let slot = &SLOT[index];
+    let generation = (ticket / SLOTS as u64 + 1) & GENERATIONS;
+    let unfinished = matches!(slot.state.swap(1, AcqRel), 1 | 2) && slot.begin.load(Relaxed) > 0;
+    if unfinished {
+        store.at(head::EXPIRED).fetch_add(1, Relaxed);
+    }
+    slot.generation.store(generation, Release);
+    for field in [&slot.channels, &slot.ended, &slot.begin, &slot.end, &slot.key] {
+        field.store(0, Relaxed);
+    }
+    (slot, handle(Kind::Op, generation, index))
+}
+
+fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
+    let Some((slot, generation, index)) = slot_of(parent).filter(|(slot, ..)| slot.state.load(Acquire) != 3)
+    else {
+        store.at(head::STRAY).fetch_add(1, Relaxed);
+        return 0;
+    };
+    if slot.begin.fetch_max(u64::MAX - timer, Relaxed) == 0 {
+        store.comm(comm, comm::BEGUN).fetch_add(1, Relaxed);
+    }
+    handle(Kind::Channel, generation, index)
+}
+
+/// If every channel has ended, the operation's time is known; whoever comes first writes it down.
+fn finish(store: &Store, slot: &Slot) {
+    let whole = slot.state.load(Acquire) == 2 && slot.ended.load(Acquire) >= slot.channels.load(Relaxed);
+    if !whole || slot.state.compare_exchange(2, 3, AcqRel, Relaxed).is_err() {
+        return;
+    }
+    let (begin, end) = (u64::MAX - slot.begin.load(Relaxed), slot.end.load(Relaxed));
+    let Some(key) = Key::of(slot.key.load(Relaxed)) else { return };
+    let took = end.saturating_sub(begin);
+    if took == 0 || took > LONGEST {
+        store.at(head::STRAY).fetch_add(1, Relaxed);
+        return;
+    }
+    if let Some(at) = store.cell(key) {
+        store.at(at + cell::SUM).fetch_add(took, Relaxed);
+        store.at(at + cell::MIN).fetch_max(u64::MAX - took, Relaxed);
+        store.at(at + cell::MAX).fetch_max(took, Relaxed);
+        store.at(at + cell::SQUARES).fetch_add((took / 100).saturating_mul(took / 100), Relaxed);
+        store.at(at + cell::TIMED_BYTES).fetch_add(slot.bytes.load(Relaxed), Relaxed);
+        store.at(at + cell::TIMED).fetch_add(1, Relaxed);
+    }
+    let comm = usize::from(key.comm);
+    store.comm(comm, comm::DONE).fetch_add(1, Relaxed);
+    store.comm(comm, comm::DONE_OP).fetch_max(slot.number.load(Relaxed), Relaxed);
+    store.comm(comm, comm::DONE_TIME).store(now(libc::CLOCK_REALTIME_COARSE), Relaxed);
+}
+
+/// An hour: longer is no time but a mix-up of two.
+const LONGEST: u64 = 3_600_000_000_000;
+
+fn note_captured(store: &Store, captured: bool) {
+    if captured {
+        store.at(head::CAPTURED).fetch_add(1, Relaxed);
+    }
+}

@@ -1,0 +1,324 @@
+//! `libnccl-profiler-railgate.so`: a profiler plugin for NCCL 2.27 and later that counts a job's collectives.
+//!
+//! Each process counts into one small file in the run's directory on the node, from which the epilog makes its part
+//! of the report: `railgate-rankfile` has the format. It lives in the user's process: it starts no threads, and
+//! after a communicator was made it allocates nothing, waits for nothing and panics nowhere. Where anything is
+//! missing (no run directory, no room, a release of NCCL that is known to crash) it does nothing, and always
+//! reports success.
+#![allow(unsafe_code, reason = "NCCL's plugin interface is C")]
+
+mod abi;
+mod count;
+mod release;
+mod steer;
+mod store;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::{self, AssertUnwindSafe};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Release};
+
+use railgate_rankfile::{COMMS, Limit, comm, head};
+
+use abi::{Event, INFO, KERNEL_STOP, Logger, NCCL_INIT, ProfilerV4, ProfilerV5, SUCCESS, event};
+use store::{Store, now};
+
+/// NCCL 2.27 looks for this name.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
+pub static ncclProfiler_v4: ProfilerV4 = ProfilerV4 {
+    name: NAME.as_ptr(),
+    init: init_v4,
+    start: start_v4,
+    stop: stop_event,
+    record: record_state,
+    finalize,
+};
+
+/// NCCL 2.28 looks for this one first.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
+pub static ncclProfiler_v5: ProfilerV5 = ProfilerV5 {
+    name: NAME.as_ptr(),
+    init: init_v5,
+    start: start_v5,
+    stop: stop_event,
+    record: record_state,
+    finalize,
+};
+
+/// NCCL 2.29.2 and later look for this one first; those that know a seventh still take it.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
+pub static ncclProfiler_v6: ProfilerV5 = ProfilerV5 {
+    name: NAME.as_ptr(),
+    init: init_v6,
+    start: start_v6,
+    stop: stop_event,
+    record: record_state,
+    finalize,
+};
+
+unsafe extern "C" {
+    /// What `pthread_atfork` calls: that one is a part of every program from glibc 2.34 on, this one is in all.
+    fn __register_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+        library: *mut c_void,
+    ) -> c_int;
+}
+
+const NAME: &CStr = c"railgate";
+/// What a context looks like: an index, never an address.
+const CONTEXT: u64 = 0x5247 << 32;
+/// The communicator's NCCL hides broadcasts.
+const HIDES: u64 = 1 << 16;
+
+static STORE: OnceLock<Option<Store>> = OnceLock::new();
+static NEXT_COMM: AtomicU64 = AtomicU64::new(0);
+static SAID: AtomicBool = AtomicBool::new(false);
+/// A child of this process shares the file; its counts would be the parent's.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+struct New<'a> {
+    api: u8,
+    hash: u64,
+    name: Option<&'a CStr>,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: Option<Logger>,
+}
+
+unsafe extern "C" fn init_v4(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    name: *const c_char,
+    hash: u64,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: Option<Logger>,
+) -> c_int {
+    // SAFETY: as NCCL calls it.
+    unsafe { init(context, mask, name, New { api: 4, hash, name: None, nodes, ranks, rank, log }) }
+}
+
+unsafe extern "C" fn init_v5(
+    context: *mut *mut c_void,
+    hash: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: Option<Logger>,
+) -> c_int {
+    // SAFETY: as NCCL calls it.
+    unsafe { init(context, mask, name, New { api: 5, hash, name: None, nodes, ranks, rank, log }) }
+}
+
+unsafe extern "C" fn init_v6(
+    context: *mut *mut c_void,
+    hash: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: Option<Logger>,
+) -> c_int {
+    // SAFETY: as NCCL calls it.
+    unsafe { init(context, mask, name, New { api: 6, hash, name: None, nodes, ranks, rank, log }) }
+}
+
+/// # Safety
+/// Places to write to, or null; a C string or null.
+unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, name: *const c_char, mut new: New<'_>) -> c_int {
+    if context.is_null() {
+        return SUCCESS;
+    }
+    // SAFETY: the caller's promise. No context: no event of this communicator is counted.
+    unsafe { *context = ptr::null_mut() };
+    if !name.is_null() {
+        // SAFETY: a C string that lives during the call.
+        new.name = Some(unsafe { CStr::from_ptr(name) });
+    }
+    let made = guarded(0, || begin(mask, &new));
+    // SAFETY: as above.
+    unsafe { *context = ptr::with_exposed_provenance_mut(usize::try_from(made).unwrap_or(0)) };
+    SUCCESS
+}
+
+/// The communicator's context; 0: it is left alone.
+fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
+    let release = release::release(new.log);
+    let limit = release::limit(release);
+    let opened = STORE.get_or_init(|| {
+        // This library's own copy of the standard library: nobody else's panics become silent.
+        panic::set_hook(Box::new(|_| {}));
+        let made = Store::create();
+        // SAFETY: a function of this library, which is never unloaded, so that no library's end takes it back.
+        unsafe { __register_atfork(None, None, Some(forked), ptr::null_mut()) };
+        made.map_err(|why| say(new.log, &format!("counts nothing: {why}"))).ok()
+    });
+    let Some(store) = opened.as_ref().filter(|_| !FORKED.load(Relaxed)) else { return 0 };
+    store.at(head::API).store(u64::from(new.api), Relaxed);
+    store.at(head::NCCL).store(release.unwrap_or(0), Relaxed);
+    if limit == Limit::Release {
+        store.at(head::LIMIT).store(limit.word(), Relaxed);
+        say(new.log, &format!("counts nothing: {}", limit.as_str()));
+        return 0;
+    }
+    let small = release::shm_is_small();
+    if let Some(limit) =
+        [limit, if small { Limit::Shm } else { Limit::None }].into_iter().find(|l| *l != Limit::None)
+    {
+        steer::restrict(limit);
+    }
+    let index = NEXT_COMM.fetch_add(1, Relaxed);
+    let Some(at) = usize::try_from(index).ok().filter(|at| *at < COMMS) else {
+        store.at(head::COMMS_LOST).fetch_add(1, Relaxed);
+        return 0;
+    };
+    let number = |value: c_int| u64::try_from(value).unwrap_or(0);
+    store.comm(at, comm::HASH).store(new.hash, Relaxed);
+    store.comm(at, comm::RANKS).store(number(new.ranks) << 32 | number(new.rank), Relaxed);
+    store.comm(at, comm::NODES).store(number(new.nodes), Relaxed);
+    store.comm(at, comm::CREATED).store(now(libc::CLOCK_REALTIME), Relaxed);
+    let name = new.name.unwrap_or_default().to_bytes();
+    for (word, part) in name.chunks(8).take(8).enumerate() {
+        let mut bytes = [0; 8];
+        bytes.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+        store.comm(at, comm::NAME + word).store(u64::from_le_bytes(bytes), Relaxed);
+    }
+    store.comm(at, comm::STATE).store(1, Release);
+    let base = event::COLL | event::P2P | if new.api >= 6 { event::CE_COLL } else { 0 };
+    steer::register(store, mask, base);
+    CONTEXT | if release::hides_broadcasts(release) { HIDES } else { 0 } | (index + 1)
+}
+
+unsafe extern "C" fn start_v4(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
+    // SAFETY: as NCCL calls it.
+    unsafe { start(4, context, handle, descriptor) }
+}
+
+unsafe extern "C" fn start_v5(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
+    // SAFETY: as NCCL calls it.
+    unsafe { start(5, context, handle, descriptor) }
+}
+
+unsafe extern "C" fn start_v6(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
+    // SAFETY: as NCCL calls it.
+    unsafe { start(6, context, handle, descriptor) }
+}
+
+/// # Safety
+/// A place for the handle, and a descriptor of that version of the interface, or null.
+unsafe fn start(api: u8, context: *mut c_void, handle: *mut *mut c_void, descriptor: *const c_void) -> c_int {
+    if handle.is_null() {
+        return SUCCESS;
+    }
+    // NCCL may hand over a place that still holds another event's handle.
+    // SAFETY: the caller's promise.
+    unsafe { *handle = ptr::null_mut() };
+    let (Some(store), Some((comm, hides))) = (store(), communicator(context)) else { return SUCCESS };
+    if descriptor.is_null() {
+        return SUCCESS;
+    }
+    let made = guarded(0, || {
+        // SAFETY: the caller's promise.
+        let event = unsafe { Event::of(api, descriptor) };
+        count::start(store, comm, hides, &event)
+    });
+    // SAFETY: as above. It is a number, which NCCL only hands back.
+    unsafe { *handle = ptr::with_exposed_provenance_mut(usize::try_from(made).unwrap_or(0)) };
+    SUCCESS
+}
+
+unsafe extern "C" fn stop_event(handle: *mut c_void) -> c_int {
+    if let Some(store) = store() {
+        guarded((), || count::stop(store, handle as u64));
+    }
+    SUCCESS
+}
+
+unsafe extern "C" fn record_state(handle: *mut c_void, state: c_int, arguments: *const u64) -> c_int {
+    if state == KERNEL_STOP
+        && !arguments.is_null()
+        && let Some(store) = store()
+    {
+        // SAFETY: for this state it is a union with the timer in it.
+        let timer = unsafe { *arguments };
+        guarded((), || count::channel_ends(store, handle as u64, timer));
+    }
+    SUCCESS
+}
+
+unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
+    if let (Some(store), Some((at, _))) = (store(), communicator(context)) {
+        guarded((), || {
+            store.comm(at, comm::STATE).store(2, Release);
+            steer::forget(store, at);
+        });
+    }
+    SUCCESS
+}
+
+unsafe extern "C" fn forked() {
+    FORKED.store(true, Relaxed);
+}
+
+fn store() -> Option<&'static Store> {
+    STORE.get()?.as_ref().filter(|_| !FORKED.load(Relaxed))
+}
+
+/// Index of a context of ours, and whether its NCCL hides broadcasts. With PXN a proxy may hand over one of
+/// another process: the tag is the same there, but such events are of kinds that are never asked for.
+fn communicator(context: *mut c_void) -> Option<(usize, bool)> {
+    let context = context as u64;
+    let index = usize::try_from(context & 0xffff).ok()?.checked_sub(1).filter(|at| *at < COMMS)?;
+    (context & !(HIDES | 0xffff) == CONTEXT).then_some((index, context & HIDES != 0))
+}
+
+/// Once per process.
+fn say(log: Option<Logger>, what: &str) {
+    let (Some(log), Ok(text)) = (log, CString::new(format!("PROFILER/Plugin: railgate: {what}"))) else {
+        return;
+    };
+    if SAID.swap(true, Relaxed) {
+        return;
+    }
+    let file = c"nccl-profiler";
+    // SAFETY: NCCL's own logger, with arguments as its format demands; it copies what it prints.
+    unsafe { log(INFO, NCCL_INIT, file.as_ptr(), 0, c"%s".as_ptr(), text.as_ptr()) };
+}
+
+/// Runs the work; a panic ends here, silently, and the fallback stands in.
+fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
+    match panic::catch_unwind(AssertUnwindSafe(work)) {
+        Ok(value) => value,
+        Err(panic) => {
+            // Dropping it could panic in its turn.
+            std::mem::forget(panic);
+            if let Some(store) = store() {
+                store.at(head::PANICS).fetch_add(1, Relaxed);
+            }
+            fallback
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The mapped file.
+
+use std::ffi::{CStr, CString};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+
+use railgate_rankfile::{
+    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS_AT, Key, MAGIC, Mode, VERSION, WORDS, cell, head,
+};
+
+/// The run's directory on this node.
+const JOB_DIR: &CStr = c"RAILGATE_JOB_DIR";
+/// `count`, `sample`, `full`, `off`.
+const MODE: &CStr = c"RAILGATE_NCCL_MODE";
+const BUDGET: &CStr = c"RAILGATE_NCCL_BUDGET_PPM";
+/// Of the time, millionths. What sampling costs stays far below what can be measured.
+const DEFAULT_BUDGET: u64 = 2000;
+
+/// The words of the file. The mapping stays for as long as the process does.
+#[derive(Debug)]
+pub(crate) struct Store {
+    words: NonNull<AtomicU64>,
+    /// Where the mode can be changed by hand while the job runs.
+    mode_file: CString,
+}
+
+// SAFETY: the memory is never unmapped, and every access to it is atomic.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+impl Store {
+    /// Makes this process's file, or says why there is none.
+    pub(crate) fn create() -> Result<Self, String> {
+        let dir = get(JOB_DIR)
+            .and_then(|dir| dir.to_str().ok())
+            .filter(|dir| dir.starts_with('/') && dir.len() < 1024)
+            .ok_or("RAILGATE_JOB_DIR is not set")?;
+        let place = format!("{dir}/user/ranks");
+        // SAFETY: no arguments.
+        let pid = unsafe { libc::getpid() };
+        let made = now(libc::CLOCK_REALTIME);
+        let (place_c, path) = (c_string(&place)?, format!("{place}/{pid}.{made:x}"));
+        let path_c = c_string(&path)?;
+        // SAFETY: a C string. That it exists already is as good.
+        unsafe { libc::mkdir(place_c.as_ptr(), 0o700) };
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        // SAFETY: a C string, with the mode that O_CREAT asks for.
+        let file = unsafe { libc::open(path_c.as_ptr(), flags, 0o600) };
+        if file < 0 {
+            return Err(format!("{path}: {}", std::io::Error::last_os_error()));
+        }
+        let size = libc::off_t::try_from(BYTES).map_err(|why| why.to_string())?;
+        // All of it now: a store to a page that a full tmpfs cannot give would be SIGBUS, in the user's process.
+        // SAFETY: an open file.
+        let fault = unsafe { libc::posix_fallocate(file, 0, size) };
+        let mapped = if fault == 0 {
+            let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+            // SAFETY: a new mapping at no given place.
+            let at = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, kind, file, 0) };
+            if at == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(at) }
+        } else {
+            Err(std::io::Error::from_raw_os_error(fault))
+        };
+        // SAFETY: opened above, closed once; the mapping stays.
+        unsafe { libc::close(file) };
+        let words = mapped.map(|at| NonNull::new(at.cast::<AtomicU64>()));
+        let words = match words {
+            Ok(Some(words)) => words,
+            other => {
+                // SAFETY: a C string; a file without content helps nobody.
+                unsafe { libc::unlink(path_c.as_ptr()) };
+                return Err(format!(
+                    "{path}: {}",
+                    other.map_or_else(|why| why.to_string(), |_| String::new())
+                ));
+            }
+        };
+        let store = Store { words, mode_file: c_string(&format!("{place}/mode"))? };
+        store.begin(u64::from(pid.unsigned_abs()), made);
+        Ok(store)
+    }
+
+    fn begin(&self, pid: u64, made: u64) {
+        let wanted = get(MODE).and_then(|text| mode(text.to_bytes())).unwrap_or_default();
+        let budget = get(BUDGET).and_then(|text| text.to_str().ok()?.parse().ok());
+        for (word, value) in [
+            (head::VERSION, VERSION),
+            (head::PID, pid),
+            (head::CREATED, made),
+            (head::WANTED, wanted.word()),
+            (head::BUDGET, budget.unwrap_or(DEFAULT_BUDGET).clamp(1, 1_000_000)),
+        ] {
+            self.at(word).store(value, Relaxed);
+        }
+        self.text(head::PLUGIN, 4, env!("CARGO_PKG_VERSION").as_bytes());
+        self.at(head::MAGIC).store(MAGIC, Release);
+    }
+
+    /// A word; one outside the file is the last one.
+    pub(crate) fn at(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: within the mapping of WORDS words, aligned to a page.
+        unsafe { self.words.add(word.min(WORDS - 1)).as_ref() }
+    }
+
+    pub(crate) fn comm(&self, index: usize, word: usize) -> &AtomicU64 {
+        self.at(COMMS_AT + index * COMM_WORDS + word)
+    }
+
+    pub(crate) fn text(&self, word: usize, words: usize, text: &[u8]) {
+        for (index, part) in text.chunks(8).take(words).enumerate() {
+            let mut bytes = [0; 8];
+            bytes.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+            self.at(word + index).store(u64::from_le_bytes(bytes), Relaxed);
+        }
+    }
+
+    /// Where a key is counted: the index of its first word; `None`: the file is full.
+    pub(crate) fn cell(&self, key: Key) -> Option<usize> {
+        let word = key.word();
+        // Fibonacci hashing; the table's size is a power of two.
+        let first = usize::try_from(word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap_or(0);
+        for step in 0..CELLS {
+            let at = CELLS_AT + ((first + step) % CELLS) * CELL_WORDS;
+            let have = self.at(at + cell::KEY);
+            let found = match have.load(Relaxed) {
+                0 => have.compare_exchange(0, word, Relaxed, Relaxed).unwrap_or_else(|theirs| theirs),
+                other => other,
+            };
+            if found == 0 || found == word {
+                return Some(at);
+            }
+        }
+        self.at(head::CELLS_LOST).fetch_add(1, Relaxed);
+        None
+    }
+
+    /// What the file for the mode says, if it is there. No allocation.
+    pub(crate) fn wish(&self) -> Option<Mode> {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        // SAFETY: a C string, and no mode is needed without O_CREAT.
+        let file = unsafe { libc::open(self.mode_file.as_ptr(), flags) };
+        if file < 0 {
+            return None;
+        }
+        let mut text = [0_u8; 16];
+        // SAFETY: into the array, and no further.
+        let count = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
+        // SAFETY: opened above, closed once.
+        unsafe { libc::close(file) };
+        mode(text.get(..usize::try_from(count).ok()?)?.trim_ascii())
+    }
+}
+
+fn mode(text: &[u8]) -> Option<Mode> {
+    [Mode::Count, Mode::Sample, Mode::Full, Mode::Off]
+        .into_iter()
+        .find(|mode| mode.as_str().as_bytes() == text)
+}
+
+fn c_string(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|why| why.to_string())
+}
+
+/// The process's environment. What it points to is copied or compared before anything else runs.
+fn get(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: a C string; NCCL, too, asks the environment while it starts, so nobody may change it meanwhile.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: not null, and a C string of the environment.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
+}
+
+/// A clock, nanoseconds; 0 where it cannot be read.
+pub(crate) fn now(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes into the struct.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let (seconds, rest) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Makes what profiler.sh takes to a machine with GPUs: the plugin, built for an old glibc, nccl-tests and NVIDIA's
+# own profiler plugin, both in source.
+#
+#   tests/gpu/prepare-profiler.sh [DIRECTORY]     default: target/gpu-profiler
+#
+# NCCL_SOURCE and NCCL_TESTS_SOURCE may name local clones; cargo-zigbuild and zig come from PyPI.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+kit=${1:-target/gpu-profiler}
+nccl=${NCCL_SOURCE:-https://github.com/NVIDIA/nccl.git}
+tests=${NCCL_TESTS_SOURCE:-https://github.com/NVIDIA/nccl-tests.git}
+rm -rf "$kit"
+mkdir -p "$kit"
+cargo zigbuild --release -p nccl-profiler-railgate --target x86_64-unknown-linux-gnu.2.17
+cp target/x86_64-unknown-linux-gnu/release/libnccl_profiler_railgate.so "$kit/"
+cargo build -p railgate-rankfile --example show
+cp target/debug/examples/show "$kit/"
+clone() { # SOURCE TAG PLACE
+    git -c advice.detachedHead=false clone -q --depth 1 --branch "$2" "$1" "$kit/$3"
+    rm -rf "$kit/$3/.git"
+}
+clone "$tests" v2.19.6 nccl-tests
+clone "$nccl" v2.28.3-1 nccl
+mv "$kit/nccl/ext-profiler" "$kit/" && rm -rf "$kit/nccl"
+du -sh "$kit"

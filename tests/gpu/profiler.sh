@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# The NCCL profiler plugin against nccl-tests on real GPUs: are calls, bytes and bandwidth right, and what does it cost?
+#
+#   tests/gpu/profiler.sh [DIRECTORY [STAGE…]]    what prepare-profiler.sh made (default: target/gpu-profiler)
+#
+# Stages: build, exact, cost, together, step. What holds is printed as "ok: …", what does not as "WRONG: …". Logs go to $OUT.
+# Needs nvcc, NCCL's header (PyTorch's packages have it) and Open MPI; NVLink multicast stays off.
+# shellcheck disable=SC2317
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+kit=$(realpath "${1:-target/gpu-profiler}")
+here=$PWD/tests/gpu
+out=${OUT:-$(mktemp -d)}
+work=/var/tmp/railgate-profiler
+cuda=${CUDA_HOME:-/usr/local/cuda}
+gpus=$(nvidia-smi -L | wc -l)
+arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
+stages=("${@:2}")
+((${#stages[@]})) || stages=(build exact cost together step)
+for name in $(compgen -e NCCL_ | grep -v NCCL_HOME); do unset "$name"; done
+export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+mkdir -p "$work"
+failed=0
+say() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
+wrong() { printf 'WRONG: %s\n' "$*"; failed=1; }
+
+mpi=${MPI_HOME:-/usr/lib/x86_64-linux-gnu/openmpi}
+ranks() { mpirun -np "$gpus" --bind-to none "$@"; }
+
+build() {
+    say "build"
+    local home
+    home=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null) || home=/usr
+    mkdir -p "$work/home/lib"
+    ln -sfn "$home/include" "$work/home/include"
+    local lib=$home/lib/libnccl.so.2
+    [[ -e $lib ]] || lib=$(ldconfig -p | sed -n 's/.*libnccl\.so\.2 .*=> //p' | head -1)
+    ln -sf "$lib" "$work/home/lib/libnccl.so.2"
+    ln -sf libnccl.so.2 "$work/home/lib/libnccl.so"
+    cp -r "$kit/nccl-tests" "$kit/ext-profiler" "$work/"
+    gcc -O2 -Wall -shared -fPIC "$here/nccl/null-profiler.c" -o "$work/libnull.so" || wrong "null-profiler.c"
+    make -s -C "$work/ext-profiler/inspector" NCCL_HOME="$work/home" CUDA_HOME="$cuda" >"$out/inspector.log" 2>&1 ||
+        { tail -5 "$out/inspector.log"; wrong "Inspector does not build"; } &
+    make -s -j"$(nproc)" -C "$work/nccl-tests/src" build BUILDDIR="$work/tests" MPI=1 MPI_HOME="$mpi" NCCL_HOME="$work/home" \
+        BIN_FILES_LIST="all_reduce all_gather reduce_scatter alltoall broadcast sendrecv" CUDA_HOME="$cuda" \
+        NVCC_GENCODE="-gencode=arch=compute_$arch,code=sm_$arch" >"$out/tests.log" 2>&1 ||
+        { tail -5 "$out/tests.log"; wrong "nccl-tests do not build"; }
+    wait
+    ls "$work/tests" "$work"/ext-profiler/inspector/*.so
+}
+
+# VARIANT PROGRAM ARGUMENTS…: runs with one variant's environment; what is counted is left in $work/job/VARIANT.
+with() {
+    local variant=$1
+    shift
+    (
+        export LD_LIBRARY_PATH=$work/home/lib:$cuda/lib64
+        case $variant in
+            none*) ;;
+            null6) export NCCL_PROFILER_PLUGIN=$work/libnull.so RAILGATE_NULL_MASK=0x06 ;;
+            null46) export NCCL_PROFILER_PLUGIN=$work/libnull.so ;;
+            inspector)
+                export NCCL_PROFILER_PLUGIN=$work/ext-profiler/inspector/libnccl-profiler-inspector.so NCCL_INSPECTOR_ENABLE=1 \
+                    NCCL_INSPECTOR_DUMP_DIR=$work/inspector NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500000
+                ;;
+            *)
+                rm -rf "$work/job/$variant"
+                mkdir -p "$work/job/$variant/user"
+                export NCCL_PROFILER_PLUGIN=$kit/libnccl_profiler_railgate.so RAILGATE_JOB_DIR=$work/job/$variant RAILGATE_NCCL_MODE=$variant
+                ;;
+        esac
+        timeout 120 "$@"
+    )
+}
+
+exact() {
+    say "calls, bytes and bandwidth, one process per GPU"
+    local op mode
+    for mode in full sample; do
+        for op in all_reduce all_gather reduce_scatter alltoall broadcast sendrecv; do
+            with "$mode" ranks "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n 20 -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
+                wrong "$op: $(tail -3 "$out/$mode-$op.txt")"
+            "$kit/show" "$work/job/$mode/user/ranks/"* >"$out/$mode-$op.counted"
+            python3 "$here/nccl/profiler.py" exact "$op" 20 5 "$out/$mode-$op.txt" "$out/$mode-$op.counted" || failed=1
+        done
+    done
+}
+
+turns() { # NAME ROUNDS LAUNCHER-WORDS -- PROGRAM ARGUMENTS… -- VARIANTS…
+    local name=$1 rounds=$2 round variant launch=() program=()
+    shift 2
+    while [[ $1 != -- ]]; do launch+=("$1"); shift; done; shift
+    while [[ $1 != -- ]]; do program+=("$1"); shift; done; shift
+    local all=("$@")
+    for ((round = 0; round < rounds; round++)); do
+        for variant in "${all[@]:round % ${#all[@]}}" "${all[@]:0:round % ${#all[@]}}"; do
+            with "$variant" "${launch[@]}" "${program[@]}" >>"$work/cost-$name.$variant" 2>&1 || wrong "$name $variant"
+        done
+    done
+    python3 "$here/nccl/profiler.py" cost "$name" "$work"/cost-"$name".* | tee "$out/cost-$name.txt"
+}
+
+variants=(none-a null6 count none-b null46 full sample inspector)
+cost() {
+    say "cost, one process per GPU"
+    rm -f "$work"/cost-*
+    turns small "${ROUNDS:-3}" mpirun -np "$gpus" --bind-to none -- "$work/tests/all_reduce_perf" -b 8 -e 256K -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -- "${variants[@]}"
+    turns large "${ROUNDS:-3}" mpirun -np "$gpus" --bind-to none -- "$work/tests/all_reduce_perf" -b 2M -e 1G -f 8 -n 100 -w 5 -c 0 -- "${variants[@]}"
+}
+
+together() {
+    say "cost, one process for all GPUs"
+    turns together "${ROUNDS:-3}" env -- "$work/tests/all_reduce_perf" -b 8 -e 2M -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -g "$gpus" -- "${variants[@]}"
+}
+
+step() {
+    say "cost, a training step of DDP"
+    turns step "${ROUNDS:-3}" torchrun --standalone --nproc-per-node "$gpus" -- "$here/nccl/step.py" -- none-a count none-b sample full
+}
+
+for stage in "${stages[@]}"; do "$stage"; done
+say "done"
+exit "$failed"
