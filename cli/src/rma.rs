@@ -71,7 +71,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         kernel: snapshot.host.data().map_or(&unread, |host| &host.kernel),
         gpus: &snapshot.gpus,
         fabric: &snapshot.fabric,
-        xids: log.map_or_else(Vec::new, |log| log.xids()),
+        xids: snapshot.xids(),
         sxids: log.map_or_else(Vec::new, |log| log.sxids()),
         found: if live { Past::load(&site.places).episodes } else { Vec::new() },
     };

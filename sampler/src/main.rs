@@ -11,6 +11,7 @@ mod host;
 mod looks;
 mod rails;
 mod run;
+mod xids;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use railgate_runner::guarded;
 use counters::Counters;
 use looks::Looks;
 use run::{Asked, Mine};
+use xids::Xids;
 
 /// How often it asks itself whether it should still be here.
 const TICK: Duration = Duration::from_secs(10);
@@ -60,11 +62,13 @@ fn stay(mine: &mut Mine) -> &'static str {
     let mut looks = Looks::new(mine);
     let mut counters = Counters::new(mine);
     counters.step(mine.job, false);
+    let mut xids = Xids::new(mine);
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
     loop {
         let wait = looks.due().min(counters.due()).min(TICK);
         if mine.wait(wait, counters.as_fd()) == Asked::End {
+            xids.hear(mine);
             counters.end(mine.job, mine.yielded());
             return "the epilog asked it to end";
         }
@@ -73,6 +77,7 @@ fn stay(mine: &mut Mine) -> &'static str {
         }
         counters.step(mine.job, mine.yielded());
         looks.look_if_due(mine);
+        xids.hear(mine);
         let now = Instant::now();
         if now >= search {
             search = now + SEARCH;

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::time::{ClockId, clock_gettime};
-use nvidia_ml::{Behaviour, Scenario};
+use nvidia_ml::{Behaviour, EVENTS_FILE, Scenario};
 use railgate_node::simulate::{self, Fault, FaultKind, FaultPart};
 use railgate_node::{Fabric, GpuProcess, Host, Part, Pci, Profile, Reading, Snapshot};
 
@@ -142,6 +142,10 @@ impl Hardware {
         match fault.kind {
             FaultKind::NvmlMissing => self.away(LIBRARY),
             FaultKind::KmsgUnreadable => self.away(KMSG),
+            FaultKind::GpuXidByNvml => {
+                self.away(KMSG)?;
+                self.xid(fault.index, 48, None)
+            }
             FaultKind::NvmlSlow => {
                 self.behave(|behaviour| behaviour.delay_ms.insert("nvmlInit_v2".to_owned(), 8_000))
             }
@@ -202,6 +206,9 @@ impl Hardware {
         let gpus = read(&self.now.gpus, "gpus")?;
         let address = gpus.gpus.iter().find(|known| known.index == gpu).and_then(|gpu| gpu.pci.known());
         let text = simulate::xid_text(code, *address.with_context(|| format!("no gpu {gpu}"))?, pid);
+        // Whoever waits hears it from NVML.
+        let mut events = File::options().create(true).append(true).open(self.dir.join(EVENTS_FILE))?;
+        events.write_all(format!("{gpu} {code}\n").as_bytes()).context(EVENTS_FILE)?;
         self.kernel_says(&text)
     }
 

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_node::{
-    Access, Allocation, Fabric, Gpu, GpuId, Gpus, Hca, KernelLog, LinkLayer, PartName, PciAddress, Phase,
-    Port, PortState, Profile, Reading, Snapshot, XidEvent,
+    Access, Allocation, Fabric, Gpu, GpuId, Gpus, Hca, LinkLayer, PartName, PciAddress, Phase, Port,
+    PortState, Profile, Reading, Snapshot, XidEvent,
 };
 
 use crate::near::{Near, nearest};
@@ -77,7 +77,7 @@ impl<'a> Scene<'a> {
             seen,
             needed,
             required: &config.policy(seen.phase).required,
-            xids: now.kernel_log.data().map_or_else(Vec::new, KernelLog::xids),
+            xids: now.xids(),
             running: running.iter().map(|check| check.id).collect(),
             missing,
             held,

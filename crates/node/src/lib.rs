@@ -47,6 +47,7 @@ mod system;
 mod topology_file;
 mod verdict;
 mod xid;
+mod xid_watch;
 
 pub use drive_log::DriveHealth;
 pub use fabric::{Fabric, Hca, LinkLayer, PhysState, Port, PortState};
@@ -79,3 +80,4 @@ pub use system::{BlockedProcess, Clock, Dimm, FileSystem, MemoryController, Nvme
 pub use topology_file::{TopologyFile, TopologyRemark, read_topology_file};
 pub use verdict::{Action, Fitness, Verdict};
 pub use xid::SxidEvent;
+pub use xid_watch::XidWatch;

@@ -10,7 +10,7 @@ use crate::{
     Access, DriveHealth, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part,
     PartName, Pci, PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot,
     SourceConfig, TopologyFile, drive_log, fabric_manager, gpu_processes, gpu_watch, nvml, optics,
-    rdma_self_test, readers, site_check, statistics, topology_file,
+    rdma_self_test, readers, site_check, statistics, topology_file, xid_watch,
 };
 
 /// What to look at, and how long that may take.
@@ -108,6 +108,7 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
         rdma_self_test: None,
         optics: None,
         fabric_manager: fabric_manager.map(|index| reading(part(take(Some(index)), after_ms))),
+        nvml_xids: None,
     };
     for (mut check, index) in site_checks.into_iter().flatten() {
         if let Some(ended) = take(index) {
@@ -145,6 +146,7 @@ pub(crate) const TASKS: &[Task] = &[
     Task::new(rdma_self_test::TASK, rdma_self_test::task),
     Task::new(optics::TASK, optics::task),
     gpu_watch::TASK,
+    xid_watch::TASK,
     Task::new(statistics::TASK, statistics::task),
     Task::new(FABRIC_MANAGER, fabric_manager_task),
     Task::new(DRIVE_LOGS, drive_logs_task),

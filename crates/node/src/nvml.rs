@@ -6,6 +6,7 @@
 //! by itself, and both can hang or crash in a sick driver.
 
 mod device;
+mod events;
 mod returns;
 mod watch;
 
@@ -17,6 +18,7 @@ use nvml_wrapper_sys::bindings::NvmlLib;
 
 use crate::{Gpu, Gpus, Reading};
 
+pub(crate) use events::xids;
 pub(crate) use watch::watch;
 
 /// Everything NVML says, from the library at `library`.

@@ -1,6 +1,8 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Fabric, Gpus, Host, KernelLog, Optic, Part, Pci, Reading, SelfTested, SiteCheck, TopologyFile};
+use crate::{
+    Fabric, Gpus, Host, KernelLog, Optic, Part, Pci, Reading, SelfTested, SiteCheck, TopologyFile, XidEvent,
+};
 
 /// Milliseconds since the Unix epoch.
 pub type UnixMillis = u64;
@@ -59,4 +61,7 @@ pub struct Snapshot {
     /// Version of the installed fabric manager, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric_manager: Option<Reading<String>>,
+    /// Xids that NVML told of during the job, where the kernel's log cannot be read and somebody waited for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvml_xids: Option<Vec<XidEvent>>,
 }

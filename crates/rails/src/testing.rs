@@ -110,6 +110,7 @@ fn snapshot(gpus: Vec<Gpu>, hcas: Vec<Hca>, devices: Vec<PciDevice>, host: Host)
         rdma_self_test: None,
         optics: None,
         fabric_manager: None,
+        nvml_xids: None,
     }
 }
 

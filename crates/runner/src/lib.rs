@@ -30,8 +30,8 @@ pub use places::Places;
 pub use process::{guarded, node_name, now, own_process};
 pub use readmit::{Readmit, Readmitted, readmit};
 pub use sampler::{
-    SAMPLER_END, SAMPLER_FILES, SAMPLER_SOCKET, SAMPLER_TASKS, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES,
-    SamplerEnd, YIELD_SOCKET, end_sampler, start_sampler,
+    SAMPLER_END, SAMPLER_FILES, SAMPLER_SOCKET, SAMPLER_TASKS, SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE,
+    SAMPLES_MINUTES, SamplerEnd, YIELD_SOCKET, end_sampler, start_sampler,
 };
 pub use tell::tell_owner;
 

@@ -6,14 +6,16 @@ use railgate_gate::{
 };
 use railgate_node::{
     Class, Finding, Fitness, InterfaceStatistics, Job, KernelMark, Optic, Part, PartName, Phase, Profile,
-    ProfileError, Reading, Request, SelfTested, Severity, Snapshot, Verdict, interface_statistics, live,
-    optics, rdma_self_test,
+    ProfileError, Reading, Request, SelfTested, Severity, Snapshot, Verdict, XidEvent, interface_statistics,
+    live, optics, rdma_self_test,
 };
 
 use railgate_rails::judge_topology_file;
 
+use railgate_rundir::Root;
+
 use crate::history::{History, kernel_mark};
-use crate::{Config, Past, Places};
+use crate::{Config, Past, Places, SAMPLER_XIDS};
 
 /// One look at this node, judged.
 #[derive(Debug)]
@@ -103,6 +105,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         }
     };
     judge_topology_file(&config.rails, Some(&profile), &mut snapshot);
+    snapshot.nvml_xids = told_by_nvml(places, purpose, &snapshot);
     let seen = Seen {
         phase: purpose.phase,
         now: &snapshot,
@@ -143,6 +146,12 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         }
     });
     look
+}
+
+/// What the job's sampler heard from NVML, where the kernel's log could not be read.
+fn told_by_nvml(places: &Places, purpose: &Purpose<'_>, snapshot: &Snapshot) -> Option<Vec<XidEvent>> {
+    let job = purpose.job.filter(|_| snapshot.kernel_log.missing().is_some())?.id;
+    Root::new(&places.run).job(job).current(job).ok()?.read_json(SAMPLER_XIDS).ok()
 }
 
 /// Another job's devices are not to be disturbed, and those of no rail need not be fast.

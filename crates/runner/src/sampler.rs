@@ -20,6 +20,9 @@ const PROGRAM: &str = "railgate-sampler";
 pub const SAMPLER_SOCKET: &str = "sampler.sock";
 /// In the run's directory: what it has found so far, written whole after each look.
 pub const SAMPLER_TASKS: &str = "tasks.json";
+
+/// What NVML told the sampler, where the kernel's log cannot be read: a list of Xids.
+pub const SAMPLER_XIDS: &str = "xids.json";
 /// In the run's directory: as long as the job's user holds a connection here open, the GPUs are left alone.
 pub const YIELD_SOCKET: &str = "yield.sock";
 /// In the run's directory: its samples, folded to minutes.

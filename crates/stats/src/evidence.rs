@@ -146,7 +146,10 @@ pub fn evidence(
 /// What the kernel said during the run: Xids apart, of the rest the first `max_kernel_events`.
 pub fn kernel_events(after: &Snapshot, start: UnixMillis, config: &StatsConfig) -> KernelEvents {
     let Some(log) = after.kernel_log.data() else {
-        return KernelEvents { unread: after.kernel_log.missing(), ..KernelEvents::default() };
+        // Those of NVML are of this job's time: its sampler has waited for them.
+        let mut xids = after.xids();
+        xids.truncate(config.max_kernel_events.max(1));
+        return KernelEvents { xids, unread: after.kernel_log.missing(), ..KernelEvents::default() };
     };
     let slack = u64::try_from(config.event_slack.as_millis()).unwrap_or(u64::MAX);
     // The log since the prolog's mark is the run's own. Without a mark it reaches back to the boot.

@@ -7,6 +7,7 @@
 
 mod answer;
 mod details;
+mod events;
 mod exports;
 mod gpm;
 mod hide;
@@ -14,6 +15,7 @@ mod install;
 mod scenario;
 mod state;
 
+pub use events::EVENTS_FILE;
 pub use hide::{HideError, hide_symbol};
 pub use install::{built_library, install};
 pub use scenario::{Behaviour, SCENARIO_FILE, Scenario};

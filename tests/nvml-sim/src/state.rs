@@ -73,8 +73,13 @@ fn has(set: &BTreeSet<String>, symbol: &str) -> bool {
     set.contains(symbol) || set.contains("*")
 }
 
+/// Where the library lies.
+pub(crate) fn folder() -> &'static Path {
+    FOLDER.get_or_init(own_folder)
+}
+
 fn current() -> Result<Arc<Scenario>, Return> {
-    let folder = FOLDER.get_or_init(own_folder);
+    let folder = folder();
     let meta = fs::metadata(folder.join(SCENARIO_FILE)).map_err(|_| DRIVER_NOT_LOADED)?;
     let stamp = (meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.size());
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use nvidia_ml::{Behaviour, Scenario, hide_symbol, install};
-use railgate_node::child::{GRACE, dispatch};
+use nvidia_ml::{Behaviour, EVENTS_FILE, Scenario, hide_symbol, install};
+use railgate_node::child::{GRACE, Said, dispatch};
 use railgate_node::simulate::{self, FAULTS, FaultPart};
 use railgate_node::{
-    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuProcess, Gpus, LinkErrors, MemoryUse, NvLink, NvLinkErrors, Part,
-    PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap, Snapshot, SourceConfig,
-    SramEcc, live,
+    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuProcess, Gpus, LinkErrors, MemoryUse, NvLink,
+    NvLinkErrors, Part, PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap, Snapshot,
+    SourceConfig, SramEcc, XidEvent, XidWatch, live,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -94,7 +94,12 @@ fn details(index: u32) -> GpuDetails {
             health: 2,
             health_mask: 0x101,
         }),
-        nvlink_errors: NvLinkErrors { replays: known(10), recoveries: known(11), crc: known(12), links: links() },
+        nvlink_errors: NvLinkErrors {
+            replays: known(10),
+            recoveries: known(11),
+            crc: known(12),
+            links: links(),
+        },
         peers: (index + 1..8).map(|other| Peer { index: other, status: known(other % 3) }).collect(),
     }
 }
@@ -498,6 +503,49 @@ fn all_parts_of_this_machine_answer() {
     );
 }
 
+/// What came before somebody waited is lost; after that nothing is.
+fn xids_are_told_to_whoever_waits() {
+    let machine = Machine::new(&Scenario::of(&healthy()));
+    let file = machine.dir.path().join(EVENTS_FILE);
+    fs::write(&file, "2 31\n").unwrap();
+    let mut child = XidWatch { library: machine.source.nvml_library.clone() }.start().unwrap();
+    let mut heard: Vec<XidEvent> = Vec::new();
+    let begun = Instant::now();
+    let mut lines = String::from("2 31\n");
+    while heard.len() < 2 && begun.elapsed() < SOON {
+        // A child that has not begun to wait yet misses what is written: so it is written again and again.
+        if heard.is_empty() {
+            lines.push_str("3 79\n");
+            fs::write(&file, &lines).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        while let Said::This(text) = child.listen() {
+            heard.extend(serde_json::from_slice::<Vec<XidEvent>>(&text).unwrap());
+        }
+        if heard.len() == 1 {
+            lines.push_str("0 48\n");
+            fs::write(&file, &lines).unwrap();
+        }
+    }
+    let at = |index: usize| healthy().gpus[index].pci.known().copied();
+    assert!(heard.iter().all(|event| event.code != 31), "{heard:?}");
+    assert_eq!((heard[0].code, heard[0].gpu), (79, at(3)));
+    child.finish();
+    while !matches!(child.listen(), Said::Ended(_)) {
+        assert!(begun.elapsed() < 2 * SOON);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let missing = XidWatch { library: "/no/such/library.so".into() };
+    let mut child = missing.start().unwrap();
+    let why = loop {
+        match child.listen() {
+            Said::Ended(why) => break why,
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    assert!(why.contains("/no/such/library.so"), "{why}");
+}
+
 fn main() -> ExitCode {
     if let Some(code) = dispatch(&[]) {
         return code;
@@ -513,6 +561,7 @@ fn main() -> ExitCode {
         ),
         ("a_gpu_lost_between_two_calls_is_lost", a_gpu_lost_between_two_calls_is_lost),
         ("a_reset_that_any_call_demands_marks_the_gpu", a_reset_that_any_call_demands_marks_the_gpu),
+        ("xids_are_told_to_whoever_waits", xids_are_told_to_whoever_waits),
         ("not_supported_is_a_reading", not_supported_is_a_reading),
         ("odd_return_codes_are_named", odd_return_codes_are_named),
         ("an_old_driver_lacks_symbols", an_old_driver_lacks_symbols),

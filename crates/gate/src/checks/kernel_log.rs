@@ -14,8 +14,10 @@ impl Check for KernelLogReadable {
     const EXPLAIN: &'static str = "
 Reads `/dev/kmsg` from the last clean look of this boot on.
 
-Why: Xids stand nowhere else. Without the log a node may look healthy that is not, so this is `unknown`. Records that
-the ring buffer lost before they were read are a note.
+Why: without the log a node may look healthy that is not, so this is `unknown`. Records that the ring buffer lost before
+they were read are a note. NVML tells of Xids, too, but only whoever waits for them: where the log cannot be read (pods),
+the job's sampler does, and the epilog judges what it heard. What came before the job, and all that other drivers say
+(NVSwitch, HCAs, PCIe, memory), stays unseen, and the finding says so.
 
 Fix: run as root (or with CAP_SYSLOG where `kernel.dmesg_restrict=1`); `log_buf_len=` for a larger buffer.
 
@@ -31,7 +33,11 @@ action = \"drain\"   # off, report, notify, drain; unknown never drains
     fn judge(scene: &Scene<'_>, _: &Settings, out: &mut Report<'_>) {
         let part = PartName::KernelLog.as_str();
         let Some(log) = scene.now.kernel_log.data() else {
-            let why = scene.now.kernel_log.missing().unwrap_or_default();
+            let mut why = scene.now.kernel_log.missing().unwrap_or_default();
+            why.push_str(match scene.now.nvml_xids {
+                Some(_) => "; Xids are those that NVML told, all else is unseen",
+                None => "; Xids are unseen",
+            });
             out.add(Found::unknown(Class::Site, "", &why).fix("see log").row(
                 part,
                 why,
@@ -69,6 +75,9 @@ mod tests {
         let unread = look("h100-sxm:kmsg-unreadable");
         assert_eq!(unread.of("kernel-log"), [Severity::Unknown]);
         assert_eq!(unread.fitness(), Fitness::Degraded);
+        let told = look("h100-sxm:gpu-xid-by-nvml@3").after_the_job();
+        assert!(told.findings()[0].starts_with("fail gpu-xid@3: Xid 48"), "{:?}", told.findings());
+        assert!(told.findings().iter().any(|line| line.contains("Xids are those that NVML told")));
         let required = unread.settings("[prolog]\nrequired = [\"kernel-log\"]");
         assert!(required.says().starts_with("unknown: unknown kernel-log: /dev/kmsg"));
     }

@@ -19,7 +19,8 @@ use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 
 use super::returns;
 use crate::{
-    Access, EccCounts, Gpu, GpuProcess, MemoryUse, NvLink, PciAddress, Reading, RecoveryAction, RowRemap,
+    Access, EccCounts, Gpu, GpuDetails, GpuProcess, MemoryUse, NvLink, PciAddress, Reading, RecoveryAction,
+    RowRemap,
 };
 
 /// Up to Blackwell no GPU has more.
@@ -72,6 +73,11 @@ pub(super) fn by_index(lib: &NvmlLib, index: u32) -> Result<nvmlDevice_t, String
         returns::SUCCESS => Ok(handle),
         code => Err(returns::text(HANDLE, code)),
     }
+}
+
+/// Where a GPU sits, where it says.
+pub(super) fn address(lib: &NvmlLib, handle: nvmlDevice_t) -> Option<PciAddress> {
+    Device { lib, handle, access: RefCell::new(Access::Ok) }.pci().known().copied()
 }
 
 /// Everything about one GPU of `count`.
@@ -139,7 +145,6 @@ impl Device<'_> {
             (sys::field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
             (sys::field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
         ]);
-        let nvlinks = self.nvlinks();
         let mut gpu = Gpu {
             index,
             access: Access::Ok,
@@ -157,6 +162,7 @@ impl Device<'_> {
                 volatile_corrected: self.ecc(false, false),
             },
             row_remap: self.row_remap(),
+            nvlinks: self.nvlinks(),
             processes: self.processes(),
             memory: self.memory(),
             temperature_c: self.out_of(symbol!(lib, nvmlDeviceGetTemperature), 0),
@@ -173,9 +179,9 @@ impl Device<'_> {
             nvlink_rx_kib,
             persistence: self.out::<u32, _>(symbol!(lib, nvmlDeviceGetPersistenceMode)).map(|on| on != 0),
             mig: self.out_two(symbol!(lib, nvmlDeviceGetMigMode)).map(|(now, _)| now != 0),
-            details: self.details(index, count, &nvlinks),
-            nvlinks,
+            details: GpuDetails::default(),
         };
+        gpu.details = self.details(index, count, &gpu.nvlinks);
         gpu.access = self.access.into_inner();
         gpu
     }

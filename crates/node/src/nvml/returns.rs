@@ -6,6 +6,7 @@ pub(super) const SUCCESS: u32 = 0;
 pub(super) const INVALID_ARGUMENT: u32 = 2;
 pub(super) const INSUFFICIENT_SIZE: u32 = 7;
 const NOT_SUPPORTED: u32 = 3;
+pub(super) const TIMEOUT: u32 = 10;
 const GPU_IS_LOST: u32 = 15;
 const RESET_REQUIRED: u32 = 16;
 const ARGUMENT_VERSION_MISMATCH: u32 = 25;
@@ -48,7 +49,7 @@ fn name(code: u32) -> Cow<'static, str> {
         INSUFFICIENT_SIZE => "buffer too small",
         8 => "power cables not attached",
         9 => "driver not loaded",
-        10 => "timeout in the driver",
+        TIMEOUT => "timeout in the driver",
         11 => "interrupt problem",
         12 => "library not found",
         13 => "function not found",

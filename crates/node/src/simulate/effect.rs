@@ -6,7 +6,7 @@ use super::xid_text::xid_text;
 use super::{Fault, FaultKind};
 use crate::{
     Access, Fabric, Gpu, GpuProcess, Gpus, Hca, KernelLine, MountProbe, Part, PciAddress, PhysState, Port,
-    PortState, Reading, RecoveryAction, RowRemap, Snapshot,
+    PortState, Reading, RecoveryAction, RowRemap, Snapshot, XidEvent,
 };
 
 const LOST: &str = "nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)";
@@ -23,6 +23,7 @@ pub(super) fn apply(snapshot: &mut Snapshot, faults: &[Fault]) {
         | FaultKind::NvmlSilent
         | FaultKind::NvmlStuck
         | FaultKind::Host(HostFault::HostSilent | HostFault::HostStuck)
+        | FaultKind::GpuXidByNvml
         | FaultKind::KmsgUnreadable => (2, 0),
         _ => (0, 0),
     });
@@ -48,9 +49,14 @@ fn one(snapshot: &mut Snapshot, Fault { kind, index }: Fault) {
         }
         FaultKind::NvmlSilent => snapshot.gpus = Part::Silent { after_ms: DEADLINE_MS },
         FaultKind::NvmlStuck => snapshot.gpus = Part::Stuck { after_ms: DEADLINE_MS },
-        FaultKind::KmsgUnreadable => {
-            let why = "/dev/kmsg: Operation not permitted (os error 1)".to_owned();
-            snapshot.kernel_log = Part::Failed { why, took_ms: 1.0 };
+        FaultKind::KmsgUnreadable => no_log(snapshot),
+        FaultKind::GpuXidByNvml => {
+            no_log(snapshot);
+            let at = gpu(snapshot, index).and_then(|gpu| gpu.pci.known().copied());
+            let time = snapshot.taken.saturating_sub(60_000);
+            let text = "Xid 48, told by NVML".to_owned();
+            let event = XidEvent { code: 48, gpu: at, pid: None, time, seq: 0, text };
+            snapshot.nvml_xids.get_or_insert_default().push(event);
         }
         FaultKind::GpuPcieNarrow => narrow(snapshot, index),
         FaultKind::IbMissing => {
@@ -172,6 +178,11 @@ fn hold(gpu: &mut Gpu, exiting: bool) {
     if let Reading::Known(memory) = &mut gpu.memory {
         memory.used_mib += 20_480;
     }
+}
+
+fn no_log(snapshot: &mut Snapshot) {
+    let why = "/dev/kmsg: Operation not permitted (os error 1)".to_owned();
+    snapshot.kernel_log = Part::Failed { why, took_ms: 1.0 };
 }
 
 /// A lost GPU answers nothing, its link reads all ones, and the driver says so in the kernel log.

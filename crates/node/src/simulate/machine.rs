@@ -48,6 +48,7 @@ pub(super) fn healthy(profile: &Profile, node: &str) -> Snapshot {
         topology_file: None,
         rdma_self_test: None,
         optics: None,
+        nvml_xids: None,
         // Machines with NVSwitches have one.
         fabric_manager: (profile.gpus.nvlinks_up == Some(18)).then(|| Reading::Known(DRIVER.to_owned())),
     }
