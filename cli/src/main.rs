@@ -1,5 +1,6 @@
 //! `railgate`: judge a node, look at its wiring, read a job's report, see and change what is in force.
 
+mod calibrate;
 mod check;
 mod config;
 mod doctor;
@@ -19,6 +20,7 @@ mod report;
 mod rma;
 mod simulate;
 mod snapshot;
+mod stand_aside;
 mod template;
 
 use std::path::PathBuf;
@@ -82,6 +84,10 @@ enum Command {
     Rma(rma::Args),
     /// Make a machine profile from a good node
     Profile(profile::Args),
+    /// Measure how much work a GPU model's tensor activity stands for
+    Calibrate(calibrate::Args),
+    /// Run a program, a profiler say, while the sampler leaves the job's GPUs alone
+    Yield(stand_aside::Args),
     /// Judge and report, but change nothing from this machine, for a while
     Pause(pause::PauseArgs),
     /// Act again after a pause
@@ -148,6 +154,8 @@ fn main() -> ExitCode {
         Command::Readmit(args) => readmit::run(&site, &args),
         Command::Rma(args) => rma::run(&site, &args),
         Command::Profile(args) => profile::run(&site, &args),
+        Command::Calibrate(args) => calibrate::run(&site, &args),
+        Command::Yield(args) => stand_aside::run(&site, &args),
         Command::Pause(args) => pause::pause(&site, &args),
         Command::Resume(args) => pause::resume(&site, &args),
     };

@@ -13,7 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use railgate_node::child::{Said, Stream};
 use railgate_node::{
     Allocation, GpuId, GpuSample, GpuSamples, GpuWatch, JobGroup, Reading, UnixMillis, Watched,
-    job_is_stopped,
+    job_is_stopped, own_memory_mib,
 };
 use railgate_runner::now;
 use railgate_stats::metrics::JobFile;
@@ -172,8 +172,7 @@ impl Counters {
         let own = getrusage(UsageWho::RUSAGE_SELF).ok();
         let own_cpu =
             own.as_ref().map_or(0.0, |own| [own.user_time(), own.system_time()].iter().map(seconds).sum());
-        #[expect(clippy::cast_precision_loss, reason = "no process holds an exbibyte")]
-        let own_memory = own.map_or(0.0, |own| own.max_rss() as f64 / 1024.0);
+        let own_memory = own_memory_mib().unwrap_or(0.0);
         let group = self.group.as_ref().map(JobGroup::read);
         let group = group.as_ref();
         self.files.end(End {

@@ -137,6 +137,15 @@ pub struct GpuSample {
     pub reasons: Reading<[f64; 5]>,
 }
 
+/// This process's memory, MiB: what it shares with others counts by its share, so that two of one program do not
+/// count their common pages twice. `None` where the kernel does not say.
+pub fn own_memory_mib() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kib: f64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kib / 1024.0)
+}
+
 fn task(line: &mut Line) -> Result<(), String> {
     let watch: GpuWatch = serde_json::from_slice(line.input()).map_err(|why| format!("input: {why}"))?;
     nvml::watch(&watch, line)

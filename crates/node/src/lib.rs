@@ -55,7 +55,7 @@ pub use fabric_details::{Gid, HcaDetails, Interface, PortDetails, roce_mtu};
 pub use finding::{Class, Evidence, Finding, Severity};
 pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, RecoveryAction, RowRemap};
 pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};
-pub use gpu_watch::{GpuSample, GpuSamples, GpuWatch, Watched, WatchedGpu};
+pub use gpu_watch::{GpuSample, GpuSamples, GpuWatch, Watched, WatchedGpu, own_memory_mib};
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, Phase};
 pub use job_group::{GroupUse, JobGroup};

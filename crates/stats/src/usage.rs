@@ -295,6 +295,6 @@ pub struct SamplerCost {
     pub samples: u64,
     /// Seconds of CPU time, the child that asks NVML included; `None` where it was killed before it could say.
     pub cpu_s: Option<f64>,
-    /// The most memory that it held, both processes together, MiB.
+    /// Memory that both its processes held, MiB; pages that they share count once.
     pub memory_mib: Option<f64>,
 }

@@ -109,7 +109,7 @@ pub struct End {
     pub at: UnixMillis,
     /// CPU time of both its processes, seconds.
     pub cpu_s: f64,
-    /// The most memory that both held, MiB.
+    /// Memory that both held, MiB; pages that they share count once.
     pub memory_mib: f64,
     /// Kills for want of memory in the job's cgroup.
     pub oom_kills: Option<u64>,

@@ -277,7 +277,11 @@ fn gpu_usage(one: &OneGpu, site: &BTreeMap<String, SiteModel>) -> GpuUsage {
         _ => without(GpuField::Energy),
     };
     let busy_clock_mhz = match (mean(GpuField::SmWork), sums.get(GpuField::Sm).mean()) {
-        (Reading::Known(work), Some(sm)) if sm > 0.0 => Reading::Known(work / sm),
+        // Work is summed over short windows and activity over samples: at little load the two differ a little, and
+        // their quotient must not be a clock that the GPU never had.
+        (Reading::Known(work), Some(sm)) if sm > 0.0 => {
+            Reading::Known((work / sm).min(sums.get(GpuField::SmClock).max))
+        }
         (Reading::Known(_), _) => Reading::Failed("it was never busy".to_owned()),
         (other, _) => other,
     };

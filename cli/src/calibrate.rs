@@ -1,0 +1,300 @@
+//! `railgate calibrate`: how much more a model's tensor pipes look active than they work.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use railgate_node::child::Said;
+use railgate_node::{GpuId, GpuWatch, Reading, Watched, WatchedGpu};
+use railgate_stats::usage::peaks::{Model, model};
+
+use crate::{Site, exit, output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  railgate calibrate -- python3 /usr/share/doc/railgate/gemm_load.py bf16 8192
+  railgate calibrate --gpu 3 --for 60s -- ./my_load
+
+PROGRAM loads that GPU and says on its standard output, several times a second, what it has computed
+since it last said so: a type (bf16, fp16, tf32, fp8) and a number of FLOP, `bf16 1.37e13`. Other lines
+are passed over. What comes out is a table for railgate.toml on nodes with this model. Use sizes and
+types like those of your jobs, on a GPU that nobody else uses.
+
+Exit codes: 0 done, 2 wrong use, 3 could not tell (no GPM, no load)")]
+pub(crate) struct Args {
+    /// NVML index of the GPU
+    #[arg(long, value_name = "INDEX", default_value_t = 0)]
+    gpu: u32,
+    /// How long to measure, after the load has begun
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    length: Duration,
+    /// What loads the GPU, and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
+/// The load is under way, the GPU is warm and its clock has settled.
+const WARM: Duration = Duration::from_secs(4);
+/// The longest wait for the first line of the load: frameworks take their time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    ensure!(args.length >= Duration::from_secs(10), "--for: less than 10s says nothing");
+    let config = site.config()?;
+    let mut load = Load::start(&args.program)?;
+    let measured = measure(&config.source.nvml_library, args, &mut load);
+    load.stop();
+    let (gpu, windows) = match measured? {
+        Ok(measured) => measured,
+        Err(why) => {
+            output::text(&format!("could not tell: {why}"))?;
+            return Ok(exit::UNKNOWN);
+        }
+    };
+    let name = gpu.name.known().cloned().unwrap_or_default();
+    let Some(model) = model(&name, &config.stats.models) else {
+        bail!(
+            "the peak of '{name}' is not known: set bf16_tflops and clock_mhz in [stats.models.'{name}'] first"
+        );
+    };
+    match judged(&windows, &model, &load.done) {
+        Ok(result) => output::text(&result.text(&name, &model))?,
+        Err(why) => {
+            output::text(&format!("could not tell: {why}"))?;
+            return Ok(exit::UNKNOWN);
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// The program that works, and what it says of it.
+struct Load {
+    child: Child,
+    said: Receiver<(Instant, f64)>,
+    /// When how much was done in all, as bf16 work: a tf32 FLOP takes the pipe two of its, an fp8 FLOP half of one.
+    done: Vec<(Instant, f64)>,
+}
+
+impl Load {
+    fn start(words: &[String]) -> anyhow::Result<Self> {
+        let (program, arguments) = words.split_first().context("no program")?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {program}"))?;
+        let out = child.stdout.take().context("no output")?;
+        let (tell, said) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if let Some(work) = work(&line)
+                    && tell.send((Instant::now(), work)).is_err()
+                {
+                    break;
+                }
+            }
+        });
+        Ok(Load { child, said, done: Vec::new() })
+    }
+
+    /// Takes in what was said; `false` where nothing more will be.
+    fn listen(&mut self) -> bool {
+        loop {
+            match self.said.try_recv() {
+                Ok((at, work)) => {
+                    let before = self.done.last().map_or(0.0, |(_, done)| *done);
+                    self.done.push((at, before + work));
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `bf16 1.37e13`
+fn work(line: &str) -> Option<f64> {
+    let (kind, flop) = line.trim().split_once(' ')?;
+    let rate = match kind {
+        "bf16" | "fp16" => 1.0,
+        "tf32" => 0.5,
+        "fp8" => 2.0,
+        _ => return None,
+    };
+    let flop: f64 = flop.trim().parse().ok()?;
+    (flop.is_finite() && flop >= 0.0).then_some(flop / rate)
+}
+
+/// When a window ended, how long it was, and tensor activity × clock in it, percent MHz.
+type Window = (Instant, f64, f64);
+
+/// Windows of a second under load, or why there are none.
+fn measure(
+    library: &std::path::Path,
+    args: &Args,
+    load: &mut Load,
+) -> anyhow::Result<Result<(WatchedGpu, Vec<Window>), String>> {
+    let watch = GpuWatch { library: library.to_owned(), gpus: vec![GpuId::Index(args.gpu)], interval_s: 1.0 };
+    let mut stream = watch.start().map_err(anyhow::Error::msg)?;
+    let (mut gpu, mut windows) = (None, Vec::new());
+    let begun = Instant::now();
+    loop {
+        let goes_on = load.listen();
+        let first = load.done.first().map(|(at, _)| *at);
+        if !goes_on && first.is_none_or(|first| first.elapsed() < WARM + args.length) {
+            return Ok(Err("the load ended before it was measured".to_owned()));
+        }
+        match stream.listen() {
+            Said::Nothing => std::thread::sleep(Duration::from_millis(5)),
+            Said::Ended(why) => return Ok(Err(why)),
+            Said::This(what) => match serde_json::from_slice(&what).context("what the GPU reader says")? {
+                Watched::Gpus(gpus) => gpu = gpus.into_iter().next(),
+                Watched::Sample(sample) => {
+                    let work = match sample.gpus.first().map(|gpu| &gpu.tensor_work) {
+                        Some(Reading::Known(work)) => *work,
+                        Some(Reading::Failed(why)) => return Ok(Err(why.clone())),
+                        Some(Reading::Unsupported) | None => {
+                            return Ok(Err("this GPU has no GPM".to_owned()));
+                        }
+                    };
+                    if first.is_some_and(|first| first.elapsed() > WARM) {
+                        windows.push((Instant::now(), sample.seconds, work));
+                    }
+                }
+            },
+        }
+        match first {
+            Some(first) if first.elapsed() > WARM + args.length + Duration::from_secs(1) => break,
+            None if begun.elapsed() > PATIENCE => {
+                return Ok(Err("the load has said nothing of what it computed".to_owned()));
+            }
+            _ => {}
+        }
+    }
+    load.listen();
+    Ok(gpu.map(|gpu| (gpu, windows)).ok_or_else(|| "no GPU was read".to_owned()))
+}
+
+/// What was measured.
+#[derive(Debug, PartialEq)]
+struct Calibrated {
+    activity_per_work: f64,
+    band: f64,
+    tflops: f64,
+    seconds: f64,
+}
+
+fn judged(windows: &[Window], model: &Model, done: &[(Instant, f64)]) -> Result<Calibrated, String> {
+    // The last line of the load must lie behind a window's end.
+    let last = done.last().map(|(at, _)| *at).ok_or("no load")?;
+    let inside: Vec<&Window> = windows.iter().filter(|(end, _, _)| *end < last).collect();
+    let (mut ratios, mut activity, mut truth, mut seconds) = (Vec::new(), 0.0, 0.0, 0.0);
+    for chunk in inside.chunks_exact(5) {
+        let (Some((first, length, _)), Some((end, _, _))) = (chunk.first(), chunk.last()) else { continue };
+        let start = first.checked_sub(Duration::try_from_secs_f64(*length).unwrap_or_default());
+        let work = start.map_or(0.0, |start| at(done, *end) - at(done, start));
+        let busy: f64 = chunk.iter().map(|(_, length, work)| work / 100.0 / model.clock_mhz * length).sum();
+        if work <= 0.0 {
+            return Err("the load stood still for five seconds".to_owned());
+        }
+        let busy = busy * model.bf16 * 1e12;
+        ratios.push(busy / work);
+        activity += busy;
+        truth += work;
+        seconds += chunk.iter().map(|(_, length, _)| length).sum::<f64>();
+    }
+    if ratios.len() < 2 {
+        return Err("too few windows under load".to_owned());
+    }
+    let mean = activity / truth;
+    if !(0.2..=5.0).contains(&mean) {
+        return Err(format!(
+            "activity is {mean:.2} times the work: the load counts wrongly, or uses another GPU"
+        ));
+    }
+    let off = ratios.iter().map(|ratio| (ratio / mean - 1.0).abs()).fold(0.0, f64::max);
+    // Types and sizes differ by as much as this among themselves.
+    let band = (off + 0.03) * 200.0;
+    Ok(Calibrated {
+        activity_per_work: (mean * 1000.0).round() / 1000.0,
+        band: (band - 1e-6).ceil() / 200.0,
+        tflops: truth / seconds / 1e12,
+        seconds,
+    })
+}
+
+/// How much was done by a moment, in between by proportion.
+fn at(done: &[(Instant, f64)], moment: Instant) -> f64 {
+    let next = done.partition_point(|(at, _)| *at <= moment);
+    match (next.checked_sub(1).and_then(|before| done.get(before)), done.get(next)) {
+        (Some((t0, f0)), Some((t1, f1))) => {
+            let (passed, whole) = (moment.duration_since(*t0), t1.duration_since(*t0));
+            f0 + (f1 - f0) * (passed.as_secs_f64() / whole.as_secs_f64().max(1e-9))
+        }
+        (Some((_, done)), None) => *done,
+        (None, _) => 0.0,
+    }
+}
+
+impl Calibrated {
+    fn text(&self, name: &str, model: &Model) -> String {
+        let mut text = format!(
+            "{name}: {:.1} TFLOP/s as bf16 over {:.0} s; activity × clock is {:.3} times that, within {:.1} %\n",
+            self.tflops,
+            self.seconds,
+            self.activity_per_work,
+            self.band * 100.0
+        );
+        if let Some((built_in, band, from)) = model.calibration {
+            let _ = writeln!(text, "in force: {built_in:.3} within {:.1} % ({from})", band * 100.0);
+        }
+        let _ = write!(
+            text,
+            "\n# railgate.toml\n[stats.models.\"{name}\"]\nactivity_per_work = {}\nband = {}\n",
+            self.activity_per_work, self.band
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_loads_lines_are_understood() {
+        assert_eq!(work("bf16 2e12"), Some(2e12));
+        assert_eq!(work(" tf32 1e12\n"), Some(2e12));
+        assert_eq!(work("fp8 4e12"), Some(2e12));
+        for bad in ["", "bf16", "fp64 1e12", "bf16 -1", "bf16 nan", "step 3 loss 2.1"] {
+            assert_eq!(work(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_factor_is_activity_over_work() {
+        let model = model("NVIDIA H200", &BTreeMap::new()).unwrap();
+        let start = Instant::now();
+        let second = |k: u32| start + Duration::from_secs(k.into());
+        // Half of the peak's cycles, a tenth more than the work.
+        let done: Vec<_> = (0..40).map(|k| (second(k), f64::from(k) * 989.4e12 * 0.5 / 1.1)).collect();
+        let windows: Vec<_> = (5..36).map(|k| (second(k), 1.0, 50.0 * 1830.0)).collect();
+        let found = judged(&windows, &model, &done).unwrap();
+        assert_eq!((found.activity_per_work, found.band, found.seconds), (1.1, 0.03, 30.0));
+        assert!(found.text("NVIDIA H200", &model).contains("activity_per_work = 1.1\nband = 0.03\n"));
+        assert!(judged(&windows[..6], &model, &done).is_err());
+        let idle: Vec<_> = (0..40).map(|k| (second(k), 0.0)).collect();
+        assert!(judged(&windows, &model, &idle).is_err());
+    }
+}

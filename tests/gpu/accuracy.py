@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""What the sampler says of a GPU against what was really computed there.
+
+Needs one NVIDIA GPU with GPM, PyTorch, root and railgate-sampler (its path is the argument); for a machine that is
+thrown away afterwards. Starts the sampler as the prolog does, at its default rate, lets GEMMs run whose work is
+counted on the host, reads the sample files by their documentation (crates/stats/src/usage/format.rs), and prints the
+table of docs/accuracy.md. GPM cannot tell bf16, fp16, tf32 and fp8 apart: the type is declared here.
+"""
+
+import bisect
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+import zlib
+
+# The row of crates/stats/src/usage/peaks.rs.
+BF16, CLOCK, ACTIVITY_PER_WORK, SMS, FP32 = 989.4, 1830.0, 1.103, 132, 256
+RATE = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
+# None of these sizes was used for the calibration (1024, 2048, 4096, 5120, 8192, 12288).
+CASES = [
+    ("bf16", 6144, 1, 1), ("bf16", 10240, 1, 1), ("bf16", 3072, 1, 1), ("bf16", 16384, 1, 1), ("bf16", 1536, 1, 1),
+    ("fp16", 6144, 1, 1), ("fp16", 3072, 1, 1), ("tf32", 6144, 1, 1), ("tf32", 3072, 1, 1),
+    ("fp8", 6144, 1, 1), ("fp8", 10240, 1, 1), ("fp32", 6144, 1, 1), ("fp32", 3072, 1, 1),
+    ("bf16", 6144, 0.5, 0.2), ("bf16", 6144, 0.5, 2), ("bf16", 6144, 0.25, 1), ("bf16", 6144, 0.1, 1),
+    ("fp8", 6144, 0.5, 1), ("tf32", 6144, 0.3, 1),
+]
+SECONDS = float(os.environ.get("SECONDS_EACH", "16"))
+
+
+def boot():
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+LOAD = r'''
+import sys, time, torch
+def boot():
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+def gemm(dtype, n):
+    if dtype == "fp8":
+        a = torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn)
+        b = torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn).t()
+        one = torch.tensor(1.0, device="cuda")
+        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype, torch.float32)
+    a, b = (torch.randn(n, n, device="cuda", dtype=kind) for _ in range(2))
+    out = torch.empty_like(a)
+    return lambda: torch.matmul(a, b, out=out)
+for line in sys.stdin:
+    dtype, n, duty, cycle, seconds = line.split()
+    n, duty, cycle, seconds = int(n), float(duty), float(cycle), float(seconds)
+    run = gemm(dtype, n)
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    begun, times = time.monotonic(), 0
+    while time.monotonic() - begun < 0.3:
+        run(); run()
+        torch.cuda.synchronize()
+        times += 2
+    batch = max(1, int(0.02 / ((time.monotonic() - begun) / times)))
+    done, log, end = 0.0, [(boot(), 0.0)], time.monotonic() + seconds
+    def go():
+        for _ in range(batch):
+            run()
+        event = torch.cuda.Event()
+        event.record()
+        return event
+    while time.monotonic() < end:
+        first = time.monotonic()
+        stop = end if duty >= 1 else min(end, first + cycle * duty)
+        # Two batches in flight, so that the GPU never waits for this program.
+        events = [go(), go()]
+        while True:
+            events.pop(0).synchronize()
+            done += batch * 2.0 * n**3
+            log.append((boot(), done))
+            if time.monotonic() >= stop:
+                break
+            events.append(go())
+        for event in events:
+            event.synchronize()
+            done += batch * 2.0 * n**3
+            log.append((boot(), done))
+        rest = first + cycle - time.monotonic()
+        if duty < 1 and rest > 0:
+            time.sleep(rest)
+            log.append((boot(), done))
+    print(" ".join("%.6f:%.8e" % entry for entry in log), flush=True)
+'''
+
+
+def records(data):
+    at = 0
+    while at + 9 <= len(data):
+        length, kind, total = struct.unpack_from("<IcI", data, at)
+        payload = data[at + 9 : at + 9 + length]
+        if len(payload) < length or zlib.crc32(kind + payload) != total:
+            return
+        yield kind, payload
+        at += 9 + length
+
+
+def values(names, folded, data, at):
+    size = (2 * len(names) + 7) // 8
+    bits = int.from_bytes(data[at : at + size], "little")
+    at += size
+    found = {}
+    for place, name in enumerate(names):
+        state = bits >> (2 * place) & 3
+        if state == 1:
+            found[name] = 0.0
+        elif state > 1:
+            (found[name],) = struct.unpack_from("<f", data, at)
+            at += 4 if state == 2 else 8
+    return found, at
+
+
+def samples(folder):
+    head, found, end = None, {}, None
+    for name in ("samples.fine0", "samples.fine1", "samples.fine2", "samples.minutes"):
+        try:
+            data = open(os.path.join(folder, name), "rb").read()
+        except FileNotFoundError:
+            continue
+        for kind, payload in records(data):
+            if kind == b"H":
+                head = json.loads(payload)
+            elif kind == b"E":
+                end = json.loads(payload)
+            elif kind == b"S":
+                start, seconds, folded, state = struct.unpack_from("<QfHB", payload, 0)
+                begun = head["boot_s"] + (start - head["start"]) / 1000
+                gpus, at = [], 15
+                for _ in head["gpus"]:
+                    gpu, at = values(head["gpu_fields"], folded, payload, at)
+                    gpus.append(gpu)
+                found[start] = (begun, begun + seconds, gpus)
+    return head, [found[start] for start in sorted(found)], end
+
+
+class Sampler:
+    """As the prolog starts it, beside a job that is no Slurm's."""
+
+    def __init__(self, program, job, gpus):
+        self.folder = f"/run/railgate/jobs/{job}/0-1"
+        os.makedirs(self.folder, exist_ok=True)
+        link = f"/run/railgate/jobs/{job}/current"
+        if os.path.islink(link):
+            os.unlink(link)
+        os.symlink("0-1", link)
+        about = {
+            "id": job, "uid": 0, "gid": 0, "user": "root", "restarts": 0, "nodelist": "here", "het_leader": None,
+            "allocation": {"gpus": [{"index": gpu} for gpu in gpus]}, "partition": "all",
+        }
+        report = {"schema": 1, "railgate": "0", "cluster": "c", "node": "here", "job": about, "attempt": 0, "start": 0}
+        with open(os.path.join(self.folder, "report.json"), "w") as file:
+            json.dump(report, file)
+        self.process = subprocess.Popen([program, str(job), "0-1"])
+
+    def end(self):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(os.path.join(self.folder, "sampler.sock"))
+            line.sendall(b"end\n")
+            line.recv(1)
+        self.process.wait()
+        return samples(self.folder)
+
+
+def main():
+    program = sys.argv[1]
+    print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                         capture_output=True, text=True).stdout.strip())
+    load = subprocess.Popen([sys.executable, "-c", LOAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    sampler = Sampler(program, 1, [0])
+    logs = []
+    for dtype, size, duty, cycle in CASES:
+        load.stdin.write(f"{dtype} {size} {duty} {cycle} {SECONDS}\n")
+        load.stdin.flush()
+        entries = load.stdout.readline().split()
+        logs.append([tuple(map(float, entry.split(":"))) for entry in entries])
+    load.stdin.close()
+    head, found, end = sampler.end()
+    print("lacking:", head["gpus"][0]["lacking"])
+    print("| type, size, duty / cycle | counted TFLOP/s | railgate | error % | SM, tensor, fp32 % | clock, at work MHz |"
+          " W |\n|---|---|---|---|---|---|---|")
+    worst = {}
+    for (dtype, size, duty, cycle), log in zip(CASES, logs):
+        at = [entry[0] for entry in log]
+
+        def done(moment):
+            place = bisect.bisect(at, moment)
+            (t0, f0), (t1, f1) = log[place - 1], log[place]
+            return f0 + (f1 - f0) * (moment - t0) / (t1 - t0)
+
+        inside = [s for s in found if s[0] >= at[0] + 0.3 and s[1] <= at[-1] - 0.05]
+        if not inside:
+            print(f"| {dtype} {size} | no sample inside |")
+            continue
+        length = sum(s[1] - s[0] for s in inside)
+        mean = lambda name: sum(s[2][0].get(name, float("nan")) * (s[1] - s[0]) for s in inside) / length
+        counted = sum(done(s[1]) - done(s[0]) for s in inside) / length / 1e12
+        if dtype == "fp32":
+            said = mean("fp32_percent_mhz") / 100 * 1e6 * FP32 * SMS / 1e12
+        else:
+            said = mean("tensor_percent_mhz") / 100 / CLOCK / ACTIVITY_PER_WORK * BF16 * RATE[dtype]
+        error = (said / counted - 1) * 100
+        kind = "steady" if duty == 1 else "duty"
+        worst[kind] = max(worst.get(kind, 0.0), abs(error))
+        busy = mean("sm_percent_mhz") / max(mean("sm_percent"), 1e-9)
+        print(f"| {dtype} {size}" + ("" if duty == 1 else f", {duty:g} of {cycle:g} s") +
+              f" | {counted:.1f} | {said:.1f} | {error:+.1f} | {mean('sm_percent'):.1f}, {mean('tensor_percent'):.1f},"
+              f" {mean('fp32_percent'):.1f} | {mean('sm_clock_mhz'):.0f}, {busy:.0f} | {mean('power_w'):.0f} |")
+    print("worst:", {kind: round(value, 1) for kind, value in worst.items()})
+    energy = [(s[1], s[2][0]["energy_j"]) for s in found if s[2] and "energy_j" in s[2][0]]
+    (t0, e0), (t1, e1) = energy[1], energy[-1]
+    integral = sum(s[2][0]["power_w"] * (s[1] - s[0]) for s in found if t0 < s[1] <= t1 and s[2][0])
+    print(f"energy: counter {e1 - e0:.0f} J, integral of power {integral:.0f} J over {t1 - t0:.0f} s,"
+          f" {(integral / (e1 - e0) - 1) * 100:+.2f} %")
+    span = found[-1][1] - found[0][0]
+    print(f"sampler, 1 GPU: {end['cpu_s'] / span * 100:.2f} % of a core, {end['memory_mib']:.1f} MiB, {len(found)}"
+          f" samples in {span:.0f} s")
+    # The calls of eight GPUs, all to this one.
+    eight = Sampler(program, 2, [0] * 8)
+    time.sleep(31)
+    head, found, end = eight.end()
+    span = found[-1][1] - found[0][0]
+    print(f"sampler, 8 GPUs' calls: {end['cpu_s'] / span * 100:.2f} % of a core, {end['memory_mib']:.1f} MiB,"
+          f" {len(found)} samples in {span:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
