@@ -182,6 +182,16 @@ mod tests {
         assert!(module_of_dump(&[]).is_err());
     }
 
+    /// What a fuzzer found worth keeping.
+    #[test]
+    fn the_seeds() {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/optic");
+        let modules = std::fs::read_dir(seeds)
+            .unwrap()
+            .filter_map(|seed| module_of_dump(&std::fs::read(seed.unwrap().path()).unwrap()).ok());
+        assert!(modules.count() >= 3);
+    }
+
     proptest! {
         #[test]
         fn whatever_a_module_says_is_decoded_or_refused(

@@ -315,6 +315,24 @@ mod tests {
         assert_eq!(sxids, [(20034, true, 9), (12028, false, 10)]);
     }
 
+    /// What a fuzzer found worth keeping.
+    #[test]
+    fn the_seeds() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/kernel_log");
+        let mut read = 0;
+        for seed in std::fs::read_dir(seeds).unwrap() {
+            let path = seed.unwrap().path();
+            let Ok(log) = kernel_log_read(&path, None, "this") else {
+                assert!(std::str::from_utf8(&std::fs::read(&path).unwrap()).is_err(), "{}", path.display());
+                continue;
+            };
+            assert!(log.lines.iter().all(|line| !line.text.chars().any(char::is_control)));
+            assert!(log.xids().len() <= log.lines.len() && log.sxids().len() <= log.lines.len());
+            read += 1;
+        }
+        assert!(read > 20, "{read}");
+    }
+
     #[test]
     fn what_the_log_holds_has_happened_whatever_its_stamp_says() {
         let ahead = u64::MAX / 2;

@@ -292,6 +292,21 @@ mod tests {
         Loaded::parse(Path::new("/etc/railgate/railgate.toml"), text, node)
     }
 
+    /// What a fuzzer found worth keeping.
+    #[test]
+    fn the_seeds() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/config");
+        let mut good = 0;
+        for seed in std::fs::read_dir(seeds).unwrap() {
+            let Ok(text) = std::fs::read_to_string(seed.unwrap().path()) else { continue };
+            match parse(&text, "gn1") {
+                Ok(loaded) => good += usize::from(loaded.listing().is_ok()),
+                Err(problems) => assert!(problems.iter().all(|problem| !problem.message().is_empty())),
+            }
+        }
+        assert!(good >= 1);
+    }
+
     #[test]
     fn an_empty_file_is_the_defaults() {
         let loaded = parse("", "gn1").unwrap();
