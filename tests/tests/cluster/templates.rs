@@ -125,7 +125,7 @@ fn every_template_starts_what_it_says() -> Result<()> {
                 "in /shared/x.sqsh with /shared/alice/pyxis:/checkpoints,/shared/code:/work at /work",
             ]),
             ("soak", &[&ranks[..], &["HOURS=0", "ROUND_MINUTES=0", "NCCL_TESTS=/usr/local/bin", "MPI=none", "nodes=1"]].concat(), &[
-                "round 1: 480.5 GB/s", "(h100-sxm), periodic: ", "1 rounds in 0 hours, best 480.5 GB/s",
+                "round 1: 480.5 GB/s", "(h100-sxm, live), periodic: ", "1 rounds in 0 hours, best 480.5 GB/s",
             ]),
             ("torchrun-multinode", &[], &["has =mlx5_0:1,", ": torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=gn", "--save-dir /shared/alice/torchrun-multinode --resume"]),
             ("torchrun-single", &[], &["has =mlx5_0:1,", ": torchrun --standalone --nproc-per-node=8 --max-restarts=0 train.py --save-dir /shared/alice/torchrun-single --resume"]),
