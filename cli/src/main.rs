@@ -14,6 +14,7 @@ mod nodes;
 mod output;
 mod pause;
 mod profile;
+mod prune;
 mod rails;
 mod readmit;
 mod report;
