@@ -75,11 +75,60 @@ pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String
     short.evidence.truncate(100);
     short.faults.truncate(50);
     short.faults.push(format!("the report was shortened: {} bytes are more than {max}", whole.len()));
-    let content = write(&short)?;
-    if fits(&content) {
-        Ok(content)
-    } else {
-        Err(format!("report: {} bytes are more than {max}", content.len()))
+    // A job can make these as large as it likes; what the node has seen itself must not get lost over it.
+    let steps: [(&str, fn(&mut NodeReport)); 4] = [
+        ("", |_| {}),
+        ("what the program reported and NCCL counted is cut", |report| {
+            for rank in report.application.iter_mut().flat_map(|told| &mut told.ranks) {
+                (rank.course, rank.events) = (None, Vec::new());
+            }
+            if let Some(nccl) = &mut report.communication {
+                let rows = nccl.collectives.len().saturating_sub(64);
+                nccl.collectives.truncate(64);
+                nccl.more_collectives += rows as u64;
+            }
+        }),
+        ("what the program reported and NCCL counted is left out", |report| {
+            (report.application, report.communication) = (None, None);
+        }),
+        ("what the processes had in their environment is left out", |report| {
+            (report.tasks, report.steps, report.applied) = (None, Vec::new(), Vec::new());
+        }),
+    ];
+    for (what, cut) in steps {
+        cut(&mut short);
+        if !what.is_empty() {
+            short.faults.push(what.to_owned());
+        }
+        let content = write(&short)?;
+        if fits(&content) {
+            return Ok(content);
+        }
+    }
+    Err(format!("report: {} bytes are more than {max}", whole.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::application::RankApplication;
+    use crate::testing::{job, lost_gpu, part};
+
+    #[test]
+    fn a_job_cannot_make_its_nodes_part_so_large_that_it_is_lost() {
+        let mut report = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
+        let evidence = report.evidence.clone();
+        assert!(!evidence.is_empty());
+        let rank = RankApplication { file: "x".repeat(1000), ..RankApplication::default() };
+        report.application =
+            Some(crate::Application { ranks: vec![rank; 5000], ..crate::Application::default() });
+        let content = shortened(&report, 1 << 20).unwrap();
+        let back: NodeReport = serde_json::from_slice(&content).unwrap();
+        assert_eq!((back.evidence, back.application), (evidence, None));
+        assert!(back.faults.iter().any(|fault| fault.contains("left out")), "{:?}", back.faults);
+        report.application = None;
+        let whole: NodeReport = serde_json::from_slice(&shortened(&report, 1 << 20).unwrap()).unwrap();
+        assert_eq!(whole, report);
     }
 }
 

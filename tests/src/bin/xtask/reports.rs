@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use railgate_stats::NodeReport;
+use railgate_stats::application::{Course, RankApplication, StepTimes};
+use railgate_stats::comm::{Collective, Communicator, LastOp, NcclProcess, RankTime};
 use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail, Record};
 use railgate_stats::usage::{Field, GpuField, HostField, RailField, Sample, Value, Values, summarize};
+use railgate_stats::{Application, Communication, NodeReport};
 use railgate_tests::cluster::Builder;
 
 const NODES: [usize; 3] = [64, 256, 1024];
@@ -107,7 +109,113 @@ fn a_day(report: &mut NodeReport) -> Result<()> {
     write(Record::End(last), &mut stream)?;
     report.usage = summarize(&[&stream], end, &Default::default());
     ensure!(report.usage.as_ref().is_some_and(|usage| usage.gpus.len() == 8), "no summary of the samples");
+    report.communication = Some(communication(start, end));
+    report.application = Some(application(start, end));
     Ok(())
+}
+
+/// Eight ranks, each in the communicators of a job that is parallel in three ways, and as many kinds of collectives as
+/// such a job has: data, tensor and pipeline.
+fn communication(start: u64, end: u64) -> Communication {
+    const KINDS: u32 = 96;
+    let rank_time = |rank| RankTime { rank, calls: 2_810_000, timed: 168_600, gpu_s: 1234.567_89 };
+    Communication {
+        processes: (0..u64::from(GPUS))
+            .map(|rank| NcclProcess {
+                pid: 100_000 + rank,
+                start,
+                nccl: Some("2.28.9".to_owned()),
+                api: 5,
+                plugin: env!("CARGO_PKG_VERSION").to_owned(),
+                mode: Some("sample".to_owned()),
+                duty: 16,
+                ..NcclProcess::default()
+            })
+            .collect(),
+        communicators: (0..GPUS * 6)
+            .map(|number| Communicator {
+                hash: format!("{:016x}", u64::from(number / GPUS) * 0x9e37_79b9_7f4a_7c15),
+                name: "data_parallel_group".to_owned(),
+                size: 8192,
+                rank: number % GPUS,
+                nodes: 1024,
+                pid: 100_000 + u64::from(number % GPUS),
+                start,
+                ops: 2_810_000,
+                last: Some(LastOp {
+                    op: "AllReduce".to_owned(),
+                    seq: Some(2_809_999),
+                    bytes: 1 << 30,
+                    time: end,
+                }),
+                timed_begun: 168_600,
+                timed_done: 168_600,
+                done_op: Some(2_809_990),
+                done_time: Some(end),
+                ..Communicator::default()
+            })
+            .collect(),
+        collectives: (0..KINDS)
+            .map(|kind| Collective {
+                communicator: format!("{:016x}", u64::from(kind % 6) * 0x9e37_79b9_7f4a_7c15),
+                size: 8192,
+                nodes: 1024,
+                op: "ReduceScatter".to_owned(),
+                from_bytes: 1 << (kind % 30),
+                datatype: "Bfloat16".to_owned(),
+                algorithm: "RING".to_owned(),
+                protocol: "SIMPLE".to_owned(),
+                ranks: GPUS,
+                calls: 22_480_000,
+                bytes: 22_480_000 << (kind % 30),
+                timed: 1_348_800,
+                timed_bytes: 1_348_800 << (kind % 30),
+                gpu_s: 9876.543_21,
+                min_s: Some(0.000_012_3),
+                max_s: Some(0.123_456),
+                busbw_gb_s: Some(338.12),
+                error_percent: Some(1.73),
+                by_rank: (0..GPUS).map(rank_time).collect(),
+            })
+            .collect(),
+        ..Communication::default()
+    }
+}
+
+fn application(start: u64, end: u64) -> Application {
+    let times = StepTimes {
+        count: 8800,
+        total: 86_064.0,
+        mean: 9.78,
+        min: 9.6,
+        max: 71.2,
+        p50: 9.7,
+        p90: 9.9,
+        p99: 12.4,
+    };
+    let ranks = (0..GPUS).map(|rank| RankApplication {
+        file: format!("{rank}.jsonl"),
+        rank: Some(rank),
+        local_rank: Some(rank),
+        world: Some(8192),
+        starts: 1,
+        started: start,
+        first_step: Some(start + 60_000),
+        last_step: Some(end),
+        last_seen: end,
+        steps: 8801,
+        step_s: Some(times),
+        tokens: Some(3.7e10),
+        timed_tokens: Some(3.69e10),
+        last_number: Some(11_400),
+        checkpoints: 22,
+        checkpoint_s: 1180.5,
+        input_s: Some(77.1),
+        start_up_s: 61.2,
+        course: Some(Course { start, span_s: 360.0, step_s: vec![Some(9.78); 240] }),
+        ..RankApplication::default()
+    });
+    Application { ranks: ranks.collect(), ..Application::default() }
 }
 
 /// Numbers that compress as little as real ones.

@@ -1,0 +1,84 @@
+//! A node's part of a report, which is its owner's: any text, and a real one in which any value was replaced by any other.
+//! Merging and showing it never panics, and no page holds what a terminal or a browser would obey.
+
+#![no_main]
+
+#[path = "bend.rs"]
+mod bend;
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use railgate_node::simulate::{parse, simulated};
+use railgate_node::{Allocation, GpuId, Job, Phase, Snapshot};
+use railgate_rails::rail_map;
+use railgate_stats::{
+    Exit, JobReport, Look, NodeReport, Parts, SlurmView, Window, evidence, gpu_uses, html, json,
+    kernel_events, port_uses, text,
+};
+use serde_json::Value;
+
+static PART: LazyLock<(NodeReport, Value)> = LazyLock::new(|| {
+    let (profile, faults) = parse("h100-sxm:gpu-lost@3", &[]).expect("what the simulator knows");
+    let (before, after) = (simulated(&profile, &[]), simulated(&profile, &faults));
+    let after = Snapshot { taken: before.taken + 3_600_000, ..after };
+    let job: Job = serde_json::from_value(serde_json::json!({
+        "id": 7, "uid": 1000, "gid": 1000, "user": "alice", "het_leader": null, "partition": "gpu", "nodelist": "n[1-2]",
+        "restarts": 0, "allocation": Allocation::Gpus((0..8).map(GpuId::Index).collect()),
+    }))
+    .expect("a job");
+    let map = rail_map(&before, &profile);
+    let mut part = NodeReport::new("alpha", "n1", job, 0, before.taken);
+    let verdict = railgate_gate::judge(
+        &railgate_gate::GateConfig::default(),
+        &railgate_gate::Seen {
+            phase: Phase::Epilog,
+            now: &after,
+            before: Some(&before),
+            job: None,
+            profile: Some(&profile),
+            memory: &railgate_gate::Memory::default(),
+        },
+    );
+    part.end = Some(after.taken);
+    part.kernel = kernel_events(&after, part.start, &railgate_stats::StatsConfig::default());
+    part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &part.job, Some(&map));
+    part.window = Some(Window { start: before.taken, end: after.taken });
+    part.gpus = gpu_uses(Some(&before), &after, &part.job.allocation);
+    part.ports = port_uses(Some(&before), &after, Some(&map));
+    part.rail_map = Some(map);
+    part.epilog = Some(Look::new(&after, verdict, 27.0));
+    part.exit = Some(Exit { status: 256, derived: None });
+    let value = serde_json::to_value(&part).expect("plain data");
+    (part, value)
+});
+
+fn shown(part: NodeReport) {
+    let mut other = PART.0.clone();
+    other.node = "n2".to_owned();
+    let parts = Parts { nodes: vec![part.clone(), other, part], ..Parts::default() };
+    let view = SlurmView { state: "FAILED".to_owned(), restarts: Some(1), ..SlurmView::default() };
+    for slurm in [None, Some(view)] {
+        let expand = |list: &str| (list.len() < 64).then(|| vec!["n1".to_owned(), list.to_owned()]);
+        let report = JobReport::merge("alpha", 7, parts.clone(), slurm, &expand, "/var/lib/railgate/reports");
+        let said = text(&report);
+        assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+        let page = html(&report);
+        assert!(!page.contains(bend::TAG), "a tag of the part's own");
+        let _ = json(&report);
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    if bytes.first() == Some(&b'{') {
+        if let Ok(part) = serde_json::from_slice::<NodeReport>(bytes) {
+            shown(part);
+        }
+        return;
+    }
+    let mut value = PART.1.clone();
+    bend::bend(&mut value, bytes);
+    if let Ok(part) = serde_json::from_value::<NodeReport>(value) {
+        shown(part);
+    }
+});
