@@ -6,6 +6,7 @@ mod config;
 mod doctor;
 mod explain;
 mod fabric;
+mod generate;
 mod history;
 mod import;
 mod node_source;
@@ -93,6 +94,9 @@ enum Command {
     Pause(pause::PauseArgs),
     /// Act again after a pause
     Resume(pause::ResumeArgs),
+    /// Man pages and shell completions, for packages
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 /// Exit codes, the same for every subcommand.
@@ -159,6 +163,7 @@ fn main() -> ExitCode {
         Command::Yield(args) => stand_aside::run(&site, &args),
         Command::Pause(args) => pause::pause(&site, &args),
         Command::Resume(args) => pause::resume(&site, &args),
+        Command::Generate(args) => generate::run(&args),
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -26,6 +26,7 @@ pub struct Builder {
     pub(super) hardware: String,
     pub(super) hardware_of: BTreeMap<String, String>,
     pub(super) railgate: bool,
+    pub(super) installed: bool,
     pub(super) programs: Option<PathBuf>,
     pub(super) keep: bool,
 }
@@ -45,6 +46,7 @@ impl Builder {
             hardware: "h100-sxm".to_owned(),
             hardware_of: BTreeMap::new(),
             railgate: true,
+            installed: true,
             programs: None,
             keep: false,
         }
@@ -104,6 +106,14 @@ impl Builder {
     /// Where railgate's programs are, when not beside this one: `target/release`.
     pub fn programs(mut self, dir: impl Into<PathBuf>) -> Self {
         self.programs = Some(dir.into());
+        self
+    }
+
+    /// Machines with their hardware and configuration, on which railgate is still to be installed: neither its files nor
+    /// what it wants in slurm.conf and plugstack.conf are there.
+    pub fn bare(mut self) -> Self {
+        self.installed = false;
+        self.conf.keep_plain();
         self
     }
 

@@ -53,6 +53,18 @@ impl SlurmConf {
         conf
     }
 
+    /// As on a site that has not heard of railgate.
+    pub(super) fn keep_plain(&mut self) {
+        let ours = [
+            "SchedulerParameters",
+            "BatchStartTimeout",
+            "PrologEpilogTimeout",
+            "PrologFlags",
+            "JobFileAppend",
+        ];
+        self.0.retain(|(key, _)| !ours.contains(&key.as_str()));
+    }
+
     pub(super) fn set(&mut self, key: &str, value: &str) {
         match self.0.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(key)) {
             Some(line) => value.clone_into(&mut line.1),

@@ -31,7 +31,8 @@ impl Cluster {
             let _ = writeln!(hosts, "{} {name}", address(index));
         }
         put(&common.join("etc/hosts"), &hosts, 0o644)?;
-        for dir in ["var/log/slurm", "var/spool/slurmctld", "var/lib/railgate/controller"] {
+        let ledger = builder.installed.then_some("var/lib/railgate/controller");
+        for dir in ["var/log/slurm", "var/spool/slurmctld"].into_iter().chain(ledger) {
             let dir = common.join(dir);
             fs::create_dir_all(&dir)?;
             chown(&dir, Some(slurm_user), Some(slurm_user))?;
@@ -54,16 +55,18 @@ impl Cluster {
         }
         let release = install::slurm_release(&builder.slurm_root)?;
         let mut conf = builder.conf.clone();
-        if builder.railgate {
+        if builder.railgate && builder.installed {
             install::slurm_conf(&mut conf);
             let programs = builder.programs.clone().map_or_else(sandbox::program_dir, Ok)?;
             let plugin = install::plugin_target(&programs, release).join("libspank_railgate.so");
             install::files(&programs, &plugin, &common, &slurm_etc)?;
+        } else {
+            put(&slurm_etc.join("plugstack.conf"), "", 0o644)?;
+        }
+        if builder.railgate {
             let reports = sandbox.path("shared/railgate");
             fs::create_dir_all(&reports)?;
             fs::set_permissions(&reports, fs::Permissions::from_mode(0o1777))?;
-        } else {
-            put(&slurm_etc.join("plugstack.conf"), "", 0o644)?;
         }
         for (key, value) in &builder.options {
             conf.set(key, value);

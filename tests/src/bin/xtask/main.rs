@@ -1,8 +1,10 @@
-//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`.
+//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`, `cargo xtask dist`.
 
 mod bench;
 mod build;
 mod demo;
+mod dist;
+mod packaged;
 mod packages;
 mod peers;
 mod reports;
@@ -32,6 +34,8 @@ enum Task {
     Test(test::Arguments),
     /// What railgate costs, on the simulated hardware and the real Slurm of this machine
     Bench(bench::Arguments),
+    /// Packages: .deb and .rpm
+    Dist(dist::Arguments),
     /// Write the pages that come from the code: docs/checks.md, docs/metrics.md
     Docs,
     /// Run a command again and again and print how long each run took, in microseconds
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments).map(|()| ExitCode::SUCCESS),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Dist(arguments) => dist::run(&arguments).map(|_| ExitCode::SUCCESS),
         Task::Docs => docs().map(|()| ExitCode::SUCCESS),
         Task::Time { count, command } => bench::time(count, &command).map(|()| ExitCode::SUCCESS),
         Task::ReadEnv { dir } => tasks::once(&dir).map(|()| ExitCode::SUCCESS),

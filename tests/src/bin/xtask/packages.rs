@@ -27,6 +27,10 @@ pub(super) const CLUSTER: [Need; 8] = [
 /// For building.
 pub(super) const BUILD: [Need; 1] = [("cc", "gcc")];
 
+/// For making packages.
+pub(super) const DIST: [Need; 3] =
+    [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm"), ("/usr/bin/python3", "python3")];
+
 /// For the tests that are not on the cluster.
 pub(super) const TESTS: [Need; 8] = [
     ("shellcheck", "shellcheck"),

@@ -10,7 +10,7 @@ use railgate_tests::cluster::{SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
 
 use super::steps::{self, Steps};
-use super::{build, packages, vm};
+use super::{build, packaged, packages, vm};
 
 /// The version that CI and people share.
 const CARGO_DENY: &str = "0.20.2";
@@ -33,9 +33,15 @@ pub(super) struct Arguments {
     /// /var/cache/railgate
     #[arg(long, value_name = "VERSION")]
     slurm: Option<String>,
+    /// Only the packages: installed, used, upgraded and removed on Debian 12, 13 and sid, as root
+    #[arg(long, conflicts_with_all = ["filter", "cluster", "slurm"])]
+    packages: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.packages {
+        return packaged::run();
+    }
     packages::need(&[&packages::CLUSTER[..], &packages::BUILD, &packages::TESTS].concat())?;
     let mut all = Steps::default();
     let slurm_root = match &arguments.slurm {

@@ -1,0 +1,156 @@
+//! The same tree as .deb and as .rpm, made by the distributions' own programs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use super::super::steps;
+use super::contents::CONFIGURATION;
+
+/// Which.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Format {
+    /// Debian's.
+    Deb,
+    /// Red Hat's.
+    Rpm,
+}
+
+impl Format {
+    /// The name of its tree.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Format::Deb => "deb",
+            Format::Rpm => "rpm",
+        }
+    }
+
+    /// Shell completions: what was generated, and where the format's shells look for it.
+    pub(super) fn completions(self) -> [(&'static str, &'static str); 3] {
+        let zsh = match self {
+            Format::Deb => "usr/share/zsh/vendor-completions/_railgate",
+            Format::Rpm => "usr/share/zsh/site-functions/_railgate",
+        };
+        [
+            ("bash/railgate.bash", "usr/share/bash-completion/completions/railgate"),
+            ("zsh/_railgate", zsh),
+            ("fish/railgate.fish", "usr/share/fish/vendor_completions.d/railgate.fish"),
+        ]
+    }
+}
+
+const SUMMARY: &str = "keeps GPU jobs off bad nodes in Slurm clusters";
+const ABOUT: [&str; 3] = [
+    "Health gates for GPUs, InfiniBand and RoCE before and after each Slurm job, drains with a reason",
+    "that a person can act on, NCCL pinned to the node's rails, and a report of what each job got out",
+    "of the hardware. A fresh installation judges and reports, and changes nothing.",
+];
+/// After the files are there, after an upgrade too. Nothing is started, stopped or restarted. The ledger of a controller
+/// is SlurmUser's, which is `slurm` where nobody says otherwise.
+const AFTER: &str = "/usr/libexec/railgate/railgate-link-plugin || :
+if id slurm >/dev/null 2>&1; then install -d -o slurm -g slurm /var/lib/railgate/controller; fi";
+const BEFORE_REMOVAL: &str = "rm -f /usr/lib/railgate/spank_railgate.so";
+
+/// `railgate_VERSION_amd64.deb`.
+pub(super) fn deb(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
+    let control = tree.join("DEBIAN");
+    fs::create_dir_all(&control)?;
+    let mut kib = 0;
+    let mut settings = String::new();
+    for file in files(tree, &control)? {
+        kib += fs::metadata(tree.join(&file))?.len().div_ceil(1024);
+        if file.starts_with("etc") {
+            settings.push_str(&format!("/{}\n", file.display()));
+        }
+    }
+    let about: String = ABOUT.iter().map(|line| format!(" {line}\n")).collect();
+    fs::write(
+        control.join("control"),
+        format!(
+            "Package: railgate\nVersion: {version}\nArchitecture: amd64\nMaintainer: railgate <railgate@localhost>\n\
+             Section: admin\nPriority: optional\nInstalled-Size: {kib}\nDepends: libc6 (>= 2.28)\n\
+             Suggests: slurmd | slurmctld | slurm-client\nDescription: {SUMMARY}\n{about}"
+        ),
+    )?;
+    fs::write(control.join("conffiles"), settings)?;
+    for (name, text) in [
+        ("postinst", format!("#!/bin/sh\nset -e\n[ \"$1\" = configure ] || exit 0\n{AFTER}\n")),
+        ("prerm", format!("#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then {BEFORE_REMOVAL}; fi\n")),
+        (
+            "postrm",
+            "#!/bin/sh\nset -e\nif [ \"$1\" = purge ]; then\n    rm -rf --one-file-system /var/lib/railgate\n    \
+             rm -f /var/log/railgate.log*\nfi\n"
+                .to_owned(),
+        ),
+    ] {
+        let file = control.join(name);
+        fs::write(&file, text)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+    }
+    let file = dist.join(format!("railgate_{version}_amd64.deb"));
+    let mut command = Command::new("dpkg-deb");
+    steps::run(command.args(["--root-owner-group", "--build"]).arg(tree).arg(&file))?;
+    Ok(file)
+}
+
+/// `railgate-VERSION.x86_64.rpm`.
+pub(super) fn rpm(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
+    let (number, revision) = version.split_once('-').context("no revision")?;
+    let mut list = String::new();
+    for file in files(tree, Path::new(""))? {
+        let setting = if file.starts_with("etc") { "%config(noreplace) " } else { "" };
+        list.push_str(&format!("{setting}/{}\n", file.display()));
+    }
+    let about = ABOUT.join("\n");
+    // What was built stays as it is: no stripping, no debug packages, no requirements guessed from it.
+    let spec = format!(
+        "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
+         Name: railgate\nVersion: {number}\nRelease: {revision}\nSummary: {SUMMARY}\nLicense: Apache-2.0\n\
+         AutoReqProv: no\nRequires: glibc >= 2.28\n\n%description\n{about}\n\n\
+         %install\ncp -a {tree}/. %{{buildroot}}\n\n%post\n{AFTER}\n\n\
+         %preun\nif [ \"$1\" = 0 ]; then {BEFORE_REMOVAL}; fi\n\n\
+         %files\n%defattr(-,root,root,-)\n%dir /{CONFIGURATION}\n{list}",
+        tree = tree.display(),
+    );
+    let work = dist.join("rpmbuild");
+    fs::create_dir_all(&work)?;
+    let spec_file = work.join("railgate.spec");
+    fs::write(&spec_file, spec)?;
+    let mut command = Command::new("rpmbuild");
+    command
+        .args(["-bb", "--quiet", "--target", "x86_64", "--define"])
+        .arg(format!("_topdir {}", work.display()));
+    command
+        .args(["--define", "_binary_payload w6.xzdio", "--define", "_build_id_links none"])
+        .arg(&spec_file);
+    steps::run(&mut command)?;
+    let name = format!("railgate-{version}.x86_64.rpm");
+    let file = dist.join(&name);
+    fs::rename(work.join("RPMS/x86_64").join(&name), &file).with_context(|| name.clone())?;
+    fs::remove_dir_all(&work)?;
+    Ok(file)
+}
+
+/// Every file below a tree but not below `without`, as its path in it.
+fn files(tree: &Path, without: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut dirs = vec![tree.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if path == without {
+                continue;
+            }
+            if path.is_dir() {
+                dirs.push(path);
+            } else {
+                found.push(path.strip_prefix(tree)?.to_owned());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}

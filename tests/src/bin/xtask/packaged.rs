@@ -1,0 +1,199 @@
+//! `cargo xtask test --packages`: the packages on real Debians, with the commands that `docs/install.md` has.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use railgate_tests::cluster::{Builder, Cluster};
+
+use super::steps::Steps;
+use super::{build, dist, packages, steps};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Debian 12, Debian 13, and Debian's next.
+const RELEASES: [(&str, &str); 3] =
+    [("22.05", "Debian 12, Slurm 22.05"), ("24.11", "Debian 13, Slurm 24.11"), ("26.05", "sid, Slurm 26.05")];
+const SETTINGS: &str = "/etc/railgate/railgate.toml";
+
+pub(super) fn run() -> Result<()> {
+    packages::need(&packages::CLUSTER)?;
+    ensure!(nix::unistd::geteuid().is_root(), "packages are tried as root: sudo cargo xtask test --packages");
+    let make = |revision| {
+        dist::run(&dist::Arguments { quick: true, revision })
+            .and_then(|made| Ok((keep(&made.deb, revision)?, made.rpm)))
+    };
+    let (old, rpm) = make(1)?;
+    let (new, _) = make(2)?;
+    let mut all = Steps::default();
+    all.step("man pages", man_pages);
+    all.step("the .rpm holds what the .deb holds", || same_contents(&rpm, &old));
+    for (slurm, name) in RELEASES {
+        match packages::slurm(slurm) {
+            Ok(root) => all.step(name, || {
+                let builder = Builder::new(3).slurm_root(root).bare();
+                builder
+                    .hardware_of("gn1", "h100-sxm:gpu-lost@3")
+                    .test(|cluster| installed(cluster, &old, &new))
+            }),
+            Err(why) => all.skip(name, &format!("{why:#}")),
+        }
+    }
+    all.end()
+}
+
+/// A copy that the next build does not replace.
+fn keep(deb: &Path, revision: u32) -> Result<PathBuf> {
+    let to = deb.with_file_name(format!("tried-{revision}")).join(deb.file_name().context("no name")?);
+    fs::create_dir_all(to.parent().context("no folder")?)?;
+    fs::copy(deb, &to)?;
+    Ok(to)
+}
+
+/// Installed as the page says, a job is gated, moved and reported; upgraded under a running job; removed.
+fn installed(cluster: &Cluster, old: &Path, new: &Path) -> Result<()> {
+    let root = cluster.root();
+    let machines: Vec<&str> =
+        std::iter::once("ctl").chain(cluster.nodes().iter().map(String::as_str)).collect();
+    let put = |deb: &Path| -> Result<String> {
+        let name = deb.file_name().context("no name")?.to_string_lossy().into_owned();
+        fs::copy(deb, cluster.path("ctl", "/shared")?.join(&name))?;
+        Ok(name)
+    };
+
+    put(old)?;
+    let lines = quick_start()?;
+    for machine in &machines {
+        // Written before the package, by the test; an admin writes it afterwards.
+        let settings = cluster.read(machine, SETTINGS)?;
+        fs::remove_file(cluster.path(machine, SETTINGS)?)?;
+        for line in lines.iter().filter(|line| line.everywhere) {
+            root.clone().on(machine).within("/shared").run(&["bash", "-c", &line.text])?.ok()?;
+        }
+        let theirs = cluster.read(machine, SETTINGS)?;
+        ensure!(theirs.lines().all(|line| line.starts_with('#') || line.is_empty()), "{SETTINGS}: {theirs}");
+        cluster.write(machine, SETTINGS, &settings)?;
+    }
+    for line in lines.iter().filter(|line| !line.everywhere) {
+        root.run(&["bash", "-c", &line.text])?.ok()?;
+    }
+    cluster.stop_slurmctld()?;
+    cluster.start_slurmctld()?;
+    for node in cluster.nodes() {
+        cluster.kill_slurmd(node)?;
+        cluster.start_slurmd(node)?;
+    }
+    for node in cluster.nodes() {
+        cluster.wait_node(node, "idle", MINUTE, |node| node.state() == "IDLE")?;
+    }
+    println!("{}", root.clone().on("gn2").run(&["railgate", "doctor"])?.ok()?);
+    let complete = ". /usr/share/bash-completion/completions/railgate && complete -p railgate";
+    root.clone().on("gn2").run(&["bash", "-c", complete])?.ok()?;
+
+    let words = ["-N2", "--gres=gpu:8", "--railgate-requeue=auto", "-o", "log"];
+    let id = cluster.alice().sbatch(&words, "srun bash -c 'echo $(hostname) $NCCL_IB_HCA'")?;
+    let job = cluster.wait_job(id, &["COMPLETED"], 3 * MINUTE)?;
+    ensure!((job.nodes(), job.restarts()) == ("gn[2-3]", 1), "{job:?}");
+    let reason = cluster.node("gn1")?.reason().to_owned();
+    ensure!(reason.starts_with("railgate: gpu-lost@3: "), "{reason}");
+    let log = cluster.output("/home/rgalice/log").unwrap_or_default();
+    ensure!(log.matches("mlx5_").count() == 16, "{log}");
+    reported(cluster, id, "gn2")?;
+
+    let id = cluster.alice().sbatch(
+        &["-N1", "-w", "gn2", "--gres=gpu:8", "--railgate-requeue=auto", "-o", "upgraded"],
+        "echo begun\nwhile [ ! -e /shared/go ]; do sleep 0.2; done\nsrun bash -c 'echo $RAILGATE_SET'",
+    )?;
+    cluster.wait_job_until(id, "its script runs", MINUTE, |_| {
+        cluster.output("/home/rgalice/upgraded").is_some()
+    })?;
+    let name = put(new)?;
+    for machine in &machines {
+        root.clone().on(machine).within("/shared").run(&["dpkg", "-i", &name])?.ok()?;
+    }
+    cluster.write("ctl", "/shared/go", "")?;
+    cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+    let said = cluster.output("/home/rgalice/upgraded").unwrap_or_default();
+    ensure!(said.contains("NCCL_IB_HCA"), "after the upgrade: {said}");
+    reported(cluster, id, "gn2")?;
+    cluster.wait_node("gn2", "idle", MINUTE, |node| node.state() == "IDLE")?;
+
+    let gone = root.clone().on("gn3");
+    gone.run(&["dpkg", "-r", "railgate"])?.ok()?;
+    let left =
+        gone.run(&["find", "/usr", "/etc", "-path", "*railgate*", "-not", "-path", "/etc/slurm/*"])?.ok()?;
+    let left: BTreeSet<&str> = left.lines().collect();
+    let settings = ["/etc/logrotate.d/railgate", "/etc/railgate", "/etc/railgate/periodic.sh", SETTINGS];
+    ensure!(left == BTreeSet::from(settings), "left after removal: {left:?}");
+    Ok(())
+}
+
+/// The owner can read what became of a job.
+fn reported(cluster: &Cluster, id: u32, node: &str) -> Result<()> {
+    let mut text = String::new();
+    railgate_tests::poll::until(MINUTE, "the job's report", || {
+        let output = cluster.alice().on("ctl").run(&["railgate", "report", &id.to_string()])?;
+        text = output.both();
+        Ok((text.to_lowercase().contains("completed") && text.contains(node)).then_some(()))
+    })
+    .with_context(|| text.clone())
+}
+
+/// A line that is to be typed.
+struct Typed {
+    text: String,
+    everywhere: bool,
+}
+
+/// Those of `docs/install.md`, as they stand there.
+fn quick_start() -> Result<Vec<Typed>> {
+    let page = fs::read_to_string(build::workspace().join("docs/install.md"))?;
+    let (_, section) = page.split_once("## Quick start").context("docs/install.md has no quick start")?;
+    let block = section.split("```").nth(1).context("no commands")?;
+    let lines: Vec<Typed> = block
+        .lines()
+        .skip(1)
+        .map(|line| Typed { text: line.to_owned(), everywhere: line.ends_with("# on every machine") })
+        .collect();
+    ensure!(lines.len() == 4, "{} lines in the quick start", lines.len());
+    Ok(lines)
+}
+
+/// groff has nothing to say against any page.
+fn man_pages() -> Result<()> {
+    packages::need(&[("groff", "groff")])?;
+    let pages = build::folder(false)?.with_file_name("dist").join("generated/man1");
+    for page in fs::read_dir(&pages)? {
+        let page = page?.path();
+        let output = Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && said.is_empty(), "{}: {said}", page.display());
+    }
+    Ok(())
+}
+
+/// Installed by rpm into an empty root.
+fn same_contents(rpm: &Path, deb: &Path) -> Result<()> {
+    let place = tempfile::tempdir()?;
+    let (ours, theirs) = (place.path().join("rpm"), place.path().join("deb"));
+    fs::create_dir(&ours)?;
+    let mut command = Command::new("rpm");
+    command.args(["--install", "--nodeps", "--noscripts", "--root"]).arg(&ours).arg(rpm);
+    steps::run(&mut command)?;
+    steps::run(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(&theirs))?;
+    let list = |root: &Path| -> Result<BTreeSet<String>> {
+        let output = Command::new("find")
+            .args([".", "-type", "f", "-not", "-path", "./var/*"])
+            .current_dir(root)
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout).replace("vendor-completions", "site-functions");
+        Ok(text.lines().map(str::to_owned).collect())
+    };
+    let (ours, theirs) = (list(&ours)?, list(&theirs)?);
+    let differ: Vec<_> = ours.symmetric_difference(&theirs).collect();
+    ensure!(differ.is_empty() && ours.len() > 50, "{} files, these in one only: {differ:?}", ours.len());
+    println!("{} files", ours.len());
+    Ok(())
+}
