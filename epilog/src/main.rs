@@ -7,6 +7,7 @@
 mod leftovers;
 mod sampled;
 mod tasks;
+mod told;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -20,7 +21,7 @@ use railgate_stats::{
 };
 
 fn main() -> ExitCode {
-    let own = [railgate_runner::tasks(), vec![tasks::TASK, leftovers::TASK]].concat();
+    let own = [railgate_runner::tasks(), vec![tasks::TASK, told::TASK, leftovers::TASK]].concat();
     if let Some(code) = railgate_node::child::dispatch(&own) {
         return code;
     }
@@ -61,6 +62,7 @@ fn run(hook: &Hook) {
     }
     if before.is_some() {
         report.steps = tasks::steps(hook);
+        report.application = told::application(hook);
     }
     sampled::compare(hook, sampled, &mut report);
     let stored = store(&hook.config.report, &report);

@@ -91,6 +91,24 @@ impl UserDir {
         Ok(UserDir { dir, uid, device: stat.st_dev })
     }
 
+    /// A directory of the job's in it, on the same file system.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` for a name that leads elsewhere, `InvalidData` for anything but such a directory.
+    pub fn below(&self, name: &str) -> io::Result<Self> {
+        if name.is_empty() || name == "." || name == ".." || name.contains('/') {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags =
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let dir = openat(&self.dir, name, flags, Mode::empty())?;
+        let stat = nix::sys::stat::fstat(&dir)?;
+        if stat.st_uid != self.uid || stat.st_dev != self.device {
+            return Err(invalid(format!("user/{name}: owned by uid {}, or of another mount", stat.st_uid)));
+        }
+        Ok(UserDir { dir, uid: self.uid, device: self.device })
+    }
+
     /// At most `most` names, in order, and whether there are more.
     ///
     /// # Errors

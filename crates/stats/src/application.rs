@@ -10,7 +10,7 @@ mod lines;
 use railgate_node::UnixMillis;
 use serde::{Deserialize, Serialize};
 
-pub use file::{MOST_BYTES, read};
+pub use file::{APP_DIR, MOST_BYTES, read};
 pub use flops::{Convention, Model, ModelFlops};
 
 /// What the ranks of one node have reported.

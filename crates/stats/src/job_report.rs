@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use railgate_node::{Allocation, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+use crate::diagnosis::{Analysis, analyse};
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
 use crate::{Decision, DecisionKind, Exit, NodeReport, REPORT_SCHEMA};
@@ -63,6 +64,9 @@ pub struct Attempt {
     pub nodes: Vec<NodeReport>,
     /// The controller's.
     pub decision: Option<Decision>,
+    /// What its numbers mean; `None` where no part has any.
+    #[serde(default)]
+    pub analysis: Option<Analysis>,
 }
 
 impl Attempt {
@@ -144,6 +148,7 @@ impl JobReport {
             ended: Ended::default(),
             nodes: Vec::new(),
             decision: None,
+            analysis: None,
         };
         let mut uid = None;
         for node in parts.nodes {
@@ -180,6 +185,7 @@ impl JobReport {
         let mut attempts: Vec<Attempt> = by_attempt.into_values().collect();
         let count = attempts.len();
         let mut held: Option<String> = None;
+        let mut reached: Option<u64> = None;
         for (position, attempt) in attempts.iter_mut().enumerate() {
             let is_last = position + 1 == count;
             let next = if is_last { Next::Nothing { held: held.as_deref() } } else { Next::Attempt };
@@ -192,6 +198,7 @@ impl JobReport {
             let decision = attempt.decision.as_ref().filter(|decision| decision.what == DecisionKind::Held);
             held = decision.map(|decision| decision.why.clone());
             missing.extend(lacking(attempt, job, local_dir));
+            attempt.analysis = analysis(attempt, &mut reached);
         }
         let ended = attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());
         let mut components: Vec<u32> = attempts
@@ -220,6 +227,20 @@ impl JobReport {
             problems,
         }
     }
+}
+
+/// `reached` is the highest step of the attempts so far.
+fn analysis(attempt: &Attempt, reached: &mut Option<u64>) -> Option<Analysis> {
+    let runs = matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting);
+    let end = attempt.end.filter(|_| !runs);
+    let failed = end.is_some()
+        && (attempt.exit().is_none_or(|exit| exit.status != 0)
+            || matches!(attempt.ended.kind, EndKind::Timeout | EndKind::Cancelled));
+    let found = analyse(&attempt.nodes, end, failed, *reached);
+    let ranks =
+        attempt.nodes.iter().filter_map(|node| node.application.as_ref()).flat_map(|told| &told.ranks);
+    *reached = ranks.filter_map(|rank| rank.last_number).chain(*reached).max();
+    found
 }
 
 fn complete(attempt: &mut Attempt, view: Option<&SlurmView>, expand: &dyn Fn(&str) -> Option<Vec<String>>) {

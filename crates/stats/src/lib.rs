@@ -9,6 +9,7 @@ pub mod comm;
 mod config;
 mod counters;
 mod decision;
+pub mod diagnosis;
 mod evidence;
 mod html;
 mod job_report;
@@ -41,7 +42,7 @@ pub use node_report::{
     SetBy, StepEnv, StepSetting,
 };
 pub use tasks::{TaskGroup, Tasks};
-pub use text::{json, text};
+pub use text::{brief, json, redacted, text};
 pub use timeline::{Event, Weight};
 pub use transport::{Over, Sure, Transport, transport};
 pub use usage::Usage;

@@ -1,5 +1,6 @@
 mod counters;
 mod environment;
+pub(crate) mod screen;
 
 use std::fmt::Write as _;
 
@@ -35,6 +36,51 @@ pub fn text(report: &JobReport) -> String {
     out.0
 }
 
+/// The screen alone, without what names a node, a user or a rate: to be pasted where others read.
+pub fn redacted(report: &JobReport) -> String {
+    let mut out = Text::default();
+    out.line(&format!("job: {}", report.ended.kind.title()));
+    for (name, line) in screen::lines(report) {
+        let line = match name {
+            "ENV" | "NCCL" => continue,
+            "RAN" => line.split_once(" attempt").map_or(String::new(), |(_, ran)| {
+                format!("{} attempts, {}", report.attempts.len(), ran.trim_start_matches(['s', ',', ' ']))
+            }),
+            "MODEL" => match (line.split_once("  "), line.rsplit_once("  [")) {
+                (Some((first, _)), Some((_, how))) => format!("{first}  [{how}"),
+                _ => line,
+            },
+            _ => line,
+        };
+        out.screen(name, &rateless(&screen::without_names(report, &line)));
+    }
+    out.0
+}
+
+/// Without what a network carries.
+fn rateless(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let rate =
+        |place: usize| words.get(place).is_some_and(|word| word.trim_end_matches(';').ends_with("B/s"));
+    let kept = words.iter().enumerate().filter(|(place, _)| !rate(*place) && !rate(place + 1));
+    kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+}
+
+/// Three lines: what it was, what became of it, what to do.
+pub fn brief(report: &JobReport) -> String {
+    let whole = text(report);
+    let mut out = Text::default();
+    out.line(whole.lines().next().unwrap_or_default());
+    let lines = screen::lines(report);
+    match lines.iter().find(|(name, _)| *name == "VERDICT") {
+        Some((name, line)) => out.screen(name, line),
+        None => out.screen("VERDICT", &report.ended.why),
+    }
+    let what = lines.iter().find(|(name, _)| *name == "DO").map(|(_, line)| line.as_str());
+    out.screen("DO", what.unwrap_or("nothing"));
+    out.0
+}
+
 #[derive(Default)]
 struct Text(String);
 
@@ -66,6 +112,12 @@ impl Text {
     fn field(&mut self, name: &str, value: &str) {
         for (number, line) in wrap(&plain_to(value, 4000), WIDTH - 14).into_iter().enumerate() {
             self.line(&format!("{:13} {line}", if number == 0 { name } else { "" }));
+        }
+    }
+
+    fn screen(&mut self, name: &str, value: &str) {
+        for (number, line) in wrap(&plain_to(value, 600), WIDTH + 8 - 9).into_iter().enumerate() {
+            self.line(&format!("{:8} {line}", if number == 0 { name } else { "" }));
         }
     }
 
@@ -106,6 +158,9 @@ fn head(out: &mut Text, report: &JobReport) {
     let cluster = plain(&report.cluster);
     let place = if cluster.is_empty() { String::new() } else { format!(" on {cluster}") };
     out.line(&format!("job {}{het}{place}: {kind}{restarts}", report.job));
+    for (name, line) in screen::lines(report) {
+        out.screen(name, &line);
+    }
     out.0.push('\n');
     out.field("why", &report.ended.why);
     for (number, doubt) in report.ended.doubts.iter().enumerate() {

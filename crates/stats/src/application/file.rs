@@ -6,6 +6,8 @@ use serde::Deserialize;
 
 use super::{AppEvent, AppEventKind, Course, Model, RankApplication, StepTimes, lines};
 
+/// The directory in a run's `user/`.
+pub const APP_DIR: &str = "app";
 /// No file of a rank is larger.
 pub const MOST_BYTES: u64 = 1 << 20;
 

@@ -1,0 +1,207 @@
+use std::collections::BTreeMap;
+
+use railgate_node::{Reading, UnixMillis};
+
+use crate::application::RankApplication;
+use crate::comm::{Communicator, RankTime};
+use crate::usage::{GpuUsage, Spread};
+use crate::{NodeReport, Usage};
+
+/// The parts of one attempt, rank by rank.
+pub(crate) struct Facts<'a> {
+    pub(super) nodes: &'a [NodeReport],
+    /// When the attempt ended; `None`: it runs.
+    pub(super) end: Option<UnixMillis>,
+    pub(super) failed: bool,
+    /// The highest step of the attempts before.
+    pub(super) before: Option<u64>,
+    pub(super) units: Vec<Unit<'a>>,
+    pub(super) world: Option<u32>,
+    /// By communicator and rank in it.
+    pub(super) communicators: Vec<(&'a str, &'a Communicator)>,
+}
+
+/// A GPU, and the rank on it; either may be unknown.
+pub(super) struct Unit<'a> {
+    pub(super) node: &'a str,
+    pub(super) usage: Option<&'a Usage>,
+    pub(super) gpu: Option<&'a GpuUsage>,
+    pub(super) app: Option<&'a RankApplication>,
+    /// Rank in the job, by the program's word or NCCL's.
+    pub(super) rank: Option<u32>,
+    pub(super) comm: Option<CommTime>,
+}
+
+/// Seconds in collectives, with what was timed scaled to all calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct CommTime {
+    /// Above what the fastest rank took for the same.
+    pub(super) wait_s: f64,
+    pub(super) wire_s: f64,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(
+        nodes: &'a [NodeReport],
+        end: Option<UnixMillis>,
+        failed: bool,
+        before: Option<u64>,
+    ) -> Self {
+        let communicators: Vec<(&str, &Communicator)> = nodes
+            .iter()
+            .filter_map(|node| Some((node.node.as_str(), node.communication.as_ref()?)))
+            .flat_map(|(node, comm)| comm.communicators.iter().map(move |one| (node, one)))
+            .collect();
+        let times = comm_times(nodes, &communicators);
+        let mut units = Vec::new();
+        for node in nodes {
+            let usage = node.usage.as_ref();
+            let gpus = usage.map_or(&[][..], |usage| &usage.gpus);
+            let mut apps: Vec<&RankApplication> =
+                node.application.iter().flat_map(|told| &told.ranks).collect();
+            let mut of_comm: BTreeMap<u32, CommTime> = times
+                .iter()
+                .filter(|((name, _), _)| *name == node.node)
+                .filter_map(|(_, (rank, time))| Some(((*rank)?, *time)))
+                .collect();
+            for (place, gpu) in (0_u32..).zip(gpus) {
+                let app = apps.iter().position(|app| app.local_rank == Some(place)).map(|at| apps.remove(at));
+                // Ranks of a node stand in the order of its GPUs where the program does not say otherwise.
+                let rank = match app {
+                    Some(app) => app.rank,
+                    None if of_comm.len() == gpus.len() => of_comm.keys().next().copied(),
+                    None => None,
+                };
+                let comm = rank.and_then(|rank| of_comm.remove(&rank));
+                units.push(Unit { node: &node.node, usage, gpu: Some(gpu), app, rank, comm });
+            }
+            for app in apps {
+                let comm = app.rank.and_then(|rank| of_comm.remove(&rank));
+                units.push(Unit { node: &node.node, usage, gpu: None, app: Some(app), rank: app.rank, comm });
+            }
+            for (rank, comm) in of_comm {
+                let comm = Some(comm);
+                units.push(Unit { node: &node.node, usage, gpu: None, app: None, rank: Some(rank), comm });
+            }
+        }
+        let told = nodes.iter().filter_map(|node| node.application.as_ref());
+        let world = told.flat_map(|told| &told.ranks).filter_map(|rank| rank.world).max();
+        let world = world.or_else(|| communicators.iter().map(|(_, one)| one.size).max());
+        Facts { nodes, end, failed, before, units, world, communicators }
+    }
+
+    /// Ranks that have a word of their own.
+    pub(super) fn reporting(&self) -> impl Iterator<Item = (&Unit<'a>, &'a RankApplication)> {
+        self.units.iter().filter_map(|unit| Some((unit, unit.app?)))
+    }
+
+    /// Mean of a figure over the GPUs that have it; the reason of the first that has not where none has.
+    pub(super) fn mean(&self, of: impl Fn(&GpuUsage) -> Reading<f64>) -> Reading<f64> {
+        let all: Vec<Reading<f64>> = self.units.iter().filter_map(|unit| unit.gpu).map(of).collect();
+        let known: Vec<f64> = all.iter().filter_map(|reading| reading.known().copied()).collect();
+        if known.is_empty() {
+            return all
+                .into_iter()
+                .next()
+                .unwrap_or_else(|| Reading::Failed("no GPU was sampled".to_owned()));
+        }
+        Reading::Known(known.iter().sum::<f64>() / f64::from(u32::try_from(known.len()).unwrap_or(1)))
+    }
+
+    /// GPUs of the job, by the samples, else by the epilogs' looks.
+    pub(super) fn gpus(&self) -> u32 {
+        let sampled = self.units.iter().filter(|unit| unit.gpu.is_some()).count();
+        let looked: usize =
+            self.nodes.iter().map(|node| node.gpus.iter().filter(|gpu| gpu.own == Some(true)).count()).sum();
+        u32::try_from(sampled.max(looked)).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn start(&self) -> Option<UnixMillis> {
+        self.nodes.iter().map(|node| node.start).min()
+    }
+}
+
+impl Unit<'_> {
+    /// `n1 GPU 5 rank 13`
+    pub(super) fn name(&self) -> String {
+        let gpu = self.gpu.map(|gpu| format!(" GPU {}", gpu.index)).unwrap_or_default();
+        let rank = self.rank.map(|rank| format!(" rank {rank}")).unwrap_or_default();
+        format!("{}{gpu}{rank}", self.node)
+    }
+
+    pub(super) fn step_s(&self) -> Option<f64> {
+        self.app?.step_s.map(|times| times.mean)
+    }
+}
+
+/// A mean over time.
+pub(super) fn mean_of(spread: &Reading<Spread>) -> Reading<f64> {
+    spread.clone().map(|spread| spread.mean)
+}
+
+/// Time with any kernel: GPM's word, else the driver's.
+pub(super) fn busy(gpu: &GpuUsage) -> Reading<f64> {
+    match &gpu.any_kernel_percent {
+        Reading::Known(spread) => Reading::Known(spread.mean),
+        _ => mean_of(&gpu.graphics_percent),
+    }
+}
+
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.retain(|value| value.is_finite());
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => values.get(odd / 2).copied(),
+        even => Some(f64::midpoint(*values.get(even / 2 - 1)?, *values.get(even / 2)?)),
+    }
+}
+
+type OneProcess<'a> = (&'a str, u64);
+/// What is alike on all nodes: communicator, operation, size, datatype, algorithm, protocol.
+type Row<'a> = (&'a str, &'a str, u64, &'a str, &'a str, &'a str);
+
+/// By node and process: its rank in the largest communicator, and its time in collectives.
+fn comm_times<'a>(
+    nodes: &'a [NodeReport],
+    communicators: &[(&'a str, &'a Communicator)],
+) -> BTreeMap<OneProcess<'a>, (Option<u32>, CommTime)> {
+    let largest = communicators.iter().map(|(_, one)| one.size).max().unwrap_or(0);
+    let mut whose: BTreeMap<(&str, u32), OneProcess<'_>> = BTreeMap::new();
+    let mut times: BTreeMap<OneProcess<'_>, (Option<u32>, CommTime)> = BTreeMap::new();
+    for (node, one) in communicators {
+        whose.insert((one.hash.as_str(), one.rank), (*node, one.pid));
+        let entry = times.entry((*node, one.pid)).or_default();
+        if one.size == largest {
+            entry.0.get_or_insert(one.rank);
+        }
+    }
+    let mut rows: BTreeMap<Row<'_>, Vec<RankTime>> = BTreeMap::new();
+    for row in nodes.iter().filter_map(|node| node.communication.as_ref()).flat_map(|comm| &comm.collectives)
+    {
+        let key = (
+            row.communicator.as_str(),
+            row.op.as_str(),
+            row.from_bytes,
+            row.datatype.as_str(),
+            row.algorithm.as_str(),
+            row.protocol.as_str(),
+        );
+        rows.entry(key).or_default().extend(row.by_rank.iter().copied());
+    }
+    for (key, ranks) in rows {
+        let Some(fastest) = ranks.iter().filter_map(RankTime::mean_s).min_by(f64::total_cmp) else {
+            continue;
+        };
+        for rank in ranks {
+            let (Some(mean), Some(process)) = (rank.mean_s(), whose.get(&(key.0, rank.rank))) else {
+                continue;
+            };
+            let calls = crate::plain::float(rank.calls);
+            let time = &mut times.entry(*process).or_default().1;
+            time.wait_s += calls * (mean - fastest).max(0.0);
+            time.wire_s += calls * fastest;
+        }
+    }
+    times
+}

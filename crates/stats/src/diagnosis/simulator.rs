@@ -1,0 +1,556 @@
+//! A job of a few ranks, step by step: each computes, then all meet in a collective. What a sampler, the plugin and
+//! the program would have written follows from it.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a test's own figures"
+)]
+
+use railgate_node::{Allocation, Job, Reading};
+
+use super::{Analysis, analyse};
+use crate::application::{
+    AppEvent, AppEventKind, Application, Convention, Model, RankApplication, StepTimes,
+};
+use crate::comm::{Collective, Communication, Communicator, LastOp, RankTime};
+use crate::usage::{
+    Calibration, Coverage, GpuUsage, HardwareFlop, HostUsage, PeakUsed, RailUsage, SamplerCost, Spread,
+    Throttled, Usage,
+};
+use crate::{Exit, NodeReport};
+
+const START: u64 = 1_800_000_000_000;
+const NODES: u32 = 2;
+const PER_NODE: u32 = 4;
+const RANKS: u32 = NODES * PER_NODE;
+const STEPS: u32 = 400;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plant {
+    Healthy,
+    Sleeps,
+    SlowClock,
+    SmallBatch,
+    InputStalls,
+    MemoryBound,
+    TinyKernels,
+    Nan,
+    Killed,
+    Hang,
+    SlowRail,
+}
+
+const PLANTS: [(Plant, &str, &str); 11] = [
+    (Plant::Healthy, "nothing", ""),
+    (Plant::Sleeps, "a rank sleeps in every step", "sleeping-rank"),
+    (Plant::SlowClock, "a rank on a slower clock", "slow-clock"),
+    (Plant::SmallBatch, "a rank with a smaller batch", "uneven-work"),
+    (Plant::InputStalls, "an input pipeline that stalls", "input-bound"),
+    (Plant::MemoryBound, "memory-bound kernels", "memory-bound"),
+    (Plant::TinyKernels, "tiny kernels", "launch-bound"),
+    (Plant::Nan, "a NaN", "nan"),
+    (Plant::Killed, "a killed rank", "killed-rank"),
+    (Plant::Hang, "a hang in one collective", "hang"),
+    (Plant::SlowRail, "a rail that carries little", "rail-imbalance"),
+];
+
+/// Who was listening.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    application: bool,
+    waits_told: bool,
+    nccl: bool,
+}
+
+/// splitmix64, between 0 and 1.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        #[expect(clippy::cast_precision_loss, reason = "53 bits")]
+        let unit = ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
+        unit
+    }
+
+    fn about(&mut self, value: f64, spread: f64) -> f64 {
+        value * (1.0 + spread * (2.0 * self.next() - 1.0))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Rank {
+    busy: f64,
+    sm: f64,
+    tensor: f64,
+    dram: f64,
+    input: f64,
+    comm: f64,
+    ops: u64,
+    steps: u32,
+    seen: f64,
+    tokens: f64,
+    nan: Option<(f64, u32)>,
+}
+
+struct Run {
+    ranks: Vec<Rank>,
+    odd: u32,
+    seconds: f64,
+    clock: f64,
+    failed: bool,
+}
+
+fn run(plant: Plant, chance: &mut Chance) -> Run {
+    let odd = if chance.next() < 0.5 { 1 } else { 6 };
+    let mut ranks = vec![Rank::default(); 8];
+    let mut now = 40.0;
+    let at = 150 + (chance.next() * 200.0) as u32;
+    let slower = chance.about(0.8, 0.1);
+    let strength = chance.about(0.4, 0.3);
+    let (sm, tensor, dram, gaps) = match plant {
+        Plant::MemoryBound => (0.85, 0.1, chance.about(0.85, 0.08), 0.02),
+        Plant::TinyKernels => (chance.about(0.2, 0.3), 0.04, 0.1, 0.12),
+        _ => (0.92, chance.about(0.55, 0.15), 0.4, 0.02),
+    };
+    let mut stopped = None;
+    for step in 0..STEPS {
+        let arrive: Vec<f64> = (0..RANKS)
+            .zip(&mut ranks)
+            .map(|(number, rank)| {
+                let is_odd = number == odd;
+                let input = match plant {
+                    Plant::InputStalls => chance.about(strength, 0.8),
+                    _ => chance.about(0.01, 0.5),
+                };
+                let mut compute = chance.about(1.0, 0.01);
+                let mut idle = chance.about(gaps, 0.2);
+                match plant {
+                    Plant::SlowClock if is_odd => compute /= slower,
+                    Plant::SmallBatch if is_odd => compute *= 0.6,
+                    Plant::Sleeps if is_odd => idle += strength,
+                    _ => {}
+                }
+                rank.input += input;
+                rank.busy += compute;
+                rank.sm += compute * sm;
+                rank.tensor += compute * tensor;
+                rank.dram += compute * dram;
+                rank.tokens += if plant == Plant::SmallBatch && is_odd { 2457.0 } else { 4096.0 };
+                input + compute + idle
+            })
+            .collect();
+        let stops = step == at && matches!(plant, Plant::Killed | Plant::Hang);
+        let last = arrive.iter().copied().fold(0.0, f64::max);
+        for ((number, rank), came) in (0_u32..).zip(&mut ranks).zip(&arrive) {
+            if stops && number == odd {
+                continue;
+            }
+            rank.ops += 1;
+            if stops {
+                continue;
+            }
+            let wire = chance.about(0.12, 0.02);
+            rank.comm += last - came + wire;
+            rank.busy += last - came + wire;
+            // Waiting ranks spin on few SMs.
+            rank.sm += 0.15 * (last - came + wire);
+            rank.steps += 1;
+            rank.seen = now + last + 0.12;
+            if plant == Plant::Nan && (step > at || step == at && number == odd) && rank.nan.is_none() {
+                rank.nan = Some((rank.seen, step));
+            }
+        }
+        if stops {
+            stopped = Some(if plant == Plant::Hang { 600.0 } else { 20.0 });
+            for (number, rank) in (0_u32..).zip(&mut ranks) {
+                // The others wait inside NCCL for as long as it takes.
+                if number != odd {
+                    rank.busy += stopped.unwrap_or(0.0);
+                    rank.sm += 0.15 * stopped.unwrap_or(0.0);
+                }
+            }
+            break;
+        }
+        now += last + 0.12;
+    }
+    Run {
+        ranks,
+        odd,
+        seconds: now + stopped.unwrap_or(4.0),
+        clock: if plant == Plant::SlowClock { slower } else { 1.0 },
+        failed: stopped.is_some() || plant == Plant::Nan,
+    }
+}
+
+fn flat(value: f64, seconds: f64) -> Reading<Spread> {
+    Reading::Known(Spread { mean: value, min: value, max: value, over_s: seconds })
+}
+
+fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
+    let seconds = run.seconds;
+    let percent = |time: f64| flat(100.0 * time / seconds, seconds);
+    let slow = is_odd && run.clock < 1.0;
+    let clock = if slow { 1755.0 * run.clock } else { 1755.0 };
+    let tensor = rank.tensor / seconds * clock / 1830.0;
+    GpuUsage {
+        index,
+        uuid: format!("GPU-{index}"),
+        model: "NVIDIA H100 80GB HBM3".to_owned(),
+        mig: None,
+        sampled_s: seconds,
+        graphics_percent: percent(rank.busy),
+        sm_percent: percent(rank.sm),
+        occupancy_percent: percent(rank.sm * 0.4),
+        tensor_percent: percent(rank.tensor),
+        dfma_percent: percent(0.0),
+        hmma_percent: percent(rank.tensor),
+        imma_percent: percent(0.0),
+        dram_percent: percent(rank.dram),
+        fp64_percent: percent(0.0),
+        fp32_percent: percent(rank.sm * 0.05),
+        fp16_percent: percent(rank.sm * 0.02),
+        pcie_tx_bytes_s: flat(1e8, seconds),
+        pcie_rx_bytes_s: flat(1e8, seconds),
+        nvlink_tx_bytes_s: flat(2e10, seconds),
+        nvlink_rx_bytes_s: flat(2e10, seconds),
+        any_kernel_percent: percent(rank.busy),
+        memory_busy_percent: percent(rank.dram),
+        sm_clock_mhz: flat(clock, seconds),
+        busy_clock_mhz: Reading::Known(clock),
+        power_w: flat(600.0, seconds),
+        energy_j: Reading::Known(600.0 * seconds),
+        energy_from_power_j: Reading::Known(600.0 * seconds),
+        temperature_c: flat(60.0, seconds),
+        memory_used_mib: flat(60_000.0, seconds),
+        memory_total_mib: Reading::Known(81_559),
+        throttled: Reading::Known(Throttled {
+            over_s: seconds,
+            power_brake_s: if slow { 0.9 * seconds } else { 0.0 },
+            ..Throttled::default()
+        }),
+        flop: HardwareFlop {
+            tensor_fraction: Reading::Known(tensor),
+            uncalibrated_fraction: Reading::Known(tensor),
+            calibration: Calibration { factor: 1.0, from: "none".to_owned(), band: 0.15 },
+            peak: Some(PeakUsed {
+                model: "h100-sxm".to_owned(),
+                bf16_tflops: 989.4,
+                clock_mhz: 1830.0,
+                memory_gbytes_s: Reading::Known(3352.0),
+                source: "sheet".to_owned(),
+            }),
+            tensor_tflops: std::collections::BTreeMap::new(),
+            fp32_tflops: Reading::Unsupported,
+            fp64_tflops: Reading::Unsupported,
+        },
+    }
+}
+
+fn millis(seconds: f64) -> u64 {
+    START + (seconds * 1000.0) as u64
+}
+
+fn application(number: u32, rank: &Rank, run: &Run, heard: Heard) -> RankApplication {
+    let count = u64::from(rank.steps).saturating_sub(1);
+    let total = rank.seen - 41.0;
+    let mean = total / count as f64;
+    let event = |seconds: f64, step: u32, what| AppEvent {
+        time: millis(seconds),
+        step: step.into(),
+        what,
+        loss: None,
+    };
+    let mut events = vec![event(10.0, 0, AppEventKind::Start)];
+    events.extend(rank.nan.map(|(seconds, step)| event(seconds, step, AppEventKind::Nan)));
+    if !run.failed {
+        events.push(event(rank.seen + 1.0, rank.steps, AppEventKind::End));
+    }
+    RankApplication {
+        file: format!("0.{number}"),
+        rank: Some(number),
+        local_rank: Some(number % PER_NODE),
+        world: Some(RANKS),
+        model: Some(Model {
+            convention: Convention::Explicit,
+            flops_per_token: Some(4.3e10),
+            ..Model::default()
+        }),
+        starts: 1,
+        started: millis(10.0),
+        first_step: Some(millis(41.0)),
+        last_step: Some(millis(rank.seen)),
+        last_seen: millis(rank.seen),
+        steps: rank.steps.into(),
+        step_s: Some(StepTimes { count, total, mean, min: mean, max: mean, p50: mean, p90: mean, p99: mean }),
+        tokens: Some(rank.tokens),
+        timed_tokens: Some(rank.tokens),
+        input_s: heard.waits_told.then_some(rank.input),
+        start_up_s: 31.0,
+        events,
+        ..RankApplication::default()
+    }
+}
+
+fn communication(node: u32, run: &Run) -> Communication {
+    let own = node * PER_NODE..(node + 1) * PER_NODE;
+    let ranks: Vec<(u32, &Rank)> =
+        (0..RANKS).zip(&run.ranks).filter(|(number, _)| own.contains(number)).collect();
+    Communication {
+        communicators: ranks
+            .iter()
+            .map(|(number, rank)| Communicator {
+                hash: "00c0ffee".to_owned(),
+                size: RANKS,
+                rank: *number,
+                nodes: NODES.into(),
+                pid: 100 + u64::from(*number),
+                ops: rank.ops,
+                destroyed: !run.failed,
+                last: Some(LastOp {
+                    op: "AllReduce".to_owned(),
+                    seq: Some(rank.ops),
+                    bytes: 1 << 30,
+                    time: millis(rank.seen + 1.0),
+                }),
+                ..Communicator::default()
+            })
+            .collect(),
+        collectives: vec![Collective {
+            communicator: "00c0ffee".to_owned(),
+            size: RANKS,
+            op: "AllReduce".to_owned(),
+            from_bytes: 1 << 30,
+            ranks: PER_NODE,
+            by_rank: ranks
+                .iter()
+                .map(|(number, rank)| RankTime {
+                    rank: *number,
+                    calls: rank.ops,
+                    timed: rank.ops / 16,
+                    gpu_s: rank.comm / f64::from(rank.steps) * (rank.ops / 16) as f64,
+                })
+                .collect(),
+            ..Collective::default()
+        }],
+        ..Communication::default()
+    }
+}
+
+fn nodes(plant: Plant, run: &Run, heard: Heard) -> Vec<NodeReport> {
+    let seconds = run.seconds;
+    (0..NODES)
+        .map(|node| {
+            let job = Job {
+                id: 7,
+                uid: 1000,
+                gid: 1000,
+                user: "ann".to_owned(),
+                restarts: 0,
+                nodelist: "n[0-1]".to_owned(),
+                het_leader: None,
+                allocation: Allocation::NoGpus,
+                partition: "gpu".to_owned(),
+            };
+            let mut report = NodeReport::new("alpha", format!("n{node}"), job, 0, START);
+            let own = (0..RANKS).zip(&run.ranks).filter(|(number, _)| number / PER_NODE == node);
+            let rail = |rail: u32| RailUsage {
+                hca: format!("mlx5_{rail}"),
+                port: 1,
+                rail: Some(rail as usize),
+                tx_bytes_s: flat(
+                    if plant == Plant::SlowRail && (node, rail) == (1, 2) { 3e9 } else { 2e10 },
+                    seconds,
+                ),
+                rx_bytes_s: flat(
+                    if plant == Plant::SlowRail && (node, rail) == (1, 2) { 3e9 } else { 2e10 },
+                    seconds,
+                ),
+                errors: Reading::Known(0),
+                retransmits: Reading::Known(0),
+                congestion_marks: Reading::Known(0),
+                xmit_wait_s: flat(0.0, seconds),
+            };
+            report.end = Some(millis(seconds));
+            report.exit = Some(Exit { status: if run.failed { 256 } else { 0 }, derived: None });
+            report.usage = Some(Usage {
+                coverage: Coverage {
+                    start: START,
+                    end: millis(seconds),
+                    interval_s: 5.0,
+                    sampled_s: seconds,
+                    ..Coverage::default()
+                },
+                gpus: own
+                    .clone()
+                    .map(|(number, rank)| gpu(number % PER_NODE, rank, run, number == run.odd))
+                    .collect(),
+                rails: (0..PER_NODE).map(rail).collect(),
+                host: HostUsage {
+                    cpu_cores: flat(6.0, seconds),
+                    cpus_allowed: Reading::Known(32.0),
+                    memory_mib: flat(1e4, seconds),
+                    memory_peak_mib: Reading::Known(10_000),
+                    oom_kills: Reading::Known(0),
+                    cpu_pressure_percent: flat(1.0, seconds),
+                    memory_pressure_percent: flat(0.0, seconds),
+                    io_pressure_percent: flat(if plant == Plant::InputStalls { 35.0 } else { 0.5 }, seconds),
+                    io_read_bytes_s: flat(1e8, seconds),
+                    io_write_bytes_s: flat(1e6, seconds),
+                },
+                sampler: SamplerCost::default(),
+                file: None,
+                notes: vec![],
+            });
+            if heard.application {
+                report.application = Some(Application {
+                    ranks: own.map(|(number, rank)| application(number, rank, run, heard)).collect(),
+                    problems: vec![],
+                });
+            }
+            if heard.nccl {
+                report.communication = Some(communication(node, run));
+            }
+            report
+        })
+        .collect()
+}
+
+fn analysed(plant: Plant, seed: u64, heard: Heard) -> (Run, Analysis) {
+    let run = run(plant, &mut Chance(seed));
+    let nodes = nodes(plant, &run, heard);
+    let analysis = analyse(&nodes, nodes[0].end, run.failed, None).unwrap();
+    (run, analysis)
+}
+
+const ALL: Heard = Heard { application: true, waits_told: true, nccl: true };
+const SEEDS: u64 = 20;
+
+/// Rows: planted; columns: what stands first.
+fn matrix(heard: Heard) -> (String, usize, usize, usize) {
+    use std::fmt::Write as _;
+    let (mut text, mut right, mut wrong, mut all) = (String::new(), 0, 0, 0);
+    let _ = writeln!(text, "| planted | named rightly | of | instead |\n|---|---:|---:|---|");
+    for (plant, about, want) in PLANTS {
+        let mut named = 0;
+        let mut instead = std::collections::BTreeMap::<String, usize>::new();
+        for seed in 0..SEEDS {
+            let (run, analysis) = analysed(plant, seed * 77 + 5, heard);
+            let first = analysis.diagnoses.first();
+            let rule = first.map_or("", |first| first.rule.as_str());
+            let part = first.map_or("", |first| first.part.as_str());
+            let who = format!("n{} GPU {}", run.odd / PER_NODE, run.odd % PER_NODE);
+            let rank = format!("rank {}", run.odd);
+            let whose = match plant {
+                Plant::Sleeps
+                | Plant::SlowClock
+                | Plant::SmallBatch
+                | Plant::Nan
+                | Plant::Killed
+                | Plant::Hang => part.ends_with(&rank) || part.starts_with(&who),
+                _ => true,
+            };
+            if rule == want && whose {
+                named += 1;
+            } else {
+                let label = match (rule, rule == want) {
+                    ("", _) => "nothing".to_owned(),
+                    (rule, false) => rule.to_owned(),
+                    (rule, true) => format!("{rule}, of another"),
+                };
+                wrong += usize::from(label != "nothing");
+                *instead.entry(label).or_default() += 1;
+            }
+        }
+        let instead: Vec<String> = instead.iter().map(|(rule, count)| format!("{rule} {count}")).collect();
+        let _ = writeln!(text, "| {about} | {named} | {SEEDS} | {} |", instead.join(", "));
+        right += named;
+        all += SEEDS as usize;
+    }
+    (text, right, wrong, all)
+}
+
+#[test]
+fn what_was_planted_is_named() {
+    let (text, right, _, all) = matrix(ALL);
+    let no_nccl = matrix(Heard { nccl: false, ..ALL });
+    let sampler = matrix(Heard { application: false, waits_told: false, nccl: false });
+    println!("{text}\nwithout NCCL's plugin: {} of {all}, {} wrong\n{}", no_nccl.1, no_nccl.2, no_nccl.0);
+    println!("the sampler alone: {} of {all}, {} wrong\n{}", sampler.1, sampler.2, sampler.0);
+    assert!(right * 10 >= all * 9, "{right} of {all}");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/accuracy.md");
+    let page = std::fs::read_to_string(page).unwrap_or_default();
+    let alone = &sampler.0;
+    let both = page.contains(&text) && page.contains(alone.as_str());
+    assert!(both, "docs/accuracy.md: the tables are now\n{text}\nand\n{alone}");
+}
+
+#[test]
+fn a_healthy_job_has_nothing_that_stands_out() {
+    let (_, analysis) = analysed(Plant::Healthy, 3, ALL);
+    assert_eq!(analysis.diagnoses, []);
+    let shares = analysis.shares.known().unwrap();
+    let known = |reading: &Reading<f64>| *reading.known().unwrap();
+    let sum = shares.compute
+        + known(&shares.comm_wait)
+        + known(&shares.comm_wire)
+        + shares.memory
+        + known(&shares.input)
+        + shares.launch
+        + shares.idle
+        + known(&shares.checkpoint);
+    assert!((sum - 100.0).abs() < 0.5, "{shares:?}");
+    assert_eq!(shares.confidence, "high");
+    let good = analysis.goodput.known().unwrap();
+    let parts =
+        good.productive_s + good.start_up_s + good.checkpoint_s + good.redone_s + good.tail_s + good.other_s;
+    assert!((parts - good.allocated_s).abs() < 0.1, "{good:?}");
+}
+
+/// By hand: 8 ranks of 4,096 tokens in 1.2 s and 4.3e10 FLOP per token are 1,174 TFLOP/s, of 8 × 989.4.
+#[test]
+fn model_flop_utilisation_is_what_a_hand_makes_of_it() {
+    let (_, analysis) = analysed(Plant::Healthy, 3, ALL);
+    let model = analysis.model.known().unwrap();
+    let by_hand = model.units_per_s * 4.3e10 / 1e12 / (8.0 * 989.4);
+    assert!((model.fraction - by_hand).abs() < 1e-9 && (0.13..0.16).contains(&model.fraction), "{model:?}");
+    assert!(*model.of_allocated.known().unwrap() < model.fraction);
+    assert!((model.peak_tflops - 989.4).abs() < 1e-6);
+    assert_eq!((model.gpus, model.unit.as_str()), (8.0, "tokens"));
+}
+
+#[test]
+fn what_is_missing_is_unknown_and_not_zero() {
+    let none = Heard { application: false, waits_told: false, nccl: false };
+    let (_, analysis) = analysed(Plant::Healthy, 3, none);
+    assert!(matches!(&analysis.model, Reading::Failed(why) if why.contains("does not report")));
+    assert!(matches!(&analysis.goodput, Reading::Failed(_)));
+    let shares = analysis.shares.known().unwrap();
+    assert!(matches!(&shares.comm_wait, Reading::Failed(_)) && matches!(&shares.input, Reading::Failed(_)));
+    assert_eq!(shares.confidence, "low");
+    assert_eq!(analyse(&[], None, false, None), None);
+}
+
+#[test]
+fn steps_of_an_earlier_attempt_are_done_twice() {
+    let run = run(Plant::Healthy, &mut Chance(9));
+    let mut nodes = nodes(Plant::Healthy, &run, ALL);
+    for rank in nodes.iter_mut().filter_map(|node| node.application.as_mut()).flat_map(|told| &mut told.ranks)
+    {
+        (rank.first_number, rank.last_number) = (Some(1000), Some(1399));
+    }
+    let good = |before| {
+        let analysis = analyse(&nodes, nodes[0].end, false, before).unwrap();
+        analysis.goodput.known().unwrap().clone()
+    };
+    let (fresh, again) = (good(None), good(Some(1099)));
+    assert_eq!(fresh.redone_s, 0.0);
+    // A hundred of them.
+    assert!((again.redone_s - 100.0 * fresh.productive_s / 399.0).abs() < 0.5, "{again:?}");
+    assert_eq!(good(Some(999)), fresh);
+}

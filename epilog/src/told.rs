@@ -1,0 +1,117 @@
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use railgate_node::child::{self, Task};
+use railgate_rundir::{Root, RunDir, UserDir};
+use railgate_runner::Hook;
+use railgate_stats::Application;
+use railgate_stats::application::{APP_DIR, MOST_BYTES, read as read_rank};
+
+const READ: &str = "read-application";
+
+/// In a child, as everything that a job's owner may have prepared.
+pub(crate) const TASK: Task = Task::new(READ, task);
+
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// More ranks than a node has GPUs by far: whoever reports more is not a training job.
+const MOST_FILES: usize = 512;
+const MOST_PROBLEMS: usize = 20;
+
+/// What the job's ranks reported here; `None` where none did.
+pub(crate) fn application(hook: &Hook) -> Option<Application> {
+    let order = (&hook.places.run, hook.job.id, hook.job.uid);
+    let read = serde_json::to_vec(&order)
+        .map_err(|why| why.to_string())
+        .and_then(|order| child::ask(READ, &order, DEADLINE))
+        .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
+    read.unwrap_or_else(|why| {
+        tracing::warn!(job = hook.job.id, "what the program reported is not known: {why}");
+        Some(Application { problems: vec![format!("could not be read: {why}")], ..Application::default() })
+    })
+}
+
+fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let (root, job, uid): (PathBuf, u32, u32) =
+        serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let dir = Root::new(root).job(job).current(job).map_err(|why| why.to_string())?;
+    let told = read(&dir, uid).map_err(|why| format!("{}: {why}", dir.user().display()))?;
+    serde_json::to_vec(&told).map_err(|why| why.to_string())
+}
+
+fn read(dir: &RunDir, uid: u32) -> io::Result<Option<Application>> {
+    let below = UserDir::open(dir, uid).and_then(|user| user.below(APP_DIR));
+    let app = match below {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let (names, more) = app.names(MOST_FILES)?;
+    let mut told = Application::default();
+    let mut problems = Vec::new();
+    for name in &names {
+        let shown = name.to_string_lossy().chars().filter(|c| !c.is_control()).take(40).collect::<String>();
+        match app.read(name, MOST_BYTES).map_err(|why| why.to_string()).and_then(|b| read_rank(&shown, &b)) {
+            Ok(rank) => told.ranks.push(rank),
+            Err(why) => problems.push(format!("{shown}: {why}")),
+        }
+    }
+    if more {
+        problems.push(format!("more than {MOST_FILES} files: the rest is not read"));
+    }
+    if problems.len() > MOST_PROBLEMS {
+        let more = problems.len() - MOST_PROBLEMS;
+        problems.truncate(MOST_PROBLEMS);
+        problems.push(format!("and {more} more"));
+    }
+    told.problems = problems;
+    told.ranks.sort_by_key(|rank| (rank.rank.is_none(), rank.rank, rank.started));
+    Ok(Some(told).filter(|told| !told.ranks.is_empty() || !told.problems.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Mounted<'a>(&'a RunDir);
+
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            let _ = railgate_rundir::unmount_user(self.0);
+        }
+    }
+
+    #[test]
+    fn nothing_but_a_ranks_own_file_is_read() {
+        let place = tempfile::tempdir().unwrap();
+        let run = Root::new(place.path()).job(7).create(&run()).unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        assert_eq!(read(&run, uid).unwrap(), None);
+        let Ok(_) = railgate_rundir::mount_user(&run, uid, 0, 1 << 20, 64) else { return };
+        let _gone = Mounted(&run);
+        assert_eq!(read(&run, uid).unwrap(), None);
+        let app = run.user().join(APP_DIR);
+        std::fs::create_dir(&app).unwrap();
+        std::fs::write(app.join("sh"), "railgate-app 1 rank=1 t=1800000000\nstep n=1 t=1800000001\n")
+            .unwrap();
+        std::fs::write(app.join("no"), "?").unwrap();
+        std::os::unix::fs::symlink("/etc/shadow", app.join("link")).unwrap();
+        let told = read(&run, uid).unwrap().unwrap();
+        assert_eq!((told.ranks.len(), told.ranks[0].rank, told.ranks[0].steps), (1, Some(1), 1));
+        assert_eq!(told.problems.len(), 2, "{:?}", told.problems);
+        assert!(told.problems[0].starts_with("link: not a regular file"), "{:?}", told.problems);
+        railgate_rundir::unmount_user(&run).unwrap();
+        // Elsewhere, through a link.
+        let _ = railgate_rundir::mount_user(&run, uid, 0, 1 << 20, 64);
+        std::os::unix::fs::symlink("/etc", run.user().join(APP_DIR)).unwrap();
+        assert!(read(&run, uid).is_err());
+    }
+
+    fn run() -> railgate_rundir::Run {
+        serde_json::from_str(
+            r#"{"schema":1,"job":7,"attempt":0,"start":1800000000,"boot_id":"","kernel_seq":null,"profile":null,
+                "gate":"quick","requeue":"auto"}"#,
+        )
+        .unwrap()
+    }
+}
