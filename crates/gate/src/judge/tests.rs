@@ -325,7 +325,7 @@ fn hardware_faults() -> impl Strategy<Value = String> {
     let ids: Vec<String> = FAULTS
         .iter()
         .filter(|fault| matches!(fault.part, FaultPart::Gpu | FaultPart::Hca))
-        .filter(|fault| !matches!(fault.id, "gpu-missing" | "ib-missing"))
+        .filter(|fault| !matches!(fault.id, "gpu-missing" | "ib-missing" | "gpu-xid-by-nvml"))
         .map(|fault| fault.id.replace("<code>", "95"))
         .collect();
     (prop::sample::select(ids), 0u32..8).prop_map(|(id, index)| format!("{id}@{index}"))
@@ -358,12 +358,12 @@ fn readings(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
 /// The same snapshot with one reading failed, or one part without an answer.
 fn without(snapshot: &Snapshot, pick: prop::sample::Index) -> (Snapshot, String) {
     let mut value = serde_json::to_value(snapshot).unwrap();
-    let mut paths: Vec<String> =
-        ["gpus", "fabric", "pci", "kernel_log", "host"].map(|part| format!("/{part}")).into();
+    let parts = ["/gpus", "/fabric", "/pci", "/kernel_log", "/host"];
+    let mut paths: Vec<String> = parts.map(str::to_owned).into();
     readings(&value, "", &mut paths);
     let path = pick.get(&paths).clone();
     let slot = value.pointer_mut(&path).unwrap();
-    *slot = if path.matches('/').count() == 1 {
+    *slot = if parts.contains(&path.as_str()) {
         serde_json::json!({"silent": {"after_ms": 1000.0}})
     } else {
         serde_json::json!({"failed": "gone"})
