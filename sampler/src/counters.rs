@@ -56,6 +56,8 @@ pub(crate) struct Counters {
     search_at: Instant,
     host: Host,
     told: Vec<String>,
+    /// Joules by GPU that earlier children have counted, and all so far.
+    energy: Vec<(f64, f64)>,
     before: Option<Before>,
     metrics: Option<JobFile>,
 }
@@ -114,6 +116,7 @@ impl Counters {
             search_at: begun,
             host: Host::default(),
             told: Vec::new(),
+            energy: Vec::new(),
             before: None,
             metrics: None,
         };
@@ -193,6 +196,9 @@ impl Counters {
         }
         self.starts += 1;
         self.greeted = false;
+        for (earlier, all) in &mut self.energy {
+            *earlier = *all;
+        }
         match watch.start() {
             Ok(child) => self.child = Some(child),
             Err(why) => self.failed(&why),
@@ -309,12 +315,20 @@ impl Counters {
         let group = self.group.as_ref().map(JobGroup::read);
         let host = self.host.values(group.as_ref(), seconds);
         let (rails, problems) = self.rails.values(end, seconds);
-        let gpus: Vec<Values<GpuField>> = match &frame {
+        let mut gpus: Vec<Values<GpuField>> = match &frame {
             Some(frame) if frame.gpus.len() == self.head.gpus.len() => {
                 frame.gpus.iter().map(values).collect()
             }
             _ => vec![Values::default(); self.head.gpus.len()],
         };
+        // A child counts from its own beginning.
+        self.energy.resize(gpus.len(), (0.0, 0.0));
+        for (gpu, (earlier, all)) in gpus.iter_mut().zip(&mut self.energy) {
+            if let Some(energy) = gpu.mean(GpuField::Energy) {
+                *all = *earlier + energy;
+                gpu.put(GpuField::Energy, Some(*all));
+            }
+        }
         for problem in problems {
             self.note(problem);
         }

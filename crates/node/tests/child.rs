@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use railgate_node::child::{Call, Outcome, Task, become_user, dispatch, run, run_all};
+use railgate_node::child::{Call, Outcome, Said, Stream, Task, become_user, dispatch, run, run_all};
 
 /// Makes this program a parent that waits for a child which never answers.
 const PARENT: &str = "parent-to-be-killed";
@@ -43,6 +43,20 @@ const TASKS: &[Task] = &[
         Ok(b"clean".to_vec())
     }),
     Task::new("look", |_| Ok(surroundings().into_bytes())),
+    // Says its input, then a word whenever a moment has passed, and one more when it is told to end.
+    Task::stream("talk", |line| {
+        let input = line.input().to_vec();
+        line.say(&input).map_err(|why| why.to_string())?;
+        while line.wait(Duration::from_millis(20)) {
+            line.say(b"word").map_err(|why| why.to_string())?;
+        }
+        line.say(b"last").map_err(|why| why.to_string())
+    }),
+    Task::stream("grumble", |_| Err("no such library".to_owned())),
+    Task::stream("mute", |_| {
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(())
+    }),
     Task::new("long", |_| Ok(vec![7; 3 << 20])),
     Task::new("too-long", |_| Ok(vec![7; (64 << 20) + 1])),
     Task::new("user", |_| {
@@ -220,6 +234,48 @@ fn a_stray_call_does_nothing() {
     assert_eq!(status.code(), Some(2));
 }
 
+/// The next thing that a stream says.
+fn next(stream: &mut Stream) -> Said {
+    let until = Instant::now() + soon();
+    loop {
+        match stream.listen() {
+            Said::Nothing if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+            said => return said,
+        }
+    }
+}
+
+fn a_stream_speaks_until_it_is_told_to_end() {
+    let mut stream = Stream::start("talk", b"first", soon()).unwrap();
+    assert_eq!(next(&mut stream), Said::This(b"first".to_vec()));
+    assert_eq!(next(&mut stream), Said::This(b"word".to_vec()));
+    stream.finish();
+    let rest: Vec<Said> = std::iter::from_fn(|| match next(&mut stream) {
+        Said::Ended(why) => {
+            assert_eq!(why, "");
+            None
+        }
+        said => Some(said),
+    })
+    .collect();
+    assert_eq!(rest.last(), Some(&Said::This(b"last".to_vec())));
+}
+
+fn a_stream_that_fails_says_why_and_a_mute_one_holds_nobody() {
+    let mut stream = Stream::start("grumble", b"", soon()).unwrap();
+    assert_eq!(next(&mut stream), Said::Ended("no such library".to_owned()));
+    let mut stream = Stream::start("no-such-task", b"", soon()).unwrap();
+    assert!(matches!(next(&mut stream), Said::Ended(why) if why.contains("no-such-task")));
+    let mut mute = Stream::start("mute", b"", soon()).unwrap();
+    assert_eq!(mute.listen(), Said::Nothing);
+    let before = mute.silent_for();
+    assert!(mute.silent_for() >= before);
+    drop(mute);
+    // Nobody is left to speak to: it ends by itself.
+    let mut brief = Stream::start("mute", b"", Duration::from_secs(1)).unwrap();
+    assert!(matches!(next(&mut brief), Said::Ended(_)));
+}
+
 fn main() -> ExitCode {
     if let Some(code) = dispatch(TASKS) {
         return code;
@@ -243,6 +299,11 @@ fn main() -> ExitCode {
         ("children_go_with_a_killed_parent", children_go_with_a_killed_parent),
         ("a_child_can_become_a_user", a_child_can_become_a_user),
         ("a_stray_call_does_nothing", a_stray_call_does_nothing),
+        ("a_stream_speaks_until_it_is_told_to_end", a_stream_speaks_until_it_is_told_to_end),
+        (
+            "a_stream_that_fails_says_why_and_a_mute_one_holds_nobody",
+            a_stream_that_fails_says_why_and_a_mute_one_holds_nobody,
+        ),
     ];
     let only = args.into_iter().next().filter(|arg| !arg.starts_with('-'));
     let mut failed = 0;

@@ -99,7 +99,9 @@ fn within(minutes: &[(UnixMillis, UnixMillis)], sample: &Sample) -> bool {
 #[derive(Default)]
 struct All {
     head: Option<Head>,
-    gpus: BTreeMap<String, OneGpu>,
+    gpus: Vec<OneGpu>,
+    /// Which of them the samples under this head are of.
+    order: Vec<usize>,
     rails: BTreeMap<(String, u32), (HeadRail, Sums)>,
     host: Sums,
     covered: Vec<(UnixMillis, UnixMillis)>,
@@ -144,13 +146,17 @@ impl All {
     }
 
     fn head(&mut self, head: Head) {
+        self.order.clear();
         for gpu in &head.gpus {
-            let one = self.gpus.entry(key(gpu)).or_insert_with(|| OneGpu {
-                head: gpu.clone(),
-                sums: Sums::default(),
-                seconds: 0.0,
+            let known = self.gpus.iter().position(|one| same(&one.head, gpu));
+            let place = known.unwrap_or_else(|| {
+                self.gpus.push(OneGpu { head: gpu.clone(), sums: Sums::default(), seconds: 0.0 });
+                self.gpus.len() - 1
             });
-            one.head.clone_from(gpu);
+            if let Some(one) = self.gpus.get_mut(place) {
+                one.head.clone_from(gpu);
+            }
+            self.order.push(place);
         }
         for rail in &head.rails {
             let place = (rail.hca.clone(), rail.port);
@@ -181,8 +187,8 @@ impl All {
                 sums.add(values, seconds);
             }
         }
-        for (gpu, values) in head.gpus.iter().zip(&sample.gpus).filter(|(_, values)| !values.is_empty()) {
-            if let Some(one) = self.gpus.get_mut(&key(gpu)) {
+        for (place, values) in self.order.iter().zip(&sample.gpus).filter(|(_, values)| !values.is_empty()) {
+            if let Some(one) = self.gpus.get_mut(*place) {
                 one.sums.add(values, seconds);
                 one.seconds += seconds;
             }
@@ -199,7 +205,9 @@ impl All {
         {
             gap.why = "the sampler was gone".to_owned();
         }
-        let gpus = self.gpus.values().map(|one| gpu_usage(one, site)).collect();
+        // NVML's order, instances of one GPU beside one another.
+        self.gpus.sort_by_key(|one| (one.head.index, one.head.instance));
+        let gpus = self.gpus.iter().map(|one| gpu_usage(one, site)).collect();
         let rails = self.rails.values().map(|(rail, sums)| rail_usage(rail, sums)).collect();
         let last = self.end.as_ref();
         let host = host_usage(&self.host, last);
@@ -243,9 +251,13 @@ impl All {
     }
 }
 
-fn key(gpu: &HeadGpu) -> String {
-    // In NVML's order, instances of one GPU beside one another.
-    format!("{:05} {:05} {}", gpu.index, gpu.instance.map_or(0, |id| id + 1), gpu.uuid)
+/// By UUID; one that NVML had not named yet by its index.
+fn same(one: &HeadGpu, other: &HeadGpu) -> bool {
+    if one.uuid.is_empty() || other.uuid.is_empty() {
+        one.index == other.index && one.instance == other.instance
+    } else {
+        one.uuid == other.uuid
+    }
 }
 
 fn spread(sum: Sum) -> Option<Spread> {

@@ -129,6 +129,22 @@ fn time_without_samples_is_named_and_a_suspended_job_is_neither_run_nor_idle() {
 }
 
 #[test]
+fn a_gpu_that_nvml_had_not_named_yet_is_the_same_one() {
+    let Record::Head(mut early) = head("", &[("power_w", "nvml: no answer yet")]) else { panic!() };
+    early.gpus[0].uuid.clear();
+    let bytes = stream(vec![
+        Record::Head(early.clone()),
+        head("NVIDIA H200", &[]),
+        Record::Sample(sample(0, 50.0, 1830.0)),
+    ]);
+    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    assert_eq!((usage.gpus.len(), usage.gpus[0].model.as_str()), (1, "NVIDIA H200"));
+    let usage = summarize(&[&stream(vec![Record::Head(early)])], START + 5000, &BTreeMap::new()).unwrap();
+    assert_eq!(usage.gpus[0].power_w, Reading::Failed("nvml: no answer yet".to_owned()));
+    assert_eq!(usage.coverage.missing_s, 5.0);
+}
+
+#[test]
 fn a_slice_has_its_share_of_the_peak() {
     let Record::Head(mut whole) = head("NVIDIA H200", &[]) else { panic!() };
     whole.gpus[0].instance = Some(2);
