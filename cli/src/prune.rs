@@ -10,7 +10,8 @@ use crate::exit;
 const BUDGET: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+#[group(skip)]
+pub(crate) struct Prune {
     /// Remove reports and samples that are older than `[report] retention_days` and `retention_sample_days`; root everybody's
     #[arg(long, conflicts_with_all = ["format", "out", "cluster"])]
     pub(crate) prune: bool,
@@ -22,7 +23,7 @@ pub(crate) struct Args {
     keep: Option<u32>,
 }
 
-pub(crate) fn run(config: &ReportConfig, args: &Args, dirs: &[PathBuf]) -> anyhow::Result<u8> {
+pub(crate) fn run(config: &ReportConfig, args: &Prune, dirs: &[PathBuf]) -> anyhow::Result<u8> {
     let mut places: Vec<(PathBuf, Retention)> = Vec::new();
     let configured = dirs.is_empty();
     for dir in if configured { config.dir.as_slice() } else { dirs } {
