@@ -23,5 +23,6 @@ mod stays_ended;
 mod templates;
 mod training;
 mod unfit;
+mod usage;
 mod way_back;
 mod without_root;
