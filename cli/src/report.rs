@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
     #[command(flatten)]
-    prune: prune::Args,
+    prune: prune::Prune,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
