@@ -352,6 +352,40 @@ fn every_key_is_explained_with_its_default() {
 }
 
 #[test]
+fn old_reports_go_and_what_is_not_ours_stays() {
+    let place = tempfile::tempdir().unwrap();
+    let cli = Cli::new(&format!("[report]\ndir = '{0}'\nlocal_dir = '{0}/local'\n", place.path().display()));
+    let attempt = place.path().join("alpha/7/0");
+    std::fs::create_dir_all(&attempt).unwrap();
+    std::fs::create_dir_all(place.path().join("alpha/8/0")).unwrap();
+    for name in ["n1.json", "n1.samples", "mine.txt"] {
+        std::fs::write(attempt.join(name), "").unwrap();
+    }
+    assert!(
+        cli.said(&["report", "--prune"])
+            .contains("reports of 0 jobs and samples of 0 nodes removed, 2 jobs stay")
+    );
+    for words in [&["report"][..], &["report", "7", "--prune"], &["report", "7", "--days", "3"]] {
+        assert_eq!(cli.code(words), Some(2), "{words:?}");
+    }
+    let output = cli.run(&["report", "--prune", "--keep", "0", "--days", "0"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    // The oldest of two goes, but for what somebody put there.
+    filetime(&place.path().join("alpha/7"));
+    let output = cli.run(&["report", "--prune"]);
+    assert_eq!(output.status.code(), Some(3), "{}", out(&output));
+    assert!(err(&output).contains("alpha/7: holds something that is not railgate's"), "{}", err(&output));
+    let left: Vec<_> = std::fs::read_dir(&attempt).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["mine.txt"]);
+}
+
+/// As if nothing had been added for half a year.
+fn filetime(path: &std::path::Path) {
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(180 * 86_400);
+    std::fs::File::open(path).unwrap().set_modified(old).unwrap();
+}
+
+#[test]
 fn what_the_pages_show_as_configuration_is_accepted() {
     let mut seen = 0;
     for (name, text) in pages() {

@@ -134,7 +134,7 @@ fn communication(start: u64, end: u64) -> Communication {
             .collect(),
         communicators: (0..GPUS * 6)
             .map(|number| Communicator {
-                hash: format!("{:016x}", u64::from(number / GPUS) * 0x9e37_79b9_7f4a_7c15),
+                hash: format!("{:016x}", u64::from(number / GPUS).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
                 name: "data_parallel_group".to_owned(),
                 size: 8192,
                 rank: number % GPUS,
@@ -157,7 +157,7 @@ fn communication(start: u64, end: u64) -> Communication {
             .collect(),
         collectives: (0..KINDS)
             .map(|kind| Collective {
-                communicator: format!("{:016x}", u64::from(kind % 6) * 0x9e37_79b9_7f4a_7c15),
+                communicator: format!("{:016x}", u64::from(kind % 6).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
                 size: 8192,
                 nodes: 1024,
                 op: "ReduceScatter".to_owned(),
