@@ -304,6 +304,23 @@ pub struct OwnersView {
     pub output: Option<PathBuf>,
 }
 
+/// `scontrol show config`: keys and values; numbered keys also as one list.
+pub(crate) fn config(text: &str) -> BTreeMap<String, String> {
+    let mut config: BTreeMap<String, String> = BTreeMap::new();
+    for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+        let (key, value) = (key.trim(), value.trim());
+        config.insert(key.to_owned(), value.to_owned());
+        if let Some((name, _)) = key.split_once('[').filter(|(_, number)| number.ends_with(']')) {
+            let list = config.entry(name.to_owned()).or_default();
+            if !list.is_empty() {
+                list.push(',');
+            }
+            list.push_str(value);
+        }
+    }
+    config
+}
+
 /// Reads `scontrol show job`. The number of an array's first member shows all its members.
 pub(crate) fn owners_view(text: &str, job: u32) -> OwnersView {
     let head = format!("JobId={job} ");
@@ -413,6 +430,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn hooks_of_every_release() {
+        let get = |text: &str, key: &str| config(text).get(key).cloned();
+        let old = "Prolog                  = /etc/slurm/prolog.d/*\nEpilog                  = (null)\n";
+        assert_eq!(get(old, "Prolog").as_deref(), Some("/etc/slurm/prolog.d/*"));
+        // As 24.11.5 and 26.05.5 print them.
+        let new = "Configuration data as of 2026-11-21T09:54:00\nProlog[0]               = /etc/slurm/prolog.d/*\n\
+                   Prolog[1]               = /etc/slurm/last\nAuthInfo                = cred_expire=5\n";
+        assert_eq!(get(new, "Prolog").as_deref(), Some("/etc/slurm/prolog.d/*,/etc/slurm/last"));
+        assert_eq!(get(new, "Prolog[1]").as_deref(), Some("/etc/slurm/last"));
+        assert_eq!((get(new, "AuthInfo").as_deref(), get(new, "Epilog")), (Some("cred_expire=5"), None));
+    }
 
     // As 22.05.8 printed them.
     const NODE: &str = "NodeName=x1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=0.45 \

@@ -137,17 +137,13 @@ impl Client {
         })
     }
 
-    /// `scontrol show config`.
+    /// `scontrol show config`. What newer releases print one by one (`Prolog[0]`, `Prolog[1]`) is also there by its
+    /// plain name, with commas between.
     ///
     /// # Errors
     /// [`SlurmError`].
     pub fn config(&self) -> Result<BTreeMap<String, String>, SlurmError> {
-        let text = self.run("scontrol", &["show", "config"])?;
-        Ok(text
-            .lines()
-            .filter_map(|line| line.split_once('='))
-            .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
-            .collect())
+        Ok(answer::config(&self.run("scontrol", &["show", "config"])?))
     }
 
     /// How the owner of a job can be told something. The job's own texts stand around it in the answer, so it is
