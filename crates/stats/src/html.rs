@@ -1,6 +1,7 @@
 mod chart;
 mod details;
 mod environment;
+mod numbers;
 
 use std::fmt::Write as _;
 
@@ -156,6 +157,7 @@ pub fn html(report: &JobReport) -> String {
     }
     out.push_str("</div>\n");
 
+    numbers::numbers(&mut out, report);
     out.push_str("<h2>What happened</h2>\n<div class=\"card\">\n");
     chart::chart(&mut out, report);
     story(&mut out, report);
@@ -304,12 +306,29 @@ mod tests {
         hostile.tasks = Some(evil_tasks(evil));
         hostile.applied = crate::applied(&hostile, hostile.tasks.as_ref().unwrap());
         hostile.transport = Some(evil_transport(evil));
+        let rank = crate::application::RankApplication {
+            file: evil.to_owned(),
+            rank: Some(3),
+            steps: 2,
+            course: Some(crate::application::Course {
+                start: 1,
+                span_s: 1.0,
+                step_s: vec![Some(1.0), None, Some(2.0)],
+            }),
+            model: Some(crate::application::Model { dtype: evil.to_owned(), ..Default::default() }),
+            ..Default::default()
+        };
+        hostile.application = Some(crate::Application { ranks: vec![rank], problems: vec![evil.to_owned()] });
+        hostile.communication = Some(crate::Communication {
+            collectives: vec![crate::comm::Collective { op: evil.to_owned(), ..Default::default() }],
+            ..Default::default()
+        });
         let mut report = merged(vec![hostile], vec![], None);
         report.problems.push(evil.to_owned());
         report.cluster = evil.to_owned();
         let page = html(&report);
         assert_eq!(balanced(&page), Ok(()));
         assert!(!page.contains("<script") && !page.contains("<b ") && !page.contains('\u{202e}'));
-        assert!(page.contains("&lt;script&gt;"));
+        assert!(page.contains("&lt;script&gt;") && page.contains("Step time of each rank"));
     }
 }

@@ -1,0 +1,163 @@
+use std::fmt::Write as _;
+
+use super::{esc, table};
+use crate::JobReport;
+use crate::application::Course;
+use crate::diagnosis::Analysis;
+use crate::plain::{byte_rate, bytes, float, stamp};
+use crate::text::screen;
+
+const MOST_RANKS: usize = 128;
+
+/// What the job got out of its hardware, with what can be drawn of it.
+pub(super) fn numbers(out: &mut String, report: &JobReport) {
+    let Some((attempt, analysis)) = screen::telling(report) else { return };
+    out.push_str("<h2>What it got out of its hardware</h2>\n<div class=\"card\">\n");
+    let rows: Vec<Vec<String>> =
+        screen::lines(report).into_iter().map(|(name, line)| vec![name.to_owned(), line]).collect();
+    table(out, &["", "Of the job"], &rows);
+    diagnoses(out, analysis);
+    heat_map(out, attempt);
+    collectives(out, attempt);
+    rails(out, attempt);
+    out.push_str("</div>\n");
+}
+
+fn diagnoses(out: &mut String, analysis: &Analysis) {
+    let rows: Vec<Vec<String>> = analysis
+        .diagnoses
+        .iter()
+        .map(|one| {
+            let costs = one.costs.filter(|costs| *costs > 0.0);
+            vec![
+                one.rule.clone(),
+                one.what.clone(),
+                costs.map_or_else(String::new, |costs| format!("{:.1} %", 100.0 * costs)),
+                format!("{}, {}", one.class, one.confidence),
+                one.fix.clone(),
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        out.push_str("<h3>What stands out</h3>");
+        table(out, &["Rule", "What", "#Costs", "Whose, how sure", "What to do"], &rows);
+    }
+}
+
+/// Each rank's mean step time over the run, against the job's median.
+fn heat_map(out: &mut String, attempt: &crate::Attempt) {
+    let told = attempt.nodes.iter().filter_map(|node| Some((node, node.application.as_ref()?)));
+    let rows: Vec<(String, &Course)> = told
+        .flat_map(|(node, told)| told.ranks.iter().map(move |rank| (node, rank)))
+        .filter_map(|(node, rank)| {
+            let number = rank.rank.map_or_else(|| "?".to_owned(), |rank| rank.to_string());
+            Some((format!("{} rank {number}", node.node), rank.course.as_ref()?))
+        })
+        .collect();
+    let mut all: Vec<f32> =
+        rows.iter().flat_map(|(_, course)| course.step_s.iter().flatten().copied()).collect();
+    all.sort_by(f32::total_cmp);
+    let (Some(&median), Some((_, first))) = (all.get(all.len() / 2), rows.first()) else { return };
+    let columns = rows.iter().map(|(_, course)| course.step_s.len()).max().unwrap_or(1).max(1);
+    let width = 840.0 / float(u64::try_from(columns).unwrap_or(1));
+    let shown = rows.len().min(MOST_RANKS);
+    let height = 14 * shown + 4;
+    let _ = writeln!(
+        out,
+        "<h3>Step time of each rank</h3><p class=\"soft\">From {}, {:.0} s a cell; the darker, the longer, from the \
+         median ({median:.3} s) to twice that. No cell: no step.</p>\n\
+         <svg viewBox=\"0 0 1000 {height}\" role=\"img\" aria-label=\"Step time of each rank over the run\">",
+        esc(&stamp(first.start)),
+        first.span_s
+    );
+    for (row, (name, course)) in rows.iter().take(MOST_RANKS).enumerate() {
+        let y = 14 * row;
+        let _ = write!(
+            out,
+            "<text class=\"name\" x=\"0\" y=\"{}\" font-size=\"10\">{}</text>",
+            y + 11,
+            esc(name)
+        );
+        for (column, seconds) in course.step_s.iter().enumerate() {
+            let Some(seconds) = seconds else { continue };
+            let x = 150.0 + width * float(u64::try_from(column).unwrap_or(0));
+            let over = f64::from(((seconds / median.max(1e-6)) - 1.0).clamp(0.0, 1.0));
+            let _ = write!(
+                out,
+                "<rect x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"12\" fill=\"#c0392b\" \
+                 fill-opacity=\"{:.2}\"></rect>",
+                0.08 + 0.92 * over
+            );
+        }
+    }
+    out.push_str("</svg>\n");
+    if rows.len() > shown {
+        let _ = writeln!(out, "<p class=\"soft\">and {} more ranks</p>", rows.len() - shown);
+    }
+}
+
+fn collectives(out: &mut String, attempt: &crate::Attempt) {
+    let Some((node, comm)) = attempt.nodes.iter().find_map(|node| Some((node, node.communication.as_ref()?)))
+    else {
+        return;
+    };
+    let rows: Vec<Vec<String>> = comm
+        .collectives
+        .iter()
+        .take(40)
+        .map(|row| {
+            vec![
+                row.op.clone(),
+                bytes(float(row.from_bytes)),
+                row.size.to_string(),
+                row.calls.to_string(),
+                row.busbw_gb_s.map_or_else(|| "?".to_owned(), |rate| format!("{rate:.1}")),
+                row.error_percent.map_or_else(|| "?".to_owned(), |error| format!("{error:.1}")),
+                format!("{} {}", row.algorithm, row.protocol),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    let _ = write!(out, "<h3>Collectives by size, as on {}</h3>", esc(&node.node));
+    table(out, &["Operation", "#Size", "#Ranks", "#Calls", "#busbw GB/s", "#+- %", "How"], &rows);
+}
+
+fn rails(out: &mut String, attempt: &crate::Attempt) {
+    let shown = attempt.nodes.iter().filter_map(|node| Some((node, node.usage.as_ref()?))).take(16);
+    let rates: Vec<(String, f64)> = shown
+        .flat_map(|(node, usage)| usage.rails.iter().map(move |rail| (node, rail)))
+        .filter_map(|(node, rail)| {
+            let sum = rail.tx_bytes_s.known()?.mean + rail.rx_bytes_s.known()?.mean;
+            Some((format!("{} {}:{}", node.node, rail.hca, rail.port), sum))
+        })
+        .take(MOST_RANKS)
+        .collect();
+    let most = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    if most <= 0.0 {
+        return;
+    }
+    let height = 16 * rates.len() + 4;
+    let _ = writeln!(
+        out,
+        "<h3>Rails, sent and received, mean</h3><svg viewBox=\"0 0 1000 {height}\" role=\"img\" \
+         aria-label=\"Traffic of each rail\">"
+    );
+    for (row, (name, rate)) in rates.iter().enumerate() {
+        let y = 16 * row;
+        let width = 640.0 * rate / most;
+        let _ = writeln!(
+            out,
+            "<text class=\"name\" x=\"0\" y=\"{}\" font-size=\"11\">{}</text><rect x=\"210\" y=\"{y}\" \
+             width=\"{width:.1}\" height=\"12\" fill=\"#2e7d6b\"></rect><text x=\"{:.1}\" y=\"{}\" \
+             font-size=\"11\">{}</text>",
+            y + 11,
+            esc(name),
+            216.0 + width,
+            y + 11,
+            esc(&byte_rate(*rate))
+        );
+    }
+    out.push_str("</svg>\n");
+}
