@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use nix::unistd::{Uid, User};
 use railgate_slurm::{Client, JobRef, JobState, hostlist};
-use railgate_stats::{ReportAccess, ReportConfig, SlurmView, html, json, store, text};
+use railgate_stats::{ReportAccess, ReportConfig, SlurmView, brief, html, json, redacted, store, text};
 
 use crate::{Site, exit, output, prune};
 
@@ -11,6 +11,7 @@ use crate::{Site, exit, output, prune};
 #[command(after_help = "\
 Examples:
   railgate report 48213
+  railgate report 48213 --brief                        three lines, for a mail
   railgate report 48213 --format html --out 48213.html
   railgate report 48213 --dir ./collected              parts gathered by hand
 
@@ -28,6 +29,12 @@ pub(crate) struct Args {
     /// How to print it
     #[arg(long, value_enum, default_value_t = Show::Text)]
     format: Show,
+    /// Three lines: what it was, what became of it, what to do
+    #[arg(long, conflicts_with = "format")]
+    brief: bool,
+    /// One screen without names of nodes and users and without rates, to be shown to others
+    #[arg(long, conflicts_with_all = ["format", "brief"])]
+    redact: bool,
     /// Where to write it [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -87,6 +94,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         return Ok(exit::UNKNOWN);
     }
     let content = match args.format {
+        Show::Text if args.brief => brief(&report),
+        Show::Text if args.redact => redacted(&report),
         Show::Text => text(&report),
         Show::Json => json(&report),
         Show::Html => html(&report),
