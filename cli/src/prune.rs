@@ -16,10 +16,10 @@ pub(crate) struct Prune {
     #[arg(long, conflicts_with_all = ["format", "out", "cluster"])]
     pub(crate) prune: bool,
     /// With --prune: another number of days
-    #[arg(long, value_name = "DAYS", requires = "prune")]
+    #[arg(long, value_name = "DAYS", requires = "prune", conflicts_with = "job")]
     days: Option<u32>,
     /// With --prune: keep at most so many jobs, the newest
-    #[arg(long, value_name = "JOBS", requires = "prune")]
+    #[arg(long, value_name = "JOBS", requires = "prune", conflicts_with = "job")]
     keep: Option<u32>,
 }
 
