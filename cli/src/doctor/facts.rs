@@ -97,6 +97,8 @@ pub(crate) struct Facts {
     pub(crate) periodic: Hook,
     pub(crate) plugstack: Result<Plugstack, String>,
     pub(crate) plugin: Option<PluginFile>,
+    /// The program that the prolog starts beside a job, or what is wrong with it.
+    pub(crate) sampler: Result<(), String>,
     /// Of our own directories, those that others than root can change.
     pub(crate) untrusted: Vec<String>,
     /// `/var/lib/railgate/controller`.
@@ -123,10 +125,12 @@ pub(crate) fn gather(site: &Site) -> Facts {
     let plugin = plugstack.as_ref().ok().and_then(|stack| plugin_file(stack, &said));
     // The configuration file itself is refused when it is read.
     let own = [&site.places.etc, &site.places.state, &site.places.share];
+    let prolog = hook("Prolog", "railgate-prolog");
     Facts {
         node: site.node.clone(),
         roles,
-        prolog: hook("Prolog", "railgate-prolog"),
+        sampler: prolog.sampler(),
+        prolog,
         epilog: hook("Epilog", "railgate-epilog"),
         ctld: hook("EpilogSlurmctld", "railgate-epilog-ctld"),
         // A script: it calls `railgate check`.

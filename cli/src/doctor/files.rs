@@ -43,6 +43,20 @@ impl Hook {
     pub(crate) fn ours(&self) -> Option<&Program> {
         self.programs.iter().find(|program| program.ours)
     }
+
+    /// What is wrong with the sampler that our prolog starts: the one beside it. Where a script calls the prolog, the
+    /// one where packages put it.
+    pub(crate) fn sampler(&self) -> Result<(), String> {
+        let real = self.ours().and_then(|program| fs::canonicalize(&program.path).ok());
+        let prolog = real.filter(|real| real.file_name().is_some_and(|name| name == "railgate-prolog"));
+        let prolog = prolog.unwrap_or_else(|| PathBuf::from("/usr/libexec/railgate/railgate-prolog"));
+        let sampler = prolog.with_file_name("railgate-sampler");
+        let trouble = match fs::canonicalize(&sampler) {
+            Err(why) => Some(why.to_string()),
+            Ok(real) => not_runnable(&real).or_else(|| untrusted(&real)),
+        };
+        trouble.map_or(Ok(()), |trouble| Err(format!("{}: {trouble}", sampler.display())))
+    }
 }
 
 impl Program {
@@ -142,6 +156,18 @@ mod tests {
         let script = place.path().join("both.sh");
         put(&script, "#!/bin/sh\n/usr/libexec/railgate/railgate-prolog && site\n", 0o755);
         assert!(Hook::look(&script.display().to_string(), "railgate-prolog").ours().is_some());
+        assert!(
+            hook.sampler()
+                .unwrap_err()
+                .starts_with(&place.path().join("railgate-sampler: No such").display().to_string())
+        );
+        let sampler = place.path().join("railgate-sampler");
+        put(&sampler, "", 0o644);
+        assert!(hook.sampler().unwrap_err().ends_with("not executable"));
+        put(&sampler, "", 0o755);
+        if fs::metadata(&sampler).unwrap().uid() == 0 {
+            assert_eq!(hook.sampler(), Ok(()));
+        }
         put(&script, "#!/bin/sh\n", 0o644);
         let hook = Hook::look(&script.display().to_string(), "railgate-prolog");
         assert_eq!(hook.programs[0].trouble.as_deref(), Some("not executable"));

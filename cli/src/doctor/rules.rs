@@ -207,6 +207,12 @@ pub(crate) static RULES: &[Rule] = &[
         look: plugin_file,
     },
     Rule {
+        id: "sampler",
+        on: On::Compute,
+        why: "reports lack what GPUs and rails did during the job, and whether what was set arrived",
+        look: sampler,
+    },
+    Rule {
         id: "owners",
         on: On::Everywhere,
         why: "whoever can change these is root on every node",
@@ -497,6 +503,15 @@ fn plugin_file(facts: &Facts, found: &mut Found) {
     }
     if let Some(why) = &plugin.untrusted {
         found.wrong(why.clone(), "chown root, chmod go-w");
+    }
+}
+
+fn sampler(facts: &Facts, found: &mut Found) {
+    let Ok(config) = &facts.config else { return };
+    // Without Slurm's answer or our prolog nobody knows where it should be, and others have said so.
+    let known = conf(facts).is_some() && facts.prolog.ours().is_some();
+    if let (Err(why), true, true) = (&facts.sampler, known, config.stats.sampler) {
+        found.wrong(why.clone(), "install it beside railgate-prolog, or [stats] sampler = false");
     }
 }
 

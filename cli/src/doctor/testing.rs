@@ -50,6 +50,7 @@ pub(crate) fn right() -> Facts {
         periodic: hook("/etc/railgate/periodic.sh", "/etc/railgate/periodic.sh"),
         plugstack: Ok(Plugstack { lines: vec![line.clone()] }),
         plugin: Some(PluginFile { path: line.plugin, release: Ok((22, 5)), untrusted: None }),
+        sampler: Ok(()),
         untrusted: Vec::new(),
         ledger: Ok(Dir { uid: 64030, mode: 0o755 }),
         slurm_uid: Some(64030),
@@ -126,6 +127,9 @@ pub(crate) static MISTAKES: &[Mistake] = &[
         if let Some(plugin) = &mut facts.plugin {
             plugin.release = Err("No such file or directory".to_owned());
         }
+    }),
+    ("sampler", "No such file", |facts| {
+        facts.sampler = Err("/usr/libexec/railgate/railgate-sampler: No such file".to_owned());
     }),
     ("owners", "belongs to uid 1000", |facts| {
         facts.untrusted = vec!["/etc/railgate belongs to uid 1000".to_owned()]
