@@ -5,6 +5,7 @@
 //! decided here: `railgate-epilog-ctld` does that, from the drain reasons and the reports.
 
 mod leftovers;
+mod ranks;
 mod sampled;
 mod tasks;
 mod told;
@@ -21,7 +22,8 @@ use railgate_stats::{
 };
 
 fn main() -> ExitCode {
-    let own = [railgate_runner::tasks(), vec![tasks::TASK, told::TASK, leftovers::TASK]].concat();
+    let own =
+        [railgate_runner::tasks(), vec![tasks::TASK, ranks::TASK, told::TASK, leftovers::TASK]].concat();
     if let Some(code) = railgate_node::child::dispatch(&own) {
         return code;
     }
@@ -62,6 +64,7 @@ fn run(hook: &Hook) {
     }
     if before.is_some() {
         report.steps = tasks::steps(hook);
+        ranks::communication(hook, &mut report);
         report.application = told::application(hook);
     }
     sampled::compare(hook, sampled, &mut report);

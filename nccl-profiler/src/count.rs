@@ -20,7 +20,7 @@ use crate::store::{Store, now};
 /// Timed operations under way; older ones make room.
 const SLOTS: usize = 4096;
 /// Launches between their begin and end on the launching threads.
-const GROUPS: usize = 1024;
+const GROUPS: usize = 256;
 
 /// An operation under way. Times of 0 are none yet; the begin is kept as its complement, so that both are maxima.
 struct Slot {
@@ -142,7 +142,7 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, event: &
             message_of(store, comm, &message, *group)
         }
         Event::Kernel { parent, timer } => channel_begins(store, comm, *parent, *timer),
-        Event::Group => group_begins(comm),
+        Event::Group => group_begins(),
         Event::CollApi { func, datatype, count, captured } => {
             note_captured(store, *captured);
             if hides_broadcasts && *func == b"Broadcast" {
@@ -250,8 +250,9 @@ fn handed_over(store: &Store, comm: usize, key: Key, seq: u64, bytes: u64) -> u6
     store.comm(comm, comm::LAST_KEY).store(key.word(), Relaxed);
     store.comm(comm, comm::LAST_SEQ).store(seq, Relaxed);
     store.comm(comm, comm::LAST_BYTES).store(bytes, Relaxed);
-    store.comm(comm, comm::LAST_TIME).store(now(libc::CLOCK_REALTIME_COARSE), Relaxed);
-    steer::after(store, comm, number, now(libc::CLOCK_MONOTONIC_COARSE));
+    let now = now(libc::CLOCK_MONOTONIC_COARSE);
+    store.comm(comm, comm::LAST_TIME).store(steer::wall(now), Relaxed);
+    steer::after(store, comm, number, now);
     number
 }
 
@@ -274,15 +275,16 @@ fn message_of(store: &Store, comm: usize, message: &Message<'_>, group: u64) -> 
     let (op, datatype) = (position(OPERATIONS, message.func), name_of(message.datatype));
     let bytes = message.count.saturating_mul(type_size(datatype));
     count(store, key(comm, op, datatype, 0, 0, bytes), bytes);
-    let Some(group) = group_of(group).filter(|group| group.open.load(Relaxed) == 1) else { return 0 };
+    let Some(group) = claimed(comm, group) else { return 0 };
     group.messages.fetch_add(1, Relaxed);
     group.datatype.store(u64::from(datatype), Relaxed);
     let own = i64::try_from(store.comm(comm, comm::RANKS).load(Relaxed) & 0xffff_ffff).unwrap_or(-1);
     // What a rank sends itself is a copy, and no wire sees it.
-    if message.peer != own {
-        let to = if message.func == b"Send" { &group.sent } else { &group.received };
-        to.fetch_add(bytes, Relaxed);
+    if message.peer == own {
+        return 0;
     }
+    let to = if message.func == b"Send" { &group.sent } else { &group.received };
+    to.fetch_add(bytes, Relaxed);
     if !steer::timing() || message.channels == 0 {
         return 0;
     }
@@ -300,18 +302,27 @@ fn message_of(store: &Store, comm: usize, message: &Message<'_>, group: u64) -> 
     handle
 }
 
-fn group_begins(comm: usize) -> u64 {
+/// A launch's handle is its number: most hold no messages, and nothing is written for those.
+fn group_begins() -> u64 {
     let ticket = NEXT_GROUP.fetch_add(1, Relaxed);
     let index = usize::try_from(ticket).unwrap_or(0) % GROUPS;
-    let Some(group) = GROUP.get(index) else { return 0 };
-    let generation = (ticket / GROUPS as u64 + 1) & GENERATIONS;
-    group.generation.store(generation, Release);
+    handle(Kind::Group, (ticket / GROUPS as u64 + 1) & GENERATIONS, index)
+}
+
+/// The launch's entry, made with its first message. One thread hands over all of a launch.
+fn claimed(comm: usize, handle: u64) -> Option<&'static Group> {
+    let (kind, generation, index) = of_handle(handle)?;
+    let group = GROUP.get(index).filter(|_| kind == Kind::Group)?;
+    if group.generation.load(Acquire) == generation {
+        return (group.open.load(Relaxed) == 1).then_some(group);
+    }
     for field in [&group.messages, &group.sent, &group.received, &group.datatype, &group.slot] {
         field.store(0, Relaxed);
     }
     group.comm.store(comm as u64, Relaxed);
-    group.open.store(1, Release);
-    handle(Kind::Group, generation, index)
+    group.open.store(1, Relaxed);
+    group.generation.store(generation, Release);
+    Some(group)
 }
 
 /// A slot and its handle. Who had it before gets no time any more.
@@ -334,7 +345,8 @@ fn fresh(store: &Store) -> (&'static Slot, u64) {
 fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
     let Some((slot, generation, index)) = slot_of(parent).filter(|(slot, ..)| slot.state.load(Acquire) != 3)
     else {
-        store.at(head::STRAY).fetch_add(1, Relaxed);
+        // Of an operation that was not to be timed, NCCL tells without a parent.
+        store.at(head::STRAY).fetch_add(u64::from(parent != 0), Relaxed);
         return 0;
     };
     if slot.begin.fetch_max(u64::MAX - timer, Relaxed) == 0 {

@@ -25,7 +25,7 @@ say() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 wrong() { printf 'WRONG: %s\n' "$*"; failed=1; }
 
 mpi=${MPI_HOME:-/usr/lib/x86_64-linux-gnu/openmpi}
-ranks() { mpirun -np "$gpus" --bind-to none "$@"; }
+ranks=(mpirun -np "$gpus" --bind-to none)
 
 build() {
     say "build"
@@ -78,7 +78,7 @@ exact() {
     local op mode
     for mode in full sample; do
         for op in all_reduce all_gather reduce_scatter alltoall broadcast sendrecv; do
-            with "$mode" ranks "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n 20 -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
+            with "$mode" "${ranks[@]}" "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n 20 -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
                 wrong "$op: $(tail -3 "$out/$mode-$op.txt")"
             "$kit/show" "$work/job/$mode/user/ranks/"* >"$out/$mode-$op.counted"
             python3 "$here/nccl/profiler.py" exact "$op" 20 5 "$out/$mode-$op.txt" "$out/$mode-$op.counted" || failed=1
@@ -104,8 +104,8 @@ variants=(none-a null6 count none-b null46 full sample inspector)
 cost() {
     say "cost, one process per GPU"
     rm -f "$work"/cost-*
-    turns small "${ROUNDS:-3}" mpirun -np "$gpus" --bind-to none -- "$work/tests/all_reduce_perf" -b 8 -e 256K -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -- "${variants[@]}"
-    turns large "${ROUNDS:-3}" mpirun -np "$gpus" --bind-to none -- "$work/tests/all_reduce_perf" -b 2M -e 1G -f 8 -n 100 -w 5 -c 0 -- "${variants[@]}"
+    turns small "${ROUNDS:-3}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 8 -e 256K -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -- "${variants[@]}"
+    turns large "${ROUNDS:-3}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 2M -e 1G -f 8 -n 100 -w 5 -c 0 -- "${variants[@]}"
 }
 
 together() {

@@ -19,6 +19,8 @@ pub struct JobShape {
     pub topology_file: Option<PathBuf>,
     /// NCCL's environment plugin, if it is there; `None`: what depends on NCCL's release reaches nobody.
     pub env_plugin: Option<PathBuf>,
+    /// railgate's profiler plugin, if it is there and the site wants it for this job.
+    pub profiler: Option<PathBuf>,
     /// What the node's `/etc/nccl.conf` says.
     pub site_conf: Vec<(String, String)>,
 }

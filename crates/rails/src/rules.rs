@@ -278,10 +278,10 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "profiler",
         variable: "NCCL_PROFILER_PLUGIN",
-        when: "[rails] profiler",
+        when: "[rails] profiler, else [stats] nccl_profiler where it takes the job and the plugin is installed",
         why: "the plugin that counts the job's collectives for its report",
         source: "NCCL src/plugin/profiler.cc, from 2.23 on; a library that NCCL cannot use is left alone",
-        value: |context| context.config.profiler.clone(),
+        value: profiler,
         ..ANY
     },
     Rule {
@@ -298,11 +298,11 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "latency-profiler",
         variable: "NCCL_PROFILER_PLUGIN",
-        when: "--railgate-profile=latency, and [rails] profiler",
+        when: "--railgate-profile=latency, and there would be a profiler",
         why: "timing kernels costs a collective about one microsecond inside NCCL, 5 to 6 percent of a small one",
         source: "measured: all_reduce_perf on eight H200, NCCL 2.28.3, 8 bytes to 256 KiB",
         profile: Some(LATENCY),
-        value: |context| context.config.profiler.as_ref().map(|_| "none".to_owned()),
+        value: |context| profiler(context).map(|_| "none".to_owned()),
         ..ANY
     },
     Rule {
@@ -351,6 +351,11 @@ pub(crate) static ENV_PLUGIN: Rule = Rule {
     value: |context| context.shape.env_plugin.as_ref()?.to_str().map(str::to_owned),
     ..ANY
 };
+
+fn profiler(context: &Context<'_>) -> Option<String> {
+    let ours = || context.shape.profiler.as_ref()?.to_str().map(str::to_owned);
+    context.config.profiler.clone().or_else(ours)
+}
 
 fn number(value: Option<u32>, when: bool) -> Option<String> {
     value.filter(|_| when).map(|value| value.to_string())

@@ -109,6 +109,24 @@ impl UserDir {
         Ok(UserDir { dir, uid: self.uid, device: self.device })
     }
 
+    /// Opens a directory in it, likewise: the job's own, on the same file system, reached by no link.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; whatever else the system gave.
+    pub fn sub(&self, name: &str) -> io::Result<Self> {
+        if name.is_empty() || name == "." || name == ".." || name.contains('/') {
+            return Err(invalid(format!("'{name}' is not a plain name")));
+        }
+        let flags =
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let dir = openat(&self.dir, name, flags, Mode::empty())?;
+        let stat = nix::sys::stat::fstat(&dir)?;
+        if stat.st_uid != self.uid || stat.st_dev != self.device {
+            return Err(invalid(format!("{name}: not a directory of the job's")));
+        }
+        Ok(UserDir { dir, uid: self.uid, device: self.device })
+    }
+
     /// At most `most` names, in order, and whether there are more.
     ///
     /// # Errors

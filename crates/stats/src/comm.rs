@@ -3,8 +3,14 @@
 //! Written by the job's own processes: it is shown, and decides about nothing. Sizes follow nccl-tests: the bytes of
 //! an AllGather and a ReduceScatter are those of the whole buffer, all ranks' parts together.
 
+mod gather;
+mod share;
+
 use railgate_node::UnixMillis;
 use serde::{Deserialize, Serialize};
+
+pub use gather::gather;
+pub use share::Share;
 
 /// What the profiler plugin of one node's processes counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use railgate_node::duration_text;
 
+use crate::comm::Share;
 use crate::usage::peaks::SiteModel;
 
 use crate::metrics::JobLabel;
@@ -115,10 +116,17 @@ pub struct StatsConfig {
     /// How often the sampler reads the GPUs, the ports and the job's cgroup.
     #[serde(with = "duration_text")]
     pub sample: Duration,
+    /// Which jobs with GPUs get the NCCL profiler plugin.
+    pub nccl_profiler: Share,
+    /// That plugin, absolute path, as tasks see it.
+    pub nccl_profiler_path: String,
     /// The site's own peaks and calibrations, by NVML's name of the model.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, SiteModel>,
 }
+
+/// Where packages put it.
+const PROFILER: &str = "/usr/lib/railgate/libnccl-profiler-railgate.so";
 
 impl Default for StatsConfig {
     fn default() -> Self {
@@ -128,6 +136,8 @@ impl Default for StatsConfig {
             sampler: true,
             task_look: Duration::from_secs(20),
             sample: Duration::from_secs(5),
+            nccl_profiler: Share::default(),
+            nccl_profiler_path: PROFILER.to_owned(),
             models: BTreeMap::new(),
         }
     }

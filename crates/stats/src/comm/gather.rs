@@ -1,0 +1,330 @@
+//! Many processes' files become one node's figures. Everything here was written by the job.
+
+use std::collections::BTreeMap;
+
+use railgate_rankfile::{
+    ALGORITHMS, Cell, Comm, DATATYPES, Key, Limit, Mode, OPERATIONS, OTHER, P2P_GROUP, PROTOCOLS, RECV,
+    RankFile, SEND,
+};
+
+use super::{Collective, Communication, Communicator, LastOp, NcclProcess, RankTime, busbw_factor};
+
+/// Processes, communicators and rows of a node's report, so that no job makes it large.
+const MOST_PROCESSES: usize = 256;
+const MOST_COMMUNICATORS: usize = 512;
+const MOST_ROWS: usize = 1000;
+
+/// One communicator's operation of a size.
+type RowKey = (u64, u32, u8, u8, u8, u8, u8);
+
+#[derive(Default)]
+struct Row {
+    nodes: u64,
+    calls: u64,
+    bytes: u64,
+    timed: u64,
+    timed_bytes: u64,
+    sum_ns: u64,
+    min_ns: Option<u64>,
+    max_ns: u64,
+    squares: u64,
+    ranks: BTreeMap<u32, RankTime>,
+}
+
+/// Sums up the files of one node. `unread` says of others why they are not among them.
+pub fn gather(files: &[RankFile], unread: Vec<String>) -> Communication {
+    let mut found = Communication { unread, ..Communication::default() };
+    let mut rows: BTreeMap<RowKey, Row> = BTreeMap::new();
+    for file in files {
+        if found.processes.len() < MOST_PROCESSES {
+            found.processes.push(process(file));
+        }
+        for comm in &file.comms {
+            if found.communicators.len() < MOST_COMMUNICATORS {
+                found.communicators.push(communicator(file, comm));
+            } else {
+                found.more_communicators += 1;
+            }
+        }
+        for cell in &file.cells {
+            if let Some(comm) = file.comms.iter().find(|comm| comm.index == cell.key.comm) {
+                let key = cell.key;
+                let at =
+                    (comm.hash, comm.ranks, key.op, key.datatype, key.algorithm, key.protocol, key.class);
+                rows.entry(at).or_default().add(comm, cell);
+            }
+        }
+    }
+    found.collectives = rows.iter().map(|(key, row)| row.shown(*key)).collect();
+    found.collectives.sort_by_key(|row| std::cmp::Reverse((row.bytes, row.calls)));
+    found.more_collectives = found.collectives.len().saturating_sub(MOST_ROWS) as u64;
+    found.collectives.truncate(MOST_ROWS);
+    found.blind_spots = blind_spots(files, &found);
+    found
+}
+
+impl Row {
+    fn add(&mut self, comm: &Comm, cell: &Cell) {
+        self.nodes = self.nodes.max(comm.nodes);
+        self.calls = self.calls.saturating_add(cell.calls);
+        self.bytes = self.bytes.saturating_add(cell.bytes);
+        self.timed = self.timed.saturating_add(cell.timed);
+        self.timed_bytes = self.timed_bytes.saturating_add(cell.timed_bytes);
+        self.sum_ns = self.sum_ns.saturating_add(cell.sum_ns);
+        self.min_ns = [self.min_ns, cell.min_ns].into_iter().flatten().min();
+        self.max_ns = self.max_ns.max(cell.max_ns);
+        self.squares = self.squares.saturating_add(cell.squares);
+        let rank = self.ranks.entry(comm.rank).or_insert(RankTime { rank: comm.rank, ..RankTime::default() });
+        rank.calls = rank.calls.saturating_add(cell.calls);
+        rank.timed = rank.timed.saturating_add(cell.timed);
+        rank.gpu_s += seconds(cell.sum_ns);
+    }
+
+    fn shown(&self, (hash, size, op, datatype, algorithm, protocol, class): RowKey) -> Collective {
+        let op = name(OPERATIONS, op);
+        let gpu_s = seconds(self.sum_ns);
+        let timed = (self.timed > 0 && self.sum_ns > 0).then_some(());
+        let busbw = timed.and_then(|()| busbw_factor(&op, size)).map(|factor| {
+            #[allow(clippy::cast_precision_loss, reason = "bytes of a job")]
+            let bytes = self.timed_bytes as f64;
+            bytes / gpu_s * factor / 1e9
+        });
+        Collective {
+            communicator: format!("{hash:016x}"),
+            size,
+            nodes: self.nodes,
+            op,
+            from_bytes: 1 << class.min(63),
+            datatype: name(DATATYPES, datatype),
+            algorithm: name(ALGORITHMS, algorithm),
+            protocol: name(PROTOCOLS, protocol),
+            ranks: u32::try_from(self.ranks.len()).unwrap_or(u32::MAX),
+            calls: self.calls,
+            bytes: self.bytes,
+            timed: self.timed,
+            timed_bytes: self.timed_bytes,
+            gpu_s,
+            min_s: timed.and(self.min_ns).map(seconds),
+            max_s: timed.map(|()| seconds(self.max_ns)),
+            busbw_gb_s: busbw,
+            error_percent: self.error_percent(),
+            by_rank: self.ranks.values().copied().collect(),
+        }
+    }
+
+    /// The standard error of the mean, where not every call was timed.
+    #[allow(clippy::cast_precision_loss, reason = "counts and times of a job")]
+    fn error_percent(&self) -> Option<f64> {
+        let (n, all) = (self.timed as f64, self.calls as f64);
+        if self.timed < 2 || self.sum_ns == 0 {
+            return None;
+        }
+        let mean = self.sum_ns as f64 / n / 100.0;
+        let variance = (self.squares as f64 / n - mean * mean).max(0.0) * n / (n - 1.0);
+        let left_out = (1.0 - n / all.max(n)).max(0.0);
+        Some((variance / n * left_out).sqrt() / mean * 100.0)
+    }
+}
+
+fn process(file: &RankFile) -> NcclProcess {
+    NcclProcess {
+        pid: file.pid,
+        start: ms(file.created_ms),
+        nccl: file.nccl.map(|[major, minor, patch]| format!("{major}.{minor}.{patch}")),
+        api: file.api,
+        plugin: file.plugin.clone(),
+        mode: file.mode.or(file.wanted).map(|mode| mode.as_str().to_owned()),
+        limit: file.limit.as_str().to_owned(),
+        duty: file.duty,
+        lost: file.cells_lost,
+        expired: file.expired,
+        captured: file.captured,
+        panics: file.panics,
+    }
+}
+
+fn communicator(file: &RankFile, comm: &Comm) -> Communicator {
+    Communicator {
+        hash: format!("{:016x}", comm.hash),
+        name: comm.name.clone(),
+        size: comm.ranks,
+        rank: comm.rank,
+        nodes: comm.nodes,
+        pid: file.pid,
+        start: ms(comm.created_ms),
+        destroyed: comm.destroyed,
+        ops: comm.ops,
+        last: comm.last.map(|op| LastOp {
+            op: name(OPERATIONS, op.key.op),
+            seq: (!point_to_point(op.key)).then_some(op.seq),
+            bytes: op.bytes,
+            time: ms(op.time_ms),
+        }),
+        timed_begun: comm.begun,
+        timed_done: comm.done,
+        done_op: (comm.done > 0).then_some(comm.done_op),
+        done_time: (comm.done > 0).then(|| ms(comm.done_ms)),
+    }
+}
+
+/// What NCCL's interface does not show to any plugin, as far as it concerns these processes.
+fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
+    let mut spots = Vec::new();
+    let sum = |of: fn(&RankFile) -> u64| files.iter().map(of).fold(0, u64::saturating_add);
+    let mut add = |count: u64, text: &str| {
+        if count > 0 {
+            spots.push(format!("{count} {text}"));
+        }
+    };
+    add(
+        sum(|file| file.captured),
+        "operations were captured into CUDA graphs: how often those were replayed is not seen, unless between nodes",
+    );
+    add(
+        sum(|file| file.api_only),
+        "broadcasts were seen at NCCL's interface alone (2.29.2 to 2.30): counted, their GPU time is unknown",
+    );
+    add(
+        sum(|file| file.comms_lost),
+        "communicators were more than a process can keep: nothing of them is counted",
+    );
+    add(
+        sum(|file| file.cells_lost),
+        "operations were of more kinds than a process can keep: they are not counted",
+    );
+    add(sum(|file| file.nonsense), "entries of the processes' files make no sense and are left out");
+    add(
+        found.collectives.iter().filter(|row| row.algorithm == "CE").map(|row| row.calls).sum(),
+        "operations went over the copy engines, which NCCL does not time: counted, their GPU time is unknown",
+    );
+    add(
+        files.iter().filter(|file| file.mode == Some(Mode::Off)).count() as u64,
+        "processes had counting switched off",
+    );
+    for limit in [Limit::Release, Limit::SlowRelease, Limit::UnknownRelease, Limit::Shm] {
+        let here = files.iter().filter(|file| file.limit == limit).count() as u64;
+        add(here, &format!("processes did without GPU times: {}", limit.as_str()));
+    }
+    spots
+}
+
+fn point_to_point(key: Key) -> bool {
+    [SEND, RECV, P2P_GROUP].contains(&key.op)
+}
+
+fn name(table: &[&str], at: u8) -> String {
+    table.get(usize::from(at)).copied().unwrap_or(OTHER).to_owned()
+}
+
+fn ms(time: u64) -> railgate_node::UnixMillis {
+    time
+}
+
+#[allow(clippy::cast_precision_loss, reason = "times of a job")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(op: u8, class: u8) -> Key {
+        Key { comm: 0, op, datatype: 8, algorithm: 2, protocol: 3, class }
+    }
+
+    fn file(rank: u32, cells: Vec<Cell>) -> RankFile {
+        let comm = Comm {
+            index: 0,
+            hash: 0xabc,
+            ranks: 8,
+            rank,
+            nodes: 1,
+            name: String::new(),
+            destroyed: false,
+            created_ms: 1,
+            ops: 10,
+            last: None,
+            begun: 3,
+            done: 2,
+            done_op: 9,
+            done_ms: 5,
+        };
+        RankFile {
+            pid: u64::from(rank),
+            nccl: Some([2, 28, 9]),
+            comms: vec![comm],
+            cells,
+            ..RankFile::default()
+        }
+    }
+
+    fn cell(calls: u64, timed: u64, each_ns: u64) -> Cell {
+        Cell {
+            key: key(2, 20),
+            calls,
+            bytes: calls << 20,
+            timed,
+            timed_bytes: timed << 20,
+            sum_ns: timed * each_ns,
+            min_ns: (timed > 0).then_some(each_ns),
+            max_ns: each_ns,
+            squares: timed * (each_ns / 100) * (each_ns / 100),
+        }
+    }
+
+    #[test]
+    fn ranks_become_rows_and_the_fast_one_shows_the_transfer() {
+        let found = gather(&[file(0, vec![cell(10, 2, 10_000)]), file(1, vec![cell(10, 2, 30_000)])], vec![]);
+        let [row] = &found.collectives[..] else { panic!("one row") };
+        assert_eq!((row.op.as_str(), row.from_bytes, row.ranks, row.calls), ("AllReduce", 1 << 20, 2, 20));
+        assert_eq!((row.bytes, row.timed, row.min_s, row.max_s), (20 << 20, 4, Some(10e-6), Some(30e-6)));
+        // 1 MiB in 20 µs on average, times 2 * 7 / 8.
+        assert!((row.busbw_gb_s.unwrap() - 91.75).abs() < 0.1, "{row:?}");
+        assert!((row.error_percent.unwrap() - 25.8).abs() < 0.1, "{row:?}");
+        let means: Vec<_> = row.by_rank.iter().map(|rank| rank.mean_s()).collect();
+        assert_eq!(means, [Some(10e-6), Some(30e-6)]);
+        assert_eq!(found.communicators.len(), 2);
+        assert_eq!((found.communicators[1].timed_begun, found.communicators[1].done_op), (3, Some(9)));
+    }
+
+    #[test]
+    fn what_was_not_timed_has_no_bandwidth() {
+        let found = gather(&[file(0, vec![cell(10, 0, 0)])], vec!["4711.x: not a rank file".to_owned()]);
+        let row = &found.collectives[0];
+        assert_eq!((row.busbw_gb_s, row.min_s, row.max_s, row.error_percent), (None, None, None, None));
+        assert_eq!(found.unread.len(), 1);
+        assert!(found.blind_spots.is_empty());
+    }
+
+    #[test]
+    fn blind_spots_are_said() {
+        let seen = RankFile { captured: 3, limit: Limit::Shm, ..file(0, vec![]) };
+        let found = gather(&[seen], vec![]);
+        assert_eq!(found.blind_spots.len(), 2, "{:?}", found.blind_spots);
+    }
+
+    #[test]
+    fn no_job_makes_a_report_large() {
+        let cells = |rank: u32| -> Vec<Cell> {
+            let op = |op| (0..60).map(move |class| Cell { key: key(op, class), ..cell(1, 1, 1) });
+            (0..16)
+                .flat_map(op)
+                .map(|cell| Cell { calls: u64::MAX, bytes: u64::MAX, ..cell })
+                .filter(|_| rank < 900)
+                .collect()
+        };
+        let files: Vec<RankFile> =
+            (0..900).map(|rank| file(rank, if rank < 3 { cells(rank) } else { vec![] })).collect();
+        let mut odd = files;
+        for file in &mut odd {
+            file.comms[0].hash = file.pid;
+        }
+        let found = gather(&odd, vec![]);
+        assert_eq!(
+            (found.collectives.len(), found.processes.len(), found.communicators.len()),
+            (1000, 256, 512)
+        );
+        assert_eq!((found.more_communicators, found.more_collectives), (900 - 512, 3 * 16 * 60 - 1000));
+    }
+}

@@ -1,0 +1,149 @@
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use railgate_node::child::{self, Task};
+use railgate_rankfile::{BYTES, RankFile};
+use railgate_rundir::{Root, RunDir, UserDir};
+use railgate_runner::Hook;
+use railgate_stats::comm::gather;
+use railgate_stats::{Communication, NodeReport};
+
+const READ: &str = "read-ranks";
+
+/// In a child: a file system that the job's owner mounts there at the wrong moment may never answer.
+pub(crate) const TASK: Task = Task::new(READ, task);
+
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Where the profiler plugin writes, under the run's `user/`.
+const PLACE: &str = "ranks";
+/// Files that are read; a job with more processes on a node than that is not worth minutes of the epilog.
+const MOST_FILES: usize = 512;
+/// Lines about files that could not be read.
+const MOST_UNREAD: usize = 16;
+
+/// What NCCL's profiler plugin counted in the job's processes; `None` where it ran in none. The job could write
+/// there too, so it is shown and decides nothing.
+pub(crate) fn communication(hook: &Hook, report: &mut NodeReport) {
+    let order = (&hook.places.run, hook.job.id, hook.job.uid);
+    let read = serde_json::to_vec(&order)
+        .map_err(|why| why.to_string())
+        .and_then(|order| child::ask(READ, &order, DEADLINE))
+        .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
+    match read {
+        Ok(found) => report.communication = found,
+        Err(why) => tracing::warn!(job = hook.job.id, "what NCCL's processes counted is not known: {why}"),
+    }
+    if let Some(line) = suspicion(report) {
+        report.faults.push(line);
+    }
+}
+
+/// After a crash the report says that our library was in the process, whoever is to blame.
+fn suspicion(report: &NodeReport) -> Option<String> {
+    let processes = report.communication.as_ref()?.processes.len();
+    let signal = crash(report.exit?.derived.unwrap_or(report.exit?.status))?;
+    (processes > 0).then(|| {
+        format!(
+            "a task crashed (signal {signal}); railgate's NCCL profiler plugin was loaded in {processes} of the job's \
+             processes here. To try without: export NCCL_PROFILER_PLUGIN=none"
+        )
+    })
+}
+
+/// SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV, as a signal or as a shell's exit code.
+fn crash(status: i32) -> Option<i32> {
+    let (signal, code) = (status & 0x7f, (status >> 8) & 0xff);
+    let signal = if signal == 0 { code - 128 } else { signal };
+    [4, 6, 7, 8, 11].contains(&signal).then_some(signal)
+}
+
+fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let (root, job, uid): (PathBuf, u32, u32) =
+        serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let dir = Root::new(root).job(job).current(job).map_err(|why| why.to_string())?;
+    let found = read(&dir, uid).map_err(|why| format!("{}: {why}", dir.user().display()))?;
+    serde_json::to_vec(&found).map_err(|why| why.to_string())
+}
+
+fn read(dir: &RunDir, uid: u32) -> io::Result<Option<Communication>> {
+    let place = match UserDir::open(dir, uid).and_then(|user| user.sub(PLACE)) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let (names, more) = place.names(MOST_FILES)?;
+    let (mut files, mut unread) = (Vec::new(), Vec::new());
+    for name in names.iter().filter(|name| *name != "mode") {
+        let read = place.read(name, BYTES as u64).map_err(|why| why.to_string());
+        match read.and_then(|bytes| RankFile::parse(&bytes).map_err(|why| why.to_string())) {
+            Ok(file) => files.push(file),
+            Err(why) if unread.len() < MOST_UNREAD => {
+                let name: String =
+                    name.to_string_lossy().chars().filter(char::is_ascii_graphic).take(40).collect();
+                unread.push(format!("{name}: {why}"));
+            }
+            Err(_) => {}
+        }
+    }
+    if more {
+        unread.push(format!("files beyond the first {MOST_FILES} were not read"));
+    }
+    let nothing = files.is_empty() && unread.is_empty();
+    Ok((!nothing).then(|| gather(&files, unread)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use railgate_rundir::Run;
+
+    use super::*;
+
+    #[test]
+    fn a_crash_is_told_from_other_ends() {
+        for (status, signal) in
+            [(0, None), (256, None), (11, Some(11)), (139 << 8, Some(11)), (9, None), (6, Some(6))]
+        {
+            assert_eq!(crash(status), signal, "{status}");
+        }
+    }
+
+    #[test]
+    fn hostile_files_are_named_and_harm_nobody() {
+        let place = tempfile::tempdir().unwrap();
+        let me = fs::metadata(place.path()).map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)).unwrap();
+        let run = Run {
+            schema: 1,
+            job: 7,
+            attempt: 0,
+            start: 1,
+            boot_id: String::new(),
+            kernel_seq: None,
+            profile: None,
+            gate: "quick".to_owned(),
+            requeue: "auto".to_owned(),
+        };
+        let run = Root::new(place.path()).job(7).create(&run).unwrap();
+        fs::create_dir(run.user()).unwrap();
+        assert_eq!(read(&run, me).unwrap(), None);
+        let ranks = run.user().join(PLACE);
+        fs::create_dir(&ranks).unwrap();
+        assert_eq!(read(&run, me).unwrap(), None);
+        let mut good = vec![0_u8; BYTES];
+        good[..8].copy_from_slice(b"RAILRANK");
+        good[8] = 1;
+        fs::write(ranks.join("good"), &good).unwrap();
+        fs::write(ranks.join("mode"), "full").unwrap();
+        fs::write(ranks.join("torn"), &good[..BYTES - 8]).unwrap();
+        fs::write(ranks.join("large"), vec![0; BYTES + 1]).unwrap();
+        symlink("/etc/passwd", ranks.join("link\n")).unwrap();
+        let found = read(&run, me).unwrap().unwrap();
+        assert_eq!((found.processes.len(), found.unread.len()), (1, 3), "{:?}", found.unread);
+        assert!(found.unread.contains(&"link: not a regular file".to_owned()), "{:?}", found.unread);
+        fs::remove_dir_all(&ranks).unwrap();
+        symlink("/etc", &ranks).unwrap();
+        assert!(read(&run, me).is_err());
+    }
+}
