@@ -117,7 +117,7 @@ fn every_fault_shows_and_heals() {
         agrees(&hardware);
         match info.id {
             "nvml-missing" => assert!(!hardware.dir().join(LIBRARY).exists()),
-            "kmsg-unreadable" | "gpu-xid-by-nvml" => assert!(!hardware.dir().join(KMSG).exists()),
+            "kmsg-unreadable" | "gpu-nvml-xid" => assert!(!hardware.dir().join(KMSG).exists()),
             "nvml-slow" | "nvml-silent" => {
                 assert_ne!(Scenario::read(hardware.dir()).unwrap().behaviour, Behaviour::default());
             }

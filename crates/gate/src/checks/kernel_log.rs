@@ -75,7 +75,7 @@ mod tests {
         let unread = look("h100-sxm:kmsg-unreadable");
         assert_eq!(unread.of("kernel-log"), [Severity::Unknown]);
         assert_eq!(unread.fitness(), Fitness::Degraded);
-        let told = look("h100-sxm:gpu-xid-by-nvml@3").after_the_job();
+        let told = look("h100-sxm:gpu-nvml-xid@3").after_the_job();
         assert!(told.findings()[0].starts_with("fail gpu-xid@3: Xid 48"), "{:?}", told.findings());
         assert!(told.findings().iter().any(|line| line.contains("Xids are those that NVML told")));
         let required = unread.settings("[prolog]\nrequired = [\"kernel-log\"]");

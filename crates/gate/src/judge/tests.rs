@@ -325,7 +325,7 @@ fn hardware_faults() -> impl Strategy<Value = String> {
     let ids: Vec<String> = FAULTS
         .iter()
         .filter(|fault| matches!(fault.part, FaultPart::Gpu | FaultPart::Hca))
-        .filter(|fault| !matches!(fault.id, "gpu-missing" | "ib-missing" | "gpu-xid-by-nvml"))
+        .filter(|fault| !matches!(fault.id, "gpu-missing" | "ib-missing" | "gpu-nvml-xid"))
         .map(|fault| fault.id.replace("<code>", "95"))
         .collect();
     (prop::sample::select(ids), 0u32..8).prop_map(|(id, index)| format!("{id}@{index}"))

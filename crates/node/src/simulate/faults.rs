@@ -274,7 +274,7 @@ pub const FAULTS: &[FaultInfo] = &[
         kind: FaultKind::GpuXid(0),
     },
     gpu(
-        "gpu-xid-by-nvml",
+        "gpu-nvml-xid",
         FaultKind::GpuXidByNvml,
         "the kernel log cannot be read, and NVML has told of Xid 48 during the job",
     ),
