@@ -54,6 +54,9 @@ impl WriteOrder {
     }
 }
 
+/// Takes something out of a report.
+type Cut = fn(&mut NodeReport);
+
 /// The report's JSON, without what can be spared where it is too large.
 pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String> {
     let fits = |content: &Vec<u8>| u64::try_from(content.len()).is_ok_and(|size| size <= max);
@@ -76,7 +79,7 @@ pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String
     short.faults.truncate(50);
     short.faults.push(format!("the report was shortened: {} bytes are more than {max}", whole.len()));
     // A job can make these as large as it likes; what the node has seen itself must not get lost over it.
-    let steps: [(&str, fn(&mut NodeReport)); 4] = [
+    let steps: [(&str, Cut); 4] = [
         ("", |_| {}),
         ("what the program reported and NCCL counted is cut", |report| {
             for rank in report.application.iter_mut().flat_map(|told| &mut told.ranks) {
@@ -106,30 +109,6 @@ pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String
         }
     }
     Err(format!("report: {} bytes are more than {max}", whole.len()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::application::RankApplication;
-    use crate::testing::{job, lost_gpu, part};
-
-    #[test]
-    fn a_job_cannot_make_its_nodes_part_so_large_that_it_is_lost() {
-        let mut report = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
-        let evidence = report.evidence.clone();
-        assert!(!evidence.is_empty());
-        let rank = RankApplication { file: "x".repeat(1000), ..RankApplication::default() };
-        report.application =
-            Some(crate::Application { ranks: vec![rank; 5000], ..crate::Application::default() });
-        let content = shortened(&report, 1 << 20).unwrap();
-        let back: NodeReport = serde_json::from_slice(&content).unwrap();
-        assert_eq!((back.evidence, back.application), (evidence, None));
-        assert!(back.faults.iter().any(|fault| fault.contains("left out")), "{:?}", back.faults);
-        report.application = None;
-        let whole: NodeReport = serde_json::from_slice(&shortened(&report, 1 << 20).unwrap()).unwrap();
-        assert_eq!(whole, report);
-    }
 }
 
 /// In the child: takes on the job's identity, then writes.
@@ -327,4 +306,28 @@ fn put(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode, replace: boo
         let _ = unlinkat(dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::application::RankApplication;
+    use crate::testing::{job, lost_gpu, part};
+
+    #[test]
+    fn a_job_cannot_make_its_nodes_part_so_large_that_it_is_lost() {
+        let mut report = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
+        let evidence = report.evidence.clone();
+        assert!(!evidence.is_empty());
+        let rank = RankApplication { file: "x".repeat(1000), ..RankApplication::default() };
+        report.application =
+            Some(crate::Application { ranks: vec![rank; 5000], ..crate::Application::default() });
+        let content = shortened(&report, 1 << 20).unwrap();
+        let back: NodeReport = serde_json::from_slice(&content).unwrap();
+        assert_eq!((back.evidence, back.application), (evidence, None));
+        assert!(back.faults.iter().any(|fault| fault.contains("left out")), "{:?}", back.faults);
+        report.application = None;
+        let whole: NodeReport = serde_json::from_slice(&shortened(&report, 1 << 20).unwrap()).unwrap();
+        assert_eq!(whole, report);
+    }
 }
