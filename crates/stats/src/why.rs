@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
 use crate::xids::{Whose, explain_exit, explain_xid, known_xid};
-use crate::{Attempt, DecisionKind, Exit, Look, NodeReport, SlurmView};
+use crate::{Attempt, Decision, DecisionKind, Exit, Look, NodeReport, SlurmView};
 use lost::{died, put_back};
 
 /// How an attempt ended.
@@ -117,9 +117,8 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
                 let why = format!("The gate refused it: {}.", decision.why);
                 return Ended { kind: EndKind::MovedByGate, why, proof: Vec::new(), doubts: unseen(attempt) };
             }
-            DecisionKind::RequeuedBySlurm | DecisionKind::Held | DecisionKind::Failed
-                if decision.exit_status == Some(0) =>
-            {
+            DecisionKind::RequeuedBySlurm => return died(attempt, hardware),
+            DecisionKind::Held | DecisionKind::Failed if of_a_dead_node(decision) => {
                 return died(attempt, hardware);
             }
             _ => {}
@@ -183,6 +182,13 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
         return broke(attempt, exit, hardware);
     }
     application(attempt, exit)
+}
+
+/// Whether the exit status is what Slurm gives an attempt whose node died: 0 in 22.05, 1 in 24.11 and later, where it is
+/// also that of a script that SIGHUP ended.
+fn of_a_dead_node(decision: &Decision) -> bool {
+    let down = || decision.nodes.iter().any(|node| node.state.starts_with("DOWN"));
+    decision.exit_status == Some(0) || decision.exit_status == Some(1) && down()
 }
 
 /// Slurm's base state, upper case, without flags and who did it.

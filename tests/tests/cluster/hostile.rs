@@ -5,14 +5,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use railgate_tests::cluster::{Builder, Cluster, slurm_release};
+use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// Of the Slurm that this test run is about.
+fn release() -> Result<(u32, u32)> {
+    let root = std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into());
+    slurm_release(Path::new(&root))
+}
+
 /// Bob's own libslurm, as far as it matters: a client configuration with a plugin of his.
 fn hostile_client(cluster: &Cluster, values: &[(&str, &str)]) -> Result<()> {
-    let (year, month) = slurm_release(Path::new("/"))?;
+    let (year, month) = release()?;
     let release = format!("plugin_version: u32 = {};", (year << 16) | (month << 8));
     let source = include_str!("hostile/client.rs").replace("plugin_version: u32 = 0;", &release);
     let place = tempfile::tempdir()?;
@@ -92,7 +98,10 @@ fn what_a_user_submits_is_only_text() -> Result<()> {
         // On an unfit node, whatever he asks of the gate. The owner is told with his own rights only.
         let words_2 = [&words[..], &["-w", "gn2", "--no-requeue", "-o", "log"]].concat();
         let id = hostile.sbatch(&words_2, "true")?;
-        wait_state(cluster, id, "CANCELLED")?;
+        // 26.05 repeats the line of sbatch, newlines and all, where it shows a job: which field is Slurm's cannot be told,
+        // so we do nothing about such a job, and Slurm ends it.
+        let plain = release()? < (26, 5);
+        wait_state(cluster, id, if plain { "CANCELLED" } else { "FAILED" })?;
         let node = cluster.wait_node("gn2", "drained", MINUTE, |node| node.drained())?;
         assert!(node.reason().starts_with("railgate: gpu-lost@3: "), "{}", node.reason());
         assert!(node.reason().ends_with(&format!("[prolog job={id}]")), "{}", node.reason());
@@ -107,7 +116,8 @@ fn what_a_user_submits_is_only_text() -> Result<()> {
         cluster.wait_node("gn1", "idle", MINUTE, |node| node.state() == "IDLE")?;
         assert!(cluster.output("/home/rgbob/hcas").is_some_and(|list| list.contains("mlx5_7")));
         let asked = cluster.output("/home/rgbob/out").unwrap_or_default();
-        assert!(asked.contains("SPANK_RAILGATE_GATE"), "he is told what was not understood: {asked:?}");
+        let told = asked.contains("SPANK_RAILGATE_GATE") || !plain;
+        assert!(told, "he is told what was not understood: {asked:?}");
         harmless(&asked);
         for session in [cluster.bob(), cluster.root()] {
             let report = session.run(&["railgate", "report", &id.to_string()])?.ok()?;

@@ -132,7 +132,9 @@ fn a_plugin_that_is_missing_damaged_or_of_another_release_leaves_jobs_running() 
         assert!(said.contains("Incompatible"), "{said}");
         for file in [begun, text, format!("{PLACE}/missing.so")] {
             let (said, _) = both_ways(cluster, &format!("optional {file}"))?;
-            assert!(said.contains("Dlopen of plugin file failed"), "{said}");
+            // 26.05 goes on without a word.
+            let silent = release()? >= (26, 5) && said.is_empty();
+            assert!(silent || said.contains("Dlopen of plugin file failed"), "{said}");
         }
         Ok(())
     })

@@ -124,7 +124,7 @@ pub(super) fn install(names: &[String]) -> Result<()> {
 
 /// What a root directory with a Slurm of its own needs.
 const ROOT_PACKAGES: &str =
-    "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,iproute2,procps,e2fsprogs";
+    "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,iproute2,procps,e2fsprogs,python3";
 
 /// The root directory of another Slurm than this machine's, made when it is not there yet.
 pub(super) fn slurm(version: &str) -> Result<PathBuf> {
