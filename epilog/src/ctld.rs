@@ -1,7 +1,7 @@
 //! `railgate-epilog-ctld`: slurmctld runs it as SlurmUser (`EpilogSlurmctld`) at the *start* of every job's
 //! completion. It is the one place that decides whether a job comes back.
 //!
-//! # What it can know, and when (22.05 to 25.11, tried on 22.05.8)
+//! # What it can know, and when (22.05 to 26.05, tried on 22.05.8, 24.11.5, 26.05.5)
 //! The environment holds the exit code, the restart count, node list, array and het ids and the `SPANK_RAILGATE_*`
 //! options, and nothing of GPUs or of the job's state. While a job completes, `scontrol show job` says
 //! `COMPLETING` whatever it ended as (23.11 and later say more), but `Reason`, `EndTime` and `Restarts` tell:
@@ -11,7 +11,7 @@
 //! | failed by itself | not 0 | of the attempt | `Reason=NonZeroExitCode` (ended by a signal: `JobLaunchFailure`, `RaisedSignal`) |
 //! | completed, cancelled, preempted, timed out | 0 | of the attempt | `EndTime` is past |
 //! | put back: `scontrol requeue`, a failed prolog | 0 | one more already | `EndTime` is to come, `Restarts` the same |
-//! | put back: a node died | 0 | of the attempt | `EndTime` is to come, `Restarts` one more |
+//! | put back: a node died | 0 (24.11 and later: 1) | of the attempt | `EndTime` is to come, `Restarts` one more |
 //! | the batch host's own prolog failed, put back | 256 | of the attempt | a moment later `Restarts` one more |
 //! | the same with `--no-requeue` | 256 | of the attempt | `Requeue=0` |
 //!
