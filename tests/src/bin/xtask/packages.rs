@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use railgate_tests::cluster::slurm_release;
 
 use super::steps;
 
@@ -165,6 +166,11 @@ pub(super) fn slurm(version: &str) -> Result<PathBuf> {
         let _ = as_root(&["rm".as_ref(), "-rf".as_ref(), "--one-file-system".as_ref(), fresh.as_os_str()]);
     }
     made?;
+    let (year, month) = slurm_release(&fresh)?;
+    if format!("{year}.{month:02}") != version {
+        let _ = as_root(&["rm".as_ref(), "-rf".as_ref(), "--one-file-system".as_ref(), fresh.as_os_str()]);
+        bail!("Debian's {suite} has Slurm {year}.{month:02} now");
+    }
     as_root(&["mv".as_ref(), fresh.as_os_str(), root.as_os_str()])?;
     Ok(root)
 }
