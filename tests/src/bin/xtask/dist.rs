@@ -68,9 +68,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<Made> {
     steps::run(Command::new(built.join("railgate")).arg("generate").arg(&generated))?;
 
     let version = format!("{}-{}", env!("CARGO_PKG_VERSION"), arguments.revision);
+    let effort = if arguments.quick { formats::Effort::Least } else { formats::Effort::Most };
     let tree = |format| contents::stage(&dist, format, &built, &generated);
-    let deb = formats::deb(&dist, &tree(formats::Format::Deb)?, &version)?;
-    let rpm = formats::rpm(&dist, &tree(formats::Format::Rpm)?, &version)?;
+    let deb = formats::deb(&dist, &tree(formats::Format::Deb)?, &version, effort)?;
+    let rpm = formats::rpm(&dist, &tree(formats::Format::Rpm)?, &version, effort)?;
     for file in [&deb, &rpm] {
         println!("{}: {:.1} MB", file.display(), fs::metadata(file)?.len() as f64 / 1e6);
     }
@@ -111,6 +112,8 @@ impl Builder {
     fn build(&self, names: &[&str], glibc: &str, slurm: Option<&str>) -> Result<PathBuf> {
         let mut command = build::cargo();
         command.args(&self.words).arg("--quiet").arg("--target-dir").arg(&self.target_dir);
+        // Debug information would make packages ten times as large.
+        command.env("CARGO_PROFILE_DEV_STRIP", "debuginfo");
         for name in names {
             command.args(["-p", name]);
         }

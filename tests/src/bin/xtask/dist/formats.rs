@@ -42,6 +42,15 @@ impl Format {
     }
 }
 
+/// How hard to compress.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Effort {
+    /// To try them.
+    Least,
+    /// To hand them out; every rpm since RHEL 6 reads xz.
+    Most,
+}
+
 const SUMMARY: &str = "keeps GPU jobs off bad nodes in Slurm clusters";
 const ABOUT: [&str; 3] = [
     "Health gates for GPUs, InfiniBand and RoCE before and after each Slurm job, drains with a reason",
@@ -55,7 +64,7 @@ if id slurm >/dev/null 2>&1; then install -d -o slurm -g slurm /var/lib/railgate
 const BEFORE_REMOVAL: &str = "rm -f /usr/lib/railgate/spank_railgate.so";
 
 /// `railgate_VERSION_amd64.deb`.
-pub(super) fn deb(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
+pub(super) fn deb(dist: &Path, tree: &Path, version: &str, effort: Effort) -> Result<PathBuf> {
     let control = tree.join("DEBIAN");
     fs::create_dir_all(&control)?;
     let mut kib = 0;
@@ -91,13 +100,17 @@ pub(super) fn deb(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
     }
     let file = dist.join(format!("railgate_{version}_amd64.deb"));
+    let compress = match effort {
+        Effort::Least => ["-Zgzip", "-z1"],
+        Effort::Most => ["-Zxz", "-z6"],
+    };
     let mut command = Command::new("dpkg-deb");
-    steps::run(command.args(["--root-owner-group", "--build"]).arg(tree).arg(&file))?;
+    steps::run(command.args(compress).args(["--root-owner-group", "--build"]).arg(tree).arg(&file))?;
     Ok(file)
 }
 
 /// `railgate-VERSION.x86_64.rpm`.
-pub(super) fn rpm(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
+pub(super) fn rpm(dist: &Path, tree: &Path, version: &str, effort: Effort) -> Result<PathBuf> {
     let (number, revision) = version.split_once('-').context("no revision")?;
     let mut list = String::new();
     for file in files(tree, Path::new(""))? {
@@ -120,12 +133,18 @@ pub(super) fn rpm(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
     let spec_file = work.join("railgate.spec");
     fs::write(&spec_file, spec)?;
     let mut command = Command::new("rpmbuild");
-    command
-        .args(["-bb", "--quiet", "--target", "x86_64", "--define"])
-        .arg(format!("_topdir {}", work.display()));
-    command
-        .args(["--define", "_binary_payload w6.xzdio", "--define", "_build_id_links none"])
-        .arg(&spec_file);
+    let payload = match effort {
+        Effort::Least => "w1.gzdio",
+        Effort::Most => "w6.xzdio",
+    };
+    for setting in [
+        format!("_topdir {}", work.display()),
+        format!("_binary_payload {payload}"),
+        "_build_id_links none".to_owned(),
+    ] {
+        command.args(["--define", &setting]);
+    }
+    command.args(["-bb", "--quiet", "--target", "x86_64"]).arg(&spec_file);
     steps::run(&mut command)?;
     let name = format!("railgate-{version}.x86_64.rpm");
     let file = dist.join(&name);
