@@ -1,6 +1,8 @@
 //! Metrics, dashboards and alert rules against Debian's Prometheus: node_exporter reads what our writer writes, Prometheus
 //! scrapes it, and every query of every dashboard must have an answer.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};

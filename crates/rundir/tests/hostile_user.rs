@@ -1,6 +1,8 @@
 //! What a job may leave in its `user/` and below for root to find: nothing else than a plain file of its own is ever read,
 //! nothing waits, and nothing is read without a bound. The same opener serves `ranks/`, `app/` and the plugin's notes.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
+
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};

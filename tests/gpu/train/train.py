@@ -75,7 +75,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     if railgate is not None:
         railgate.model(
-            parameters=parameters, layers=LAYERS, hidden=WIDTH, heads=HEADS, sequence=SEQUENCE, dtype="bf16"
+            params=parameters, layers=LAYERS, hidden=WIDTH, heads=HEADS, seq_len=SEQUENCE, dtype="bf16"
         )
 
     tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), device="cuda")
@@ -90,7 +90,7 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         value = loss.item()
         if railgate is not None:
-            railgate.step(tokens=BATCH * SEQUENCE, loss=value)
+            railgate.step(tokens=BATCH * SEQUENCE)
         done += 1
         if done == 5:  # what comes before is start-up
             since = time.perf_counter()

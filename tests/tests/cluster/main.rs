@@ -16,6 +16,7 @@ mod nvml_hangs;
 mod own_faults;
 mod plain;
 mod plugin;
+mod pods;
 mod rails;
 mod resume;
 mod shared_node;

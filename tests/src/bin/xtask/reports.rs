@@ -118,7 +118,7 @@ fn a_day(report: &mut NodeReport) -> Result<()> {
 /// such a job has: data, tensor and pipeline.
 fn communication(start: u64, end: u64) -> Communication {
     const KINDS: u32 = 96;
-    let rank_time = |rank| RankTime { rank, calls: 2_810_000, timed: 168_600, gpu_s: 1234.567_89 };
+    let rank_time = |rank| RankTime { rank, calls: 2_810_000, timed: 168_600, gpu_s: 1_234.567_89 };
     Communication {
         processes: (0..u64::from(GPUS))
             .map(|rank| NcclProcess {
@@ -170,7 +170,7 @@ fn communication(start: u64, end: u64) -> Communication {
                 bytes: 22_480_000 << (kind % 30),
                 timed: 1_348_800,
                 timed_bytes: 1_348_800 << (kind % 30),
-                gpu_s: 9876.543_21,
+                gpu_s: 9_876.543_21,
                 min_s: Some(0.000_012_3),
                 max_s: Some(0.123_456),
                 busbw_gb_s: Some(338.12),

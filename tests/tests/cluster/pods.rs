@@ -1,0 +1,35 @@
+//! Nodes that show less of themselves: a pod whose kernel log nobody may read.
+
+use anyhow::Result;
+use railgate_tests::cluster::Builder;
+use railgate_tests::poll;
+
+use crate::training::{ALL_MAY_DRAIN, MINUTE, end, started, submit};
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn an_xid_that_nvml_alone_tells_drains_and_the_lost_coverage_is_said() -> Result<()> {
+    Builder::new(1).config(ALL_MAY_DRAIN)?.test(|cluster| {
+        cluster.hardware("gn1")?.inject("kmsg-unreadable")?;
+        cluster.hardware("gn1")?.inject("nvme-read-only")?;
+        let alice = cluster.alice();
+        let id = submit(&alice, &["-N1", "--gres=gpu:8"])?;
+        started(cluster, id)?;
+        let heard = format!("/run/railgate/jobs/{id}/current/xids.json");
+        let read = || cluster.read("gn1", &heard).ok();
+        poll::until(MINUTE, "somebody waits for Xids", || Ok(read()))?;
+        // Whoever waits has it a moment after it has said so.
+        poll::until(MINUTE, "it is heard", || {
+            cluster.hardware("gn1")?.xid(3, 48, None)?;
+            Ok(read().filter(|text| text.contains("\"code\":48")))
+        })?;
+        end(cluster, id, 1)?;
+        let node = cluster.wait_node("gn1", "drained", MINUTE, |node| node.drained())?;
+        assert!(node.reason().starts_with("railgate: gpu-xid@3: Xid 48"), "{}", node.reason());
+        let said = cluster.root().on("gn1").run(&["railgate", "check"])?.both();
+        for words in ["Xids are unseen", "nvme@nvme3: is read-only, by its own word"] {
+            assert!(said.contains(words), "no '{words}' in:\n{said}");
+        }
+        Ok(())
+    })
+}
