@@ -426,6 +426,8 @@ fn commands_that_the_pages_and_helps_show_exist() {
         // What follows two blanks is for the reader, what follows a semicolon or the like for the shell.
         let rest = rest.split("  ").next().unwrap_or_default();
         let rest = rest.split([';', '>', '|']).next().unwrap_or_default();
+        // What follows two dashes is another program's.
+        let rest = rest.split(" -- ").next().unwrap_or_default();
         let words: Vec<&str> = rest.split(' ').filter(|word| !word.is_empty()).collect();
         if rest.contains(['\'', '…', '[']) || words.is_empty() || words[0].chars().any(char::is_uppercase) {
             continue;

@@ -42,8 +42,8 @@ pub use links::{KnownLink, Sample};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
 pub use request::{
-    drive_logs_wanted, fabric_manager_request, optics_request, request_for, self_test_request, site_request,
-    statistics_request, topology_file_wanted,
+    drive_logs_wanted, fabric_manager_request, nvlink_errors_wanted, optics_request, request_for,
+    self_test_request, site_request, statistics_request, topology_file_wanted,
 };
 pub use scene::covers_whole_node;
 pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike, devices_are_well};

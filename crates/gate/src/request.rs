@@ -39,6 +39,13 @@ pub fn fabric_manager_request(config: &GateConfig, phase: Phase, job: Option<&Jo
     runs(check, config, phase, job).then(|| config.checks.fabric_manager.program.clone())
 }
 
+/// Whether each NVLink is asked what it counts. That costs 20 ms a GPU, and no job waits for it: between jobs, and in any
+/// job's hour, the periodic look does.
+pub fn nvlink_errors_wanted(config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
+    let check = CHECKS.iter().find(|check| check.id == "gpu-link-errors");
+    phase == Phase::Periodic && check.is_some_and(|check| runs(check, config, phase, job))
+}
+
 /// Whether drives are asked for their own log: a question to each, which has its time between jobs only.
 pub fn drive_logs_wanted(config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
     let check = CHECKS.iter().find(|check| check.id == "nvme");

@@ -31,6 +31,8 @@ pub struct Request {
     pub topology_file: Option<PathBuf>,
     /// The fabric manager's program, where its version is to be read; `None` runs nothing.
     pub fabric_manager: Option<PathBuf>,
+    /// Ask for what each NVLink counts, with [`PartName::Gpus`]: some 50 questions to each GPU.
+    pub nvlink_errors: bool,
     /// Ask NVMe drives for their own log, with [`PartName::Host`].
     pub drive_logs: bool,
     /// For all parts together. A child that must be killed costs [`crate::child::GRACE`] more.
@@ -48,6 +50,7 @@ impl Request {
             site: None,
             topology_file: None,
             fabric_manager: None,
+            nvlink_errors: true,
             drive_logs: true,
             deadline,
         }
@@ -62,7 +65,11 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
     let mut asked = Asked { calls: Vec::new(), deadline: request.deadline };
     let wants = |part| request.parts.contains(&part);
 
-    let gpus = wants(PartName::Gpus).then(|| asked.add(GPUS, source));
+    let gpus = wants(PartName::Gpus).then(|| {
+        let library = source.nvml_library.clone();
+        let proc = source.proc.clone();
+        asked.add(GPUS, &GpusInput { library, proc, nvlink_errors: request.nvlink_errors })
+    });
     let fabric = wants(PartName::Fabric).then(|| asked.add(FABRIC, source));
     let pci = (wants(PartName::Pci) || gpus.is_some()).then(|| asked.add(PCI, source));
     let kernel_log = wants(PartName::KernelLog).then(|| {
@@ -186,10 +193,17 @@ struct FabricManagerInput {
     deadline_ms: u64,
 }
 
+#[derive(Serialize, Deserialize)]
+struct GpusInput {
+    library: PathBuf,
+    proc: PathBuf,
+    nvlink_errors: bool,
+}
+
 fn gpus_task(input: &[u8]) -> Result<Vec<u8>, String> {
-    with_json(input, |source: SourceConfig| {
-        let mut gpus = nvml::gpus_read(&source.nvml_library)?;
-        gpu_processes::join(&mut gpus, &source.proc);
+    with_json(input, |input: GpusInput| {
+        let mut gpus = nvml::gpus_read(&input.library, input.nvlink_errors)?;
+        gpu_processes::join(&mut gpus, &input.proc);
         Ok(gpus)
     })
 }

@@ -21,11 +21,11 @@ use crate::{Gpu, Gpus, Reading};
 pub(crate) use events::xids;
 pub(crate) use watch::watch;
 
-/// Everything NVML says, from the library at `library`.
+/// Everything NVML says, from the library at `library`; what each NVLink counts where that is wanted.
 ///
 /// # Errors
 /// The library cannot be loaded or started, or does not even count its GPUs. Never "no GPUs".
-pub(crate) fn gpus_read(library: &Path) -> Result<Gpus, String> {
+pub(crate) fn gpus_read(library: &Path, nvlink_errors: bool) -> Result<Gpus, String> {
     let nvml = Nvml::builder()
         .lib_path(library.as_os_str())
         .init()
@@ -38,18 +38,18 @@ pub(crate) fn gpus_read(library: &Path) -> Result<Gpus, String> {
     };
     let driver = device::system_text(lib, "nvmlSystemGetDriverVersion", &lib.nvmlSystemGetDriverVersion);
     let version = device::system_text(lib, "nvmlSystemGetNVMLVersion", &lib.nvmlSystemGetNVMLVersion);
-    Ok(Gpus { driver, nvml: version, count: Reading::Known(count), gpus: gpus(lib, count) })
+    Ok(Gpus { driver, nvml: version, count: Reading::Known(count), gpus: gpus(lib, count, nvlink_errors) })
 }
 
 /// One thread for each GPU: a few calls cost milliseconds each, and different GPUs answer them at the
 /// same time.
-fn gpus(lib: &NvmlLib, count: u32) -> Vec<Gpu> {
+fn gpus(lib: &NvmlLib, count: u32, nvlink_errors: bool) -> Vec<Gpu> {
+    let read = |index| device::read(lib, index, count, nvlink_errors);
     if count == 1 {
-        return vec![device::read(lib, 0, count)];
+        return vec![read(0)];
     }
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..count).map(|index| scope.spawn(move || device::read(lib, index, count))).collect();
+        let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || read(index))).collect();
         // A panic is our own fault, and must not pass for a GPU that cannot be opened: the whole part fails.
         threads
             .into_iter()

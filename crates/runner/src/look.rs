@@ -2,7 +2,8 @@ use std::time::Instant;
 
 use railgate_gate::{
     Seen, covers_whole_node, devices_are_well, drive_logs_wanted, fabric_manager_request, judge,
-    optics_request, request_for, self_test_request, site_request, statistics_request, topology_file_wanted,
+    nvlink_errors_wanted, optics_request, request_for, self_test_request, site_request, statistics_request,
+    topology_file_wanted,
 };
 use railgate_node::{
     Class, Finding, Fitness, InterfaceStatistics, Job, KernelMark, Optic, Part, PartName, Phase, Profile,
@@ -93,6 +94,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             topology_file: topology_file_wanted(&config.gate, purpose.phase, purpose.job)
                 .then(|| config.rails.topology_file_of_others()),
             fabric_manager: fabric_manager_request(&config.gate, purpose.phase, purpose.job),
+            nvlink_errors: nvlink_errors_wanted(&config.gate, purpose.phase, purpose.job),
             drive_logs: drive_logs_wanted(&config.gate, purpose.phase, purpose.job),
             deadline: config.gate.deadline,
         },

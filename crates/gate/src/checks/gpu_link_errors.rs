@@ -43,7 +43,8 @@ impl Check for GpuLinkErrors {
 Reads what each NVLink of a GPU counts (fields 161 to 163 with the link's number: replays, recoveries, checksum errors; on
 Blackwell recoveries are field 215; up to Ampere the sums of all links, fields 52, 59 and 38) and judges what that rose by
 during the job, or without one since the oldest look of the last hour. What stood there before is nobody's news: counters
-begin with the driver and some links count while they are trained. A count that went backwards says nothing.
+begin with the driver and some links count while they are trained. A count that went backwards says nothing. From Hopper on
+only the periodic look asks: that takes 20 ms a GPU, and no job should wait for it.
 
 Why: a link that has to be trained anew stands still meanwhile, and one day does not come back.
 

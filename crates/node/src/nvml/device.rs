@@ -81,7 +81,7 @@ pub(super) fn address(lib: &NvmlLib, handle: nvmlDevice_t) -> Option<PciAddress>
 }
 
 /// Everything about one GPU of `count`.
-pub(super) fn read(lib: &NvmlLib, index: u32, count: u32) -> Gpu {
+pub(super) fn read(lib: &NvmlLib, index: u32, count: u32, nvlink_errors: bool) -> Gpu {
     let call = match present(HANDLE, &lib.nvmlDeviceGetHandleByIndex_v2) {
         Ok(call) => call,
         Err(why) => return Gpu::silent(index, Access::Failed(why.clone()), &why),
@@ -94,7 +94,7 @@ pub(super) fn read(lib: &NvmlLib, index: u32, count: u32) -> Gpu {
         let access = returns::access(HANDLE, code).unwrap_or_else(|| Access::Failed(why.clone()));
         return Gpu::silent(index, access, &why);
     }
-    Device { lib, handle, access: RefCell::new(Access::Ok) }.read(index, count)
+    Device { lib, handle, access: RefCell::new(Access::Ok) }.read(index, count, nvlink_errors)
 }
 
 /// The function, or why the value cannot be had: an old driver's library lacks newer symbols.
@@ -131,7 +131,7 @@ struct Device<'a> {
 }
 
 impl Device<'_> {
-    fn read(self, index: u32, count: u32) -> Gpu {
+    fn read(self, index: u32, count: u32, nvlink_errors: bool) -> Gpu {
         let lib = self.lib;
         // Identity first: it tells which GPU the rest is about, should the rest fail.
         let pci = self.pci();
@@ -181,7 +181,8 @@ impl Device<'_> {
             mig: self.out_two(symbol!(lib, nvmlDeviceGetMigMode)).map(|(now, _)| now != 0),
             details: GpuDetails::default(),
         };
-        gpu.details = self.details(index, count, &gpu.nvlinks);
+        let counted: &[NvLink] = if nvlink_errors { &gpu.nvlinks } else { &[] };
+        gpu.details = self.details(index, count, counted);
         gpu.access = self.access.into_inner();
         gpu
     }
