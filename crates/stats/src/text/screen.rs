@@ -56,8 +56,13 @@ fn ran(report: &JobReport) -> String {
         1 => "1 attempt".to_owned(),
         count => format!("{count} attempts"),
     };
-    let hours = if hours > 0.0 { format!(", {hours:.1} GPU-h") } else { String::new() };
+    let hours = if hours > 0.0 { format!(", {} GPU-h", short(hours)) } else { String::new() };
     format!("{times}, {attempts}, ran {}{hours}", span(seconds))
+}
+
+/// Hours with two digits that say something.
+fn short(hours: f64) -> String {
+    if hours < 0.95 { format!("{hours:.3}") } else { format!("{hours:.1}") }
 }
 
 fn gpu_hours(attempt: &Attempt) -> Option<f64> {
@@ -138,7 +143,7 @@ fn hardware(analysis: &Analysis) -> Option<String> {
         Reading::Known(fraction) => {
             let how = if hardware.calibrated { "calibrated" } else { "not calibrated" };
             let band = 100.0 * hardware.band;
-            parts.push(format!("{:.1} % HFU (GPM x clock, {how}, +-{band:.0} %)", 100.0 * fraction));
+            parts.push(format!("{:.1} % HFU of all time (GPM x clock, {how}, +-{band:.0} %)", 100.0 * fraction));
         }
         Reading::Unsupported => parts.push("HFU unknown: these GPUs do not count it".to_owned()),
         Reading::Failed(why) => parts.push(format!("HFU unknown: {}", plain(why))),
@@ -166,7 +171,7 @@ fn goodput(report: &JobReport, analysis: &Analysis) -> Option<String> {
     };
     let allocated = gpu_s(|good| good.allocated_s);
     let fraction = gpu_s(|good| good.productive_s) / allocated;
-    let hours = |seconds: f64| format!("{:.1}", seconds / 3600.0);
+    let hours = |seconds: f64| short(seconds / 3600.0);
     let unit = if last.gpus > 0 { "GPU-h" } else { "h" };
     let lost: Vec<String> = [
         ("redone", gpu_s(|good| good.redone_s)),
