@@ -2,7 +2,7 @@
 //!
 //! NVML lives in a child: a call into a sick driver may hang for ever, also against SIGKILL, and must then hang nobody
 //! who has something else to do. The child's word every few seconds is what makes a sample; where it does not come,
-//! samples are made without it, and after [`patience`] it is killed and, a few times, started anew.
+//! samples are made without it, and after [`Counters::patience`] it is killed and, a few times, started anew.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;

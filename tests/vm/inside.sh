@@ -73,8 +73,9 @@ look "no address" "warn roce-gid"
 ip address add 10.77.0.1/24 dev veth0
 look "healthy again" "nothing"
 ip link set veth1 down
-look "the port is down" "fail ib-port; warn ib-interface"
+look "the port is down, between jobs" "warn ib-interface; warn ib-port"
+look "the port is down, before a job" "fail ib-port; warn ib-interface" --phase prolog
 ip link set veth1 up
 rdma link delete rxe0
-look "no device" "fail ib-count"
+look "no device" "fail ib-count" --phase prolog
 [[ $failed == 0 ]] && echo "ok: all"

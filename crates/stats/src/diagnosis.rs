@@ -149,7 +149,7 @@ pub struct Shares {
 /// What stands out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// Which rule: its id in [`RULES`].
+    /// Which rule: its id in the table of rules.
     pub rule: String,
     /// Whose: `hardware`, `application` or `unknown`.
     pub class: String,
