@@ -143,7 +143,10 @@ fn hardware(analysis: &Analysis) -> Option<String> {
         Reading::Known(fraction) => {
             let how = if hardware.calibrated { "calibrated" } else { "not calibrated" };
             let band = 100.0 * hardware.band;
-            parts.push(format!("{:.1} % HFU of all time (GPM x clock, {how}, +-{band:.0} %)", 100.0 * fraction));
+            parts.push(format!(
+                "{:.1} % HFU of all time (GPM x clock, {how}, +-{band:.0} %)",
+                100.0 * fraction
+            ));
         }
         Reading::Unsupported => parts.push("HFU unknown: these GPUs do not count it".to_owned()),
         Reading::Failed(why) => parts.push(format!("HFU unknown: {}", plain(why))),
