@@ -2,6 +2,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use railgate_node::UnixMillis;
 use railgate_runner::{Hook, SAMPLER_FILES, SAMPLER_TASKS, SamplerEnd, end_sampler, now};
 use railgate_slurm::hostlist::expand;
 use railgate_stats::store::store_samples;
@@ -43,11 +44,27 @@ fn boot_s() -> f64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0.0, |time| Duration::from(time).as_secs_f64())
 }
 
+/// Somebody set the node's clock while the job ran: lengths by the calendar are wrong by as much. The sampler's are not.
+fn clock_set(counted: UnixMillis, calendar: UnixMillis) -> Option<String> {
+    /// A clock that is disciplined as it should be is off by less.
+    const SLACK_MS: u64 = 10_000;
+    let by = counted.abs_diff(calendar);
+    let way = if calendar > counted { "forwards" } else { "back" };
+    let long = humantime::format_duration(Duration::from_secs(by / 1000));
+    (by > SLACK_MS).then(|| {
+        format!("the node's clock was set {way} by {long} during the job: times before and after do not fit")
+    })
+}
+
 /// Puts into the report what the job got out of the hardware, and the samples beside it.
 fn usage(hook: &Hook, sampled: &Sampled, report: &mut NodeReport) {
     let streams: Vec<&[u8]> = sampled.files.iter().map(Vec::as_slice).collect();
-    let end = moment(&streams, &report.boot_id, sampled.ended_boot_s).unwrap_or_else(now);
-    let Some(mut usage) = summarize(&streams, end, &hook.config.stats.models) else { return };
+    let end = moment(&streams, &report.boot_id, sampled.ended_boot_s);
+    let said = end.and_then(|end| clock_set(end, now()));
+    let Some(mut usage) = summarize(&streams, end.unwrap_or_else(now), &hook.config.stats.models) else {
+        return;
+    };
+    usage.notes.extend(said);
     let most = usize::try_from(hook.config.report.max_bytes()).unwrap_or(usize::MAX);
     match joined(&streams, most).map(|all| store_samples(&hook.config.report, report, &all)) {
         Some(Ok(file)) => usage.file = Some(file),
@@ -70,4 +87,20 @@ pub(crate) fn compare(hook: &Hook, sampled: Sampled, report: &mut NodeReport) {
     let nodes = expand(&hook.job.nodelist).map_or(0, |nodes| nodes.len());
     report.transport = transport(report, tasks.as_ref(), nodes, hook.config.stats.settled());
     report.tasks = tasks;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_is_said_and_one_that_drifts_is_not() {
+        let counted = 1_700_000_000_000;
+        assert_eq!(clock_set(counted, counted + 9_000), None);
+        let set = |calendar| clock_set(counted, calendar).unwrap();
+        assert!(
+            set(counted + 3_600_000).starts_with("the node's clock was set forwards by 1h during the job")
+        );
+        assert!(set(counted - 90_000).starts_with("the node's clock was set back by 1m 30s"));
+    }
 }

@@ -9,18 +9,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::time::{ClockId, clock_gettime};
 use railgate_node::child::{Said, Stream};
 use railgate_node::{
     Allocation, GpuId, GpuSample, GpuSamples, GpuWatch, JobGroup, Reading, UnixMillis, Watched,
     job_is_stopped, own_memory_mib,
 };
-use railgate_runner::now;
 use railgate_stats::metrics::JobFile;
 use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail};
 use railgate_stats::usage::{GpuField, Sample, State, Values};
 
-use crate::file::{Files, earlier_head};
+use crate::clock::Clock;
+use crate::file::{Files, earlier};
 use crate::host::Host;
 use crate::rails::Rails;
 use crate::run::{Mine, PROC};
@@ -37,7 +36,10 @@ const IDLE: f64 = 0.5;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
+    clock: Clock,
     head: Head,
+    /// NVML has told their names and models: what comes later never takes them back.
+    named: bool,
     interval: Duration,
     files: Files,
     watch: Option<GpuWatch>,
@@ -71,7 +73,8 @@ struct Before {
 }
 
 impl Counters {
-    pub(crate) fn new(mine: &Mine) -> Self {
+    pub(crate) fn new(mine: &Mine, clock: Clock) -> Self {
+        let boot_s = clock.boot_s;
         let stats = &mine.config.stats;
         let source = &mine.config.source;
         let gpus = match &mine.report.job.allocation {
@@ -88,17 +91,27 @@ impl Counters {
             mine.report.rail_map.iter().flat_map(|map| &map.rails).map(head_rail).collect();
         let dir = mine.dir.path();
         let mut head = Head::new(&mine.report.node, mine.job, mine.report.attempt);
-        (head.start, head.boot_s) = (now(), boot_s());
+        (head.start, head.boot_s) = ((clock.calendar)(), boot_s());
         head.boot_id.clone_from(&mine.report.boot_id);
-        // A sampler that comes after one that was killed counts on from the same moment.
-        if let Some(earlier) = earlier_head(dir).filter(|earlier| earlier.boot_id == head.boot_id) {
-            (head.start, head.boot_s) = (earlier.start, earlier.boot_s);
-        }
         head.interval_s = interval.as_secs_f64();
         head.rails.clone_from(&rails);
+        // A sampler that comes after one that was killed counts on from the same moment and the same numbers.
+        let before = earlier(dir).filter(|(before, _)| before.boot_id == head.boot_id);
+        let (before, totals) = before.unzip();
+        let totals = totals.unwrap_or_default();
+        let mut named = false;
+        if let Some(before) = before {
+            (head.start, head.boot_s) = (before.start, before.boot_s);
+            if watch.as_ref().is_some_and(|watch| watch.gpus.len() == before.gpus.len()) {
+                named = before.gpus.iter().any(|gpu| !gpu.model.is_empty());
+                head.gpus = before.gpus;
+            }
+        }
         let begun = Instant::now();
         let mut counters = Counters {
+            clock,
             head,
+            named,
             interval,
             files: Files::new(dir),
             watch,
@@ -111,12 +124,12 @@ impl Counters {
             child_memory_mib: 0.0,
             last: boot_s(),
             latest: None,
-            rails: Rails::new(&source.sysfs, rails),
+            rails: Rails::new(&source.sysfs, rails, &totals.rails),
             group: None,
             search_at: begun,
             host: Host::default(),
             told: Vec::new(),
-            energy: Vec::new(),
+            energy: totals.energy.into_iter().map(|energy| (energy, energy)).collect(),
             before: None,
             metrics: None,
         };
@@ -124,7 +137,11 @@ impl Counters {
             Ok(metrics) => counters.metrics = metrics,
             Err(why) => counters.note(format!("no metrics: {why}")),
         }
-        counters.without("nvml: no answer yet");
+        if named {
+            counters.files.head(counters.head.clone());
+        } else {
+            counters.without("nvml: no answer yet");
+        }
         if let Allocation::Unreadable(list) = &mine.report.job.allocation {
             counters.note(format!("which GPUs are the job's is not known: Slurm's list is '{list}'"));
         }
@@ -138,7 +155,7 @@ impl Counters {
             (Some(_), _) => self.interval.mul_f64(1.5),
             (None, _) => self.interval,
         };
-        let due = Duration::try_from_secs_f64(boot_s() - self.last).unwrap_or_default();
+        let due = Duration::try_from_secs_f64((self.clock.boot_s)() - self.last).unwrap_or_default();
         wait.saturating_sub(due)
     }
 
@@ -179,7 +196,7 @@ impl Counters {
         let group = self.group.as_ref().map(JobGroup::read);
         let group = group.as_ref();
         self.files.end(End {
-            at: self.at(boot_s()),
+            at: self.at((self.clock.boot_s)()),
             cpu_s: own_cpu + self.past_cpu_s + self.child_cpu_s,
             memory_mib: own_memory + self.child_memory_mib,
             oom_kills: group.and_then(|group| group.oom_kills.known().copied()),
@@ -237,7 +254,13 @@ impl Counters {
                 }
                 Said::This(what) => match serde_json::from_slice(&what) {
                     Ok(Watched::Gpus(gpus)) => {
-                        self.head.gpus = gpus.into_iter().map(|gpu| head_gpu(&gpu)).collect();
+                        let mut gpus: Vec<HeadGpu> = gpus.into_iter().map(|gpu| head_gpu(&gpu)).collect();
+                        if self.named {
+                            for (gpu, before) in gpus.iter_mut().zip(&self.head.gpus) {
+                                gpu.lacking.clone_from(&before.lacking);
+                            }
+                        }
+                        (self.head.gpus, self.named) = (gpus, true);
                     }
                     Ok(Watched::Sample(sample)) => {
                         self.child_cpu_s = sample.cpu_s;
@@ -277,14 +300,18 @@ impl Counters {
             .iter()
             .map(|(field, _)| (railgate_stats::usage::Field::name(*field).to_owned(), why.to_owned()));
         let all: Vec<_> = all.chain(reason_names().map(|name| (name.to_owned(), why.to_owned()))).collect();
-        let ids = self.watch.as_ref().map(|watch| watch.gpus.clone()).unwrap_or_default();
-        self.head.gpus = ids
-            .into_iter()
-            .map(|id| match id {
+        if self.named {
+            for gpu in self.head.gpus.iter_mut().filter(|gpu| gpu.lacking.is_empty()) {
+                gpu.lacking.clone_from(&all);
+            }
+        } else {
+            let ids = self.watch.as_ref().map(|watch| watch.gpus.clone()).unwrap_or_default();
+            let gpu = |id| match id {
                 GpuId::Index(index) => HeadGpu { index, lacking: all.clone(), ..HeadGpu::default() },
                 GpuId::Uuid(uuid) => HeadGpu { uuid, lacking: all.clone(), ..HeadGpu::default() },
-            })
-            .collect();
+            };
+            self.head.gpus = ids.into_iter().map(gpu).collect();
+        }
         self.files.head(self.head.clone());
     }
 
@@ -297,12 +324,12 @@ impl Counters {
         if self.told.len() < 20 && !self.told.contains(&what) {
             tracing::info!(job = self.head.job, "sampler: {what}");
             self.told.push(what.clone());
-            self.files.note(self.at(boot_s()), what);
+            self.files.note(self.at((self.clock.boot_s)()), what);
         }
     }
 
     fn sample(&mut self, job: u32, yielded: bool) {
-        let end = boot_s();
+        let end = (self.clock.boot_s)();
         let seconds = end - self.last;
         if seconds <= 0.0 {
             return;
@@ -380,11 +407,6 @@ fn busy(gpus: &[Values<GpuField>]) -> bool {
 fn held_down(gpus: &[Values<GpuField>]) -> bool {
     let fields = [GpuField::HwSlowdown, GpuField::SwThermal, GpuField::HwThermal, GpuField::PowerBrake];
     gpus.iter().any(|gpu| fields.iter().any(|field| gpu.mean(*field).is_some_and(|percent| percent > 0.0)))
-}
-
-/// Seconds since boot by a clock that nobody sets and that goes on while the machine sleeps.
-pub(crate) fn boot_s() -> f64 {
-    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0.0, |time| Duration::from(time).as_secs_f64())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a process lives no 285 years")]
@@ -479,4 +501,59 @@ fn lacking(gpu: &GpuSample) -> Vec<(String, String)> {
     });
     let reasons = why(&gpu.reasons);
     single.chain(reason_names().filter_map(|name| Some((name.to_owned(), reasons.clone()?)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use railgate_runner::SAMPLER_FILES;
+    use railgate_stats::usage::{Usage, summarize};
+
+    use super::*;
+
+    thread_local! {
+        static CALENDAR: Cell<u64> = const { Cell::new(1_700_000_000_000) };
+        static BOOT_S: Cell<f64> = const { Cell::new(1000.0) };
+    }
+
+    const CLOCK: Clock = Clock { calendar: || CALENDAR.get(), boot_s: || BOOT_S.get() };
+
+    fn pass(counters: &mut Counters, samples: u32) {
+        for _ in 0..samples {
+            BOOT_S.set(BOOT_S.get() + 5.0);
+            counters.step(7, false);
+        }
+    }
+
+    fn usage(mine: &Mine, end: u64) -> Usage {
+        let streams: Vec<_> = SAMPLER_FILES.iter().filter_map(|name| mine.dir.read(name).ok()).collect();
+        let slices: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
+        summarize(&slices, end, &Default::default()).unwrap()
+    }
+
+    /// An hour forwards, a day back, and a sampler that begins anew under the wrong date.
+    #[test]
+    fn whoever_sets_the_calendar_changes_no_length_and_no_order() {
+        let place = tempfile::tempdir().unwrap();
+        let mine = Mine::of_test(place.path());
+        let start = CALENDAR.get();
+        let mut counters = Counters::new(&mine, CLOCK);
+        pass(&mut counters, 30);
+        CALENDAR.set(start + 3_600_000);
+        pass(&mut counters, 30);
+        CALENDAR.set(start - 86_400_000);
+        pass(&mut counters, 30);
+        drop(counters);
+        BOOT_S.set(BOOT_S.get() + 60.0);
+        let mut counters = Counters::new(&mine, CLOCK);
+        CALENDAR.set(start + 1);
+        pass(&mut counters, 30);
+        counters.end(7, false);
+        let coverage = usage(&mine, start + 660_000).coverage;
+        assert_eq!((coverage.start, coverage.end), (start, start + 660_000));
+        assert_eq!((coverage.sampled_s, coverage.missing_s), (600.0, 60.0), "{coverage:?}");
+        let gaps: Vec<_> = coverage.gaps.iter().map(|gap| (gap.start - start, gap.end - start)).collect();
+        assert_eq!(gaps, [(450_000, 510_000)]);
+    }
 }

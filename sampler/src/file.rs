@@ -3,11 +3,12 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use railgate_node::UnixMillis;
 use railgate_runner::{SAMPLER_FILES, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES};
-use railgate_stats::usage::format::{End, Head, Note, Record, Records};
-use railgate_stats::usage::{Fold, Sample};
+use railgate_stats::usage::format::{End, Head, Note, Record, Records, whole_bytes};
+use railgate_stats::usage::{Fold, GpuField, RailField, Sample};
 
 /// A minute is folded into one.
 const MINUTE_S: f64 = 60.0;
@@ -29,19 +30,21 @@ const PENDING: usize = 60;
 #[derive(Debug)]
 pub(crate) struct Files {
     dir: PathBuf,
-    head: Option<Vec<u8>>,
+    head: Bytes,
     minutes: Out,
-    pending: VecDeque<Vec<u8>>,
+    pending: VecDeque<(Bytes, Bytes)>,
     fold: Fold,
     segment: usize,
     segment_s: f64,
     fine: Out,
     events: Out,
-    recent: VecDeque<Vec<u8>>,
+    recent: VecDeque<Bytes>,
     after: usize,
     lost: u32,
     why_lost: String,
 }
+
+type Bytes = Rc<[u8]>;
 
 /// A file that holds whole records.
 #[derive(Debug)]
@@ -49,40 +52,61 @@ struct Out {
     path: PathBuf,
     file: Option<File>,
     length: u64,
+    /// What its last records are under.
+    head: Bytes,
 }
 
 impl Out {
     fn new(dir: &Path, name: &str) -> Self {
-        Out { path: dir.join(name), file: None, length: 0 }
+        Out { path: dir.join(name), file: None, length: 0, head: Bytes::default() }
+    }
+
+    /// Goes on where an earlier sampler was killed: what that one could not finish would hide all that follows.
+    fn go_on(&mut self, left: &Left) {
+        self.length = left.whole;
+        self.head =
+            left.head.as_ref().and_then(|head| encoded(&Record::Head(head.clone()))).unwrap_or_default();
+        if left.whole < left.length
+            && let Err(why) = open(&self.path).and_then(|file| file.set_len(left.whole))
+        {
+            tracing::info!("sampler: {}: {why}", self.path.display());
+        }
     }
 
     /// Begins the file anew.
     fn clear(&mut self) {
         self.file = None;
         self.length = 0;
+        self.head = Bytes::default();
         let _ = fs::remove_file(&self.path);
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// A record, and before it the head that it is under where another one stands there.
+    fn append(&mut self, head: &Bytes, record: &[u8]) -> io::Result<()> {
+        let other = self.head != *head;
+        let bytes = if other { [head, record].concat() } else { record.to_vec() };
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(
-                File::options()
-                    .create(true)
-                    .append(true)
-                    .mode(0o600)
-                    .custom_flags(nix::libc::O_NOFOLLOW)
-                    .open(&self.path)?,
-            ),
+            none => none.insert(open(&self.path)?),
         };
-        let written = file.write_all(bytes);
-        if written.is_ok() {
-            self.length += bytes.len() as u64;
-        } else {
+        let written = file.write_all(&bytes);
+        if written.is_err() {
             let _ = file.set_len(self.length);
+            return written;
         }
-        written
+        self.length += bytes.len() as u64;
+        if other {
+            self.head = Rc::clone(head);
+        }
+        Ok(())
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW).open(path)
 }
 
 impl Files {
@@ -90,7 +114,7 @@ impl Files {
     pub(crate) fn new(dir: &Path) -> Self {
         let mut files = Files {
             dir: dir.to_owned(),
-            head: None,
+            head: Bytes::default(),
             minutes: Out::new(dir, SAMPLES_MINUTES),
             pending: VecDeque::new(),
             fold: Fold::default(),
@@ -103,8 +127,18 @@ impl Files {
             lost: 0,
             why_lost: String::new(),
         };
-        for out in [&mut files.minutes, &mut files.fine, &mut files.events] {
-            out.length = fs::metadata(&out.path).map_or(0, |meta| meta.len());
+        for out in [&mut files.minutes, &mut files.events] {
+            out.go_on(&Left::of(&out.path));
+        }
+        let mut latest = None;
+        for (number, name) in SAMPLES_FINE.into_iter().enumerate() {
+            let mut out = Out::new(dir, name);
+            let left = Left::of(&out.path);
+            out.go_on(&left);
+            if left.last > latest {
+                latest = left.last;
+                (files.segment, files.segment_s, files.fine) = (number, left.seconds, out);
+            }
         }
         files
     }
@@ -114,10 +148,9 @@ impl Files {
         self.flush();
         self.recent.clear();
         let Some(bytes) = encoded(&Record::Head(head)) else { return };
-        self.head = Some(bytes.clone());
-        self.put_minute(bytes.clone());
-        let written = self.fine.append(&bytes).and(self.events.append(&bytes));
-        self.told(written);
+        self.head = bytes;
+        // So that there is one even if no minute ever gets full.
+        self.put_minute(Bytes::default());
     }
 
     /// One sample; `event`: what was before and after it is worth keeping.
@@ -131,8 +164,10 @@ impl Files {
             self.turn();
         }
         self.segment_s += f64::from(sample.seconds);
-        let written = self.fine.append(&bytes);
-        self.told(written);
+        if let Err(why) = self.fine.append(&self.head, &bytes) {
+            self.lost += 1;
+            self.why_lost = why.to_string();
+        }
         if event {
             self.after = AROUND;
             while let Some(before) = self.recent.pop_front() {
@@ -179,15 +214,14 @@ impl Files {
         }
     }
 
-    fn put_minute(&mut self, bytes: Vec<u8>) {
-        self.pending.push_back(bytes);
+    fn put_minute(&mut self, bytes: Bytes) {
+        self.pending.push_back((Rc::clone(&self.head), bytes));
         if self.pending.len() > PENDING {
-            // The head stays: without it the rest says nothing.
-            self.pending.remove(1);
+            self.pending.pop_front();
             self.lost += 1;
         }
-        while let Some(first) = self.pending.front() {
-            match self.minutes.append(first) {
+        while let Some((head, record)) = self.pending.front() {
+            match self.minutes.append(head, record) {
                 Ok(()) => drop(self.pending.pop_front()),
                 Err(why) => {
                     self.why_lost = why.to_string();
@@ -209,23 +243,12 @@ impl Files {
         let name = SAMPLES_FINE.get(self.segment).copied().unwrap_or(SAMPLES_FINE[0]);
         self.fine = Out::new(&self.dir, name);
         self.fine.clear();
-        if let Some(head) = self.head.clone() {
-            let written = self.fine.append(&head);
-            self.told(written);
-        }
     }
 
     fn keep(&mut self, bytes: &[u8]) {
         if self.events.length + (bytes.len() as u64) < EVENT_BYTES {
             // It is in the other file, too.
-            let _ = self.events.append(bytes);
-        }
-    }
-
-    fn told(&mut self, written: io::Result<()>) {
-        if let Err(why) = written {
-            self.lost += 1;
-            self.why_lost = why.to_string();
+            let _ = self.events.append(&self.head, bytes);
         }
     }
 
@@ -235,7 +258,10 @@ impl Files {
         let fresh = self.minutes.path.with_extension("next");
         let mut out = io::BufWriter::new(File::create(&fresh)?);
         let mut fold = Fold::default();
-        let mut put = |record: &Record| out.write_all(&encoded(record).unwrap_or_default());
+        let mut put = |record: &Record| {
+            let mut bytes = Vec::new();
+            record.write(&mut bytes).map_err(io::Error::other).and_then(|()| out.write_all(&bytes))
+        };
         let mut in_fold = 0;
         for record in Records::new(&bytes) {
             let Record::Sample(sample) = record else {
@@ -267,28 +293,108 @@ impl Files {
     }
 }
 
-fn encoded(record: &Record) -> Option<Vec<u8>> {
+fn encoded(record: &Record) -> Option<Bytes> {
     let mut bytes = Vec::new();
-    record.write(&mut bytes).is_ok().then_some(bytes)
+    record.write(&mut bytes).ok().map(|()| bytes.into())
 }
 
-/// What an earlier sampler of this run has begun: its clock goes on.
-pub(crate) fn earlier_head(dir: &Path) -> Option<Head> {
-    SAMPLER_FILES.iter().find_map(|name| {
+/// What a sampler that was killed left in a file.
+#[derive(Debug, Default)]
+struct Left {
+    length: u64,
+    /// Up to the end of its last whole record.
+    whole: u64,
+    head: Option<Head>,
+    /// Start of the last sample.
+    last: Option<UnixMillis>,
+    /// All samples together.
+    seconds: f64,
+    totals: Totals,
+}
+
+/// What only grows, as far as it was counted: in the head's order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Joules of each GPU.
+    pub(crate) energy: Vec<f64>,
+    /// Errors, packets sent again and marks of congestion of each port.
+    pub(crate) rails: Vec<[f64; 3]>,
+}
+
+impl Left {
+    fn of(path: &Path) -> Self {
         let mut bytes = Vec::new();
-        File::open(dir.join(name)).ok()?.take(1 << 20).read_to_end(&mut bytes).ok()?;
-        match Records::new(&bytes).next()? {
-            Record::Head(head) => Some(head),
-            _ => None,
+        let read = File::options().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(path);
+        if read.and_then(|file| file.take(2 * MINUTES_BYTES).read_to_end(&mut bytes)).is_err() {
+            return Left::default();
         }
-    })
+        let mut left = Left { length: bytes.len() as u64, ..Left::default() };
+        left.whole = whole_bytes(&bytes) as u64;
+        for record in Records::new(&bytes) {
+            match record {
+                Record::Head(head) => left.head = Some(head),
+                Record::Sample(sample) => {
+                    left.last = left.last.max(Some(sample.start));
+                    left.seconds += f64::from(sample.seconds);
+                    left.totals.add(&sample);
+                }
+                Record::Note(_) | Record::End(_) => {}
+            }
+        }
+        left
+    }
+}
+
+impl Totals {
+    fn add(&mut self, sample: &Sample) {
+        self.energy.resize(self.energy.len().max(sample.gpus.len()), 0.0);
+        self.rails.resize(self.rails.len().max(sample.rails.len()), [0.0; 3]);
+        for (total, gpu) in self.energy.iter_mut().zip(&sample.gpus) {
+            *total = gpu.mean(GpuField::Energy).map_or(*total, |energy| energy.max(*total));
+        }
+        for (totals, rail) in self.rails.iter_mut().zip(&sample.rails) {
+            for (total, field) in totals.iter_mut().zip(RAIL_TOTALS) {
+                *total = rail.mean(field).map_or(*total, |value| value.max(*total));
+            }
+        }
+    }
+
+    fn merge(&mut self, other: &Totals) {
+        self.energy.resize(self.energy.len().max(other.energy.len()), 0.0);
+        self.rails.resize(self.rails.len().max(other.rails.len()), [0.0; 3]);
+        for (total, more) in self.energy.iter_mut().zip(&other.energy) {
+            *total = total.max(*more);
+        }
+        for (total, more) in self.rails.iter_mut().flatten().zip(other.rails.iter().flatten()) {
+            *total = total.max(*more);
+        }
+    }
+}
+
+/// The fields of a port that only grow.
+pub(crate) const RAIL_TOTALS: [RailField; 3] =
+    [RailField::Errors, RailField::Retransmits, RailField::Congestion];
+
+/// What an earlier sampler of this run has begun: its clock, its names and its counts go on.
+pub(crate) fn earlier(dir: &Path) -> Option<(Head, Totals)> {
+    let mut totals = Totals::default();
+    let mut latest: Option<(Option<UnixMillis>, Head)> = None;
+    for name in SAMPLER_FILES {
+        let left = Left::of(&dir.join(name));
+        totals.merge(&left.totals);
+        let Some(head) = left.head else { continue };
+        if latest.as_ref().is_none_or(|(last, _)| left.last > *last) {
+            latest = Some((left.last, head));
+        }
+    }
+    latest.map(|(_, head)| (head, totals))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use railgate_stats::usage::format::HeadGpu;
-    use railgate_stats::usage::{Field, GpuField, HostField, RailField, Values, summarize, timeline};
+    use railgate_stats::usage::{Field, HostField, Usage, Values, summarize, timeline};
 
     const START: u64 = 1_700_000_000_000;
 
@@ -402,5 +508,64 @@ mod tests {
         assert_eq!((usage.coverage.sampled_s, usage.coverage.missing_s), (130.0, 0.0));
         assert_eq!(usage.notes.len(), 1);
         assert!(usage.notes[0].starts_with("25 samples could not be written: No space"), "{:?}", usage.notes);
+    }
+    fn usage(dir: &Path, end: u64) -> Usage {
+        let streams = all(dir);
+        let slices: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
+        summarize(&slices, end, &std::collections::BTreeMap::new()).unwrap()
+    }
+
+    #[test]
+    fn a_hundred_samplers_one_after_the_other_lose_what_none_of_them_saw_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::new(dir.path());
+        files.head(head(8, 8));
+        for number in 0..200 {
+            files.sample(&sample(number), number == 0);
+        }
+        let before: usize = all(dir.path()).iter().map(Vec::len).sum();
+        let mut number = 200;
+        for killed in 0..100 {
+            // In the middle of a record of each file, and five seconds before the next one comes.
+            for name in SAMPLER_FILES {
+                let Ok(mut file) = File::options().append(true).open(dir.path().join(name)) else { continue };
+                file.write_all(&[40, 0, 0, 0, b'S', 1, 2]).unwrap();
+            }
+            number += 1;
+            let (known, totals) = earlier(dir.path()).unwrap();
+            assert_eq!((known, totals.energy.len(), totals.rails.len()), (head(8, 8), 8, 8), "{killed}");
+            files = Files::new(dir.path());
+            files.head(head(8, 8));
+            for _ in 0..3 {
+                files.sample(&sample(number), false);
+                number += 1;
+            }
+        }
+        drop(files);
+        let found = usage(dir.path(), START + number * 5000);
+        assert_eq!((found.sampler.samples, found.coverage.sampled_s), (500, 2500.0));
+        assert_eq!((found.coverage.missing_s, found.notes.len()), (500.0, 0), "{:?}", found.notes);
+        let grown = all(dir.path()).iter().map(Vec::len).sum::<usize>() - before;
+        let mut one = Vec::new();
+        Record::Sample(sample(0)).write(&mut one).unwrap();
+        assert!(grown <= 300 * one.len() + (4 << 10), "{grown} bytes for 300 samples of {}", one.len());
+    }
+
+    /// Records under another head would be taken for what they are not.
+    #[test]
+    fn a_head_that_found_no_room_comes_with_the_first_record_that_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::new(dir.path());
+        files.head(head(1, 0));
+        let full = || File::options().write(true).open("/dev/full").unwrap();
+        (files.minutes.file, files.fine.file) = (Some(full()), Some(full()));
+        files.head(head(8, 8));
+        files.sample(&sample(0), false);
+        (files.minutes.file, files.fine.file) = (None, None);
+        for number in 1..13 {
+            files.sample(&sample(number), false);
+        }
+        let found = usage(dir.path(), START + 65_000);
+        assert_eq!((found.gpus.len(), found.coverage.sampled_s, found.notes.len()), (8, 65.0, 0));
     }
 }

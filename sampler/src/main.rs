@@ -5,6 +5,7 @@
 //! node for [`ALONE`]. What it finds it writes whole after each look, so that killing it loses nothing. Why it is built
 //! so: `docs/decisions/0007-sampler.md`.
 
+mod clock;
 mod counters;
 mod file;
 mod host;
@@ -20,6 +21,7 @@ use railgate_node::child::{detach, dispatch};
 use railgate_node::job_is_here;
 use railgate_runner::guarded;
 
+use clock::Clock;
 use counters::Counters;
 use looks::Looks;
 use run::{Asked, Mine};
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
 /// Samples until there is a reason to end, which it returns.
 fn stay(mine: &mut Mine) -> &'static str {
     let mut looks = Looks::new(mine);
-    let mut counters = Counters::new(mine);
+    let mut counters = Counters::new(mine, Clock::default());
     counters.step(mine.job, false);
     let mut xids = Xids::new(mine);
     let mut search = Instant::now() + SEARCH;

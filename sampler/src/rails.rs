@@ -22,13 +22,17 @@ struct One {
     traffic: Option<RailTraffic>,
     trouble: Option<RailTrouble>,
     latest: Option<RailTrouble>,
+    /// What an earlier sampler of the run has counted.
+    counted: [f64; 3],
 }
 
 impl Rails {
-    pub(crate) fn new(sysfs: &Path, rails: Vec<HeadRail>) -> Self {
-        let one = |rail| One { rail, traffic: None, trouble: None, latest: None };
-        let mut rails =
-            Rails { sysfs: sysfs.to_owned(), rails: rails.into_iter().map(one).collect(), looked: 0.0 };
+    /// `counted`: what an earlier sampler of the run has seen, in the same order; it is added to.
+    pub(crate) fn new(sysfs: &Path, rails: Vec<HeadRail>, counted: &[[f64; 3]]) -> Self {
+        let counted = counted.iter().copied().chain(std::iter::repeat([0.0; 3]));
+        let one = |(rail, counted)| One { rail, traffic: None, trouble: None, latest: None, counted };
+        let rails = rails.into_iter().zip(counted).map(one).collect();
+        let mut rails = Rails { sysfs: sysfs.to_owned(), rails, looked: 0.0 };
         rails.look();
         for one in &mut rails.rails {
             one.traffic = Some(rail_traffic(&rails.sysfs, &one.rail.hca, one.rail.port));
@@ -64,18 +68,19 @@ impl Rails {
             rate(RailField::Tx, |traffic| &traffic.tx_bytes);
             rate(RailField::Rx, |traffic| &traffic.rx_bytes);
             rate(RailField::XmitWait, |traffic| &traffic.xmit_wait);
-            let mut total = |field, get: fn(&RailTrouble) -> &Reading<u64>| {
+            let mut total = |field, before: f64, get: fn(&RailTrouble) -> &Reading<u64>| {
                 let was = one.trouble.as_ref().and_then(|first| get(first).known());
                 let is = one.latest.as_ref().and_then(|latest| get(latest).known());
                 let more = grown(was, is);
                 if more.is_none() && was.is_some() && is.is_some() {
                     problems.push(format!("{}:{}: counters went backwards", one.rail.hca, one.rail.port));
                 }
-                values.put(field, more);
+                values.put(field, more.map(|more| before + more));
             };
-            total(RailField::Errors, |trouble| &trouble.errors);
-            total(RailField::Retransmits, |trouble| &trouble.retransmits);
-            total(RailField::Congestion, |trouble| &trouble.congestion);
+            let [errors, retransmits, congestion] = one.counted;
+            total(RailField::Errors, errors, |trouble| &trouble.errors);
+            total(RailField::Retransmits, retransmits, |trouble| &trouble.retransmits);
+            total(RailField::Congestion, congestion, |trouble| &trouble.congestion);
             values
         });
         (all.collect(), problems)
@@ -101,13 +106,13 @@ mod tests {
         write("port_xmit_data", 1000);
         write("symbol_error", 7);
         let rail = HeadRail { hca: "mlx5_0".into(), port: 1, rail: Some(0) };
-        let mut rails = Rails::new(root.path(), vec![rail]);
+        let mut rails = Rails::new(root.path(), vec![rail], &[[4.0, 0.0, 0.0]]);
         write("port_xmit_data", 3500);
         write("symbol_error", 9);
         let (values, problems) = rails.values(100.0, 5.0);
         assert_eq!(values[0].mean(RailField::Tx), Some(2000.0));
         assert_eq!(values[0].mean(RailField::Rx), None);
-        assert_eq!(values[0].mean(RailField::Errors), Some(2.0));
+        assert_eq!(values[0].mean(RailField::Errors), Some(6.0), "four of them an earlier sampler's");
         assert!(problems.is_empty());
         write("port_xmit_data", 5);
         write("symbol_error", 0);

@@ -77,6 +77,23 @@ impl Mine {
         Ok(Some(Mine { job, dir, report, config, places, listener, yields, yielding: Vec::new() }))
     }
 
+    /// A run without GPUs, of job 7, below a directory.
+    #[cfg(test)]
+    pub(crate) fn of_test(place: &std::path::Path) -> Self {
+        let places = Places { run: place.to_owned(), ..Places::default() };
+        let run = r#"{"schema":1,"job":7,"attempt":0,"start":1700000000,"boot_id":"b","kernel_seq":null,"profile":null,
+            "gate":"quick","requeue":"auto"}"#;
+        let dir = Root::new(place).job(7).create(&serde_json::from_str(run).unwrap()).unwrap();
+        dir.publish().unwrap();
+        let job = r#"{"id":7,"uid":1000,"gid":1000,"user":"alice","het_leader":null,"partition":"gpu","nodelist":"n1",
+            "restarts":0,"allocation":"no-gpus"}"#;
+        let report = NodeReport::new("alpha", "n1", serde_json::from_str(job).unwrap(), 0, 1_700_000_000_000);
+        let mut config = Config::default();
+        config.source.sysfs = place.join("sys");
+        let listener = listen(&dir.file(SAMPLER_SOCKET)).unwrap().unwrap();
+        Mine { job: 7, dir, report, config, places, listener, yields: None, yielding: Vec::new() }
+    }
+
     /// Waits for a word, no longer than `time`, or until `other` can be read.
     pub(crate) fn wait(&mut self, time: Duration, other: Option<BorrowedFd<'_>>) -> Asked {
         let timeout = PollTimeout::try_from(time + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);

@@ -153,7 +153,10 @@ impl All {
                 self.gpus.push(OneGpu { head: gpu.clone(), sums: Sums::default(), seconds: 0.0 });
                 self.gpus.len() - 1
             });
-            if let Some(one) = self.gpus.get_mut(place) {
+            // A driver that stopped answering takes no name back.
+            if let Some(one) = self.gpus.get_mut(place)
+                && (one.head.model.is_empty() || !gpu.model.is_empty())
+            {
                 one.head.clone_from(gpu);
             }
             self.order.push(place);

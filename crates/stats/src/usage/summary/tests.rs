@@ -145,6 +145,17 @@ fn a_gpu_that_nvml_had_not_named_yet_is_the_same_one() {
 }
 
 #[test]
+fn a_gpu_of_which_nvml_says_nothing_any_more_keeps_its_name() {
+    let Record::Head(mut late) = head("", &[("power_w", "NVML did not answer")]) else { panic!() };
+    late.gpus[0].uuid.clear();
+    let named = head("NVIDIA H200", &[]);
+    let bytes = stream(vec![named, Record::Sample(sample(0, 50.0, 1830.0)), Record::Head(late)]);
+    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    assert_eq!((usage.gpus.len(), usage.gpus[0].model.as_str()), (1, "NVIDIA H200"));
+    assert!(usage.gpus[0].flop.tensor_fraction.known().is_some());
+}
+
+#[test]
 fn a_slice_has_its_share_of_the_peak() {
     let Record::Head(mut whole) = head("NVIDIA H200", &[]) else { panic!() };
     whole.gpus[0].instance = Some(2);
