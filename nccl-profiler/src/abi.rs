@@ -1,7 +1,9 @@
-//! The interface, as NCCL's headers `profiler_v4.h` (2.27), `profiler_v5.h` (2.28) and `profiler_v6.h` (2.29.2 and
-//! later) lay it out. Only what is read here has a type.
+//! The interface, as NCCL's headers `profiler_v4.h` (2.27), `profiler_v5.h` (2.28), `profiler_v6.h` (2.29.2) and
+//! `profiler_v7.h` (2.31) lay it out. Only what is read here has a type: what version 7 adds stands behind it.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::marker::PhantomData;
+use std::ptr;
 
 /// `ncclSuccess`.
 pub(crate) const SUCCESS: c_int = 0;
@@ -65,7 +67,7 @@ pub struct Profiler<Init> {
 
 /// `ncclProfiler_v4_t`.
 pub(crate) type ProfilerV4 = Profiler<InitV4>;
-/// `ncclProfiler_v5_t` and `ncclProfiler_v6_t`.
+/// `ncclProfiler_v5_t`, `ncclProfiler_v6_t` and `ncclProfiler_v7_t`.
 pub(crate) type ProfilerV5 = Profiler<InitV5>;
 
 // SAFETY: the name is a static text that nobody changes, the rest are functions.
@@ -150,13 +152,42 @@ struct RawCe {
     datatype: *const c_char,
 }
 
+/// A name as NCCL gives it: a C string of its own library, or null.
+#[derive(Clone, Copy)]
+pub(crate) struct Text<'a> {
+    start: *const c_char,
+    lives: PhantomData<&'a CStr>,
+}
+
+impl<'a> Text<'a> {
+    /// # Safety
+    /// Null, or a C string that lives for `'a`.
+    unsafe fn of(start: *const c_char) -> Self {
+        Text { start, lives: PhantomData }
+    }
+
+    /// Where it stands: while a communicator lives, so does its NCCL, and the same place holds the same name.
+    pub(crate) fn place(self) -> u64 {
+        self.start as u64
+    }
+
+    /// Empty where it is null.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        if self.start.is_null() {
+            return b"";
+        }
+        // SAFETY: as `of` demands.
+        unsafe { CStr::from_ptr(self.start) }.to_bytes()
+    }
+}
+
 /// A collective as NCCL describes it.
 pub(crate) struct Coll<'a> {
     pub(crate) seq: u64,
-    pub(crate) func: &'a [u8],
-    pub(crate) datatype: &'a [u8],
-    pub(crate) algorithm: &'a [u8],
-    pub(crate) protocol: &'a [u8],
+    pub(crate) func: Text<'a>,
+    pub(crate) datatype: Text<'a>,
+    pub(crate) algorithm: Text<'a>,
+    pub(crate) protocol: Text<'a>,
     pub(crate) count: u64,
     pub(crate) channels: u64,
 }
@@ -165,10 +196,10 @@ pub(crate) struct Coll<'a> {
 pub(crate) enum Event<'a> {
     Coll(Coll<'a>),
     CopyEngines(Coll<'a>),
-    P2p { func: &'a [u8], datatype: &'a [u8], count: u64, peer: i64, channels: u64, group: u64 },
+    P2p { func: Text<'a>, datatype: Text<'a>, count: u64, peer: i64, channels: u64, group: u64 },
     Kernel { parent: u64, timer: u64 },
     Group,
-    CollApi { func: &'a [u8], datatype: &'a [u8], count: u64, captured: bool },
+    CollApi { func: Text<'a>, datatype: Text<'a>, count: u64, captured: bool },
     P2pApi { captured: bool },
     Other,
 }
@@ -191,10 +222,10 @@ impl Event<'_> {
                 Event::Coll(unsafe {
                     Coll {
                         seq: raw.seq,
-                        func: text(raw.func),
-                        datatype: text(raw.datatype),
-                        algorithm: text(raw.algorithm),
-                        protocol: text(raw.protocol),
+                        func: Text::of(raw.func),
+                        datatype: Text::of(raw.datatype),
+                        algorithm: Text::of(raw.algorithm),
+                        protocol: Text::of(raw.protocol),
                         count: raw.count as u64,
                         channels: u64::from(raw.channels),
                     }
@@ -207,10 +238,10 @@ impl Event<'_> {
                 Event::CopyEngines(unsafe {
                     Coll {
                         seq: raw.seq,
-                        func: text(raw.func),
-                        datatype: text(raw.datatype),
-                        algorithm: b"CE",
-                        protocol: b"",
+                        func: Text::of(raw.func),
+                        datatype: Text::of(raw.datatype),
+                        algorithm: Text::of(c"CE".as_ptr()),
+                        protocol: Text::of(ptr::null()),
                         count: raw.count as u64,
                         channels: 0,
                     }
@@ -227,7 +258,7 @@ impl Event<'_> {
                     }
                 };
                 // SAFETY: texts or null.
-                let (func, datatype) = unsafe { (text(raw.func), text(raw.datatype)) };
+                let (func, datatype) = unsafe { (Text::of(raw.func), Text::of(raw.datatype)) };
                 Event::P2p {
                     func,
                     datatype,
@@ -247,7 +278,7 @@ impl Event<'_> {
                 // SAFETY: as above.
                 let raw = unsafe { *union.cast::<RawCollApi>() };
                 // SAFETY: texts or null.
-                let (func, datatype) = unsafe { (text(raw.func), text(raw.datatype)) };
+                let (func, datatype) = unsafe { (Text::of(raw.func), Text::of(raw.datatype)) };
                 Event::CollApi { func, datatype, count: raw.count as u64, captured: raw.captured }
             }
             event::P2P_API if api >= 5 => {
@@ -257,16 +288,6 @@ impl Event<'_> {
             _ => Event::Other,
         }
     }
-}
-
-/// # Safety
-/// Null, or a C string that outlives the call.
-unsafe fn text<'a>(start: *const c_char) -> &'a [u8] {
-    if start.is_null() {
-        return b"";
-    }
-    // SAFETY: a C string.
-    unsafe { CStr::from_ptr(start) }.to_bytes()
 }
 
 const _: () = {

@@ -13,7 +13,9 @@ use railgate_rankfile::{
     ALGORITHMS, DATATYPES, Key, Mode, OPERATIONS, P2P_GROUP, PROTOCOLS, cell, comm, head, position, type_size,
 };
 
-use crate::abi::{Coll, Event};
+use crate::abi::{Coll, Event, Text};
+use crate::recent::{self, Known};
+use crate::spacing::{self, Seen};
 use crate::steer;
 use crate::store::{Store, now};
 
@@ -133,23 +135,23 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, event: &
     match event {
         Event::Coll(coll) => collective(store, comm, coll),
         Event::CopyEngines(coll) => {
-            let (key, bytes) = sized(store, comm, coll);
-            handed_over(store, comm, key, coll.seq, bytes);
+            known(store, comm, coll).hand_over(store, comm, coll.seq);
             0
         }
         Event::P2p { func, datatype, count, peer, channels, group } => {
-            let message = Message { func, datatype, count: *count, peer: *peer, channels: *channels };
+            let message =
+                Message { func: *func, datatype: *datatype, count: *count, peer: *peer, channels: *channels };
             message_of(store, comm, &message, *group)
         }
         Event::Kernel { parent, timer } => channel_begins(store, comm, *parent, *timer),
         Event::Group => group_begins(),
         Event::CollApi { func, datatype, count, captured } => {
             note_captured(store, *captured);
-            if hides_broadcasts && *func == b"Broadcast" {
-                let datatype = name_of(datatype);
+            if hides_broadcasts && func.bytes() == b"Broadcast" {
+                let datatype = name_of(*datatype);
                 let bytes = count.saturating_mul(type_size(datatype));
-                let op = position(OPERATIONS, func);
-                handed_over(store, comm, key(comm, op, datatype, 0, 0, bytes), 0, bytes);
+                let op = position(OPERATIONS, func.bytes());
+                Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes).hand_over(store, comm, 0);
                 store.at(head::API_ONLY).fetch_add(1, Relaxed);
             }
             0
@@ -173,7 +175,7 @@ pub(crate) fn stop(store: &Store, handle: u64) {
     let comm = usize::try_from(group.comm.load(Relaxed)).unwrap_or(0);
     let datatype = u8::try_from(group.datatype.load(Relaxed)).unwrap_or(0);
     let key = key(comm, P2P_GROUP, datatype, 0, 0, bytes);
-    let number = handed_over(store, comm, key, 0, bytes);
+    let number = Op::of(store, key, bytes).hand_over(store, comm, 0);
     let handle = group.slot.load(Relaxed);
     if let Some((slot, ..)) = slot_of(handle) {
         slot.key.store(key.word(), Relaxed);
@@ -196,8 +198,8 @@ pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
 }
 
 /// `Unknown` and every other name that is not in the table is `other`.
-fn name_of(datatype: &[u8]) -> u8 {
-    datatype.strip_prefix(b"nccl").map_or(0, |name| position(DATATYPES, name))
+fn name_of(datatype: Text<'_>) -> u8 {
+    datatype.bytes().strip_prefix(b"nccl").map_or(0, |name| position(DATATYPES, name))
 }
 
 fn key(comm: usize, op: u8, datatype: u8, algorithm: u8, protocol: u8, bytes: u64) -> Key {
@@ -213,68 +215,97 @@ fn key(comm: usize, op: u8, datatype: u8, algorithm: u8, protocol: u8, bytes: u6
 
 /// Bytes as nccl-tests has them: all ranks' parts of what is gathered or scattered.
 fn sized(store: &Store, comm: usize, coll: &Coll<'_>) -> (Key, u64) {
-    let op = position(OPERATIONS, coll.func);
+    let op = position(OPERATIONS, coll.func.bytes());
     let datatype = name_of(coll.datatype);
-    let parts = match coll.func {
+    let parts = match coll.func.bytes() {
         b"AllGather" | b"ReduceScatter" | b"AlltoAll" | b"Gather" | b"Scatter" => {
             store.comm(comm, comm::RANKS).load(Relaxed) >> 32
         }
         _ => 1,
     };
     let bytes = coll.count.saturating_mul(type_size(datatype)).saturating_mul(parts);
-    let (algorithm, protocol) = (position(ALGORITHMS, coll.algorithm), position(PROTOCOLS, coll.protocol));
+    let (algorithm, protocol) =
+        (position(ALGORITHMS, coll.algorithm.bytes()), position(PROTOCOLS, coll.protocol.bytes()));
     (key(comm, op, datatype, algorithm, protocol, bytes), bytes)
 }
 
-fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
+/// An operation that is to be counted.
+#[derive(Clone, Copy)]
+struct Op {
+    key: Key,
+    bytes: u64,
+    /// Word at which its cell begins; `None`: the file is full.
+    cell: Option<usize>,
+}
+
+/// What it is, from memory where it was seen before.
+fn known(store: &Store, comm: usize, coll: &Coll<'_>) -> Op {
+    if let Some(Known { key, bytes, cell }) = recent::find(comm, coll) {
+        return Op { key, bytes, cell: Some(cell) };
+    }
     let (key, bytes) = sized(store, comm, coll);
+    let op = Op::of(store, key, bytes);
+    if let Some(cell) = op.cell {
+        recent::keep(comm, coll, Known { key, bytes, cell });
+    }
+    op
+}
+
+impl Op {
+    fn of(store: &Store, key: Key, bytes: u64) -> Self {
+        Op { key, bytes, cell: store.cell(key) }
+    }
+
+    fn count(self, store: &Store) {
+        if let Some(at) = self.cell {
+            store.at(at + cell::CALLS).fetch_add(1, Relaxed);
+            store.at(at + cell::BYTES).fetch_add(self.bytes, Relaxed);
+        }
+    }
+
+    /// Counts it and says which of the communicator's it is, from 1.
+    fn hand_over(self, store: &Store, comm: usize, seq: u64) -> u64 {
+        self.count(store);
+        let number = store.comm(comm, comm::OPS).fetch_add(1, Relaxed) + 1;
+        store.comm(comm, comm::LAST_KEY).store(self.key.word(), Relaxed);
+        store.comm(comm, comm::LAST_SEQ).store(seq, Relaxed);
+        store.comm(comm, comm::LAST_BYTES).store(self.bytes, Relaxed);
+        let now = now(libc::CLOCK_MONOTONIC_COARSE);
+        store.comm(comm, comm::LAST_TIME).store(steer::wall(now), Relaxed);
+        steer::after(store, comm, number, now);
+        number
+    }
+}
+
+fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
+    let op = known(store, comm, coll);
     // Without channels no times follow.
     let timed = steer::timing() && coll.channels > 0;
-    let number = handed_over(store, comm, key, coll.seq, bytes);
+    let number = op.hand_over(store, comm, coll.seq);
     if !timed {
         return 0;
     }
     let (slot, handle) = fresh(store);
-    slot.key.store(key.word(), Relaxed);
-    slot.bytes.store(bytes, Relaxed);
+    slot.key.store(op.key.word(), Relaxed);
+    slot.bytes.store(op.bytes, Relaxed);
     slot.number.store(number, Relaxed);
     slot.channels.store(coll.channels, Relaxed);
     slot.state.store(2, Release);
     handle
 }
 
-/// Counts an operation and says which of the communicator's it is, from 1.
-fn handed_over(store: &Store, comm: usize, key: Key, seq: u64, bytes: u64) -> u64 {
-    count(store, key, bytes);
-    let number = store.comm(comm, comm::OPS).fetch_add(1, Relaxed) + 1;
-    store.comm(comm, comm::LAST_KEY).store(key.word(), Relaxed);
-    store.comm(comm, comm::LAST_SEQ).store(seq, Relaxed);
-    store.comm(comm, comm::LAST_BYTES).store(bytes, Relaxed);
-    let now = now(libc::CLOCK_MONOTONIC_COARSE);
-    store.comm(comm, comm::LAST_TIME).store(steer::wall(now), Relaxed);
-    steer::after(store, comm, number, now);
-    number
-}
-
-fn count(store: &Store, key: Key, bytes: u64) {
-    if let Some(at) = store.cell(key) {
-        store.at(at + cell::CALLS).fetch_add(1, Relaxed);
-        store.at(at + cell::BYTES).fetch_add(bytes, Relaxed);
-    }
-}
-
 struct Message<'a> {
-    func: &'a [u8],
-    datatype: &'a [u8],
+    func: Text<'a>,
+    datatype: Text<'a>,
     count: u64,
     peer: i64,
     channels: u64,
 }
 
 fn message_of(store: &Store, comm: usize, message: &Message<'_>, group: u64) -> u64 {
-    let (op, datatype) = (position(OPERATIONS, message.func), name_of(message.datatype));
+    let (op, datatype) = (position(OPERATIONS, message.func.bytes()), name_of(message.datatype));
     let bytes = message.count.saturating_mul(type_size(datatype));
-    count(store, key(comm, op, datatype, 0, 0, bytes), bytes);
+    Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes).count(store);
     let Some(group) = claimed(comm, group) else { return 0 };
     group.messages.fetch_add(1, Relaxed);
     group.datatype.store(u64::from(datatype), Relaxed);
@@ -283,7 +314,7 @@ fn message_of(store: &Store, comm: usize, message: &Message<'_>, group: u64) -> 
     if message.peer == own {
         return 0;
     }
-    let to = if message.func == b"Send" { &group.sent } else { &group.received };
+    let to = if message.func.bytes() == b"Send" { &group.sent } else { &group.received };
     to.fetch_add(bytes, Relaxed);
     if !steer::timing() || message.channels == 0 {
         return 0;
@@ -342,6 +373,11 @@ fn fresh(store: &Store) -> (&'static Slot, u64) {
     (slot, handle(Kind::Op, generation, index))
 }
 
+/// Operations that were to be timed so far.
+pub(crate) fn timed() -> u64 {
+    NEXT_SLOT.load(Relaxed)
+}
+
 fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
     let Some((slot, generation, index)) = slot_of(parent).filter(|(slot, ..)| slot.state.load(Acquire) != 3)
     else {
@@ -375,6 +411,8 @@ fn finish(store: &Store, slot: &Slot) {
         store.at(at + cell::SQUARES).fetch_add((took / 100).saturating_mul(took / 100), Relaxed);
         store.at(at + cell::TIMED_BYTES).fetch_add(slot.bytes.load(Relaxed), Relaxed);
         store.at(at + cell::TIMED).fetch_add(1, Relaxed);
+        let (number, bytes) = (slot.number.load(Relaxed), slot.bytes.load(Relaxed));
+        spacing::finished(store, usize::from(key.comm), Seen { number, begin, end, bytes, cell: at });
     }
     let comm = usize::from(key.comm);
     store.comm(comm, comm::DONE).fetch_add(1, Relaxed);

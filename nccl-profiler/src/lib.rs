@@ -9,7 +9,9 @@
 
 mod abi;
 mod count;
+mod recent;
 mod release;
+mod spacing;
 mod steer;
 mod store;
 
@@ -48,7 +50,19 @@ pub static ncclProfiler_v5: ProfilerV5 = ProfilerV5 {
     finalize,
 };
 
-/// NCCL 2.29.2 and later look for this one first; those that know a seventh still take it.
+/// NCCL 2.31 and later look for this one first.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
+pub static ncclProfiler_v7: ProfilerV5 = ProfilerV5 {
+    name: NAME.as_ptr(),
+    init: init_v7,
+    start: start_v7,
+    stop: stop_event,
+    record: record_state,
+    finalize,
+};
+
+/// NCCL 2.29.2 to 2.30 look for this one first.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
 pub static ncclProfiler_v6: ProfilerV5 = ProfilerV5 {
@@ -132,6 +146,20 @@ unsafe extern "C" fn init_v6(
 ) -> c_int {
     // SAFETY: as NCCL calls it.
     unsafe { init(context, mask, name, New { api: 6, hash, name: None, nodes, ranks, rank, log }) }
+}
+
+unsafe extern "C" fn init_v7(
+    context: *mut *mut c_void,
+    hash: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: Option<Logger>,
+) -> c_int {
+    // SAFETY: as NCCL calls it.
+    unsafe { init(context, mask, name, New { api: 7, hash, name: None, nodes, ranks, rank, log }) }
 }
 
 /// # Safety
@@ -225,6 +253,15 @@ unsafe extern "C" fn start_v6(
 ) -> c_int {
     // SAFETY: as NCCL calls it.
     unsafe { start(6, context, handle, descriptor) }
+}
+
+unsafe extern "C" fn start_v7(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
+    // SAFETY: as NCCL calls it.
+    unsafe { start(7, context, handle, descriptor) }
 }
 
 /// # Safety

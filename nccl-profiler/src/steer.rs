@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::R
 use railgate_rankfile::{COMMS, Limit, Mode, head};
 
 use crate::abi::event;
+use crate::count;
 use crate::store::{self, Store};
 
 /// Operations of a window, a power of two.
@@ -37,6 +38,7 @@ static NEXT_TICK: AtomicU64 = AtomicU64::new(0);
 static LAST_TICK: AtomicU64 = AtomicU64::new(0);
 /// What the monotonic clock lacks to the wall clock, nanoseconds.
 static WALL: AtomicU64 = AtomicU64::new(0);
+/// At the last tick: operations of all communicators, and those to be timed.
 static OPS: AtomicU64 = AtomicU64::new(0);
 static TIMED: AtomicU64 = AtomicU64::new(0);
 
@@ -81,10 +83,6 @@ pub(crate) fn wall(now: u64) -> u64 {
 
 /// Operation `number` (from 1) of this communicator was handed over: decides about the next one.
 pub(crate) fn after(store: &Store, comm: usize, number: u64, now: u64) {
-    OPS.fetch_add(1, Relaxed);
-    if timing() {
-        TIMED.fetch_add(1, Relaxed);
-    }
     if now >= NEXT_TICK.load(Relaxed) {
         tick(store, now);
     }
@@ -168,7 +166,10 @@ fn tick(store: &Store, now: u64) {
         return;
     }
     WALL.store(store::now(libc::CLOCK_REALTIME_COARSE).wrapping_sub(now), Relaxed);
-    let (ops, timed) = (OPS.swap(0, Relaxed), TIMED.swap(0, Relaxed));
+    // One thread may launch for all communicators: what the budget is for is their sum.
+    let (ops, timed) = (store.operations(), count::timed());
+    let ops = ops.saturating_sub(OPS.swap(ops, Relaxed));
+    let timed = timed.saturating_sub(TIMED.swap(timed, Relaxed));
     let elapsed = now.saturating_sub(LAST_TICK.swap(now, Relaxed));
     if due > 0 && elapsed < 60_000_000_000 {
         let budget = store.at(head::BUDGET).load(Relaxed);

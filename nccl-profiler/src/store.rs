@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use railgate_rankfile::{
-    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS_AT, Key, MAGIC, Mode, VERSION, WORDS, cell, head,
+    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, Key, MAGIC, Mode, VERSION, WORDS, cell,
+    comm, head,
 };
 
 /// The run's directory on this node.
@@ -40,6 +41,16 @@ impl Store {
         // SAFETY: no arguments.
         let pid = unsafe { libc::getpid() };
         let made = now(libc::CLOCK_REALTIME);
+        // The kernel would answer a file beyond it with SIGXFSZ, which ends the process.
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: into the struct.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+        if !known || limit.rlim_cur < BYTES as libc::rlim_t {
+            return Err(format!(
+                "files may have {} bytes (ulimit -f), and {BYTES} are needed",
+                limit.rlim_cur
+            ));
+        }
         let (place_c, path) = (c_string(&place)?, format!("{place}/{pid}.{made:x}"));
         let path_c = c_string(&path)?;
         // SAFETY: a C string. That it exists already is as good.
@@ -105,6 +116,11 @@ impl Store {
 
     pub(crate) fn comm(&self, index: usize, word: usize) -> &AtomicU64 {
         self.at(COMMS_AT + index * COMM_WORDS + word)
+    }
+
+    /// Operations of all communicators so far.
+    pub(crate) fn operations(&self) -> u64 {
+        (0..COMMS).map(|index| self.comm(index, comm::OPS).load(Relaxed)).fold(0, u64::wrapping_add)
     }
 
     pub(crate) fn text(&self, word: usize, words: usize, text: &[u8]) {

@@ -51,7 +51,7 @@ fn show(path: &str, file: &RankFile) {
         let name = |table: &[&'static str], at: u8| table.get(usize::from(at)).copied().unwrap_or("?");
         println!(
             "cell comm={} op={} type={} algo={} proto={} class={} calls={} bytes={} timed={} timed_bytes={} sum_ns={} \
-             min_ns={} max_ns={}",
+             min_ns={} max_ns={} spaced={} spaced_bytes={} spaced_ns={}",
             cell.key.comm,
             name(OPERATIONS, cell.key.op),
             name(DATATYPES, cell.key.datatype),
@@ -64,7 +64,10 @@ fn show(path: &str, file: &RankFile) {
             cell.timed_bytes,
             cell.sum_ns,
             cell.min_ns.unwrap_or(0),
-            cell.max_ns
+            cell.max_ns,
+            cell.spaced,
+            cell.spaced_bytes,
+            cell.spaced_ns
         );
     }
 }

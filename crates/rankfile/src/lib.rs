@@ -54,7 +54,7 @@ pub mod head {
     pub const PID: usize = 2;
     /// When the file was made, nanoseconds since the epoch.
     pub const CREATED: usize = 3;
-    /// Version of NCCL's profiler interface in use: 4, 5, 6.
+    /// Version of NCCL's profiler interface in use: 4 to 7.
     pub const API: usize = 4;
     /// `ncclGetVersion`: 22809 is 2.28.9; 0: not found out.
     pub const NCCL: usize = 5;
@@ -142,6 +142,12 @@ pub mod cell {
     pub const MAX: usize = 7;
     /// Sum of squares, in units of (100 ns)².
     pub const SQUARES: usize = 8;
+    /// Timed operations whose successor on the communicator began at once, as in a benchmark's loop.
+    pub const SPACED: usize = 9;
+    /// Their bytes.
+    pub const SPACED_BYTES: usize = 10;
+    /// From their begin to that of their successor, nanoseconds.
+    pub const SPACED_SUM: usize = 11;
 }
 
 /// How much is looked at.
@@ -152,7 +158,7 @@ pub enum Mode {
     /// Besides, the GPU's own times of a part of the operations.
     #[default]
     Sample,
-    /// Of all.
+    /// Of all but each communicator's first, which makes connections.
     Full,
     /// Nothing.
     Off,
@@ -171,7 +177,13 @@ impl Mode {
 
     /// From the file.
     pub fn of(word: u64) -> Option<Self> {
-        [Mode::Count, Mode::Sample, Mode::Full, Mode::Off].into_iter().find(|mode| mode.word() == word)
+        match word {
+            1 => Some(Mode::Count),
+            2 => Some(Mode::Sample),
+            3 => Some(Mode::Full),
+            4 => Some(Mode::Off),
+            _ => None,
+        }
     }
 
     /// `count`, `sample`, `full`, `off`.

@@ -138,6 +138,12 @@ pub struct Cell {
     pub max_ns: u64,
     /// Sum of squares, (100 ns)².
     pub squares: u64,
+    /// Timed operations whose successor began at once.
+    pub spaced: u64,
+    /// Their bytes.
+    pub spaced_bytes: u64,
+    /// From their begin to that of their successor, nanoseconds.
+    pub spaced_ns: u64,
 }
 
 impl RankFile {
@@ -268,7 +274,13 @@ impl Words<'_> {
         let (calls, timed) = (word(cell::CALLS), word(cell::TIMED));
         let min = word(cell::MIN);
         // Between two words more may have been counted, but not so much, and no process lives for so long.
-        if timed > calls.saturating_add(SLACK) || calls > MOST || word(cell::SUM) > MOST_NS {
+        let spaced = word(cell::SPACED);
+        let sums = word(cell::SUM).max(word(cell::SPACED_SUM));
+        if timed > calls.saturating_add(SLACK)
+            || spaced > timed.saturating_add(SLACK)
+            || calls > MOST
+            || sums > MOST_NS
+        {
             return Entry::Nonsense;
         }
         Entry::Good(Cell {
@@ -281,6 +293,9 @@ impl Words<'_> {
             min_ns: (min > 0).then(|| u64::MAX - min),
             max_ns: word(cell::MAX),
             squares: word(cell::SQUARES),
+            spaced: spaced.min(timed).min(calls),
+            spaced_bytes: word(cell::SPACED_BYTES),
+            spaced_ns: word(cell::SPACED_SUM),
         })
     }
 }

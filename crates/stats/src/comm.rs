@@ -43,7 +43,7 @@ pub struct NcclProcess {
     pub start: UnixMillis,
     /// NCCL's release, `2.28.9`; `None`: could not be found out.
     pub nccl: Option<String>,
-    /// Version of NCCL's profiler interface: 4, 5, 6.
+    /// Version of NCCL's profiler interface: 4 to 7.
     pub api: u64,
     /// Version of the plugin.
     pub plugin: String,
@@ -147,8 +147,18 @@ pub struct Collective {
     pub min_s: Option<f64>,
     /// The longest, seconds.
     pub max_s: Option<f64>,
-    /// `timed_bytes` per rank over `gpu_s` per rank, times nccl-tests' factor, GB/s (1e9).
+    /// Of those, calls whose successor on the communicator began at once (within 20 µs of their end).
+    pub back_to_back: u64,
+    /// Their bytes.
+    pub back_to_back_bytes: u64,
+    /// From their begin to their successor's, seconds.
+    pub back_to_back_s: f64,
+    /// `timed_bytes` per rank over `gpu_s` per rank, times nccl-tests' factor, GB/s (1e9): what the wires carried
+    /// while the kernels ran.
     pub busbw_gb_s: Option<f64>,
+    /// `back_to_back_bytes` over `back_to_back_s`, likewise: what a loop of them gets, with what lies between two
+    /// kernels. That is nccl-tests' figure. `None`: none followed another at once.
+    pub busbw_back_to_back_gb_s: Option<f64>,
     /// One standard error of the mean GPU time, percent of it: what sampling leaves open. `None`: fewer than two timed.
     pub error_percent: Option<f64>,
     /// Each rank's mean GPU time. The smallest of all ranks is about the transfer; what a rank has above it, it

@@ -28,6 +28,9 @@ struct Row {
     min_ns: Option<u64>,
     max_ns: u64,
     squares: u64,
+    spaced: u64,
+    spaced_bytes: u64,
+    spaced_ns: u64,
     ranks: BTreeMap<u32, RankTime>,
 }
 
@@ -74,6 +77,9 @@ impl Row {
         self.min_ns = [self.min_ns, cell.min_ns].into_iter().flatten().min();
         self.max_ns = self.max_ns.max(cell.max_ns);
         self.squares = self.squares.saturating_add(cell.squares);
+        self.spaced = self.spaced.saturating_add(cell.spaced);
+        self.spaced_bytes = self.spaced_bytes.saturating_add(cell.spaced_bytes);
+        self.spaced_ns = self.spaced_ns.saturating_add(cell.spaced_ns);
         let rank = self.ranks.entry(comm.rank).or_insert(RankTime { rank: comm.rank, ..RankTime::default() });
         rank.calls = rank.calls.saturating_add(cell.calls);
         rank.timed = rank.timed.saturating_add(cell.timed);
@@ -84,11 +90,14 @@ impl Row {
         let op = name(OPERATIONS, op);
         let gpu_s = seconds(self.sum_ns);
         let timed = (self.timed > 0 && self.sum_ns > 0).then_some(());
-        let busbw = timed.and_then(|()| busbw_factor(&op, size)).map(|factor| {
+        let rate = |calls: u64, bytes: u64, ns: u64| {
             #[allow(clippy::cast_precision_loss, reason = "bytes of a job")]
-            let bytes = self.timed_bytes as f64;
-            bytes / gpu_s * factor / 1e9
-        });
+            let bytes = bytes as f64;
+            let factor = busbw_factor(&op, size).filter(|_| calls > 0 && ns > 0)?;
+            Some(bytes / seconds(ns) * factor / 1e9)
+        };
+        let busbw = rate(self.timed, self.timed_bytes, self.sum_ns);
+        let back_to_back = rate(self.spaced, self.spaced_bytes, self.spaced_ns);
         Collective {
             communicator: format!("{hash:016x}"),
             size,
@@ -106,7 +115,11 @@ impl Row {
             gpu_s,
             min_s: timed.and(self.min_ns).map(seconds),
             max_s: timed.map(|()| seconds(self.max_ns)),
+            back_to_back: self.spaced,
+            back_to_back_bytes: self.spaced_bytes,
+            back_to_back_s: seconds(self.spaced_ns),
             busbw_gb_s: busbw,
+            busbw_back_to_back_gb_s: back_to_back,
             error_percent: self.error_percent(),
             by_rank: self.ranks.values().copied().collect(),
         }
@@ -270,6 +283,9 @@ mod tests {
             min_ns: (timed > 0).then_some(each_ns),
             max_ns: each_ns,
             squares: timed * (each_ns / 100) * (each_ns / 100),
+            spaced: timed / 2,
+            spaced_bytes: (timed / 2) << 20,
+            spaced_ns: timed / 2 * each_ns * 2,
         }
     }
 
@@ -281,6 +297,8 @@ mod tests {
         assert_eq!((row.bytes, row.timed, row.min_s, row.max_s), (20 << 20, 4, Some(10e-6), Some(30e-6)));
         // 1 MiB in 20 µs on average, times 2 * 7 / 8.
         assert!((row.busbw_gb_s.unwrap() - 91.75).abs() < 0.1, "{row:?}");
+        // One of each rank's two was followed at once, in twice the time.
+        assert!((row.busbw_back_to_back_gb_s.unwrap() - 45.875).abs() < 0.1, "{row:?}");
         assert!((row.error_percent.unwrap() - 25.8).abs() < 0.1, "{row:?}");
         let means: Vec<_> = row.by_rank.iter().map(|rank| rank.mean_s()).collect();
         assert_eq!(means, [Some(10e-6), Some(30e-6)]);
@@ -292,7 +310,10 @@ mod tests {
     fn what_was_not_timed_has_no_bandwidth() {
         let found = gather(&[file(0, vec![cell(10, 0, 0)])], vec!["4711.x: not a rank file".to_owned()]);
         let row = &found.collectives[0];
-        assert_eq!((row.busbw_gb_s, row.min_s, row.max_s, row.error_percent), (None, None, None, None));
+        assert_eq!(
+            (row.busbw_gb_s, row.busbw_back_to_back_gb_s, row.min_s, row.error_percent),
+            (None, None, None, None)
+        );
         assert_eq!(found.unread.len(), 1);
         assert!(found.blind_spots.is_empty());
     }

@@ -1,0 +1,104 @@
+//! How far apart operations begin that follow one another at once.
+//!
+//! An operation's own time on the GPU leaves out what lies between two: the end of one kernel and the beginning of the
+//! next. A benchmark that launches many and divides the time has that in it. So where an operation of a
+//! communicator begins as soon as the one before it has ended, the time from begin to begin is kept, too.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use railgate_rankfile::{COMMS, cell};
+
+use crate::store::Store;
+
+/// After more than this the GPU had nothing of this communicator's to do: what came between is not the operation's.
+const AT_ONCE_NS: u64 = 20_000;
+
+/// An operation's times on the GPU's clock, and where it is counted.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    /// Which of the communicator's operations, from 1.
+    pub(crate) number: u64,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    pub(crate) bytes: u64,
+    /// Word at which its cell begins.
+    pub(crate) cell: usize,
+}
+
+/// The one that finished last.
+struct Last {
+    busy: AtomicBool,
+    number: AtomicU64,
+    begin: AtomicU64,
+    end: AtomicU64,
+    bytes: AtomicU64,
+    cell: AtomicU64,
+}
+
+static LAST: [Last; COMMS] = [const {
+    Last {
+        busy: AtomicBool::new(false),
+        number: AtomicU64::new(0),
+        begin: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        cell: AtomicU64::new(0),
+    }
+}; COMMS];
+
+/// An operation has finished. Where two threads finish at the same time, one of them is left out: nobody waits.
+pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) {
+    let Some(last) = LAST.get(comm) else { return };
+    if last.busy.swap(true, Acquire) {
+        return;
+    }
+    let before = Seen {
+        number: last.number.load(Relaxed),
+        begin: last.begin.load(Relaxed),
+        end: last.end.load(Relaxed),
+        bytes: last.bytes.load(Relaxed),
+        cell: usize::try_from(last.cell.load(Relaxed)).unwrap_or(usize::MAX),
+    };
+    if let Some(apart) = apart(before, seen) {
+        store.at(before.cell + cell::SPACED_SUM).fetch_add(apart, Relaxed);
+        store.at(before.cell + cell::SPACED_BYTES).fetch_add(before.bytes, Relaxed);
+        store.at(before.cell + cell::SPACED).fetch_add(1, Relaxed);
+    }
+    if seen.number > before.number {
+        for (word, value) in [
+            (&last.number, seen.number),
+            (&last.begin, seen.begin),
+            (&last.end, seen.end),
+            (&last.bytes, seen.bytes),
+            (&last.cell, seen.cell as u64),
+        ] {
+            word.store(value, Relaxed);
+        }
+    }
+    last.busy.store(false, Release);
+}
+
+/// From begin to begin, if the second came at once.
+fn apart(before: Seen, seen: Seen) -> Option<u64> {
+    let next = before.number > 0 && before.number.checked_add(1) == Some(seen.number);
+    let at_once = seen.begin.saturating_sub(before.end) <= AT_ONCE_NS;
+    (next && at_once).then(|| seen.begin.checked_sub(before.begin)).flatten().filter(|apart| *apart > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_follows_at_once_has_a_distance() {
+        let of = |number, begin, end| Seen { number, begin, end, bytes: 8, cell: 0 };
+        let before = of(7, 100_000, 130_000);
+        assert_eq!(apart(before, of(8, 134_000, 170_000)), Some(34_000));
+        // On another stream: it begins before the other's end, and still the wire was shared.
+        assert_eq!(apart(before, of(8, 120_000, 170_000)), Some(20_000));
+        for other in [of(9, 134_000, 170_000), of(7, 134_000, 1), of(8, 150_001, 1), of(8, 99_000, 1)] {
+            assert_eq!(apart(before, other), None);
+        }
+        assert_eq!(apart(of(0, 0, 0), of(1, 5, 6)), None);
+    }
+}

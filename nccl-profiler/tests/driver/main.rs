@@ -1,0 +1,338 @@
+//! Plays NCCL: loads the built library and calls it in the order and from the threads that NCCL does, in each version of the
+//! interface. Mask, environment and counters belong to a process, so each scene is a process of its own; the test reads
+//! what it left behind.
+#![allow(unsafe_code, reason = "it plays NCCL's part of a C interface")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests stand outside of test functions")]
+
+mod played;
+mod scenes;
+
+use std::fs;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::OnceLock;
+
+use railgate_rankfile::{BYTES, Cell, Comm, Limit, Mode, OPERATIONS, RankFile};
+
+/// Holds the scene's name; without it the test harness is at work.
+const SCENE: &str = "RAILGATE_TEST_SCENE";
+
+/// Builds the library and NCCL's stand-in, and says where they are.
+fn built() -> &'static (PathBuf, PathBuf) {
+    static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command
+            .args(["build", "--quiet", "-p", "nccl-profiler-railgate"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(command.status().unwrap().success());
+        // This executable is in deps/.
+        let exe = std::env::current_exe().unwrap();
+        let plugin = exe.ancestors().nth(2).unwrap().join("libnccl_profiler_railgate.so");
+        let nccl = Path::new(env!("CARGO_TARGET_TMPDIR")).join("played-libnccl.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/driver/nccl.c");
+        let mut command = Command::new("cc");
+        command
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-ftls-model=initial-exec", "-o"])
+            .arg(&nccl)
+            .arg(source);
+        assert!(command.status().unwrap().success());
+        (plugin, nccl)
+    })
+}
+
+/// What a scene left behind.
+struct Left {
+    files: Vec<RankFile>,
+    said: String,
+    status: ExitStatus,
+    dir: tempfile::TempDir,
+}
+
+impl Left {
+    /// The only file.
+    fn file(&self) -> &RankFile {
+        let [file] = &self.files[..] else { panic!("{} files; {}", self.files.len(), self.said) };
+        assert_eq!((file.panics, file.nonsense), (0, 0), "{file:?}");
+        file
+    }
+
+    fn comm(&self) -> &Comm {
+        let [comm] = &self.file().comms[..] else { panic!("{:?}", self.file().comms) };
+        comm
+    }
+}
+
+/// Cells of one operation.
+fn cells<'f>(file: &'f RankFile, op: &str) -> Vec<&'f Cell> {
+    file.cells.iter().filter(|cell| OPERATIONS[usize::from(cell.key.op)] == op).collect()
+}
+
+struct Scene<'a> {
+    name: &'a str,
+    release: u64,
+    mode: &'a str,
+    job_dir: Option<&'a Path>,
+    /// Largest file, bytes.
+    file_size: Option<u64>,
+}
+
+fn scene(name: &str) -> Scene<'_> {
+    Scene { name, release: 22_809, mode: "full", job_dir: None, file_size: None }
+}
+
+impl Scene<'_> {
+    fn left(self) -> Left {
+        let left = self.ended();
+        assert!(left.status.success(), "{}", left.said);
+        left
+    }
+
+    /// Runs the scene in a process of its own, however that ends.
+    fn ended(self) -> Left {
+        let (plugin, nccl) = built();
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("user")).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "--nocapture", "plays"]).env(SCENE, self.name);
+        command.env("LD_PRELOAD", nccl).env("RAILGATE_TEST_NCCL", self.release.to_string());
+        command.env("RAILGATE_TEST_LIBRARIES", std::env::join_paths([plugin, nccl]).unwrap());
+        command
+            .env("RAILGATE_JOB_DIR", self.job_dir.unwrap_or(dir.path()))
+            .env("RAILGATE_NCCL_MODE", self.mode);
+        command.env_remove("RAILGATE_NCCL_BUDGET_PPM");
+        if let Some(bytes) = self.file_size {
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+            // SAFETY: one system call between fork and exec.
+            unsafe {
+                command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                });
+            }
+        }
+        let output = command.output().unwrap();
+        let said =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        let ranks = dir.path().join("user/ranks");
+        let mut files = Vec::new();
+        for entry in fs::read_dir(ranks).into_iter().flatten().map(Result::unwrap) {
+            if entry.file_name() != "mode" {
+                files.push(RankFile::parse(&fs::read(entry.path()).unwrap()).unwrap());
+            }
+        }
+        Left { files, said, status: output.status, dir }
+    }
+}
+
+/// In the scene's own process.
+#[test]
+fn plays() {
+    if let Ok(name) = std::env::var(SCENE) {
+        scenes::play(&name);
+    }
+}
+
+#[test]
+fn every_version_of_the_interface_counts_calls_bytes_and_times() {
+    // The first and the last release of each version; with 2.31 nothing is timed.
+    for (release, api) in [(22_703, 4), (22_809, 5), (22_902, 6), (23_007, 6), (23_102, 7), (23_203, 7)] {
+        let left = Scene { release, ..scene("ten") }.left();
+        let (file, comm) = (left.file(), left.comm());
+        let nccl = [release / 10_000, release / 100 % 100, release % 100];
+        assert_eq!((file.api, file.nccl, file.expired, file.stray), (api, Some(nccl), 0, 0), "{file:?}");
+        assert_eq!((comm.hash, comm.ranks, comm.rank, comm.nodes), (0xabc, 4, 1, 1));
+        assert_eq!((comm.name.as_str(), comm.ops, comm.destroyed), ("tensor parallel", 10, true));
+        let [cell] = cells(file, "AllReduce")[..] else { panic!("{:?}", file.cells) };
+        assert_eq!((cell.calls, cell.bytes), (10, 10 * 1024));
+        if api == 7 {
+            assert_eq!((file.limit, cell.timed), (Limit::SlowRelease, 0));
+            continue;
+        }
+        // All but the first. Ten microseconds each, begun every twelve: what lies between is in the distance alone.
+        assert_eq!((file.limit, cell.timed, cell.timed_bytes), (Limit::None, 9, 9 * 1024), "{release}");
+        assert_eq!((cell.sum_ns, cell.min_ns, cell.max_ns), (90_000, Some(10_000), 10_000));
+        assert_eq!((cell.spaced, cell.spaced_bytes, cell.spaced_ns), (8, 8 * 1024, 8 * 12_000));
+        assert_eq!((comm.begun, comm.done, comm.done_op), (9, 9, 10));
+    }
+}
+
+#[test]
+fn a_release_without_a_version_of_ours_finds_nothing() {
+    for release in [22_205, 22_304, 22_602] {
+        let left = Scene { release, ..scene("nothing-to-load") }.left();
+        assert!(left.files.is_empty());
+    }
+}
+
+#[test]
+fn releases_with_known_trouble_and_unknown_ones() {
+    let crashes = Scene { release: 23_003, ..scene("refused") }.left();
+    assert_eq!((crashes.file().limit, crashes.file().comms.len()), (Limit::Release, 0));
+    assert!(
+        crashes.said.contains("> 3 0x1 PROFILER/Plugin: railgate: counts nothing: this release"),
+        "{}",
+        crashes.said
+    );
+    let unknown = Scene { release: 0, ..scene("untimed") }.left();
+    assert_eq!((unknown.file().limit, unknown.comm().ops), (Limit::UnknownRelease, 10));
+}
+
+#[test]
+fn a_killed_process_leaves_a_file_that_says_where_it_was() {
+    let left = scene("killed").ended();
+    assert_eq!(left.status.signal(), Some(libc::SIGKILL), "{}", left.said);
+    let comm = left.comm();
+    assert_eq!((comm.ops, comm.destroyed, comm.begun, comm.done, comm.done_op), (4, false, 3, 2, 3));
+    let last = comm.last.unwrap();
+    assert_eq!((last.seq, last.bytes), (3, 1024));
+    assert!(last.time_ms > 1_700_000_000_000);
+}
+
+#[test]
+fn a_process_that_just_ends_leaves_the_same() {
+    let left = scene("no-finalize").left();
+    assert_eq!((left.comm().ops, left.comm().destroyed), (10, false));
+}
+
+#[test]
+fn a_forked_child_counts_nothing() {
+    let left = scene("fork").left();
+    assert_eq!(left.comm().ops, 20, "the parent's alone");
+}
+
+#[test]
+fn communicators_beyond_the_room_are_counted_and_left_alone() {
+    let left = scene("communicators").left();
+    let file = left.file();
+    assert_eq!((file.comms.len(), file.comms_lost), (128, 72));
+    assert!(file.comms.iter().all(|comm| comm.ops == 2 && comm.done == 1), "{:?}", file.comms);
+}
+
+#[test]
+fn events_of_many_threads_are_all_counted() {
+    let left = scene("threads").left();
+    let file = left.file();
+    assert_eq!(file.comms.iter().map(|comm| comm.ops).sum::<u64>(), 8 * 5000);
+    let timed: u64 = file.cells.iter().map(|cell| cell.timed).sum();
+    let begun: u64 = file.comms.iter().map(|comm| comm.begun).sum();
+    assert!(timed > 1000 && timed + file.expired <= begun.max(timed) + 8 && begun < 8 * 5000, "{file:?}");
+}
+
+#[test]
+fn what_makes_no_sense_does_no_harm() {
+    for release in [22_703, 22_809, 23_007] {
+        let left = Scene { release, ..scene("nonsense") }.left();
+        let comm = left.comm();
+        assert_eq!((comm.ops, comm.done), (2, 1), "{release}: {:?}", left.file());
+        assert!(left.file().stray > 0);
+    }
+}
+
+#[test]
+fn what_ends_late_or_never_is_counted_as_such() {
+    let left = scene("late").left();
+    let file = left.file();
+    // 9000 were timed, and did not end; 4096 have room at a time.
+    assert_eq!((left.comm().ops, file.expired), (9001, 9000 - 4096));
+    assert_eq!(cells(file, "AllReduce")[0].timed, 1, "the last one's end arrived");
+    assert!(file.stray > 0, "the first one's arrived too late");
+}
+
+#[test]
+fn kinds_beyond_the_room_are_counted_as_lost() {
+    let left = scene("kinds").left();
+    let file = left.file();
+    let kept: u64 = file.cells.iter().map(|cell| cell.calls).sum();
+    assert_eq!((file.cells.len(), kept + file.cells_lost), (2048, 60 * 40));
+}
+
+#[test]
+fn after_a_communicator_was_made_nothing_is_allocated() {
+    for (release, mode) in [(22_703, "full"), (22_809, "sample"), (23_007, "full"), (22_809, "count")] {
+        let left = Scene { release, mode, ..scene("allocations") }.left();
+        assert!(left.comm().ops >= 1000);
+    }
+}
+
+#[test]
+fn without_a_place_the_job_runs_as_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let missing = dir.path().join("missing");
+    for place in [&missing, &file, Path::new("relative"), Path::new("")] {
+        let left = Scene { job_dir: Some(place), ..scene("refused") }.left();
+        assert!(left.files.is_empty() && left.said.contains("counts nothing"), "{}", left.said);
+    }
+}
+
+#[test]
+fn a_limit_to_the_size_of_files_ends_no_job() {
+    // The kernel's answer to a file beyond it is a signal that ends the process.
+    let left = Scene { file_size: Some(BYTES as u64 - 1), ..scene("refused") }.left();
+    assert!(left.files.is_empty() && left.said.contains("counts nothing"), "{}", left.said);
+    let left = Scene { file_size: Some(BYTES as u64), ..scene("ten") }.left();
+    assert_eq!(left.comm().ops, 10);
+}
+
+#[test]
+fn the_mode_changes_while_the_job_runs() {
+    let left = Scene { mode: "off", ..scene("switched") }.left();
+    let cell = cells(left.file(), "AllReduce")[0];
+    assert!(left.dir.path().join("user/ranks/mode").exists());
+    assert_eq!(left.file().mode, Some(Mode::Full));
+    assert!(cell.calls > 0 && cell.timed > 0 && cell.timed < cell.calls, "{cell:?}");
+}
+
+#[test]
+fn a_sample_has_every_communicator_and_size_in_it() {
+    let left = Scene { mode: "sample", ..scene("sample") }.left();
+    let file = left.file();
+    assert_eq!(cells(file, "AllReduce").len(), 2 * 3);
+    for cell in cells(file, "AllReduce") {
+        assert!(cell.timed > 8 && cell.timed < cell.calls / 2 && cell.spaced > 0, "{cell:?}");
+        // 10 µs each, begun every 12.
+        assert_eq!((cell.sum_ns, cell.spaced_ns), (cell.timed * 10_000, cell.spaced * 12_000));
+    }
+}
+
+#[test]
+fn messages_of_a_launch_are_counted_one_by_one_and_together() {
+    for release in [22_703, 22_809, 23_007] {
+        let left = Scene { release, ..scene("messages") }.left();
+        let file = left.file();
+        let of =
+            |op| cells(file, op).iter().map(|cell| (cell.calls, cell.bytes, cell.timed)).collect::<Vec<_>>();
+        assert_eq!(of("Send"), [(4, 4 * 4096, 0)]);
+        assert_eq!(of("Recv"), [(4, 4 * 4096, 0)]);
+        // To three others, and to itself, which no wire sees.
+        assert_eq!(of("P2pGroup"), [(1, 3 * 4096, 1)], "{release}: {file:?}");
+        assert_eq!(left.comm().ops, 2);
+    }
+}
+
+#[test]
+fn what_nccl_shows_at_its_interface_alone_is_counted_there() {
+    let left = Scene { release: 23_007, ..scene("hidden") }.left();
+    let file = left.file();
+    let [cell] = cells(file, "Broadcast")[..] else { panic!("{:?}", file.cells) };
+    assert_eq!((cell.calls, cell.bytes, cell.timed, file.api_only, file.captured), (2, 2 * 1024, 0, 2, 1));
+    let [cell] = cells(file, "AllGather")[..] else { panic!("{:?}", file.cells) };
+    // Over the copy engines, bytes of a rank times four ranks.
+    assert_eq!((cell.calls, cell.bytes, cell.timed), (1, 4 * 300, 0));
+}
+
+#[test]
+fn two_nccls_in_a_process_each_have_their_mask() {
+    let left = scene("two").left();
+    assert_eq!(left.file().comms.iter().map(|comm| comm.ops).collect::<Vec<_>>(), [10, 10]);
+}
+
+#[test]
+fn it_stays_when_nccl_closes_it() {
+    let left = scene("closed").left();
+    assert_eq!(left.comm().ops, 14, "what comes after the end is counted, and does no harm");
+}

@@ -1,0 +1,369 @@
+//! What happens in each scene's process.
+
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::played::{
+    ALL_REDUCE, CE_COLL, COLL, Call, Comm, KERNEL, KERNEL_STOP, Launched, Nccl, P2P, open, symbol,
+};
+
+fn libraries() -> (PathBuf, PathBuf) {
+    let places = std::env::var_os("RAILGATE_TEST_LIBRARIES").unwrap();
+    let mut places = std::env::split_paths(&places);
+    (places.next().unwrap(), places.next().unwrap())
+}
+
+fn load() -> Option<Nccl> {
+    let (plugin, nccl) = libraries();
+    let release: u64 = std::env::var("RAILGATE_TEST_NCCL").unwrap().parse().unwrap();
+    // What cannot be told is a release of today.
+    Nccl::load(if release == 0 { 22_809 } else { release }, &plugin, &nccl)
+}
+
+pub(crate) fn play(name: &str) {
+    if name == "nothing-to-load" {
+        assert!(load().is_none());
+        return;
+    }
+    let nccl = load().unwrap();
+    match name {
+        "ten" => ten(&nccl).finalize(),
+        "no-finalize" => drop(ten(&nccl)),
+        "refused" => refused(&nccl),
+        "untimed" => untimed(&nccl),
+        "killed" => killed(&nccl),
+        "fork" => fork(&nccl),
+        "communicators" => communicators(&nccl),
+        "threads" => threads(&nccl),
+        "nonsense" => nonsense(&nccl),
+        "late" => late(&nccl),
+        "kinds" => kinds(&nccl),
+        "allocations" => allocations(&nccl),
+        "switched" => switched(&nccl),
+        "sample" => sample(&nccl),
+        "messages" => messages(&nccl),
+        "hidden" => hidden(&nccl),
+        "two" => two(&nccl),
+        "closed" => closed(&nccl),
+        _ => panic!("{name}"),
+    }
+}
+
+/// Operations of 10 µs, one every 12 µs.
+fn run(comm: &Comm<'_>, count: u64) {
+    for number in 0..count {
+        let begin = 1_000_000 + number * 12_000;
+        comm.gpu(comm.launch(ALL_REDUCE), begin, begin + 10_000);
+    }
+}
+
+fn ten(nccl: &Nccl) -> Comm<'_> {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    let mask = nccl.mask.load(Relaxed);
+    assert_eq!(mask & (COLL | P2P), COLL | P2P);
+    assert_eq!(mask & CE_COLL != 0, nccl.api >= 6);
+    run(&comm, 10);
+    comm
+}
+
+fn refused(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    assert!(comm.context.is_null() && nccl.mask.load(Relaxed) == 0);
+    // NCCL goes on with a context that is null.
+    for kind in [1, COLL, P2P, KERNEL] {
+        assert!(nccl.odd(comm.context, kind, ptr::null_mut()).is_null());
+    }
+    comm.finalize();
+}
+
+fn untimed(nccl: &Nccl) {
+    ten(nccl).finalize();
+    assert_eq!(nccl.mask.load(Relaxed) & KERNEL, 0);
+}
+
+fn killed(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    run(&comm, 3);
+    let launched = comm.launch(ALL_REDUCE);
+    nccl.kernel_begins(comm.context, launched.handle, 0, 9_000_000);
+    // SAFETY: no more than the scene's own end.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+fn fork(nccl: &Nccl) {
+    let comm = ten(nccl);
+    // SAFETY: one thread of the harness waits; the child calls what the parent may call, and ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        run(&comm, 100);
+        let own = nccl.communicator(0xdef, 4, 1);
+        let nothing = own.context.is_null();
+        run(&own, 100);
+        comm.finalize();
+        // SAFETY: nothing of the parent's is to run in the child.
+        unsafe { libc::_exit(if nothing { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: this process's child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    run(&comm, 10);
+}
+
+fn communicators(nccl: &Nccl) {
+    let comms: Vec<_> = (0..200).map(|hash| nccl.communicator(hash, 4, 1)).collect();
+    assert_eq!(comms.iter().filter(|comm| comm.context.is_null()).count(), 72);
+    for comm in &comms {
+        run(comm, 2);
+        comm.finalize();
+    }
+}
+
+/// Eight threads launch, each for its communicator; one other thread says of all what the GPU did.
+fn threads(nccl: &Nccl) {
+    let comms: Vec<_> = (0..8).map(|hash| nccl.communicator(hash, 8, 0)).collect();
+    let (send, receive) = mpsc::channel::<(usize, Launched)>();
+    thread::scope(|scope| {
+        for (at, comm) in comms.iter().enumerate() {
+            let send = send.clone();
+            scope.spawn(move || (0..5000).for_each(|_| send.send((at, comm.launch(ALL_REDUCE))).unwrap()));
+        }
+        drop(send);
+        let comms = &comms;
+        scope.spawn(move || {
+            let mut begin = 0;
+            for (at, launched) in receive {
+                begin += 12_000;
+                comms[at].gpu(launched, begin, begin + 10_000);
+            }
+        });
+    });
+}
+
+fn nonsense(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    let foreign: *mut std::ffi::c_void = ptr::without_provenance_mut(0x7fff_dead_beef);
+    let null = ptr::null_mut();
+    // No parent, one of another process (as a proxy of another rank hands them over), kinds nobody asked for.
+    for parent in [null, foreign] {
+        for kind in
+            [1 << 3, 1 << 4, 1 << 5, KERNEL, 1 << 7, 1 << 8, 1 << 11, 1 << 13, 1 << 14, 1 << 15, 1 << 30, 0]
+        {
+            assert!(nccl.odd(comm.context, kind, parent).is_null(), "{kind}");
+            for context in [foreign, null] {
+                assert!(nccl.odd(context, kind, parent).is_null(), "{kind}");
+            }
+        }
+        nccl.kernel(comm.context, parent, 0, 5, 6);
+    }
+    // Without a place for the handle, and without a descriptor.
+    // SAFETY: the plugin has to look.
+    unsafe {
+        assert_eq!((nccl.table.start)(comm.context, ptr::null_mut(), ptr::null()), 0);
+        let mut handle = foreign;
+        assert_eq!((nccl.table.start)(comm.context, &raw mut handle, ptr::null()), 0);
+        assert!(handle.is_null());
+        assert_eq!((nccl.table.finalize)(foreign), 0);
+        assert_eq!((nccl.table.finalize)(null), 0);
+    }
+    // Ends of what never began, in any state, with and without arguments.
+    for handle in [null, foreign, comm.context] {
+        nccl.stop(handle);
+        for state in [-1, 0, KERNEL_STOP, 23, 31, 1 << 20] {
+            nccl.record(handle, state, None);
+            nccl.record(handle, state, Some(u64::MAX));
+        }
+    }
+    run(&comm, 1);
+    // Channels out of order, one of them twice, and everything once more after the end.
+    let group = comm.group(null);
+    let api = comm.coll_api(null, ALL_REDUCE, false);
+    let handle = comm.coll(group, api, Call { channels: 3, ..ALL_REDUCE });
+    let begun: Vec<_> = [2, 0].map(|channel| nccl.kernel_begins(comm.context, handle, channel, 1000)).into();
+    nccl.kernel_ends(begun[1], 9000);
+    nccl.stop(group);
+    let last = nccl.kernel_begins(comm.context, handle, 1, 1000);
+    for end in [last, begun[0], begun[0], begun[1], last] {
+        nccl.kernel_ends(end, 11_000);
+    }
+    for again in [handle, group, handle, group] {
+        nccl.stop(again);
+    }
+    nccl.kernel(comm.context, handle, 0, 1, 2);
+}
+
+fn late(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    run(&comm, 1);
+    let mut begun = Vec::new();
+    for _ in 0..9000 {
+        let launched = comm.launch(Call { channels: 1, ..ALL_REDUCE });
+        begun.push(nccl.kernel_begins(comm.context, launched.handle, 0, 1000));
+    }
+    for late in [begun[0], begun[8999]] {
+        nccl.kernel_ends(late, 5000);
+    }
+    // Launches that begin and never end, more than are kept.
+    for _ in 0..1000 {
+        comm.group(ptr::null_mut());
+    }
+}
+
+fn kinds(nccl: &Nccl) {
+    for hash in 0..60 {
+        let comm = nccl.communicator(hash, 4, 1);
+        for class in 0..40 {
+            comm.launch(Call { count: 1 << class, ..ALL_REDUCE });
+        }
+    }
+}
+
+/// Launches here, the GPU's words on another thread: neither allocates, over several looks for another mode.
+fn allocations(nccl: &Nccl) {
+    let nccl_library = open(&libraries().1);
+    let (watch, count) = (symbol(nccl_library, "playedWatch"), symbol(nccl_library, "playedAllocations"));
+    assert!(!watch.is_null() && !count.is_null());
+    // SAFETY: functions of the stand-in, of these types.
+    let watch: unsafe extern "C" fn(i32) = unsafe { std::mem::transmute(watch) };
+    // SAFETY: as above.
+    let count: unsafe extern "C" fn() -> std::ffi::c_long = unsafe { std::mem::transmute(count) };
+    let comm = &nccl.communicator(0xabc, 4, 1);
+    // SAFETY: they touch a variable of their thread.
+    unsafe {
+        watch(1);
+        drop(std::hint::black_box(Box::new(7)));
+        assert_eq!(count(), 1, "the watch sees what is allocated");
+        watch(0);
+    }
+    let (send, receive) = mpsc::channel::<Launched>();
+    let ends = thread::spawn({
+        let (context, nccl) = (comm.context as usize, nccl as *const Nccl as usize);
+        move || {
+            // SAFETY: both live until the thread was waited for.
+            let nccl = unsafe { &*(nccl as *const Nccl) };
+            let mut begin = 0;
+            let mut allocated = 0;
+            for launched in receive {
+                begin += 12_000;
+                // SAFETY: as above.
+                unsafe { watch(1) };
+                for channel in 0..launched.channels {
+                    nccl.kernel(context as *mut _, launched.handle, channel, begin, begin + 10_000);
+                }
+                // SAFETY: as above.
+                unsafe { watch(0) };
+                // SAFETY: as above.
+                allocated = unsafe { count() };
+            }
+            allocated
+        }
+    });
+    let end = Instant::now() + Duration::from_millis(700);
+    while Instant::now() < end {
+        for size in 0..4 {
+            // SAFETY: as above.
+            unsafe { watch(1) };
+            let launched = comm.launch(Call { count: 1 << size, ..ALL_REDUCE });
+            let group = comm.group(ptr::null_mut());
+            comm.message(group, c"Send", 8, 2, 1);
+            nccl.stop(group);
+            // SAFETY: as above.
+            unsafe { watch(0) };
+            send.send(launched).unwrap();
+        }
+    }
+    drop(send);
+    // SAFETY: as above.
+    assert_eq!(unsafe { count() }, 1);
+    assert_eq!(ends.join().unwrap(), 0);
+}
+
+fn switched(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    run(&comm, 10);
+    let mode = PathBuf::from(std::env::var_os("RAILGATE_JOB_DIR").unwrap()).join("user/ranks/mode");
+    let wish = |mode_wished: &str, timed: bool| {
+        std::fs::write(&mode, mode_wished).unwrap();
+        let late = Instant::now() + Duration::from_secs(60);
+        loop {
+            run(&comm, 1);
+            if (nccl.mask.load(Relaxed) & KERNEL != 0) == timed {
+                break;
+            }
+            assert!(Instant::now() < late, "{mode_wished}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        run(&comm, 10);
+    };
+    assert_eq!(nccl.mask.load(Relaxed) & KERNEL, 0);
+    wish("full\n", true);
+    wish("count", false);
+    wish("full", true);
+}
+
+/// Two communicators in turn, three sizes each.
+fn sample(nccl: &Nccl) {
+    let comms = [nccl.communicator(1, 4, 1), nccl.communicator(2, 4, 1)];
+    let mut number = 0;
+    for _ in 0..8000 {
+        for count in [1 << 10, 1 << 14, 1 << 18] {
+            number += 1;
+            for comm in &comms {
+                let begin = number * 12_000;
+                comm.gpu(comm.launch(Call { count, ..ALL_REDUCE }), begin, begin + 10_000);
+            }
+        }
+    }
+}
+
+fn messages(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    run(&comm, 1);
+    let group = comm.group(ptr::null_mut());
+    let mut handles = Vec::new();
+    for peer in 0..4 {
+        for func in [c"Send", c"Recv"] {
+            handles.push(comm.message(group, func, 1024, peer, 1));
+        }
+    }
+    for handle in handles.iter().filter(|handle| !handle.is_null()) {
+        nccl.kernel(comm.context, *handle, 0, 1000, 9000);
+        nccl.stop(*handle);
+    }
+    // As NCCL does for some of its handles, twice.
+    nccl.stop(group);
+    nccl.stop(group);
+}
+
+fn hidden(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    for captured in [false, true] {
+        comm.coll_api(ptr::null_mut(), Call { func: c"Broadcast", ..ALL_REDUCE }, captured);
+    }
+    assert!(comm.copy_engines(300).is_null());
+}
+
+/// A second NCCL, as some frameworks bring one along: its own mask, the same plugin.
+fn two(nccl: &Nccl) {
+    let second = Nccl { mask: Box::leak(Box::new(AtomicI32::new(0))), ..load().unwrap() };
+    for nccl in [nccl, &second] {
+        run(&nccl.communicator(0xabc, 4, 1), 10);
+    }
+    for nccl in [nccl, &second] {
+        assert_eq!(nccl.mask.load(Relaxed) & (COLL | KERNEL), COLL | KERNEL);
+    }
+}
+
+fn closed(nccl: &Nccl) {
+    let comm = ten(nccl);
+    let launched = comm.launch(ALL_REDUCE);
+    comm.finalize();
+    // SAFETY: as NCCL does with the last communicator, while its threads may still have something to say.
+    assert_eq!(unsafe { libc::dlclose(nccl.library) }, 0);
+    comm.gpu(launched, 5, 6);
+    run(&comm, 3);
+}
