@@ -20,8 +20,12 @@ import time
 
 try:
     import railgate  # contrib/python/railgate.py: `railgate report` then knows steps, checkpoints and NaN
-except ImportError:
-    railgate = None
+except ImportError:  # it trains without, too
+
+    class railgate:
+        model = step = staticmethod(lambda *_args, **_told: None)
+        checkpoint = waiting = contextlib.nullcontext
+
 
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)))
 KEEP = 2  # the newest, and one in case a file system loses it
@@ -30,17 +34,23 @@ KEEP = 2  # the newest, and one in case a file system loses it
 class Line:
     """The stand-in for a model: y = a x + b, fitted by gradient descent with momentum. No library needed."""
 
+    samples = 32
+    about = {"name": "line"}  # no GPU works, so no FLOP are told
+
     def __init__(self, _options):
         self.values = {"a": 0.0, "b": 0.0, "va": 0.0, "vb": 0.0}
 
-    def step(self, number):
+    def batch(self, number):
         # The data of a step follow from its number, so "where was I in the data" is the step itself.
         data = random.Random(number)
+        xs = [(data.uniform(-1, 1), data.gauss(0, 0.1)) for _ in range(self.samples)]
+        return [(x, 3 * x + 1 + noise) for x, noise in xs]
+
+    def step(self, _number, batch):
         v = self.values
         loss = slope_a = slope_b = 0.0
-        for _ in range(32):
-            x = data.uniform(-1, 1)
-            error = v["a"] * x + v["b"] - (3 * x + 1 + data.gauss(0, 0.1))
+        for x, y in batch:
+            error = v["a"] * x + v["b"] - y
             loss, slope_a, slope_b = loss + error**2 / 32, slope_a + error * x / 16, slope_b + error / 16
         for name, slope in (("a", slope_a), ("b", slope_b)):
             v["v" + name] = 0.9 * v["v" + name] + slope
@@ -61,12 +71,17 @@ class Line:
     def from_first(self, value):
         return value
 
+    def wait_for_all(self):
+        pass
+
     def end(self):
         pass
 
 
 class Network:
     """A small network under DDP. What a real one needs stands here: model, optimizer and generator states."""
+
+    samples = 64
 
     def __init__(self, options):
         import torch
@@ -79,6 +94,7 @@ class Network:
             torch.cuda.set_device(self.device)
         if self.spread:
             torch.distributed.init_process_group("gloo" if self.device == "cpu" else "nccl")
+        torch.set_float32_matmul_precision("high")  # TF32, as told below
         torch.manual_seed(0)
         width = options.width
         layers = [torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(width, 1)]
@@ -87,12 +103,18 @@ class Network:
         self.train = self.model
         if self.spread:
             self.train = torch.nn.parallel.DistributedDataParallel(self.model)
+        # A weight of a linear layer costs 2 FLOP a sample forward and 4 backward. A transformer says its layers, heads
+        # and sequence instead and counts tokens: docs/application-reports.md.
+        weights = sum(parameter.numel() for parameter in self.model.parameters())
+        self.about = {"name": "example", "convention": "explicit", "flops_per_sample": 6 * weights, "dtype": "tf32"}
 
-    def step(self, number):
-        torch = self.torch
+    def batch(self, number):
         # Each step and rank has data and dropout of its own, which follow from both numbers.
-        torch.manual_seed(number * 65536 + RANK)
-        x = torch.randn(64, 16).to(self.device)
+        self.torch.manual_seed(number * 65536 + RANK)
+        return self.torch.randn(self.samples, 16).to(self.device)
+
+    def step(self, number, x):
+        self.torch.manual_seed(number * 65536 + 32768 + RANK)
         loss = (self.train(x).squeeze(1) - x.sum(1).sin()).square().mean()
         self.optimizer.zero_grad()
         loss.backward()
@@ -124,6 +146,10 @@ class Network:
         box = [value]
         self.torch.distributed.broadcast_object_list(box, device=self.device)
         return box[0]
+
+    def wait_for_all(self):
+        if self.spread:
+            self.torch.distributed.barrier()
 
     def end(self):
         if self.spread:
@@ -202,20 +228,25 @@ def main():
     if RANK == 0:
         print(f"begins after step {done}" if done else "begins at the beginning", flush=True)
 
+    railgate.model(**model.about)  # once, and like all that follows in every rank: one that is slow shows
     while done < options.steps:
-        loss = model.step(done + 1)
+        with railgate.waiting():
+            batch = model.batch(done + 1)
+        loss = model.step(done + 1, batch)
         time.sleep(options.step_seconds)
         done += 1
         stop = model.any_rank(int(bool(told)))
+        railgate.step(done, samples=model.samples, loss=loss)  # its own share of the batch
         if RANK == 0:
             record.write(f"{done},{loss!r}\n")
             record.flush()
-            if stop or done % options.save_every == 0 or done == options.steps:
-                os.fsync(record.fileno())  # before the checkpoint that claims these steps
-                with railgate.checkpoint() if railgate else contextlib.nullcontext():
+        if stop or done % options.save_every == 0 or done == options.steps:
+            # All ranks say so: those that do not save wait, and that is no slow step.
+            with railgate.checkpoint():
+                if RANK == 0:
+                    os.fsync(record.fileno())  # before the checkpoint that claims these steps
                     save(folder, model, done, options.save_seconds)
-        if railgate:
-            railgate.step(done, loss=loss)
+                model.wait_for_all()
         if stop:
             break
     if RANK == 0:

@@ -89,6 +89,18 @@ class Helper(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             self.run_python(code, directory)
 
+    def test_the_example_tells_all_that_a_report_can_use(self):
+        with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as saves:
+            program = [sys.executable, "example_train.py", "--plain", "--steps=20", "--save-every=8", "--save-dir", saves]
+            for rank in ("1", "0"):  # the one that saves comes last: the other finds nothing
+                env = {"RANK": rank, "RAILGATE_APP_DIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
+                subprocess.run(program, env=env, cwd=HERE, check=True, stdout=subprocess.DEVNULL)
+                content = told(directory, "x." + rank)
+                saved, _, number = struct.unpack_from("<qdq", content, 24 * 8)
+                samples, = struct.unpack_from("<d", content, 16 * 8)
+                self.assertEqual((steps(content), saved, number, samples), (20, 3, 20, 640.0))
+                self.assertIn(b'"name": "line"', content)
+
     def test_no_room_is_no_report(self):
         # As on a full tmpfs: the file cannot have its size.
         with tempfile.TemporaryDirectory() as directory:
