@@ -58,6 +58,10 @@ mod kept_log;
 mod put_back;
 #[path = "ctld/record.rs"]
 mod record;
+#[path = "ctld/sum_up.rs"]
+mod sum_up;
+#[path = "ctld/tally.rs"]
+mod tally;
 #[cfg(test)]
 #[path = "ctld/testing.rs"]
 mod testing;
@@ -80,10 +84,19 @@ fn main() -> ExitCode {
         if switches::disabled(&places) {
             return ExitCode::SUCCESS;
         }
-        if call::ended_well(&env) {
-            ends::note(&call::own(&places), &env);
+        if sum_up::is_asked() {
+            if let Err(why) = sum_up::work(&places, &env) {
+                tracing::error!("AdminComment: {why}");
+            }
             return ExitCode::SUCCESS;
         }
+        if call::ended_well(&env) {
+            ends::note(&call::own(&places), &env);
+            sum_up::leave_note(&places, &env);
+            return ExitCode::SUCCESS;
+        }
+        // Before the waiting: whoever works the notes off waits, too.
+        sum_up::leave_note(&places, &env);
         match Call::enter(places, env) {
             Ok(call) if call.exit.job == Some(0) => put_back::look(&call),
             Ok(call) => failed::look(&call),

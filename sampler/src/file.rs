@@ -21,7 +21,7 @@ const EVENT_BYTES: u64 = 400 << 10;
 /// Samples kept before an event, and after it.
 const AROUND: usize = 24;
 /// Minutes of four days of eight GPUs: beyond that each two become one.
-const MINUTES_BYTES: u64 = 12 << 20;
+const MINUTES_BYTES: u64 = if cfg!(test) { 4 << 20 } else { 12 << 20 };
 /// Minutes that wait while the disk is full.
 const PENDING: usize = 60;
 
@@ -42,6 +42,8 @@ pub(crate) struct Files {
     after: usize,
     lost: u32,
     why_lost: String,
+    /// No minutes are written any more.
+    stopped: bool,
 }
 
 type Bytes = Rc<[u8]>;
@@ -126,6 +128,7 @@ impl Files {
             after: 0,
             lost: 0,
             why_lost: String::new(),
+            stopped: false,
         };
         for out in [&mut files.minutes, &mut files.events] {
             out.go_on(&Left::of(&out.path));
@@ -155,7 +158,8 @@ impl Files {
 
     /// One sample; `event`: what was before and after it is worth keeping.
     pub(crate) fn sample(&mut self, sample: &Sample, event: bool) {
-        if !self.fold.takes(sample.state, sample.gpus.len(), sample.rails.len()) {
+        let (state, gpus, rails) = (sample.state, sample.gpus.len(), sample.rails.len());
+        if !(self.fold.takes(state, gpus, rails) && self.fold.knows_as(sample)) {
             self.flush();
         }
         self.fold.add(sample);
@@ -209,6 +213,10 @@ impl Files {
 
     fn flush(&mut self) {
         let minute = self.fold.take();
+        if self.stopped {
+            self.lost += u32::from(minute.is_some());
+            return;
+        }
         if let Some(bytes) = minute.and_then(|minute| encoded(&Record::Sample(minute))) {
             self.put_minute(bytes);
         }
@@ -220,6 +228,9 @@ impl Files {
             self.pending.pop_front();
             self.lost += 1;
         }
+        if self.minutes.length > MINUTES_BYTES {
+            self.halve_or_stop();
+        }
         while let Some((head, record)) = self.pending.front() {
             match self.minutes.append(head, record) {
                 Ok(()) => drop(self.pending.pop_front()),
@@ -229,10 +240,16 @@ impl Files {
                 }
             }
         }
-        if self.minutes.length > MINUTES_BYTES
-            && let Err(why) = self.halve()
-        {
+    }
+
+    /// Where nothing can be folded any more, a state that changes with every sample, the file is as long as it gets.
+    fn halve_or_stop(&mut self) {
+        if let Err(why) = self.halve() {
             tracing::info!("sampler: {}: {why}", self.minutes.path.display());
+        }
+        if self.minutes.length > MINUTES_BYTES / 4 * 3 {
+            self.stopped = true;
+            self.why_lost = format!("{} is full", self.minutes.path.display());
         }
     }
 
@@ -394,7 +411,7 @@ pub(crate) fn earlier(dir: &Path) -> Option<(Head, Totals)> {
 mod tests {
     use super::*;
     use railgate_stats::usage::format::HeadGpu;
-    use railgate_stats::usage::{Field, HostField, Usage, Values, summarize, timeline};
+    use railgate_stats::usage::{Field, HostField, State, Usage, Values, summarize, timeline};
 
     const START: u64 = 1_700_000_000_000;
 
@@ -463,13 +480,55 @@ mod tests {
     }
 
     #[test]
+    fn what_never_folds_ends_somewhere_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::new(dir.path());
+        files.head(head(8, 8));
+        let state = |number| if number % 2 == 0 { State::Running } else { State::Yielded };
+        for number in 0..6000 {
+            files.sample(&Sample { state: state(number), ..sample(number) }, false);
+        }
+        files.end(End {
+            at: START,
+            cpu_s: 0.0,
+            memory_mib: 0.0,
+            oom_kills: None,
+            memory_peak_mib: None,
+            cpus_allowed: None,
+        });
+        assert!(files.minutes.length <= MINUTES_BYTES + 4000, "{}", files.minutes.length);
+        let found = usage(dir.path(), START + 30_000_000);
+        assert!(
+            found.coverage.missing_s > 100.0 && found.notes[0].ends_with("samples.minutes is full"),
+            "{:?}",
+            found.notes
+        );
+    }
+
+    #[test]
+    fn what_was_not_known_in_part_of_a_minute_is_not_in_its_mean() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::new(dir.path());
+        files.head(head(8, 8));
+        for number in 0..12 {
+            let mut sample = sample(number);
+            if number >= 4 {
+                sample.gpus[3] = Values::default();
+            }
+            files.sample(&sample, false);
+        }
+        let found = usage(dir.path(), START + 60_000);
+        assert_eq!((found.gpus[2].sampled_s, found.gpus[3].sampled_s), (60.0, 20.0));
+    }
+
+    #[test]
     fn years_stay_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::new(dir.path());
         files.head(head(8, 8));
         let mut minute = sample(0);
         minute.seconds = 60.0;
-        for number in 0..9000 {
+        for number in 0..4500 {
             minute.start = START + number * 60_000;
             files.sample(&minute, false);
         }
@@ -477,7 +536,7 @@ mod tests {
         let streams = all(dir.path());
         let slices: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
         let usage = summarize(&slices, START, &std::collections::BTreeMap::new()).unwrap();
-        assert_eq!((usage.coverage.sampled_s, usage.sampler.samples), (540_000.0, 9000));
+        assert_eq!((usage.coverage.sampled_s, usage.sampler.samples), (270_000.0, 4500));
     }
 
     /// `/dev/full` takes nothing.

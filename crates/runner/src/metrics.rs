@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use railgate_rails::rail_map;
 use railgate_slurm::{Client, DrainOutcome, is_ours};
 use railgate_stats::metrics::{
-    CheckCounts, NODE_FILE, NodeState, OpenFinding, RAILS_FILE, RailState, TextfileDir, job_file, node_page,
-    rail_page,
+    CheckCounts, JobLabel, NODE_FILE, NodeState, OpenFinding, PRIVATE_DATA, RAILS_FILE, RailState,
+    TextfileDir, job_file, node_page, rail_page,
 };
 
 use crate::{Config, History, Look, Past, Places, act, now};
@@ -55,6 +55,9 @@ pub(crate) fn publish(config: &Config, places: &Places, look: &Look, held: &Held
             tracing::warn!("metrics: {}/{name}: {why}", path.display());
         }
     }
+    if let Held::Ask(env) = held {
+        learn_private_data(config, places, env);
+    }
     let before = i64::try_from((now() / 1000).saturating_sub(STALE)).unwrap_or(0);
     match dir.remove_stale(before) {
         Ok(0) => {}
@@ -68,6 +71,30 @@ pub fn forget_job(config: &Config, job: u32) {
     let Some(path) = &config.metrics.dir else { return };
     if let Err(why) = TextfileDir::open(path).and_then(|dir| dir.remove(&job_file(job))) {
         tracing::info!(job, "metrics: {}: {why}", path.display());
+    }
+}
+
+/// What Slurm keeps private, for the labels of jobs, asked seldom. Where slurmctld does not answer, what it said stands.
+fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::Env) {
+    const EVERY: Duration = Duration::from_secs(3600);
+    if config.metrics.labels.iter().all(|label| *label == JobLabel::Partition) {
+        return;
+    }
+    let dir = places.run.join("metrics");
+    let path = dir.join(PRIVATE_DATA);
+    let fresh = |time: std::time::SystemTime| time.elapsed().is_ok_and(|age| age < EVERY);
+    if std::fs::metadata(&path).and_then(|meta| meta.modified()).is_ok_and(fresh) {
+        return;
+    }
+    let said = Client::new(&config.slurm, env).until(Instant::now() + PATIENCE).config();
+    let written = said.map_err(|why| why.to_string()).and_then(|said| {
+        let private = said.get("PrivateData").ok_or("slurmctld does not say what PrivateData is")?;
+        std::fs::create_dir_all(&dir)
+            .and_then(|()| railgate_rundir::write_whole(&path, private.as_bytes(), 0o644))
+            .map_err(|why| format!("{}: {why}", path.display()))
+    });
+    if let Err(why) = written {
+        tracing::info!("metrics: no labels of jobs and users: {why}");
     }
 }
 

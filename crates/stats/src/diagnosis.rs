@@ -187,6 +187,13 @@ const RULES: &[Rule] = &[
 /// Most that are kept of one rule.
 const MOST: usize = 8;
 
+/// Model FLOP utilisation and goodput of a part whose job still runs, at `now`; `None`: not known.
+pub(crate) fn said_so_far(part: &NodeReport, now: UnixMillis) -> (Option<f64>, Option<f64>) {
+    let facts = Facts::new(std::slice::from_ref(part), Some(now), false, None);
+    let model = mfu::model(&facts).known().map(|model| model.fraction);
+    (model, goodput::goodput(&facts).known().map(|goodput| goodput.fraction))
+}
+
 /// What the parts of one attempt mean. `end` is `None` while it runs; `before` is the highest step that an earlier
 /// attempt had reached.
 pub(crate) fn analyse(

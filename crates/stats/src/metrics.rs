@@ -5,23 +5,30 @@
 //!
 //! The collector refuses a series that stands in two files, so no two files hold the same one: `railgate.prom` has the
 //! gate and the cards' health, `railgate-rails.prom` the ports (a node's ports are not split between its jobs, so every
-//! writer writes the same), and `railgate-job-<id>.prom` what a job's own GPUs do.
+//! writer writes the same), `railgate-job-<id>.prom` what a job's own GPUs do, and
+//! `railgate-controller.prom`, on the controller alone, what became of jobs.
 
+mod controller;
 mod job;
 mod job_file;
 mod node;
 mod page;
 mod place;
+mod private;
 mod rails;
 #[cfg(test)]
 mod tests;
+mod work;
 
+pub use controller::{CONTROLLER_METRICS, Decisions, controller_page};
 pub use job::{GpuNow, JOB_METRICS, JobLabel, JobNow, job_page};
 pub use job_file::JobFile;
 pub use node::{CheckCounts, NODE_METRICS, NodeState, OpenFinding, node_page};
 pub use page::{Kind, Metric, Series};
-pub use place::{NODE_FILE, RAILS_FILE, TextfileDir, job_file};
+pub use place::{CONTROLLER_FILE, NODE_FILE, RAILS_FILE, TextfileDir, job_file};
+pub use private::{PRIVATE_DATA, shown};
 pub use rails::{RAIL_METRICS, RailState, rail_page};
+pub use work::{CollectiveNow, WorkNow};
 
 /// `docs/metrics.md`.
 pub fn metrics_markdown() -> String {
@@ -30,6 +37,7 @@ pub fn metrics_markdown() -> String {
         ("The node", NODE_FILE, page::rows(NODE_METRICS)),
         ("Rails", RAILS_FILE, page::rows(RAIL_METRICS)),
         ("Jobs", "railgate-job-<id>.prom", page::rows(JOB_METRICS)),
+        ("The controller", CONTROLLER_FILE, page::rows(CONTROLLER_METRICS)),
     ] {
         text.push_str(&format!(
             "\n## {title}\n`{file}`\n\n| metric | type | labels | what |\n|---|---|---|---|\n{table}"

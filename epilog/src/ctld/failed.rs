@@ -11,6 +11,7 @@ use crate::evidence::{Gathered, gather, states};
 use crate::kept_log::keeps_log;
 use crate::put_back;
 use crate::record::{Record, blamed, budget, decision, entry};
+use crate::tally;
 use crate::wait::{for_nodes, turn};
 
 /// How long Slurm may take between ending a job whose prolog failed and putting it back.
@@ -134,6 +135,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
         if let Err(why) = call.ledger.append(&line) {
             return (DecisionKind::Left, format!("the ledger cannot be used: {why}"), used);
         }
+        tally::count(call, &line);
     }
     let counted = Used { deaths: used.deaths + 1, ..used };
     match decided {

@@ -11,6 +11,7 @@ use railgate_stats::{DecisionKind, DecisionNode};
 use crate::call::{Call, now};
 use crate::evidence::states;
 use crate::record::{Down, Record, budget, decision, entry, seen};
+use crate::tally;
 
 /// Who put it back.
 enum By {
@@ -174,8 +175,12 @@ fn write(
     blamed: Vec<Blamed>,
     why: &str,
 ) -> bool {
-    match call.ledger.append(&entry(call, event, attempt, ran, blamed, why)) {
-        Ok(()) => true,
+    let line = entry(call, event, attempt, ran, blamed, why);
+    match call.ledger.append(&line) {
+        Ok(()) => {
+            tally::count(call, &line);
+            true
+        }
         Err(why) => {
             tracing::error!(job = %call.name, "the ledger cannot be used: {why}");
             false

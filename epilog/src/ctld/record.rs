@@ -7,6 +7,7 @@ use railgate_stats::{Budget, Decision, DecisionKind, DecisionNode, REPORT_SCHEMA
 use crate::call::{Call, now};
 use crate::ends::{self, End};
 use crate::evidence::states_of;
+use crate::tally;
 
 /// What is written about an attempt.
 #[derive(Debug)]
@@ -140,6 +141,7 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
     let mut first = entry(call, Event::NodeFail, 0, None, down.blamed, &why);
     first.time = ended.time;
     call.ledger.append(&first)?;
+    tally::count(call, &first);
     let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
     let record = Record {
         attempt: 0,

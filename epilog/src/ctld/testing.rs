@@ -15,6 +15,10 @@ use crate::call::Call;
 const SCONTROL: &str = r#"#!/bin/sh
 here=@HERE@
 echo "${0##*/} $*" >> $here/calls
+case "${0##*/}" in
+sacct) cat $here/comment; exit ;;
+sacctmgr) exit ;;
+esac
 [ -e $here/dead ] && { echo "Unable to contact slurm controller" >&2; exit 1; }
 [ "$1" = -o ] && shift
 case "$1 $2" in
@@ -78,7 +82,7 @@ impl Scene {
     pub(crate) fn new(exit: &str, restarts: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir(place.path().join("bin")).unwrap();
-        for name in ["scontrol", "squeue"] {
+        for name in ["scontrol", "squeue", "sacct", "sacctmgr"] {
             let file = place.path().join("bin").join(name);
             fs::write(&file, SCONTROL.replace("@HERE@", &place.path().display().to_string())).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();

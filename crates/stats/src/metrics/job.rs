@@ -1,6 +1,8 @@
 use serde::{Deserialize, Serialize};
 
+use super::WorkNow;
 use super::page::{Kind, Metric, Series, count, page};
+use super::work::CollectiveNow;
 use crate::usage::{GpuField, HostField, Values};
 
 /// A label that tells which job it is: only where the site asks for it.
@@ -30,6 +32,8 @@ pub struct JobNow {
     pub gpus: Vec<GpuNow>,
     /// Its cgroup.
     pub host: Values<HostField>,
+    /// What its program and NCCL say; `None` where nobody could read it.
+    pub work: Option<WorkNow>,
 }
 
 /// One GPU of the job now.
@@ -97,6 +101,19 @@ fn of_job(job: &JobNow, series: &mut Series, value: Option<f64>) {
     series.put_some(&[&gpu_list(job)], value);
 }
 
+/// Of what the program says.
+fn of_work(job: &JobNow, series: &mut Series, value: impl Fn(&WorkNow) -> Option<f64>) {
+    of_job(job, series, job.work.as_ref().and_then(value));
+}
+
+/// Of each operation of NCCL's.
+fn of_op(job: &JobNow, series: &mut Series, value: impl Fn(&CollectiveNow) -> Option<f64>) {
+    let gpus = gpu_list(job);
+    for one in job.work.iter().flat_map(|work| &work.collectives) {
+        series.put_some(&[&gpus, &one.op], value(one));
+    }
+}
+
 const PERCENT: f64 = 0.01;
 const MIB: f64 = 1_048_576.0;
 const JOB: &[&str] = &["gpus"];
@@ -149,6 +166,55 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         labels: GPU,
         help: "Tensor work of the dense peak at the datasheet clock, calibrated: recomputation and padding count. No model FLOP utilisation.",
         read: |job, series| gpu(job, series, |gpu| gpu.tensor_fraction),
+    },
+    Metric {
+        name: "railgate_job_model_flop_ratio",
+        kind: Kind::Gauge,
+        labels: JOB,
+        help: "Model FLOP utilisation of the ranks on this node while steps ran, by the program's own word (docs/application-reports.md).",
+        read: |job, series| of_work(job, series, |work| work.model_flop_ratio),
+    },
+    Metric {
+        name: "railgate_job_goodput_ratio",
+        kind: Kind::Gauge,
+        labels: JOB,
+        help: "Time in steps that were not done before, of the time since the job's prolog, by the program's own word.",
+        read: |job, series| of_work(job, series, |work| work.goodput_ratio),
+    },
+    Metric {
+        name: "railgate_job_steps_total",
+        kind: Kind::Counter,
+        labels: JOB,
+        help: "Steps that the program says have ended.",
+        read: |job, series| of_work(job, series, |work| work.steps.map(count)),
+    },
+    Metric {
+        name: "railgate_job_step_duration_seconds",
+        kind: Kind::Gauge,
+        labels: JOB,
+        help: "Mean length of a step so far, by the program's own word.",
+        read: |job, series| of_work(job, series, |work| work.step_s),
+    },
+    Metric {
+        name: "railgate_job_collective_calls_total",
+        kind: Kind::Counter,
+        labels: &["gpus", "op"],
+        help: "Calls of NCCL's operations by the ranks on this node, counted by railgate's profiler plugin.",
+        read: |job, series| of_op(job, series, |one| Some(count(one.calls))),
+    },
+    Metric {
+        name: "railgate_job_collective_bytes_total",
+        kind: Kind::Counter,
+        labels: &["gpus", "op"],
+        help: "Bytes of these calls.",
+        read: |job, series| of_op(job, series, |one| Some(count(one.bytes))),
+    },
+    Metric {
+        name: "railgate_job_collective_bus_bytes",
+        kind: Kind::Gauge,
+        labels: &["gpus", "op"],
+        help: "Bus bandwidth of these calls so far by nccl-tests' formula, bytes per second, of those that were timed.",
+        read: |job, series| of_op(job, series, |one| one.bus_bytes_s),
     },
     gpu_gauge!(
         "railgate_gpu_tensor_active_ratio",

@@ -9,7 +9,7 @@ use nix::libc::O_NOFOLLOW;
 use railgate_node::UnixMillis;
 
 use super::place::{TextfileDir, job_file};
-use super::{GpuNow, JobLabel, JobNow, job_page};
+use super::{GpuNow, JobLabel, JobNow, WorkNow, job_page, shown};
 use crate::usage::format::Head;
 use crate::usage::peaks::{SiteModel, model};
 use crate::usage::{Fold, GpuField, Sample};
@@ -74,14 +74,21 @@ impl JobFile {
         if self.fold.seconds() >= self.config.interval.as_secs_f64() { self.write(head) } else { Ok(()) }
     }
 
+    /// What the job's program and NCCL say, from now on; `None`: not known.
+    pub fn told(&mut self, work: Option<WorkNow>) {
+        self.job.work = work;
+    }
+
     fn write(&mut self, head: &Head) -> io::Result<()> {
         let Some(sample) = self.fold.take() else { return Ok(()) };
+        let labels = shown(&self.config.labels, &self.locks);
+        let named = labels.contains(&JobLabel::Job);
         let end = sample.end().saturating_sub(self.start);
         let mut job = self.job.clone();
         job.running_s = std::time::Duration::from_millis(end).as_secs_f64();
         job.host = sample.host;
         for (gpu, values) in head.gpus.iter().zip(sample.gpus) {
-            if !self.may_write(&gpu.uuid) {
+            if !self.may_write(&gpu.uuid, named) {
                 continue;
             }
             let tensor_fraction = model(&gpu.model, &self.site).and_then(|model| {
@@ -93,13 +100,13 @@ impl JobFile {
         if job.gpus.is_empty() && !head.gpus.is_empty() {
             return self.dir.remove(&job_file(job.job));
         }
-        self.dir.put(&job_file(job.job), &job_page(&job, &self.config.labels))
+        self.dir.put(&job_file(job.job), &job_page(&job, &labels))
     }
 
     /// No other job's file has it, or the two are told apart.
-    fn may_write(&mut self, uuid: &str) -> bool {
+    fn may_write(&mut self, uuid: &str, named: bool) -> bool {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '/' | '.');
-        if self.config.labels.contains(&JobLabel::Job) || self.locked.contains_key(uuid) {
+        if named || self.locked.contains_key(uuid) {
             return true;
         }
         if uuid.is_empty() || !uuid.chars().all(plain) {
@@ -134,6 +141,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::metrics::PRIVATE_DATA;
     use crate::testing::{job, part};
     use crate::usage::format::HeadGpu;
     use crate::usage::{State, Values};
@@ -164,6 +172,8 @@ mod tests {
                 labels: labels.to_vec(),
                 ..MetricsConfig::default()
             };
+            fs::create_dir_all(self.0.path().join("locks")).unwrap();
+            fs::write(self.0.path().join("locks").join(PRIVATE_DATA), "none").unwrap();
             let mut report = part("n1", &job(0..2), "", vec![], 0);
             report.job.id = id;
             JobFile::open(&config, &BTreeMap::new(), &self.0.path().join("locks"), &report).unwrap().unwrap()
@@ -218,5 +228,9 @@ mod tests {
         let mut third = place.open(9, &[JobLabel::Job]);
         third.add(&head(), &long).unwrap();
         assert!(place.read(8).is_some() && place.read(9).unwrap().contains("job_id=\"9\""));
+        // Unless Slurm keeps its jobs private.
+        fs::write(place.0.path().join("locks").join(PRIVATE_DATA), "jobs").unwrap();
+        third.add(&head(), &long).unwrap();
+        assert_eq!(place.read(9), None);
     }
 }

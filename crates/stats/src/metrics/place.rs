@@ -16,6 +16,9 @@ pub const NODE_FILE: &str = "railgate.prom";
 /// The RDMA ports.
 pub const RAILS_FILE: &str = "railgate-rails.prom";
 
+/// The controller's.
+pub const CONTROLLER_FILE: &str = "railgate-controller.prom";
+
 const JOB_FILE: (&str, &str) = ("railgate-job-", ".prom");
 
 /// A job's file.
@@ -116,6 +119,6 @@ fn is_unfinished(name: &str) -> bool {
     let Some((file, writer)) = name.strip_prefix('.').and_then(|name| name.rsplit_once('.')) else {
         return false;
     };
-    let ours = file == NODE_FILE || file == RAILS_FILE || job_of(file).is_some();
+    let ours = [NODE_FILE, RAILS_FILE, CONTROLLER_FILE].contains(&file) || job_of(file).is_some();
     ours && !writer.is_empty() && writer.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -26,6 +26,18 @@ fn job_now() -> JobNow {
     for field in HostField::ALL {
         job.host.put(*field, Some(12.5));
     }
+    let one = |op: &str| CollectiveNow { op: op.to_owned(), calls: 9, bytes: 99, bus_bytes_s: Some(3e11) };
+    job.work = Some(WorkNow {
+        model_flop_ratio: Some(0.41),
+        goodput_ratio: Some(0.97),
+        steps: Some(880),
+        step_s: Some(9.78),
+        collectives: vec![
+            one("AllReduce"),
+            one("AllGather"),
+            CollectiveNow { bus_bytes_s: None, ..one("other") },
+        ],
+    });
     job
 }
 
@@ -80,6 +92,7 @@ fn a_name_stands_in_one_file_only() {
     rules(NODE_METRICS, &mut seen);
     rules(RAIL_METRICS, &mut seen);
     rules(JOB_METRICS, &mut seen);
+    rules(CONTROLLER_METRICS, &mut seen);
 }
 
 #[test]
@@ -123,6 +136,14 @@ fn a_job_is_named_only_where_the_site_says_so() {
     assert!(!text.contains("48213") && !text.contains("alice"), "{text}");
     assert!(text.contains("railgate_gpu_tensor_active_ratio{gpu=\"3\",uuid=\"GPU-3\"} 0.5\n"), "{text}");
     assert!(text.contains("railgate_job_pressure_ratio{gpus=\"0-1,3\",resource=\"io\"} 0.125\n"), "{text}");
+    for line in [
+        "railgate_job_model_flop_ratio{gpus=\"0-1,3\"} 0.41",
+        "railgate_job_goodput_ratio{gpus=\"0-1,3\"} 0.97",
+        "railgate_job_collective_bytes_total{gpus=\"0-1,3\",op=\"other\"} 99",
+        "railgate_job_collective_bus_bytes{gpus=\"0-1,3\",op=\"AllReduce\"} 300000000000",
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+    }
     let text = job_page(&job, &[JobLabel::User, JobLabel::Job, JobLabel::Job]);
     assert!(text.contains("{job_id=\"48213\",user=\"alice\\\"} 1\",gpus=\"0-1,3\"} 60\n"), "{text}");
 }
@@ -142,7 +163,7 @@ fn the_number_of_series_is_bounded() {
     let count = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
     let rails = count(&rail_page(&RailState { snapshot, rails: map }));
     let (node, job) = (count(&node_text("")), count(&job_page(&job_now(), &[])));
-    assert!(node <= 80 && rails <= 9 * 18 && job <= 3 * 22 + 9, "{node} {rails} {job}");
+    assert!(node <= 80 && rails <= 9 * 18 && job <= 3 * 22 + 9 + 12, "{node} {rails} {job}");
 }
 
 #[test]

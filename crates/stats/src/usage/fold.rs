@@ -82,6 +82,12 @@ impl Fold {
         })
     }
 
+    /// Whether something is known of the same GPUs: folded with others, a sample without would pass for one with.
+    pub fn knows_as(&self, sample: &Sample) -> bool {
+        let known = |sample: &Sample| sample.gpus.iter().map(super::Values::is_empty).collect::<Vec<_>>();
+        self.first.as_ref().is_none_or(|first| known(first) == known(sample))
+    }
+
     /// Adds a sample.
     pub fn add(&mut self, sample: &Sample) {
         let seconds = f64::from(sample.seconds);

@@ -1,0 +1,150 @@
+//! What became of jobs, counted for Prometheus. The ledger stays the truth: this only spares reading all of it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc::O_NOFOLLOW;
+use railgate_slurm::{Entry, Event};
+use railgate_stats::metrics::{CONTROLLER_FILE, Decisions, TextfileDir, controller_page};
+
+use crate::call::Call;
+
+const FILE: &str = "decisions.json";
+/// A storm of jobs counts one after the other; whoever has waited so long is not counted.
+const WAIT: Duration = Duration::from_secs(2);
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Counts a line of the ledger, and writes the file where the site wants one. A failure is logged and changes nothing.
+pub(crate) fn count(call: &Call, entry: &Entry) {
+    let Some(dir) = &call.config.metrics.dir else { return };
+    let counted = add(&call.own.join(FILE), entry, |decisions| {
+        TextfileDir::open(dir)?.put(CONTROLLER_FILE, &controller_page(decisions))
+    });
+    if let Err(why) = counted {
+        tracing::warn!(job = %call.name, "metrics: {}: {why}", dir.display());
+    }
+}
+
+fn add(path: &Path, entry: &Entry, publish: impl Fn(&Decisions) -> io::Result<()>) -> io::Result<()> {
+    let mut file = locked(path)?;
+    let mut text = String::new();
+    (&*file).take(MOST_BYTES).read_to_string(&mut text)?;
+    // One that is damaged begins anew, as a counter may.
+    let known: BTreeMap<String, u64> = serde_json::from_str(&text).unwrap_or_default();
+    let mut decisions: Decisions = known
+        .into_iter()
+        .filter_map(|(key, times)| {
+            let (event, check) = key.split_once(' ')?;
+            Some(((event.to_owned(), check.to_owned()), times))
+        })
+        .collect();
+    *decisions.entry((event(entry.event).to_owned(), check(entry))).or_default() += 1;
+    let all: BTreeMap<String, u64> =
+        decisions.iter().map(|((event, check), times)| (format!("{event} {check}"), *times)).collect();
+    file.rewind()?;
+    file.set_len(0)?;
+    file.write_all(&serde_json::to_vec(&all)?)?;
+    publish(&decisions)
+}
+
+fn locked(path: &Path) -> io::Result<Flock<File>> {
+    let open = || {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(O_NOFOLLOW);
+        options.open(path)
+    };
+    let until = Instant::now() + WAIT;
+    let mut file = open()?;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(locked),
+            Err((_, why)) if Instant::now() >= until => return Err(why.into()),
+            Err((again, _)) => file = again,
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn event(event: Event) -> &'static str {
+    match event {
+        Event::Death => "requeued",
+        Event::NodeFail => "node-fail",
+        Event::Move => "moved",
+        Event::Requeued => "by-others",
+        Event::Held => "held",
+        Event::Left => "left",
+    }
+}
+
+/// The first check that is blamed. A job's owner could name any in a report of their own: what is none of ours is `other`.
+fn check(entry: &Entry) -> String {
+    let Some(subject) = entry.blamed.iter().map(|by| by.subject.as_str()).find(|subject| !subject.is_empty())
+    else {
+        return String::new();
+    };
+    let id = subject.split('@').next().unwrap_or_default();
+    let known = railgate_gate::CHECKS.iter().any(|check| check.id == id);
+    if known { id.to_owned() } else { "other".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use railgate_slurm::Blamed;
+
+    use super::*;
+
+    fn entry(event: Event, subject: &str) -> Entry {
+        let blamed = Blamed { node: "n1".to_owned(), subject: subject.to_owned(), part: String::new() };
+        Entry {
+            schema: 1,
+            time: 0,
+            event,
+            job: 7,
+            name: "7".to_owned(),
+            attempt: 0,
+            ran_s: None,
+            blamed: vec![blamed],
+            why: String::new(),
+        }
+    }
+
+    #[test]
+    fn events_are_counted_by_check_and_nobody_can_invent_one() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join(FILE);
+        let page = RefCell::new(String::new());
+        let publish = |decisions: &Decisions| {
+            page.replace(controller_page(decisions));
+            Ok(())
+        };
+        for (event, subject) in [
+            (Event::Death, "gpu-lost@3"),
+            (Event::Death, "gpu-lost@5"),
+            (Event::Move, "ib-port@mlx5_0"),
+            (Event::Held, "whatever-i-like"),
+            (Event::NodeFail, ""),
+        ] {
+            add(&path, &entry(event, subject), publish).unwrap();
+        }
+        let lines: Vec<String> =
+            page.borrow().lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+        let name = "railgate_job_decisions_total";
+        let want = [
+            format!("{name}{{event=\"held\",check=\"other\"}} 1"),
+            format!("{name}{{event=\"moved\",check=\"ib-port\"}} 1"),
+            format!("{name}{{event=\"node-fail\",check=\"\"}} 1"),
+            format!("{name}{{event=\"requeued\",check=\"gpu-lost\"}} 2"),
+        ];
+        assert_eq!(lines, want);
+        std::fs::write(&path, "{").unwrap();
+        add(&path, &entry(Event::Left, "gpu-lost@1"), publish).unwrap();
+        assert!(page.borrow().ends_with("{event=\"left\",check=\"gpu-lost\"} 1\n"), "{page:?}");
+    }
+}
