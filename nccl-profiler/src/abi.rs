@@ -21,6 +21,8 @@ pub(crate) mod event {
     pub(crate) const COLL_API: u64 = 1 << 9;
     pub(crate) const P2P_API: u64 = 1 << 10;
     pub(crate) const CE_COLL: u64 = 1 << 12;
+    /// All of these; NCCL tells of others, too, once it tells of any.
+    pub(crate) const READ: u64 = GROUP | COLL | P2P | KERNEL | COLL_API | P2P_API | CE_COLL;
 }
 
 /// `ncclProfilerKernelChStop`.
@@ -126,7 +128,7 @@ struct RawCollApi {
     datatype: *const c_char,
     root: c_int,
     stream: *const c_void,
-    captured: bool,
+    captured: u8,
 }
 
 #[repr(C)]
@@ -136,7 +138,7 @@ struct RawP2pApi {
     count: usize,
     datatype: *const c_char,
     stream: *const c_void,
-    captured: bool,
+    captured: u8,
 }
 
 /// Version 6 and later.
@@ -192,100 +194,152 @@ pub(crate) struct Coll<'a> {
     pub(crate) channels: u64,
 }
 
-/// What NCCL tells of.
-pub(crate) enum Event<'a> {
-    Coll(Coll<'a>),
-    CopyEngines(Coll<'a>),
-    P2p { func: Text<'a>, datatype: Text<'a>, count: u64, peer: i64, channels: u64, group: u64 },
-    Kernel { parent: u64, timer: u64 },
-    Group,
-    CollApi { func: Text<'a>, datatype: Text<'a>, count: u64, captured: bool },
-    P2pApi { captured: bool },
-    Other,
+/// A message, as NCCL describes it.
+pub(crate) struct P2p<'a> {
+    pub(crate) func: Text<'a>,
+    pub(crate) datatype: Text<'a>,
+    pub(crate) count: u64,
+    pub(crate) peer: i64,
+    pub(crate) channels: u64,
+    /// Its launch's handle.
+    pub(crate) group: u64,
 }
 
-impl Event<'_> {
+/// A call at NCCL's interface.
+pub(crate) struct CollApi<'a> {
+    pub(crate) func: Text<'a>,
+    pub(crate) datatype: Text<'a>,
+    pub(crate) count: u64,
+}
+
+/// What NCCL tells of. Most events are told apart by their kind alone, and nothing else of them is read.
+#[derive(Clone, Copy)]
+pub(crate) struct Descriptor<'a> {
+    api: u8,
+    at: *const u8,
+    lives: PhantomData<&'a u8>,
+}
+
+impl<'a> Descriptor<'a> {
     /// # Safety
-    /// A descriptor of that version of the interface, whose texts live during the call.
-    pub(crate) unsafe fn of<'a>(api: u8, descriptor: *const c_void) -> Event<'a> {
-        let head = descriptor.cast::<u8>();
-        let union = head.wrapping_add(UNION);
+    /// A descriptor of that version of the interface, whose texts live for `'a`.
+    pub(crate) unsafe fn of(api: u8, at: *const c_void) -> Self {
+        Descriptor { api, at: at.cast(), lives: PhantomData }
+    }
+
+    /// One of [`event`].
+    pub(crate) fn kind(self) -> u64 {
         // SAFETY: the type is the first field, one byte up to version 4, eight from then on.
-        let kind = unsafe { if api < 5 { u64::from(*head) } else { *head.cast::<u64>() } };
+        unsafe { if self.api < 5 { u64::from(*self.at) } else { *self.at.cast::<u64>() } }
+    }
+
+    fn parent(self) -> u64 {
         // SAFETY: second field.
-        let parent = unsafe { *head.add(8).cast::<*mut c_void>() };
-        match kind {
-            event::COLL => {
-                // SAFETY: the union holds this for this type.
-                let raw = unsafe { *union.cast::<RawColl>() };
-                // SAFETY: texts or null.
-                Event::Coll(unsafe {
-                    Coll {
-                        seq: raw.seq,
-                        func: Text::of(raw.func),
-                        datatype: Text::of(raw.datatype),
-                        algorithm: Text::of(raw.algorithm),
-                        protocol: Text::of(raw.protocol),
-                        count: raw.count as u64,
-                        channels: u64::from(raw.channels),
-                    }
-                })
-            }
-            event::CE_COLL if api >= 6 => {
-                // SAFETY: as above.
-                let raw = unsafe { *union.cast::<RawCe>() };
-                // SAFETY: texts or null.
-                Event::CopyEngines(unsafe {
-                    Coll {
-                        seq: raw.seq,
-                        func: Text::of(raw.func),
-                        datatype: Text::of(raw.datatype),
-                        algorithm: Text::of(c"CE".as_ptr()),
-                        protocol: Text::of(ptr::null()),
-                        count: raw.count as u64,
-                        channels: 0,
-                    }
-                })
-            }
-            event::P2P => {
-                // SAFETY: as above; version 4 says in `parentObj` what later ones say behind.
-                let (raw, group) = unsafe {
-                    if api < 5 {
-                        (*union.cast::<RawP2p>(), parent)
-                    } else {
-                        let raw = *union.cast::<RawP2pGrouped>();
-                        (raw.p2p, raw.group)
-                    }
-                };
-                // SAFETY: texts or null.
-                let (func, datatype) = unsafe { (Text::of(raw.func), Text::of(raw.datatype)) };
-                Event::P2p {
-                    func,
-                    datatype,
-                    count: raw.count as u64,
-                    peer: i64::from(raw.peer),
-                    channels: u64::from(raw.channels),
-                    group: group as u64,
-                }
-            }
-            event::KERNEL => {
-                // SAFETY: as above.
-                let raw = unsafe { *union.cast::<RawKernel>() };
-                Event::Kernel { parent: parent as u64, timer: raw.timer }
-            }
-            event::GROUP => Event::Group,
-            event::COLL_API if api >= 5 => {
-                // SAFETY: as above.
-                let raw = unsafe { *union.cast::<RawCollApi>() };
-                // SAFETY: texts or null.
-                let (func, datatype) = unsafe { (Text::of(raw.func), Text::of(raw.datatype)) };
-                Event::CollApi { func, datatype, count: raw.count as u64, captured: raw.captured }
-            }
-            event::P2P_API if api >= 5 => {
-                // SAFETY: as above.
-                Event::P2pApi { captured: unsafe { (*union.cast::<RawP2pApi>()).captured } }
-            }
-            _ => Event::Other,
+        let parent = unsafe { *self.at.add(8).cast::<*mut c_void>() };
+        parent as u64
+    }
+
+    /// # Safety
+    /// The union holds this for the descriptor's type and version.
+    unsafe fn union<T: Copy>(self) -> T {
+        // SAFETY: as demanded.
+        unsafe { *self.at.add(UNION).cast::<T>() }
+    }
+
+    /// Of a descriptor of [`event::COLL`].
+    pub(crate) fn coll(self) -> Option<Coll<'a>> {
+        if self.kind() != event::COLL {
+            return None;
+        }
+        // SAFETY: the union holds this for this type; texts or null.
+        unsafe {
+            let raw = self.union::<RawColl>();
+            Some(Coll {
+                seq: raw.seq,
+                func: Text::of(raw.func),
+                datatype: Text::of(raw.datatype),
+                algorithm: Text::of(raw.algorithm),
+                protocol: Text::of(raw.protocol),
+                count: raw.count as u64,
+                channels: u64::from(raw.channels),
+            })
+        }
+    }
+
+    /// Of a descriptor of [`event::CE_COLL`].
+    pub(crate) fn copy_engines(self) -> Option<Coll<'a>> {
+        if self.kind() != event::CE_COLL || self.api < 6 {
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe {
+            let raw = self.union::<RawCe>();
+            Some(Coll {
+                seq: raw.seq,
+                func: Text::of(raw.func),
+                datatype: Text::of(raw.datatype),
+                algorithm: Text::of(c"CE".as_ptr()),
+                protocol: Text::of(ptr::null()),
+                count: raw.count as u64,
+                channels: 0,
+            })
+        }
+    }
+
+    /// Of a descriptor of [`event::P2P`].
+    pub(crate) fn p2p(self) -> Option<P2p<'a>> {
+        if self.kind() != event::P2P {
+            return None;
+        }
+        // SAFETY: as above; version 4 says in `parentObj` what later ones say behind.
+        unsafe {
+            let (raw, group) = if self.api < 5 {
+                (self.union::<RawP2p>(), self.parent())
+            } else {
+                let raw = self.union::<RawP2pGrouped>();
+                (raw.p2p, raw.group as u64)
+            };
+            Some(P2p {
+                func: Text::of(raw.func),
+                datatype: Text::of(raw.datatype),
+                count: raw.count as u64,
+                peer: i64::from(raw.peer),
+                channels: u64::from(raw.channels),
+                group,
+            })
+        }
+    }
+
+    /// Parent and the GPU's clock, of a descriptor of [`event::KERNEL`].
+    pub(crate) fn kernel(self) -> Option<(u64, u64)> {
+        // SAFETY: as above.
+        (self.kind() == event::KERNEL).then(|| (self.parent(), unsafe { self.union::<RawKernel>() }.timer))
+    }
+
+    /// Of a descriptor of [`event::COLL_API`].
+    pub(crate) fn coll_api(self) -> Option<CollApi<'a>> {
+        if self.kind() != event::COLL_API || self.api < 5 {
+            return None;
+        }
+        // SAFETY: as above; texts or null.
+        unsafe {
+            let raw = self.union::<RawCollApi>();
+            Some(CollApi {
+                func: Text::of(raw.func),
+                datatype: Text::of(raw.datatype),
+                count: raw.count as u64,
+            })
+        }
+    }
+
+    /// Whether a call at NCCL's interface is captured into a graph; not so of any other event.
+    pub(crate) fn captured(self) -> bool {
+        match self.kind() {
+            // SAFETY: as above.
+            event::COLL_API if self.api >= 5 => unsafe { self.union::<RawCollApi>() }.captured != 0,
+            // SAFETY: as above.
+            event::P2P_API if self.api >= 5 => unsafe { self.union::<RawP2pApi>() }.captured != 0,
+            _ => false,
         }
     }
 }

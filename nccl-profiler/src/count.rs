@@ -10,10 +10,11 @@ use std::sync::atomic::{
 };
 
 use railgate_rankfile::{
-    ALGORITHMS, DATATYPES, Key, Mode, OPERATIONS, P2P_GROUP, PROTOCOLS, cell, comm, head, position, type_size,
+    ALGORITHMS, COMMS, DATATYPES, Key, Mode, OPERATIONS, P2P_GROUP, PROTOCOLS, cell, comm, head, position,
+    type_size,
 };
 
-use crate::abi::{Coll, Event, Text};
+use crate::abi::{Coll, Descriptor, P2p, Text, event};
 use crate::recent::{self, Known};
 use crate::spacing::{self, Seen};
 use crate::steer;
@@ -21,8 +22,8 @@ use crate::store::{Store, now};
 
 /// Timed operations under way; older ones make room.
 const SLOTS: usize = 4096;
-/// Launches between their begin and end on the launching threads.
-const GROUPS: usize = 256;
+/// Launches of a communicator between their begin and end.
+const GROUPS: usize = 8;
 
 /// An operation under way. Times of 0 are none yet; the begin is kept as its complement, so that both are maxima.
 struct Slot {
@@ -36,6 +37,8 @@ struct Slot {
     ended: AtomicU64,
     begin: AtomicU64,
     end: AtomicU64,
+    /// When it was handed over, on the host's coarse monotonic clock.
+    launched: AtomicU64,
 }
 
 /// A launch on its way: what its messages add up to.
@@ -62,9 +65,10 @@ static SLOT: [Slot; SLOTS] = [const {
         ended: AtomicU64::new(0),
         begin: AtomicU64::new(0),
         end: AtomicU64::new(0),
+        launched: AtomicU64::new(0),
     }
 }; SLOTS];
-static GROUP: [Group; GROUPS] = [const {
+static GROUP: [Group; COMMS * GROUPS] = [const {
     Group {
         generation: AtomicU64::new(0),
         open: AtomicU64::new(0),
@@ -75,9 +79,9 @@ static GROUP: [Group; GROUPS] = [const {
         datatype: AtomicU64::new(0),
         slot: AtomicU64::new(0),
     }
-}; GROUPS];
+}; COMMS * GROUPS];
 static NEXT_SLOT: AtomicU64 = AtomicU64::new(0);
-static NEXT_GROUP: AtomicU64 = AtomicU64::new(0);
+static NEXT_GROUP: [AtomicU64; COMMS] = [const { AtomicU64::new(0) }; COMMS];
 
 /// What a handle is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -124,44 +128,48 @@ fn group_of(handle: u64) -> Option<&'static Group> {
 }
 
 /// An event begins: its handle, or 0 where nothing further is to be told of it.
-pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, event: &Event<'_>) -> u64 {
-    if Mode::of(store.at(head::WANTED).load(Relaxed)) == Some(Mode::Off) {
+pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, described: Descriptor<'_>) -> u64 {
+    if store.at(head::WANTED).load(Relaxed) == Mode::Off.word() {
         // Only to learn that somebody wishes for something else.
-        if let Event::Coll(_) | Event::P2p { .. } = event {
+        if described.kind() & (event::COLL | event::P2P) != 0 {
             steer::after(store, comm, 0, now(libc::CLOCK_MONOTONIC_COARSE));
         }
         return 0;
     }
-    match event {
-        Event::Coll(coll) => collective(store, comm, coll),
-        Event::CopyEngines(coll) => {
-            known(store, comm, coll).hand_over(store, comm, coll.seq);
-            0
+    match described.kind() {
+        event::GROUP => group_begins(comm),
+        event::COLL => described.coll().map_or(0, |coll| collective(store, comm, &coll)),
+        event::P2P => described.p2p().map_or(0, |message| message_of(store, comm, &message)),
+        event::KERNEL => {
+            described.kernel().map_or(0, |(parent, timer)| channel_begins(store, comm, parent, timer))
         }
-        Event::P2p { func, datatype, count, peer, channels, group } => {
-            let message =
-                Message { func: *func, datatype: *datatype, count: *count, peer: *peer, channels: *channels };
-            message_of(store, comm, &message, *group)
-        }
-        Event::Kernel { parent, timer } => channel_begins(store, comm, *parent, *timer),
-        Event::Group => group_begins(),
-        Event::CollApi { func, datatype, count, captured } => {
-            note_captured(store, *captured);
-            if hides_broadcasts && func.bytes() == b"Broadcast" {
-                let datatype = name_of(*datatype);
-                let bytes = count.saturating_mul(type_size(datatype));
-                let op = position(OPERATIONS, func.bytes());
-                Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes).hand_over(store, comm, 0);
-                store.at(head::API_ONLY).fetch_add(1, Relaxed);
+        event::COLL_API | event::P2P_API => {
+            if described.captured() {
+                store.at(head::CAPTURED).fetch_add(1, Relaxed);
+            }
+            if hides_broadcasts {
+                hidden(store, comm, described);
             }
             0
         }
-        Event::P2pApi { captured } => {
-            note_captured(store, *captured);
+        event::CE_COLL => {
+            if let Some(coll) = described.copy_engines() {
+                known(store, comm, &coll).hand_over(store, comm, coll.seq);
+            }
             0
         }
-        Event::Other => 0,
+        _ => 0,
     }
+}
+
+/// A broadcast of a release that shows it at its interface alone.
+fn hidden(store: &Store, comm: usize, described: Descriptor<'_>) {
+    let Some(call) = described.coll_api().filter(|call| call.func.bytes() == b"Broadcast") else { return };
+    let datatype = name_of(call.datatype);
+    let bytes = call.count.saturating_mul(type_size(datatype));
+    let op = position(OPERATIONS, call.func.bytes());
+    Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes).hand_over(store, comm, 0);
+    store.at(head::API_ONLY).fetch_add(1, Relaxed);
 }
 
 /// An event ends: of all that have handles only a launch's end says anything.
@@ -232,7 +240,8 @@ fn sized(store: &Store, comm: usize, coll: &Coll<'_>) -> (Key, u64) {
 /// An operation that is to be counted.
 #[derive(Clone, Copy)]
 struct Op {
-    key: Key,
+    /// [`Key::word`].
+    key: u64,
     bytes: u64,
     /// Word at which its cell begins; `None`: the file is full.
     cell: Option<usize>,
@@ -246,14 +255,14 @@ fn known(store: &Store, comm: usize, coll: &Coll<'_>) -> Op {
     let (key, bytes) = sized(store, comm, coll);
     let op = Op::of(store, key, bytes);
     if let Some(cell) = op.cell {
-        recent::keep(comm, coll, Known { key, bytes, cell });
+        recent::keep(comm, coll, Known { key: op.key, bytes, cell });
     }
     op
 }
 
 impl Op {
     fn of(store: &Store, key: Key, bytes: u64) -> Self {
-        Op { key, bytes, cell: store.cell(key) }
+        Op { key: key.word(), bytes, cell: store.cell(key) }
     }
 
     fn count(self, store: &Store) {
@@ -267,7 +276,7 @@ impl Op {
     fn hand_over(self, store: &Store, comm: usize, seq: u64) -> u64 {
         self.count(store);
         let number = store.comm(comm, comm::OPS).fetch_add(1, Relaxed) + 1;
-        store.comm(comm, comm::LAST_KEY).store(self.key.word(), Relaxed);
+        store.comm(comm, comm::LAST_KEY).store(self.key, Relaxed);
         store.comm(comm, comm::LAST_SEQ).store(seq, Relaxed);
         store.comm(comm, comm::LAST_BYTES).store(self.bytes, Relaxed);
         let now = now(libc::CLOCK_MONOTONIC_COARSE);
@@ -277,16 +286,22 @@ impl Op {
     }
 }
 
+/// Whether NCCL still knows which of the communicator's kernels a time belongs to: the GPU counts a rank's messages to
+/// itself, NCCL does not (`src/enqueue.cc` and `src/device/common.h` of 2.28.9 and 2.30.7).
+fn in_count(store: &Store, comm: usize) -> bool {
+    store.comm(comm, comm::TO_ITSELF).load(Relaxed) == 0
+}
+
 fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     let op = known(store, comm, coll);
     // Without channels no times follow.
-    let timed = steer::timing() && coll.channels > 0;
+    let timed = steer::timing() && coll.channels > 0 && in_count(store, comm);
     let number = op.hand_over(store, comm, coll.seq);
     if !timed {
         return 0;
     }
     let (slot, handle) = fresh(store);
-    slot.key.store(op.key.word(), Relaxed);
+    slot.key.store(op.key, Relaxed);
     slot.bytes.store(op.bytes, Relaxed);
     slot.number.store(number, Relaxed);
     slot.channels.store(coll.channels, Relaxed);
@@ -294,29 +309,22 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     handle
 }
 
-struct Message<'a> {
-    func: Text<'a>,
-    datatype: Text<'a>,
-    count: u64,
-    peer: i64,
-    channels: u64,
-}
-
-fn message_of(store: &Store, comm: usize, message: &Message<'_>, group: u64) -> u64 {
+fn message_of(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     let (op, datatype) = (position(OPERATIONS, message.func.bytes()), name_of(message.datatype));
     let bytes = message.count.saturating_mul(type_size(datatype));
     Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes).count(store);
-    let Some(group) = claimed(comm, group) else { return 0 };
+    let Some(group) = claimed(comm, message.group) else { return 0 };
     group.messages.fetch_add(1, Relaxed);
     group.datatype.store(u64::from(datatype), Relaxed);
     let own = i64::try_from(store.comm(comm, comm::RANKS).load(Relaxed) & 0xffff_ffff).unwrap_or(-1);
     // What a rank sends itself is a copy, and no wire sees it.
     if message.peer == own {
+        store.comm(comm, comm::TO_ITSELF).fetch_add(1, Relaxed);
         return 0;
     }
     let to = if message.func.bytes() == b"Send" { &group.sent } else { &group.received };
     to.fetch_add(bytes, Relaxed);
-    if !steer::timing() || message.channels == 0 {
+    if !steer::timing() || message.channels == 0 || !in_count(store, comm) {
         return 0;
     }
     let handle = match group.slot.load(Relaxed) {
@@ -333,10 +341,13 @@ fn message_of(store: &Store, comm: usize, message: &Message<'_>, group: u64) -> 
     handle
 }
 
-/// A launch's handle is its number: most hold no messages, and nothing is written for those.
-fn group_begins() -> u64 {
-    let ticket = NEXT_GROUP.fetch_add(1, Relaxed);
-    let index = usize::try_from(ticket).unwrap_or(0) % GROUPS;
+/// A launch's handle is its number: most hold no messages, and nothing is written for those. NCCL lets one thread at
+/// a time launch on a communicator, so no locked instruction is needed, each of which costs as much as all the rest.
+fn group_begins(comm: usize) -> u64 {
+    let Some(next) = NEXT_GROUP.get(comm) else { return 0 };
+    let ticket = next.load(Relaxed);
+    next.store(ticket.wrapping_add(1), Relaxed);
+    let index = comm * GROUPS + usize::try_from(ticket).unwrap_or(0) % GROUPS;
     handle(Kind::Group, (ticket / GROUPS as u64 + 1) & GENERATIONS, index)
 }
 
@@ -370,6 +381,7 @@ fn fresh(store: &Store) -> (&'static Slot, u64) {
     for field in [&slot.channels, &slot.ended, &slot.begin, &slot.end, &slot.key] {
         field.store(0, Relaxed);
     }
+    slot.launched.store(now(libc::CLOCK_MONOTONIC_COARSE), Relaxed);
     (slot, handle(Kind::Op, generation, index))
 }
 
@@ -400,19 +412,21 @@ fn finish(store: &Store, slot: &Slot) {
     let (begin, end) = (u64::MAX - slot.begin.load(Relaxed), slot.end.load(Relaxed));
     let Some(key) = Key::of(slot.key.load(Relaxed)) else { return };
     let took = end.saturating_sub(begin);
-    if took == 0 || took > LONGEST {
+    let since = now(libc::CLOCK_MONOTONIC_COARSE).saturating_sub(slot.launched.load(Relaxed));
+    let (number, bytes) = (slot.number.load(Relaxed), slot.bytes.load(Relaxed));
+    let cell = store.cell(key);
+    let seen = Seen { number, begin, end, bytes, cell: cell.unwrap_or(usize::MAX) };
+    // No longer than it has been there at all, and not while another one ran: else it is a mix-up of two.
+    let own = spacing::finished(store, usize::from(key.comm), seen);
+    if took == 0 || took > since.saturating_add(COARSE_NS) || !own {
         store.at(head::STRAY).fetch_add(1, Relaxed);
-        return;
-    }
-    if let Some(at) = store.cell(key) {
+    } else if let Some(at) = cell {
         store.at(at + cell::SUM).fetch_add(took, Relaxed);
         store.at(at + cell::MIN).fetch_max(u64::MAX - took, Relaxed);
         store.at(at + cell::MAX).fetch_max(took, Relaxed);
         store.at(at + cell::SQUARES).fetch_add((took / 100).saturating_mul(took / 100), Relaxed);
-        store.at(at + cell::TIMED_BYTES).fetch_add(slot.bytes.load(Relaxed), Relaxed);
+        store.at(at + cell::TIMED_BYTES).fetch_add(bytes, Relaxed);
         store.at(at + cell::TIMED).fetch_add(1, Relaxed);
-        let (number, bytes) = (slot.number.load(Relaxed), slot.bytes.load(Relaxed));
-        spacing::finished(store, usize::from(key.comm), Seen { number, begin, end, bytes, cell: at });
     }
     let comm = usize::from(key.comm);
     store.comm(comm, comm::DONE).fetch_add(1, Relaxed);
@@ -420,11 +434,5 @@ fn finish(store: &Store, slot: &Slot) {
     store.comm(comm, comm::DONE_TIME).store(now(libc::CLOCK_REALTIME_COARSE), Relaxed);
 }
 
-/// An hour: longer is no time but a mix-up of two.
-const LONGEST: u64 = 3_600_000_000_000;
-
-fn note_captured(store: &Store, captured: bool) {
-    if captured {
-        store.at(head::CAPTURED).fetch_add(1, Relaxed);
-    }
-}
+/// How coarse the host's clock may be, and how far the GPU's may run from it meanwhile.
+const COARSE_NS: u64 = 20_000_000;

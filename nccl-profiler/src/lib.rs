@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Rele
 
 use railgate_rankfile::{COMMS, Limit, comm, head};
 
-use abi::{Event, INFO, KERNEL_STOP, Logger, NCCL_INIT, ProfilerV4, ProfilerV5, SUCCESS, event};
+use abi::{Descriptor, INFO, KERNEL_STOP, Logger, NCCL_INIT, ProfilerV4, ProfilerV5, SUCCESS, event};
 use store::{Store, now};
 
 /// NCCL 2.27 looks for this name.
@@ -273,15 +273,16 @@ unsafe fn start(api: u8, context: *mut c_void, handle: *mut *mut c_void, descrip
     // NCCL may hand over a place that still holds another event's handle.
     // SAFETY: the caller's promise.
     unsafe { *handle = ptr::null_mut() };
-    let (Some(store), Some((comm, hides))) = (store(), communicator(context)) else { return SUCCESS };
     if descriptor.is_null() {
         return SUCCESS;
     }
-    let made = guarded(0, || {
-        // SAFETY: the caller's promise.
-        let event = unsafe { Event::of(api, descriptor) };
-        count::start(store, comm, hides, &event)
-    });
+    // SAFETY: the caller's promise.
+    let descriptor = unsafe { Descriptor::of(api, descriptor) };
+    if descriptor.kind() & event::READ == 0 {
+        return SUCCESS;
+    }
+    let (Some(store), Some((comm, hides))) = (store(), communicator(context)) else { return SUCCESS };
+    let made = guarded(0, || count::start(store, comm, hides, descriptor));
     // SAFETY: as above. It is a number, which NCCL only hands back.
     unsafe { *handle = ptr::with_exposed_provenance_mut(usize::try_from(made).unwrap_or(0)) };
     SUCCESS

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 
-use railgate_rankfile::{COMMS, Key};
+use railgate_rankfile::COMMS;
 
 use crate::abi::Coll;
 
@@ -17,7 +17,8 @@ const MARKS: usize = 5;
 /// What an operation was found to be.
 #[derive(Clone, Copy)]
 pub(crate) struct Known {
-    pub(crate) key: Key,
+    /// [`railgate_rankfile::Key::word`].
+    pub(crate) key: u64,
     pub(crate) bytes: u64,
     /// Word at which its cell begins.
     pub(crate) cell: usize,
@@ -65,7 +66,7 @@ pub(crate) fn find(comm: usize, coll: &Coll<'_>) -> Option<Known> {
     if !same || !whole {
         return None;
     }
-    Some(Known { key: Key::of(key)?, bytes, cell: usize::try_from(cell).ok()? })
+    Some(Known { key, bytes, cell: usize::try_from(cell).ok()? })
 }
 
 /// Remembers it. Whoever comes second while somebody writes leaves it be.
@@ -80,7 +81,7 @@ pub(crate) fn keep(comm: usize, coll: &Coll<'_>, known: Known) {
     for (have, mark) in entry.marks.iter().zip(marks) {
         have.store(mark, Relaxed);
     }
-    entry.key.store(known.key.word(), Relaxed);
+    entry.key.store(known.key, Relaxed);
     entry.bytes.store(known.bytes, Relaxed);
     entry.cell.store(known.cell as u64, Relaxed);
     entry.turn.store(turn + 2, Release);

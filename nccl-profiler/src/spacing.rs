@@ -6,12 +6,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use railgate_rankfile::{COMMS, cell};
+use railgate_rankfile::{COMMS, WORDS, cell};
 
 use crate::store::Store;
 
 /// After more than this the GPU had nothing of this communicator's to do: what came between is not the operation's.
-const AT_ONCE_NS: u64 = 20_000;
+/// Between messages lie up to 40 µs in a loop of them (measured).
+const AT_ONCE_NS: u64 = 50_000;
+/// A communicator's operations follow one another on the GPU; how exactly its channels' clocks are read.
+const OVERLAP_NS: u64 = 2_000;
 
 /// An operation's times on the GPU's clock, and where it is counted.
 #[derive(Clone, Copy)]
@@ -46,11 +49,12 @@ static LAST: [Last; COMMS] = [const {
     }
 }; COMMS];
 
-/// An operation has finished. Where two threads finish at the same time, one of them is left out: nobody waits.
-pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) {
-    let Some(last) = LAST.get(comm) else { return };
+/// An operation has finished: whether its times can be its own. NCCL may give an earlier one's where it lags behind the GPU.
+/// Where two threads finish at the same time, one of them is not compared: nobody waits.
+pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) -> bool {
+    let Some(last) = LAST.get(comm) else { return true };
     if last.busy.swap(true, Acquire) {
-        return;
+        return true;
     }
     let before = Seen {
         number: last.number.load(Relaxed),
@@ -59,7 +63,8 @@ pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) {
         bytes: last.bytes.load(Relaxed),
         cell: usize::try_from(last.cell.load(Relaxed)).unwrap_or(usize::MAX),
     };
-    if let Some(apart) = apart(before, seen) {
+    let own = before.number >= seen.number || seen.begin.saturating_add(OVERLAP_NS) >= before.end;
+    if let Some(apart) = apart(before, seen).filter(|_| own) {
         store.at(before.cell + cell::SPACED_SUM).fetch_add(apart, Relaxed);
         store.at(before.cell + cell::SPACED_BYTES).fetch_add(before.bytes, Relaxed);
         store.at(before.cell + cell::SPACED).fetch_add(1, Relaxed);
@@ -67,7 +72,8 @@ pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) {
     if seen.number > before.number {
         for (word, value) in [
             (&last.number, seen.number),
-            (&last.begin, seen.begin),
+            // Not known: nothing lies that far behind.
+            (&last.begin, if own { seen.begin } else { u64::MAX }),
             (&last.end, seen.end),
             (&last.bytes, seen.bytes),
             (&last.cell, seen.cell as u64),
@@ -76,12 +82,13 @@ pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) {
         }
     }
     last.busy.store(false, Release);
+    own
 }
 
 /// From begin to begin, if the second came at once.
 fn apart(before: Seen, seen: Seen) -> Option<u64> {
     let next = before.number > 0 && before.number.checked_add(1) == Some(seen.number);
-    let at_once = seen.begin.saturating_sub(before.end) <= AT_ONCE_NS;
+    let at_once = before.cell < WORDS && seen.begin.saturating_sub(before.end) <= AT_ONCE_NS;
     (next && at_once).then(|| seen.begin.checked_sub(before.begin)).flatten().filter(|apart| *apart > 0)
 }
 
@@ -94,9 +101,7 @@ mod tests {
         let of = |number, begin, end| Seen { number, begin, end, bytes: 8, cell: 0 };
         let before = of(7, 100_000, 130_000);
         assert_eq!(apart(before, of(8, 134_000, 170_000)), Some(34_000));
-        // On another stream: it begins before the other's end, and still the wire was shared.
-        assert_eq!(apart(before, of(8, 120_000, 170_000)), Some(20_000));
-        for other in [of(9, 134_000, 170_000), of(7, 134_000, 1), of(8, 150_001, 1), of(8, 99_000, 1)] {
+        for other in [of(9, 134_000, 170_000), of(7, 134_000, 1), of(8, 180_001, 1), of(8, 99_000, 1)] {
             assert_eq!(apart(before, other), None);
         }
         assert_eq!(apart(of(0, 0, 0), of(1, 5, 6)), None);

@@ -86,11 +86,10 @@ pub(crate) fn after(store: &Store, comm: usize, number: u64, now: u64) {
     if now >= NEXT_TICK.load(Relaxed) {
         tick(store, now);
     }
-    let open = match in_force(store) {
-        Mode::Full => true,
-        Mode::Sample => chosen(number, store.at(head::DUTY).load(Relaxed)),
-        Mode::Count | Mode::Off => false,
-    };
+    // What is in force follows from what is wished for, at each tick.
+    let mode = store.at(head::MODE).load(Relaxed);
+    let open = mode == Mode::Full.word()
+        || mode == Mode::Sample.word() && chosen(number, store.at(head::DUTY).load(Relaxed));
     set(store, comm, open);
 }
 

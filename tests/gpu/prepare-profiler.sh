@@ -10,12 +10,13 @@ cd "$(dirname "$0")/../.."
 kit=${1:-target/gpu-profiler}
 nccl=${NCCL_SOURCE:-https://github.com/NVIDIA/nccl.git}
 tests=${NCCL_TESTS_SOURCE:-https://github.com/NVIDIA/nccl-tests.git}
+built=${CARGO_TARGET_DIR:-target}
 rm -rf "$kit"
 mkdir -p "$kit"
 cargo zigbuild --release -p nccl-profiler-railgate --target x86_64-unknown-linux-gnu.2.17
-cp target/x86_64-unknown-linux-gnu/release/libnccl_profiler_railgate.so "$kit/"
+cp "$built"/x86_64-unknown-linux-gnu/release/libnccl_profiler_railgate.so "$kit/"
 cargo build -p railgate-rankfile --example show
-cp target/debug/examples/show "$kit/"
+cp "$built"/debug/examples/show "$kit/"
 clone() { # SOURCE TAG PLACE
     git -c advice.detachedHead=false clone -q --depth 1 --branch "$2" "$1" "$kit/$3"
     rm -rf "$kit/$3/.git"

@@ -38,6 +38,9 @@ build() {
     ln -sf "$lib" "$work/home/lib/libnccl.so.2"
     ln -sf libnccl.so.2 "$work/home/lib/libnccl.so"
     cp -r "$kit/nccl-tests" "$kit/ext-profiler" "$work/"
+    # In place and out of place are told apart by no profiler: out of place both times, for one figure to compare with.
+    sed -i 's/BenchTime(args, type, op, root, 1)/BenchTime(args, type, op, root, 0)/' "$work/nccl-tests/src/common.cu"
+    grep -c 'BenchTime(args, type, op, root, 0)' "$work/nccl-tests/src/common.cu"
     gcc -O2 -Wall -shared -fPIC "$here/nccl/null-profiler.c" -o "$work/libnull.so" || wrong "null-profiler.c"
     make -s -C "$work/ext-profiler/inspector" NCCL_HOME="$work/home" CUDA_HOME="$cuda" >"$out/inspector.log" 2>&1 ||
         { tail -5 "$out/inspector.log"; wrong "Inspector does not build"; } &
@@ -47,6 +50,8 @@ build() {
         { tail -5 "$out/tests.log"; wrong "nccl-tests do not build"; }
     wait
     ls "$work/tests" "$work"/ext-profiler/inspector/*.so
+    tar -C "$work" -czf "$out/built.tgz" tests/{all_reduce,all_gather,reduce_scatter,alltoall,broadcast,sendrecv}_perf \
+        ext-profiler/inspector/libnccl-profiler-inspector.so
 }
 
 # VARIANT PROGRAM ARGUMENTS…: runs with one variant's environment; what is counted is left in $work/job/VARIANT.
@@ -78,10 +83,10 @@ exact() {
     local op mode
     for mode in full sample; do
         for op in all_reduce all_gather reduce_scatter alltoall broadcast sendrecv; do
-            with "$mode" "${ranks[@]}" "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n 20 -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
+            with "$mode" "${ranks[@]}" "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n 100 -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
                 wrong "$op: $(tail -3 "$out/$mode-$op.txt")"
             "$kit/show" "$work/job/$mode/user/ranks/"* >"$out/$mode-$op.counted"
-            python3 "$here/nccl/profiler.py" exact "$op" 20 5 "$out/$mode-$op.txt" "$out/$mode-$op.counted" || failed=1
+            python3 "$here/nccl/profiler.py" exact "$op" 100 5 "$out/$mode-$op.txt" "$out/$mode-$op.counted" || failed=1
         done
     done
 }

@@ -34,7 +34,7 @@ fn show(path: &str, file: &RankFile) {
     );
     for comm in &file.comms {
         println!(
-            "comm {} {:016x} rank={} ranks={} nodes={} ops={} begun={} done={} done_op={} destroyed={}",
+            "comm {} {:016x} rank={} ranks={} nodes={} ops={} begun={} done={} done_op={} destroyed={} to_itself={}",
             comm.index,
             comm.hash,
             comm.rank,
@@ -44,7 +44,8 @@ fn show(path: &str, file: &RankFile) {
             comm.begun,
             comm.done,
             comm.done_op,
-            comm.destroyed
+            comm.destroyed,
+            comm.to_itself
         );
     }
     for cell in &file.cells {

@@ -118,6 +118,9 @@ pub mod comm {
     pub const DONE_OP: usize = 12;
     /// When it was seen, nanoseconds since the epoch.
     pub const DONE_TIME: usize = 13;
+    /// Messages of the rank to itself. NCCL up to 2.30 loses count of its kernels with the first of them: what it says of
+    /// times belongs to other operations from then on, and is left out.
+    pub const TO_ITSELF: usize = 14;
     /// Name that the framework gave it, text of at most 64 bytes.
     pub const NAME: usize = 16;
 }

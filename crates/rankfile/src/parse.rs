@@ -102,6 +102,8 @@ pub struct Comm {
     pub done_op: u64,
     /// When, milliseconds since the epoch.
     pub done_ms: u64,
+    /// Messages of the rank to itself, after which nothing is timed.
+    pub to_itself: u64,
 }
 
 /// One operation.
@@ -261,6 +263,7 @@ impl Words<'_> {
             done: word(comm::DONE),
             done_op: word(comm::DONE_OP),
             done_ms: self.ms(at + comm::DONE_TIME),
+            to_itself: word(comm::TO_ITSELF),
         })
     }
 

@@ -147,7 +147,7 @@ pub struct Collective {
     pub min_s: Option<f64>,
     /// The longest, seconds.
     pub max_s: Option<f64>,
-    /// Of those, calls whose successor on the communicator began at once (within 20 µs of their end).
+    /// Of those, calls whose successor on the communicator began at once (within 50 µs of their end).
     pub back_to_back: u64,
     /// Their bytes.
     pub back_to_back_bytes: u64,

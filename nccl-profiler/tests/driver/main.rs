@@ -310,8 +310,19 @@ fn messages_of_a_launch_are_counted_one_by_one_and_together() {
         assert_eq!(of("Recv"), [(4, 4 * 4096, 0)]);
         // To three others, and to itself, which no wire sees.
         assert_eq!(of("P2pGroup"), [(1, 3 * 4096, 1)], "{release}: {file:?}");
-        assert_eq!(left.comm().ops, 2);
+        // From then on NCCL's times are other operations', whatever it says.
+        assert_eq!((of("AllReduce")[0].0, of("AllReduce")[0].2, left.comm().to_itself), (11, 0, 2));
+        assert_eq!(left.comm().ops, 12);
     }
+}
+
+#[test]
+fn times_that_cannot_be_the_operations_own_are_left_out() {
+    let left = scene("astray").left();
+    let cell = cells(left.file(), "AllReduce")[0];
+    // Of six, one began before the other's end, and one took longer than it had been there.
+    assert_eq!((cell.calls, cell.timed, cell.sum_ns, left.file().stray), (7, 4, 40_000, 2), "{cell:?}");
+    assert_eq!((cell.spaced, cell.spaced_ns), (2, 24_000));
 }
 
 #[test]

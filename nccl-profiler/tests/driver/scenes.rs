@@ -46,6 +46,7 @@ pub(crate) fn play(name: &str) {
         "switched" => switched(&nccl),
         "sample" => sample(&nccl),
         "messages" => messages(&nccl),
+        "astray" => astray(&nccl),
         "hidden" => hidden(&nccl),
         "two" => two(&nccl),
         "closed" => closed(&nccl),
@@ -337,6 +338,17 @@ fn messages(nccl: &Nccl) {
     // As NCCL does for some of its handles, twice.
     nccl.stop(group);
     nccl.stop(group);
+    run(&comm, 10);
+}
+
+fn astray(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    run(&comm, 1);
+    let later = 3_600_000_000_000;
+    let times = [(0, 10), (12, 22), (0, 34), (36, 46), (48, 58), (later / 1000, 2 * later / 1000)];
+    for (begin, end) in times.map(|(begin, end)| (1_000_000 + begin * 1000, 1_000_000 + end * 1000)) {
+        comm.gpu(comm.launch(Call { channels: 1, ..ALL_REDUCE }), begin, end);
+    }
 }
 
 fn hidden(nccl: &Nccl) {

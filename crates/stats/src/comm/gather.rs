@@ -207,6 +207,11 @@ fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
     );
     add(sum(|file| file.nonsense), "entries of the processes' files make no sense and are left out");
     add(
+        files.iter().flat_map(|file| &file.comms).filter(|comm| comm.to_itself > 0).count() as u64,
+        "ranks sent messages to themselves, as an all-to-all does: NCCL loses count of its kernels then, and no times \
+         of that communicator are known from there on",
+    );
+    add(
         found.collectives.iter().filter(|row| row.algorithm == "CE").map(|row| row.calls).sum(),
         "operations went over the copy engines, which NCCL does not time: counted, their GPU time is unknown",
     );
@@ -262,6 +267,7 @@ mod tests {
             done: 2,
             done_op: 9,
             done_ms: 5,
+            to_itself: 1,
         };
         RankFile {
             pid: u64::from(rank),
@@ -315,14 +321,15 @@ mod tests {
             (None, None, None, None)
         );
         assert_eq!(found.unread.len(), 1);
-        assert!(found.blind_spots.is_empty());
+        let [spot] = &found.blind_spots[..] else { panic!("{:?}", found.blind_spots) };
+        assert!(spot.starts_with("1 ranks sent messages to themselves"), "{spot}");
     }
 
     #[test]
     fn blind_spots_are_said() {
         let seen = RankFile { captured: 3, limit: Limit::Shm, ..file(0, vec![]) };
         let found = gather(&[seen], vec![]);
-        assert_eq!(found.blind_spots.len(), 2, "{:?}", found.blind_spots);
+        assert_eq!(found.blind_spots.len(), 3, "{:?}", found.blind_spots);
     }
 
     #[test]

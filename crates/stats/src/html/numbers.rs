@@ -112,6 +112,7 @@ fn collectives(out: &mut String, attempt: &crate::Attempt) {
                 row.size.to_string(),
                 row.calls.to_string(),
                 row.busbw_gb_s.map_or_else(|| "?".to_owned(), |rate| format!("{rate:.1}")),
+                row.busbw_back_to_back_gb_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
                 row.error_percent.map_or_else(|| "?".to_owned(), |error| format!("{error:.1}")),
                 format!("{} {}", row.algorithm, row.protocol),
             ]
@@ -121,7 +122,11 @@ fn collectives(out: &mut String, attempt: &crate::Attempt) {
         return;
     }
     let _ = write!(out, "<h3>Collectives by size, as on {}</h3>", esc(&node.node));
-    table(out, &["Operation", "#Size", "#Ranks", "#Calls", "#busbw GB/s", "#+- %", "How"], &rows);
+    table(
+        out,
+        &["Operation", "#Size", "#Ranks", "#Calls", "#busbw GB/s", "#in a loop", "#+- %", "How"],
+        &rows,
+    );
 }
 
 fn rails(out: &mut String, attempt: &crate::Attempt) {
