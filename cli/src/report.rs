@@ -1,9 +1,14 @@
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::unistd::{Uid, User};
 use railgate_slurm::{Client, JobRef, JobState, hostlist};
-use railgate_stats::{ReportAccess, ReportConfig, SlurmView, brief, html, json, redacted, store, text};
+use railgate_stats::{
+    EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, json, live, redacted,
+    redacted_html, redacted_json, store, text,
+};
 
 use crate::{Site, exit, output, prune};
 
@@ -13,6 +18,7 @@ Examples:
   railgate report 48213
   railgate report 48213 --brief                        three lines, for a mail
   railgate report 48213 --format html --out 48213.html
+  railgate report 48213 --live                         while it runs
   railgate report 48213 --dir ./collected              parts gathered by hand
 
   railgate report 48213 --format json                  docs/report.md
@@ -32,9 +38,15 @@ pub(crate) struct Args {
     /// Three lines: what it was, what became of it, what to do
     #[arg(long, conflicts_with = "format")]
     brief: bool,
-    /// One screen without names of nodes and users and without rates, to be shown to others
-    #[arg(long, conflicts_with_all = ["format", "brief"])]
+    /// Without names, paths and rates, to be shown to others; in every format
+    #[arg(long, conflicts_with = "brief")]
     redact: bool,
+    /// All of it; a job of more than 16 nodes with numbers fits one screen otherwise
+    #[arg(long, conflicts_with_all = ["brief", "redact"])]
+    full: bool,
+    /// Of a job that runs, by what its nodes have said so far; on a terminal anew every few seconds, until it ends
+    #[arg(long, conflicts_with_all = ["format", "brief", "redact", "out", "prune"])]
+    live: bool,
     /// Where to write it [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -65,17 +77,57 @@ fn job_id(text: &str) -> Result<u32, String> {
     })
 }
 
+/// How often `--live` looks again: more often than nodes speak, and cheap.
+const AGAIN: Duration = Duration::from_secs(10);
+
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
     let Some(job) = args.job else { return prune::run(&config.report, &args.prune, &args.dir) };
     let env = std::env::vars_os().collect();
-    let state = slurm_state(&Client::new(&config.slurm, &env), job);
+    let client = Client::new(&config.slurm, &env);
+    let terminal = std::io::stdout().is_terminal();
+    loop {
+        let Some((report, slurm_knows)) = read(&config.report, &client, job, args) else {
+            return Ok(exit::UNKNOWN);
+        };
+        let known = !report.attempts.is_empty();
+        if !known && !slurm_knows && args.format == Show::Text && args.out.is_none() {
+            nothing_known(&config.report, job, args, &report.problems);
+            return Ok(exit::UNKNOWN);
+        }
+        let content = match args.format {
+            Show::Text if args.live => live(&report, railgate_runner::now()),
+            Show::Text if args.brief => brief(&report),
+            Show::Text if args.redact => redacted(&report),
+            Show::Text => text(&report, args.full),
+            Show::Json if args.redact => redacted_json(&report),
+            Show::Html if args.redact => redacted_html(&report),
+            Show::Json => json(&report),
+            Show::Html => html(&report),
+        };
+        let again = args.live && terminal && report.ended.kind == EndKind::Running;
+        match &args.out {
+            Some(path) => std::fs::write(path, content).with_context(|| path.display().to_string())?,
+            // Home, and what is below the new text goes: no flicker.
+            None if args.live && terminal => output::text(&format!("\x1b[H\x1b[J{content}"))?,
+            None => output::text(&content)?,
+        }
+        if !again {
+            return Ok(if known { exit::OK } else { exit::UNKNOWN });
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// The report, and whether Slurm knows the job; `None`: it is somebody else's.
+fn read(config: &ReportConfig, client: &Client, job: u32, args: &Args) -> Option<(JobReport, bool)> {
+    let state = slurm_state(client, job);
     let owner = state.as_ref().and_then(|state| state.uid);
     let user = nix::unistd::geteuid();
-    let own_only = !user.is_root() && config.report.access == ReportAccess::Owner;
+    let own_only = !user.is_root() && config.access == ReportAccess::Owner;
     if let Some(owner) = owner.filter(|owner| own_only && *owner != user.as_raw()) {
         eprintln!("railgate: job {} belongs to {}: its report is for them and for root", job, name(owner));
-        return Ok(exit::UNKNOWN);
+        return None;
     }
     // What lies at a job's place is believed only if it is the job's owner's. Job numbers begin anew one day, and
     // what root collected by hand may be older than that.
@@ -87,24 +139,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let slurm = state.map(slurm_view);
     let slurm_knows = slurm.is_some();
     let expand = |list: &str| hostlist::expand(list).ok();
-    let report = store::load(&config.report, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
-    let known = !report.attempts.is_empty();
-    if !known && !slurm_knows && args.format == Show::Text && args.out.is_none() {
-        nothing_known(&config.report, job, args, &report.problems);
-        return Ok(exit::UNKNOWN);
-    }
-    let content = match args.format {
-        Show::Text if args.brief => brief(&report),
-        Show::Text if args.redact => redacted(&report),
-        Show::Text => text(&report),
-        Show::Json => json(&report),
-        Show::Html => html(&report),
-    };
-    match &args.out {
-        Some(path) => std::fs::write(path, content).with_context(|| path.display().to_string())?,
-        None => output::text(&content)?,
-    }
-    Ok(if known { exit::OK } else { exit::UNKNOWN })
+    let report = store::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
+    Some((report, slurm_knows))
 }
 
 /// Says where was looked, for whom "nothing" is hard to believe.

@@ -4,26 +4,28 @@
 //! node's part of the job's report, and takes the run's directory away. Whether the job comes back is not
 //! decided here: `railgate-epilog-ctld` does that, from the drain reasons and the reports.
 
+mod last_word;
 mod leftovers;
-mod ranks;
 mod sampled;
+mod suspicion;
 mod tasks;
-mod told;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use railgate_node::{Allocation, KernelMark, Phase, Snapshot};
 use railgate_rundir::Run;
-use railgate_runner::{Hook, Purpose, drain, forget_job, guarded, look, now, record};
+use railgate_runner::{
+    Hook, Purpose, application, communication, drain, forget_job, guarded, look, now, record,
+};
 use railgate_slurm::ExitCodes;
+use railgate_stats::comm::refer;
 use railgate_stats::{
     Exit, Look, NodeReport, Window, evidence, gpu_uses, kernel_events, port_uses, store::store,
 };
 
 fn main() -> ExitCode {
-    let own =
-        [railgate_runner::tasks(), vec![tasks::TASK, ranks::TASK, told::TASK, leftovers::TASK]].concat();
+    let own = [railgate_runner::tasks(), vec![tasks::TASK, leftovers::TASK]].concat();
     if let Some(code) = railgate_node::child::dispatch(&own) {
         return code;
     }
@@ -64,14 +66,22 @@ fn run(hook: &Hook) {
     }
     if before.is_some() {
         report.steps = tasks::steps(hook);
-        ranks::communication(hook, &mut report);
-        report.application = told::application(hook);
+        match communication(&hook.places.run, job.id, job.uid) {
+            Ok(found) => {
+                report.communication = found;
+                report.communication.iter_mut().for_each(|told| refer(told, &hook.config.stats.references));
+            }
+            Err(why) => tracing::warn!(job = job.id, "what NCCL's processes counted is not known: {why}"),
+        }
+        report.faults.extend(suspicion::suspicion(&report));
+        report.application = application(&hook.places.run, job.id, job.uid);
     }
     sampled::compare(hook, sampled, &mut report);
     let stored = store(&hook.config.report, &report);
     for problem in &stored.problems {
         tracing::warn!(job = job.id, "report: {problem}");
     }
+    last_word::say(hook, &report);
     let runs = hook.runs().job(job.id);
     if let Err(why) = runs.remove() {
         tracing::warn!(job = job.id, "{}: {why}", runs.path().display());

@@ -23,6 +23,7 @@ use crate::file::{Files, earlier};
 use crate::host::Host;
 use crate::rails::Rails;
 use crate::run::{Mine, PROC};
+use crate::work::Work;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// After the first one; each costs a child that may be stuck for good.
@@ -175,6 +176,15 @@ impl Counters {
         self.listen();
         if self.latest.is_some() || self.due() == Duration::ZERO {
             self.sample(job, yielded);
+        }
+    }
+
+    /// Where there are metrics they hold what the job says of itself.
+    pub(crate) fn told(&mut self, mine: &Mine, work: &mut Work) {
+        if let Some(metrics) = &mut self.metrics
+            && let Some(said) = work.ask_if_due(mine, &self.head)
+        {
+            metrics.told(said);
         }
     }
 

@@ -9,9 +9,11 @@ mod clock;
 mod counters;
 mod file;
 mod host;
+mod live;
 mod looks;
 mod rails;
 mod run;
+mod work;
 mod xids;
 
 use std::process::ExitCode;
@@ -23,8 +25,10 @@ use railgate_runner::guarded;
 
 use clock::Clock;
 use counters::Counters;
+use live::Live;
 use looks::Looks;
 use run::{Asked, Mine};
+use work::Work;
 use xids::Xids;
 
 /// How often it asks itself whether it should still be here.
@@ -35,7 +39,9 @@ const SEARCH: Duration = Duration::from_secs(60);
 const ALONE: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
-    if let Some(code) = dispatch(&[looks::TASK]) {
+    if let Some(code) =
+        dispatch(&[railgate_runner::tasks(), vec![looks::TASK, work::TASK], live::TASKS.to_vec()].concat())
+    {
         return code;
     }
     let problems = detach();
@@ -65,6 +71,8 @@ fn stay(mine: &mut Mine) -> &'static str {
     let mut counters = Counters::new(mine, Clock::default());
     counters.step(mine.job, false);
     let mut xids = Xids::new(mine);
+    let mut live = Live::new(mine);
+    let mut work = Work::new();
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
     loop {
@@ -79,6 +87,8 @@ fn stay(mine: &mut Mine) -> &'static str {
         }
         counters.step(mine.job, mine.yielded());
         looks.look_if_due(mine);
+        live.say_if_due(mine);
+        counters.told(mine, &mut work);
         xids.hear(mine);
         let now = Instant::now();
         if now >= search {

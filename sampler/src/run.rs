@@ -3,7 +3,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -140,6 +140,11 @@ impl Mine {
     pub(crate) fn metrics(&self) -> io::Result<Option<JobFile>> {
         let locks = self.places.run.join("metrics");
         JobFile::open(&self.config.metrics, &self.config.stats.models, &locks, &self.report)
+    }
+
+    /// Where the runs of this node's jobs are.
+    pub(crate) fn run_places(&self) -> &Path {
+        &self.places.run
     }
 
     /// The run is still the job's current one on this node.

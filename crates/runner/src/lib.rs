@@ -12,11 +12,13 @@ mod metrics;
 mod past;
 mod places;
 mod process;
+mod ranks;
 mod readmit;
 mod sampler;
 mod sweep;
 pub mod switches;
 mod tell;
+mod told;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};
 pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
@@ -28,16 +30,18 @@ pub use metrics::forget_job;
 pub use past::{Count, Episode, Given, Past};
 pub use places::Places;
 pub use process::{guarded, node_name, now, own_process};
+pub use ranks::communication;
 pub use readmit::{Readmit, Readmitted, readmit};
 pub use sampler::{
     SAMPLER_END, SAMPLER_FILES, SAMPLER_SOCKET, SAMPLER_TASKS, SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE,
     SAMPLES_MINUTES, SamplerEnd, YIELD_SOCKET, end_sampler, start_sampler,
 };
-pub use tell::tell_owner;
+pub use tell::{append_to_output, tell_owner};
+pub use told::application;
 
 /// What the children of our programs can do, besides looking at the node.
 pub fn tasks() -> Vec<railgate_node::child::Task> {
     let mut tasks = railgate_stats::store::TASKS.to_vec();
-    tasks.push(tell::TASK);
+    tasks.extend([tell::TASK, told::TASK, ranks::TASK]);
     tasks
 }

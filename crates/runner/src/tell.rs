@@ -32,6 +32,8 @@ struct Line {
     user: String,
     path: PathBuf,
     text: String,
+    /// A job that has not started has no output file yet.
+    create: bool,
 }
 
 /// Tells the owner of the hook's job: on the terminal where srun or salloc waits, in the output file of a batch
@@ -53,7 +55,7 @@ pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -
         }
     }
     if let Some(path) = view.output {
-        match append_as_owner(hook, &path, &text) {
+        match append_as_owner(hook, &path, &text, true) {
             Ok(()) => told = true,
             Err(why) => tracing::warn!(job = hook.job.id, "{path:?}: owner not told: {why}"),
         }
@@ -61,13 +63,28 @@ pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -
     told.then_some(text)
 }
 
-fn append_as_owner(hook: &Hook, path: &Path, text: &str) -> Result<(), String> {
+/// Adds a line to the output of the hook's job, if this node sees its file; what cannot be told is logged.
+pub fn append_to_output(hook: &Hook, client: &Client, text: &str) {
+    let job = hook.job.id;
+    match client.owners_view(job).map(|view| view.output) {
+        Ok(Some(path)) => {
+            if let Err(why) = append_as_owner(hook, &path, &one_line(text), false) {
+                tracing::info!(job, "{path:?}: its last line is not there: {why}");
+            }
+        }
+        Ok(None) => {}
+        Err(why) => tracing::info!(job, "the last line of its output: {why}"),
+    }
+}
+
+fn append_as_owner(hook: &Hook, path: &Path, text: &str, create: bool) -> Result<(), String> {
     let line = Line {
         uid: hook.job.uid,
         gid: hook.job.gid,
         user: hook.job.user.clone(),
         path: path.to_owned(),
         text: text.to_owned(),
+        create,
     };
     let input = serde_json::to_vec(&line).map_err(|why| why.to_string())?;
     child::ask(APPEND, &input, DEADLINE).map(drop)
@@ -87,7 +104,7 @@ fn append(input: &[u8]) -> Result<Vec<u8>, String> {
     become_user(line.uid, line.gid, &groups).map_err(|why| why.to_string())?;
     let mut file = File::options()
         .append(true)
-        .create(true)
+        .create(line.create)
         // The job's umask is not known here, and what is made now stays the job's log.
         .mode(0o600)
         .custom_flags(O_NONBLOCK | O_NOCTTY)

@@ -137,6 +137,29 @@ impl Client {
         })
     }
 
+    /// AdminComment of a job in the accounting database, of its last run; `None` where the database does not know it.
+    ///
+    /// # Errors
+    /// [`SlurmError`]; `Refused` also on a site without accounting.
+    pub fn accounted_comment(&self, job: &JobRef) -> Result<Option<String>, SlurmError> {
+        let text = self.run("sacct", &["-n", "-X", "-P", "-j", &job.0, "-o", "JobID,AdminComment"])?;
+        // The id first, so that a job without a comment is told from no job.
+        let Some((id, comment)) = text.split_once('|') else { return Ok(None) };
+        if id != job.0 {
+            return Err(unreadable("sacct", format!("answer is about {}", crate::env::clean_line(id, 40))));
+        }
+        Ok(Some(comment.strip_suffix('\n').unwrap_or(comment).to_owned()))
+    }
+
+    /// Replaces it.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn set_accounted_comment(&self, job: &JobRef, comment: &str) -> Result<(), SlurmError> {
+        let (id, comment) = (format!("jobid={}", job.0), format!("AdminComment={comment}"));
+        self.run("sacctmgr", &["-i", "modify", "job", "where", &id, "set", &comment]).map(drop)
+    }
+
     /// `scontrol show config`. What newer releases print one by one (`Prolog[0]`, `Prolog[1]`) is also there by its
     /// plain name, with commas between.
     ///

@@ -1,6 +1,7 @@
 //! What to tell Slurm, and what Slurm tells us: the one room that changes anything outside railgate's own
 //! directories.
 
+mod accounting;
 mod admin_comment;
 mod answer;
 mod breaker;
@@ -17,6 +18,7 @@ mod readmit;
 mod reason;
 mod requeue;
 
+pub use accounting::{Noted, note_in_accounting};
 pub use answer::{HeldNode, JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds};
 pub use client::{Client, JobRef};
 pub use command::{SlurmError, run as run_program};

@@ -4,12 +4,15 @@
 //! an AllGather and a ReduceScatter are those of the whole buffer, all ranks' parts together.
 
 mod gather;
+mod reference;
 mod share;
 
 use railgate_node::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 pub use gather::gather;
+pub(crate) use reference::kinds;
+pub use reference::{Reference, refer};
 pub use share::Share;
 
 /// What the profiler plugin of one node's processes counted.
@@ -159,6 +162,10 @@ pub struct Collective {
     /// `back_to_back_bytes` over `back_to_back_s`, likewise: what a loop of them gets, with what lies between two
     /// kernels. That is nccl-tests' figure. `None`: none followed another at once.
     pub busbw_back_to_back_gb_s: Option<f64>,
+    /// What the site has measured for the like of it, GB/s; `None`: nobody has, so no share of it can be told.
+    pub reference_gb_s: Option<f64>,
+    /// `busbw_back_to_back_gb_s`, else `busbw_gb_s`, of that, percent.
+    pub of_reference_percent: Option<f64>,
     /// One standard error of the mean GPU time, percent of it: what sampling leaves open. `None`: fewer than two timed.
     pub error_percent: Option<f64>,
     /// Each rank's mean GPU time. The smallest of all ranks is about the transfer; what a rank has above it, it

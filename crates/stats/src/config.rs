@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use railgate_node::duration_text;
 
-use crate::comm::Share;
+use crate::comm::{Reference, Share};
 use crate::usage::peaks::SiteModel;
 
 use crate::metrics::JobLabel;
@@ -37,6 +37,12 @@ pub struct ReportConfig {
     /// How long writing or reading in `dir` may take.
     #[serde(with = "duration_text")]
     pub deadline: Duration,
+    /// While a job runs its nodes say so often what they know, for `railgate report --live`; 0 is never.
+    #[serde(with = "duration_text")]
+    pub live: Duration,
+    /// When a job has ended for good, the controller puts one line of its report into our field of its AdminComment in
+    /// the accounting database. Whoever may see the job in sacct sees it.
+    pub admin_comment: bool,
 }
 
 /// Who may read a job's report.
@@ -62,6 +68,8 @@ impl Default for ReportConfig {
             retention_jobs: 10_000,
             max_size_mib: 8,
             deadline: Duration::from_secs(5),
+            live: Duration::from_secs(120),
+            admin_comment: false,
         }
     }
 }
@@ -87,6 +95,13 @@ impl ReportConfig {
             problems.push(format!(
                 "report.deadline: {} is not within 100ms to 60s",
                 humantime::format_duration(deadline)
+            ));
+        }
+        if !self.live.is_zero() && !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&self.live)
+        {
+            problems.push(format!(
+                "report.live: {} is neither 0s nor within 1s to 1h",
+                humantime::format_duration(self.live)
             ));
         }
         problems
@@ -123,6 +138,9 @@ pub struct StatsConfig {
     /// The site's own peaks and calibrations, by NVML's name of the model.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, SiteModel>,
+    /// Bus bandwidths that the site has measured on its own machines, for the report's column "ref".
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub references: Vec<Reference>,
 }
 
 /// Where packages put it.
@@ -139,6 +157,7 @@ impl Default for StatsConfig {
             nccl_profiler: Share::default(),
             nccl_profiler_path: PROFILER.to_owned(),
             models: BTreeMap::new(),
+            references: Vec::new(),
         }
     }
 }
@@ -157,6 +176,9 @@ impl StatsConfig {
     /// Values out of range, one line each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
+        if let Some(wrong) = self.references.iter().find(|one| one.busbw_gb_s <= 0.0 || one.bytes == 0) {
+            problems.push(format!("stats.references: {} of {} bytes: not above 0", wrong.op, wrong.bytes));
+        }
         if self.max_kernel_events > 10_000 {
             problems.push(format!("stats.max_kernel_events: {} is above 10000", self.max_kernel_events));
         }

@@ -15,7 +15,7 @@ mod nan;
 mod rails;
 mod shares;
 #[cfg(test)]
-mod simulator;
+pub(crate) mod simulator;
 mod sleeping;
 mod slow_clock;
 mod uneven;

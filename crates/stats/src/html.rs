@@ -6,6 +6,8 @@ mod numbers;
 use std::fmt::Write as _;
 
 use crate::plain::{clock, plain_to, span, stamp};
+use crate::redact::Cover;
+use crate::text::screen;
 use crate::{EndKind, Ended, JobReport, Weight};
 
 const STYLE: &str = include_str!("html/style.css");
@@ -101,15 +103,7 @@ pub(crate) fn ended(out: &mut String, ended: &Ended) {
 pub fn html(report: &JobReport) -> String {
     let mut out = String::with_capacity(64 * 1024);
     let title = format!("Job {} on {}", report.job, report.cluster);
-    let _ = write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"referrer\" content=\"no-referrer\">\
-         <title>{}</title>\n<style>\n{STYLE}</style></head><body><main>\n",
-        esc(&title)
-    );
+    begin(&mut out, &title);
     let _ = writeln!(out, "<h1>{}{}</h1>", esc(&title), pill(report.ended.kind));
     let user = if report.user.is_empty() { "unknown user" } else { &report.user };
     let uid = report.uid.map(|uid| format!(" (uid {uid})")).unwrap_or_default();
@@ -167,6 +161,23 @@ pub fn html(report: &JobReport) -> String {
         details::attempt(&mut out, attempt, report.attempts.len() > 1);
     }
     lacking(&mut out, report);
+    end(&mut out, report);
+    out
+}
+
+fn begin(out: &mut String, title: &str) {
+    let _ = write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"referrer\" content=\"no-referrer\">\
+         <title>{}</title>\n<style>\n{STYLE}</style></head><body><main>\n",
+        esc(title)
+    );
+}
+
+fn end(out: &mut String, report: &JobReport) {
     let _ = write!(
         out,
         "<footer>railgate {}, report schema {}. Times are UTC. Rates are means over the stated window; a counter \
@@ -174,6 +185,23 @@ pub fn html(report: &JobReport) -> String {
         esc(&report.railgate),
         report.schema
     );
+}
+
+/// The page without names and rates: how it ended, the first screen, what stands out.
+pub fn redacted_html(report: &JobReport) -> String {
+    let cover = Cover::of(report);
+    let mut out = String::with_capacity(16 * 1024);
+    begin(&mut out, "Job");
+    let _ = writeln!(out, "<h1>Job{}</h1>", pill(report.ended.kind));
+    let _ = writeln!(out, "<div class=\"card\"><p class=\"why\">{}</p>", esc(&cover.text(&report.ended.why)));
+    let rows: Vec<Vec<String>> =
+        cover.screen(report).into_iter().map(|(name, line)| vec![name.to_owned(), line]).collect();
+    table(&mut out, &["", "Of the job"], &rows);
+    out.push_str("</div>\n");
+    if let Some((_, analysis)) = screen::telling(report) {
+        numbers::diagnoses(&mut out, analysis, &|text| cover.text(text));
+    }
+    end(&mut out, report);
     out
 }
 

@@ -4,6 +4,7 @@ use railgate_node::{Allocation, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::{Analysis, analyse};
+use crate::plain::stamp;
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
 use crate::{Decision, DecisionKind, Exit, NodeReport, REPORT_SCHEMA};
@@ -163,7 +164,7 @@ impl JobReport {
             // The same part may lie in the shared and in the local directory; the later one knows more.
             let same = |have: &&mut NodeReport| have.node == node.node && have.job.id == node.job.id;
             match attempt.nodes.iter_mut().find(same) {
-                Some(have) if have.end <= node.end => *have = node,
+                Some(have) if (have.end, have.as_of) <= (node.end, node.as_of) => *have = node,
                 Some(_) => {}
                 None => attempt.nodes.push(node),
             }
@@ -282,6 +283,12 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
+/// The oldest last word of the nodes that have no other; `None` where one of them has said nothing at all.
+fn unfinished_as_of(attempt: &Attempt) -> Option<UnixMillis> {
+    let last = attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| node.as_of);
+    last.min().flatten()
+}
+
 fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
     let mut missing = Vec::new();
     // Its epilogs are still to come.
@@ -315,7 +322,10 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
     if !unfinished.is_empty() {
         missing.push(Missing {
             what: format!("attempt {number}: the epilog of {}", some_of(&unfinished)),
-            why: "only the prolog has reported".to_owned(),
+            why: match unfinished_as_of(attempt) {
+                Some(time) => format!("the last word of it is from {}, while the job ran", stamp(time)),
+                None => "only the prolog has reported".to_owned(),
+            },
             collect: collect.clone(),
         });
     }

@@ -17,6 +17,7 @@ pub mod metrics;
 mod node_report;
 mod plain;
 mod rails_said;
+mod redact;
 pub mod store;
 mod tasks;
 #[cfg(test)]
@@ -35,14 +36,15 @@ pub use config::{MetricsConfig, ReportAccess, ReportConfig, StatsConfig};
 pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode};
 pub use evidence::{evidence, kernel_events};
-pub use html::html;
+pub use html::{html, redacted_html};
 pub use job_report::{Attempt, JobReport, Missing, Parts, SlurmView};
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,
 };
+pub use redact::redacted_json;
 pub use tasks::{TaskGroup, Tasks};
-pub use text::{brief, json, redacted, text};
+pub use text::{brief, json, live, redacted, summary, text};
 pub use timeline::{Event, Weight};
 pub use transport::{Over, Sure, Transport, transport};
 pub use usage::Usage;

@@ -38,6 +38,9 @@ pub struct NodeReport {
     /// When the epilog began; `None` in a report of the prolog.
     #[serde(default)]
     pub end: Option<UnixMillis>,
+    /// The run went on when this was written: what stands here was known then. `None` in a part that nothing follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub as_of: Option<UnixMillis>,
     /// `--railgate-*`, after policy.
     #[serde(default)]
     pub options: Options,
@@ -120,6 +123,7 @@ impl NodeReport {
             boot_id: String::new(),
             start,
             end: None,
+            as_of: None,
             options: Options::default(),
             prolog: None,
             epilog: None,

@@ -161,7 +161,7 @@ mod tests {
             ["n1", "n2"].iter().map(|node| part(node, &job(0..4), "", vec![], 0)).collect();
         change(&mut nodes);
         let report = merged(nodes, vec![], None);
-        let said = text(&report).split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = text(&report, true).split_whitespace().collect::<Vec<_>>().join(" ");
         let warnings = warnings(&report.attempts[0]);
         for warning in &warnings {
             assert!(said.contains(warning.as_str()), "{warning}\n{said}");

@@ -14,6 +14,7 @@ mod sweep;
 mod write;
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use railgate_node::UnixMillis;
@@ -35,6 +36,8 @@ const SWEEP: &str = "sweep-reports";
 pub(crate) const DECISION: &str = "decision.json";
 /// A node's samples lie beside its part, under its name with this.
 pub(crate) const SAMPLES: &str = ".samples";
+/// What a node knows while the job runs lies beside the part that it begins with, and counts until it has ended.
+pub(crate) const LIVE: &str = ".live";
 
 /// Whose parts, and which.
 #[derive(Clone, Copy, Debug, Default)]
@@ -168,6 +171,32 @@ pub fn store_start(config: &ReportConfig, report: &NodeReport) -> Result<(), Str
         .map_err(|why| format!("{}: {why}", path.display()))
 }
 
+/// Stores what a node knows while the job runs, over what it knew before, where [`store_start`] says that the run has
+/// begun: for `railgate report --live`, and all that is left of a node that dies.
+///
+/// # Errors
+/// Why it lies nowhere.
+pub fn store_live(config: &ReportConfig, report: &NodeReport) -> Result<(), String> {
+    let content = write::shortened(report, config.max_bytes())?;
+    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
+        return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
+    };
+    let order = WriteOrder {
+        dir: PathBuf::new(),
+        cluster: cluster.to_owned(),
+        job: report.job.id,
+        attempt: report.attempt,
+        file: format!("{node}{LIVE}"),
+        owner: Some((report.job.uid, report.job.gid)),
+        group: write_group(config),
+        account: config.access == ReportAccess::Account,
+        only_existing: true,
+        replace: true,
+    };
+    let stored = place(config, order, &content);
+    if stored.path.is_some() { Ok(()) } else { Err(stored.problems.join("; ")) }
+}
+
 /// Stores the controller's decision beside the nodes' parts of a job of `uid`, else on this machine.
 ///
 /// SlurmUser cannot make a user's directory: it adds to what the epilogs made.
@@ -236,32 +265,45 @@ pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: D
             after: None,
             read: 0,
         };
-        loop {
-            let page = serde_json::to_vec(&order)
-                .map_err(|why| why.to_string())
-                .and_then(|order| ask(READ, &order, deadline))
-                .and_then(|reply| {
-                    serde_json::from_slice::<read::Page>(&reply).map_err(|why| format!("reply: {why}"))
-                });
-            let page = match page {
-                Ok(page) => page,
-                Err(why) => {
-                    parts.problems.push(format!("{}: {why}", dir.display()));
-                    break;
+        // While a page is understood here, the child reads the next one.
+        let (pages, replies) = mpsc::sync_channel::<Result<Vec<u8>, String>>(0);
+        std::thread::scope(|scope| {
+            let parts = &mut parts;
+            scope.spawn(move || replies.into_iter().for_each(|reply| understand(reply, dir, parts)));
+            loop {
+                let reply = serde_json::to_vec(&order)
+                    .map_err(|why| why.to_string())
+                    .and_then(|order| ask(READ, &order, deadline));
+                let page = reply.as_ref().ok().and_then(|reply| Some(read::Page::split(reply).ok()?.0));
+                let sent = pages.send(reply).is_ok();
+                // A page that ends where it began would never end.
+                match page {
+                    Some(page) if sent && page.next.is_some() && page.next > order.after => {
+                        (order.after, order.read) = (page.next, page.read);
+                    }
+                    _ => break,
                 }
-            };
-            parts.nodes.extend(page.parts.nodes);
-            parts.decisions.extend(page.parts.decisions);
-            let room = read::MOST_PROBLEMS.saturating_sub(parts.problems.len());
-            parts.problems.extend(page.parts.problems.into_iter().take(room));
-            // A page that ends where it began would never end.
-            if page.next.is_none() || page.next <= order.after {
-                break;
             }
-            (order.after, order.read) = (page.next, page.read);
-        }
+            drop(pages);
+        });
     }
     parts
+}
+
+fn understand(reply: Result<Vec<u8>, String>, dir: &Path, parts: &mut Parts) {
+    let page = reply.and_then(|reply| {
+        let (_, page) = read::Page::split(&reply)?;
+        serde_json::from_slice::<Parts>(page).map_err(|why| format!("reply: {why}"))
+    });
+    match page {
+        Ok(page) => {
+            parts.nodes.extend(page.nodes);
+            parts.decisions.extend(page.decisions);
+            let room = read::MOST_PROBLEMS.saturating_sub(parts.problems.len());
+            parts.problems.extend(page.problems.into_iter().take(room));
+        }
+        Err(why) => parts.problems.push(format!("{}: {why}", dir.display())),
+    }
 }
 
 /// A job's report from the shared directory and this machine's own.

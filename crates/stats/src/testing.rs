@@ -5,6 +5,10 @@ use railgate_node::{
     RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict, simulate,
 };
 
+mod large;
+
+pub(crate) use large::large;
+
 use crate::{
     Act, ActKind, Budget, Decision, DecisionKind, DecisionNode, Exit, JobReport, Look, NodeReport, Options,
     Parts, SetBy, SlurmView, StatsConfig, StepEnv, StepSetting, Window, evidence, gpu_uses, kernel_events,

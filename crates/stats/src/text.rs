@@ -1,6 +1,11 @@
 mod counters;
 mod environment;
+mod live;
 pub(crate) mod screen;
+mod summary;
+
+pub use live::live;
+pub use summary::summary;
 
 use std::fmt::Write as _;
 
@@ -8,16 +13,23 @@ use railgate_node::{PortState, Reading};
 
 use crate::plain::{cell, clock, float, plain, plain_to, span, stamp, wrap};
 use crate::rails_said::warnings;
+use crate::redact::Cover;
 use crate::{Attempt, EndKind, JobReport, NodeReport, Weight};
 
 const WIDTH: usize = 96;
 /// Beyond so many healthy nodes they are summed up; those with something to say are always listed.
 const MOST_NODES: usize = 16;
 
-/// The report for a terminal: why it ended first, then what happened, then the details.
-pub fn text(report: &JobReport) -> String {
+/// The report for a terminal: why it ended first, then what happened, then the details. Of a job of many nodes that has
+/// numbers only the first screen, unless `full` is asked for.
+pub fn text(report: &JobReport, full: bool) -> String {
     let mut out = Text::default();
     head(&mut out, report);
+    let nodes = report.attempts.iter().map(|attempt| attempt.node_count.max(attempt.nodes.len())).max();
+    if !full && nodes > Some(MOST_NODES) && screen::telling(report).is_some() {
+        out.line(&format!("more: railgate report {} --full", report.job));
+        return out.0;
+    }
     out.section("what happened", "(times in UTC)");
     story(&mut out, report);
     for (position, attempt) in report.attempts.iter().enumerate() {
@@ -40,35 +52,15 @@ pub fn text(report: &JobReport) -> String {
 pub fn redacted(report: &JobReport) -> String {
     let mut out = Text::default();
     out.line(&format!("job: {}", report.ended.kind.title()));
-    for (name, line) in screen::lines(report) {
-        let line = match name {
-            "ENV" | "NCCL" => continue,
-            "RAN" => line.split_once(" attempt").map_or(String::new(), |(_, ran)| {
-                format!("{} attempts, {}", report.attempts.len(), ran.trim_start_matches(['s', ',', ' ']))
-            }),
-            "MODEL" => match (line.split_once("  "), line.rsplit_once("  [")) {
-                (Some((first, _)), Some((_, how))) => format!("{first}  [{how}"),
-                _ => line,
-            },
-            _ => line,
-        };
-        out.screen(name, &rateless(&screen::without_names(report, &line)));
+    for (name, line) in Cover::of(report).screen(report) {
+        out.screen(name, &line);
     }
     out.0
 }
 
-/// Without what a network carries.
-fn rateless(text: &str) -> String {
-    let words: Vec<&str> = text.split(' ').collect();
-    let rate =
-        |place: usize| words.get(place).is_some_and(|word| word.trim_end_matches(';').ends_with("B/s"));
-    let kept = words.iter().enumerate().filter(|(place, _)| !rate(*place) && !rate(place + 1));
-    kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
-}
-
 /// Three lines: what it was, what became of it, what to do.
 pub fn brief(report: &JobReport) -> String {
-    let whole = text(report);
+    let whole = text(report, false);
     let mut out = Text::default();
     out.line(whole.lines().next().unwrap_or_default());
     let lines = screen::lines(report);
@@ -116,6 +108,10 @@ impl Text {
     }
 
     fn screen(&mut self, name: &str, value: &str) {
+        if name == screen::TABLE {
+            self.line(&format!("{:9}{}", "", plain_to(value, WIDTH)));
+            return;
+        }
         for (number, line) in wrap(&plain_to(value, 600), WIDTH + 8 - 9).into_iter().enumerate() {
             self.line(&format!("{:8} {line}", if number == 0 { name } else { "" }));
         }
@@ -157,7 +153,8 @@ fn head(out: &mut Text, report: &JobReport) {
     };
     let cluster = plain(&report.cluster);
     let place = if cluster.is_empty() { String::new() } else { format!(" on {cluster}") };
-    out.line(&format!("job {}{het}{place}: {kind}{restarts}", report.job));
+    let shape = screen::shape(report).map(|shape| format!("; {shape}")).unwrap_or_default();
+    out.line(&format!("job {}{het}{place}: {kind}{restarts}{shape}", report.job));
     for (name, line) in screen::lines(report) {
         out.screen(name, &line);
     }
@@ -498,7 +495,7 @@ mod tests {
 
     #[test]
     fn the_story_fits_a_terminal_and_says_why_first() {
-        let text = text(&story());
+        let text = text(&story(), false);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "job 48213 on alpha: completed, 3 attempts");
         assert!(lines[2].starts_with("why "), "{}", lines[2]);
@@ -529,7 +526,7 @@ mod tests {
         hostile.transport = Some(evil_transport("x\x1b[31m\r\u{202e}"));
         hostile.rail_map.as_mut().unwrap().notes.push("\x1b".to_owned());
         let report = merged(vec![hostile], vec![], None);
-        let text = text(&report);
+        let text = text(&report, true);
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
         assert!(!text.contains('\u{202e}'));
         assert!(serde_json::from_str::<JobReport>(&json(&report)).is_ok_and(|read| read == report));
@@ -538,7 +535,7 @@ mod tests {
     #[test]
     fn a_large_job_is_summed_up() {
         let nodes: Vec<_> = (0..300).map(|n| part(&format!("n{n:03}"), &job(0..8), "", vec![], 0)).collect();
-        let text = text(&merged(nodes, vec![], None));
+        let text = text(&merged(nodes, vec![], None), true);
         assert!(text.contains("and 300 more nodes with nothing found") && text.lines().count() < 600);
     }
 }

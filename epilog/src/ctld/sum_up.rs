@@ -70,7 +70,14 @@ fn note(env: &Env) -> Option<Note> {
         return None;
     }
     let member = number("SLURM_ARRAY_JOB_ID").zip(number("SLURM_ARRAY_TASK_ID"));
-    Some(Note { job: job.id, member, uid: job.uid, restarts: job.restarts, nodelist: job.nodelist, time: now() })
+    Some(Note {
+        job: job.id,
+        member,
+        uid: job.uid,
+        restarts: job.restarts,
+        nodelist: job.nodelist,
+        time: now(),
+    })
 }
 
 fn write(own: &Path, note: &Note) -> io::Result<()> {
@@ -209,7 +216,9 @@ fn round(config: &Config, client: &Client, note: &Note) -> bool {
 }
 
 fn is_back(state: &JobState) -> bool {
-    ["PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE"].iter().any(|word| state.state.contains(word))
+    ["PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE"]
+        .iter()
+        .any(|word| state.state.contains(word))
 }
 
 /// Every node of the last attempt has written its last word.
@@ -257,7 +266,8 @@ mod tests {
             (noted, scene.calls().pop().unwrap())
         };
         let (noted, call) = wrote("7|JS1:H4s= railgate: attempt 0 died;\n");
-        let want = "sacctmgr -i modify job where jobid=7 set AdminComment=JS1:H4s= railgate: completed, MFU 41.0 %;";
+        let want =
+            "sacctmgr -i modify job where jobid=7 set AdminComment=JS1:H4s= railgate: completed, MFU 41.0 %;";
         assert_eq!((noted, call.as_str()), (Noted::Written, want));
         assert_eq!(wrote("7|railgate: completed, MFU 41.0 %;\n").0, Noted::Same);
         assert_eq!(wrote("7|{\"theirs\": 1}\n").0, Noted::Kept);

@@ -120,6 +120,8 @@ impl Row {
             back_to_back_s: seconds(self.spaced_ns),
             busbw_gb_s: busbw,
             busbw_back_to_back_gb_s: back_to_back,
+            reference_gb_s: None,
+            of_reference_percent: None,
             error_percent: self.error_percent(),
             by_rank: self.ranks.values().copied().collect(),
         }

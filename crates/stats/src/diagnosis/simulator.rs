@@ -421,6 +421,12 @@ fn nodes(plant: Plant, run: &Run, heard: Heard) -> Vec<NodeReport> {
         .collect()
 }
 
+/// The parts of two nodes with a rank on a slower clock, and which rank that is: what a larger job is made from.
+pub(crate) fn slow_clock() -> (Vec<NodeReport>, u32) {
+    let run = run(Plant::SlowClock, &mut Chance(4));
+    (nodes(Plant::SlowClock, &run, ALL), run.odd)
+}
+
 fn analysed(plant: Plant, seed: u64, heard: Heard) -> (Run, Analysis) {
     let run = run(plant, &mut Chance(seed));
     let nodes = nodes(plant, &run, heard);

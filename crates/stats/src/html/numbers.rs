@@ -13,17 +13,20 @@ const MOST_RANKS: usize = 128;
 pub(super) fn numbers(out: &mut String, report: &JobReport) {
     let Some((attempt, analysis)) = screen::telling(report) else { return };
     out.push_str("<h2>What it got out of its hardware</h2>\n<div class=\"card\">\n");
-    let rows: Vec<Vec<String>> =
-        screen::lines(report).into_iter().map(|(name, line)| vec![name.to_owned(), line]).collect();
+    let rows: Vec<Vec<String>> = screen::lines(report)
+        .into_iter()
+        .filter(|(name, _)| *name != screen::TABLE)
+        .map(|(name, line)| vec![name.to_owned(), line])
+        .collect();
     table(out, &["", "Of the job"], &rows);
-    diagnoses(out, analysis);
+    diagnoses(out, analysis, &str::to_owned);
     heat_map(out, attempt);
     collectives(out, attempt);
     rails(out, attempt);
     out.push_str("</div>\n");
 }
 
-fn diagnoses(out: &mut String, analysis: &Analysis) {
+pub(super) fn diagnoses(out: &mut String, analysis: &Analysis, shown: &dyn Fn(&str) -> String) {
     let rows: Vec<Vec<String>> = analysis
         .diagnoses
         .iter()
@@ -31,10 +34,10 @@ fn diagnoses(out: &mut String, analysis: &Analysis) {
             let costs = one.costs.filter(|costs| *costs > 0.0);
             vec![
                 one.rule.clone(),
-                one.what.clone(),
+                shown(&one.what),
                 costs.map_or_else(String::new, |costs| format!("{:.1} %", 100.0 * costs)),
                 format!("{}, {}", one.class, one.confidence),
-                one.fix.clone(),
+                shown(&one.fix),
             ]
         })
         .collect();
@@ -113,6 +116,8 @@ fn collectives(out: &mut String, attempt: &crate::Attempt) {
                 row.calls.to_string(),
                 row.busbw_gb_s.map_or_else(|| "?".to_owned(), |rate| format!("{rate:.1}")),
                 row.busbw_back_to_back_gb_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
+                row.reference_gb_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
+                row.of_reference_percent.map_or_else(|| "-".to_owned(), |share| format!("{share:.0}")),
                 row.error_percent.map_or_else(|| "?".to_owned(), |error| format!("{error:.1}")),
                 format!("{} {}", row.algorithm, row.protocol),
             ]
@@ -124,7 +129,18 @@ fn collectives(out: &mut String, attempt: &crate::Attempt) {
     let _ = write!(out, "<h3>Collectives by size, as on {}</h3>", esc(&node.node));
     table(
         out,
-        &["Operation", "#Size", "#Ranks", "#Calls", "#busbw GB/s", "#in a loop", "#+- %", "How"],
+        &[
+            "Operation",
+            "#Size",
+            "#Ranks",
+            "#Calls",
+            "#busbw GB/s",
+            "#in a loop",
+            "#ref",
+            "#% of ref",
+            "#+- %",
+            "How",
+        ],
         &rows,
     );
 }

@@ -11,7 +11,7 @@ use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, file_below, names, top};
-use super::{DECISION, SAMPLES, dir_name};
+use super::{DECISION, LIVE, SAMPLES, dir_name};
 use crate::{Decision, NodeReport, Parts, REPORT_SCHEMA};
 
 /// Sorts after every name of a file.
@@ -20,7 +20,7 @@ const MOST_CLUSTERS: usize = 64;
 const MOST_ATTEMPTS: usize = 1_000;
 const MOST_NODES: usize = 20_000;
 /// One reply: the parent holds it beside what it has already.
-const PAGE_BYTES: u64 = 16 << 20;
+const PAGE_BYTES: u64 = 8 << 20;
 /// All parts of one directory together: 1,024 nodes with eight GPUs take a third of it.
 const MOST_BYTES: u64 = 512 << 20;
 pub(super) const MOST_PROBLEMS: usize = 50;
@@ -52,22 +52,30 @@ pub(super) struct ReadOrder {
     pub(super) read: u64,
 }
 
-/// Some of a job's parts.
+/// What comes after some of a job's parts: the first line of a reply, so that the next page can be asked for before this
+/// one is understood. The parts come after it, one JSON.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Page {
-    pub(super) parts: Parts,
     /// There is more after this.
     pub(super) next: Option<Place>,
     /// Bytes read by this page and earlier ones.
     pub(super) read: u64,
 }
 
+impl Page {
+    /// The first line of a reply, and the rest.
+    pub(super) fn split(reply: &[u8]) -> Result<(Self, &[u8]), String> {
+        let end = reply.iter().position(|byte| *byte == b'\n').ok_or("reply: cut off")?;
+        let (line, parts) = reply.split_at(end);
+        Ok((serde_json::from_slice(line).map_err(|why| format!("reply: {why}"))?, parts))
+    }
+}
+
 /// In the child: finds and reads a job's parts, as the job's owner where root asks.
 pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let order: ReadOrder = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
     let _ = setrlimit(Resource::RLIMIT_AS, MOST_MEMORY, MOST_MEMORY);
-    let page = read(&order)?;
-    serde_json::to_vec(&page).map_err(|why| why.to_string())
+    read(&order)
 }
 
 fn text(why: Errno) -> String {
@@ -77,6 +85,8 @@ fn text(why: Errno) -> String {
 struct Reader<'a> {
     order: &'a ReadOrder,
     parts: Parts,
+    /// The nodes' parts, read and found to be some, as they stand in their files: the other side reads them again.
+    nodes: Vec<Vec<u8>>,
     /// Bytes read by this page.
     taken: u64,
     /// The last file that was looked at.
@@ -97,17 +107,18 @@ impl Reader<'_> {
     }
 }
 
-fn read(order: &ReadOrder) -> Result<Page, String> {
+fn read(order: &ReadOrder) -> Result<Vec<u8>, String> {
     let dir = match top(&order.dir) {
         Ok(dir) => dir,
-        Err(Errno::ENOENT) => return Ok(Page::default()),
+        Err(Errno::ENOENT) => return reply(&Page::default(), &Parts::default(), &[]),
         Err(why) => return Err(text(why)),
     };
     let clusters = match &order.cluster {
         Some(cluster) => vec![cluster.clone()],
         None => names(&dir, MOST_CLUSTERS).map_err(text)?.0,
     };
-    let mut reader = Reader { order, parts: Parts::default(), taken: 0, last: None, full: false };
+    let mut reader =
+        Reader { order, parts: Parts::default(), nodes: Vec::new(), taken: 0, last: None, full: false };
     for name in clusters {
         if reader.full || order.after.as_ref().is_some_and(|after| name < after.cluster) {
             continue;
@@ -123,7 +134,26 @@ fn read(order: &ReadOrder) -> Result<Page, String> {
         }
     }
     let next = reader.last.filter(|_| reader.full);
-    Ok(Page { parts: reader.parts, next, read: order.read.saturating_add(reader.taken) })
+    let page = Page { next, read: order.read.saturating_add(reader.taken) };
+    reply(&page, &reader.parts, &reader.nodes)
+}
+
+fn reply(page: &Page, parts: &Parts, nodes: &[Vec<u8>]) -> Result<Vec<u8>, String> {
+    let json = |what: serde_json::Result<Vec<u8>>| what.map_err(|why| why.to_string());
+    let mut reply = json(serde_json::to_vec(page))?;
+    reply.extend_from_slice(b"\n{\"nodes\":[");
+    for (place, node) in nodes.iter().enumerate() {
+        if place > 0 {
+            reply.push(b',');
+        }
+        reply.extend_from_slice(node);
+    }
+    reply.extend_from_slice(b"],\"decisions\":");
+    reply.extend(json(serde_json::to_vec(&parts.decisions))?);
+    reply.extend_from_slice(b",\"problems\":");
+    reply.extend(json(serde_json::to_vec(&parts.problems))?);
+    reply.push(b'}');
+    Ok(reply)
 }
 
 fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
@@ -219,7 +249,12 @@ fn read_attempt(
         if name.strip_suffix(SAMPLES).and_then(dir_name).is_some() {
             continue;
         }
-        let Some(stem) = name.strip_suffix(".json").and_then(dir_name) else {
+        let live = name.strip_suffix(LIVE);
+        // Nothing is decided by what was known half-way.
+        if live.is_some() && reader.order.brief {
+            continue;
+        }
+        let Some(stem) = name.strip_suffix(".json").or(live).and_then(dir_name) else {
             reader.problem(format!("{place}/{name}: refused: not a part"));
             continue;
         };
@@ -281,10 +316,15 @@ fn node(
     if !same {
         return Err("refused: it is about something else than its place says".to_owned());
     }
-    if reader.order.brief {
-        report.only_what_decides();
+    if name.ends_with(LIVE) && (report.end.is_some() || report.as_of.is_none()) {
+        return Err("refused: a part of a job that runs has no end".to_owned());
     }
-    reader.parts.nodes.push(report);
+    reader.nodes.push(if reader.order.brief {
+        report.only_what_decides();
+        serde_json::to_vec(&report).map_err(|why| why.to_string())?
+    } else {
+        content
+    });
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{all_names, below, names, top};
-use super::{NOBODY, SAMPLES, Swept, dir_name};
+use super::{LIVE, NOBODY, SAMPLES, Swept, dir_name};
 
 const MOST_CLUSTERS: usize = 64;
 const MOST_JOBS: usize = 1_000_000;
@@ -165,9 +165,12 @@ fn is_samples(name: &str) -> bool {
     name.strip_suffix(SAMPLES).and_then(dir_name).is_some()
 }
 
-/// `n1.json`, `decision.json`, `n1.samples`, and what a writer that was killed left of them: `.n1.json.4711`
+/// `n1.json`, `decision.json`, `n1.samples`, `n1.live`, and what a writer that was killed left of them: `.n1.json.4711`
 fn is_part(name: &str) -> bool {
-    let whole = |name: &str| is_samples(name) || name.strip_suffix(".json").and_then(dir_name).is_some();
+    let whole = |name: &str| {
+        is_samples(name)
+            || name.strip_suffix(".json").or(name.strip_suffix(LIVE)).and_then(dir_name).is_some()
+    };
     let unfinished =
         name.strip_prefix('.').and_then(|name| name.rsplit_once('.')).is_some_and(|(name, pid)| {
             whole(name) && !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit())
@@ -294,9 +297,16 @@ mod tests {
 
     #[test]
     fn only_our_names_are_ours() {
-        for name in
-            ["n1.json", "decision.json", "gn-1.site.json", "n1.samples", ".n1.json.4711", ".n1.samples.1"]
-        {
+        for name in [
+            "n1.json",
+            "decision.json",
+            "gn-1.site.json",
+            "n1.samples",
+            "n1.live",
+            ".n1.live.7",
+            ".n1.json.4711",
+            ".n1.samples.1",
+        ] {
             assert!(is_part(name), "{name}");
         }
         for name in

@@ -31,6 +31,7 @@ pub(crate) fn lines(report: &JobReport) -> Vec<Line> {
         lines.push(("TIME %", text));
     }
     lines.extend(nccl(attempt).map(|text| ("NCCL", text)));
+    lines.extend(collectives(attempt).into_iter().map(|text| (TABLE, text)));
     lines.extend(rails(attempt, analysis).map(|text| ("RAILS", text)));
     lines.extend(others(analysis).into_iter().map(|text| ("SLOW", text)));
     lines.extend(gate(attempt).map(|text| ("GATE", text)));
@@ -65,6 +66,23 @@ fn short(hours: f64) -> String {
     if hours < 0.95 { format!("{hours:.3}") } else { format!("{hours:.1}") }
 }
 
+/// `64 nodes x 8 NVIDIA H100 80GB HBM3`; nothing where the nodes differ or have none.
+pub(crate) fn shape(report: &JobReport) -> Option<String> {
+    let (attempt, _) = telling(report)?;
+    let of = |node: &crate::NodeReport| -> Option<(usize, String)> {
+        let own: Vec<_> = node.gpus.iter().filter(|gpu| gpu.own == Some(true)).collect();
+        Some((own.len(), own.first()?.name.known()?.clone()))
+    };
+    let mut shapes: Vec<_> = attempt.nodes.iter().filter_map(of).collect();
+    shapes.dedup();
+    let [(gpus, name)] = shapes.as_slice() else { return None };
+    let nodes = match attempt.node_count.max(attempt.nodes.len()) {
+        1 => "1 node".to_owned(),
+        count => format!("{count} nodes"),
+    };
+    Some(format!("{nodes} x {gpus} {}", plain_to(name.trim_start_matches("NVIDIA "), 32)))
+}
+
 fn gpu_hours(attempt: &Attempt) -> Option<f64> {
     let seconds = float(attempt.end?.saturating_sub(attempt.start?)) / 1000.0;
     let gpus: usize =
@@ -78,10 +96,11 @@ fn verdict(report: &JobReport, analysis: &Analysis) -> String {
     });
     let faults = died.count();
     let ended = report.ended.kind;
+    let lost = if faults == 1 { "1 attempt".to_owned() } else { format!("{faults} attempts") };
     let how = match (faults, ended) {
         (0, _) => ended.title().to_owned(),
-        (_, EndKind::Completed) => format!("{faults} attempts lost to hardware, recovered"),
-        (_, kind) => format!("{}; {faults} attempts lost to hardware", kind.title()),
+        (_, EndKind::Completed) => format!("{lost} lost to hardware, recovered"),
+        (_, kind) => format!("{}; {lost} lost to hardware", kind.title()),
     };
     match analysis.diagnoses.first() {
         Some(first) if first.costs.is_none() => format!("{how}. {}", first.what),
@@ -188,7 +207,11 @@ fn goodput(report: &JobReport, analysis: &Analysis) -> Option<String> {
     .map(|(name, seconds)| format!("{name} {}", hours(*seconds)))
     .collect();
     let silent = report.attempts.len() - known.len();
-    let silent = if silent > 0 { format!("; {silent} attempts without numbers") } else { String::new() };
+    let silent = if silent > 0 {
+        format!("; {silent} of {} attempts without numbers", report.attempts.len())
+    } else {
+        String::new()
+    };
     let lost = if lost.is_empty() { String::new() } else { format!("  lost {unit}: {}", lost.join(", ")) };
     Some(format!("{:.1} %{lost}{silent}", 100.0 * fraction))
 }
@@ -222,17 +245,57 @@ fn nccl(attempt: &Attempt) -> Option<String> {
     let process = all.iter().flat_map(|comm| &comm.processes).next()?;
     let version = process.nccl.as_deref().unwrap_or("of unknown version");
     let mode = process.mode.as_deref().unwrap_or("unknown");
-    let rows = all.iter().flat_map(|comm| &comm.collectives);
-    let top = rows.filter(|row| row.busbw_gb_s.is_some()).max_by(|a, b| a.gpu_s.total_cmp(&b.gpu_s));
-    let top = top.map_or_else(String::new, |row| {
-        format!(
-            "; most time in {} from {}: busbw {:.0} GB/s",
-            plain_to(&row.op, 24),
-            crate::plain::bytes(float(row.from_bytes)),
-            row.busbw_gb_s.unwrap_or(0.0)
-        )
-    });
-    Some(format!("{}, profiler {}{top}", plain_to(version, 16), plain_to(mode, 12)))
+    let mut parts = vec![format!("{}, profiler {}", plain_to(version, 16), plain_to(mode, 12))];
+    let transports: Vec<_> = attempt.nodes.iter().filter_map(|node| node.transport.as_ref()).collect();
+    let over = |what: crate::Over| transports.iter().filter(|transport| transport.over == what).count();
+    match (over(crate::Over::Rails), over(crate::Over::Sockets)) {
+        (0, 0) => {}
+        (_, 0) => parts.push("over rails".to_owned()),
+        (rails, sockets) => parts.push(format!("over sockets on {sockets} of {} nodes", rails + sockets)),
+    }
+    let rows = || all.iter().flat_map(|comm| &comm.collectives);
+    let (timed, calls) = rows().fold((0, 0), |sum, row| (sum.0 + row.timed, sum.1 + row.calls));
+    let error = rows().filter_map(|row| row.error_percent).fold(0.0, f64::max);
+    if timed > 0 && timed < calls {
+        parts.push(format!(
+            "timed {:.1} % of calls, error <{:.0} %",
+            100.0 * float(timed) / float(calls),
+            error.ceil().max(1.0)
+        ));
+    }
+    Some(parts.join(", "))
+}
+
+/// Instead of a line's name: what stands there is a row of a table, and keeps its columns.
+pub(crate) const TABLE: &str = "";
+
+/// The costliest ones, in columns.
+fn collectives(attempt: &Attempt) -> Vec<String> {
+    const MOST: usize = 3;
+    let kinds = crate::comm::kinds(attempt.nodes.iter().filter_map(|node| node.communication.as_ref()));
+    let shown: Vec<_> = kinds.iter().filter(|kind| kind.busbw_gb_s.is_some()).take(MOST).collect();
+    if shown.is_empty() {
+        return Vec::new();
+    }
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+    let row = |cells: [&str; 6]| {
+        let [op, size, calls, reached, possible, share] = cells;
+        format!("{op:<14} {size:>9}  {calls:>10}  {reached:>10}  {possible:>5}  {share:>8}")
+            .trim_end()
+            .to_owned()
+    };
+    let mut rows = vec![row(["op", "size from", "calls/rank", "busbw GB/s", "ref", "% of ref"])];
+    rows.extend(shown.iter().map(|kind| {
+        row([
+            &plain_to(&kind.op, 14),
+            &crate::plain::bytes(float(kind.from_bytes)),
+            &thousands(float(kind.calls_per_rank())),
+            &number(kind.busbw_gb_s),
+            &number(kind.reference_gb_s),
+            &number(kind.percent()),
+        ])
+    }));
+    rows
 }
 
 fn rails(attempt: &Attempt, analysis: &Analysis) -> Option<String> {
@@ -348,43 +411,26 @@ fn advice(report: &JobReport, analysis: &Analysis) -> Option<String> {
     Some(list.join(" | ")).filter(|text| !text.is_empty())
 }
 
-/// Names of nodes, one by one, become `node1`, `node2`, …: longer ones first, so that none is cut in two.
-pub(crate) fn without_names(report: &JobReport, text: &str) -> String {
-    let mut names: Vec<&str> = report
-        .attempts
-        .iter()
-        .flat_map(|attempt| {
-            attempt
-                .nodes
-                .iter()
-                .map(|node| node.node.as_str())
-                .chain(attempt.silent_nodes.iter().map(String::as_str))
-        })
-        .filter(|name| !name.is_empty())
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    let mut numbered: Vec<(usize, &str)> = names.into_iter().enumerate().collect();
-    numbered.sort_by_key(|(_, name)| std::cmp::Reverse(name.len()));
-    let mut out = String::new();
-    let mut rest = text;
-    let whole = |c: Option<char>| !c.is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '_');
-    while let Some(first) = rest.chars().next() {
-        let hit = numbered.iter().find(|(_, name)| {
-            rest.starts_with(name)
-                && whole(out.chars().next_back())
-                && whole(rest[name.len()..].chars().next())
-        });
-        match hit {
-            Some((number, name)) => {
-                out.push_str(&format!("node{}", number + 1));
-                rest = &rest[name.len()..];
-            }
-            None => {
-                out.push(first);
-                rest = &rest[first.len_utf8()..];
-            }
-        }
+#[cfg(test)]
+mod tests {
+    use crate::testing::large;
+    use crate::{brief, text};
+
+    /// What a job of 64 nodes looks like, letter by letter: `text/screen64.txt`.
+    #[test]
+    fn a_job_of_64_nodes_fits_one_screen() {
+        let report = large(64);
+        let said = text(&report, false);
+        let want = include_str!("screen64.txt");
+        assert!(said == want, "text/screen64.txt: it is now\n{said}");
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines.len() <= 40, "{} lines", lines.len());
+        assert!(lines.iter().all(|line| line.chars().count() <= 106), "too wide");
+        assert!(lines[2].starts_with("VERDICT "), "{}", lines[2]);
+        assert!(text(&report, true).lines().count() > 3 * lines.len());
+        let few = brief(&report);
+        assert!(few.starts_with(lines[0]) && few.lines().count() <= 6, "{few}");
+        let names: Vec<&str> = few.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>(), ["VERDICT", "DO"]);
     }
-    out
 }

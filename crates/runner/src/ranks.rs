@@ -1,13 +1,12 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_node::child::{self, Task};
 use railgate_rankfile::{BYTES, RankFile};
 use railgate_rundir::{Root, RunDir, UserDir};
-use railgate_runner::Hook;
+use railgate_stats::Communication;
 use railgate_stats::comm::gather;
-use railgate_stats::{Communication, NodeReport};
 
 const READ: &str = "read-ranks";
 
@@ -22,40 +21,15 @@ const MOST_FILES: usize = 512;
 /// Lines about files that could not be read.
 const MOST_UNREAD: usize = 16;
 
-/// What NCCL's profiler plugin counted in the job's processes; `None` where it ran in none. The job could write
-/// there too, so it is shown and decides nothing.
-pub(crate) fn communication(hook: &Hook, report: &mut NodeReport) {
-    let order = (&hook.places.run, hook.job.id, hook.job.uid);
-    let read = serde_json::to_vec(&order)
-        .map_err(|why| why.to_string())
-        .and_then(|order| child::ask(READ, &order, DEADLINE))
-        .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
-    match read {
-        Ok(found) => report.communication = found,
-        Err(why) => tracing::warn!(job = hook.job.id, "what NCCL's processes counted is not known: {why}"),
-    }
-    if let Some(line) = suspicion(report) {
-        report.faults.push(line);
-    }
-}
-
-/// After a crash the report says that our library was in the process, whoever is to blame.
-fn suspicion(report: &NodeReport) -> Option<String> {
-    let processes = report.communication.as_ref()?.processes.len();
-    let signal = crash(report.exit?.derived.unwrap_or(report.exit?.status))?;
-    (processes > 0).then(|| {
-        format!(
-            "a task crashed (signal {signal}); railgate's NCCL profiler plugin was loaded in {processes} of the job's \
-             processes here. To try without: export NCCL_PROFILER_PLUGIN=none"
-        )
-    })
-}
-
-/// SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV, as a signal or as a shell's exit code.
-fn crash(status: i32) -> Option<i32> {
-    let (signal, code) = (status & 0x7f, (status >> 8) & 0xff);
-    let signal = if signal == 0 { code - 128 } else { signal };
-    [4, 6, 7, 8, 11].contains(&signal).then_some(signal)
+/// What NCCL's profiler plugin has counted in a job's processes on this node; `None` where it ran in none. The job could
+/// write there too, so it is shown and decides nothing. `run`: [`crate::Places::run`].
+///
+/// # Errors
+/// Why nothing could be read.
+pub fn communication(run: &Path, job: u32, uid: u32) -> Result<Option<Communication>, String> {
+    let order = serde_json::to_vec(&(run, job, uid)).map_err(|why| why.to_string())?;
+    let reply = child::ask(READ, &order, DEADLINE)?;
+    serde_json::from_slice(&reply).map_err(|why| why.to_string())
 }
 
 fn task(input: &[u8]) -> Result<Vec<u8>, String> {
@@ -100,15 +74,6 @@ mod tests {
     use railgate_rundir::Run;
 
     use super::*;
-
-    #[test]
-    fn a_crash_is_told_from_other_ends() {
-        for (status, signal) in
-            [(0, None), (256, None), (11, Some(11)), (139 << 8, Some(11)), (9, None), (6, Some(6))]
-        {
-            assert_eq!(crash(status), signal, "{status}");
-        }
-    }
 
     #[test]
     fn hostile_files_are_named_and_harm_nobody() {

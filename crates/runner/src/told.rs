@@ -1,10 +1,9 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_node::child::{self, Task};
 use railgate_rundir::{Root, RunDir, UserDir};
-use railgate_runner::Hook;
 use railgate_stats::Application;
 use railgate_stats::application::{APP_DIR, MOST_BYTES, read as read_rank};
 
@@ -19,15 +18,16 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const MOST_FILES: usize = 512;
 const MOST_PROBLEMS: usize = 20;
 
-/// What the job's ranks reported here; `None` where none did.
-pub(crate) fn application(hook: &Hook) -> Option<Application> {
-    let order = (&hook.places.run, hook.job.id, hook.job.uid);
+/// What a job's ranks have reported on this node; `None` where none did. `run`: [`crate::Places::run`]. What cannot be
+/// read is among its problems.
+pub fn application(run: &Path, job: u32, uid: u32) -> Option<Application> {
+    let order = (run, job, uid);
     let read = serde_json::to_vec(&order)
         .map_err(|why| why.to_string())
         .and_then(|order| child::ask(READ, &order, DEADLINE))
         .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
     read.unwrap_or_else(|why| {
-        tracing::warn!(job = hook.job.id, "what the program reported is not known: {why}");
+        tracing::warn!(job, "what the program reported is not known: {why}");
         Some(Application { problems: vec![format!("could not be read: {why}")], ..Application::default() })
     })
 }

@@ -1,0 +1,144 @@
+//! What a collective can reach: measured by the site or known of nothing, never made up.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Collective, Communication};
+
+/// A bus bandwidth that the site has measured on its own machines, by nccl-tests' formula.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reference {
+    /// NCCL's name: `AllReduce`.
+    pub op: String,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// Nodes of it.
+    pub nodes: u64,
+    /// Message size that it was measured with, bytes.
+    pub bytes: u64,
+    /// GB/s (1e9).
+    pub busbw_gb_s: f64,
+}
+
+impl Reference {
+    fn is_of(&self, row: &Collective) -> bool {
+        let in_class = row.from_bytes <= self.bytes && self.bytes / 2 < row.from_bytes.max(1);
+        self.op == row.op && self.ranks == row.size && self.nodes == row.nodes && in_class
+    }
+}
+
+impl Collective {
+    /// The figure to hold against a reference: of calls in a row, as nccl-tests measures, where there were some.
+    pub fn comparable_gb_s(&self) -> Option<f64> {
+        self.busbw_back_to_back_gb_s.or(self.busbw_gb_s)
+    }
+}
+
+/// Puts beside each row what the site has measured for the same operation, ranks, nodes and class of sizes.
+pub fn refer(told: &mut Communication, references: &[Reference]) {
+    for row in &mut told.collectives {
+        let found = references.iter().find(|reference| reference.is_of(row));
+        row.reference_gb_s = found.map(|reference| reference.busbw_gb_s);
+        row.of_reference_percent = row
+            .reference_gb_s
+            .zip(row.comparable_gb_s())
+            .filter(|(reference, _)| *reference > 0.0)
+            .map(|(reference, reached)| 100.0 * reached / reference);
+    }
+}
+
+/// A kind of collective over all nodes of an attempt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Kind {
+    pub(crate) op: String,
+    pub(crate) from_bytes: u64,
+    pub(crate) size: u32,
+    pub(crate) calls: u64,
+    pub(crate) ranks: u64,
+    pub(crate) gpu_s: f64,
+    /// Mean over nodes, by the time it took there.
+    pub(crate) busbw_gb_s: Option<f64>,
+    pub(crate) reference_gb_s: Option<f64>,
+}
+
+impl Kind {
+    pub(crate) fn calls_per_rank(&self) -> u64 {
+        self.calls / self.ranks.max(1)
+    }
+
+    /// `None`: nobody has measured what is possible.
+    pub(crate) fn percent(&self) -> Option<f64> {
+        let (reached, possible) = self.busbw_gb_s.zip(self.reference_gb_s)?;
+        (possible > 0.0).then(|| 100.0 * reached / possible)
+    }
+}
+
+/// By operation, size and ranks, over all nodes; costliest first.
+pub(crate) fn kinds<'a>(all: impl Iterator<Item = &'a Communication>) -> Vec<Kind> {
+    let mut kinds: Vec<(Kind, f64, f64)> = Vec::new();
+    for row in all.flat_map(|comm| &comm.collectives) {
+        let same = |(kind, ..): &(Kind, f64, f64)| {
+            kind.op == row.op && kind.from_bytes == row.from_bytes && kind.size == row.size
+        };
+        let place = kinds.iter().position(same).unwrap_or_else(|| {
+            let kind =
+                Kind { op: row.op.clone(), from_bytes: row.from_bytes, size: row.size, ..Kind::default() };
+            kinds.push((kind, 0.0, 0.0));
+            kinds.len() - 1
+        });
+        let Some((kind, weight, sum)) = kinds.get_mut(place) else { continue };
+        kind.calls += row.calls;
+        kind.ranks += u64::from(row.ranks);
+        kind.gpu_s += row.gpu_s;
+        kind.reference_gb_s = kind.reference_gb_s.or(row.reference_gb_s);
+        if let Some(reached) = row.comparable_gb_s() {
+            *weight += row.gpu_s.max(1e-9);
+            *sum += reached * row.gpu_s.max(1e-9);
+        }
+    }
+    let mut kinds: Vec<Kind> = kinds
+        .into_iter()
+        .map(|(kind, weight, sum)| Kind { busbw_gb_s: (weight > 0.0).then(|| sum / weight), ..kind })
+        .collect();
+    kinds.sort_by(|a, b| b.gpu_s.total_cmp(&a.gpu_s));
+    kinds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(op: &str, from_bytes: u64, busbw: Option<f64>) -> Collective {
+        Collective {
+            op: op.to_owned(),
+            from_bytes,
+            size: 16,
+            nodes: 2,
+            ranks: 8,
+            calls: 800,
+            gpu_s: 2.0,
+            busbw_gb_s: busbw,
+            ..Collective::default()
+        }
+    }
+
+    #[test]
+    fn what_nobody_measured_is_unknown_and_not_a_percentage() {
+        let measured =
+            Reference { op: "AllReduce".to_owned(), ranks: 16, nodes: 2, bytes: 1 << 30, busbw_gb_s: 400.0 };
+        let rows = vec![
+            row("AllReduce", 1 << 30, Some(300.0)),
+            row("AllReduce", 1 << 29, Some(300.0)),
+            row("AllGather", 1 << 30, Some(300.0)),
+            row("AllReduce", 1 << 30, None),
+        ];
+        let mut told = Communication { collectives: rows, ..Communication::default() };
+        refer(&mut told, &[measured]);
+        let said: Vec<_> =
+            told.collectives.iter().map(|row| (row.reference_gb_s, row.of_reference_percent)).collect();
+        assert_eq!(said, [(Some(400.0), Some(75.0)), (None, None), (None, None), (Some(400.0), None)]);
+        let kinds = kinds([&told].into_iter());
+        assert_eq!((kinds.len(), kinds[0].calls_per_rank(), kinds[0].percent()), (3, 100, Some(75.0)));
+        assert_eq!((kinds[1].percent(), kinds[1].reference_gb_s), (None, None));
+    }
+}

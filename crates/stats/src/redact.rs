@@ -1,0 +1,230 @@
+//! A report that can be shown to others: what names somebody or something, and what tells how fast, is not in it.
+//!
+//! Nothing is struck out of a whole report, where something could be overlooked: what is shown is chosen.
+
+use serde_json::{Map, Value, json};
+
+use crate::text::screen::{self, Line};
+use crate::{Attempt, JobReport};
+
+/// What is not shown, and what stands for it.
+#[derive(Debug)]
+pub(crate) struct Cover {
+    /// Longer ones first, so that none is cut in two.
+    names: Vec<(String, String)>,
+}
+
+impl Cover {
+    pub(crate) fn of(report: &JobReport) -> Self {
+        let mut nodes: Vec<&str> = report
+            .attempts
+            .iter()
+            .flat_map(|attempt| {
+                let told = attempt.nodes.iter().map(|node| node.node.as_str());
+                told.chain(attempt.silent_nodes.iter().map(String::as_str))
+            })
+            .collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let number = |(place, name): (usize, &str)| (name.to_owned(), format!("node{}", place + 1));
+        let mut names: Vec<(String, String)> = nodes.into_iter().enumerate().map(number).collect();
+        let ids = report.components.iter().copied().chain([report.job]);
+        names.extend(ids.map(|id| (id.to_string(), "JOB".to_owned())));
+        names.extend(report.uid.map(|uid| (uid.to_string(), "UID".to_owned())));
+        for (name, stands) in
+            [(&report.user, "USER"), (&report.cluster, "CLUSTER"), (&report.partition, "PARTITION")]
+        {
+            names.push((name.clone(), stands.to_owned()));
+        }
+        names.retain(|(name, _)| !name.is_empty());
+        names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        Cover { names }
+    }
+
+    /// Without names, paths, addresses and rates.
+    pub(crate) fn text(&self, text: &str) -> String {
+        rateless(&self.nameless(text))
+    }
+
+    fn nameless(&self, text: &str) -> String {
+        let part_of_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '_');
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let begins = !part_of_word(out.chars().next_back());
+            let hit = self.names.iter().find(|(name, _)| {
+                begins && rest.starts_with(name.as_str()) && !part_of_word(rest[name.len()..].chars().next())
+            });
+            let taken = match hit {
+                Some((name, stands)) => {
+                    out.push_str(stands);
+                    name.len()
+                }
+                None if begins && is_path(rest) => {
+                    out.push_str("PATH");
+                    rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '\'' | '"'))
+                        .unwrap_or(rest.len())
+                }
+                None => {
+                    out.push(first);
+                    first.len_utf8()
+                }
+            };
+            rest = &rest[taken..];
+        }
+        out
+    }
+
+    /// The lines of the screen that can be shown.
+    pub(crate) fn screen(&self, report: &JobReport) -> Vec<Line> {
+        let lines = screen::lines(report).into_iter().filter_map(|(name, line)| {
+            let line = match name {
+                // Values that somebody has set, and what a network carries.
+                "ENV" | "NCCL" | screen::TABLE => return None,
+                "RAN" => line.split_once(" attempt").map_or(String::new(), |(_, ran)| {
+                    format!("{} attempts, {}", report.attempts.len(), ran.trim_start_matches(['s', ',', ' ']))
+                }),
+                "MODEL" => match (line.split_once("  "), line.rsplit_once("  [")) {
+                    (Some((first, _)), Some((_, how))) => format!("{first}  [{how}"),
+                    _ => line,
+                },
+                _ => line,
+            };
+            Some((name, self.text(&line)))
+        });
+        lines.collect()
+    }
+}
+
+/// `/home/ann/x`, not the line between two numbers or words.
+fn is_path(text: &str) -> bool {
+    let mut after = text.chars().skip(1);
+    text.starts_with('/') && after.next().is_some_and(|c| c.is_alphanumeric() || matches!(c, '.' | '_'))
+}
+
+/// Without what a network or a memory carries, and what a program does, in a second.
+fn rateless(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let rate = |place: usize| {
+        words.get(place).is_some_and(|word| {
+            let word = word.trim_end_matches([';', ',', '.', ')', ':']);
+            word.ends_with("B/s")
+                || word.ends_with("tok/s")
+                || word.ends_with("samples/s")
+                || word.ends_with("FLOP/s")
+        })
+    };
+    let kept = words.iter().enumerate().filter(|(place, _)| !rate(*place) && !rate(place + 1));
+    kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+}
+
+/// The report as JSON without names and rates; field names are those of the whole one (docs/report.md).
+pub fn redacted_json(report: &JobReport) -> String {
+    let cover = Cover::of(report);
+    let attempts: Vec<Value> = report.attempts.iter().map(|attempt| attempt_of(&cover, attempt)).collect();
+    let screen: Vec<Value> =
+        cover.screen(report).into_iter().map(|(name, line)| json!({"line": name, "text": line})).collect();
+    let value = json!({
+        "schema": report.schema,
+        "railgate": report.railgate,
+        "redacted": true,
+        "ended": {"kind": report.ended.kind, "why": cover.text(&report.ended.why)},
+        "attempts": attempts,
+        "screen": screen,
+    });
+    format!("{value:#}\n")
+}
+
+fn attempt_of(cover: &Cover, attempt: &Attempt) -> Value {
+    let seconds = attempt.start.zip(attempt.end).map(|(start, end)| end.saturating_sub(start) / 1000);
+    let analysis = attempt.analysis.as_ref().and_then(|analysis| serde_json::to_value(analysis).ok());
+    json!({
+        "attempt": attempt.attempt,
+        "node_count": attempt.node_count,
+        "seconds": seconds,
+        "ended": {"kind": attempt.ended.kind, "why": cover.text(&attempt.ended.why)},
+        "analysis": analysis.map(|analysis| covered(cover, analysis)),
+    })
+}
+
+/// What the numbers mean holds texts, and a few rates and times.
+fn covered(cover: &Cover, value: Value) -> Value {
+    const RATES: [&str; 4] = ["units_per_s", "step_s", "flops_per_unit", "since"];
+    match value {
+        Value::String(text) => Value::String(cover.text(&text)),
+        Value::Array(all) => Value::Array(all.into_iter().map(|one| covered(cover, one)).collect()),
+        Value::Object(all) => {
+            let kept = all.into_iter().filter(|(name, _)| !RATES.contains(&name.as_str()));
+            Value::Object(kept.map(|(name, value)| (name, covered(cover, value))).collect::<Map<_, _>>())
+        }
+        value => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::large;
+    use crate::{html, json, redacted, redacted_html, text};
+
+    #[test]
+    fn no_name_and_no_rate_is_left_in_any_form() {
+        let mut report = large(4);
+        report.user = "adalovelace".to_owned();
+        report.cluster = "babbage".to_owned();
+        report.partition = "difference".to_owned();
+        report.uid = Some(20_341);
+        report.job = 4_821_377;
+        report.ended.why =
+            "adalovelace on babbage: gn0002 lost /home/adalovelace/run/out.log at 338.0 GB/s, job 4821377"
+                .to_owned();
+        for node in report.attempts.iter_mut().flat_map(|attempt| &mut attempt.nodes) {
+            node.job.user.clone_from(&report.user);
+            node.faults.push("/scratch/secret/model.pt".to_owned());
+        }
+        if let Some(first) = report.attempts[1].analysis.as_mut() {
+            first.diagnoses[0].what += " in /home/adalovelace/train.py (338 GB/s)";
+        }
+        let secrets = [
+            "adalovelace",
+            "babbage",
+            "difference",
+            "20341",
+            "4821377",
+            "gn0002",
+            "/home",
+            "/scratch",
+            "out.log",
+            "train.py",
+            "338",
+            "GB/s",
+            "tok/s",
+            "units_per_s",
+            "GPU-",
+        ];
+        let whole = text(&report, true) + &json(&report) + &html(&report);
+        for secret in secrets {
+            assert!(whole.contains(secret), "{secret} is not even in the whole one");
+        }
+        for (form, page) in
+            [("text", redacted(&report)), ("json", redacted_json(&report)), ("html", redacted_html(&report))]
+        {
+            for secret in secrets {
+                assert!(!page.contains(secret), "{secret} in {form}:\n{page}");
+            }
+            assert!(
+                page.contains("MFU") && page.contains("node4 GPU"),
+                "{form}: nothing is left of it\n{page}"
+            );
+        }
+        assert!(serde_json::from_str::<Value>(&redacted_json(&report)).is_ok());
+    }
+
+    #[test]
+    fn only_whole_words_are_names() {
+        let mut report = large(2);
+        (report.user, report.partition) = ("n".to_owned(), String::new());
+        let cover = Cover::of(&report);
+        assert_eq!(cover.text("gn0001 gn00011 mean n and/or 3/4"), "node1 gn00011 mean USER and/or 3/4");
+    }
+}

@@ -1,0 +1,48 @@
+use crate::plain::plain_to;
+use crate::text::screen::telling;
+use crate::{EndKind, JobReport};
+
+/// One line for accounting: how it ended, its utilisations, what cost most. `None` where nothing is known that Slurm
+/// does not know itself.
+pub fn summary(report: &JobReport) -> Option<String> {
+    let mut parts = vec![report.ended.kind.title().to_owned()];
+    if let Some((_, analysis)) = telling(report) {
+        let percent = |name: &str, fraction: f64| format!("{name} {:.1} %", 100.0 * fraction);
+        parts.extend(analysis.model.known().map(|model| percent("MFU", model.fraction)));
+        let hardware = analysis.hardware.known().and_then(|hardware| hardware.tensor_fraction.known());
+        parts.extend(hardware.map(|fraction| percent("HFU", *fraction)));
+        parts.extend(analysis.goodput.known().map(|good| percent("goodput", good.fraction)));
+        parts.extend(analysis.diagnoses.first().map(|first| {
+            let costs = first.costs.filter(|costs| *costs >= 0.005);
+            let costs = costs.map(|costs| format!(" {:.1} %", 100.0 * costs)).unwrap_or_default();
+            let part =
+                if first.part.is_empty() { String::new() } else { format!(" {}", plain_to(&first.part, 60)) };
+            format!("{}{part}{costs}", first.rule)
+        }));
+    }
+    if report.attempts.len() > 1 {
+        parts.push(format!("{} attempts", report.attempts.len()));
+    }
+    // A fault is worth its node's name.
+    if let (EndKind::Hardware | EndKind::NodeDied, Some(proof)) =
+        (report.ended.kind, report.ended.proof.first())
+    {
+        parts.push(format!("{}: {}", plain_to(&proof.node, 40), plain_to(&proof.what, 120)));
+    }
+    (parts.len() > 1).then(|| parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{job, merged, part, story};
+
+    #[test]
+    fn a_line_says_more_than_slurm_does_or_is_not_there() {
+        let line = summary(&story()).unwrap();
+        assert!(line.starts_with("completed, ") && line.contains("3 attempts"), "{line}");
+        let mut bare = part("n1", &job(0..8), "", vec![], 0);
+        (bare.usage, bare.application, bare.communication) = (None, None, None);
+        assert_eq!(summary(&merged(vec![bare], vec![], None)), None);
+    }
+}

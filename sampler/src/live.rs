@@ -1,0 +1,102 @@
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use railgate_node::child::{self, Task, become_user};
+use railgate_rundir::Root;
+use railgate_runner::{
+    Loaded, Places, SAMPLER_FILES, SAMPLER_TASKS, application, communication, node_name, now,
+};
+use railgate_stats::comm::refer;
+use railgate_stats::store::store_live;
+use railgate_stats::usage::{moment, summarize};
+use railgate_stats::{Application, Communication, NodeReport, Tasks, applied};
+
+use crate::run::Mine;
+
+const LIVE: &str = "live-part";
+const TOLD: &str = "live-told";
+/// In a child: summing up a day takes memory that a sampler does not have, and file servers hang.
+pub(crate) const TASKS: [Task; 2] = [Task::new(LIVE, task), Task::new(TOLD, told)];
+/// Reading what the job wrote, and writing it, have deadlines of their own.
+const DEADLINE: Duration = Duration::from_secs(90);
+const TOLD_DEADLINE: Duration = Duration::from_secs(20);
+/// Somebody who looks at once should not have to wait for the whole interval.
+const FIRST: Duration = Duration::from_secs(20);
+
+/// What the program and NCCL's plugin have said.
+type Said = (Option<Application>, Option<Communication>);
+
+/// Says from time to time, in the report directory, what is known so far. Never waited for: a thread that sleeps in
+/// `poll` while its child works.
+#[derive(Debug)]
+pub(crate) struct Live {
+    interval: Duration,
+    wait: Duration,
+    last: Instant,
+    work: Option<JoinHandle<()>>,
+}
+
+impl Live {
+    pub(crate) fn new(mine: &Mine) -> Self {
+        let interval = mine.config.report.live;
+        Live { interval, wait: interval.min(FIRST), last: Instant::now(), work: None }
+    }
+
+    pub(crate) fn say_if_due(&mut self, mine: &Mine) {
+        let busy = self.work.as_ref().is_some_and(|work| !work.is_finished());
+        if self.interval.is_zero() || busy || self.last.elapsed() < self.wait {
+            return;
+        }
+        (self.last, self.wait) = (Instant::now(), (self.wait * 2).min(self.interval));
+        let order = (mine.run_places().to_owned(), mine.job);
+        let work = std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
+            let said = serde_json::to_vec(&order)
+                .map_err(|why| why.to_string())
+                .and_then(|order| child::ask(LIVE, &order, DEADLINE));
+            if let Err(why) = said {
+                tracing::info!(job = order.1, "sampler: what is known so far could not be said: {why}");
+            }
+        });
+        self.work = work.ok();
+    }
+}
+
+/// As the job's user, whose files these are: of root's rights a sampler has few.
+fn told(input: &[u8]) -> Result<Vec<u8>, String> {
+    let (root, job, uid, gid): (PathBuf, u32, u32, u32) =
+        serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    if uid != 0 {
+        become_user(uid, gid, &[]).map_err(|why| why.to_string())?;
+    }
+    let said: Said = (application(&root, job, uid), communication(&root, job, uid)?);
+    serde_json::to_vec(&said).map_err(|why| why.to_string())
+}
+
+fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let (root, job): (PathBuf, u32) = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let config =
+        Loaded::read(&Places::default().config(), false, &node_name()).map_err(|why| why.to_string())?.config;
+    let run = Root::new(&root).job(job).current(job).map_err(|why| why.to_string())?;
+    let mut report: NodeReport = run.read_json("report.json").map_err(|why| format!("report.json: {why}"))?;
+    let order =
+        serde_json::to_vec(&(&root, job, report.job.uid, report.job.gid)).map_err(|why| why.to_string())?;
+    let said: Said = child::ask(TOLD, &order, TOLD_DEADLINE)
+        .and_then(|said| serde_json::from_slice(&said).map_err(|why| why.to_string()))?;
+    (report.application, report.communication) = said;
+    report.communication.iter_mut().for_each(|told| refer(told, &config.stats.references));
+    let tasks: Option<Tasks> = run.read_json(SAMPLER_TASKS).ok();
+    if let Some(tasks) = &tasks {
+        report.applied = applied(&report, tasks);
+    }
+    report.tasks = tasks;
+    let files: Vec<Vec<u8>> = SAMPLER_FILES.iter().filter_map(|name| run.read(name).ok()).collect();
+    let streams: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+    let boot_s =
+        clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0.0, |time| Duration::from(time).as_secs_f64());
+    let end = moment(&streams, &report.boot_id, boot_s).unwrap_or_else(now);
+    report.usage = summarize(&streams, end, &config.stats.models);
+    report.as_of = Some(now());
+    store_live(&config.report, &report).map(|()| Vec::new())
+}

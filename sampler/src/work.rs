@@ -1,0 +1,87 @@
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use railgate_node::child::{self, Task, become_user};
+use railgate_runner::{application, communication, now};
+use railgate_stats::NodeReport;
+use railgate_stats::metrics::WorkNow;
+use railgate_stats::usage::format::Head;
+use railgate_stats::usage::peaks::SiteModel;
+use serde::{Deserialize, Serialize};
+
+use crate::run::Mine;
+
+const WORK: &str = "job-work";
+/// In a child that becomes the job's user: the files are that user's own.
+pub(crate) const TASK: Task = Task::new(WORK, task);
+/// Both readers have deadlines of their own.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// Reading all files of a long run takes some milliseconds.
+const EVERY: Duration = Duration::from_secs(60);
+/// A dashboard need not wait a minute for the first word.
+const FIRST: Duration = Duration::from_secs(15);
+
+/// For the job's metrics: what its program and NCCL say, asked by a thread that nobody waits for.
+#[derive(Debug)]
+pub(crate) struct Work {
+    next: Instant,
+    asked: Option<JoinHandle<Option<WorkNow>>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Order {
+    run: PathBuf,
+    head: Head,
+    report: NodeReport,
+    models: BTreeMap<String, SiteModel>,
+}
+
+impl Work {
+    pub(crate) fn new() -> Self {
+        Work { next: Instant::now() + FIRST.min(EVERY), asked: None }
+    }
+
+    /// Asks when it is time; an answer where one has come, which may be that nothing is known.
+    pub(crate) fn ask_if_due(&mut self, mine: &Mine, head: &Head) -> Option<Option<WorkNow>> {
+        if self.asked.as_ref().is_some_and(JoinHandle::is_finished) {
+            return self.asked.take().map(|asked| asked.join().ok().flatten());
+        }
+        if self.asked.is_none() && Instant::now() >= self.next {
+            self.next = Instant::now() + EVERY;
+            let order = Order {
+                run: mine.run_places().to_owned(),
+                head: head.clone(),
+                report: mine.report.clone(),
+                models: mine.config.stats.models.clone(),
+            };
+            let thread = std::thread::Builder::new().stack_size(256 << 10);
+            self.asked = thread.spawn(move || ask(&order)).ok();
+        }
+        None
+    }
+}
+
+fn ask(order: &Order) -> Option<WorkNow> {
+    let said = serde_json::to_vec(order)
+        .map_err(|why| why.to_string())
+        .and_then(|order| child::ask(WORK, &order, DEADLINE))
+        .and_then(|said| serde_json::from_slice(&said).map_err(|why| why.to_string()));
+    said.map_err(|why| {
+        tracing::info!(job = order.report.job.id, "sampler: what the program says is not known: {why}");
+    })
+    .ok()
+}
+
+fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let order: Order = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let job = &order.report.job;
+    if job.uid != 0 {
+        become_user(job.uid, job.gid, &[]).map_err(|why| why.to_string())?;
+    }
+    let told = application(&order.run, job.id, job.uid);
+    let counted = communication(&order.run, job.id, job.uid)?;
+    let said = WorkNow::of(&order.report, &order.head, &order.models, (told, counted), now());
+    serde_json::to_vec(&said).map_err(|why| why.to_string())
+}
