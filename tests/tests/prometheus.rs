@@ -16,8 +16,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use railgate_node::{Class, Fitness, Part, Phase, Profile, Reading, Severity, Snapshot, Verdict, simulate};
 use railgate_rails::rail_map;
 use railgate_stats::metrics::{
-    CheckCounts, GpuNow, JobLabel, JobNow, NODE_FILE, NodeState, OpenFinding, RAILS_FILE, RailState,
-    TextfileDir, job_file, job_page, node_page, rail_page,
+    CONTROLLER_FILE, CheckCounts, CollectiveNow, GpuNow, JobLabel, JobNow, NODE_FILE, NodeState, OpenFinding,
+    RAILS_FILE, RailState, TextfileDir, WorkNow, controller_page, job_file, job_page, node_page, rail_page,
 };
 use railgate_stats::usage::{Field as _, GpuField, HostField};
 use railgate_tests::poll;
@@ -105,7 +105,21 @@ fn pages(tick: u64) -> Vec<(String, String)> {
         job.gpus.push(gpu);
     }
     HostField::ALL.iter().for_each(|field| job.host.put(*field, Some(12.0)));
+    job.work = Some(WorkNow {
+        model_flop_ratio: Some(0.41),
+        goodput_ratio: Some(0.97),
+        steps: Some(tick),
+        step_s: Some(9.78),
+        collectives: vec![CollectiveNow {
+            op: "AllReduce".to_owned(),
+            calls: tick,
+            bytes: tick << 20,
+            bus_bytes_s: Some(3.4e11),
+        }],
+    });
+    let decisions = [(("requeued".to_owned(), "gpu-lost".to_owned()), tick)].into();
     vec![
+        (CONTROLLER_FILE.to_owned(), controller_page(&decisions)),
         (NODE_FILE.to_owned(), node),
         (RAILS_FILE.to_owned(), rail_page(&RailState { snapshot, rails })),
         (job_file(job.job), job_page(&job, &[JobLabel::Job, JobLabel::User, JobLabel::Partition])),
@@ -298,6 +312,6 @@ fn ask_everything(server: u16) -> Result<()> {
     let groups = said["data"]["groups"].as_array().context("no groups")?;
     let rules = groups.iter().filter_map(|group| group["rules"].as_array()).flatten();
     let bad: Vec<_> = rules.filter(|rule| rule["health"] == "err").collect();
-    ensure!(groups.len() == 3 && bad.is_empty(), "{bad:?}");
+    ensure!(groups.len() == 4 && bad.is_empty(), "{bad:?}");
     Ok(())
 }

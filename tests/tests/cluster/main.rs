@@ -10,6 +10,7 @@ mod fabric;
 mod gate;
 mod hangs;
 mod hostile;
+mod killed;
 mod nccl_release;
 mod node_death;
 mod nvml_hangs;

@@ -176,6 +176,7 @@ fn communication(start: u64, end: u64) -> Communication {
                 busbw_gb_s: Some(338.12),
                 error_percent: Some(1.73),
                 by_rank: (0..GPUS).map(rank_time).collect(),
+                ..Collective::default()
             })
             .collect(),
         ..Communication::default()

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""What the sampler costs: CPU time and memory of both its processes, by the kernel's own account.
+
+Needs an NVIDIA GPU, root and railgate-sampler (its path is the argument); for a machine that is thrown away
+afterwards. The calls of all GPUs go to the first one. Numbers of GPUs are the other arguments (8 and 1).
+"""
+
+import os
+import sys
+import time
+
+from accuracy import Sampler
+
+SECONDS = float(os.environ.get("SECONDS_EACH", "70"))
+
+
+def family(pid):
+    children = open(f"/proc/{pid}/task/{pid}/children").read().split()
+    return [pid, *map(int, children)]
+
+
+def cpu(pid):
+    fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def mappings(pid):
+    """KiB of each kind by what is mapped."""
+    found, name = {}, ""
+    for line in open(f"/proc/{pid}/smaps"):
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            name = words[5] if len(words) > 5 else "anonymous"
+        elif words[0] in ("Rss:", "Pss:", "Private_Dirty:", "Private_Clean:", "Shared_Clean:", "Shared_Dirty:"):
+            one = found.setdefault(name, {})
+            one[words[0][:-1]] = one.get(words[0][:-1], 0) + int(words[1])
+    return found
+
+
+def measure(program, job, gpus):
+    sampler = Sampler(program, job, gpus)
+    time.sleep(8)
+    pids = family(sampler.process.pid)
+    begun, before = time.monotonic(), sum(map(cpu, pids))
+    time.sleep(SECONDS)
+    took = time.monotonic() - begun
+    used = sum(map(cpu, pids)) - before
+    found = {pid: mappings(pid) for pid in pids}
+    print(f"{len(gpus)} GPUs: {used / took * 100:.2f} % of a core over {took:.0f} s")
+    kinds = ("Rss", "Pss", "Private_Dirty", "Private_Clean", "Shared_Clean", "Shared_Dirty")
+    sums = {kind: sum(one.get(kind, 0) for of in found.values() for one in of.values()) / 1024 for kind in kinds}
+    print("  both processes, MiB: " + ", ".join(f"{kind} {mib:.1f}" for kind, mib in sums.items()))
+    for pid, of in found.items():
+        own = {kind: sum(one.get(kind, 0) for one in of.values()) / 1024 for kind in kinds}
+        print(f"  pid {pid}: " + ", ".join(f"{kind} {mib:.1f}" for kind, mib in own.items()))
+        for name, one in sorted(of.items(), key=lambda item: -item[1].get("Pss", 0))[:12]:
+            shown = [one.get(kind, 0) for kind in ("Pss", "Rss", "Private_Dirty")]
+            print("    %7d KiB Pss %7d Rss %7d dirty " % tuple(shown), name)
+    head, samples, end = sampler.end()
+    print(f"  it says itself: {end['cpu_s']:.2f} s of CPU, {end['memory_mib']:.1f} MiB, {len(samples)} samples")
+
+
+if __name__ == "__main__":
+    for job, count in enumerate(map(int, sys.argv[2:] or ["8", "1"]), 3):
+        measure(sys.argv[1], job, [0] * count)
