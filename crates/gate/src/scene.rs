@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_node::{
-    Access, Allocation, Fabric, Gpu, GpuId, Gpus, Hca, LinkLayer, PartName, PciAddress, Phase, Port,
+    Access, Allocation, Fabric, Gpu, GpuId, Gpus, Hca, LinkLayer, Part, PartName, PciAddress, Phase, Port,
     PortState, Profile, Reading, Snapshot, XidEvent,
 };
 
@@ -67,8 +67,12 @@ impl<'a> Scene<'a> {
         let hcas = seen.profile.and_then(|profile| profile.fabric.hcas);
         needed.retain(|part| match part {
             PartName::Gpus => gpus != Some(0),
-            // Without a profile that names a fabric there is nothing to judge in it.
-            PartName::Fabric => hcas.is_some_and(|hcas| hcas > 0),
+            // Where nothing says how many HCAs there are, there is nothing to judge in a fabric; that reading it hangs
+            // is seen all the same.
+            PartName::Fabric => match hcas {
+                Some(hcas) => hcas > 0,
+                None => matches!(now.fabric, Part::Silent { .. } | Part::Stuck { .. }),
+            },
             PartName::Pci | PartName::KernelLog | PartName::Host => true,
         });
         let (held, missing) = held(&seen);

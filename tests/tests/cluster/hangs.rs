@@ -10,13 +10,16 @@ use railgate_tests::poll;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const CONFIG: &str = "profile = 'h100-sxm'\n[gate]\ndeadline = '4s'\n[gate.checks.mounts]\nrequired = ['/mnt/work']\nclass = 'node'\n\
+                      [gate.checks.rdma-self-test]\nprogram = '/etc/railgate/self-test'\n\
                       [breaker]\nmax_percent = 100.0\npartition_max_percent = 100.0";
 
 /// What still runs on a node of those that look at it, and of what they started.
 fn looking(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
     let processes = cluster.root().on(node).run(&["ps", "-eo", "state=,args="])?.ok()?;
     let ours = |line: &&str| {
-        line.contains("railgate-child") || line.contains("checks.d") || line.contains("sleep 4711")
+        ["railgate-child", "checks.d", "self-test", "sleep 4711", "uverbs0"]
+            .iter()
+            .any(|name| line.contains(name))
     };
     Ok(processes.lines().filter(ours).map(|line| line.trim().to_owned()).collect())
 }
@@ -76,6 +79,29 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
         drop(firmware);
         nobody_looks(cluster, "gn2")?;
         back(cluster, "gn2")?;
+
+        // Verbs: the self-test's program hangs in the kernel, as in opening a device, and then in itself. A drain takes
+        // more than its silence.
+        let verbs = cluster.mute_mount("gn2", "/mnt/verbs")?;
+        for (program, how) in
+            [("cat /mnt/verbs/uverbs0", "ms, stuck in the kernel"), ("sleep 4711 & wait", "ms;")]
+        {
+            sh(
+                "gn2",
+                &format!(
+                    "cd /etc/railgate && printf '#!/bin/sh\\n{program}\\n' > self-test && chmod 755 self-test"
+                ),
+            )?;
+            let said = cluster.root().on("gn2").run(&["railgate", "check", "--full", "--drain"])?.ok()?;
+            let silent = said.lines().find(|line| line.contains("rdma-self-test"));
+            let silent = silent.with_context(|| format!("the self-test is not named:\n{said}"))?;
+            assert!(silent.contains("nothing was tried: /etc/railgate/self-test: no answer in"), "{silent}");
+            assert!(silent.contains(how), "{silent}");
+            assert_eq!(cluster.node("gn2")?.reason(), "", "{said}");
+            sh("gn2", "rm /etc/railgate/self-test")?;
+        }
+        drop(verbs);
+        nobody_looks(cluster, "gn2")?;
 
         // An administrator's check that never ends is told, and no node is drained for it.
         let never = "mkdir -p /etc/railgate/checks.d && cd /etc/railgate/checks.d && \

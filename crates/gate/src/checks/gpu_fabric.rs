@@ -45,10 +45,10 @@ Why: without a complete registration every CUDA program ends at once (\"system n
 cliques cannot reach one another.
 
 - Not complete, or ended with an error: `severity`, on the second sight within an hour, and at most `warn` where no profile
-  says that the machine has NVLinks; a note in the first minutes after boot (`ib-port`'s `boot_grace`), when the fabric
-  manager is still at work.
+  says that the machine has NVLinks.
 - Bandwidth degraded, a route lost, configured wrongly, unhealthy, limited: `unhealthy`.
 - GPUs of one node in several cliques: `warn`, class `site`.
+- All of it is a note in the first minutes after boot (`ib-port`'s `boot_grace`), when the fabric manager is still at work.
 
 Fix: `systemctl status nvidia-fabricmanager` (its version must be the driver's); reset all GPUs, or reboot.
 
@@ -65,18 +65,20 @@ unhealthy = \"warn\"    # note, unknown, warn, fail
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
+        // The fabric manager is still at work: whatever it has not set up yet is no more than a note.
+        let most = if scene.just_booted() { Severity::Note } else { Severity::Fail };
         let mut first: Option<(&Gpu, &GpuFabric)> = None;
         for gpu in scene.answering().filter(|gpu| linked(gpu)) {
             let part = gpu.index.to_string();
             let what = format!("gpu {part} fabric");
             let Some(fabric) = out.value(&part, &what, SOURCE, &gpu.details.fabric) else { continue };
-            if let Some(found) = registration(scene, gpu, fabric, set) {
+            if let Some(found) = registration(scene, gpu, fabric, set.severity.min(most)) {
                 out.add(found);
                 continue;
             }
             if let Some(trouble) = trouble(fabric).filter(|_| fabric.state == COMPLETED) {
-                let found =
-                    Found::new(set.unhealthy, Class::Node, &part, format!("NVLink fabric: {trouble}"));
+                let severity = set.unhealthy.min(most);
+                let found = Found::new(severity, Class::Node, &part, format!("NVLink fabric: {trouble}"));
                 let got = format!("health {}, mask {:#x}", fabric.health, fabric.health_mask);
                 out.add(found.fix("see fabric manager").row(what, got, "healthy", SOURCE));
             } else if fabric.state == COMPLETED {
@@ -86,7 +88,7 @@ unhealthy = \"warn\"    # note, unknown, warn, fail
                         format!("clique {}, GPU {} is in {}", fabric.clique, other.index, expected.clique);
                     let (got, want) = (place(fabric), place(expected));
                     out.add(
-                        Found::warn(Class::Site, part, text)
+                        Found::new(Severity::Warn.min(most), Class::Site, part, text)
                             .fix("see fabric manager")
                             .row(what, got, want, SOURCE),
                     );
@@ -104,7 +106,7 @@ fn linked(gpu: &Gpu) -> bool {
     gpu.mig.known() != Some(&true) && gpu.nvlinks.iter().any(|link| link.up == Reading::Known(true))
 }
 
-fn registration(scene: &Scene<'_>, gpu: &Gpu, fabric: &GpuFabric, set: &Settings) -> Option<Found> {
+fn registration(scene: &Scene<'_>, gpu: &Gpu, fabric: &GpuFabric, severity: Severity) -> Option<Found> {
     let text = match (fabric.state, fabric.status) {
         (COMPLETED, 0) => return None,
         (COMPLETED, status) => format!("NVLink fabric registration failed ({status})"),
@@ -115,11 +117,7 @@ fn registration(scene: &Scene<'_>, gpu: &Gpu, fabric: &GpuFabric, set: &Settings
     };
     // Cards with a bridge between them have links and no fabric: only the profile says for certain.
     let known = scene.profile().and_then(|profile| profile.gpus.nvlinks_up).is_some_and(|links| links > 0);
-    let severity = match () {
-        () if scene.just_booted() => Severity::Note,
-        () if known => set.severity,
-        () => set.severity.min(Severity::Warn),
-    };
+    let severity = if known { severity } else { severity.min(Severity::Warn) };
     let got = format!("state {}, status {}", fabric.state, fabric.status);
     let found = Found::new(severity, Class::Node, gpu.index.to_string(), text).fix("check fabric manager");
     Some(found.row(format!("gpu {} fabric", gpu.index), got, "state 3, status 0", SOURCE))

@@ -93,14 +93,13 @@ initialising = \"warn\"    # note, unknown, warn, fail
             let Some((severity, what, fix)) = judgement(state, phys, set) else { continue };
             let got = format!("{}, {}", state_text(state), phys.map_or("unknown", phys_text));
             let mut found = Found::new(severity, Class::Fabric, &name, what).fix(fix);
-            if severity == Severity::Fail {
-                if scene.just_booted() {
-                    found = found.only_unknown("booted just now");
-                } else if !judged.certain {
-                    found = found.only_unknown("unclear whose");
-                } else if scene.phase() == Phase::Periodic {
-                    found = found.may_pass(BESIDE_JOBS);
-                }
+            // An excuse holds for every state that is not right: the worse one would be judged milder otherwise.
+            if scene.just_booted() {
+                found = found.only_unknown("booted just now");
+            } else if !judged.certain {
+                found = found.only_unknown("unclear whose");
+            } else if severity == Severity::Fail && scene.phase() == Phase::Periodic {
+                found = found.may_pass(BESIDE_JOBS);
             }
             out.add(found.row(format!("{name} state"), got, "ACTIVE, LinkUp", source));
         }

@@ -176,6 +176,21 @@ mod tests {
     }
 
     #[test]
+    fn a_fabric_that_hangs_is_seen_where_nothing_says_how_many_hcas_there_are() {
+        let hangs = |fabric| {
+            look("h100-sxm").with(|look| {
+                look.now.fabric = fabric;
+                look.profile.iter_mut().for_each(|profile| profile.fabric.hcas = None);
+            })
+        };
+        let silent = hangs(Part::Silent { after_ms: 4000.0 });
+        assert_eq!(silent.says(), "unknown: unknown part-silent@fabric: no answer in 4.0 s; check driver");
+        assert_eq!(hangs(Part::Stuck { after_ms: 4000.0 }).fitness(), Fitness::Unfit);
+        let failed = Part::Failed { why: "no such file".to_owned(), took_ms: 0.1 };
+        assert_eq!(hangs(failed).of("part-silent"), []);
+    }
+
+    #[test]
     fn an_error_is_the_sites_or_ours_and_never_drains() {
         assert_eq!(look("h100-sxm:nvml-missing").fitness(), Fitness::Unknown);
         let sysfs = look("h100-sxm")

@@ -89,7 +89,7 @@ program = \"/usr/libexec/railgate/railgate-rdma-selftest\"
             let why = part.missing().unwrap_or_default();
             out.add(
                 Found::unknown(Class::Internal, "", format!("nothing was tried: {why}"))
-                    .fix("install it")
+                    .fix("check program")
                     .row("self-test", why, "an answer", program),
             );
             return;
