@@ -8,9 +8,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use railgate_node::child::dispatch;
+use railgate_node::child::{Said, dispatch};
 use railgate_node::simulate::{FAULTS, FaultPart};
-use railgate_node::{Access, Gpu, Part, Request, Snapshot, SourceConfig, live};
+use railgate_node::{
+    Access, Gpu, GpuId, GpuSample, GpuWatch, Part, Reading, Request, Snapshot, SourceConfig, Watched,
+    WatchedGpu, live,
+};
 use railgate_tests::hardware::Hardware;
 
 fn look(hardware: &Hardware, deadline: Duration) -> Snapshot {
@@ -114,6 +117,46 @@ fn nvml_that_is_missing_or_hangs(dir: &Path) {
     agrees(&hardware, "healed");
 }
 
+/// The first sample of a watching child.
+fn watched(hardware: &Hardware) -> (Vec<WatchedGpu>, GpuSample) {
+    let source: SourceConfig = hardware.source_table(hardware.dir()).try_into().unwrap();
+    let gpus = vec![GpuId::Index(1), GpuId::Index(7)];
+    let mut child = GpuWatch { library: source.nvml_library, gpus, interval_s: 0.3 }.start().unwrap();
+    let mut known = Vec::new();
+    loop {
+        match child.listen() {
+            Said::This(what) => match serde_json::from_slice(&what).unwrap() {
+                Watched::Gpus(gpus) => known = gpus,
+                Watched::Sample(sample) => return (known, sample.gpus[1].clone()),
+            },
+            Said::Nothing => std::thread::sleep(Duration::from_millis(20)),
+            Said::Ended(why) => panic!("{why}"),
+        }
+    }
+}
+
+/// Cards before Hopper: what NVML has is read, the rest is not supported and never zero.
+fn a_gpu_without_gpm_has_what_nvml_has(dir: &Path) {
+    let mut hardware = Hardware::create(dir, "a100-sxm", "gn1").unwrap();
+    let (known, sample) = watched(&hardware);
+    assert_eq!((known.len(), &known[1].gpm), (2, &Reading::Known(false)));
+    for missing in [&sample.sm, &sample.tensor, &sample.dram, &sample.tensor_work, &sample.nvlink_tx] {
+        assert_eq!(*missing, Reading::Unsupported);
+    }
+    let said = [&sample.clock, &sample.power, &sample.energy, &sample.any_kernel, &sample.memory_used];
+    assert!(said.iter().all(|value| value.known().is_some()), "{sample:?}");
+    // One metric that the card lacks leaves the others.
+    hardware.works(&[(2, 90.0), (5, 50.0)]).unwrap();
+    let (known, sample) = watched(&hardware);
+    assert_eq!(known[1].gpm, Reading::Known(true));
+    assert_eq!((&sample.tensor, &sample.dram), (&Reading::Known(50.0), &Reading::Unsupported));
+    // A call that the driver refuses is a reason, in its place alone.
+    hardware.behave(|nvml| nvml.returns.insert("nvmlDeviceGetPowerUsage".to_owned(), 999)).unwrap();
+    let (_, sample) = watched(&hardware);
+    assert!(matches!(&sample.power, Reading::Failed(why) if why.contains("nvmlDeviceGetPowerUsage")));
+    assert_eq!(sample.sm, Reading::Known(90.0));
+}
+
 fn main() -> ExitCode {
     if let Some(code) = dispatch(&[]) {
         return code;
@@ -121,6 +164,7 @@ fn main() -> ExitCode {
     for (name, test) in [
         ("every_fault_is_seen", every_fault_is_seen as fn(&Path)),
         ("nvml_that_is_missing_or_hangs", nvml_that_is_missing_or_hangs),
+        ("a_gpu_without_gpm_has_what_nvml_has", a_gpu_without_gpm_has_what_nvml_has),
     ] {
         println!("test {name}");
         let dir = tempfile::tempdir().unwrap();

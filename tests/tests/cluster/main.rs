@@ -11,6 +11,7 @@ mod gate;
 mod hangs;
 mod hostile;
 mod killed;
+mod metrics;
 mod nccl_release;
 mod node_death;
 mod nvml_hangs;
