@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use railgate_node::Setting;
 use railgate_rails::{NcclRange, NcclVersion, RailsConfig};
-use railgate_rundir::{NcclConf, NcclEnv, ReleaseSetting, TaskSetting};
+use railgate_rundir::{NcclConf, NcclEnv, ProfilerChoice, ReleaseSetting, TaskSetting};
 use railgate_stats::StatsConfig;
 
 /// The site's file for NCCL. Nobody but root writes in /etc.
@@ -15,10 +15,11 @@ pub(crate) fn env_plugin(config: &RailsConfig) -> Option<PathBuf> {
     Some(PathBuf::from(&config.env_plugin)).filter(|path| path.is_absolute() && path.is_file())
 }
 
-/// The profiler plugin, where one is installed and the site wants it for this job.
-pub(crate) fn profiler(config: &StatsConfig, job: u32) -> Option<PathBuf> {
+/// The profiler plugin, where one is installed and the job's owner, or else the site, wants it for this job.
+pub(crate) fn profiler(config: &StatsConfig, job: u32, asked: Option<ProfilerChoice>) -> Option<PathBuf> {
+    let wanted = asked.map_or_else(|| config.nccl_profiler.takes(job), |choice| choice == ProfilerChoice::On);
     let path = PathBuf::from(&config.nccl_profiler_path);
-    Some(path).filter(|path| config.nccl_profiler.takes(job) && path.is_absolute() && path.is_file())
+    Some(path).filter(|path| wanted && path.is_absolute() && path.is_file())
 }
 
 /// What the site's file says, as far as it is text.

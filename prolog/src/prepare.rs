@@ -92,7 +92,7 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
         profile: hook.granted.profile.clone(),
         topology_file: None,
         env_plugin: handed_over::env_plugin(&hook.config.rails),
-        profiler: handed_over::profiler(&hook.config.stats, hook.job.id),
+        profiler: handed_over::profiler(&hook.config.stats, hook.job.id, hook.granted.profiler),
         site_conf: handed_over::site_conf(),
     };
     if let Some(name) = &shape.profile

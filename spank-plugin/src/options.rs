@@ -1,4 +1,4 @@
-//! `--railgate-profile`, `--railgate-gate`, `--railgate-requeue`: on the command line, as `#SBATCH` lines and
+//! `--railgate-profile`, `--railgate-gate`, `--railgate-requeue`, `--railgate-profiler`: on the command line, as `#SBATCH` lines and
 //! from the environment of an outer job.
 
 use std::ffi::{CStr, c_char, c_int};
@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::sync::Mutex;
 
 use railgate_rundir::{
-    CONTROL_GATE, CONTROL_PROFILE, CONTROL_REQUEUE, GateChoice, ProfileName, RequeueChoice,
+    CONTROL_GATE, CONTROL_PROFILE, CONTROL_PROFILER, CONTROL_REQUEUE, GateChoice, ProfileName,
+    ProfilerChoice, RequeueChoice,
 };
 use slurm_spank::spank_sys::{spank_option, spank_option_register, spank_t};
 use slurm_spank::{LogLevel, spank_log};
@@ -23,7 +24,7 @@ struct Described {
     check: fn(&str) -> Result<String, String>,
 }
 
-const OPTIONS: [Described; 3] = [
+const OPTIONS: [Described; 4] = [
     Described {
         name: c"railgate-profile",
         takes: c"NAME",
@@ -45,11 +46,18 @@ const OPTIONS: [Described; 3] = [
         control: CONTROL_REQUEUE,
         check: checked::<RequeueChoice>,
     },
+    Described {
+        name: c"railgate-profiler",
+        takes: c"on|off",
+        usage: c"[railgate] whether NCCL's collectives are counted for the job's report, within the site's policy",
+        control: CONTROL_PROFILER,
+        check: checked::<ProfilerChoice>,
+    },
 ];
 
 /// Slurm's callback has no argument of ours, so what it hears has to wait in a static. It is written and read
 /// by one thread of srun, sbatch or salloc; a panic elsewhere leaves it usable.
-static CHOSEN: Mutex<[Option<String>; 3]> = Mutex::new([None, None, None]);
+static CHOSEN: Mutex<[Option<String>; 4]> = Mutex::new([None, None, None, None]);
 
 /// Makes the options known. One that Slurm refuses is left out.
 pub(crate) fn register(spank: spank_t, arguments: &Arguments) {

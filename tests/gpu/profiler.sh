@@ -5,7 +5,7 @@
 #
 # Stages: build, exact, cost, together, step. What holds is printed as "ok: …", what does not as "WRONG: …". Logs go to $OUT.
 # Needs nvcc, NCCL's header (PyTorch's packages have it) and Open MPI; NVLink multicast stays off.
-# shellcheck disable=SC2317
+# shellcheck disable=SC2086,SC2317
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 kit=$(realpath "${1:-target/gpu-profiler}")
@@ -42,6 +42,10 @@ build() {
     sed -i 's/BenchTime(args, type, op, root, 1)/BenchTime(args, type, op, root, 0)/' "$work/nccl-tests/src/common.cu"
     grep -c 'BenchTime(args, type, op, root, 0)' "$work/nccl-tests/src/common.cu"
     gcc -O2 -Wall -shared -fPIC "$here/nccl/null-profiler.c" -o "$work/libnull.so" || wrong "null-profiler.c"
+    if [[ -e $kit/built.tgz ]]; then
+        # What an earlier run left in $OUT.
+        tar -C "$work" -xzf "$kit/built.tgz" && return
+    fi
     make -s -C "$work/ext-profiler/inspector" NCCL_HOME="$work/home" CUDA_HOME="$cuda" >"$out/inspector.log" 2>&1 ||
         { tail -5 "$out/inspector.log"; wrong "Inspector does not build"; } &
     make -s -j"$(nproc)" -C "$work/nccl-tests/src" build BUILDDIR="$work/tests" MPI=1 MPI_HOME="$mpi" NCCL_HOME="$work/home" \
@@ -110,17 +114,18 @@ cost() {
     say "cost, one process per GPU"
     rm -f "$work"/cost-*
     turns small "${ROUNDS:-3}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 8 -e 256K -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -- "${variants[@]}"
-    turns large "${ROUNDS:-3}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 2M -e 1G -f 8 -n 100 -w 5 -c 0 -- "${variants[@]}"
+    turns large "${LARGE:-2}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 2M -e 1G -f 8 -n 100 -w 5 -c 0 -- "${variants[@]}"
 }
 
 together() {
     say "cost, one process for all GPUs"
-    turns together "${ROUNDS:-3}" env -- "$work/tests/all_reduce_perf" -b 8 -e 2M -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -g "$gpus" -- "${variants[@]}"
+    # Two cores more or less apart make more of a difference than any plugin: always the same few.
+    turns together "${ROUNDS:-3}" taskset -c "${CORES:-0-7}" -- "$work/tests/all_reduce_perf" -b 8 -e 2M -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -g "$gpus" -- "${variants[@]}"
 }
 
 step() {
     say "cost, a training step of DDP"
-    turns step "${ROUNDS:-3}" torchrun --standalone --nproc-per-node "$gpus" -- "$here/nccl/step.py" -- none-a count none-b sample full
+    turns step "${ROUNDS:-3}" torchrun --standalone --nproc-per-node "$gpus" -- "$here/nccl/step.py" -- ${STEP:-none-a count none-b sample full}
 }
 
 for stage in "${stages[@]}"; do "$stage"; done

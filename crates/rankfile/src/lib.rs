@@ -78,7 +78,7 @@ pub mod head {
     pub const STRAY: usize = 14;
     /// Operations captured into a CUDA graph: their replays are not seen.
     pub const CAPTURED: usize = 15;
-    /// Operations that NCCL shows at its interface only (broadcasts of 2.29.2 to 2.30): counted, never timed.
+    /// Operations that NCCL shows at its interface only (broadcasts of 2.29.2 and later): counted, never timed.
     pub const API_ONLY: usize = 16;
     /// Panics that were caught.
     pub const PANICS: usize = 17;

@@ -39,8 +39,8 @@ pub use net::{BadNet, Net};
 pub use note::NoteDir;
 pub use open_mode::{OpenMode, told_open_mode};
 pub use options::{
-    BadChoice, CONTROL, CONTROL_GATE, CONTROL_OPEN_MODE, CONTROL_PROFILE, CONTROL_REQUEUE, GateChoice,
-    ProfileName, RequeueChoice,
+    BadChoice, CONTROL, CONTROL_GATE, CONTROL_OPEN_MODE, CONTROL_PROFILE, CONTROL_PROFILER, CONTROL_REQUEUE,
+    GateChoice, ProfileName, ProfilerChoice, RequeueChoice,
 };
 pub use task_env::{BadTaskEnv, TaskEnv, TaskSetting};
 pub use used::{Used, Winner};

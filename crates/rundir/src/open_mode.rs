@@ -134,6 +134,7 @@ const LONG_WITH_VALUE: &[&str] = &[
     "qos",
     "railgate-gate",
     "railgate-profile",
+    "railgate-profiler",
     "railgate-requeue",
     "reservation",
     "segment",

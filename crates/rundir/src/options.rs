@@ -8,13 +8,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Slurm carries them in the job's control environment, so scripts of slurmd and slurmctld see each name
 /// with `SPANK_` in front. Any client may send any text there: root reads it through these types alone and
 /// lets the site's policy bound what comes out.
-pub const CONTROL: [&str; 3] = [CONTROL_PROFILE, CONTROL_GATE, CONTROL_REQUEUE];
+pub const CONTROL: [&str; 4] = [CONTROL_PROFILE, CONTROL_GATE, CONTROL_REQUEUE, CONTROL_PROFILER];
 /// Holds [`ProfileName`].
 pub const CONTROL_PROFILE: &str = "RAILGATE_PROFILE";
 /// Holds [`GateChoice`].
 pub const CONTROL_GATE: &str = "RAILGATE_GATE";
 /// Holds [`RequeueChoice`].
 pub const CONTROL_REQUEUE: &str = "RAILGATE_REQUEUE";
+/// Holds [`ProfilerChoice`].
+pub const CONTROL_PROFILER: &str = "RAILGATE_PROFILER";
 
 /// Holds [`OpenMode::as_str`](crate::OpenMode::as_str).
 pub const CONTROL_OPEN_MODE: &str = "RAILGATE_OPEN_MODE";
@@ -66,6 +68,36 @@ impl FromStr for GateChoice {
             "quick" => Ok(GateChoice::Quick),
             "full" => Ok(GateChoice::Full),
             _ => Err(BadChoice("off, quick or full")),
+        }
+    }
+}
+
+/// `--railgate-profiler`: whether NCCL's collectives are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProfilerChoice {
+    /// Not even where the site would.
+    Off,
+    /// Where the plugin is installed and the site leaves it to its users.
+    On,
+}
+
+impl fmt::Display for ProfilerChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ProfilerChoice::Off => "off",
+            ProfilerChoice::On => "on",
+        })
+    }
+}
+
+impl FromStr for ProfilerChoice {
+    type Err = BadChoice;
+
+    fn from_str(text: &str) -> Result<Self, BadChoice> {
+        match text {
+            "off" => Ok(ProfilerChoice::Off),
+            "on" => Ok(ProfilerChoice::On),
+            _ => Err(BadChoice("on or off")),
         }
     }
 }
@@ -180,6 +212,10 @@ mod tests {
         for text in ["off", "quick", "full"] {
             assert_eq!(text.parse::<GateChoice>().unwrap().to_string(), text);
         }
+        for text in ["off", "on"] {
+            assert_eq!(text.parse::<ProfilerChoice>().unwrap().to_string(), text);
+        }
+        assert!("ON".parse::<ProfilerChoice>().is_err() && "sample".parse::<ProfilerChoice>().is_err());
         for text in ["auto", "never", "1", "100"] {
             assert_eq!(text.parse::<RequeueChoice>().unwrap().to_string(), text);
         }

@@ -25,6 +25,8 @@ pub struct SlurmConfig {
     pub allow_gate: Vec<GateLevel>,
     /// Whether users may ask for an environment profile ([rails.profiles], `debug`).
     pub allow_profile: bool,
+    /// Whether users may ask for the NCCL profiler plugin where the site does not give it by itself.
+    pub allow_profiler: bool,
 }
 
 impl Default for SlurmConfig {
@@ -37,6 +39,7 @@ impl Default for SlurmConfig {
             default_gate: users.default_gate,
             allow_gate: users.allow_gate,
             allow_profile: users.allow_profile,
+            allow_profiler: users.allow_profiler,
         }
     }
 }
@@ -60,6 +63,7 @@ impl SlurmConfig {
             default_gate: self.default_gate,
             allow_gate: self.allow_gate.clone(),
             allow_profile: self.allow_profile,
+            allow_profiler: self.allow_profiler,
         }
     }
 }

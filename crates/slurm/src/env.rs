@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use railgate_node::{Allocation, GpuId, Job};
-use railgate_rundir::ProfileName;
+use railgate_rundir::{ProfileName, ProfilerChoice};
 use serde::{Deserialize, Serialize};
 
 use crate::{Consent, GateLevel, hostlist};
@@ -128,6 +128,8 @@ pub struct Asked {
     pub gate: Option<GateLevel>,
     /// `SPANK_RAILGATE_REQUEUE`.
     pub requeue: Option<Consent>,
+    /// `SPANK_RAILGATE_PROFILER`.
+    pub profiler: Option<ProfilerChoice>,
     /// What was asked for in a way that cannot be read, one line each, for the log.
     pub ignored: Vec<String>,
 }
@@ -145,6 +147,9 @@ impl Asked {
         }
         if let Some(value) = asked.option(env, "SPANK_RAILGATE_REQUEUE") {
             asked.requeue = asked.known("SPANK_RAILGATE_REQUEUE", &value, value.parse().ok());
+        }
+        if let Some(value) = asked.option(env, "SPANK_RAILGATE_PROFILER") {
+            asked.profiler = asked.known("SPANK_RAILGATE_PROFILER", &value, value.parse().ok());
         }
         asked
     }
@@ -177,6 +182,8 @@ pub struct UserPolicy {
     pub allow_gate: Vec<GateLevel>,
     /// Whether users may ask for an environment profile ([rails.profiles], `debug`).
     pub allow_profile: bool,
+    /// Whether users may ask for the NCCL profiler plugin where the site does not give it by itself.
+    pub allow_profiler: bool,
 }
 
 impl Default for UserPolicy {
@@ -185,6 +192,7 @@ impl Default for UserPolicy {
             default_gate: GateLevel::Quick,
             allow_gate: vec![GateLevel::Quick, GateLevel::Full],
             allow_profile: true,
+            allow_profiler: true,
         }
     }
 }
@@ -198,6 +206,8 @@ pub struct Granted {
     pub gate: GateLevel,
     /// Whether the job may come back; how often is bounded again where it is decided.
     pub requeue: Consent,
+    /// The owner's word about the NCCL profiler plugin; `None`: the site's holds.
+    pub profiler: Option<ProfilerChoice>,
     /// What was refused, one line each, for the job's owner and the log.
     pub refused: Vec<String>,
 }
@@ -224,7 +234,9 @@ impl UserPolicy {
             }
             profile => profile.clone(),
         };
-        Granted { profile, gate, requeue: asked.requeue.unwrap_or(requeue), refused }
+        // The shipped templates ask for it everywhere: where the site does not want it, that is no news to anybody.
+        let profiler = asked.profiler.filter(|choice| self.allow_profiler || *choice == ProfilerChoice::Off);
+        Granted { profile, gate, requeue: asked.requeue.unwrap_or(requeue), profiler, refused }
     }
 }
 
@@ -391,7 +403,15 @@ mod tests {
 
     #[test]
     fn policy_bounds_what_users_may_choose() {
-        let policy = UserPolicy { allow_profile: false, ..UserPolicy::default() };
+        let policy = UserPolicy { allow_profile: false, allow_profiler: false, ..UserPolicy::default() };
+        for (text, bounded, free) in [
+            ("on", None, Some(ProfilerChoice::On)),
+            ("off", Some(ProfilerChoice::Off), Some(ProfilerChoice::Off)),
+        ] {
+            let asked = Asked::from_env(&env(&[("SPANK_RAILGATE_PROFILER", text)]));
+            assert_eq!(policy.grant(&asked, Consent::Never).profiler, bounded);
+            assert_eq!(UserPolicy::default().grant(&asked, Consent::Never).profiler, free);
+        }
         let asked = Asked::from_env(&env(&[
             ("SPANK_RAILGATE_GATE", "off"),
             ("SPANK_RAILGATE_PROFILE", "debug"),

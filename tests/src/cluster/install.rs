@@ -17,13 +17,14 @@ pub(super) const HARDWARE: &str = "/opt/railgate-test";
 pub const REPORTS: &str = "/shared/railgate";
 
 /// What is built, and where it goes.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("railgate", "usr/bin/railgate"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
     ("railgate-epilog", "usr/libexec/railgate/railgate-epilog"),
     ("railgate-sampler", "usr/libexec/railgate/railgate-sampler"),
     ("railgate-epilog-ctld", "usr/libexec/railgate/railgate-epilog-ctld"),
     ("libnccl_env_railgate.so", "usr/lib/railgate/libnccl-env-railgate.so"),
+    ("libnccl_profiler_railgate.so", "usr/lib/railgate/libnccl-profiler-railgate.so"),
 ];
 
 /// The release that the plugin is built for when nobody says otherwise.

@@ -197,7 +197,7 @@ fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
     );
     add(
         sum(|file| file.api_only),
-        "broadcasts were seen at NCCL's interface alone (2.29.2 to 2.30): counted, their GPU time is unknown",
+        "broadcasts were seen at NCCL's interface alone (2.29.2 and later): counted, their GPU time is unknown",
     );
     add(
         sum(|file| file.comms_lost),
