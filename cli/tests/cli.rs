@@ -466,6 +466,7 @@ fn every_field_of_the_json_is_in_its_page() {
         &["check", "--simulate", faults],
         &["rails", "--simulate", faults],
         &["doctor"],
+        &["template", "list"],
         &["rma", "gn1", "--simulate", faults],
         &["check", "--history"],
     ] {
@@ -478,6 +479,62 @@ fn every_field_of_the_json_is_in_its_page() {
     let known: Vec<&str> = page.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-')).collect();
     seen.retain(|name| !known.contains(&name.as_str()));
     assert_eq!(seen, Vec::<String>::new(), "docs/json.md lacks these");
+}
+
+/// Slurm tells a task's first process alone, and a launcher may have started its workers in sessions of their own.
+#[test]
+fn a_signal_to_a_templates_task_reaches_every_process_below_it() {
+    let worker = r#"setsid python3 -c '
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit("told"))
+print("ready", flush=True)
+time.sleep(60)
+'; exit $?"#;
+    let mut tried = 0;
+    for name in std::fs::read_dir(root().join("sbatch-templates")).unwrap() {
+        let path = name.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let Some((_, task)) = text.split_once("\ntask() {\n") else { continue };
+        let task = format!("task() {{\n{}\n}}\ntask \"$1\"", task.split_once("\n}\n").unwrap().0);
+        assert!(text.contains("\"$(declare -f task); task \\\"\\$1\\\"\" task"), "{}", path.display());
+        let mut command = Command::new("bash");
+        command.args(["-c", &task, "task", worker]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut first = command.spawn().unwrap();
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(first.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let told = Command::new("kill").args(["-USR1", &first.id().to_string()]).status().unwrap();
+        let output = first.wait_with_output().unwrap();
+        assert!(told.success() && output.status.code() == Some(1), "{}: {output:?}", path.display());
+        assert_eq!(err(&output), "told\n", "{}", path.display());
+        tried += 1;
+    }
+    assert_eq!(tried, 6);
+}
+
+/// What each shell says when it is asked which completion the command has, with nobody's own settings.
+#[test]
+fn completions_load_in_bash_and_zsh() {
+    let cli = Cli::new("");
+    cli.said(&["generate", "made"]);
+    let made = cli.dir.path().join("made");
+    let bash = ". made/bash/railgate.bash && complete -p railgate";
+    let zsh = "fpath=($PWD/made/zsh $fpath); autoload -Uz compinit && compinit -D -u && \
+               autoload +X _railgate && whence -w _railgate && print $_comps[railgate]";
+    for (words, said) in [
+        (["bash", "--norc", "-c", bash], "-F _railgate "),
+        (["zsh", "-f", "-c", zsh], "_railgate: function\n_railgate\n"),
+    ] {
+        let output = Command::new(words[0]).args(&words[1..]).current_dir(cli.dir.path()).output();
+        match output {
+            Ok(output) => {
+                let text = out(&output) + &err(&output);
+                assert!(output.status.success() && text.contains(said), "{}: {text}", words[0]);
+            }
+            Err(why) if words[0] == "zsh" => eprintln!("skipped: zsh: {why}"),
+            Err(why) => panic!("{}: {why}", words[0]),
+        }
+    }
+    assert!(made.join("fish/railgate.fish").exists());
 }
 
 #[test]

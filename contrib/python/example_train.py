@@ -149,7 +149,8 @@ class Network:
 
     def wait_for_all(self):
         if self.spread:
-            self.torch.distributed.barrier()
+            gpus = None if self.device == "cpu" else [self.torch.cuda.current_device()]
+            self.torch.distributed.barrier(device_ids=gpus)
 
     def end(self):
         if self.spread:

@@ -25,7 +25,8 @@ until_true() { # SECONDS COMMAND…
 # railgate as a site would have it; $1: more lines of its configuration.
 install_and_configure() {
     say "install"
-    for deb in "${kit:?}"/debs/*.deb; do dpkg -x "$deb" /; done
+    # `dpkg -x` would put a directory in the place of the link /lib.
+    for deb in "${kit:?}"/debs/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C /; done
     ldconfig
     for daemon in slurmctld slurmd slurmstepd; do
         [[ -e /usr/sbin/$daemon ]] || ln -s "$daemon-wlm" "/usr/sbin/$daemon"

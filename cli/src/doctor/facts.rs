@@ -60,12 +60,23 @@ impl SlurmConf {
         Some((numbers.next()??, numbers.next()??))
     }
 
-    /// The directory of slurm.conf.
+    /// The directory of slurm.conf: slurmctld's word for its own; where this machine has none there (configless), the
+    /// one where slurmd keeps what it was sent.
     pub(crate) fn dir(&self) -> PathBuf {
+        self.dir_or(Path::new(SENT))
+    }
+
+    fn dir_or(&self, sent: &Path) -> PathBuf {
         let file = Path::new(self.get("SLURM_CONF").unwrap_or("/etc/slurm/slurm.conf"));
+        if !file.exists() && sent.join("slurm.conf").exists() {
+            return sent.to_owned();
+        }
         file.parent().unwrap_or(Path::new("/etc/slurm")).to_owned()
     }
 }
+
+/// slurmd's link to its copy of slurmctld's files.
+const SENT: &str = "/run/slurm/conf";
 
 /// Owner and mode of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,6 +247,21 @@ mod tests {
         assert_eq!((conf.release(), conf.get("Prolog")), (Some((24, 11)), None));
         assert_eq!(uid(conf.get("SlurmUser").unwrap()), Some(64030));
         assert_eq!(conf.dir(), Path::new("/etc/slurm"));
+    }
+
+    #[test]
+    fn a_configless_node_has_its_files_where_slurmd_puts_them() {
+        let place = tempfile::tempdir().unwrap();
+        let theirs = place.path().join("etc/slurm.conf");
+        let conf = SlurmConf([("SLURM_CONF".to_owned(), theirs.display().to_string())].into());
+        let sent = place.path().join("conf");
+        assert_eq!(conf.dir_or(&sent), place.path().join("etc"), "neither is there");
+        fs::create_dir(&sent).unwrap();
+        fs::write(sent.join("slurm.conf"), "").unwrap();
+        assert_eq!(conf.dir_or(&sent), sent);
+        fs::create_dir(place.path().join("etc")).unwrap();
+        fs::write(&theirs, "").unwrap();
+        assert_eq!(conf.dir_or(&sent), place.path().join("etc"), "its own go first");
     }
 
     #[test]

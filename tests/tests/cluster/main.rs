@@ -21,6 +21,7 @@ mod plugin;
 mod pods;
 mod rails;
 mod resume;
+mod setups;
 mod shared_node;
 mod stays_ended;
 mod templates;
