@@ -19,6 +19,7 @@ mod own_faults;
 mod plain;
 mod plugin;
 mod pods;
+mod profiler;
 mod rails;
 mod resume;
 mod setups;
