@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use nix::unistd::{Uid, User};
 use railgate_slurm::{Client, JobRef, JobState, hostlist};
 use railgate_stats::{
-    EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, json, live, redacted,
+    EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, html_with, json, live, redacted,
     redacted_html, redacted_json, store, text,
 };
 
@@ -18,6 +18,7 @@ Examples:
   railgate report 48213
   railgate report 48213 --brief                        three lines, for a mail
   railgate report 48213 --format html --out 48213.html
+  railgate report 48213 --format html --samples gn[1-4] --out 48213.html    with time lines of their GPUs
   railgate report 48213 --live                         while it runs
   railgate report 48213 --dir ./collected              parts gathered by hand
 
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     /// Of a job that runs, by what its nodes have said so far; on a terminal anew every few seconds, until it ends
     #[arg(long, conflicts_with_all = ["format", "brief", "redact", "out", "prune"])]
     live: bool,
+    /// In the page: time lines of these nodes' GPUs, `gn[1-4]`, from their samples
+    #[arg(long, value_name = "NODES", conflicts_with_all = ["redact", "live", "prune"])]
+    samples: Option<String>,
     /// Where to write it [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -103,7 +107,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             Show::Json if args.redact => redacted_json(&report),
             Show::Html if args.redact => redacted_html(&report),
             Show::Json => json(&report),
-            Show::Html => html(&report),
+            Show::Html => page(&config.report, &report, args)?,
         };
         let again = args.live && terminal && report.ended.kind == EndKind::Running;
         match &args.out {
@@ -117,6 +121,28 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         }
         std::thread::sleep(AGAIN);
     }
+}
+
+/// The page, with what was asked for of the samples.
+fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Result<String> {
+    let Some(list) = &args.samples else { return Ok(html(report)) };
+    let nodes = hostlist::expand(list).map_err(|why| anyhow::anyhow!("--samples {list}: {why}"))?;
+    let (mut courses, mut problems) = (Vec::new(), Vec::new());
+    for node in nodes {
+        let attempt = report.attempts.iter().rev().find(|one| one.nodes.iter().any(|part| part.node == node));
+        let read = match attempt {
+            Some(attempt) => {
+                let job = (report.cluster.as_str(), report.job, attempt.attempt);
+                store::load_course(config, &args.dir, job, report.uid, &node)
+            }
+            None => Err("no part of this job's report".to_owned()),
+        };
+        match read {
+            Ok(course) => courses.push(course),
+            Err(why) => problems.push(format!("{node}: {why}")),
+        }
+    }
+    Ok(html_with(report, &courses, &problems))
 }
 
 /// The report, and whether Slurm knows the job; `None`: it is somebody else's.

@@ -1,4 +1,5 @@
 mod chart;
+mod course;
 mod details;
 mod environment;
 mod numbers;
@@ -7,6 +8,7 @@ use std::fmt::Write as _;
 
 use crate::plain::{clock, plain_to, span, stamp};
 use crate::redact::Cover;
+use crate::store::Course;
 use crate::text::screen;
 use crate::{EndKind, Ended, JobReport, Weight};
 
@@ -101,6 +103,11 @@ pub(crate) fn ended(out: &mut String, ended: &Ended) {
 
 /// The report as one page that needs nothing else: no network, no script, light and dark.
 pub fn html(report: &JobReport) -> String {
+    html_with(report, &[], &[])
+}
+
+/// The same with time lines of GPUs, and why some are lacking.
+pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) -> String {
     let mut out = String::with_capacity(64 * 1024);
     let title = format!("Job {} on {}", report.job, report.cluster);
     begin(&mut out, &title);
@@ -152,6 +159,7 @@ pub fn html(report: &JobReport) -> String {
     out.push_str("</div>\n");
 
     numbers::numbers(&mut out, report);
+    course::courses(&mut out, courses, problems);
     out.push_str("<h2>What happened</h2>\n<div class=\"card\">\n");
     chart::chart(&mut out, report);
     story(&mut out, report);

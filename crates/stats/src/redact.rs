@@ -200,7 +200,7 @@ mod tests {
             "GB/s",
             "tok/s",
             "units_per_s",
-            "GPU-",
+            "GPU-1-0",
         ];
         let whole = text(&report, true) + &json(&report) + &html(&report);
         for secret in secrets {

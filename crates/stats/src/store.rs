@@ -10,6 +10,7 @@
 
 mod dirs;
 mod read;
+mod samples;
 mod sweep;
 mod write;
 
@@ -22,11 +23,16 @@ use railgate_node::child::{Task, ask};
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, JobReport, NodeReport, Parts, ReportAccess, ReportConfig, SlurmView};
+pub use samples::{Course, GpuCourse, load_course};
 use write::WriteOrder;
 
 /// The tasks that a program which writes or reads reports must give to `child::dispatch`.
-pub const TASKS: &[Task] =
-    &[Task::new(WRITE, write::task), Task::new(READ, read::task), Task::new(SWEEP, sweep::task)];
+pub const TASKS: &[Task] = &[
+    Task::new(WRITE, write::task),
+    Task::new(READ, read::task),
+    Task::new(SWEEP, sweep::task),
+    Task::new(samples::READ_SAMPLES, samples::task),
+];
 
 const WRITE: &str = "write-report";
 const READ: &str = "read-reports";

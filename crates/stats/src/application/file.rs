@@ -225,6 +225,31 @@ pub(super) mod tests {
 
     use super::*;
 
+    /// What `fuzz/fuzz_targets/application.rs` began with and found: a file of its own, or which bytes of an empty one are what.
+    #[test]
+    fn the_seeds() {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/application");
+        let mut understood = 0;
+        for seed in std::fs::read_dir(seeds).unwrap() {
+            let seed = std::fs::read(seed.unwrap().path()).unwrap();
+            let mut bent = vec![0; SIZE];
+            bent[..MAGIC.len()].copy_from_slice(MAGIC);
+            bent[8] = 1;
+            for change in seed.chunks_exact(10) {
+                let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % (SIZE - 8);
+                bent[at..at + 8].copy_from_slice(&change[2..]);
+            }
+            for file in [seed.clone(), [b"railgate-app 1\n", &seed[..]].concat(), bent] {
+                let Ok(rank) = read("4711", &file) else { continue };
+                understood += 1;
+                assert!(rank.events.len() <= 64);
+                let text = serde_json::to_string(&rank).unwrap();
+                assert!(text.len() < 64 << 10 && serde_json::from_str::<RankApplication>(&text).is_ok());
+            }
+        }
+        assert!(understood >= 20, "{understood}");
+    }
+
     #[test]
     fn anything_at_all_is_refused_or_bounded() {
         assert!(read("0.0", b"").is_err());

@@ -2,9 +2,14 @@ use railgate_node::Reading;
 
 use super::Diagnosis;
 use super::facts::{Facts, busy, mean_of};
+use super::hang::stood_still;
 
 /// Some kernel nearly always runs, but it keeps few SMs at work: too small, or one at a time.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+    // Its means are of the standstill.
+    if stood_still(facts).is_some() {
+        return Vec::new();
+    }
     let mean = |of: fn(&crate::usage::GpuUsage) -> Reading<f64>| facts.mean(of).known().copied();
     let (Some(busy), Some(sm), Some(tensor), Some(dram)) = (
         mean(busy),

@@ -8,6 +8,8 @@
     reason = "a test's own figures"
 )]
 
+mod matrix;
+
 use railgate_node::{Allocation, Job, Reading};
 
 use super::{Analysis, analyse};
@@ -62,6 +64,8 @@ struct Heard {
     application: bool,
     waits_told: bool,
     nccl: bool,
+    /// The GPUs count activities, as Hopper does and Ampere does not.
+    gpm: bool,
 }
 
 /// splitmix64, between 0 and 1.
@@ -106,17 +110,23 @@ struct Run {
     failed: bool,
 }
 
-fn run(plant: Plant, chance: &mut Chance) -> Run {
+/// What is planted in one run: nothing, one thing, several.
+type Planted<'a> = &'a [Plant];
+
+fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
+    let has = |plant: Plant| planted.contains(&plant);
     let odd = if chance.next() < 0.5 { 1 } else { 6 };
     let mut ranks = vec![Rank::default(); 8];
     let mut now = 40.0;
     let at = 150 + (chance.next() * 200.0) as u32;
     let slower = chance.about(0.8, 0.1);
     let strength = chance.about(0.4, 0.3);
-    let (sm, tensor, dram, gaps) = match plant {
-        Plant::MemoryBound => (0.85, 0.1, chance.about(0.85, 0.08), 0.02),
-        Plant::TinyKernels => (chance.about(0.2, 0.3), 0.04, 0.1, 0.12),
-        _ => (0.92, chance.about(0.55, 0.15), 0.4, 0.02),
+    let (sm, tensor, dram, gaps) = if has(Plant::MemoryBound) {
+        (0.85, 0.1, chance.about(0.85, 0.08), 0.02)
+    } else if has(Plant::TinyKernels) {
+        (chance.about(0.2, 0.3), 0.04, 0.1, 0.12)
+    } else {
+        (0.92, chance.about(0.55, 0.15), 0.4, 0.02)
     };
     let mut stopped = None;
     for step in 0..STEPS {
@@ -124,28 +134,29 @@ fn run(plant: Plant, chance: &mut Chance) -> Run {
             .zip(&mut ranks)
             .map(|(number, rank)| {
                 let is_odd = number == odd;
-                let input = match plant {
-                    Plant::InputStalls => chance.about(strength, 0.8),
-                    _ => chance.about(0.01, 0.5),
-                };
+                let stalls = has(Plant::InputStalls);
+                let input = if stalls { chance.about(strength, 0.8) } else { chance.about(0.01, 0.5) };
                 let mut compute = chance.about(1.0, 0.01);
                 let mut idle = chance.about(gaps, 0.2);
-                match plant {
-                    Plant::SlowClock if is_odd => compute /= slower,
-                    Plant::SmallBatch if is_odd => compute *= 0.6,
-                    Plant::Sleeps if is_odd => idle += strength,
-                    _ => {}
+                if is_odd && has(Plant::SlowClock) {
+                    compute /= slower;
+                }
+                if is_odd && has(Plant::SmallBatch) {
+                    compute *= 0.6;
+                }
+                if is_odd && has(Plant::Sleeps) {
+                    idle += strength;
                 }
                 rank.input += input;
                 rank.busy += compute;
                 rank.sm += compute * sm;
                 rank.tensor += compute * tensor;
                 rank.dram += compute * dram;
-                rank.tokens += if plant == Plant::SmallBatch && is_odd { 2457.0 } else { 4096.0 };
+                rank.tokens += if has(Plant::SmallBatch) && is_odd { 2457.0 } else { 4096.0 };
                 input + compute + idle
             })
             .collect();
-        let stops = step == at && matches!(plant, Plant::Killed | Plant::Hang);
+        let stops = step == at && (has(Plant::Killed) || has(Plant::Hang));
         let last = arrive.iter().copied().fold(0.0, f64::max);
         for ((number, rank), came) in (0_u32..).zip(&mut ranks).zip(&arrive) {
             if stops && number == odd {
@@ -162,12 +173,12 @@ fn run(plant: Plant, chance: &mut Chance) -> Run {
             rank.sm += 0.15 * (last - came + wire);
             rank.steps += 1;
             rank.seen = now + last + 0.12;
-            if plant == Plant::Nan && (step > at || step == at && number == odd) && rank.nan.is_none() {
+            if has(Plant::Nan) && (step > at || step == at && number == odd) && rank.nan.is_none() {
                 rank.nan = Some((rank.seen, step));
             }
         }
         if stops {
-            stopped = Some(if plant == Plant::Hang { 600.0 } else { 20.0 });
+            stopped = Some(if has(Plant::Hang) { 600.0 } else { 20.0 });
             for (number, rank) in (0_u32..).zip(&mut ranks) {
                 // The others wait inside NCCL for as long as it takes.
                 if number != odd {
@@ -183,8 +194,8 @@ fn run(plant: Plant, chance: &mut Chance) -> Run {
         ranks,
         odd,
         seconds: now + stopped.unwrap_or(4.0),
-        clock: if plant == Plant::SlowClock { slower } else { 1.0 },
-        failed: stopped.is_some() || plant == Plant::Nan,
+        clock: if has(Plant::SlowClock) { slower } else { 1.0 },
+        failed: stopped.is_some() || has(Plant::Nan),
     }
 }
 
@@ -250,6 +261,34 @@ fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
             fp64_tflops: Reading::Unsupported,
         },
     }
+}
+
+/// What NVML has where it has no GPM.
+fn without_gpm(gpu: GpuUsage) -> GpuUsage {
+    let no = || Reading::Unsupported;
+    GpuUsage {
+        graphics_percent: no(),
+        sm_percent: no(),
+        occupancy_percent: no(),
+        tensor_percent: no(),
+        dfma_percent: no(),
+        hmma_percent: no(),
+        imma_percent: no(),
+        dram_percent: no(),
+        fp64_percent: no(),
+        fp32_percent: no(),
+        fp16_percent: no(),
+        pcie_tx_bytes_s: no(),
+        pcie_rx_bytes_s: no(),
+        nvlink_tx_bytes_s: no(),
+        nvlink_rx_bytes_s: no(),
+        flop: HardwareFlop { tensor_fraction: no_flop(), uncalibrated_fraction: no_flop(), ..gpu.flop },
+        ..gpu
+    }
+}
+
+fn no_flop() -> Reading<f64> {
+    Reading::Unsupported
 }
 
 fn millis(seconds: f64) -> u64 {
@@ -342,7 +381,7 @@ fn communication(node: u32, run: &Run) -> Communication {
     }
 }
 
-fn nodes(plant: Plant, run: &Run, heard: Heard) -> Vec<NodeReport> {
+fn nodes(planted: Planted<'_>, run: &Run, heard: Heard) -> Vec<NodeReport> {
     let seconds = run.seconds;
     (0..NODES)
         .map(|node| {
@@ -364,11 +403,11 @@ fn nodes(plant: Plant, run: &Run, heard: Heard) -> Vec<NodeReport> {
                 port: 1,
                 rail: Some(rail as usize),
                 tx_bytes_s: flat(
-                    if plant == Plant::SlowRail && (node, rail) == (1, 2) { 3e9 } else { 2e10 },
+                    if planted.contains(&Plant::SlowRail) && (node, rail) == (1, 2) { 3e9 } else { 2e10 },
                     seconds,
                 ),
                 rx_bytes_s: flat(
-                    if plant == Plant::SlowRail && (node, rail) == (1, 2) { 3e9 } else { 2e10 },
+                    if planted.contains(&Plant::SlowRail) && (node, rail) == (1, 2) { 3e9 } else { 2e10 },
                     seconds,
                 ),
                 errors: Reading::Known(0),
@@ -389,6 +428,7 @@ fn nodes(plant: Plant, run: &Run, heard: Heard) -> Vec<NodeReport> {
                 gpus: own
                     .clone()
                     .map(|(number, rank)| gpu(number % PER_NODE, rank, run, number == run.odd))
+                    .map(|gpu| if heard.gpm { gpu } else { without_gpm(gpu) })
                     .collect(),
                 rails: (0..PER_NODE).map(rail).collect(),
                 host: HostUsage {
@@ -399,7 +439,10 @@ fn nodes(plant: Plant, run: &Run, heard: Heard) -> Vec<NodeReport> {
                     oom_kills: Reading::Known(0),
                     cpu_pressure_percent: flat(1.0, seconds),
                     memory_pressure_percent: flat(0.0, seconds),
-                    io_pressure_percent: flat(if plant == Plant::InputStalls { 35.0 } else { 0.5 }, seconds),
+                    io_pressure_percent: flat(
+                        if planted.contains(&Plant::InputStalls) { 35.0 } else { 0.5 },
+                        seconds,
+                    ),
                     io_read_bytes_s: flat(1e8, seconds),
                     io_write_bytes_s: flat(1e6, seconds),
                 },
@@ -423,140 +466,15 @@ fn nodes(plant: Plant, run: &Run, heard: Heard) -> Vec<NodeReport> {
 
 /// The parts of two nodes with a rank on a slower clock, and which rank that is: what a larger job is made from.
 pub(crate) fn slow_clock() -> (Vec<NodeReport>, u32) {
-    let run = run(Plant::SlowClock, &mut Chance(4));
-    (nodes(Plant::SlowClock, &run, ALL), run.odd)
+    let run = run(&[Plant::SlowClock], &mut Chance(4));
+    (nodes(&[Plant::SlowClock], &run, ALL), run.odd)
 }
 
-fn analysed(plant: Plant, seed: u64, heard: Heard) -> (Run, Analysis) {
-    let run = run(plant, &mut Chance(seed));
-    let nodes = nodes(plant, &run, heard);
+fn analysed(planted: Planted<'_>, seed: u64, heard: Heard) -> (Run, Analysis) {
+    let run = run(planted, &mut Chance(seed));
+    let nodes = nodes(planted, &run, heard);
     let analysis = analyse(&nodes, nodes[0].end, run.failed, None).unwrap();
     (run, analysis)
 }
 
-const ALL: Heard = Heard { application: true, waits_told: true, nccl: true };
-const SEEDS: u64 = 20;
-
-/// Rows: planted; columns: what stands first.
-fn matrix(heard: Heard) -> (String, usize, usize, usize) {
-    use std::fmt::Write as _;
-    let (mut text, mut right, mut wrong, mut all) = (String::new(), 0, 0, 0);
-    let _ = writeln!(text, "| planted | named rightly | of | instead |\n|---|---:|---:|---|");
-    for (plant, about, want) in PLANTS {
-        let mut named = 0;
-        let mut instead = std::collections::BTreeMap::<String, usize>::new();
-        for seed in 0..SEEDS {
-            let (run, analysis) = analysed(plant, seed * 77 + 5, heard);
-            let first = analysis.diagnoses.first();
-            let rule = first.map_or("", |first| first.rule.as_str());
-            let part = first.map_or("", |first| first.part.as_str());
-            let who = format!("n{} GPU {}", run.odd / PER_NODE, run.odd % PER_NODE);
-            let rank = format!("rank {}", run.odd);
-            let whose = match plant {
-                Plant::Sleeps
-                | Plant::SlowClock
-                | Plant::SmallBatch
-                | Plant::Nan
-                | Plant::Killed
-                | Plant::Hang => part.ends_with(&rank) || part.starts_with(&who),
-                _ => true,
-            };
-            if rule == want && whose {
-                named += 1;
-            } else {
-                let label = match (rule, rule == want) {
-                    ("", _) => "nothing".to_owned(),
-                    (rule, false) => rule.to_owned(),
-                    (rule, true) => format!("{rule}, of another"),
-                };
-                wrong += usize::from(label != "nothing");
-                *instead.entry(label).or_default() += 1;
-            }
-        }
-        let instead: Vec<String> = instead.iter().map(|(rule, count)| format!("{rule} {count}")).collect();
-        let _ = writeln!(text, "| {about} | {named} | {SEEDS} | {} |", instead.join(", "));
-        right += named;
-        all += SEEDS as usize;
-    }
-    (text, right, wrong, all)
-}
-
-#[test]
-fn what_was_planted_is_named() {
-    let (text, right, _, all) = matrix(ALL);
-    let no_nccl = matrix(Heard { nccl: false, ..ALL });
-    let sampler = matrix(Heard { application: false, waits_told: false, nccl: false });
-    println!("{text}\nwithout NCCL's plugin: {} of {all}, {} wrong\n{}", no_nccl.1, no_nccl.2, no_nccl.0);
-    println!("the sampler alone: {} of {all}, {} wrong\n{}", sampler.1, sampler.2, sampler.0);
-    assert!(right * 10 >= all * 9, "{right} of {all}");
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/accuracy.md");
-    let page = std::fs::read_to_string(page).unwrap_or_default();
-    let alone = &sampler.0;
-    let both = page.contains(&text) && page.contains(alone.as_str());
-    assert!(both, "docs/accuracy.md: the tables are now\n{text}\nand\n{alone}");
-}
-
-#[test]
-fn a_healthy_job_has_nothing_that_stands_out() {
-    let (_, analysis) = analysed(Plant::Healthy, 3, ALL);
-    assert_eq!(analysis.diagnoses, []);
-    let shares = analysis.shares.known().unwrap();
-    let known = |reading: &Reading<f64>| *reading.known().unwrap();
-    let sum = shares.compute
-        + known(&shares.comm_wait)
-        + known(&shares.comm_wire)
-        + shares.memory
-        + known(&shares.input)
-        + shares.launch
-        + shares.idle
-        + known(&shares.checkpoint);
-    assert!((sum - 100.0).abs() < 0.5, "{shares:?}");
-    assert_eq!(shares.confidence, "high");
-    let good = analysis.goodput.known().unwrap();
-    let parts =
-        good.productive_s + good.start_up_s + good.checkpoint_s + good.redone_s + good.tail_s + good.other_s;
-    assert!((parts - good.allocated_s).abs() < 0.1, "{good:?}");
-}
-
-/// By hand: 8 ranks of 4,096 tokens in 1.2 s and 4.3e10 FLOP per token are 1,174 TFLOP/s, of 8 × 989.4.
-#[test]
-fn model_flop_utilisation_is_what_a_hand_makes_of_it() {
-    let (_, analysis) = analysed(Plant::Healthy, 3, ALL);
-    let model = analysis.model.known().unwrap();
-    let by_hand = model.units_per_s * 4.3e10 / 1e12 / (8.0 * 989.4);
-    assert!((model.fraction - by_hand).abs() < 1e-9 && (0.13..0.16).contains(&model.fraction), "{model:?}");
-    assert!(*model.of_allocated.known().unwrap() < model.fraction);
-    assert!((model.peak_tflops - 989.4).abs() < 1e-6);
-    assert_eq!((model.gpus, model.unit.as_str()), (8.0, "tokens"));
-}
-
-#[test]
-fn what_is_missing_is_unknown_and_not_zero() {
-    let none = Heard { application: false, waits_told: false, nccl: false };
-    let (_, analysis) = analysed(Plant::Healthy, 3, none);
-    assert!(matches!(&analysis.model, Reading::Failed(why) if why.contains("does not report")));
-    assert!(matches!(&analysis.goodput, Reading::Failed(_)));
-    let shares = analysis.shares.known().unwrap();
-    assert!(matches!(&shares.comm_wait, Reading::Failed(_)) && matches!(&shares.input, Reading::Failed(_)));
-    assert_eq!(shares.confidence, "low");
-    assert_eq!(analyse(&[], None, false, None), None);
-}
-
-#[test]
-fn steps_of_an_earlier_attempt_are_done_twice() {
-    let run = run(Plant::Healthy, &mut Chance(9));
-    let mut nodes = nodes(Plant::Healthy, &run, ALL);
-    for rank in nodes.iter_mut().filter_map(|node| node.application.as_mut()).flat_map(|told| &mut told.ranks)
-    {
-        (rank.first_number, rank.last_number) = (Some(1000), Some(1399));
-    }
-    let good = |before| {
-        let analysis = analyse(&nodes, nodes[0].end, false, before).unwrap();
-        analysis.goodput.known().unwrap().clone()
-    };
-    let (fresh, again) = (good(None), good(Some(1099)));
-    assert_eq!(fresh.redone_s, 0.0);
-    // A hundred of them.
-    assert!((again.redone_s - 100.0 * fresh.productive_s / 399.0).abs() < 0.5, "{again:?}");
-    assert_eq!(good(Some(999)), fresh);
-}
+const ALL: Heard = Heard { application: true, waits_told: true, nccl: true, gpm: true };

@@ -2,11 +2,16 @@ use railgate_node::Reading;
 
 use super::Diagnosis;
 use super::facts::{Facts, Unit, busy, median};
+use super::hang::stood_still;
 use super::slow_clock;
 
 /// One rank comes late to every step although its GPU is no slower: its own GPU stands idle while the others' wait
 /// for it inside NCCL, which looks busy.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+    // The one that never came is the hang's affair.
+    if stood_still(facts).is_some() {
+        return Vec::new();
+    }
     let slow = slow_clock::find(facts);
     let by_wait = waits(facts);
     let by_idle = idles(facts);

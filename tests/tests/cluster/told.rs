@@ -1,0 +1,236 @@
+//! What a program tells through `contrib/python/railgate.py`, from its loop to the report.
+
+use anyhow::{Context as _, Result};
+use railgate_tests::cluster::{Builder, Cluster, Session};
+use railgate_tests::poll;
+use serde_json::Value;
+
+use crate::training::{MINUTE, end, in_order, log, one_line, started, submit};
+
+/// The helper that people copy.
+const HELPER: &str = include_str!("../../../contrib/python/railgate.py");
+
+/// A loop of sixty steps. `nan`: the loss of step 40 is none, on rank 1. The losses are numbers that nothing else is.
+const LOOP: &str = r#"
+import sys, time
+sys.path.insert(0, "/home/rgalice")
+import railgate
+
+wish, last = sys.argv[1], int(sys.argv[2])
+rank = railgate._env("SLURM_PROCID")
+railgate.model(params=1e9, layers=16, heads=16, head_dim=64, seq_len=1024, keep_loss=wish == "keep")
+for number in range(last):
+    with railgate.waiting():
+        time.sleep(0.005)
+    time.sleep(0.01)
+    loss = 2.7182818 if number < 50 else 31415.926
+    if wish == "nan" and rank == 1 and number == 40:
+        loss = float("nan")
+    railgate.step(number, tokens=4096, loss=loss)
+    if number == 30:
+        with railgate.checkpoint():
+            time.sleep(0.05)
+sys.exit(3 if wish == "nan" else 0)
+"#;
+
+const LOSSES: [&str; 2] = ["2.71828", "31415.9"];
+
+fn told(alice: &Session<'_>, id: u32) -> Result<(String, Value)> {
+    let id = id.to_string();
+    let text = alice.run(&["railgate", "report", &id])?.ok()?;
+    let json = alice.run(&["railgate", "report", &id, "--format", "json"])?.ok()?;
+    Ok((text, serde_json::from_str(&json)?))
+}
+
+fn ranks(report: &Value) -> Result<Vec<Value>> {
+    let nodes = report["attempts"][0]["nodes"].as_array().context("nodes")?;
+    let of = |node: &Value| node["application"]["ranks"].as_array().cloned().unwrap_or_default();
+    let mut ranks: Vec<Value> = nodes.iter().flat_map(of).collect();
+    ranks.sort_by_key(|rank| rank["rank"].as_u64());
+    Ok(ranks)
+}
+
+/// Everything that railgate and Slurm keep of jobs where others than its owner may look.
+fn elsewhere(cluster: &Cluster) -> Result<String> {
+    let mut all = String::new();
+    for machine in ["ctl", "gn1", "gn2"] {
+        let look = "cat /var/log/railgate/* /var/lib/railgate/controller/*log /var/lib/railgate/*.json \
+                    /var/lib/railgate/metrics/* /run/railgate/*.json 2>/dev/null; \
+                    find /run/railgate/jobs -maxdepth 3; true";
+        all += &cluster.root().on(machine).run(&["sh", "-c", look])?.stdout;
+    }
+    all += &cluster.root().run(&["scontrol", "show", "job", "-d"])?.stdout;
+    Ok(all)
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
+    Builder::new(2).config("[stats]\nsample = '1s'\n[metrics]\ndir = '/var/lib/railgate/metrics'\n")?.test(
+        |cluster| {
+            let alice = cluster.alice();
+            cluster.write("ctl", "/home/rgalice/railgate.py", HELPER)?;
+            cluster.write("ctl", "/home/rgalice/loop.py", LOOP)?;
+            let submit = |wish: &str, steps: u32| {
+                let script = format!("srun python3 /home/rgalice/loop.py {wish} {steps}\n");
+                alice.sbatch(&["-N2", "--ntasks-per-node=1", "--gres=gpu:1", "-o", "log.%j"], &script)
+            };
+            let (well, nan, keep) = (submit("no", 60)?, submit("nan", 60)?, submit("keep", 60)?);
+            cluster.wait_job(well, &["COMPLETED"], MINUTE)?;
+            cluster.wait_job(nan, &["FAILED"], MINUTE)?;
+            cluster.wait_job(keep, &["COMPLETED"], MINUTE)?;
+
+            let (text, json) = told(&alice, well)?;
+            in_order(&one_line(&text), &["VERDICT", "MODEL", "MFU", "[PaLM", "GOODPUT", "%", "checkpoint"]);
+            let found = ranks(&json)?;
+            assert_eq!(found.len(), 2, "{json}");
+            for (number, rank) in found.iter().enumerate() {
+                assert_eq!(rank["rank"].as_u64(), u64::try_from(number).ok());
+                assert_eq!(
+                    (rank["steps"].as_u64(), rank["last_number"].as_u64()),
+                    (Some(60), Some(59)),
+                    "{rank}"
+                );
+                assert_eq!(
+                    (rank["step_s"]["count"].as_u64(), rank["checkpoints"].as_u64()),
+                    (Some(59), Some(1))
+                );
+                assert_eq!(rank["tokens"].as_f64(), Some(60.0 * 4096.0));
+                assert!(
+                    rank["step_s"]["min"].as_f64() >= Some(0.015) && rank["input_s"].as_f64() >= Some(0.29),
+                    "{rank}"
+                );
+            }
+            // By hand, from what the ranks say: 6 N + 12 L H Q T, two GPUs of 989.4 TFLOP/s.
+            let flops = 6.0 * 1e9 + 12.0 * 16.0 * 16.0 * 64.0 * 1024.0;
+            let rate: f64 = found
+                .iter()
+                .map(|rank| 59.0 * 4096.0 / rank["step_s"]["total"].as_f64().unwrap_or(f64::NAN))
+                .sum();
+            let model = &json["attempts"][0]["analysis"]["model"]["known"];
+            let said = model["fraction"].as_f64().context("fraction")?;
+            assert!((said / (rate * flops / (2.0 * 989.4e12)) - 1.0).abs() < 0.02, "{said} {model}");
+            let good = &json["attempts"][0]["analysis"]["goodput"]["known"];
+            let seconds = |name: &str| good[name].as_f64().unwrap_or(f64::NAN);
+            let sum =
+                ["productive_s", "start_up_s", "checkpoint_s", "redone_s", "tail_s", "other_s"].map(seconds);
+            assert!((sum.iter().sum::<f64>() - seconds("allocated_s")).abs() < 0.2, "{good}");
+
+            let (text, json) = told(&alice, nan)?;
+            let text = one_line(&text);
+            in_order(&text, &["VERDICT", "the loss was not a number (NaN or infinite) in step 40", "DO"]);
+            let said = log(cluster, "rgalice", nan);
+            let last = said.lines().last().unwrap_or_default();
+            assert!(
+                last.starts_with("railgate: the program's own: the loss was NaN or infinite in step 40"),
+                "{said}"
+            );
+            let first = &json["attempts"][0]["analysis"]["diagnoses"][0];
+            assert_eq!(
+                (first["rule"].as_str(), first["class"].as_str()),
+                (Some("nan"), Some("application")),
+                "{first}"
+            );
+            assert!(first["part"].as_str().is_some_and(|part| part.ends_with("rank 1")), "{first}");
+            assert!(text.contains("go back to a checkpoint before that step"));
+
+            // A loss is nobody's business: kept only on the user's wish, and then in their own report alone.
+            let (kept, _) = told(&alice, keep).map(|(text, json)| (json.to_string() + &text, ()))?;
+            assert!(kept.contains("31415.926"), "the user asked for it");
+            for id in [well, nan] {
+                let (text, json) = told(&alice, id)?;
+                let shown = text + &json.to_string();
+                assert!(LOSSES.iter().all(|loss| !shown.contains(loss)), "{shown}");
+            }
+            let theirs = cluster.bob().run(&["railgate", "report", &keep.to_string(), "--format", "json"])?;
+            assert!(theirs.ok().is_err(), "it is somebody else's");
+            poll::until(MINUTE, "the runs to be gone", || {
+                let seen = elsewhere(cluster)?;
+                Ok((!seen.contains("/run/railgate/jobs/")).then_some(seen))
+            })
+            .map(|seen| assert!(LOSSES.iter().all(|loss| !seen.contains(loss)), "{seen}"))
+        },
+    )
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_that_runs_is_shown_by_what_its_nodes_have_said() -> Result<()> {
+    Builder::new(2).config("[stats]\nsample = '1s'\n[report]\nlive = '1s'\n")?.test(|cluster| {
+        let alice = cluster.alice();
+        cluster.write("ctl", "/home/rgalice/railgate.py", HELPER)?;
+        let forever = LOOP.replace("range(last)", "range(10**6)");
+        cluster.write("ctl", "/home/rgalice/loop.py", &forever)?;
+        let words = ["-N2", "--ntasks-per-node=1", "--gres=gpu:1", "-o", "log.%j"];
+        let id = alice.sbatch(&words, "srun python3 /home/rgalice/loop.py no 0\n")?;
+        let live = || alice.run(&["railgate", "report", &id.to_string(), "--live"])?.ok();
+        let text = poll::until(MINUTE, "both nodes to speak", || {
+            let text = live()?;
+            Ok((text.contains("2 of 2 nodes") && text.contains("SO FAR   step")).then_some(text))
+        })?;
+        in_order(
+            &text,
+            &["running, for", "HEARD", "ago", "SO FAR", "MODEL", "GOODPUT", "NOT YET", "how it ends"],
+        );
+        assert!(!text.contains("VERDICT") && !text.contains('\x1b'), "{text}");
+
+        // A node that dies has said something before.
+        let lost = cluster.job(id)?.field("BatchHost").to_owned();
+        let other = if lost == "gn1" { "gn2" } else { "gn1" };
+        cluster.kill_node(other)?;
+        cluster
+            .root()
+            .run(&["scontrol", "update", &format!("nodename={other}"), "state=down", "reason=dead"])?
+            .ok()?;
+        let text = poll::until(MINUTE, "its report", || {
+            let text = one_line(&alice.run(&["railgate", "report", &id.to_string()])?.both());
+            Ok(text.contains(&format!("the epilog of {other}")).then_some(text))
+        })?;
+        assert!(text.contains("while the job ran") && text.contains("MODEL"), "{text}");
+        cluster.root().run(&["scancel", &id.to_string()]).map(drop)
+    })
+}
+
+/// An accounting database of two lines of shell: what slurmdbd keeps is one text here.
+const SACCT: &str = "#!/bin/sh\necho \"$5|$(cat /tmp/accounted)\"\n";
+const SACCTMGR: &str = "#!/bin/sh\nfor word; do case $word in AdminComment=*) \
+                        printf %s \"${word#AdminComment=}\" > /tmp/accounted ;; esac; done\n";
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_failed_jobs_output_and_its_accounting_say_whose_fault_it_was() -> Result<()> {
+    Builder::new(2).config("report = { admin_comment = true }")?.test(|cluster| {
+        let (alice, root) = (cluster.alice(), cluster.root());
+        for (name, text) in [("sacct", SACCT), ("sacctmgr", SACCTMGR)] {
+            cluster.write("ctl", &format!("/tmp/{name}"), text)?;
+            let put = format!("install -m 755 /tmp/{name} /usr/bin/{name}");
+            root.run(&["sh", "-c", &put])?.ok()?;
+        }
+        root.run(&["sh", "-c", "printf 'JS1:H4sIAAAA+/==' > /tmp/accounted; chmod 666 /tmp/accounted"])?
+            .ok()?;
+        let words = |node: &'static str| ["-N1", "-w", node, "--gres=gpu:8", "--railgate-requeue=never"];
+        let (bad, good) = (submit(&alice, &words("gn1"))?, submit(&alice, &words("gn2"))?);
+        started(cluster, bad)?;
+        started(cluster, good)?;
+        cluster.hardware("gn1")?.inject("gpu-lost@3")?;
+        end(cluster, bad, 1)?;
+        cluster.wait_job(bad, &["FAILED"], MINUTE)?;
+        let said = log(cluster, "rgalice", bad);
+        let last = said.lines().last().unwrap_or_default();
+        let want = "railgate: hardware fault on gn1, not your program: gpu-lost@3: ";
+        assert!(last.starts_with(want) && last.ends_with(&format!("(railgate report {bad})")), "{said}");
+
+        let accounted = poll::until(MINUTE, "a line in accounting", || {
+            let kept = cluster.read("ctl", "/tmp/accounted")?;
+            Ok(kept.contains("railgate:").then_some(kept))
+        })?;
+        assert!(accounted.starts_with("JS1:H4sIAAAA+/== railgate: hardware fault"), "{accounted}");
+        assert!(accounted.contains("gn1") && accounted.ends_with(';'), "{accounted}");
+
+        // Nobody knows why this one failed: nobody is blamed.
+        end(cluster, good, 1)?;
+        cluster.wait_job(good, &["FAILED"], MINUTE)?;
+        assert!(!log(cluster, "rgalice", good).contains("railgate:"));
+        Ok(())
+    })
+}
