@@ -26,6 +26,7 @@ mod setups;
 mod shared_node;
 mod stays_ended;
 mod templates;
+mod told;
 mod training;
 mod unfit;
 mod usage;
