@@ -80,24 +80,23 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
         nobody_looks(cluster, "gn2")?;
         back(cluster, "gn2")?;
 
-        // Verbs: the self-test's program hangs in the kernel, as in opening a device, and then in itself. A drain takes
-        // more than its silence.
+        // Verbs: the self-test's program hangs in the kernel, as in opening a device, and then in itself. Its silence is
+        // not worth a node.
         let verbs = cluster.mute_mount("gn2", "/mnt/verbs")?;
-        for (program, how) in
-            [("cat /mnt/verbs/uverbs0", "ms, stuck in the kernel"), ("sleep 4711 & wait", "ms;")]
-        {
+        for (program, stuck) in [("cat /mnt/verbs/uverbs0", true), ("sleep 4711 & wait", false)] {
             sh(
                 "gn2",
                 &format!(
                     "cd /etc/railgate && printf '#!/bin/sh\\n{program}\\n' > self-test && chmod 755 self-test"
                 ),
             )?;
-            let said = cluster.root().on("gn2").run(&["railgate", "check", "--full", "--drain"])?.ok()?;
+            let check = cluster.root().on("gn2").run(&["railgate", "check", "--full"])?;
+            assert!(check.code != 2, "not unfit: {check}");
+            let said = check.stdout;
             let silent = said.lines().find(|line| line.contains("rdma-self-test"));
             let silent = silent.with_context(|| format!("the self-test is not named:\n{said}"))?;
             assert!(silent.contains("nothing was tried: /etc/railgate/self-test: no answer in"), "{silent}");
-            assert!(silent.contains(how), "{silent}");
-            assert_eq!(cluster.node("gn2")?.reason(), "", "{said}");
+            assert_eq!(silent.contains("stuck in the kernel"), stuck, "{silent}");
             sh("gn2", "rm /etc/railgate/self-test")?;
         }
         drop(verbs);
