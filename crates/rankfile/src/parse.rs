@@ -423,6 +423,27 @@ mod tests {
         }
     }
 
+    /// What `fuzz/fuzz_targets/rank_file.rs` began with and found: which words of an empty file are what.
+    #[test]
+    fn the_seeds() {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/rank_file");
+        let mut read = 0;
+        for seed in std::fs::read_dir(seeds).unwrap() {
+            let mut bytes = vec![0; BYTES];
+            put(&mut bytes, head::MAGIC, MAGIC);
+            put(&mut bytes, head::VERSION, VERSION);
+            for change in std::fs::read(seed.unwrap().path()).unwrap().chunks_exact(10) {
+                let word = usize::from(u16::from_le_bytes([change[0], change[1]])) % (BYTES / 8);
+                put(&mut bytes, word, u64::from_le_bytes(change[2..].try_into().unwrap()));
+            }
+            let Ok(file) = RankFile::parse(&bytes) else { continue };
+            read += 1;
+            assert!(file.cells.iter().all(|cell| cell.timed <= cell.calls && cell.spaced <= cell.timed));
+            assert!(file.comms.iter().all(|comm| comm.rank < comm.ranks));
+        }
+        assert!(read >= 10, "{read}");
+    }
+
     proptest::proptest! {
         #[test]
         fn no_bytes_are_too_odd(changes in proptest::collection::vec((0..crate::WORDS, proptest::num::u64::ANY), 0..40)) {
