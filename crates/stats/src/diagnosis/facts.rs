@@ -53,17 +53,19 @@ impl<'a> Facts<'a> {
             .flat_map(|(node, comm)| comm.communicators.iter().map(move |one| (node, one)))
             .collect();
         let times = comm_times(nodes, &communicators);
+        let mut by_node: BTreeMap<&str, BTreeMap<u32, CommTime>> = BTreeMap::new();
+        for ((name, _), (rank, time)) in &times {
+            if let Some(rank) = rank {
+                by_node.entry(*name).or_default().insert(*rank, *time);
+            }
+        }
         let mut units = Vec::new();
         for node in nodes {
             let usage = node.usage.as_ref();
             let gpus = usage.map_or(&[][..], |usage| &usage.gpus);
             let mut apps: Vec<&RankApplication> =
                 node.application.iter().flat_map(|told| &told.ranks).collect();
-            let mut of_comm: BTreeMap<u32, CommTime> = times
-                .iter()
-                .filter(|((name, _), _)| *name == node.node)
-                .filter_map(|(_, (rank, time))| Some(((*rank)?, *time)))
-                .collect();
+            let mut of_comm = by_node.get(node.node.as_str()).cloned().unwrap_or_default();
             for (place, gpu) in (0_u32..).zip(gpus) {
                 let app = apps.iter().position(|app| app.local_rank == Some(place)).map(|at| apps.remove(at));
                 // Ranks of a node stand in the order of its GPUs where the program does not say otherwise.
