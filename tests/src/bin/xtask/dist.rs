@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: everything that an admin installs, as one .deb and one .rpm in `target/dist`.
+//! `cargo xtask dist`: everything that an admin installs, as .deb and .rpm in `target/dist`: one package that runs
+//! everywhere, and one with the program that links libibverbs, for this distribution and those that are newer.
 
 mod contents;
 mod formats;
@@ -10,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{build, packages, steps};
+use super::{build, packages, steps, vm};
 
 /// The releases that Slurm had from the oldest that we know to the newest; a plugin announces one of them.
 const SLURM: [&str; 8] = ["22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05"];
@@ -23,6 +24,9 @@ const PROGRAMS: [&str; 4] = ["railgate-cli", "railgate-prolog", "railgate-epilog
 /// RHEL 8's.
 const GLIBC: &str = "2.28";
 
+/// rdma-core's release that brought the newest symbol of libibverbs that the self-test uses, and that symbol's version.
+const VERBS: (u32, (u32, u32)) = (32, (1, 11));
+
 const PLUGIN: &str = "spank-railgate";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -32,7 +36,8 @@ const ZIG: [&str; 2] = ["cargo-zigbuild==0.23.0", "ziglang==0.15.1"];
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask dist            for every Linux with glibc 2.28 or later (a few minutes)
+  cargo xtask dist            for every Linux with glibc 2.28 or later (about ten minutes on two cores); the RDMA
+                              self-test for this one and newer ones
   cargo xtask dist --quick    not optimised, for this machine's own C library: to try the packages")]
 pub(super) struct Arguments {
     /// Not optimised, for this machine's C library
@@ -48,34 +53,81 @@ pub(super) struct Arguments {
 pub(super) struct Made {
     pub(super) deb: PathBuf,
     pub(super) rpm: PathBuf,
+    pub(super) selftest: PathBuf,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<Made> {
-    packages::need(&packages::BUILD)?;
-    packages::need(&packages::DIST)?;
-    let dist = build::folder(false)?.with_file_name("dist");
-    let builder = if arguments.quick { Builder::quick(&dist) } else { Builder::portable(&dist)? };
-    let built = dist.join("built");
-    if built.exists() {
-        fs::remove_dir_all(&built)?;
-    }
-    fs::create_dir_all(&built)?;
-    compile(&builder, &built)?;
-    let generated = dist.join("generated");
-    if generated.exists() {
-        fs::remove_dir_all(&generated)?;
-    }
-    steps::run(Command::new(built.join("railgate")).arg("generate").arg(&generated))?;
+    Parts::build(arguments.quick)?.pack(arguments.revision)
+}
 
-    let version = format!("{}-{}", env!("CARGO_PKG_VERSION"), arguments.revision);
-    let effort = if arguments.quick { formats::Effort::Least } else { formats::Effort::Most };
-    let tree = |format| contents::stage(&dist, format, &built, &generated);
-    let deb = formats::deb(&dist, &tree(formats::Format::Deb)?, &version, effort)?;
-    let rpm = formats::rpm(&dist, &tree(formats::Format::Rpm)?, &version, effort)?;
-    for file in [&deb, &rpm] {
-        println!("{}: {:.1} MB", file.display(), fs::metadata(file)?.len() as f64 / 1e6);
+/// All that goes into packages.
+pub(super) struct Parts {
+    dist: PathBuf,
+    built: PathBuf,
+    generated: PathBuf,
+    quick: bool,
+    /// The C libraries that programs and plugins, and the self-test, ask for.
+    glibc: [(u32, u32); 2],
+}
+
+impl Parts {
+    pub(super) fn build(quick: bool) -> Result<Self> {
+        packages::need(&packages::BUILD)?;
+        packages::need(&packages::DIST)?;
+        let dist = build::folder(false)?.with_file_name("dist");
+        let [built, generated] = ["built", "generated"].map(|name| dist.join(name));
+        for place in [&built, &generated] {
+            if place.exists() {
+                fs::remove_dir_all(place)?;
+            }
+        }
+        fs::create_dir_all(&built)?;
+        let builder = if quick { Builder::quick(&dist) } else { Builder::portable(&dist)? };
+        let newest = compile(&builder, &built)?;
+        let glibc = [newest, rdma_selftest(quick, &built)?];
+        steps::run(Command::new(built.join("railgate")).arg("generate").arg(&generated))?;
+        Ok(Parts { dist, built, generated, quick, glibc })
     }
-    Ok(Made { deb, rpm })
+
+    pub(super) fn pack(&self, revision: u32) -> Result<Made> {
+        let [glibc, selftest] = self.glibc;
+        let [deb, rpm] =
+            self.both(&formats::Package::railgate(glibc), contents::Files::Railgate, revision)?;
+        let package = formats::Package::rdma_selftest(selftest, VERBS.0);
+        let [selftest, _] = self.both(&package, contents::Files::RdmaSelftest, revision)?;
+        Ok(Made { deb, rpm, selftest })
+    }
+
+    fn both(
+        &self,
+        package: &formats::Package,
+        files: contents::Files,
+        revision: u32,
+    ) -> Result<[PathBuf; 2]> {
+        let version = format!("{}-{revision}", env!("CARGO_PKG_VERSION"));
+        let effort = if self.quick { formats::Effort::Least } else { formats::Effort::Most };
+        let tree = |format| contents::stage(&self.dist, format, files, &self.built, &self.generated);
+        let made = [
+            formats::deb(package, &self.dist, &tree(formats::Format::Deb)?, &version, effort)?,
+            formats::rpm(package, &self.dist, &tree(formats::Format::Rpm)?, &version, effort)?,
+        ];
+        for file in &made {
+            println!("{}: {:.1} MB", file.display(), fs::metadata(file)?.len() as f64 / 1e6);
+        }
+        Ok(made)
+    }
+}
+
+/// The self-test, built with this machine's libraries; the C library that it asks for.
+fn rdma_selftest(quick: bool, built: &Path) -> Result<(u32, u32)> {
+    println!("building the RDMA self-test");
+    let to = built.join("railgate-rdma-selftest");
+    fs::copy(vm::rdma_selftest(!quick)?, &to)?;
+    let verbs = symbols::newest(&to, "IBVERBS_")?;
+    ensure!(verbs <= VERBS.1, "the self-test needs {verbs:?} of libibverbs, and {:?} was promised", VERBS.1);
+    let glibc = symbols::newest(&to, symbols::GLIBC)?;
+    println!("{}: glibc {}.{}, libibverbs {}", to.display(), glibc.0, glibc.1, VERBS.0);
+    Ok(glibc)
 }
 
 /// How things are compiled.
@@ -83,11 +135,11 @@ struct Builder {
     words: Vec<String>,
     path: Option<PathBuf>,
     portable: bool,
+    /// A target folder of its own, in which a plugin may be built again and again.
     target_dir: PathBuf,
 }
 
 impl Builder {
-    /// In a target folder of its own, in which a plugin may be built again and again.
     fn quick(dist: &Path) -> Self {
         Builder {
             words: vec!["build".to_owned()],
@@ -100,8 +152,9 @@ impl Builder {
     fn portable(dist: &Path) -> Result<Self> {
         let tools = dist.join("tools");
         if !tools.join("bin/cargo-zigbuild").exists() {
+            packages::need(&packages::VENV)?;
             println!("installing {}", ZIG.join(" "));
-            steps::run(Command::new("python3").args(["-m", "venv"]).arg(&tools))?;
+            steps::run(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(&tools))?;
             steps::run(Command::new(tools.join("bin/pip")).args(["install", "-q"]).args(ZIG))?;
         }
         let words = ["zigbuild", "--release"].map(str::to_owned).to_vec();
@@ -111,9 +164,11 @@ impl Builder {
     /// Builds packages against a C library, and returns where they are.
     fn build(&self, names: &[&str], glibc: &str, slurm: Option<&str>) -> Result<PathBuf> {
         let mut command = build::cargo();
-        command.args(&self.words).arg("--quiet").arg("--target-dir").arg(&self.target_dir);
-        // Debug information would make packages ten times as large.
-        command.env("CARGO_PROFILE_DEV_STRIP", "debuginfo");
+        command.args(&self.words).arg("--quiet");
+        let plain = !self.portable && slurm.is_none();
+        if !plain {
+            command.arg("--target-dir").arg(&self.target_dir);
+        }
         for name in names {
             command.args(["-p", name]);
         }
@@ -122,7 +177,8 @@ impl Builder {
         }
         if !self.portable {
             steps::run(&mut command)?;
-            return Ok(self.target_dir.join("debug"));
+            // What the tests have built already.
+            return if plain { build::folder(false) } else { Ok(self.target_dir.join("debug")) };
         }
         command.arg("--target").arg(format!("{TARGET}.{glibc}"));
         if let Some(tools) = &self.path {
@@ -135,25 +191,29 @@ impl Builder {
     }
 }
 
-/// Everything into one folder, and no symbol newer than promised.
-fn compile(builder: &Builder, built: &Path) -> Result<()> {
-    let take = |from: &Path, name: &str, to: &str, glibc: &str| -> Result<()> {
+/// Everything into one folder, and no symbol newer than promised; the newest C library that is asked for.
+fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
+    let mut needs = (0, 0);
+    let mut take = |from: &Path, name: &str, to: &str, glibc: &str| -> Result<()> {
         let to = built.join(to);
         if let Some(parent) = to.parent() {
             fs::create_dir_all(parent)?;
         }
         fs::copy(from.join(name), &to).with_context(|| name.to_owned())?;
-        if builder.portable {
-            let newest = symbols::newest_glibc(&to)?;
-            let wanted = symbols::version(glibc).context("no version")?;
-            ensure!(
-                newest <= wanted,
-                "{name} needs glibc {}.{}, and {glibc} was promised",
-                newest.0,
-                newest.1
-            );
-            println!("{}: glibc {}.{}", to.display(), newest.0, newest.1);
+        if !builder.portable {
+            // Debug information would make packages ten times as large.
+            steps::run(Command::new("strip").arg("--strip-debug").arg(&to))?;
         }
+        let newest = symbols::newest(&to, symbols::GLIBC)?;
+        let wanted = symbols::version(glibc).context("no version")?;
+        ensure!(
+            newest <= wanted || !builder.portable,
+            "{name} needs glibc {}.{}, and {glibc} was promised",
+            newest.0,
+            newest.1
+        );
+        println!("{}: glibc {}.{}", to.display(), newest.0, newest.1);
+        needs = needs.max(if builder.portable { wanted } else { newest });
         Ok(())
     };
     println!("building the programs");
@@ -174,5 +234,5 @@ fn compile(builder: &Builder, built: &Path) -> Result<()> {
         let to = format!("slurm-{release}/spank_railgate.so");
         take(&place, "libspank_railgate.so", &to, GLIBC)?;
     }
-    Ok(())
+    Ok(needs)
 }

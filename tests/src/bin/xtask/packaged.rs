@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::cluster::{Builder, Cluster};
 
+use super::dist::Parts;
 use super::steps::Steps;
-use super::{build, dist, packages, steps};
+use super::{build, packages, steps};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Debian 12, Debian 13, and Debian's next.
@@ -23,33 +24,22 @@ pub(super) fn run() -> Result<()> {
     ensure!(nix::unistd::geteuid().is_root(), "packages are tried as root: sudo cargo xtask test --packages");
     // The machines' NVML, and who writes what it reads.
     steps::run(build::cargo().args(["build", "--quiet", "-p", "nvml-sim", "-p", "railgate-tests"]))?;
-    let make = |revision| {
-        dist::run(&dist::Arguments { quick: true, revision })
-            .and_then(|made| Ok((keep(&made.deb, revision)?, made.rpm)))
-    };
-    let (old, rpm) = make(1)?;
-    let (new, _) = make(2)?;
+    let parts = Parts::build(true)?;
+    let (old, new) = (parts.pack(1)?, parts.pack(2)?);
     let mut all = Steps::default();
     all.step("man pages", man_pages);
-    all.step("the .rpm holds what the .deb holds", || same_contents(&rpm, &old));
+    all.step("the RDMA self-test's package", || runs_here(&new.selftest));
+    all.step("the .rpm holds what the .deb holds", || same_contents(&old.rpm, &old.deb));
     for (slurm, name) in RELEASES {
         match packages::slurm(slurm) {
             Ok(root) => all.step(name, || {
                 let builder = Builder::new(3).slurm_root(root).bare();
-                builder.test(|cluster| installed(cluster, &old, &new))
+                builder.test(|cluster| installed(cluster, &old.deb, &new.deb))
             }),
             Err(why) => all.skip(name, &format!("{why:#}")),
         }
     }
     all.end()
-}
-
-/// A copy that the next build does not replace.
-fn keep(deb: &Path, revision: u32) -> Result<PathBuf> {
-    let to = deb.with_file_name(format!("tried-{revision}")).join(deb.file_name().context("no name")?);
-    fs::create_dir_all(to.parent().context("no folder")?)?;
-    fs::copy(deb, &to)?;
-    Ok(to)
 }
 
 /// Installed as the page says, a job is gated, moved and reported; upgraded under a running job; removed.
@@ -174,6 +164,17 @@ fn man_pages() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success() && said.is_empty(), "{}: {said}", page.display());
     }
+    Ok(())
+}
+
+/// What it asks for is here, and what it brings starts: without a device to try it says how it is called.
+fn runs_here(deb: &Path) -> Result<()> {
+    steps::run(Command::new("dpkg").args(["--dry-run", "--install"]).arg(deb))?;
+    let place = tempfile::tempdir()?;
+    steps::run(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(place.path()))?;
+    let output = Command::new(place.path().join("usr/libexec/railgate/railgate-rdma-selftest")).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(2) && said.starts_with("usage: "), "{}: {said}", output.status);
     Ok(())
 }
 

@@ -29,14 +29,18 @@ pub(super) const CLUSTER: [Need; 8] = [
 pub(super) const BUILD: [Need; 1] = [("cc", "gcc")];
 
 /// For making packages.
-pub(super) const DIST: [Need; 3] =
-    [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm"), ("/usr/bin/python3", "python3")];
+pub(super) const DIST: [Need; 2] = [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm")];
+
+/// For the tools of the Python package index; Debian's Python cannot make a venv without.
+pub(super) const VENV: [Need; 2] =
+    [("/usr/bin/python3", "python3"), ("/var/lib/dpkg/info/python3-venv.list", "python3-venv")];
 
 /// For the tests that are not on the cluster.
-pub(super) const TESTS: [Need; 8] = [
+pub(super) const TESTS: [Need; 9] = [
     ("shellcheck", "shellcheck"),
     ("/usr/bin/python3", "python3"),
     ("valgrind", "valgrind"),
+    ("zsh", "zsh"),
     ("mkfs.ext4", "e2fsprogs"),
     ("ibsim", "ibsim-utils"),
     ("ibnetdiscover", "infiniband-diags"),

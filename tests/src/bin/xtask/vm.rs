@@ -1,15 +1,16 @@
 //! The RDMA self-test's own build, and the virtual machine with a real verbs device.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 
 use super::build;
 use super::packages::{self, Need};
 use super::steps::{self, Steps};
 
-/// For building the one program that links libibverbs, and for the machine that it is tried in.
-const NEEDS: [Need; 14] = [
+/// For building the one program that links libibverbs.
+const BUILD: [Need; 8] = [
     ("cmake", "cmake"),
     ("pkg-config", "pkg-config"),
     ("/var/lib/dpkg/info/libclang-dev.list", "libclang-dev"),
@@ -17,37 +18,52 @@ const NEEDS: [Need; 14] = [
     ("/usr/include/libnl3/netlink/route/route.h", "libnl-route-3-dev"),
     ("/usr/include/libudev.h", "libudev-dev"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("/usr/bin/python3", "python3"),
+];
+
+/// For the machine that it is tried in.
+const MACHINE: [Need; 6] = [
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("cpio", "cpio"),
     ("modprobe", "kmod"),
     ("rdma", "iproute2"),
-    ("/usr/bin/python3", "python3"),
 ];
+
+fn cargo(words: &[&str]) -> Command {
+    let mut command = build::cargo();
+    command.current_dir(build::workspace().join("crates/rdma-selftest")).args(words);
+    command
+}
+
+/// Builds the self-test, and returns where it is.
+pub(super) fn rdma_selftest(release: bool) -> Result<PathBuf> {
+    packages::need(&BUILD)?;
+    let target = build::workspace().join("target/rdma-selftest");
+    let mut command = cargo(&["build", "--quiet", "--locked", "--target-dir"]);
+    steps::run(command.arg(&target).args(release.then_some("--release")))?;
+    Ok(target.join(if release { "release" } else { "debug" }).join("railgate-rdma-selftest"))
+}
 
 /// Builds and lints the self-test, and has it and the checks of the fabric run in the machine; one line says why not
 /// where the distribution cannot bring what that needs.
 pub(super) fn run(all: &mut Steps) {
-    const MACHINE: &str = "virtual machine with a verbs device";
+    const NAME: &str = "virtual machine with a verbs device";
     if cfg!(not(target_arch = "x86_64")) {
-        return all.skip(MACHINE, "it is built for x86-64");
+        return all.skip(NAME, "it is built for x86-64");
     }
-    if let Err(why) = packages::need(&NEEDS) {
-        return all.skip(MACHINE, &format!("{why:#}"));
+    if let Err(why) = packages::need(&[&BUILD[..], &MACHINE].concat()) {
+        return all.skip(NAME, &format!("{why:#}"));
     }
     all.step("RDMA self-test", || {
-        for words in [&["fmt", "--check"][..], &["clippy", "--quiet"], &["build", "--quiet", "--locked"]] {
-            let mut command = build::cargo();
-            command.current_dir(build::workspace().join("crates/rdma-selftest")).args(words);
-            if words.first() != Some(&"fmt") {
-                command.arg("--target-dir").arg(build::workspace().join("target/rdma-selftest"));
-            }
-            steps::run(&mut command)?;
-        }
+        steps::run(&mut cargo(&["fmt", "--check"]))?;
+        let mut clippy = cargo(&["clippy", "--quiet", "--target-dir"]);
+        steps::run(clippy.arg(build::workspace().join("target/rdma-selftest")))?;
+        rdma_selftest(false)?;
         steps::run(build::cargo().args(["build", "--quiet", "-p", "railgate-cli"]))
     });
-    all.step(MACHINE, || {
+    all.step(NAME, || {
         let script = build::workspace().join("tests/vm/run.sh");
         let mut command = if nix::unistd::geteuid().is_root() {
             Command::new(&script)

@@ -39,13 +39,34 @@ const SHARED: [(&str, &str); 12] = [
 /// What an admin changes, and a package leaves alone.
 pub(super) const CONFIGURATION: &str = "etc/railgate";
 
-/// Makes the tree of one format, and returns its root.
-pub(super) fn stage(dist: &Path, format: Format, built: &Path, generated: &Path) -> Result<PathBuf> {
+/// Which package.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Files {
+    /// All but the self-test.
+    Railgate,
+    /// The self-test alone.
+    RdmaSelftest,
+}
+
+/// Makes the tree of one package in one format, and returns its root.
+pub(super) fn stage(
+    dist: &Path,
+    format: Format,
+    files: Files,
+    built: &Path,
+    generated: &Path,
+) -> Result<PathBuf> {
     let root = dist.join(format.name());
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }
     let source = build::workspace();
+    if let Files::RdmaSelftest = files {
+        let name = "railgate-rdma-selftest";
+        put(&built.join(name), &root.join("usr/libexec/railgate").join(name), 0o755)?;
+        put(&source.join("LICENSE"), &root.join("usr/share/doc").join(name).join("copyright"), 0o644)?;
+        return Ok(root);
+    }
     for (from, to) in BUILT {
         put(&built.join(from), &root.join(to), 0o755)?;
     }

@@ -51,20 +51,69 @@ pub(super) enum Effort {
     Most,
 }
 
-const SUMMARY: &str = "keeps GPU jobs off bad nodes in Slurm clusters";
-const ABOUT: [&str; 3] = [
-    "Health gates for GPUs, InfiniBand and RoCE before and after each Slurm job, drains with a reason",
-    "that a person can act on, NCCL pinned to the node's rails, and a report of what each job got out",
-    "of the hardware. A fresh installation judges and reports, and changes nothing.",
-];
+/// A package.
+pub(super) struct Package {
+    name: &'static str,
+    summary: &'static str,
+    about: &'static str,
+    /// What it cannot do without, in Debian's words and in Red Hat's.
+    needs: [String; 2],
+    /// Lines of Debian's control file besides.
+    beside: &'static str,
+    /// After the files are there, and before they go for good.
+    scripts: Option<[&'static str; 2]>,
+}
+
+impl Package {
+    /// All but the self-test.
+    pub(super) fn railgate((major, minor): (u32, u32)) -> Self {
+        Package {
+            name: "railgate",
+            summary: "keeps GPU jobs off bad nodes in Slurm clusters",
+            about: ABOUT,
+            needs: [format!("libc6 (>= {major}.{minor})"), format!("glibc >= {major}.{minor}")],
+            beside: "Suggests: slurmd | slurmctld | slurm-client, railgate-rdma-selftest\n",
+            scripts: Some([AFTER, BEFORE_REMOVAL]),
+        }
+    }
+
+    /// The program that links libibverbs: whoever has no RDMA devices has no use for either.
+    pub(super) fn rdma_selftest((major, minor): (u32, u32), verbs: u32) -> Self {
+        Package {
+            name: "railgate-rdma-selftest",
+            summary: "sends data through each RDMA device to itself, for railgate",
+            about: ABOUT_SELFTEST,
+            needs: [
+                format!("libc6 (>= {major}.{minor}), libgcc-s1, libibverbs1 (>= {verbs}), ibverbs-providers"),
+                format!("glibc >= {major}.{minor}, libgcc, libibverbs >= {verbs}"),
+            ],
+            beside: "Enhances: railgate\n",
+            scripts: None,
+        }
+    }
+}
+
+const ABOUT: &str = "\
+Health gates for GPUs, InfiniBand and RoCE before and after each Slurm job, drains with a reason
+that a person can act on, NCCL pinned to the node's rails, and a report of what each job got out
+of the hardware. A fresh installation judges and reports, and changes nothing.";
+const ABOUT_SELFTEST: &str = "\
+A full gate (--railgate-gate=full, railgate check --full, railgate readmit) starts it where a node
+has RDMA devices. Without it that one check says that it could not tell.";
 /// After the files are there, after an upgrade too. Nothing is started, stopped or restarted. The ledger of a controller
 /// is SlurmUser's, which is `slurm` where nobody says otherwise.
 const AFTER: &str = "/usr/libexec/railgate/railgate-link-plugin || :
 if id slurm >/dev/null 2>&1; then install -d -o slurm -g slurm /var/lib/railgate/controller; fi";
 const BEFORE_REMOVAL: &str = "rm -f /usr/lib/railgate/spank_railgate.so";
 
-/// `railgate_VERSION_amd64.deb`.
-pub(super) fn deb(dist: &Path, tree: &Path, version: &str, effort: Effort) -> Result<PathBuf> {
+/// `NAME_VERSION_amd64.deb`.
+pub(super) fn deb(
+    package: &Package,
+    dist: &Path,
+    tree: &Path,
+    version: &str,
+    effort: Effort,
+) -> Result<PathBuf> {
     let control = tree.join("DEBIAN");
     fs::create_dir_all(&control)?;
     let mut kib = 0;
@@ -75,31 +124,37 @@ pub(super) fn deb(dist: &Path, tree: &Path, version: &str, effort: Effort) -> Re
             settings.push_str(&format!("/{}\n", file.display()));
         }
     }
-    let about: String = ABOUT.iter().map(|line| format!(" {line}\n")).collect();
+    let about: String = package.about.lines().map(|line| format!(" {line}\n")).collect();
+    let Package { name, summary, needs: [depends, _], beside, scripts, .. } = package;
     fs::write(
         control.join("control"),
         format!(
-            "Package: railgate\nVersion: {version}\nArchitecture: amd64\nMaintainer: railgate <railgate@localhost>\n\
-             Section: admin\nPriority: optional\nInstalled-Size: {kib}\nDepends: libc6 (>= 2.28)\n\
-             Suggests: slurmd | slurmctld | slurm-client\nDescription: {SUMMARY}\n{about}"
+            "Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: railgate <railgate@localhost>\n\
+             Section: admin\nPriority: optional\nInstalled-Size: {kib}\nDepends: {depends}\n\
+             {beside}Description: {summary}\n{about}"
         ),
     )?;
-    fs::write(control.join("conffiles"), settings)?;
-    for (name, text) in [
-        ("postinst", format!("#!/bin/sh\nset -e\n[ \"$1\" = configure ] || exit 0\n{AFTER}\n")),
-        ("prerm", format!("#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then {BEFORE_REMOVAL}; fi\n")),
-        (
-            "postrm",
-            "#!/bin/sh\nset -e\nif [ \"$1\" = purge ]; then\n    rm -rf --one-file-system /var/lib/railgate\n    \
-             rm -f /var/log/railgate.log*\nfi\n"
-                .to_owned(),
-        ),
-    ] {
+    if !settings.is_empty() {
+        fs::write(control.join("conffiles"), settings)?;
+    }
+    let scripts = scripts.iter().flat_map(|[after, before]| {
+        [
+            ("postinst", format!("#!/bin/sh\nset -e\n[ \"$1\" = configure ] || exit 0\n{after}\n")),
+            ("prerm", format!("#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then {before}; fi\n")),
+            (
+                "postrm",
+                "#!/bin/sh\nset -e\nif [ \"$1\" = purge ]; then\n    rm -rf --one-file-system /var/lib/railgate\n    \
+                 rm -f /var/log/railgate.log*\nfi\n"
+                    .to_owned(),
+            ),
+        ]
+    });
+    for (name, text) in scripts {
         let file = control.join(name);
         fs::write(&file, text)?;
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
     }
-    let file = dist.join(format!("railgate_{version}_amd64.deb"));
+    let file = dist.join(format!("{name}_{version}_amd64.deb"));
     let compress = match effort {
         Effort::Least => ["-Zgzip", "-z1"],
         Effort::Most => ["-Zxz", "-z6"],
@@ -109,28 +164,37 @@ pub(super) fn deb(dist: &Path, tree: &Path, version: &str, effort: Effort) -> Re
     Ok(file)
 }
 
-/// `railgate-VERSION.x86_64.rpm`.
-pub(super) fn rpm(dist: &Path, tree: &Path, version: &str, effort: Effort) -> Result<PathBuf> {
+/// `NAME-VERSION.x86_64.rpm`.
+pub(super) fn rpm(
+    package: &Package,
+    dist: &Path,
+    tree: &Path,
+    version: &str,
+    effort: Effort,
+) -> Result<PathBuf> {
     let (number, revision) = version.split_once('-').context("no revision")?;
     let mut list = String::new();
     for file in files(tree, Path::new(""))? {
         let setting = if file.starts_with("etc") { "%config(noreplace) " } else { "" };
         list.push_str(&format!("{setting}/{}\n", file.display()));
     }
-    let about = ABOUT.join("\n");
+    let Package { name, summary, about, needs: [_, requires], scripts, .. } = package;
+    let settings = if list.contains("%config") { format!("%dir /{CONFIGURATION}\n") } else { String::new() };
+    let scripts = scripts.map_or_else(String::new, |[after, before]| {
+        format!("%post\n{after}\n\n%preun\nif [ \"$1\" = 0 ]; then {before}; fi\n\n")
+    });
     // What was built stays as it is: no stripping, no debug packages, no requirements guessed from it.
     let spec = format!(
         "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
-         Name: railgate\nVersion: {number}\nRelease: {revision}\nSummary: {SUMMARY}\nLicense: Apache-2.0\n\
-         AutoReqProv: no\nRequires: glibc >= 2.28\n\n%description\n{about}\n\n\
-         %install\ncp -a {tree}/. %{{buildroot}}\n\n%post\n{AFTER}\n\n\
-         %preun\nif [ \"$1\" = 0 ]; then {BEFORE_REMOVAL}; fi\n\n\
-         %files\n%defattr(-,root,root,-)\n%dir /{CONFIGURATION}\n{list}",
+         Name: {name}\nVersion: {number}\nRelease: {revision}\nSummary: {summary}\nLicense: Apache-2.0\n\
+         AutoReqProv: no\nRequires: {requires}\n\n%description\n{about}\n\n\
+         %install\ncp -a {tree}/. %{{buildroot}}\n\n{scripts}\
+         %files\n%defattr(-,root,root,-)\n{settings}{list}",
         tree = tree.display(),
     );
     let work = dist.join("rpmbuild");
     fs::create_dir_all(&work)?;
-    let spec_file = work.join("railgate.spec");
+    let spec_file = work.join("package.spec");
     fs::write(&spec_file, spec)?;
     let mut command = Command::new("rpmbuild");
     let payload = match effort {
@@ -146,7 +210,7 @@ pub(super) fn rpm(dist: &Path, tree: &Path, version: &str, effort: Effort) -> Re
     }
     command.args(["-bb", "--quiet", "--target", "x86_64"]).arg(&spec_file);
     steps::run(&mut command)?;
-    let name = format!("railgate-{version}.x86_64.rpm");
+    let name = format!("{name}-{version}.x86_64.rpm");
     let file = dist.join(&name);
     fs::rename(work.join("RPMS/x86_64").join(&name), &file).with_context(|| name.clone())?;
     fs::remove_dir_all(&work)?;

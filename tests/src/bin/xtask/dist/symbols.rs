@@ -1,4 +1,4 @@
-//! Which C library a file needs.
+//! Which C library a file needs, and which version of another one.
 
 use std::fs;
 use std::path::Path;
@@ -7,13 +7,15 @@ use anyhow::{Context as _, Result};
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 use object::{Endianness, elf};
 
-/// The newest glibc that a file's versioned symbols name: `(2, 17)`; `(0, 0)` where it names none.
-pub(super) fn newest_glibc(file: &Path) -> Result<(u32, u32)> {
+pub(super) const GLIBC: &str = "GLIBC_";
+
+/// The newest of a library that a file's versioned symbols name: `(2, 17)`; `(0, 0)` where it names none.
+pub(super) fn newest(file: &Path, library: &str) -> Result<(u32, u32)> {
     let data = fs::read(file).with_context(|| file.display().to_string())?;
-    needed(&data).with_context(|| file.display().to_string())
+    needed(&data, library).with_context(|| file.display().to_string())
 }
 
-fn needed(data: &[u8]) -> Result<(u32, u32)> {
+fn needed(data: &[u8], library: &str) -> Result<(u32, u32)> {
     let header = elf::FileHeader64::<Endianness>::parse(data)?;
     let endian = header.endian()?;
     let sections = header.sections(endian, data)?;
@@ -24,7 +26,7 @@ fn needed(data: &[u8]) -> Result<(u32, u32)> {
         while let Some((_, mut versions)) = needs.next()? {
             while let Some(wanted) = versions.next()? {
                 let name = wanted.name(endian, names).context("a version without a name")?;
-                let number = std::str::from_utf8(name)?.strip_prefix("GLIBC_").and_then(version);
+                let number = std::str::from_utf8(name)?.strip_prefix(library).and_then(version);
                 newest = newest.max(number.unwrap_or_default());
             }
         }
@@ -44,8 +46,8 @@ mod tests {
 
     #[test]
     fn what_this_program_needs_is_found() {
-        let newest = newest_glibc(Path::new("/proc/self/exe")).unwrap();
-        assert!(newest.0 == 2 && newest.1 > 0, "{newest:?}");
+        let found = newest(Path::new("/proc/self/exe"), GLIBC).unwrap();
+        assert!(found.0 == 2 && found.1 > 0, "{found:?}");
         assert_eq!(version("2.2.5"), Some((2, 2)));
         assert_eq!(version("PRIVATE"), None);
     }
