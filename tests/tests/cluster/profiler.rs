@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use railgate_stats::Share;
+use railgate_stats::comm::Share;
 use railgate_tests::cluster::{Builder, Cluster};
 use serde_json::Value;
 
