@@ -428,6 +428,7 @@ fn a_wrong_value_is_refused_where_it_is_written_and_only_there() {
         ("railgate-gate", ""),
         ("railgate-requeue", "-1"),
         ("railgate-requeue", "%s%s%n"),
+        ("railgate-profiler", "sample"),
         ("railgate-profile", "../../etc/shadow"),
     ] {
         assert_eq!(plugin.choose(option, value, 0), -1, "{option}={value}");
@@ -691,7 +692,7 @@ fn a_panic_in_an_options_callback_refuses_nothing() {
     let plugin = Plugin::that_panics_in("option", ALLOCATOR);
     assert_eq!(plugin.call("slurm_spank_init"), 0);
     let options: BTreeSet<String> = slurm(|slurm| slurm.options.keys().cloned().collect());
-    assert_eq!(options.len(), 3);
+    assert_eq!(options.len(), 4);
     for option in &options {
         assert_eq!(plugin.choose(option, "whatever", 0), 0);
     }
