@@ -39,7 +39,8 @@ fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()>
 
         // In the log of the job itself, and for whoever asks later.
         let why = format!("railgate: attempt 0 left node gn2, which failed while it ran: {LOST}");
-        let fault = format!("railgate: hardware fault on gn2, not your program: {LOST} (railgate report {id})");
+        let fault =
+            format!("railgate: hardware fault on gn2, not your program: {LOST} (railgate report {id})");
         let whole = format!("attempt 0 on gn[1-2]\n{fault}\n{why}\nattempt 1 on gn[1,3]\n");
         assert_eq!(log(cluster, "rgalice", id), whole);
         let told = one_line(&report(&alice, id)?);
