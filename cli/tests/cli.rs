@@ -481,15 +481,23 @@ fn every_field_of_the_json_is_in_its_page() {
     assert_eq!(seen, Vec::<String>::new(), "docs/json.md lacks these");
 }
 
-/// Slurm tells a task's first process alone, and a launcher may have started its workers in sessions of their own.
+/// Slurm tells a task's first process alone, and a launcher may have started its workers in sessions of their own. SIGTERM is
+/// the program's, which ends its workers itself.
 #[test]
-fn a_signal_to_a_templates_task_reaches_every_process_below_it() {
-    let worker = r#"setsid python3 -c '
-import signal, sys, time
-signal.signal(signal.SIGUSR1, lambda *_: sys.exit("told"))
-print("ready", flush=True)
-time.sleep(60)
-'; exit $?"#;
+fn a_signal_to_a_templates_task_reaches_what_is_below_it() {
+    let waits = |on: &str| {
+        format!(
+            "setsid python3 -c 'import signal, sys, time\n\
+             signal.signal(signal.{on}, lambda *_: sys.exit(\"told\"))\n\
+             print(\"ready\", flush=True)\n\
+             time.sleep(60)'"
+        )
+    };
+    // USR1 is for a worker under a launcher that knows nothing of it, TERM for the launcher.
+    let cases = [
+        ("-USR1", "bash -c \"$0\"; exit $?".to_owned(), waits("SIGUSR1")),
+        ("-TERM", "eval \"$0\"".to_owned(), waits("SIGTERM")),
+    ];
     let mut tried = 0;
     for name in std::fs::read_dir(root().join("sbatch-templates")).unwrap() {
         let path = name.unwrap().path();
@@ -497,15 +505,21 @@ time.sleep(60)
         let Some((_, task)) = text.split_once("\ntask() {\n") else { continue };
         let task = format!("task() {{\n{}\n}}\ntask \"$1\"", task.split_once("\n}\n").unwrap().0);
         assert!(text.contains("\"$(declare -f task); task \\\"\\$1\\\"\" task"), "{}", path.display());
-        let mut command = Command::new("bash");
-        command.args(["-c", &task, "task", worker]).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut first = command.spawn().unwrap();
-        let mut ready = [0; 6];
-        std::io::Read::read_exact(first.stdout.as_mut().unwrap(), &mut ready).unwrap();
-        let told = Command::new("kill").args(["-USR1", &first.id().to_string()]).status().unwrap();
-        let output = first.wait_with_output().unwrap();
-        assert!(told.success() && output.status.code() == Some(1), "{}: {output:?}", path.display());
-        assert_eq!(err(&output), "told\n", "{}", path.display());
+        for (signal, launcher, worker) in &cases {
+            let mut command = Command::new("bash");
+            command.args(["-c", &task, worker, launcher]).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut first = command.spawn().unwrap();
+            let mut ready = [0; 6];
+            std::io::Read::read_exact(first.stdout.as_mut().unwrap(), &mut ready).unwrap();
+            let told = Command::new("kill").args([signal, first.id().to_string().as_str()]).status().unwrap();
+            let output = first.wait_with_output().unwrap();
+            assert!(
+                told.success() && output.status.code() == Some(1),
+                "{} {signal}: {output:?}",
+                path.display()
+            );
+            assert_eq!(err(&output), "told\n", "{} {signal}", path.display());
+        }
         tried += 1;
     }
     assert_eq!(tried, 6);
