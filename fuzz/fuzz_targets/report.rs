@@ -61,8 +61,9 @@ fn shown(part: NodeReport) {
     for slurm in [None, Some(view)] {
         let expand = |list: &str| (list.len() < 64).then(|| vec!["n1".to_owned(), list.to_owned()]);
         let report = JobReport::merge("alpha", 7, parts.clone(), slurm, &expand, "/var/lib/railgate/reports");
-        let said = text(&report);
-        assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+        for said in [text(&report, false), text(&report, true)] {
+            assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+        }
         let page = html(&report);
         assert!(!page.contains(bend::TAG), "a tag of the part's own");
         let _ = json(&report);
