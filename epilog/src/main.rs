@@ -13,7 +13,7 @@ mod tasks;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use railgate_node::{Allocation, KernelMark, Phase, Snapshot};
+use railgate_node::{Allocation, Job, KernelMark, Phase, Snapshot};
 use railgate_rundir::Run;
 use railgate_runner::{
     Hook, Purpose, application, communication, drain, forget_job, guarded, look, now, record,
@@ -100,8 +100,17 @@ fn before(hook: &Hook) -> Option<Before> {
     read.map_err(|why| tracing::warn!(job, "{why}")).ok()
 }
 
+/// The job with the GPUs that it held. A slurmctld that has taken over names none before its nodes have registered anew
+/// (22.05: four seconds); what the prolog was told stays true as long as the job runs.
+fn with_gpus(mut job: Job, told_before: &Job) -> Job {
+    if !matches!(job.allocation, Allocation::Gpus(_)) {
+        job.allocation.clone_from(&told_before.allocation);
+    }
+    job
+}
+
 fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
-    let job = &hook.job;
+    let job = &with_gpus(hook.job.clone(), &report.job);
     let baseline = before.and_then(|before| before.snapshot.as_ref());
     let since = before.and_then(|before| {
         let seq = before.run.kernel_seq?;
@@ -155,5 +164,33 @@ fn exit(hook: &Hook, report: &mut NodeReport) -> Option<Exit> {
             report.faults.push(why.to_string());
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::GpuId;
+
+    use super::*;
+
+    #[test]
+    fn what_the_prolog_was_told_of_gpus_counts_where_the_epilog_is_told_nothing() {
+        let job = |allocation| Job {
+            id: 7,
+            uid: 1000,
+            gid: 1000,
+            user: "alice".to_owned(),
+            restarts: 0,
+            nodelist: "gn1".to_owned(),
+            het_leader: None,
+            allocation,
+            partition: "main".to_owned(),
+        };
+        let (none, two) = (job(Allocation::NoGpus), job(Allocation::Gpus(vec![GpuId::Index(2)])));
+        let unreadable = job(Allocation::Unreadable("gpu:8".to_owned()));
+        assert_eq!(with_gpus(none.clone(), &two), two);
+        assert_eq!(with_gpus(unreadable, &two), two);
+        assert_eq!(with_gpus(none.clone(), &none), none);
+        assert_eq!(with_gpus(two.clone(), &none), two);
     }
 }
