@@ -43,7 +43,7 @@ pub static ncclProfiler_v4: ProfilerV4 = ProfilerV4 {
 #[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
 pub static ncclProfiler_v5: ProfilerV5 = ProfilerV5 {
     name: NAME.as_ptr(),
-    init: init_v5,
+    init: init_since_v5::<5>,
     start: start_v5,
     stop: stop_event,
     record: record_state,
@@ -55,7 +55,7 @@ pub static ncclProfiler_v5: ProfilerV5 = ProfilerV5 {
 #[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
 pub static ncclProfiler_v7: ProfilerV5 = ProfilerV5 {
     name: NAME.as_ptr(),
-    init: init_v7,
+    init: init_since_v5::<7>,
     start: start_v7,
     stop: stop_event,
     record: record_state,
@@ -67,7 +67,7 @@ pub static ncclProfiler_v7: ProfilerV5 = ProfilerV5 {
 #[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
 pub static ncclProfiler_v6: ProfilerV5 = ProfilerV5 {
     name: NAME.as_ptr(),
-    init: init_v6,
+    init: init_since_v5::<6>,
     start: start_v6,
     stop: stop_event,
     record: record_state,
@@ -120,7 +120,7 @@ unsafe extern "C" fn init_v4(
     unsafe { init(context, mask, name, New { api: 4, hash, name: None, nodes, ranks, rank, log }) }
 }
 
-unsafe extern "C" fn init_v5(
+unsafe extern "C" fn init_since_v5<const API: u8>(
     context: *mut *mut c_void,
     hash: u64,
     mask: *mut c_int,
@@ -131,35 +131,7 @@ unsafe extern "C" fn init_v5(
     log: Option<Logger>,
 ) -> c_int {
     // SAFETY: as NCCL calls it.
-    unsafe { init(context, mask, name, New { api: 5, hash, name: None, nodes, ranks, rank, log }) }
-}
-
-unsafe extern "C" fn init_v6(
-    context: *mut *mut c_void,
-    hash: u64,
-    mask: *mut c_int,
-    name: *const c_char,
-    nodes: c_int,
-    ranks: c_int,
-    rank: c_int,
-    log: Option<Logger>,
-) -> c_int {
-    // SAFETY: as NCCL calls it.
-    unsafe { init(context, mask, name, New { api: 6, hash, name: None, nodes, ranks, rank, log }) }
-}
-
-unsafe extern "C" fn init_v7(
-    context: *mut *mut c_void,
-    hash: u64,
-    mask: *mut c_int,
-    name: *const c_char,
-    nodes: c_int,
-    ranks: c_int,
-    rank: c_int,
-    log: Option<Logger>,
-) -> c_int {
-    // SAFETY: as NCCL calls it.
-    unsafe { init(context, mask, name, New { api: 7, hash, name: None, nodes, ranks, rank, log }) }
+    unsafe { init(context, mask, name, New { api: API, hash, name: None, nodes, ranks, rank, log }) }
 }
 
 /// # Safety
