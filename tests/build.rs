@@ -1,4 +1,4 @@
-//! `tests/spank_host.rs` exports functions of Slurm's to the plugin that it loads.
+//! `tests/spank_host/slurm.rs` exports functions of Slurm's to the plugin that it loads.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
