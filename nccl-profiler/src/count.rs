@@ -10,8 +10,8 @@ use std::sync::atomic::{
 };
 
 use railgate_rankfile::{
-    ALGORITHMS, COMMS, DATATYPES, Key, Mode, OPERATIONS, P2P_GROUP, PROTOCOLS, cell, comm, head, position,
-    type_size,
+    ALGORITHMS, COMMS, DATATYPES, Key, Mode, OPERATIONS, P2P_GROUP, PROTOCOLS, cell, comm, count, head,
+    position, type_size,
 };
 
 use crate::abi::{Coll, Descriptor, P2p, Text, event};
@@ -25,7 +25,9 @@ const SLOTS: usize = 4096;
 /// Launches of a communicator between their begin and end.
 const GROUPS: usize = 8;
 
-/// An operation under way. Times of 0 are none yet; the begin is kept as its complement, so that both are maxima.
+/// An operation under way. Times of 0 are none yet; the begin is kept as its complement, so that both are maxima. What the
+/// launching thread knows fills a cache line, and what NCCL's proxy thread adds for each channel stands in the next one.
+#[repr(C, align(64))]
 struct Slot {
     generation: AtomicU64,
     /// 0 free, 1 under way, 2 everything is known but the channels' ends, 3 done.
@@ -34,11 +36,12 @@ struct Slot {
     bytes: AtomicU64,
     number: AtomicU64,
     channels: AtomicU64,
+    /// When it was handed over, on the host's coarse monotonic clock.
+    launched: AtomicU64,
+    unused: u64,
     ended: AtomicU64,
     begin: AtomicU64,
     end: AtomicU64,
-    /// When it was handed over, on the host's coarse monotonic clock.
-    launched: AtomicU64,
 }
 
 /// A launch on its way: what its messages add up to.
@@ -47,6 +50,7 @@ struct Group {
     open: AtomicU64,
     comm: AtomicU64,
     messages: AtomicU64,
+    channels: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
     datatype: AtomicU64,
@@ -62,10 +66,11 @@ static SLOT: [Slot; SLOTS] = [const {
         bytes: AtomicU64::new(0),
         number: AtomicU64::new(0),
         channels: AtomicU64::new(0),
+        launched: AtomicU64::new(0),
+        unused: 0,
         ended: AtomicU64::new(0),
         begin: AtomicU64::new(0),
         end: AtomicU64::new(0),
-        launched: AtomicU64::new(0),
     }
 }; SLOTS];
 static GROUP: [Group; COMMS * GROUPS] = [const {
@@ -74,6 +79,7 @@ static GROUP: [Group; COMMS * GROUPS] = [const {
         open: AtomicU64::new(0),
         comm: AtomicU64::new(0),
         messages: AtomicU64::new(0),
+        channels: AtomicU64::new(0),
         sent: AtomicU64::new(0),
         received: AtomicU64::new(0),
         datatype: AtomicU64::new(0),
@@ -132,7 +138,7 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, describe
     if store.at(head::WANTED).load(Relaxed) == Mode::Off.word() {
         // Only to learn that somebody wishes for something else.
         if described.kind() & (event::COLL | event::P2P) != 0 {
-            steer::after(store, comm, 0, now(libc::CLOCK_MONOTONIC_COARSE));
+            steer::after(store, comm, steer::Handed::default(), now(libc::CLOCK_MONOTONIC_COARSE));
         }
         return 0;
     }
@@ -154,7 +160,7 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, describe
         }
         event::CE_COLL => {
             if let Some(coll) = described.copy_engines() {
-                known(store, comm, &coll).hand_over(store, comm, coll.seq);
+                known(store, comm, &coll).hand_over(store, comm, coll.seq, 0);
             }
             0
         }
@@ -168,7 +174,7 @@ fn hidden(store: &Store, comm: usize, described: Descriptor<'_>) {
     let datatype = name_of(call.datatype);
     let bytes = call.count.saturating_mul(type_size(datatype));
     let op = position(OPERATIONS, call.func.bytes());
-    Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes).hand_over(store, comm, 0);
+    Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes).hand_over(store, comm, 0, 0);
     store.at(head::API_ONLY).fetch_add(1, Relaxed);
 }
 
@@ -183,7 +189,7 @@ pub(crate) fn stop(store: &Store, handle: u64) {
     let comm = usize::try_from(group.comm.load(Relaxed)).unwrap_or(0);
     let datatype = u8::try_from(group.datatype.load(Relaxed)).unwrap_or(0);
     let key = key(comm, P2P_GROUP, datatype, 0, 0, bytes);
-    let number = Op::of(store, key, bytes).hand_over(store, comm, 0);
+    let number = Op::of(store, key, bytes).hand_over(store, comm, 0, group.channels.load(Relaxed));
     let handle = group.slot.load(Relaxed);
     if let Some((slot, ..)) = slot_of(handle) {
         slot.key.store(key.word(), Relaxed);
@@ -200,8 +206,8 @@ pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
         store.at(head::STRAY).fetch_add(1, Relaxed);
         return;
     };
-    slot.end.fetch_max(timer, Relaxed);
-    slot.ended.fetch_add(1, AcqRel);
+    raise(&slot.end, timer);
+    slot.ended.store(slot.ended.load(Relaxed) + 1, Release);
     finish(store, slot);
 }
 
@@ -243,7 +249,7 @@ struct Op {
     /// [`Key::word`].
     key: u64,
     bytes: u64,
-    /// Word at which its cell begins; `None`: the file is full.
+    /// Its cell's index; `None`: the file is full.
     cell: Option<usize>,
 }
 
@@ -262,26 +268,26 @@ fn known(store: &Store, comm: usize, coll: &Coll<'_>) -> Op {
 
 impl Op {
     fn of(store: &Store, key: Key, bytes: u64) -> Self {
-        Op { key: key.word(), bytes, cell: store.cell(key) }
+        Op { key: key.word(), bytes, cell: store.find(key) }
     }
 
-    fn count(self, store: &Store) {
-        if let Some(at) = self.cell {
-            store.at(at + cell::CALLS).fetch_add(1, Relaxed);
-            store.at(at + cell::BYTES).fetch_add(self.bytes, Relaxed);
-        }
+    /// Which call of its kind it was, from 1; 0: the file is full.
+    fn count(self, store: &Store) -> u64 {
+        let Some(at) = self.cell else { return 0 };
+        store.counted(at, count::BYTES).fetch_add(self.bytes, Relaxed);
+        store.counted(at, count::CALLS).fetch_add(1, Relaxed) + 1
     }
 
     /// Counts it and says which of the communicator's it is, from 1.
-    fn hand_over(self, store: &Store, comm: usize, seq: u64) -> u64 {
-        self.count(store);
+    fn hand_over(self, store: &Store, comm: usize, seq: u64, channels: u64) -> u64 {
+        let call = self.count(store);
         let number = store.comm(comm, comm::OPS).fetch_add(1, Relaxed) + 1;
         store.comm(comm, comm::LAST_KEY).store(self.key, Relaxed);
         store.comm(comm, comm::LAST_SEQ).store(seq, Relaxed);
         store.comm(comm, comm::LAST_BYTES).store(self.bytes, Relaxed);
         let now = now(libc::CLOCK_MONOTONIC_COARSE);
         store.comm(comm, comm::LAST_TIME).store(steer::wall(now), Relaxed);
-        steer::after(store, comm, number, now);
+        steer::after(store, comm, steer::Handed { number, call, channels }, now);
         number
     }
 }
@@ -296,10 +302,11 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     let op = known(store, comm, coll);
     // Without channels no times follow.
     let timed = steer::timing() && coll.channels > 0 && in_count(store, comm);
-    let number = op.hand_over(store, comm, coll.seq);
+    let number = op.hand_over(store, comm, coll.seq, coll.channels);
     if !timed {
         return 0;
     }
+    steer::pay(coll.channels);
     let (slot, handle) = fresh(store);
     slot.key.store(op.key, Relaxed);
     slot.bytes.store(op.bytes, Relaxed);
@@ -315,6 +322,7 @@ fn message_of(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes).count(store);
     let Some(group) = claimed(comm, message.group) else { return 0 };
     group.messages.fetch_add(1, Relaxed);
+    group.channels.fetch_add(message.channels, Relaxed);
     group.datatype.store(u64::from(datatype), Relaxed);
     let own = i64::try_from(store.comm(comm, comm::RANKS).load(Relaxed) & 0xffff_ffff).unwrap_or(-1);
     // What a rank sends itself is a copy, and no wire sees it.
@@ -331,12 +339,14 @@ fn message_of(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
         0 => {
             let (_, handle) = fresh(store);
             group.slot.store(handle, Relaxed);
+            steer::pay(0);
             handle
         }
         handle => handle,
     };
     if let Some((slot, ..)) = slot_of(handle) {
-        slot.channels.fetch_add(message.channels, Relaxed);
+        slot.channels.store(slot.channels.load(Relaxed) + message.channels, Relaxed);
+        steer::pay_channels(message.channels);
     }
     handle
 }
@@ -358,7 +368,9 @@ fn claimed(comm: usize, handle: u64) -> Option<&'static Group> {
     if group.generation.load(Acquire) == generation {
         return (group.open.load(Relaxed) == 1).then_some(group);
     }
-    for field in [&group.messages, &group.sent, &group.received, &group.datatype, &group.slot] {
+    for field in
+        [&group.messages, &group.channels, &group.sent, &group.received, &group.datatype, &group.slot]
+    {
         field.store(0, Relaxed);
     }
     group.comm.store(comm as u64, Relaxed);
@@ -373,7 +385,8 @@ fn fresh(store: &Store) -> (&'static Slot, u64) {
     let index = usize::try_from(ticket).unwrap_or(0) % SLOTS;
     let slot = &SLOT[index];
     let generation = (ticket / SLOTS as u64 + 1) & GENERATIONS;
-    let unfinished = matches!(slot.state.swap(1, AcqRel), 1 | 2) && slot.begin.load(Relaxed) > 0;
+    let unfinished = matches!(slot.state.load(Acquire), 1 | 2) && slot.begin.load(Relaxed) > 0;
+    slot.state.store(1, Release);
     if unfinished {
         store.at(head::EXPIRED).fetch_add(1, Relaxed);
     }
@@ -385,9 +398,12 @@ fn fresh(store: &Store) -> (&'static Slot, u64) {
     (slot, handle(Kind::Op, generation, index))
 }
 
-/// Operations that were to be timed so far.
-pub(crate) fn timed() -> u64 {
-    NEXT_SLOT.load(Relaxed)
+/// A maximum. One thread alone, the proxy's, tells of a communicator's channels, some tens for each operation: the locked
+/// instruction for two that meet would take as long as all the rest.
+fn raise(word: &AtomicU64, to: u64) {
+    if word.load(Relaxed) < to {
+        word.store(to, Relaxed);
+    }
 }
 
 fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
@@ -397,9 +413,10 @@ fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
         store.at(head::STRAY).fetch_add(u64::from(parent != 0), Relaxed);
         return 0;
     };
-    if slot.begin.fetch_max(u64::MAX - timer, Relaxed) == 0 {
+    if slot.begin.load(Relaxed) == 0 {
         store.comm(comm, comm::BEGUN).fetch_add(1, Relaxed);
     }
+    raise(&slot.begin, u64::MAX - timer);
     handle(Kind::Channel, generation, index)
 }
 
@@ -412,26 +429,27 @@ fn finish(store: &Store, slot: &Slot) {
     let (begin, end) = (u64::MAX - slot.begin.load(Relaxed), slot.end.load(Relaxed));
     let Some(key) = Key::of(slot.key.load(Relaxed)) else { return };
     let took = end.saturating_sub(begin);
-    let since = now(libc::CLOCK_MONOTONIC_COARSE).saturating_sub(slot.launched.load(Relaxed));
+    let now = now(libc::CLOCK_MONOTONIC_COARSE);
+    let since = now.saturating_sub(slot.launched.load(Relaxed));
     let (number, bytes) = (slot.number.load(Relaxed), slot.bytes.load(Relaxed));
-    let cell = store.cell(key);
+    let cell = store.find(key);
     let seen = Seen { number, begin, end, bytes, cell: cell.unwrap_or(usize::MAX) };
     // No longer than it has been there at all, and not while another one ran: else it is a mix-up of two.
     let own = spacing::finished(store, usize::from(key.comm), seen);
     if took == 0 || took > since.saturating_add(COARSE_NS) || !own {
         store.at(head::STRAY).fetch_add(1, Relaxed);
     } else if let Some(at) = cell {
-        store.at(at + cell::SUM).fetch_add(took, Relaxed);
-        store.at(at + cell::MIN).fetch_max(u64::MAX - took, Relaxed);
-        store.at(at + cell::MAX).fetch_max(took, Relaxed);
-        store.at(at + cell::SQUARES).fetch_add((took / 100).saturating_mul(took / 100), Relaxed);
-        store.at(at + cell::TIMED_BYTES).fetch_add(bytes, Relaxed);
-        store.at(at + cell::TIMED).fetch_add(1, Relaxed);
+        store.cell(at, cell::SUM).fetch_add(took, Relaxed);
+        store.cell(at, cell::MIN).fetch_max(u64::MAX - took, Relaxed);
+        store.cell(at, cell::MAX).fetch_max(took, Relaxed);
+        store.cell(at, cell::SQUARES).fetch_add((took / 100).saturating_mul(took / 100), Relaxed);
+        store.cell(at, cell::TIMED_BYTES).fetch_add(bytes, Relaxed);
+        store.cell(at, cell::TIMED).fetch_add(1, Relaxed);
     }
     let comm = usize::from(key.comm);
     store.comm(comm, comm::DONE).fetch_add(1, Relaxed);
     store.comm(comm, comm::DONE_OP).fetch_max(slot.number.load(Relaxed), Relaxed);
-    store.comm(comm, comm::DONE_TIME).store(now(libc::CLOCK_REALTIME_COARSE), Relaxed);
+    store.comm(comm, comm::DONE_TIME).store(steer::wall(now), Relaxed);
 }
 
 /// How coarse the host's clock may be, and how far the GPU's may run from it meanwhile.

@@ -20,7 +20,7 @@ pub(crate) struct Known {
     /// [`railgate_rankfile::Key::word`].
     pub(crate) key: u64,
     pub(crate) bytes: u64,
-    /// Word at which its cell begins.
+    /// Its cell's index.
     pub(crate) cell: usize,
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use railgate_rankfile::{COMMS, WORDS, cell};
+use railgate_rankfile::{CELLS, COMMS, cell};
 
 use crate::store::Store;
 
@@ -24,7 +24,7 @@ pub(crate) struct Seen {
     pub(crate) begin: u64,
     pub(crate) end: u64,
     pub(crate) bytes: u64,
-    /// Word at which its cell begins.
+    /// Its cell's index; beyond [`CELLS`]: the file is full.
     pub(crate) cell: usize,
 }
 
@@ -65,9 +65,9 @@ pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) -> bool {
     };
     let own = before.number >= seen.number || seen.begin.saturating_add(OVERLAP_NS) >= before.end;
     if let Some(apart) = apart(before, seen).filter(|_| own) {
-        store.at(before.cell + cell::SPACED_SUM).fetch_add(apart, Relaxed);
-        store.at(before.cell + cell::SPACED_BYTES).fetch_add(before.bytes, Relaxed);
-        store.at(before.cell + cell::SPACED).fetch_add(1, Relaxed);
+        store.cell(before.cell, cell::SPACED_SUM).fetch_add(apart, Relaxed);
+        store.cell(before.cell, cell::SPACED_BYTES).fetch_add(before.bytes, Relaxed);
+        store.cell(before.cell, cell::SPACED).fetch_add(1, Relaxed);
     }
     if seen.number > before.number {
         for (word, value) in [
@@ -88,7 +88,7 @@ pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) -> bool {
 /// From begin to begin, if the second came at once.
 fn apart(before: Seen, seen: Seen) -> Option<u64> {
     let next = before.number > 0 && before.number.checked_add(1) == Some(seen.number);
-    let at_once = before.cell < WORDS && seen.begin.saturating_sub(before.end) <= AT_ONCE_NS;
+    let at_once = before.cell < CELLS && seen.begin.saturating_sub(before.end) <= AT_ONCE_NS;
     (next && at_once).then(|| seen.begin.checked_sub(before.begin)).flatten().filter(|apart| *apart > 0)
 }
 

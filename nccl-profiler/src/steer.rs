@@ -1,36 +1,53 @@
 //! Which operations are timed by the GPU.
 //!
-//! Timing costs about a microsecond per operation inside NCCL, whatever a plugin does with it. So mode `sample`
+//! Timing costs a microsecond or more per operation inside NCCL, whatever a plugin does with it. So mode `sample`
 //! times windows of eight consecutive operations of a communicator, one window in `duty`. Which ones depends on
 //! nothing but the operation's number there: all ranks count alike, so all time the same ones, and their times can be
 //! compared. `duty` is a power of two and windows are drawn by a hash of their number, so that a rank with a
 //! sparser duty times a subset of what the others time, and no period of the job's own hides an operation for good.
+//! Besides, a window begins where a kind of operation has its 32nd, 64th, 128th call and so on, so that each
+//! kind that a loop repeats is timed soon; that, too, is the same on all ranks.
+//!
+//! There is one budget for the process, whose launching thread may serve several communicators, and it is kept like an
+//! account: time adds to it, every timed operation takes from it what it costs, by its channels. Four times a second
+//! the duty follows from what was launched, sparser at once and denser by halves. A window that begins while
+//! the account is overdrawn makes the duty sparser on the spot, so that bursts after a quiet time cost no more.
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 use railgate_rankfile::{COMMS, Limit, Mode, head};
 
 use crate::abi::event;
-use crate::count;
 use crate::store::{self, Store};
 
 /// Operations of a window, a power of two.
 const WINDOW: u64 = 8;
-/// What timing one operation costs, nanoseconds (measured: 0.6 to 1.4 microseconds, and more where NCCL's proxy is the bottleneck).
-const COST_NS: u64 = 2000;
+/// Calls of one kind after which a window begins, and at every doubling.
+const FIRST_CALLS: u64 = 32;
+/// What timing one operation takes of the thread that launches it, nanoseconds (measured: 1.1 to 1.8 µs with one channel,
+/// 3.7 µs with some twenty), and what more for each channel.
+const COST_NS: u64 = 1200;
+const COST_CHANNEL_NS: u64 = 200;
 const SPARSEST: u64 = 4096;
-/// Before anything is known about the rate.
-const FIRST_DUTY: u64 = 32;
+/// Before anything is known about the rate: next to nothing but the windows that are certain.
+const FIRST_DUTY: u64 = 1024;
 const TICK_NS: u64 = 250_000_000;
+/// What may be spent before anything was saved, and for how long saved time counts.
+const ADVANCE_NS: i64 = 500_000;
+const SAVED_NS: u64 = 2_500_000_000;
 
 /// The activation masks of the NCCLs in this process.
 static MASKS: [Mask; 8] =
     [const { Mask { at: AtomicPtr::new(ptr::null_mut()), base: AtomicU64::new(0) } }; 8];
 /// Communicators whose next operation is to be timed.
 static OPEN: AtomicU64 = AtomicU64::new(0);
-static IN_WINDOW: [AtomicBool; COMMS] = [const { AtomicBool::new(false) }; COMMS];
+static FLOW: [Flow; COMMS] =
+    [const { Flow { open: AtomicBool::new(false), until: AtomicU64::new(0), price: AtomicU64::new(0) } };
+        COMMS];
+/// What timing may still take, nanoseconds; below zero: it has taken more.
+static ACCOUNT: AtomicI64 = AtomicI64::new(ADVANCE_NS);
 static TIMING: AtomicBool = AtomicBool::new(false);
 /// Why nothing is timed at all.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
@@ -38,9 +55,29 @@ static NEXT_TICK: AtomicU64 = AtomicU64::new(0);
 static LAST_TICK: AtomicU64 = AtomicU64::new(0);
 /// What the monotonic clock lacks to the wall clock, nanoseconds.
 static WALL: AtomicU64 = AtomicU64::new(0);
-/// At the last tick: operations of all communicators, and those to be timed.
-static OPS: AtomicU64 = AtomicU64::new(0);
-static TIMED: AtomicU64 = AtomicU64::new(0);
+/// At the last tick: what timing everything would have taken.
+static PRICE: AtomicU64 = AtomicU64::new(0);
+
+/// Of a communicator, written by whoever launches on it; a cache line of its own.
+#[repr(align(64))]
+struct Flow {
+    /// Its next operation is to be timed.
+    open: AtomicBool,
+    /// Operations up to this number are, too.
+    until: AtomicU64,
+    /// What timing all of its operations would have taken, nanoseconds.
+    price: AtomicU64,
+}
+
+/// An operation that was handed over.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Handed {
+    /// Which of the communicator's, from 1.
+    pub(crate) number: u64,
+    /// Which call of its kind, from 1.
+    pub(crate) call: u64,
+    pub(crate) channels: u64,
+}
 
 struct Mask {
     at: AtomicPtr<c_int>,
@@ -81,16 +118,60 @@ pub(crate) fn wall(now: u64) -> u64 {
     if beyond > 0 { now.wrapping_add(beyond) } else { store::now(libc::CLOCK_REALTIME_COARSE) }
 }
 
-/// Operation `number` (from 1) of this communicator was handed over: decides about the next one.
-pub(crate) fn after(store: &Store, comm: usize, number: u64, now: u64) {
+/// This operation of a communicator was handed over: decides about the next one.
+pub(crate) fn after(store: &Store, comm: usize, op: Handed, now: u64) {
+    let Some(flow) = FLOW.get(comm) else { return };
+    if op.channels > 0 {
+        flow.price.store(flow.price.load(Relaxed).wrapping_add(cost(op.channels)), Relaxed);
+    }
     if now >= NEXT_TICK.load(Relaxed) {
         tick(store, now);
+    }
+    if op.call >= FIRST_CALLS && op.call.is_power_of_two() {
+        flow.until.store(op.number + WINDOW, Relaxed);
     }
     // What is in force follows from what is wished for, at each tick.
     let mode = store.at(head::MODE).load(Relaxed);
     let open = mode == Mode::Full.word()
-        || mode == Mode::Sample.word() && chosen(number, store.at(head::DUTY).load(Relaxed));
+        || mode == Mode::Sample.word() && (op.number < flow.until.load(Relaxed) || drawn(store, op.number));
     set(store, comm, open);
+}
+
+/// Whether the operation after this number is in a window, for which there must be something left.
+fn drawn(store: &Store, number: u64) -> bool {
+    let last = store.at(head::DUTY).load(Relaxed);
+    if !chosen(number, last) {
+        return false;
+    }
+    let duty = sparser(number, last, ACCOUNT.load(Relaxed));
+    if duty != last {
+        store.at(head::DUTY).store(duty, Relaxed);
+    }
+    chosen(number, duty)
+}
+
+/// The duty at this number, which is in a window.
+fn sparser(number: u64, duty: u64, account: i64) -> u64 {
+    if number.is_multiple_of(WINDOW) && account < 0 {
+        duty.saturating_mul(2).clamp(1, SPARSEST)
+    } else {
+        duty
+    }
+}
+
+/// An operation is being timed.
+pub(crate) fn pay(channels: u64) {
+    ACCOUNT.fetch_sub(i64::try_from(cost(channels)).unwrap_or(0), Relaxed);
+}
+
+/// Further channels of one that is.
+pub(crate) fn pay_channels(channels: u64) {
+    let cost = channels.saturating_mul(COST_CHANNEL_NS);
+    ACCOUNT.fetch_sub(i64::try_from(cost).unwrap_or(0), Relaxed);
+}
+
+fn cost(channels: u64) -> u64 {
+    channels.saturating_mul(COST_CHANNEL_NS).saturating_add(COST_NS)
 }
 
 /// A communicator that is gone has no next operation.
@@ -99,7 +180,7 @@ pub(crate) fn forget(store: &Store, comm: usize) {
 }
 
 fn set(store: &Store, comm: usize, open: bool) {
-    let Some(flag) = IN_WINDOW.get(comm) else { return };
+    let Some(Flow { open: flag, .. }) = FLOW.get(comm) else { return };
     if flag.load(Relaxed) == open || flag.swap(open, Relaxed) == open {
         return;
     }
@@ -165,16 +246,15 @@ fn tick(store: &Store, now: u64) {
         return;
     }
     WALL.store(store::now(libc::CLOCK_REALTIME_COARSE).wrapping_sub(now), Relaxed);
-    // One thread may launch for all communicators: what the budget is for is their sum.
-    let (ops, timed) = (store.operations(), count::timed());
-    let ops = ops.saturating_sub(OPS.swap(ops, Relaxed));
-    let timed = timed.saturating_sub(TIMED.swap(timed, Relaxed));
+    let price = FLOW.iter().map(|flow| flow.price.load(Relaxed)).fold(0, u64::wrapping_add);
+    let price = price.wrapping_sub(PRICE.swap(price, Relaxed));
     let elapsed = now.saturating_sub(LAST_TICK.swap(now, Relaxed));
     if due > 0 && elapsed < 60_000_000_000 {
         let budget = store.at(head::BUDGET).load(Relaxed);
-        store
-            .at(head::DUTY)
-            .store(duty(ops, timed, elapsed, budget, store.at(head::DUTY).load(Relaxed)), Relaxed);
+        let account = saved(ACCOUNT.load(Relaxed), elapsed, budget);
+        ACCOUNT.store(account, Relaxed);
+        let last = store.at(head::DUTY).load(Relaxed);
+        store.at(head::DUTY).store(duty(price, elapsed, budget, last, account), Relaxed);
     }
     if let Some(mode) = store.wish() {
         store.at(head::WANTED).store(mode.word(), Relaxed);
@@ -182,14 +262,19 @@ fn tick(store: &Store, now: u64) {
     apply(store);
 }
 
-/// One window in so many, so that timing costs at most `budget` millionths of the time.
-fn duty(ops: u64, timed: u64, elapsed_ns: u64, budget: u64, last: u64) -> u64 {
-    let ppm = |ops: u64| ops.saturating_mul(COST_NS).saturating_mul(1_000_000) / elapsed_ns.max(1);
-    let fits = ppm(ops).div_ceil(budget.max(1)).clamp(1, SPARSEST).next_power_of_two();
-    // Windows that stay open, as nothing further happens on their communicator, cost the others.
-    let too_much = ppm(timed) > budget.saturating_mul(4);
-    let duty = if too_much { fits.max(last.saturating_mul(2)) } else { fits };
-    duty.clamp(1, SPARSEST)
+/// The account after this time: what is saved longer ago does not count.
+fn saved(account: i64, elapsed_ns: u64, budget: u64) -> i64 {
+    let of = |ns: u64| i64::try_from(ns.saturating_mul(budget) / 1_000_000).unwrap_or(i64::MAX);
+    account.saturating_add(of(elapsed_ns)).min(of(SAVED_NS).max(ADVANCE_NS))
+}
+
+/// One window in so many, so that timing costs at most `budget` millionths of the time. `price_ns`: what timing all would have
+/// taken of it.
+fn duty(price_ns: u64, elapsed_ns: u64, budget: u64, last: u64, account: i64) -> u64 {
+    let ppm = price_ns.saturating_mul(1_000_000) / elapsed_ns.max(1);
+    let fits = ppm.div_ceil(budget.max(1)).clamp(1, SPARSEST).next_power_of_two();
+    let least = if account < 0 { last } else { last / 2 };
+    fits.max(least).clamp(1, SPARSEST)
 }
 
 #[cfg(test)]
@@ -218,10 +303,60 @@ mod tests {
     #[test]
     fn the_duty_follows_the_rate() {
         let second = 1_000_000_000;
-        assert_eq!(duty(0, 0, second, 2000, 32), 1);
-        assert_eq!(duty(1000, 0, second, 2000, 32), 1);
-        assert_eq!(duty(80_000, 0, second, 2000, 32), 128);
-        assert_eq!(duty(80_000, 80_000, second, 2000, 128), 256);
-        assert_eq!(duty(u64::MAX, u64::MAX, 0, 0, u64::MAX), SPARSEST);
+        // Sparser at once, denser by halves, and not at all while more was spent than there was.
+        assert_eq!(duty(0, second, 2000, 32, 1), 16);
+        assert_eq!(duty(0, second, 2000, 32, -1), 32);
+        assert_eq!(duty(0, second, 2000, 1, 1), 1);
+        assert_eq!(duty(second / 4, second, 2000, 32, 1), 128);
+        assert_eq!(duty(u64::MAX, 0, 0, u64::MAX, i64::MIN), SPARSEST);
+    }
+
+    #[test]
+    fn the_budget_is_the_processs_and_holds_at_every_rate() {
+        // Communicators of one process, what lies between two operations, a burst of so many before a rest; 40 s of each.
+        for (comms, channels, every_ns, burst, rest_ns) in [
+            (1, 1, 6_000, u64::MAX, 0),
+            (2, 1, 4_700, u64::MAX, 0),
+            (8, 1, 4_700, u64::MAX, 0),
+            (8, 24, 6_000, u64::MAX, 0),
+            (1, 24, 30_000, u64::MAX, 0),
+            (2, 24, 3_000_000, u64::MAX, 0),
+            (2, 2, 5_000, 40_000, 800_000_000),
+            (2, 24, 8_000, 2_000, 1_500_000_000),
+            (2, 2, 5_000, 200_000, 15_000_000_000),
+        ] {
+            let (mut duty_now, mut account, mut now, mut tick) = (FIRST_DUTY, ADVANCE_NS, 0_u64, 0);
+            let (mut price, mut spent, mut number, mut before) = (0, 0, 0_u64, 0);
+            let budget = 2000;
+            while now < 40_000_000_000 {
+                number += 1;
+                now += every_ns * comms + if number % burst == 0 { rest_ns } else { 0 };
+                for _ in 0..comms {
+                    price += cost(channels);
+                    if chosen(number, duty_now) {
+                        duty_now = sparser(number, duty_now, account);
+                    }
+                    if chosen(number, duty_now) {
+                        spent += cost(channels);
+                        account -= i64::try_from(cost(channels)).unwrap();
+                    }
+                }
+                if now - tick >= TICK_NS {
+                    account = saved(account, now - tick, budget);
+                    duty_now = duty(price, now - tick, budget, duty_now, account);
+                    // Not even right after a rest more than what was saved, and the windows in which that shows.
+                    let at_once = SAVED_NS / 1_000_000 * budget + 100 * comms * cost(channels);
+                    assert!(
+                        spent - before <= at_once,
+                        "{} ns: {comms} {channels} {every_ns} {burst}",
+                        spent - before
+                    );
+                    (tick, price, before) = (now, 0, spent);
+                }
+            }
+            let ppm = spent * 1_000_000 / now;
+            assert!(ppm <= budget + budget / 5, "{ppm} of {budget}: {comms} {channels} {every_ns} {burst}");
+            assert!(ppm > budget / 20, "{ppm}: next to nothing: {comms} {channels} {every_ns} {burst}");
+        }
     }
 }

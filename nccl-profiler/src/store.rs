@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use railgate_rankfile::{
-    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, Key, MAGIC, Mode, VERSION, WORDS, cell,
-    comm, head,
+    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS_AT, COUNT_WORDS, COUNTS_AT, Key, MAGIC, Mode,
+    VERSION, WORDS, cell, head,
 };
 
 /// The run's directory on this node.
@@ -118,9 +118,14 @@ impl Store {
         self.at(COMMS_AT + index * COMM_WORDS + word)
     }
 
-    /// Operations of all communicators so far.
-    pub(crate) fn operations(&self) -> u64 {
-        (0..COMMS).map(|index| self.comm(index, comm::OPS).load(Relaxed)).fold(0, u64::wrapping_add)
+    /// A word of [`cell`].
+    pub(crate) fn cell(&self, index: usize, word: usize) -> &AtomicU64 {
+        self.at(CELLS_AT + index * CELL_WORDS + word)
+    }
+
+    /// A word of [`railgate_rankfile::count`].
+    pub(crate) fn counted(&self, index: usize, word: usize) -> &AtomicU64 {
+        self.at(COUNTS_AT + index * COUNT_WORDS + word)
     }
 
     pub(crate) fn text(&self, word: usize, words: usize, text: &[u8]) {
@@ -131,20 +136,20 @@ impl Store {
         }
     }
 
-    /// Where a key is counted: the index of its first word; `None`: the file is full.
-    pub(crate) fn cell(&self, key: Key) -> Option<usize> {
+    /// Index of a key's cell; `None`: the file is full.
+    pub(crate) fn find(&self, key: Key) -> Option<usize> {
         let word = key.word();
         // Fibonacci hashing; the table's size is a power of two.
         let first = usize::try_from(word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap_or(0);
         for step in 0..CELLS {
-            let at = CELLS_AT + ((first + step) % CELLS) * CELL_WORDS;
-            let have = self.at(at + cell::KEY);
+            let index = (first + step) % CELLS;
+            let have = self.cell(index, cell::KEY);
             let found = match have.load(Relaxed) {
                 0 => have.compare_exchange(0, word, Relaxed, Relaxed).unwrap_or_else(|theirs| theirs),
                 other => other,
             };
             if found == 0 || found == word {
-                return Some(at);
+                return Some(index);
             }
         }
         self.at(head::CELLS_LOST).fetch_add(1, Relaxed);

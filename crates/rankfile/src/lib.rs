@@ -10,7 +10,11 @@
 //! |---|---|
 //! | 64 | the head: [`head`] |
 //! | 128 × 32 | communicators: [`comm`] |
-//! | 2048 × 12 | counters by communicator, operation and size: [`cell`], found by their [`Key`] |
+//! | 2048 × 2 | calls and bytes by communicator, operation and size: [`count`] |
+//! | 2048 × 10 | their key and times: [`cell`], found by their [`Key`] |
+//!
+//! NCCL launches on one thread and hears of the GPU on another. What the one counts stands in no cache line that the other
+//! writes to: each would wait for the other at every operation.
 
 mod names;
 mod parse;
@@ -23,7 +27,7 @@ pub use parse::{BadRankFile, Cell, Comm, Op, RankFile};
 /// `RAILRANK`, read as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RAILRANK");
 /// The layout described here.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Words of the head.
 pub const HEAD_WORDS: usize = 64;
 /// Communicators that a process can have at a time or one after the other; further ones are counted in
@@ -33,12 +37,16 @@ pub const COMMS: usize = 128;
 pub const COMM_WORDS: usize = 32;
 /// Different keys that a process can count; further ones are counted in [`head::CELLS_LOST`].
 pub const CELLS: usize = 2048;
+/// Words of a cell's counts.
+pub const COUNT_WORDS: usize = 2;
 /// Words of a cell.
-pub const CELL_WORDS: usize = 12;
+pub const CELL_WORDS: usize = 10;
 /// Where the communicators begin.
 pub const COMMS_AT: usize = HEAD_WORDS;
+/// Where the cells' counts begin.
+pub const COUNTS_AT: usize = COMMS_AT + COMMS * COMM_WORDS;
 /// Where the cells begin.
-pub const CELLS_AT: usize = COMMS_AT + COMMS * COMM_WORDS;
+pub const CELLS_AT: usize = COUNTS_AT + CELLS * COUNT_WORDS;
 /// The whole file, words.
 pub const WORDS: usize = CELLS_AT + CELLS * CELL_WORDS;
 /// The whole file, bytes.
@@ -110,47 +118,51 @@ pub mod comm {
     pub const LAST_BYTES: usize = 8;
     /// When it was handed over, nanoseconds since the epoch, a few milliseconds coarse.
     pub const LAST_TIME: usize = 9;
-    /// Operations that the GPU was seen to begin, of those that were timed.
-    pub const BEGUN: usize = 10;
-    /// And to finish.
-    pub const DONE: usize = 11;
-    /// The number of the last one that was seen to finish, of [`OPS`], from 1.
-    pub const DONE_OP: usize = 12;
-    /// When it was seen, nanoseconds since the epoch.
-    pub const DONE_TIME: usize = 13;
     /// Messages of the rank to itself. NCCL up to 2.30 loses count of its kernels with the first of them: what it says of
     /// times belongs to other operations from then on, and is left out.
     pub const TO_ITSELF: usize = 14;
     /// Name that the framework gave it, text of at most 64 bytes.
     pub const NAME: usize = 16;
+    /// Operations that the GPU was seen to begin, of those that were timed.
+    pub const BEGUN: usize = 24;
+    /// And to finish.
+    pub const DONE: usize = 25;
+    /// The number of the last one that was seen to finish, of [`OPS`], from 1.
+    pub const DONE_OP: usize = 26;
+    /// When it was seen, nanoseconds since the epoch.
+    pub const DONE_TIME: usize = 27;
+}
+
+/// Words of a cell's counts.
+pub mod count {
+    /// Operations.
+    pub const CALLS: usize = 0;
+    /// Their bytes.
+    pub const BYTES: usize = 1;
 }
 
 /// Words of a cell.
 pub mod cell {
     /// [`crate::Key`]; 0: free.
     pub const KEY: usize = 0;
-    /// Operations.
-    pub const CALLS: usize = 1;
-    /// Their bytes.
-    pub const BYTES: usize = 2;
     /// Operations that were timed to the end.
-    pub const TIMED: usize = 3;
+    pub const TIMED: usize = 1;
     /// Their bytes.
-    pub const TIMED_BYTES: usize = 4;
+    pub const TIMED_BYTES: usize = 2;
     /// GPU time of those, nanoseconds.
-    pub const SUM: usize = 5;
+    pub const SUM: usize = 3;
     /// The shortest, as `u64::MAX - ns`: zero is none yet.
-    pub const MIN: usize = 6;
+    pub const MIN: usize = 4;
     /// The longest, nanoseconds.
-    pub const MAX: usize = 7;
+    pub const MAX: usize = 5;
     /// Sum of squares, in units of (100 ns)².
-    pub const SQUARES: usize = 8;
+    pub const SQUARES: usize = 6;
     /// Timed operations whose successor on the communicator began at once, as in a benchmark's loop.
-    pub const SPACED: usize = 9;
+    pub const SPACED: usize = 7;
     /// Their bytes.
-    pub const SPACED_BYTES: usize = 10;
+    pub const SPACED_BYTES: usize = 8;
     /// From their begin to that of their successor, nanoseconds.
-    pub const SPACED_SUM: usize = 11;
+    pub const SPACED_SUM: usize = 9;
 }
 
 /// How much is looked at.

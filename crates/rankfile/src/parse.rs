@@ -1,6 +1,6 @@
 use crate::{
-    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, Key, Limit, MAGIC, Mode, VERSION, cell,
-    comm, head,
+    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, COUNT_WORDS, COUNTS_AT, Key, Limit,
+    MAGIC, Mode, VERSION, cell, comm, count, head,
 };
 
 /// Why a file is not used.
@@ -274,7 +274,8 @@ impl Words<'_> {
             return Entry::Free;
         }
         let Some(key) = Key::of(word(cell::KEY)) else { return Entry::Nonsense };
-        let (calls, timed) = (word(cell::CALLS), word(cell::TIMED));
+        let counted = |word| self.at(COUNTS_AT + index * COUNT_WORDS + word);
+        let (calls, timed) = (counted(count::CALLS), word(cell::TIMED));
         let min = word(cell::MIN);
         // Between two words more may have been counted, but not so much, and no process lives for so long.
         let spaced = word(cell::SPACED);
@@ -289,7 +290,7 @@ impl Words<'_> {
         Entry::Good(Cell {
             key,
             calls,
-            bytes: word(cell::BYTES),
+            bytes: counted(count::BYTES),
             timed: timed.min(calls),
             timed_bytes: word(cell::TIMED_BYTES),
             sum_ns: word(cell::SUM),
@@ -343,8 +344,8 @@ mod tests {
         words[at + comm::NAME] = u64::from_le_bytes(*b"tp\x1b0\0xyz");
         let at = CELLS_AT + 77 * CELL_WORDS;
         words[at] = key().word();
-        words[at + cell::CALLS] = 9;
-        words[at + cell::BYTES] = 9 << 20;
+        words[COUNTS_AT + 77 * COUNT_WORDS + count::CALLS] = 9;
+        words[COUNTS_AT + 77 * COUNT_WORDS + count::BYTES] = 9 << 20;
         words[at + cell::TIMED] = 2;
         words[at + cell::SUM] = 3000;
         words[at + cell::MIN] = u64::MAX - 1000;
@@ -380,8 +381,8 @@ mod tests {
         put(&mut other, head::MAGIC, 0);
         assert_eq!(RankFile::parse(&other).unwrap_err().to_string(), "not a rank file, or never finished");
         let mut later = bytes;
-        put(&mut later, head::VERSION, 2);
-        assert_eq!(RankFile::parse(&later).unwrap_err().to_string(), "version 2 instead of 1");
+        put(&mut later, head::VERSION, 1);
+        assert_eq!(RankFile::parse(&later).unwrap_err().to_string(), "version 1 instead of 2");
     }
 
     #[test]
@@ -394,7 +395,7 @@ mod tests {
             (comm_at + comm::RANKS, u64::MAX),
             (cell_at + cell::KEY, u64::MAX),
             (cell_at + cell::KEY, 1),
-            (cell_at + cell::CALLS, u64::MAX),
+            (COUNTS_AT + 77 * COUNT_WORDS + count::CALLS, u64::MAX),
             (cell_at + cell::TIMED, 100_000),
             (cell_at + cell::SUM, u64::MAX),
         ] {

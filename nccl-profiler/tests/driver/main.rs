@@ -300,6 +300,17 @@ fn a_sample_has_every_communicator_and_size_in_it() {
 }
 
 #[test]
+fn a_sample_has_every_kind_in_it_that_a_loop_repeats() {
+    let left = Scene { mode: "sample", ..scene("soon") }.left();
+    let cells = cells(left.file(), "AllReduce");
+    assert_eq!(cells.len(), 25);
+    for cell in cells {
+        // Three windows at least, at its 32nd, 64th and 128th call.
+        assert!(cell.calls == 207 && cell.timed >= 24 && cell.spaced >= 21, "{cell:?}");
+    }
+}
+
+#[test]
 fn messages_of_a_launch_are_counted_one_by_one_and_together() {
     for release in [22_703, 22_809, 23_007] {
         let left = Scene { release, ..scene("messages") }.left();

@@ -45,6 +45,7 @@ pub(crate) fn play(name: &str) {
         "allocations" => allocations(&nccl),
         "switched" => switched(&nccl),
         "sample" => sample(&nccl),
+        "soon" => soon(&nccl),
         "messages" => messages(&nccl),
         "astray" => astray(&nccl),
         "hidden" => hidden(&nccl),
@@ -317,6 +318,19 @@ fn sample(nccl: &Nccl) {
                 let begin = number * 12_000;
                 comm.gpu(comm.launch(Call { count, ..ALL_REDUCE }), begin, begin + 10_000);
             }
+        }
+    }
+}
+
+/// As a benchmark does: a size after the other, two hundred calls of each.
+fn soon(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    let mut number = 0;
+    for class in 3..28 {
+        for _ in 0..207 {
+            number += 1;
+            let begin = number * 12_000;
+            comm.gpu(comm.launch(Call { count: 1 << class, ..ALL_REDUCE }), begin, begin + 10_000);
         }
     }
 }

@@ -1,0 +1,85 @@
+/* What a profiler plugin costs, within one process: two runs of the same program differ by more than a plugin takes.
+ *
+ * It is a plugin that stands before another one (TURNS_PLUGIN): NCCL calls that one's functions directly, and between two
+ * blocks of a loop the functions and the mask change. Interface of NCCL 2.28 (version 5); turns.py drives it.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct table {
+  const char* name;
+  int (*init)(void**, uint64_t, int*, const char*, int, int, int, void*);
+  int (*start)(void*, void**, void*);
+  int (*stop)(void*);
+  int (*record)(void*, int, void*);
+  int (*finalize)(void*);
+};
+
+static struct table real;
+static int* mask;
+static int first_mask;
+static char something;
+
+static int init(void** context, uint64_t id, int* set, const char* name, int nodes, int ranks, int rank, void* log) {
+  mask = set;
+  int code = real.init(context, id, set, name, nodes, ranks, rank, log);
+  first_mask = __atomic_load_n(set, __ATOMIC_RELAXED);
+  return code;
+}
+static int start(void* context, void** handle, void* descriptor) {
+  (void)context, (void)descriptor;
+  *handle = &something;
+  return 0;
+}
+static int stop(void* handle) { return (void)handle, 0; }
+static int record(void* handle, int state, void* arguments) { return (void)handle, (void)state, (void)arguments, 0; }
+static int finalize(void* context) { return real.finalize(context); }
+
+struct table ncclProfiler_v5 = {"turns", init, start, stop, record, finalize};
+
+__attribute__((constructor)) static void load(void) {
+  const char* path = getenv("TURNS_PLUGIN");
+  void* library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+  struct table* found = library ? dlsym(library, "ncclProfiler_v5") : NULL;
+  if (!found) abort();
+  real = *found;
+}
+
+/* The mask that the plugin asked for; -1 before NCCL has called it. */
+int turns_mask(void) { return mask ? first_mask : -1; }
+
+/* From now on the plugin's own functions, or some that do nothing. Nothing may be under way. */
+void turns_set(int own, int events) {
+  ncclProfiler_v5.start = own ? real.start : start;
+  ncclProfiler_v5.stop = own ? real.stop : stop;
+  ncclProfiler_v5.record = own ? real.record : record;
+  __atomic_store_n(mask, events, __ATOMIC_RELEASE);
+}
+
+struct job {
+  int (*reduce)(const void*, void*, size_t, int, int, void*, void*);
+  int (*begin)(void);
+  int (*end)(void);
+  int (*wait)(void*);
+  int gpus;
+  void *comms[16], *streams[16], *send[16], *receive[16];
+};
+
+/* So many all-reduces of so many floats on each GPU: seconds, or less than 0 where one failed. */
+double turns_run(struct job* job, size_t floats, long times) {
+  struct timespec from, to;
+  int failed = 0;
+  clock_gettime(CLOCK_MONOTONIC, &from);
+  for (long time = 0; time < times; time++) {
+    if (job->gpus > 1) failed |= job->begin();
+    for (int gpu = 0; gpu < job->gpus; gpu++)
+      failed |= job->reduce(job->send[gpu], job->receive[gpu], floats, 7, 0, job->comms[gpu], job->streams[gpu]);
+    if (job->gpus > 1) failed |= job->end();
+  }
+  for (int gpu = 0; gpu < job->gpus; gpu++) failed |= job->wait(job->streams[gpu]);
+  clock_gettime(CLOCK_MONOTONIC, &to);
+  return failed ? -1.0 : (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+}
