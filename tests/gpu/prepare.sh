@@ -11,12 +11,14 @@ packages=(
     libjson-c5 libyaml-0-2 libhttp-parser2.9 libdbus-1-3
 )
 
+built=${CARGO_TARGET_DIR:-target}/release
+
 cargo build --release
 rm -rf "$kit"
 mkdir -p "$kit/bin" "$kit/debs"
-cp target/release/railgate{,-prolog,-epilog,-epilog-ctld,-sampler} "$kit/bin/"
-cp target/release/libnccl_env_railgate.so "$kit/bin/libnccl-env-railgate.so"
-cp target/release/libnccl_profiler_railgate.so "$kit/bin/libnccl-profiler-railgate.so"
-cp target/release/libspank_railgate.so "$kit/bin/spank_railgate.so"
+cp "$built"/railgate{,-prolog,-epilog,-epilog-ctld,-sampler} "$kit/bin/"
+cp "$built"/libnccl_env_railgate.so "$kit/bin/libnccl-env-railgate.so"
+cp "$built"/libnccl_profiler_railgate.so "$kit/bin/libnccl-profiler-railgate.so"
+cp "$built"/libspank_railgate.so "$kit/bin/spank_railgate.so"
 (cd "$kit/debs" && apt-get download -q "${packages[@]}")
 du -sh "$kit"

@@ -470,6 +470,11 @@ pub(crate) fn slow_clock() -> (Vec<NodeReport>, u32) {
     (nodes(&[Plant::SlowClock], &run, ALL), run.odd)
 }
 
+/// The parts of two nodes on which nothing is wrong.
+pub(super) fn healthy() -> Vec<NodeReport> {
+    nodes(&[Plant::Healthy], &run(&[Plant::Healthy], &mut Chance(4)), ALL)
+}
+
 fn analysed(planted: Planted<'_>, seed: u64, heard: Heard) -> (Run, Analysis) {
     let run = run(planted, &mut Chance(seed));
     let nodes = nodes(planted, &run, heard);

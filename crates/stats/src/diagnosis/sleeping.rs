@@ -26,6 +26,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
         let (waited, idle) = (of(&by_wait), of(&by_idle));
         let confidence = match (waited, idle) {
             (Some(_), Some(_)) => "high",
+            // Waiting that computing hides costs nothing and says nothing: whoever sleeps has an idle GPU.
+            (Some(costs), None) if works_all_along(facts, unit, costs) => continue,
             (Some(_), None) | (None, Some(_)) => "medium",
             (None, None) => continue,
         };
@@ -49,18 +51,33 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
 fn waits(facts: &Facts<'_>) -> Vec<(String, f64)> {
     let known: Vec<(&Unit<'_>, f64)> =
         facts.units.iter().filter_map(|unit| Some((unit, unit.comm?.wait_s))).collect();
-    let time = facts.units.iter().filter_map(|unit| Some(unit.app?.step_s?.total)).fold(0.0, f64::max);
-    let allocated = facts
-        .start()
-        .zip(facts.end)
-        .map_or(0.0, |(start, end)| crate::plain::float(end.saturating_sub(start)) / 1000.0);
-    let time = if time > 0.0 { time } else { allocated };
+    let time = at_work_s(facts);
     let Some(typical) = median(known.iter().map(|(_, wait)| *wait).collect()) else { return Vec::new() };
     if time <= 0.0 || known.len() < 2 || typical < 0.05 * time {
         return Vec::new();
     }
     let late = known.iter().filter(|(_, wait)| *wait < 0.3 * typical);
     late.map(|(unit, wait)| (unit.name(), ((typical - wait) / time).min(1.0))).collect()
+}
+
+/// Seconds of steps by the program's word, else of the allocation.
+fn at_work_s(facts: &Facts<'_>) -> f64 {
+    let time = facts.units.iter().filter_map(|unit| Some(unit.app?.step_s?.total)).fold(0.0, f64::max);
+    let allocated = facts
+        .start()
+        .zip(facts.end)
+        .map_or(0.0, |(start, end)| crate::plain::float(end.saturating_sub(start)) / 1000.0);
+    if time > 0.0 { time } else { allocated }
+}
+
+/// Its GPU has kernels for as much of the time as the others', where lateness of these costs would show as idleness.
+fn works_all_along(facts: &Facts<'_>, unit: &Unit<'_>, costs: f64) -> bool {
+    let percent = |unit: &Unit<'_>| busy(unit.gpu?).known().copied();
+    let others = facts.units.iter().filter(|other| !std::ptr::eq(*other, unit)).filter_map(percent);
+    let (Some(own), Some(typical)) = (percent(unit), median(others.collect())) else { return false };
+    let sampled_s = unit.gpu.map_or(0.0, |gpu| gpu.sampled_s);
+    let late = 100.0 * costs * (at_work_s(facts) / sampled_s.max(1.0)).min(1.0);
+    own > typical - 0.5 * late
 }
 
 /// GPUs that are busy for far less of the time than the median of the others.
@@ -83,4 +100,32 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
     }
     let idle = known.iter().filter(|(_, busy)| *busy < typical - 10.0);
     idle.map(|(unit, busy)| (unit.name(), (typical - busy) / 100.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::simulator;
+
+    /// FSDP on four H200s: the slowest chip under its power cap (4 % below the fastest) waited least, the others' kernels
+    /// waited while they computed, and no GPU stood idle.
+    #[test]
+    fn who_waits_little_and_is_never_idle_does_not_sleep() {
+        let mut nodes = simulator::healthy();
+        let found = |nodes: &[crate::NodeReport]| find(&Facts::new(nodes, nodes[0].end, false, None));
+        assert_eq!(found(&nodes), vec![]);
+        for row in nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives) {
+            for rank in row.by_rank.iter_mut().filter(|rank| rank.rank != 3) {
+                rank.gpu_s *= 3.0;
+            }
+        }
+        assert_eq!(found(&nodes), vec![]);
+        for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
+            gpu.any_kernel_percent = Reading::Unsupported;
+            gpu.graphics_percent = Reading::Unsupported;
+        }
+        let without_the_gpus = found(&nodes);
+        assert_eq!(without_the_gpus.len(), 1);
+        assert!(without_the_gpus[0].what.contains("rank 3 comes late"), "{without_the_gpus:?}");
+    }
 }
