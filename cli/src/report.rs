@@ -204,6 +204,8 @@ fn slurm_view(state: JobState) -> SlurmView {
     SlurmView {
         state: state.state,
         reason: state.reason,
+        name: state.name,
+        submitted: millis(state.submitted, true),
         exit: None,
         restarts: Some(state.restarts),
         start: millis(state.start, begun),

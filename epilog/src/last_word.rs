@@ -3,31 +3,37 @@
 //! Written by a child that has become the job's owner, to a file that is there already and is a regular one: root opens
 //! nothing of a user's. Each node speaks for itself alone, and only of what it has evidence of, so silence means nothing.
 
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use railgate_node::Severity;
 use railgate_runner::{Hook, acting, append_to_output};
 use railgate_slurm::hostlist::expand;
 use railgate_slurm::{Acting, Client};
 use railgate_stats::application::AppEventKind;
+use railgate_stats::store::{Query, load_parts};
 use railgate_stats::{NodeReport, Whose, explain_xid};
 
 /// Nobody's epilog waits longer for a word.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Nor for the parts of the nodes before it, whose epilogs begin when this one does.
+const COMPANY: Duration = Duration::from_secs(3);
+const AGAIN: Duration = Duration::from_millis(250);
+/// Behind more nodes it says nothing: each of those that have something to say would read the parts of all.
+const MOST_BEFORE: usize = 256;
 
 /// Says it, where there is something to say and railgate may act.
 pub(crate) fn say(hook: &Hook, report: &NodeReport) {
-    let first = expand(&hook.job.nodelist).is_ok_and(|nodes| nodes.first() == Some(&hook.node));
-    let Some(text) = last_word(report, first) else { return };
     if !matches!(acting(&hook.config, &hook.places), Acting::Allowed) {
         return;
     }
+    let Some(text) = last_word(report, || nobody_before(hook, report)) else { return };
     let client = Client::new(&hook.config.slurm, &hook.env).until(Instant::now() + PATIENCE);
     append_to_output(hook, &client, &text);
 }
 
-/// `first`: this is the job's first node, where its script ran; what every node may see alike is said there alone.
-fn last_word(report: &NodeReport, first: bool) -> Option<String> {
+/// `alone`: no node before this one in the job's list says anything. What every node may see alike is said once.
+fn last_word(report: &NodeReport, alone: impl FnOnce() -> bool) -> Option<String> {
     if report.exit?.status == 0 || report.refused() {
         return None;
     }
@@ -39,21 +45,80 @@ fn last_word(report: &NodeReport, first: bool) -> Option<String> {
         let what = format!("{}: {}", found.subject(), found.what);
         return Some(format!("railgate: hardware fault on {node}, not your program: {what} ({more})"));
     }
-    if !first {
-        return None;
+    let text = match (first_nan(report), programs_xid(report)) {
+        (Some(nan), _) => {
+            format!("railgate: the program's own: the loss was NaN or infinite in step {nan} ({more})")
+        }
+        (None, Some((code, what))) => {
+            format!("railgate: points at the program: Xid {code} on {node}: {what} ({more})")
+        }
+        (None, None) => return None,
+    };
+    alone().then_some(text)
+}
+
+/// Whether the nodes before this one have all ended and have nothing to say. What cannot be told is not so: a job of
+/// many nodes must not get a line from each.
+fn nobody_before(hook: &Hook, report: &NodeReport) -> bool {
+    let Ok(nodes) = expand(&hook.job.nodelist) else { return false };
+    let Some(before) = nodes.iter().position(|name| *name == hook.node).and_then(|own| nodes.get(..own))
+    else {
+        return false;
+    };
+    let config = &hook.config.report;
+    let (Some(first), Some(dir)) = (before.first(), config.dir.as_deref()) else { return before.is_empty() };
+    if before.len() > MOST_BEFORE {
+        return false;
     }
-    if let Some(nan) = first_nan(report) {
-        return Some(format!(
-            "railgate: the program's own: the loss was NaN or infinite in step {nan} ({more})"
-        ));
+    let query = Query {
+        cluster: Some(&report.cluster),
+        job: report.job.id,
+        uid: Some(report.job.uid),
+        attempt: Some(report.attempt),
+        ..Query::default()
+    };
+    let read = |node: Option<&str>| {
+        load_parts(&[dir], &Query { node, ..query }, config.max_bytes(), config.deadline).nodes
+    };
+    all_silent(before, first, read, Instant::now() + COMPANY)
+}
+
+/// `read` gives the parts of one node, or of all.
+fn all_silent(
+    before: &[String],
+    first: &str,
+    mut read: impl FnMut(Option<&str>) -> Vec<NodeReport>,
+    until: Instant,
+) -> bool {
+    // The first one alone has seen enough, nearly always: then nobody reads more than that.
+    let mut of = Some(first);
+    loop {
+        let mut parts = read(of);
+        parts.retain(|part| part.end.is_some() && before.contains(&part.node));
+        if parts.iter().any(|part| last_word(part, || true).is_some()) {
+            return false;
+        }
+        if parts.len() == before.len() {
+            return true;
+        }
+        if of.is_some() && !parts.is_empty() {
+            of = None;
+            continue;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        sleep(AGAIN);
     }
+}
+
+/// The first one on the job's own GPUs of which the driver blames the program.
+fn programs_xid(report: &NodeReport) -> Option<(u32, &'static str)> {
     let own_gpus: Vec<_> = report.gpus.iter().filter(|gpu| gpu.own == Some(true)).collect();
     let is_own = |pci| own_gpus.iter().any(|gpu| gpu.pci.known().is_some_and(|own| own == pci));
     let xid = report.kernel.xids.iter().find(|xid| xid.gpu.as_ref().is_some_and(is_own))?;
     match explain_xid(xid.code) {
-        (Whose::Application, what) => {
-            Some(format!("railgate: points at the program: Xid {} on {node}: {what} ({more})", xid.code))
-        }
+        (Whose::Application, what) => Some((xid.code, what)),
         _ => None,
     }
 }
@@ -94,10 +159,10 @@ mod tests {
 
     #[test]
     fn only_what_a_node_knows_of_the_jobs_own_is_said() {
-        assert_eq!(last_word(&failed(), true), None);
+        assert_eq!(last_word(&failed(), || true), None);
         let mut hardware = failed();
         hardware.evidence = vec![lost(Some(true))];
-        let said = last_word(&hardware, false).unwrap();
+        let said = last_word(&hardware, || false).unwrap();
         assert_eq!(
             said,
             "railgate: hardware fault on n1, not your program: gpu-lost@3: 0000:9b:00.0 off bus, Xid 79 \
@@ -105,11 +170,11 @@ mod tests {
         );
         // It ended well; the GPU was another job's, or nobody knows whose.
         hardware.exit = Some(Exit { status: 0, derived: None });
-        assert_eq!(last_word(&hardware, true), None);
+        assert_eq!(last_word(&hardware, || true), None);
         for own in [Some(false), None] {
             let mut others = failed();
             others.evidence = vec![lost(own)];
-            assert_eq!(last_word(&others, true), None, "{own:?}");
+            assert_eq!(last_word(&others, || true), None, "{own:?}");
         }
     }
 
@@ -119,13 +184,67 @@ mod tests {
         let rank = RankApplication { events: vec![event], ..RankApplication::default() };
         let mut report = failed();
         report.application = Some(Application { ranks: vec![rank], problems: vec![] });
-        let said = last_word(&report, true).unwrap();
+        let said = last_word(&report, || true).unwrap();
         assert!(
             said.starts_with("railgate: the program's own: the loss was NaN") && said.contains("step 40")
         );
         assert!(!said.contains("0.25"), "a loss value is the report's alone");
-        assert_eq!(last_word(&report, false), None, "one node says it for all");
+        assert_eq!(last_word(&report, || false), None, "one node says it for all");
         report.evidence = vec![lost(Some(true))];
-        assert!(last_word(&report, true).unwrap().contains("hardware fault"));
+        assert!(last_word(&report, || true).unwrap().contains("hardware fault"));
+    }
+
+    #[test]
+    fn one_that_is_not_the_first_speaks_where_all_before_it_have_ended_and_are_silent() {
+        let part = |node: &str, nan: bool| {
+            let mut report = failed();
+            (report.node, report.end) = (node.to_owned(), Some(9));
+            let event = AppEvent { time: 5, step: 40, what: AppEventKind::Nan, loss: None };
+            let rank = RankApplication { events: vec![event], ..RankApplication::default() };
+            report.application = nan.then(|| Application { ranks: vec![rank], problems: vec![] });
+            report
+        };
+        let mut runs = part("n2", false);
+        runs.end = None;
+        let before = ["n1".to_owned(), "n2".to_owned()];
+        let alone = |parts: &[NodeReport]| {
+            let read = |only: Option<&str>| {
+                parts.iter().filter(|part| only.is_none_or(|only| part.node == only)).cloned().collect()
+            };
+            all_silent(&before, "n1", read, Instant::now())
+        };
+        assert!(alone(&[part("n1", false), part("n2", false)]));
+        assert!(
+            alone(&[part("n1", false), part("n2", false), part("n3", true)]),
+            "those behind it wait for it"
+        );
+        for (said, why) in [
+            (vec![part("n1", true)], "the first has said it"),
+            (vec![part("n1", false), part("n2", true)], "another one has"),
+            (vec![part("n1", false)], "the other's part is not there"),
+            (vec![part("n1", false), runs], "it has not ended"),
+            (vec![], "nothing is known"),
+        ] {
+            assert!(!alone(&said), "{why}");
+        }
+    }
+
+    #[test]
+    fn an_xid_of_the_programs_is_said_of_its_own_gpu_alone() {
+        let mut report = failed();
+        let xid = r#"{"code":31,"gpu":"0000:1b:00.0","pid":null,"time":5,"seq":0,"text":"Xid 31"}"#;
+        report.kernel.xids = vec![serde_json::from_str(xid).unwrap()];
+        assert_eq!(last_word(&report, || true), None, "whose GPU that is nobody knows");
+        let (profile, faults) = railgate_node::simulate::parse("h100-sxm", &[]).unwrap();
+        let now = railgate_node::simulate::simulated_node(&profile, &faults, "n1");
+        let gpus = railgate_node::Allocation::Gpus((0..8).map(railgate_node::GpuId::Index).collect());
+        report.gpus = railgate_stats::gpu_uses(None, &now, &gpus);
+        let own = report.gpus[2].pci.known().copied();
+        report.kernel.xids[0].gpu = own;
+        let said = last_word(&report, || true).unwrap();
+        assert!(said.starts_with("railgate: points at the program: Xid 31 on n1: "), "{said}");
+        assert_eq!(last_word(&report, || false), None);
+        report.kernel.xids[0].code = 79;
+        assert_eq!(last_word(&report, || true), None, "the gate speaks of that, or nobody");
     }
 }

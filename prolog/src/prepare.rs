@@ -150,6 +150,7 @@ fn why_it_moved(hook: &Hook) -> Vec<String> {
         uid: Some(hook.job.uid),
         attempt: Some(last),
         brief: true,
+        ..Query::default()
     };
     let parts = load_parts(&[dir.as_path()], &query, config.max_bytes(), PATIENCE);
     let line = |node: &NodeReport| {

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use railgate_node::child::{self, Task, become_user};
 use railgate_node::{JobLook, JobProcesses, job_processes};
 use railgate_runner::{SAMPLER_TASKS, now};
-use railgate_stats::{StatsConfig, Tasks};
+use railgate_stats::{JOB_NAME, StatsConfig, Tasks};
 
 use crate::run::{Mine, PROC};
 
@@ -49,7 +49,8 @@ impl Looks {
 
 fn look(mine: &Mine) -> Result<JobProcesses, String> {
     let job = &mine.report.job;
-    let names = mine.report.settings.iter().map(|setting| setting.name.clone()).collect();
+    let names = mine.report.settings.iter().map(|setting| setting.name.clone());
+    let names = names.chain([JOB_NAME.to_owned()]).collect();
     let order = (JobLook { job: mine.job, uid: job.uid, names }, job.gid);
     let order = serde_json::to_vec(&order).map_err(|why| why.to_string())?;
     let found = child::ask(LOOK, &order, DEADLINE)?;

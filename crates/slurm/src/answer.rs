@@ -67,6 +67,8 @@ pub struct JobState {
     pub het_leader: Option<u32>,
     /// `UserId`'s number; `None` where the job's own text looks like it, too.
     pub uid: Option<u32>,
+    /// `JobName`, its owner's text; `None` where it looks like more than a name.
+    pub name: Option<String>,
     /// `JobState`: `RUNNING`, `COMPLETING`. Before 23.11 a completing job does not show more.
     pub state: String,
     /// `Reason`: `NonZeroExitCode`, `None`.
@@ -77,6 +79,8 @@ pub struct JobState {
     pub batch: bool,
     /// `Restarts`.
     pub restarts: u32,
+    /// `SubmitTime`, of the last time where it came back.
+    pub submitted: Option<UnixSeconds>,
     /// `StartTime`, of the job's next start where it waits.
     pub start: Option<UnixSeconds>,
     /// `EndTime`, the latest possible one where it has not ended.
@@ -268,11 +272,13 @@ fn job(record: &str) -> Result<JobState, String> {
         id: number("JobId")?,
         het_leader: first(head, "HetJobId").and_then(|id| id.parse().ok()),
         uid: only(record, "UserId").ok().flatten().and_then(uid),
+        name: job_name(record),
         state: field("JobState")?.to_owned(),
         reason: field("Reason")?.to_owned(),
         requeue: number("Requeue")? != 0,
         batch: number("BatchFlag")? != 0,
         restarts: number("Restarts")?,
+        submitted: time(optional("SubmitTime")?),
         start: time(field("StartTime")?),
         end: time(field("EndTime")?),
         last_sched: time(optional("LastSchedEval")?),
@@ -291,6 +297,14 @@ fn job(record: &str) -> Result<JobState, String> {
         }),
         silent: record.split(' ').any(|word| word == "StdOut=/dev/null"),
     })
+}
+
+/// What stands between the name's key and the next one, which stands there once.
+fn job_name(record: &str) -> Option<String> {
+    only(record, "UserId").ok()??;
+    let (_, rest) = record.split_once(" JobName=")?;
+    let (name, _) = rest.split_once(" UserId=")?;
+    (name != "(null)").then(|| name.to_owned())
 }
 
 /// What Slurm shows of a job that matters to someone who wants to tell its owner something.
@@ -532,7 +546,10 @@ mod tests {
         assert_eq!(jobs(&answer).unwrap()[0].het_leader, None);
         assert_eq!(jobs(JOB).unwrap()[0].uid, Some(1001));
         let answer = JOB.replace("JobName=wrap", "JobName=x UserId=ada(0)");
-        assert_eq!(jobs(&answer).unwrap()[0].uid, None);
+        assert_eq!((jobs(&answer).unwrap()[0].uid, jobs(&answer).unwrap()[0].name.as_deref()), (None, None));
+        let answer = JOB.replace("JobName=wrap", "JobName=my run, of today");
+        assert_eq!(jobs(&answer).unwrap()[0].name.as_deref(), Some("my run, of today"));
+        assert!(jobs(JOB).unwrap()[0].submitted < jobs(JOB).unwrap()[0].start);
     }
 
     #[test]

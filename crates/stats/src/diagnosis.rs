@@ -24,7 +24,7 @@ use railgate_node::{Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::NodeReport;
-pub(crate) use facts::Facts;
+pub(crate) use facts::{Facts, median};
 
 /// What the numbers of one attempt mean.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -109,7 +109,8 @@ pub fn html(report: &JobReport) -> String {
 /// The same with time lines of GPUs, and why some are lacking.
 pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) -> String {
     let mut out = String::with_capacity(64 * 1024);
-    let title = format!("Job {} on {}", report.job, report.cluster);
+    let name = report.name.as_ref().map(|name| format!(" '{}'", plain_to(name, 40))).unwrap_or_default();
+    let title = format!("Job {}{name} on {}", report.job, report.cluster);
     begin(&mut out, &title);
     let _ = writeln!(out, "<h1>{}{}</h1>", esc(&title), pill(report.ended.kind));
     let user = if report.user.is_empty() { "unknown user" } else { &report.user };

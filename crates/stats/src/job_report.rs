@@ -26,6 +26,9 @@ pub struct JobReport {
     pub components: Vec<u32>,
     /// Owner, as the parts say; `None` where there is none.
     pub uid: Option<u32>,
+    /// Its name: Slurm's word, or `SLURM_JOB_NAME` of its processes. Its owner's text; `None` where nobody knows it.
+    #[serde(default)]
+    pub name: Option<String>,
     /// Owner's name.
     pub user: String,
     /// Partition.
@@ -90,6 +93,10 @@ pub struct SlurmView {
     pub state: String,
     /// `Reason=`
     pub reason: String,
+    /// `JobName=`
+    pub name: Option<String>,
+    /// `SubmitTime=`; of a job that came back, of the last time.
+    pub submitted: Option<UnixMillis>,
     /// `ExitCode=`: code and signal.
     pub exit: Option<(i32, i32)>,
     /// `Restarts=`: the attempt that this is about. `None`: the last one.
@@ -211,6 +218,7 @@ impl JobReport {
         components.sort_unstable();
         components.dedup();
         let sample = attempts.iter().flat_map(|attempt| &attempt.nodes).next_back();
+        let name = slurm.as_ref().and_then(|view| view.name.clone()).or_else(|| name_seen(&attempts));
         JobReport {
             schema: REPORT_SCHEMA,
             railgate: env!("CARGO_PKG_VERSION").to_owned(),
@@ -218,6 +226,7 @@ impl JobReport {
             job,
             components,
             uid,
+            name: name.filter(|name| !name.is_empty()),
             user: sample.map(|node| node.job.user.clone()).unwrap_or_default(),
             partition: sample.map(|node| node.job.partition.clone()).unwrap_or_default(),
             timeline: timeline(&attempts),
@@ -228,6 +237,13 @@ impl JobReport {
             problems,
         }
     }
+}
+
+/// By the batch script where one was seen: a step may have a name of its own.
+fn name_seen(attempts: &[Attempt]) -> Option<String> {
+    let tasks = || attempts.iter().flat_map(|attempt| &attempt.nodes).filter_map(|node| node.tasks.as_ref());
+    let of_batch = tasks().filter(|tasks| tasks.groups.iter().any(|group| group.step == "batch"));
+    of_batch.chain(tasks()).find_map(|tasks| tasks.name.clone())
 }
 
 /// `reached` is the highest step of the attempts so far.

@@ -43,7 +43,7 @@ pub use node_report::{
     SetBy, StepEnv, StepSetting,
 };
 pub use redact::redacted_json;
-pub use tasks::{TaskGroup, Tasks};
+pub use tasks::{JOB_NAME, TaskGroup, Tasks};
 pub use text::{brief, json, live, redacted, summary, text};
 pub use timeline::{Event, Weight};
 pub use transport::{Over, Sure, Transport, transport};

@@ -36,6 +36,7 @@ impl Cover {
         {
             names.push((name.clone(), stands.to_owned()));
         }
+        names.extend(report.name.iter().map(|name| (name.clone(), "NAME".to_owned())));
         names.retain(|(name, _)| !name.is_empty());
         names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         Cover { names }
@@ -173,6 +174,7 @@ mod tests {
         report.user = "adalovelace".to_owned();
         report.cluster = "babbage".to_owned();
         report.partition = "difference".to_owned();
+        report.name = Some("bernoulli".to_owned());
         report.uid = Some(20_341);
         report.job = 4_821_377;
         report.ended.why =
@@ -189,6 +191,7 @@ mod tests {
             "adalovelace",
             "babbage",
             "difference",
+            "bernoulli",
             "20341",
             "4821377",
             "gn0002",

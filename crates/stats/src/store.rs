@@ -56,6 +56,8 @@ pub struct Query<'a> {
     pub uid: Option<u32>,
     /// Of this attempt only.
     pub attempt: Option<u32>,
+    /// Of this node only.
+    pub node: Option<&'a str>,
     /// Without figures: looks, acts and evidence are enough to decide by.
     pub brief: bool,
 }
@@ -266,6 +268,7 @@ pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: D
             job: query.job,
             uid: query.uid,
             attempt: query.attempt,
+            node: query.node.map(str::to_owned),
             brief: query.brief,
             max_bytes,
             after: None,

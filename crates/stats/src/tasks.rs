@@ -3,6 +3,9 @@ use std::collections::BTreeMap;
 use railgate_node::{JobProcess, JobProcesses, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+/// What the sampler asks processes for that is no matter of NCCL's.
+pub const JOB_NAME: &str = "SLURM_JOB_NAME";
+
 /// Processes that differ in what they had are told apart so often; the rest is counted only.
 const MOST_GROUPS: usize = 64;
 const MOST_PROBLEMS: usize = 8;
@@ -26,6 +29,9 @@ pub struct Tasks {
     pub closed: usize,
     /// Looks that failed, and why.
     pub problems: Vec<String>,
+    /// `SLURM_JOB_NAME`: the batch script's, else that of the first process that has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 /// Processes of one step with the same environment. The counts are those of the look that found most.
@@ -77,6 +83,14 @@ impl Tasks {
         self.first.get_or_insert(time);
         self.last = Some(time);
         self.closed = self.closed.max(found.closed);
+        // A step may have a name of its own.
+        let mut by_step: Vec<(bool, String)> = Vec::new();
+        for process in &mut found.processes {
+            let name = process.env.remove(JOB_NAME);
+            by_step.extend(name.map(|name| (process.step != "batch", name)));
+        }
+        by_step.sort();
+        self.name = self.name.take().or_else(|| by_step.into_iter().next().map(|(_, name)| name));
         let mut now: Vec<TaskGroup> = Vec::new();
         let mut more = found.more;
         // Those that count find room, however many others there are.
@@ -193,6 +207,21 @@ mod tests {
         let counts: Vec<_> = tasks.groups.iter().map(|group| (group.processes, group.nccl)).collect();
         assert_eq!(counts, [(2, 1), (1, 0)]);
         assert_eq!((tasks.groups[0].nccl_first, tasks.groups[0].nccl_last), (Some(5_000), Some(9_000)));
+    }
+
+    #[test]
+    fn the_name_is_the_batch_scripts_and_no_variable_of_anybody() {
+        let named = |step: &str, name: &str| {
+            let mut one = process(1, false);
+            one.step = step.to_owned();
+            one.env.insert(JOB_NAME.to_owned(), name.to_owned());
+            one
+        };
+        let mut tasks = Tasks::default();
+        tasks.add(1_000, look(vec![named("0", "a step"), named("batch", "llama70b-pt7"), process(1, false)]));
+        tasks.add(2_000, look(vec![named("1", "another")]));
+        assert_eq!(tasks.name.as_deref(), Some("llama70b-pt7"));
+        assert!(tasks.groups.iter().all(|group| !group.env.contains_key(JOB_NAME)), "{tasks:?}");
     }
 
     #[test]

@@ -24,9 +24,10 @@ const MOST_NODES: usize = 16;
 /// numbers only the first screen, unless `full` is asked for.
 pub fn text(report: &JobReport, full: bool) -> String {
     let mut out = Text::default();
-    head(&mut out, report);
     let nodes = report.attempts.iter().map(|attempt| attempt.node_count.max(attempt.nodes.len())).max();
-    if !full && nodes > Some(MOST_NODES) && screen::telling(report).is_some() {
+    let one_screen = !full && nodes > Some(MOST_NODES) && screen::telling(report).is_some();
+    head(&mut out, report, one_screen);
+    if one_screen {
         out.line(&format!("more: railgate report {} --full", report.job));
         return out.0;
     }
@@ -140,7 +141,7 @@ impl Text {
     }
 }
 
-fn head(out: &mut Text, report: &JobReport) {
+fn head(out: &mut Text, report: &JobReport, one_screen: bool) {
     let restarts = match report.attempts.len() {
         0 | 1 => String::new(),
         count => format!(", {count} attempts"),
@@ -154,7 +155,8 @@ fn head(out: &mut Text, report: &JobReport) {
     let cluster = plain(&report.cluster);
     let place = if cluster.is_empty() { String::new() } else { format!(" on {cluster}") };
     let shape = screen::shape(report).map(|shape| format!("; {shape}")).unwrap_or_default();
-    out.line(&format!("job {}{het}{place}: {kind}{restarts}{shape}", report.job));
+    let name = report.name.as_ref().map(|name| format!(" '{}'", plain_to(name, 40))).unwrap_or_default();
+    out.line(&format!("job {}{name}{het}{place}: {kind}{restarts}{shape}", report.job));
     for (name, line) in screen::lines(report) {
         out.screen(name, &line);
     }
@@ -165,6 +167,7 @@ fn head(out: &mut Text, report: &JobReport) {
     }
     if let [earlier @ .., _] = report.attempts.as_slice()
         && !earlier.is_empty()
+        && !one_screen
     {
         let told: Vec<String> = earlier
             .iter()
@@ -258,7 +261,8 @@ fn story(out: &mut Text, report: &JobReport) {
 
 fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &Attempt) {
     let earlier = report.attempts.get(..position).unwrap_or_default();
-    out.section(&format!("attempt {}", attempt.attempt), "");
+    let number = if report.attempts.len() > 1 { format!("(#{})", position + 1) } else { String::new() };
+    out.section(&format!("attempt {}", attempt.attempt), &number);
     if report.attempts.len() > 1 {
         out.field("ended", &format!("{}. {}", attempt.ended.kind.title(), attempt.ended.why));
     }

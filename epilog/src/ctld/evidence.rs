@@ -140,6 +140,7 @@ fn reports(call: &Call, ids: &[u32], problems: &mut Vec<String>) -> Vec<NodeRepo
             uid: Some(call.job.uid),
             attempt: Some(call.job.restarts),
             brief: true,
+            ..Query::default()
         };
         let parts = load_parts(&dirs, &query, config.max_bytes(), config.deadline);
         found.extend(

@@ -127,6 +127,20 @@ fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
             );
             assert!(first["part"].as_str().is_some_and(|part| part.ends_with("rank 1")), "{first}");
             assert!(text.contains("go back to a checkpoint before that step"));
+            // The job's second node alone has seen it.
+            let said = log(cluster, "rgalice", nan);
+            let want = "railgate: the program's own: the loss was NaN or infinite in step 40";
+            assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
+            assert_eq!(said.matches("railgate: ").count(), 1, "{said}");
+
+            let crash = submit(&alice, &["-N2", "--gres=gpu:8"])?;
+            started(cluster, crash)?;
+            cluster.hardware("gn2")?.xid(3, 31, None)?;
+            end(cluster, crash, 1)?;
+            cluster.wait_job(crash, &["FAILED"], MINUTE)?;
+            let said = log(cluster, "rgalice", crash);
+            let want = "railgate: points at the program: Xid 31 on gn2: ";
+            assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
 
             // A loss is nobody's business: kept only on the user's wish, and then in their own report alone.
             let (kept, _) = told(&alice, keep).map(|(text, json)| (json.to_string() + &text, ()))?;

@@ -149,7 +149,7 @@ pub(super) fn busy(gpu: &GpuUsage) -> Reading<f64> {
     }
 }
 
-pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.retain(|value| value.is_finite());
     values.sort_by(f64::total_cmp);
     match values.len() {

@@ -43,6 +43,8 @@ pub(super) struct ReadOrder {
     pub(super) uid: Option<u32>,
     /// Of this attempt only.
     pub(super) attempt: Option<u32>,
+    /// Of this node only.
+    pub(super) node: Option<String>,
     /// Without what only a report shows.
     pub(super) brief: bool,
     pub(super) max_bytes: u64,
@@ -237,7 +239,8 @@ fn read_attempt(
     };
     for name in files {
         let here = Place { cluster: cluster.to_owned(), attempt: attempt.to_string(), file: name.clone() };
-        if reader.is_done(&here) {
+        let other = |node: &String| name.strip_suffix(".json") != Some(node);
+        if reader.is_done(&here) || reader.order.node.as_ref().is_some_and(other) {
             continue;
         }
         if reader.taken >= PAGE_BYTES {

@@ -1,12 +1,12 @@
 //! A job of many nodes with numbers, made from the simulated one of two: every rank but one is healthy.
 
-use railgate_node::{Class, Severity};
+use railgate_node::{Class, Reading, Severity};
 
 use super::{HOUR, START, decision, finding, job, part};
 use crate::comm::{Collective, NcclProcess, Reference, refer};
 use crate::diagnosis::simulator::slow_clock;
 use crate::{
-    Applied, AppliedBy, DecisionKind, JobReport, NodeReport, Over, Parts, SlurmView, Sure, Transport,
+    Applied, AppliedBy, Counter, DecisionKind, JobReport, NodeReport, Over, Parts, SlurmView, Sure, Transport,
 };
 
 /// GPUs of a node.
@@ -38,15 +38,33 @@ pub(crate) fn large(count: u32) -> JobReport {
         let mut second = part(name, &job, "", warned, 0);
         (second.start, second.end) = (START + HOUR + 60_000, Some(START + 2 * HOUR));
         numbers(&mut second, &sample, odd, place, count);
+        waits(&mut second, place);
         parts.push(second);
     }
     let mut requeued = decision(0, DecisionKind::Requeued, 256);
     requeued.why = "GPU 3 of gn0002 was lost before the job's first failure".to_owned();
     requeued.nodelist.clone_from(&list);
-    let slurm = SlurmView { state: "COMPLETED".to_owned(), restarts: Some(1), ..SlurmView::default() };
+    let slurm = SlurmView {
+        state: "COMPLETED".to_owned(),
+        name: Some("llama70b-pt7".to_owned()),
+        restarts: Some(1),
+        ..SlurmView::default()
+    };
     let expand = |text: &str| (text == list).then(|| names.clone());
     let parts = Parts { nodes: parts, decisions: vec![requeued], problems: vec![] };
     JobReport::merge("alpha", 48_213, parts, Some(slurm), &expand, "/var/lib/railgate/reports")
+}
+
+/// Every rail has waited a little, one much longer, and one has lost its link.
+fn waits(part: &mut NodeReport, place: u32) {
+    for port in part.ports.iter_mut().filter(|port| port.rail.is_some()) {
+        let ticks = if place == 6 && port.rail == Some(2) { 31_000 } else { 10_000 };
+        let counter = Counter { delta: Reading::Known(ticks), ..port.tx_bytes.clone() };
+        port.errors.insert("port_xmit_wait".to_owned(), counter);
+        if place == 11 && port.rail == Some(6) {
+            port.link_downed.delta = Reading::Known(1);
+        }
+    }
 }
 
 /// What sampler, plugin and program of one node would have said.
@@ -129,6 +147,7 @@ fn numbers(part: &mut NodeReport, sample: &[NodeReport], odd: u32, place: u32, c
         gpu_s: by_rank.iter().map(|time| time.gpu_s).sum(),
         busbw_gb_s: Some(338.0),
         error_percent: Some(1.2),
+        back_to_back_error_percent: Some(1.5),
         by_rank,
         ..row
     };

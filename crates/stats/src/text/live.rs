@@ -4,7 +4,7 @@ use railgate_node::UnixMillis;
 
 use super::Text;
 use super::screen;
-use crate::plain::{clock, float, plain, span};
+use crate::plain::{clock, float, plain, plain_to, span};
 use crate::{Attempt, EndKind, JobReport};
 
 /// The screen of a job that runs, at `now`. It says how old the nodes' words are and what cannot be known yet. Of a
@@ -18,8 +18,9 @@ pub fn live(report: &JobReport, now: UnixMillis) -> String {
         0 => String::new(),
         number => format!(", attempt {number}"),
     };
+    let name = report.name.as_ref().map(|name| format!(" '{}'", plain_to(name, 40))).unwrap_or_default();
     out.line(&format!(
-        "job {} on {}: running{since}{tries}; {} Z",
+        "job {}{name} on {}: running{since}{tries}; {} Z",
         report.job,
         plain(&report.cluster),
         clock(now).get(..8).unwrap_or_default()

@@ -1,6 +1,10 @@
 //! The report on one screen: what it was, what became of it, what it got out of its hardware, what to do.
 
-use railgate_node::{Fitness, Reading};
+mod gate;
+mod network;
+mod why;
+
+use railgate_node::Reading;
 
 use crate::diagnosis::{Analysis, Diagnosis};
 use crate::plain::{energy, float, plain, plain_to, span, stamp};
@@ -18,8 +22,9 @@ pub(crate) fn telling(report: &JobReport) -> Option<(&Attempt, &Analysis)> {
 pub(crate) fn lines(report: &JobReport) -> Vec<Line> {
     let Some((attempt, analysis)) = telling(report) else { return Vec::new() };
     let mut lines: Vec<Line> = vec![("RAN", ran(report)), ("VERDICT", verdict(report, analysis))];
-    let many = report.attempts.len() > 1;
-    let of = if many { format!("attempt {}: ", attempt.attempt) } else { String::new() };
+    lines.extend(why::lines(report));
+    let place = report.attempts.iter().position(|one| one.attempt == attempt.attempt).unwrap_or_default();
+    let of = if report.attempts.len() > 1 { format!("{}: ", why::number(place)) } else { String::new() };
     lines.push(("MODEL", format!("{of}{}", model(analysis))));
     if let Some(text) = hardware(analysis) {
         lines.push(("HW", text));
@@ -30,11 +35,11 @@ pub(crate) fn lines(report: &JobReport) -> Vec<Line> {
     if let Some(text) = shares(analysis) {
         lines.push(("TIME %", text));
     }
-    lines.extend(nccl(attempt).map(|text| ("NCCL", text)));
+    lines.extend(network::nccl(attempt).map(|text| ("NCCL", text)));
     lines.extend(collectives(attempt).into_iter().map(|text| (TABLE, text)));
-    lines.extend(rails(attempt, analysis).map(|text| ("RAILS", text)));
+    lines.extend(network::rails(attempt, analysis).map(|text| ("RAILS", text)));
     lines.extend(others(analysis).into_iter().map(|text| ("SLOW", text)));
-    lines.extend(gate(attempt).map(|text| ("GATE", text)));
+    lines.extend(gate::line(report).map(|text| ("GATE", text)));
     lines.extend(environment(attempt).map(|text| ("ENV", text)));
     lines.extend(unknown(report, analysis).map(|text| ("UNKNOWN", text)));
     lines.extend(advice(report, analysis).map(|text| ("DO", text)));
@@ -58,7 +63,15 @@ fn ran(report: &JobReport) -> String {
         count => format!("{count} attempts"),
     };
     let hours = if hours > 0.0 { format!(", {} GPU-h", short(hours)) } else { String::new() };
-    format!("{times}, {attempts}, ran {}{hours}", span(seconds))
+    let queued = queued(report).map(|wait| format!(", queued {}", span(wait))).unwrap_or_default();
+    format!("{times}, {attempts}, ran {}{hours}{queued}", span(seconds))
+}
+
+/// Seconds from the submission to the first start. Slurm forgets the first submission of a job that came back.
+fn queued(report: &JobReport) -> Option<f64> {
+    let slurm = report.slurm.as_ref().filter(|slurm| slurm.restarts == Some(0))?;
+    let start = report.attempts.first()?.start?;
+    Some(float(start.checked_sub(slurm.submitted?)?) / 1000.0)
 }
 
 /// Hours with two digits that say something.
@@ -213,7 +226,8 @@ fn goodput(report: &JobReport, analysis: &Analysis) -> Option<String> {
         String::new()
     };
     let lost = if lost.is_empty() { String::new() } else { format!("  lost {unit}: {}", lost.join(", ")) };
-    Some(format!("{:.1} %{lost}{silent}", 100.0 * fraction))
+    let between = why::between(report, last.gpus).map(|text| format!("; {text}")).unwrap_or_default();
+    Some(format!("{:.1} %{lost}{between}{silent}", 100.0 * fraction))
 }
 
 fn shares(analysis: &Analysis) -> Option<String> {
@@ -238,32 +252,6 @@ fn shares(analysis: &Analysis) -> Option<String> {
     let throttled = known(&shares.throttled).filter(|share| *share >= 0.05);
     let throttled = throttled.map(|share| format!("; throttled {share:.1}")).unwrap_or_default();
     Some(format!("{}{throttled}  [confidence {}]", parts.join(" | "), shares.confidence))
-}
-
-fn nccl(attempt: &Attempt) -> Option<String> {
-    let all: Vec<_> = attempt.nodes.iter().filter_map(|node| node.communication.as_ref()).collect();
-    let process = all.iter().flat_map(|comm| &comm.processes).next()?;
-    let version = process.nccl.as_deref().unwrap_or("of unknown version");
-    let mode = process.mode.as_deref().unwrap_or("unknown");
-    let mut parts = vec![format!("{}, profiler {}", plain_to(version, 16), plain_to(mode, 12))];
-    let transports: Vec<_> = attempt.nodes.iter().filter_map(|node| node.transport.as_ref()).collect();
-    let over = |what: crate::Over| transports.iter().filter(|transport| transport.over == what).count();
-    match (over(crate::Over::Rails), over(crate::Over::Sockets)) {
-        (0, 0) => {}
-        (_, 0) => parts.push("over rails".to_owned()),
-        (rails, sockets) => parts.push(format!("over sockets on {sockets} of {} nodes", rails + sockets)),
-    }
-    let rows = || all.iter().flat_map(|comm| &comm.collectives);
-    let (timed, calls) = rows().fold((0, 0), |sum, row| (sum.0 + row.timed, sum.1 + row.calls));
-    let error = rows().filter_map(|row| row.error_percent).fold(0.0, f64::max);
-    if timed > 0 && timed < calls {
-        parts.push(format!(
-            "timed {:.1} % of calls, error <{:.0} %",
-            100.0 * float(timed) / float(calls),
-            error.ceil().max(1.0)
-        ));
-    }
-    Some(parts.join(", "))
 }
 
 /// Instead of a line's name: what stands there is a row of a table, and keeps its columns.
@@ -298,58 +286,10 @@ fn collectives(attempt: &Attempt) -> Vec<String> {
     rows
 }
 
-fn rails(attempt: &Attempt, analysis: &Analysis) -> Option<String> {
-    let odd: Vec<&str> = analysis
-        .diagnoses
-        .iter()
-        .filter(|one| one.rule == "rail-imbalance")
-        .map(|one| one.what.as_str())
-        .collect();
-    let mut worst = None;
-    for usage in attempt.nodes.iter().filter_map(|node| node.usage.as_ref()) {
-        let of_rail = |rail: &crate::usage::RailUsage| {
-            rail.rail?;
-            Some(rail.tx_bytes_s.known()?.mean + rail.rx_bytes_s.known()?.mean)
-        };
-        let rates: Vec<f64> = usage.rails.iter().filter_map(of_rail).collect();
-        let mean = rates.iter().sum::<f64>() / float(u64::try_from(rates.len()).unwrap_or(1)).max(1.0);
-        // Below that, nobody uses them.
-        if rates.len() > 1 && mean > 100e6 {
-            let off = rates.iter().map(|rate| (rate / mean - 1.0).abs()).fold(0.0, f64::max);
-            worst = Some(off.max(worst.unwrap_or(0.0)));
-        }
-    }
-    let balance = worst.map(|worst: f64| format!("balance +-{:.1} %", 100.0 * worst));
-    let parts: Vec<String> = balance.into_iter().chain(odd.iter().take(2).map(|what| plain(what))).collect();
-    Some(parts.join("; ")).filter(|text| !text.is_empty())
-}
-
 fn others(analysis: &Analysis) -> Vec<String> {
     let slow = |rule: &str| matches!(rule, "slow-clock" | "sleeping-rank" | "uneven-work");
     let of = analysis.diagnoses.iter().filter(|one| slow(&one.rule)).take(3);
     of.map(|one| format!("{}{}", plain(&one.what), costs(one))).collect()
-}
-
-fn gate(attempt: &Attempt) -> Option<String> {
-    let looks: Vec<_> = attempt.nodes.iter().filter_map(|node| node.prolog.as_ref()).collect();
-    if looks.is_empty() {
-        return None;
-    }
-    let fit = looks.iter().filter(|look| look.verdict.fitness == Fitness::Fit).count();
-    let mut checks: Vec<String> = attempt
-        .nodes
-        .iter()
-        .flat_map(|node| node.prolog.iter().chain(&node.epilog).map(move |look| (node, look)))
-        .flat_map(|(node, look)| look.verdict.findings.iter().map(move |found| (node, found)))
-        .filter(|(_, found)| found.severity >= railgate_node::Severity::Warn)
-        .map(|(node, found)| format!("{} {}", plain_to(&node.node, 24), found.subject()))
-        .collect();
-    checks.dedup();
-    let more = checks.len().saturating_sub(3);
-    checks.truncate(3);
-    let found = if checks.is_empty() { String::new() } else { format!("; {}", checks.join(", ")) };
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Some(format!("{fit}/{} fit{found}{more}", attempt.node_count.max(attempt.nodes.len())))
 }
 
 fn environment(attempt: &Attempt) -> Option<String> {
@@ -363,7 +303,11 @@ fn environment(attempt: &Attempt) -> Option<String> {
             let value = one.value.as_deref().unwrap_or("not set");
             let by = serde_json::to_value(one.by).ok();
             let by = by.as_ref().and_then(|by| by.as_str()).unwrap_or("?").to_owned();
-            format!("{}={} ({by})", plain_to(one.name.trim_start_matches("NCCL_"), 24), plain_to(value, 28))
+            let wanted = one.wanted.as_deref().filter(|_| one.overruled());
+            let wanted = wanted.map(|wanted| format!("; railgate wanted {}", plain_to(wanted, 28)));
+            let name = one.name.trim_start_matches("NCCL_");
+            let wanted = wanted.unwrap_or_default();
+            format!("{}={} ({by}{wanted})", plain_to(name, 24), plain_to(value, 28))
         })
         .collect();
     Some(shown.join("  ")).filter(|text| !text.is_empty())
@@ -374,7 +318,7 @@ fn unknown(report: &JobReport, analysis: &Analysis) -> Option<String> {
     let silent: usize = report.attempts.iter().map(|attempt| attempt.silent_nodes.len()).sum();
     let all: usize = report.attempts.iter().map(|attempt| attempt.node_count).sum();
     if silent > 0 {
-        parts.push(format!("{silent} of {all} node parts missing"));
+        parts.push(format!("{silent} of {all} node parts missing ({})", missing(report)));
     }
     if let Some(world) = analysis.world.filter(|world| analysis.ranks > 0 && analysis.ranks < *world) {
         parts.push(format!("{} of {world} ranks report", analysis.ranks));
@@ -393,6 +337,21 @@ fn unknown(report: &JobReport, analysis: &Analysis) -> Option<String> {
     Some(parts.join("; ")).filter(|text| !text.is_empty())
 }
 
+/// `gn0003 #2, gn0388 #1 died`
+fn missing(report: &JobReport) -> String {
+    const MOST: usize = 3;
+    let of = |(place, attempt): (usize, &Attempt)| -> Vec<String> {
+        let died = if attempt.ended.kind == EndKind::NodeDied { " died" } else { "" };
+        let number =
+            if report.attempts.len() > 1 { format!(" {}", why::number(place)) } else { String::new() };
+        let names = attempt.silent_nodes.iter().take(MOST);
+        names.map(|name| format!("{}{number}{died}", plain_to(name, 24))).collect()
+    };
+    let mut names: Vec<String> = report.attempts.iter().enumerate().flat_map(of).collect();
+    names.truncate(MOST);
+    names.join(", ")
+}
+
 fn advice(report: &JobReport, analysis: &Analysis) -> Option<String> {
     let mut list: Vec<String> = Vec::new();
     for one in analysis.diagnoses.iter().take(3) {
@@ -405,7 +364,7 @@ fn advice(report: &JobReport, analysis: &Analysis) -> Option<String> {
         }
     }
     if !report.missing.is_empty() {
-        list.push("collect the missing parts (below)".to_owned());
+        list.push("collect the missing parts (--full says how)".to_owned());
     }
     let list: Vec<String> = list.iter().map(|text| plain(text)).collect();
     Some(list.join(" | ")).filter(|text| !text.is_empty())
@@ -432,5 +391,42 @@ mod tests {
         assert!(few.starts_with(lines[0]) && few.lines().count() <= 6, "{few}");
         let names: Vec<&str> = few.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
         assert_eq!(names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>(), ["VERDICT", "DO"]);
+    }
+
+    /// A job that was moved, lost a GPU and completed; `story` in the other tests.
+    #[test]
+    fn each_attempt_says_why_and_what_was_done() {
+        let mut report = crate::testing::story();
+        let lines = |report: &crate::JobReport| -> Vec<String> {
+            super::why::lines(report).into_iter().map(|(_, line)| line).collect()
+        };
+        let all = lines(&report);
+        assert_eq!(all.len(), 3, "{all:#?}");
+        for (line, parts) in all.iter().zip([
+            ["#1 MOVED BY THE GATE", "n2 gpu-lost@3: ", "; n2 drained"],
+            ["#2 1 h 00 min HARDWARE FAULT, exit code 1; n1 ", " at 09:01:30Z; ", "requeued by railgate"],
+            ["#3 1 h 00 min COMPLETED", ", exit code 0", ""],
+        ]) {
+            assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+        }
+        // What nobody has told stands in no line.
+        assert!(!all[2].contains("again") && !all[0].contains("restart "), "{all:#?}");
+        let last = report.attempts[2].clone();
+        report.attempts.extend([last.clone(), last.clone(), last]);
+        let many = lines(&report);
+        assert_eq!((many.len(), many[2].as_str()), (5, "… 2 attempts between them"));
+        assert!(many[4].starts_with("#6 "), "{many:#?}");
+    }
+
+    #[test]
+    fn the_wait_in_the_queue_is_known_of_a_first_run_alone() {
+        let mut report = large(2);
+        report.attempts.truncate(1);
+        let slurm = report.slurm.as_mut().unwrap();
+        (slurm.restarts, slurm.submitted) =
+            (Some(0), report.attempts[0].start.map(|start| start - 2_460_000));
+        assert!(super::ran(&report).ends_with(", queued 41 min 00 s"), "{}", super::ran(&report));
+        report.slurm.as_mut().unwrap().restarts = Some(1);
+        assert!(!super::ran(&report).contains("queued"));
     }
 }

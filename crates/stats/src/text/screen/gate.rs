@@ -1,0 +1,56 @@
+//! What the gate said before and after each attempt.
+
+use railgate_node::{Fitness, Severity};
+
+use super::why::number;
+use crate::plain::plain_to;
+use crate::{Attempt, JobReport};
+
+/// More attempts say nothing more.
+const MOST: usize = 3;
+
+/// `#1 64/64 fit (p99 0.41 s), #2 64/64 fit; gpu-0391 ecc-rate`
+pub(super) fn line(report: &JobReport) -> Option<String> {
+    let many = report.attempts.len() > 1;
+    let looked = |attempt: &Attempt| attempt.nodes.iter().any(|node| node.prolog.is_some());
+    let all: Vec<(usize, &Attempt)> =
+        report.attempts.iter().enumerate().filter(|(_, attempt)| looked(attempt)).collect();
+    if all.is_empty() {
+        return None;
+    }
+    let shown = all.get(all.len().saturating_sub(MOST)..).unwrap_or_default();
+    let fit: Vec<String> = shown
+        .iter()
+        .map(|(place, attempt)| {
+            let lead = if many { format!("{} ", number(*place)) } else { String::new() };
+            format!("{lead}{}", fit(attempt))
+        })
+        .collect();
+    let mut checks: Vec<String> = shown
+        .iter()
+        .flat_map(|(_, attempt)| &attempt.nodes)
+        .flat_map(|node| node.prolog.iter().chain(&node.epilog).map(move |look| (node, look)))
+        .flat_map(|(node, look)| look.verdict.findings.iter().map(move |found| (node, found)))
+        .filter(|(_, found)| found.severity >= Severity::Warn)
+        .map(|(node, found)| format!("{} {}", plain_to(&node.node, 24), found.subject()))
+        .collect();
+    checks.dedup();
+    let more = checks.len().saturating_sub(3);
+    checks.truncate(3);
+    let found = if checks.is_empty() { String::new() } else { format!("; {}", checks.join(", ")) };
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Some(format!("{}{found}{more}", fit.join(", ")))
+}
+
+fn fit(attempt: &Attempt) -> String {
+    let looks: Vec<_> = attempt.nodes.iter().filter_map(|node| node.prolog.as_ref()).collect();
+    let fit = looks.iter().filter(|look| look.verdict.fitness == Fitness::Fit).count();
+    let mut took: Vec<f64> = looks.iter().filter_map(|look| look.took_ms).collect();
+    took.sort_by(f64::total_cmp);
+    let slowest = took.get((took.len() * 99).div_ceil(100).saturating_sub(1)).map(|took| {
+        let name = if looks.len() < 100 { "slowest" } else { "p99" };
+        format!(" ({name} {:.2} s)", took / 1000.0)
+    });
+    let of = attempt.node_count.max(attempt.nodes.len());
+    format!("{fit}/{of} fit{}", slowest.unwrap_or_default())
+}

@@ -1,0 +1,140 @@
+//! Collectives and rails on the screen.
+
+use railgate_node::{LinkLayer, Reading};
+
+use crate::diagnosis::{Analysis, median};
+use crate::plain::{float, plain, plain_to};
+use crate::{Attempt, PortUse};
+
+/// The library, over what it went, and how much of it was timed.
+pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
+    let all: Vec<_> = attempt.nodes.iter().filter_map(|node| node.communication.as_ref()).collect();
+    let process = all.iter().flat_map(|comm| &comm.processes).next()?;
+    let version = process.nccl.as_deref().unwrap_or("of unknown version");
+    let mode = process.mode.as_deref().unwrap_or("unknown");
+    let mut parts = vec![format!("{}, profiler {}", plain_to(version, 16), plain_to(mode, 12))];
+    let transports: Vec<_> = attempt.nodes.iter().filter_map(|node| node.transport.as_ref()).collect();
+    let over = |what: crate::Over| transports.iter().filter(|transport| transport.over == what).count();
+    match (over(crate::Over::Rails), over(crate::Over::Sockets)) {
+        (0, 0) => {}
+        (_, 0) => parts.push(format!("over {}, no TCP fallback", own_rails(attempt))),
+        (rails, sockets) => parts.push(format!("over sockets on {sockets} of {} nodes", rails + sockets)),
+    }
+    let rows = || all.iter().flat_map(|comm| &comm.collectives);
+    let (timed, calls) = rows().fold((0, 0), |sum, row| (sum.0 + row.timed, sum.1 + row.calls));
+    let error = rows().filter_map(|row| row.error_percent).fold(0.0, f64::max);
+    if timed > 0 && timed < calls {
+        parts.push(format!(
+            "timed {:.1} % of calls, error <{:.0} %",
+            100.0 * float(timed) / float(calls),
+            error.ceil().max(1.0)
+        ));
+    }
+    Some(parts.join(", "))
+}
+
+/// `8 rails (InfiniBand)`, where the nodes have the same.
+fn own_rails(attempt: &Attempt) -> String {
+    let maps = attempt.nodes.iter().filter_map(|node| node.rail_map.as_ref());
+    let mut counts: Vec<(usize, Option<&str>)> = maps
+        .map(|map| {
+            let mut layers: Vec<Option<&str>> = map
+                .rails
+                .iter()
+                .map(|rail| match &rail.link_layer {
+                    Reading::Known(LinkLayer::InfiniBand) => Some("InfiniBand"),
+                    Reading::Known(LinkLayer::Ethernet) => Some("RoCE"),
+                    _ => None,
+                })
+                .collect();
+            layers.dedup();
+            (map.rails.len(), if let [one] = layers.as_slice() { *one } else { None })
+        })
+        .collect();
+    counts.dedup();
+    match counts.as_slice() {
+        [(1, layer)] => format!("1 rail{}", in_brackets(*layer)),
+        [(count @ 2.., layer)] => format!("{count} rails{}", in_brackets(*layer)),
+        _ => "rails".to_owned(),
+    }
+}
+
+fn in_brackets(layer: Option<&str>) -> String {
+    layer.map(|layer| format!(" ({layer})")).unwrap_or_default()
+}
+
+/// How even they carried, and what links and switches say.
+pub(super) fn rails(attempt: &Attempt, analysis: &Analysis) -> Option<String> {
+    let odd: Vec<&str> = analysis
+        .diagnoses
+        .iter()
+        .filter(|one| one.rule == "rail-imbalance")
+        .map(|one| one.what.as_str())
+        .collect();
+    let mut worst = None;
+    for usage in attempt.nodes.iter().filter_map(|node| node.usage.as_ref()) {
+        let of_rail = |rail: &crate::usage::RailUsage| {
+            rail.rail?;
+            Some(rail.tx_bytes_s.known()?.mean + rail.rx_bytes_s.known()?.mean)
+        };
+        let rates: Vec<f64> = usage.rails.iter().filter_map(of_rail).collect();
+        let mean = rates.iter().sum::<f64>() / float(u64::try_from(rates.len()).unwrap_or(1)).max(1.0);
+        // Below that, nobody uses them.
+        if rates.len() > 1 && mean > 100e6 {
+            let off = rates.iter().map(|rate| (rate / mean - 1.0).abs()).fold(0.0, f64::max);
+            worst = Some(off.max(worst.unwrap_or(0.0)));
+        }
+    }
+    let balance = worst.map(|worst: f64| format!("balance +-{:.1} %", 100.0 * worst));
+    let odd = odd.iter().take(2).map(|what| plain(what));
+    let parts: Vec<String> =
+        balance.into_iter().chain(odd).chain(links(attempt)).chain(waits(attempt)).collect();
+    Some(parts.join("; ")).filter(|text| !text.is_empty())
+}
+
+/// The job's rails that went down during the run.
+fn links(attempt: &Attempt) -> Option<String> {
+    let down = |(node, _, port): &(&str, usize, &PortUse)| {
+        let times = port.link_downed.delta.known().copied().filter(|times| *times > 0)?;
+        Some(format!("{} r{} link_downed +{times}", plain_to(node, 24), port.rail?))
+    };
+    listed(ports(attempt).iter().filter_map(down).collect())
+}
+
+/// Rails that waited for credits at least three times as long as the job's others.
+fn waits(attempt: &Attempt) -> Option<String> {
+    let known = |(node, rail, port): (_, _, &PortUse)| {
+        let wait = match port.errors.get("port_xmit_wait") {
+            Some(counter) => *counter.delta.known()?,
+            // Those that have not grown are not listed, and a port that nobody read has no traffic either.
+            None => port.tx_bytes.delta.known().map(|_| 0)?,
+        };
+        Some((node, rail, float(wait)))
+    };
+    let waits: Vec<(&str, usize, f64)> = ports(attempt).into_iter().filter_map(known).collect();
+    let typical = median(waits.iter().map(|(_, _, wait)| *wait).collect()).filter(|wait| *wait > 0.0)?;
+    let long = waits.iter().filter(|(_, _, wait)| waits.len() >= 4 && *wait >= 3.0 * typical);
+    listed(
+        long.map(|(node, rail, wait)| {
+            format!("{} r{rail} xmit_wait {:.1}x median", plain_to(node, 24), wait / typical)
+        })
+        .collect(),
+    )
+}
+
+/// Those that are rails: node, rail, port.
+fn ports(attempt: &Attempt) -> Vec<(&str, usize, &PortUse)> {
+    let mut all = Vec::new();
+    for node in &attempt.nodes {
+        all.extend(node.ports.iter().filter_map(|port| Some((node.node.as_str(), port.rail?, port))));
+    }
+    all
+}
+
+fn listed(mut all: Vec<String>) -> Option<String> {
+    const MOST: usize = 2;
+    let more = all.len().saturating_sub(MOST);
+    all.truncate(MOST);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
+}

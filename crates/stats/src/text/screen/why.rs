@@ -1,0 +1,129 @@
+//! One line for each attempt: how long, how it ended, on which node, what was done about it.
+
+use super::{Line, short};
+use crate::plain::{clock, float, plain, plain_to, span};
+use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
+
+/// Those of a job that came back more often are summed up in the middle.
+const MOST: usize = 4;
+
+pub(super) fn lines(report: &JobReport) -> Vec<Line> {
+    let attempts = &report.attempts;
+    let one = |place: usize| Some(("WHY", format!("{} {}", number(place), line(report, place)?)));
+    if attempts.len() <= MOST {
+        return (0..attempts.len()).filter_map(one).collect();
+    }
+    let (first, last) = (MOST / 2, MOST - MOST / 2);
+    let left_out = ("WHY", format!("… {} attempts between them", attempts.len() - MOST));
+    let ends = (attempts.len() - last..attempts.len()).filter_map(one);
+    (0..first).filter_map(one).chain([left_out]).chain(ends).collect()
+}
+
+/// `#1` is the first attempt, which Slurm's restart count calls 0.
+pub(super) fn number(place: usize) -> String {
+    format!("#{}", place + 1)
+}
+
+fn line(report: &JobReport, place: usize) -> Option<String> {
+    let attempt = report.attempts.get(place)?;
+    if attempt.ended.kind == EndKind::Running {
+        return None;
+    }
+    let mut parts = vec![how(attempt)];
+    parts.extend(proof(attempt));
+    parts.extend(done(attempt));
+    if let Some(next) = report.attempts.get(place + 1) {
+        if let (Some(end), Some(start)) = (attempt.end, next.start)
+            && let Some(pause) = start.checked_sub(end)
+        {
+            parts.push(format!("started again after {}", span(float(pause) / 1000.0)));
+        }
+        let good = next.analysis.as_ref().and_then(|analysis| analysis.goodput.known());
+        parts.extend(
+            good.filter(|good| good.redone_s >= 1.0).map(|good| format!("{} redone", span(good.redone_s))),
+        );
+    }
+    let back = [DecisionKind::Requeued, DecisionKind::RequeuedBySlurm];
+    let decision = attempt.decision.as_ref().filter(|decision| back.contains(&decision.what));
+    if let Some(budget) = decision.and_then(|decision| decision.budget).filter(|budget| budget.restarts > 0) {
+        parts.push(format!("restart {} of {} in a day", budget.restarts, budget.max_restarts));
+    }
+    Some(parts.join("; "))
+}
+
+/// `31 h 02 min HARDWARE FAULT, exit code 1`
+fn how(attempt: &Attempt) -> String {
+    let ran = match (attempt.start, attempt.end) {
+        (Some(start), Some(end)) => span(float(end.saturating_sub(start)) / 1000.0),
+        _ => "for an unknown time".to_owned(),
+    };
+    let title = match attempt.ended.kind {
+        EndKind::Running => "RUNNING",
+        EndKind::Waiting => return "WAITING to start".to_owned(),
+        EndKind::Completed => "COMPLETED",
+        EndKind::Cancelled => "CANCELLED",
+        EndKind::Timeout => "TIME LIMIT",
+        EndKind::Preempted => "PREEMPTED",
+        EndKind::OutOfMemory => "OUT OF MEMORY",
+        EndKind::NodeDied => "NODE DIED",
+        EndKind::MovedByGate => return "MOVED BY THE GATE before it began".to_owned(),
+        EndKind::Requeued => "PUT BACK into the queue",
+        EndKind::Hardware => "HARDWARE FAULT",
+        EndKind::Application => "FAILED, looks like the application",
+        EndKind::Unknown => "ENDED, could not tell why",
+    };
+    // Only these end with a status that says something of them.
+    let said = matches!(
+        attempt.ended.kind,
+        EndKind::Completed | EndKind::Hardware | EndKind::Application | EndKind::Unknown
+    );
+    let exit = attempt.exit().filter(|_| said).map(|exit| match (exit.code(), exit.signal()) {
+        (code, 0) => format!(", exit code {code}"),
+        (_, signal) => format!(", signal {signal}"),
+    });
+    format!("{ran} {title}{}", exit.unwrap_or_default())
+}
+
+/// What it stands on first, and when.
+fn proof(attempt: &Attempt) -> Option<String> {
+    let first = attempt.ended.proof.first()?;
+    let time = first.time.map(|time| format!(" at {}Z", clock(time).get(..8).unwrap_or_default()));
+    Some(format!("{} {}{}", plain_to(&first.node, 24), plain_to(&first.what, 120), time.unwrap_or_default()))
+}
+
+fn done(attempt: &Attempt) -> Vec<String> {
+    let nodes = |kind: ActKind| -> Vec<&str> {
+        let did = |node: &&crate::NodeReport| node.acts.iter().any(|act| act.what == kind);
+        attempt.nodes.iter().filter(did).map(|node| node.node.as_str()).collect()
+    };
+    let mut parts = Vec::new();
+    for (kind, what) in [
+        (ActKind::Drained, "drained"),
+        (ActKind::WouldDrain, "would have been drained"),
+        (ActKind::Breaker, "not drained, the breaker is open"),
+    ] {
+        match nodes(kind).as_slice() {
+            [] => {}
+            [one] => parts.push(format!("{} {what}", plain_to(one, 24))),
+            many => parts.push(format!("{} nodes {what}", many.len())),
+        }
+    }
+    parts.extend(attempt.decision.as_ref().map(|decision| match decision.what {
+        DecisionKind::Requeued => "requeued by railgate".to_owned(),
+        DecisionKind::RequeuedBySlurm => "requeued by Slurm".to_owned(),
+        DecisionKind::Moved => "moved by Slurm".to_owned(),
+        DecisionKind::Held => format!("held: {}", plain_to(&decision.why, 100)),
+        DecisionKind::Left => format!("left as it was: {}", plain_to(&decision.why, 100)),
+        DecisionKind::Failed => format!("not requeued: {}", plain_to(&decision.why, 100)),
+    }));
+    parts
+}
+
+/// GPU-hours in which the job had ended and had not begun again: nobody is billed for them.
+pub(super) fn between(report: &JobReport, gpus: u32) -> Option<String> {
+    let pairs = report.attempts.iter().zip(report.attempts.iter().skip(1));
+    let pauses = pairs.filter_map(|(one, next)| next.start?.checked_sub(one.end?));
+    let hours = float(pauses.sum()) / 3.6e6 * f64::from(gpus.max(1));
+    let unit = if gpus > 0 { "GPU-h" } else { "h" };
+    (hours > 0.0).then(|| plain(&format!("between attempts {} {unit} unbilled", short(hours))))
+}
