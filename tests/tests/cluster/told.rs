@@ -71,11 +71,11 @@ fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
             let alice = cluster.alice();
             cluster.write("ctl", "/home/rgalice/railgate.py", HELPER)?;
             cluster.write("ctl", "/home/rgalice/loop.py", LOOP)?;
-            let submit = |wish: &str, steps: u32| {
+            let looping = |wish: &str, steps: u32| {
                 let script = format!("srun python3 /home/rgalice/loop.py {wish} {steps}\n");
                 alice.sbatch(&["-N2", "--ntasks-per-node=1", "--gres=gpu:1", "-o", "log.%j"], &script)
             };
-            let (well, nan, keep) = (submit("no", 60)?, submit("nan", 60)?, submit("keep", 60)?);
+            let (well, nan, keep) = (looping("no", 60)?, looping("nan", 60)?, looping("keep", 60)?);
             cluster.wait_job(well, &["COMPLETED"], MINUTE)?;
             cluster.wait_job(nan, &["FAILED"], MINUTE)?;
             cluster.wait_job(keep, &["COMPLETED"], MINUTE)?;
