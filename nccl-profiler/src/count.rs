@@ -25,12 +25,12 @@ const SLOTS: usize = 4096;
 /// Launches of a communicator between their begin and end.
 const GROUPS: usize = 8;
 
-/// An operation under way. Times of 0 are none yet; the begin is kept as its complement, so that both are maxima. What the
-/// launching thread knows fills a cache line, and what NCCL's proxy thread adds for each channel stands in the next one.
+/// An operation under way. The launching thread writes the first cache line, NCCL's proxy thread the second, so that
+/// neither waits for the other's.
 #[repr(C, align(64))]
 struct Slot {
     generation: AtomicU64,
-    /// 0 free, 1 under way, 2 everything is known but the channels' ends, 3 done.
+    /// 1 under way, 2 everything is known but the channels' ends.
     state: AtomicU64,
     key: AtomicU64,
     bytes: AtomicU64,
@@ -39,7 +39,12 @@ struct Slot {
     /// When it was handed over, on the host's coarse monotonic clock.
     launched: AtomicU64,
     unused: u64,
+    /// The generation that what follows is of; the first channel to begin makes it so.
+    heard: AtomicU64,
+    /// 1: its time was written down.
+    done: AtomicU64,
     ended: AtomicU64,
+    /// Times of 0 are none yet; the begin is kept as its complement, so that both are maxima.
     begin: AtomicU64,
     end: AtomicU64,
 }
@@ -68,6 +73,8 @@ static SLOT: [Slot; SLOTS] = [const {
         channels: AtomicU64::new(0),
         launched: AtomicU64::new(0),
         unused: 0,
+        heard: AtomicU64::new(0),
+        done: AtomicU64::new(0),
         ended: AtomicU64::new(0),
         begin: AtomicU64::new(0),
         end: AtomicU64::new(0),
@@ -191,24 +198,26 @@ pub(crate) fn stop(store: &Store, handle: u64) {
     let key = key(comm, P2P_GROUP, datatype, 0, 0, bytes);
     let number = Op::of(store, key, bytes).hand_over(store, comm, 0, group.channels.load(Relaxed));
     let handle = group.slot.load(Relaxed);
-    if let Some((slot, ..)) = slot_of(handle) {
+    if let Some((slot, generation, _)) = slot_of(handle) {
         slot.key.store(key.word(), Relaxed);
         slot.bytes.store(bytes, Relaxed);
         slot.number.store(number, Relaxed);
         slot.state.store(2, Release);
-        finish(store, slot);
+        steer::pay(store, group.channels.load(Relaxed));
+        finish(store, slot, generation);
     }
 }
 
 /// A channel's work ended on the GPU.
 pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
-    let Some((slot, ..)) = slot_of(handle) else {
+    let heard = |(slot, generation, _): &(&Slot, u64, usize)| slot.heard.load(Relaxed) == *generation;
+    let Some((slot, generation, _)) = slot_of(handle).filter(heard) else {
         store.at(head::STRAY).fetch_add(1, Relaxed);
         return;
     };
     raise(&slot.end, timer);
     slot.ended.store(slot.ended.load(Relaxed) + 1, Release);
-    finish(store, slot);
+    finish(store, slot, generation);
 }
 
 /// `Unknown` and every other name that is not in the table is `other`.
@@ -274,14 +283,14 @@ impl Op {
     /// Which call of its kind it was, from 1; 0: the file is full.
     fn count(self, store: &Store) -> u64 {
         let Some(at) = self.cell else { return 0 };
-        store.counted(at, count::BYTES).fetch_add(self.bytes, Relaxed);
-        store.counted(at, count::CALLS).fetch_add(1, Relaxed) + 1
+        add(store.counted(at, count::BYTES), self.bytes);
+        add(store.counted(at, count::CALLS), 1)
     }
 
     /// Counts it and says which of the communicator's it is, from 1.
     fn hand_over(self, store: &Store, comm: usize, seq: u64, channels: u64) -> u64 {
         let call = self.count(store);
-        let number = store.comm(comm, comm::OPS).fetch_add(1, Relaxed) + 1;
+        let number = add(store.comm(comm, comm::OPS), 1);
         store.comm(comm, comm::LAST_KEY).store(self.key, Relaxed);
         store.comm(comm, comm::LAST_SEQ).store(seq, Relaxed);
         store.comm(comm, comm::LAST_BYTES).store(self.bytes, Relaxed);
@@ -306,8 +315,8 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     if !timed {
         return 0;
     }
-    steer::pay(coll.channels);
-    let (slot, handle) = fresh(store);
+    steer::pay(store, coll.channels);
+    let (slot, handle) = fresh();
     slot.key.store(op.key, Relaxed);
     slot.bytes.store(op.bytes, Relaxed);
     slot.number.store(number, Relaxed);
@@ -337,16 +346,14 @@ fn message_of(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     }
     let handle = match group.slot.load(Relaxed) {
         0 => {
-            let (_, handle) = fresh(store);
+            let (_, handle) = fresh();
             group.slot.store(handle, Relaxed);
-            steer::pay(0);
             handle
         }
         handle => handle,
     };
     if let Some((slot, ..)) = slot_of(handle) {
         slot.channels.store(slot.channels.load(Relaxed) + message.channels, Relaxed);
-        steer::pay_channels(message.channels);
     }
     handle
 }
@@ -380,22 +387,24 @@ fn claimed(comm: usize, handle: u64) -> Option<&'static Group> {
 }
 
 /// A slot and its handle. Who had it before gets no time any more.
-fn fresh(store: &Store) -> (&'static Slot, u64) {
+fn fresh() -> (&'static Slot, u64) {
     let ticket = NEXT_SLOT.fetch_add(1, Relaxed);
     let index = usize::try_from(ticket).unwrap_or(0) % SLOTS;
     let slot = &SLOT[index];
     let generation = (ticket / SLOTS as u64 + 1) & GENERATIONS;
-    let unfinished = matches!(slot.state.load(Acquire), 1 | 2) && slot.begin.load(Relaxed) > 0;
     slot.state.store(1, Release);
-    if unfinished {
-        store.at(head::EXPIRED).fetch_add(1, Relaxed);
-    }
     slot.generation.store(generation, Release);
-    for field in [&slot.channels, &slot.ended, &slot.begin, &slot.end, &slot.key] {
-        field.store(0, Relaxed);
-    }
+    slot.channels.store(0, Relaxed);
     slot.launched.store(now(libc::CLOCK_MONOTONIC_COARSE), Relaxed);
     (slot, handle(Kind::Op, generation, index))
+}
+
+/// A counter of what a communicator launches, and what it is then: NCCL lets one thread at a time launch there. (A callback of
+/// CUDA's that does it for a graph has all others wait behind it: `src/enqueue.cc`.)
+fn add(word: &AtomicU64, by: u64) -> u64 {
+    let sum = word.load(Relaxed).wrapping_add(by);
+    word.store(sum, Relaxed);
+    sum
 }
 
 /// A maximum. One thread alone, the proxy's, tells of a communicator's channels, some tens for each operation: the locked
@@ -407,12 +416,23 @@ fn raise(word: &AtomicU64, to: u64) {
 }
 
 fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
-    let Some((slot, generation, index)) = slot_of(parent).filter(|(slot, ..)| slot.state.load(Acquire) != 3)
-    else {
+    let Some((slot, generation, index)) = slot_of(parent) else {
         // Of an operation that was not to be timed, NCCL tells without a parent.
         store.at(head::STRAY).fetch_add(u64::from(parent != 0), Relaxed);
         return 0;
     };
+    if slot.heard.load(Relaxed) != generation {
+        if slot.begin.load(Relaxed) > 0 && slot.done.load(Relaxed) == 0 {
+            store.at(head::EXPIRED).fetch_add(1, Relaxed);
+        }
+        for field in [&slot.done, &slot.ended, &slot.begin, &slot.end] {
+            field.store(0, Relaxed);
+        }
+        slot.heard.store(generation, Release);
+    } else if slot.done.load(Relaxed) == 1 {
+        store.at(head::STRAY).fetch_add(1, Relaxed);
+        return 0;
+    }
     if slot.begin.load(Relaxed) == 0 {
         store.comm(comm, comm::BEGUN).fetch_add(1, Relaxed);
     }
@@ -421,9 +441,11 @@ fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
 }
 
 /// If every channel has ended, the operation's time is known; whoever comes first writes it down.
-fn finish(store: &Store, slot: &Slot) {
-    let whole = slot.state.load(Acquire) == 2 && slot.ended.load(Acquire) >= slot.channels.load(Relaxed);
-    if !whole || slot.state.compare_exchange(2, 3, AcqRel, Relaxed).is_err() {
+fn finish(store: &Store, slot: &Slot, generation: u64) {
+    let whole = slot.state.load(Acquire) == 2
+        && slot.heard.load(Acquire) == generation
+        && slot.ended.load(Acquire) >= slot.channels.load(Relaxed);
+    if !whole || slot.done.compare_exchange(0, 1, AcqRel, Relaxed).is_err() {
         return;
     }
     let (begin, end) = (u64::MAX - slot.begin.load(Relaxed), slot.end.load(Relaxed));

@@ -24,14 +24,18 @@ pub(crate) struct Known {
     pub(crate) cell: usize,
 }
 
-/// Written and read by whoever launches; the turn is odd while somebody writes.
+/// Written and read by whoever launches; the turn is odd while somebody writes. One cache line.
+#[repr(align(64))]
 struct Entry {
     turn: AtomicU64,
     marks: [AtomicU64; MARKS],
     key: AtomicU64,
-    bytes: AtomicU64,
-    cell: AtomicU64,
+    /// Bytes, and the cell's index from bit [`CELL_AT`] on.
+    bytes_cell: AtomicU64,
 }
+
+/// Larger operations are not remembered.
+const CELL_AT: u32 = 48;
 
 static ENTRY: [[Entry; KINDS]; COMMS] = [const {
     [const {
@@ -39,8 +43,7 @@ static ENTRY: [[Entry; KINDS]; COMMS] = [const {
             turn: AtomicU64::new(0),
             marks: [const { AtomicU64::new(0) }; MARKS],
             key: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            cell: AtomicU64::new(0),
+            bytes_cell: AtomicU64::new(0),
         }
     }; KINDS]
 }; COMMS];
@@ -60,19 +63,20 @@ pub(crate) fn find(comm: usize, coll: &Coll<'_>) -> Option<Known> {
     let entry = entry(comm, &marks)?;
     let turn = entry.turn.load(Acquire);
     let same = entry.marks.iter().zip(&marks).all(|(have, mark)| have.load(Relaxed) == *mark);
-    let (key, bytes, cell) = (entry.key.load(Relaxed), entry.bytes.load(Relaxed), entry.cell.load(Relaxed));
+    let (key, bytes_cell) = (entry.key.load(Relaxed), entry.bytes_cell.load(Relaxed));
     fence(Acquire);
     let whole = turn > 0 && turn & 1 == 0 && entry.turn.load(Relaxed) == turn;
     if !same || !whole {
         return None;
     }
-    Some(Known { key, bytes, cell: usize::try_from(cell).ok()? })
+    let cell = usize::try_from(bytes_cell >> CELL_AT).ok()?;
+    Some(Known { key, bytes: bytes_cell & ((1 << CELL_AT) - 1), cell })
 }
 
 /// Remembers it. Whoever comes second while somebody writes leaves it be.
 pub(crate) fn keep(comm: usize, coll: &Coll<'_>, known: Known) {
     let marks = marks(coll);
-    let Some(entry) = entry(comm, &marks) else { return };
+    let Some(entry) = entry(comm, &marks).filter(|_| known.bytes >> CELL_AT == 0) else { return };
     let turn = entry.turn.load(Relaxed);
     if turn & 1 == 1 || entry.turn.compare_exchange(turn, turn + 1, Acquire, Relaxed).is_err() {
         return;
@@ -82,7 +86,6 @@ pub(crate) fn keep(comm: usize, coll: &Coll<'_>, known: Known) {
         have.store(mark, Relaxed);
     }
     entry.key.store(known.key, Relaxed);
-    entry.bytes.store(known.bytes, Relaxed);
-    entry.cell.store(known.cell as u64, Relaxed);
+    entry.bytes_cell.store(known.bytes | (known.cell as u64) << CELL_AT, Relaxed);
     entry.turn.store(turn + 2, Release);
 }

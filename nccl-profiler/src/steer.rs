@@ -127,8 +127,14 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed, now: u64) {
     if now >= NEXT_TICK.load(Relaxed) {
         tick(store, now);
     }
-    if op.call >= FIRST_CALLS && op.call.is_power_of_two() {
+    let doubled = op.call >= FIRST_CALLS && op.call.is_power_of_two();
+    if doubled {
         flow.until.store(op.number + WINDOW, Relaxed);
+    }
+    // Within a window nothing changes.
+    if op.number > 1 && !doubled && !op.number.is_multiple_of(WINDOW) && op.number != flow.until.load(Relaxed)
+    {
+        return;
     }
     // What is in force follows from what is wished for, at each tick.
     let mode = store.at(head::MODE).load(Relaxed);
@@ -159,15 +165,11 @@ fn sparser(number: u64, duty: u64, account: i64) -> u64 {
     }
 }
 
-/// An operation is being timed.
-pub(crate) fn pay(channels: u64) {
-    ACCOUNT.fetch_sub(i64::try_from(cost(channels)).unwrap_or(0), Relaxed);
-}
-
-/// Further channels of one that is.
-pub(crate) fn pay_channels(channels: u64) {
-    let cost = channels.saturating_mul(COST_CHANNEL_NS);
-    ACCOUNT.fetch_sub(i64::try_from(cost).unwrap_or(0), Relaxed);
+/// An operation is being timed. Whoever wants all of them timed has no budget.
+pub(crate) fn pay(store: &Store, channels: u64) {
+    if store.at(head::MODE).load(Relaxed) == Mode::Sample.word() {
+        ACCOUNT.fetch_sub(i64::try_from(cost(channels)).unwrap_or(0), Relaxed);
+    }
 }
 
 fn cost(channels: u64) -> u64 {

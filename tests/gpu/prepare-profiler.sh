@@ -17,6 +17,10 @@ cargo zigbuild --release -p nccl-profiler-railgate --target x86_64-unknown-linux
 cp "$built"/x86_64-unknown-linux-gnu/release/libnccl_profiler_railgate.so "$kit/"
 cargo build -p railgate-rankfile --example show
 cp "$built"/debug/examples/show "$kit/"
+# Machines with GPUs may have CUDA's compiler and no C library to link with.
+for name in null-profiler turns; do
+    gcc -O2 -Wall -shared -fPIC "tests/gpu/nccl/$name.c" -o "$kit/$name.so"
+done
 clone() { # SOURCE TAG PLACE
     git -c advice.detachedHead=false clone -q --depth 1 --branch "$2" "$1" "$kit/$3"
     rm -rf "$kit/$3/.git"

@@ -3,7 +3,8 @@
 #
 #   tests/gpu/profiler.sh [DIRECTORY [STAGE…]]    what prepare-profiler.sh made (default: target/gpu-profiler)
 #
-# Stages: build, exact, cost, together, step. What holds is printed as "ok: …", what does not as "WRONG: …". Logs go to $OUT.
+# Stages: build, exact, turns, cost, together, step, releases (of NCCL: what one-gpu.py made of NVIDIA's libraries, packed, *.so.xz
+# in DIRECTORY). What holds is printed as "ok: …", what does not as "WRONG: …". Logs go to $OUT.
 # Needs nvcc, NCCL's header (PyTorch's packages have it) and Open MPI; NVLink multicast stays off.
 # shellcheck disable=SC2086,SC2317
 set -uo pipefail
@@ -13,10 +14,10 @@ here=$PWD/tests/gpu
 out=${OUT:-$(mktemp -d)}
 work=/var/tmp/railgate-profiler
 cuda=${CUDA_HOME:-/usr/local/cuda}
-gpus=$(nvidia-smi -L | wc -l)
+gpus=${GPUS:-$(nvidia-smi -L | wc -l)}
 arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 stages=("${@:2}")
-((${#stages[@]})) || stages=(build exact cost together step)
+((${#stages[@]})) || stages=(build exact turns cost together step)
 for name in $(compgen -e NCCL_ | grep -v NCCL_HOME); do unset "$name"; done
 export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 mkdir -p "$work"
@@ -41,7 +42,6 @@ build() {
     # In place and out of place are told apart by no profiler: out of place both times, for one figure to compare with.
     sed -i 's/BenchTime(args, type, op, root, 1)/BenchTime(args, type, op, root, 0)/' "$work/nccl-tests/src/common.cu"
     grep -c 'BenchTime(args, type, op, root, 0)' "$work/nccl-tests/src/common.cu"
-    gcc -O2 -Wall -shared -fPIC "$here/nccl/null-profiler.c" -o "$work/libnull.so" || wrong "null-profiler.c"
     if [[ -e $kit/built.tgz ]]; then
         # What an earlier run left in $OUT.
         tar -C "$work" -xzf "$kit/built.tgz" && return
@@ -66,8 +66,8 @@ with() {
         export LD_LIBRARY_PATH=$work/home/lib:$cuda/lib64
         case $variant in
             none*) ;;
-            null6) export NCCL_PROFILER_PLUGIN=$work/libnull.so RAILGATE_NULL_MASK=0x06 ;;
-            null46) export NCCL_PROFILER_PLUGIN=$work/libnull.so ;;
+            null6) export NCCL_PROFILER_PLUGIN=$kit/null-profiler.so RAILGATE_NULL_MASK=0x06 ;;
+            null46) export NCCL_PROFILER_PLUGIN=$kit/null-profiler.so ;;
             inspector)
                 export NCCL_PROFILER_PLUGIN=$work/ext-profiler/inspector/libnccl-profiler-inspector.so NCCL_INSPECTOR_ENABLE=1 \
                     NCCL_INSPECTOR_DUMP_DIR=$work/inspector NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500000
@@ -85,7 +85,7 @@ with() {
 exact() {
     say "calls, bytes and bandwidth, one process per GPU"
     local op mode
-    for mode in full sample; do
+    for mode in ${MODES:-full sample}; do
         for op in all_reduce all_gather reduce_scatter alltoall broadcast sendrecv; do
             with "$mode" "${ranks[@]}" "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n 100 -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
                 wrong "$op: $(tail -3 "$out/$mode-$op.txt")"
@@ -95,7 +95,7 @@ exact() {
     done
 }
 
-turns() { # NAME ROUNDS LAUNCHER-WORDS -- PROGRAM ARGUMENTS… -- VARIANTS…
+alternate() { # NAME ROUNDS LAUNCHER-WORDS -- PROGRAM ARGUMENTS… -- VARIANTS…
     local name=$1 rounds=$2 round variant launch=() program=()
     shift 2
     while [[ $1 != -- ]]; do launch+=("$1"); shift; done; shift
@@ -113,19 +113,49 @@ variants=(none-a null6 count none-b null46 full sample inspector)
 cost() {
     say "cost, one process per GPU"
     rm -f "$work"/cost-*
-    turns small "${ROUNDS:-3}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 8 -e 256K -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -- "${variants[@]}"
-    turns large "${LARGE:-2}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 2M -e 1G -f 8 -n 100 -w 5 -c 0 -- "${variants[@]}"
+    alternate small "${ROUNDS:-3}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 8 -e 256K -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -- "${variants[@]}"
+    alternate large "${LARGE:-2}" "${ranks[@]}" -- "$work/tests/all_reduce_perf" -b 2M -e 1G -f 8 -n 100 -w 5 -c 0 -- "${variants[@]}"
 }
 
 together() {
     say "cost, one process for all GPUs"
     # Two cores more or less apart make more of a difference than any plugin: always the same few.
-    turns together "${ROUNDS:-3}" taskset -c "${CORES:-0-7}" -- "$work/tests/all_reduce_perf" -b 8 -e 2M -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -g "$gpus" -- "${variants[@]}"
+    alternate together "${ROUNDS:-3}" taskset -c "${CORES:-0-7}" -- "$work/tests/all_reduce_perf" -b 8 -e 2M -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -g "$gpus" -- "${variants[@]}"
+}
+
+turns_of() { # PLUGIN processes|threads ROUNDS LARGE VARIANT…
+    local pin=()
+    # Two cores more or less apart make more of a difference than any plugin: always the same few.
+    [[ $2 == threads ]] && pin=(taskset -c "${CORES:-0-7}")
+    rm -rf "$work/job/turns"
+    LD_LIBRARY_PATH=$work/home/lib:$cuda/lib64 timeout 300 "${pin[@]}" python3 "$here/nccl/turns.py" "$work/home/lib/libnccl.so.2" \
+        "$kit/turns.so" "$1" "$work/job/turns" "$gpus" "${@:2}" || wrong "turns: $*"
+    "$kit/show" "$work/job/turns/user/ranks/"*.* >>"$out/turns.counted" 2>&1
+}
+
+turns() {
+    say "cost, by turns within one process"
+    local how inspector=$work/ext-profiler/inspector/libnccl-profiler-inspector.so
+    for how in ${HOW:-processes threads}; do
+        turns_of "$kit/libnccl_profiler_railgate.so" "$how" "${ROUNDS:-20}" "${LARGE:-6}" \
+            none again floor6 count sample floor46 full
+        turns_of "$inspector" "$how" "${OTHERS:-8}" 3 none again inspector
+    done > >(tee "$out/turns.txt")
+}
+
+releases() {
+    say "other releases of NCCL"
+    local library
+    for library in "$kit"/*.so.xz; do
+        rm -rf "$work/job/release"
+        timeout 150 python3 "$here/nccl/releases.py" "$library" "$kit/libnccl_profiler_railgate.so" "$kit/show" "$work/job/release" ||
+            wrong "$library"
+    done
 }
 
 step() {
     say "cost, a training step of DDP"
-    turns step "${ROUNDS:-3}" torchrun --standalone --nproc-per-node "$gpus" -- "$here/nccl/step.py" -- ${STEP:-none-a count none-b sample full}
+    alternate step "${ROUNDS:-3}" torchrun --standalone --nproc-per-node "$gpus" -- "$here/nccl/step.py" -- ${STEP:-none-a count none-b sample full}
 }
 
 for stage in "${stages[@]}"; do "$stage"; done

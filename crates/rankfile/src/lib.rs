@@ -109,18 +109,18 @@ pub mod comm {
     /// When it was made, nanoseconds since the epoch.
     pub const CREATED: usize = 4;
     /// Operations handed to the GPU.
-    pub const OPS: usize = 5;
+    pub const OPS: usize = 8;
     /// The last one's key.
-    pub const LAST_KEY: usize = 6;
+    pub const LAST_KEY: usize = 9;
     /// Its number as NCCL counts this kind of operation; 0 for point to point.
-    pub const LAST_SEQ: usize = 7;
+    pub const LAST_SEQ: usize = 10;
     /// Its bytes.
-    pub const LAST_BYTES: usize = 8;
+    pub const LAST_BYTES: usize = 11;
     /// When it was handed over, nanoseconds since the epoch, a few milliseconds coarse.
-    pub const LAST_TIME: usize = 9;
+    pub const LAST_TIME: usize = 12;
     /// Messages of the rank to itself. NCCL up to 2.30 loses count of its kernels with the first of them: what it says of
     /// times belongs to other operations from then on, and is left out.
-    pub const TO_ITSELF: usize = 14;
+    pub const TO_ITSELF: usize = 13;
     /// Name that the framework gave it, text of at most 64 bytes.
     pub const NAME: usize = 16;
     /// Operations that the GPU was seen to begin, of those that were timed.

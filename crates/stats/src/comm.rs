@@ -164,10 +164,12 @@ pub struct Collective {
     pub busbw_back_to_back_gb_s: Option<f64>,
     /// What the site has measured for the like of it, GB/s; `None`: nobody has, so no share of it can be told.
     pub reference_gb_s: Option<f64>,
-    /// `busbw_back_to_back_gb_s`, else `busbw_gb_s`, of that, percent.
+    /// [`Collective::comparable_gb_s`] of that, percent.
     pub of_reference_percent: Option<f64>,
     /// One standard error of the mean GPU time, percent of it: what sampling leaves open. `None`: fewer than two timed.
     pub error_percent: Option<f64>,
+    /// The same of `busbw_back_to_back_gb_s`, and besides how well it is known what timing adds to a call.
+    pub back_to_back_error_percent: Option<f64>,
     /// Each rank's mean GPU time. The smallest of all ranks is about the transfer; what a rank has above it, it
     /// spent waiting for others.
     pub by_rank: Vec<RankTime>,

@@ -118,7 +118,9 @@ fn collectives(out: &mut String, attempt: &crate::Attempt) {
                 row.busbw_back_to_back_gb_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
                 row.reference_gb_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
                 row.of_reference_percent.map_or_else(|| "-".to_owned(), |share| format!("{share:.0}")),
-                row.error_percent.map_or_else(|| "?".to_owned(), |error| format!("{error:.1}")),
+                row.back_to_back_error_percent
+                    .or(row.error_percent)
+                    .map_or_else(|| "?".to_owned(), |error| format!("{error:.1}")),
                 format!("{} {}", row.algorithm, row.protocol),
             ]
         })
