@@ -3,7 +3,7 @@
 
     turns.py LIBNCCL TURNS.SO PLUGIN DIRECTORY GPUS processes|threads ROUNDS LARGE VARIANT…
 
-`processes`: one for each GPU; `threads`: one process that launches for all. A block is some 60 ms of one size and one variant; a
+`processes`: one for each GPU; `threads`: one process that launches for all. A block is some 30 ms of one size and one variant; a
 round has all variants of a size in an order by chance, a ratio is a block's time to that of the same round's `none` and `again`
 (no events at all: their own ratio is the spread). `floor6` and `floor46` do nothing with the events that `count` and `full` ask
 for. `sample` runs 0.3 s before it is looked at, so that its duty is the one for this rate.
@@ -134,7 +134,7 @@ if print_it:
     print("      bytes    none  " + " ".join(f"{v:>30}" for v in variants if v != "none"), flush=True)
 for size in [8 << (3 * step) for step in range(10)]:
     ratios, base = {v: [] for v in variants}, []
-    block = max(5, int(60e3 / expected(size)))
+    block = max(5, int(30e3 / expected(size)))
     for variant in variants:
         use(variant)
         run(size, max(3, block // 10))
@@ -144,8 +144,8 @@ for size in [8 << (3 * step) for step in range(10)]:
         took = {}
         for variant in order:
             use(variant)
-            run(size, max(2, block * 5 if variant == "sample" else block // 20))
-            took[variant] = run(size, block * 3 if variant == "sample" else block)
+            run(size, max(2, block * 10 if variant == "sample" else block // 20))
+            took[variant] = run(size, block * 5 if variant == "sample" else block)
         none = statistics.mean(took[v] for v in ("none", "again"))
         base.append(none)
         for variant, us in took.items():
