@@ -72,7 +72,7 @@ short = \"warn\"      # note, unknown, warn, fail
             let what = format!("gpu {part} memory");
             let memory = out.value(&part, &what, MEMORY, &gpu.memory).map(|memory| memory.total_mib);
             if let (Some(total), Some(want)) = (memory, facts.memory_gib.map(|gib| u64::from(gib) * 1024))
-                && total * 10 < want * 9
+                && total < want - want / 10
             {
                 let text = format!("{} of {} GiB of memory", total / 1024, want / 1024);
                 out.add(Found::new(set.short, Class::Node, part, text).fix("reset GPU, then RMA").row(
@@ -108,5 +108,9 @@ mod tests {
             gpu.memory = Reading::Known(MemoryUse { total_mib: 24_576 * 15 / 16, used_mib: 0 });
         });
         assert_eq!(ecc.says(), "fit");
+        let absurd = look("h100-sxm").gpu(3, |gpu| {
+            gpu.memory = Reading::Known(MemoryUse { total_mib: u64::MAX / 5, used_mib: 0 });
+        });
+        assert_eq!(absurd.findings(), [] as [&str; 0]);
     }
 }
