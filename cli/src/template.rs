@@ -12,6 +12,9 @@ use crate::{Site, exit};
 
 const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
+/// What their tasks begin with: one place for all of them, also for those that users have copied.
+const TASK: &str = include_str!("../../sbatch-templates/task.sh");
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,13 +59,19 @@ Examples:
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
+    /// Print what each task begins with: a shell that passes signals on to the program
+    #[command(after_help = "\
+Example, in a job script:
+  srun bash -c \"$(railgate template task)\" task 'torchrun train.py'")]
+    Task,
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
-    let templates = all(&site.places.etc.join("sbatch-templates"))?;
+    let templates = || all(&site.places.etc.join("sbatch-templates"));
     match &args.what {
-        What::List { format } => list(&templates, *format)?,
+        What::List { format } => list(&templates()?, *format)?,
         What::Show { name, set, keys, out } => {
+            let templates = templates()?;
             let Some(text) = templates.get(name.trim_end_matches(".sbatch")) else {
                 let known: Vec<&str> = templates.keys().map(String::as_str).collect();
                 bail!("no template '{name}' (known: {})", known.join(", "));
@@ -80,6 +89,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             }
             write(out.as_deref(), &filled)?;
         }
+        What::Task => output::text(TASK)?,
     }
     Ok(exit::OK)
 }

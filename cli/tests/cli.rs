@@ -295,62 +295,6 @@ fn a_swapped_cable_is_named_from_lldp_and_from_a_table() {
     assert_eq!(cli.code(&["fabric", "--lldp", "cables/none"]), Some(2));
 }
 
-/// Checks explain their own keys, in the page that is made from the register; all others have a row in this one.
-#[test]
-fn every_key_is_explained_with_its_default() {
-    let (page, checks) = (page("docs/configuration.md"), page("docs/checks.md"));
-    let row = |key: &str| page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
-    let block = |table: &str| {
-        let (_, rest) = checks.split_once(&format!("[{table}]\n")).unwrap_or_else(|| panic!("no [{table}]"));
-        rest.split_once("```").unwrap().0
-    };
-    let defaults = Cli::new("").said(&["config", "show"]);
-    let mut tables = std::collections::BTreeSet::from([String::new()]);
-    let (mut documented, mut wrong) = (0, Vec::new());
-    for (key, default) in defaults.lines().map(|line| line.split_once(" = ").unwrap()) {
-        let mut parts = key.match_indices('.').map(|(at, _)| &key[..at]);
-        if key.starts_with("gate.checks.") {
-            let table = parts.nth(2).unwrap();
-            let said: toml::Value = toml::from_str(block(table)).unwrap();
-            let said = key[table.len() + 1..].split('.').try_fold(&said, |value, name| value.get(name));
-            let default: toml::Table = toml::from_str(&format!("x = {default}")).unwrap();
-            if said != default.get("x") {
-                wrong.push(format!("docs/checks.md: {key} is {default:?}, not {said:?}"));
-            }
-            tables.extend(["gate.checks", table].map(str::to_owned));
-        } else {
-            match row(key) {
-                Some(row) if row.contains(&format!("| `{default}` |")) => documented += 1,
-                row => wrong.push(format!("docs/configuration.md: {key} is {default}, not {row:?}")),
-            }
-            tables.extend(parts.map(str::to_owned));
-        }
-    }
-    // Keys without a default are known to the message about unknown ones only.
-    for table in &tables {
-        let header = if table.is_empty() { String::new() } else { format!("[{table}]\n") };
-        let said = err(&Cli::new(&format!("{header}no_such_key = 1\n")).run(&["config", "check"]));
-        let (_, known) = said.split_once("expected ").unwrap_or_else(|| panic!("[{table}]: {said}"));
-        for key in known.lines().next().unwrap_or_default().split('`').skip(1).step_by(2) {
-            let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
-            if table.starts_with("gate.checks.") {
-                let line = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));
-                if !block(table).lines().any(line) {
-                    wrong.push(format!("docs/checks.md lacks {path}"));
-                }
-            } else if !tables.contains(&path) && row(&path).is_none_or(|row| row.contains("| none |")) {
-                match row(&path) {
-                    Some(_) => documented += 1,
-                    None => wrong.push(format!("docs/configuration.md lacks {path}")),
-                }
-            }
-        }
-    }
-    assert_eq!(wrong, Vec::<String>::new());
-    let rows = page.lines().filter(|line| line.starts_with("| `")).count();
-    assert_eq!(rows, documented, "keys that are gone");
-}
-
 #[test]
 fn old_reports_go_and_what_is_not_ours_stays() {
     let place = tempfile::tempdir().unwrap();
@@ -498,31 +442,26 @@ fn a_signal_to_a_templates_task_reaches_what_is_below_it() {
         ("-USR1", "bash -c \"$0\"; exit $?".to_owned(), waits("SIGUSR1")),
         ("-TERM", "eval \"$0\"".to_owned(), waits("SIGTERM")),
     ];
-    let mut tried = 0;
-    for name in std::fs::read_dir(root().join("sbatch-templates")).unwrap() {
-        let path = name.unwrap().path();
-        let text = std::fs::read_to_string(&path).unwrap();
-        let Some((_, task)) = text.split_once("\ntask() {\n") else { continue };
-        let task = format!("task() {{\n{}\n}}\ntask \"$1\"", task.split_once("\n}\n").unwrap().0);
-        assert!(text.contains("\"$(declare -f task); task \\\"\\$1\\\"\" task"), "{}", path.display());
-        for (signal, launcher, worker) in &cases {
-            let mut command = Command::new("bash");
-            command.args(["-c", &task, worker, launcher]).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut first = command.spawn().unwrap();
-            let mut ready = [0; 6];
-            std::io::Read::read_exact(first.stdout.as_mut().unwrap(), &mut ready).unwrap();
-            let told = Command::new("kill").args([signal, first.id().to_string().as_str()]).status().unwrap();
-            let output = first.wait_with_output().unwrap();
-            assert!(
-                told.success() && output.status.code() == Some(1),
-                "{} {signal}: {output:?}",
-                path.display()
-            );
-            assert_eq!(err(&output), "told\n", "{} {signal}", path.display());
-        }
-        tried += 1;
+    let task = Cli::new("").said(&["template", "task"]);
+    for (signal, launcher, worker) in &cases {
+        let mut command = Command::new("bash");
+        command.args(["-c", &task, worker, launcher]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut first = command.spawn().unwrap();
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(first.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let told = Command::new("kill").args([signal, first.id().to_string().as_str()]).status().unwrap();
+        let output = first.wait_with_output().unwrap();
+        assert!(told.success() && output.status.code() == Some(1), "{signal}: {output:?}");
+        assert_eq!(err(&output), "told\n", "{signal}");
     }
-    assert_eq!(tried, 6);
+    let templates = std::fs::read_dir(root().join("sbatch-templates")).unwrap();
+    let with = templates.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
+    let with = with.filter(|text| text.contains("trap 'limit=yes; scancel --signal=USR1"));
+    // Without it the program runs all the same.
+    let begin = "\nTASK=\"$(railgate template task || echo \"eval \\\"\\$1\\\"\")\"\n";
+    let with: Vec<bool> =
+        with.map(|text| text.contains(begin) && text.contains(" bash -c \"$TASK\" task ")).collect();
+    assert_eq!(with, [true; 6]);
 }
 
 /// What each shell says when it is asked which completion the command has, with nobody's own settings.
