@@ -250,10 +250,15 @@ unsafe fn start(api: u8, context: *mut c_void, handle: *mut *mut c_void, descrip
     }
     // SAFETY: the caller's promise.
     let descriptor = unsafe { Descriptor::of(api, descriptor) };
-    if descriptor.kind() & event::READ == 0 {
+    let kind = descriptor.kind();
+    let Some((comm, hides)) = communicator(context).filter(|_| kind & event::READ != 0) else {
+        return SUCCESS;
+    };
+    // Of most calls at NCCL's interface there is nothing to tell that their operation will not.
+    if kind & (event::COLL_API | event::P2P_API) != 0 && !hides && !descriptor.captured() {
         return SUCCESS;
     }
-    let (Some(store), Some((comm, hides))) = (store(), communicator(context)) else { return SUCCESS };
+    let Some(store) = store() else { return SUCCESS };
     let made = guarded(0, || count::start(store, comm, hides, descriptor));
     // SAFETY: as above. It is a number, which NCCL only hands back.
     unsafe { *handle = ptr::with_exposed_provenance_mut(usize::try_from(made).unwrap_or(0)) };

@@ -20,6 +20,9 @@ const TIMING_NS: u64 = 900;
 /// How far that may be off.
 const TIMING_ERROR_NS: u64 = 500;
 
+/// Calls that are timed in a row.
+const WINDOW: f64 = 8.0;
+
 /// One communicator's operation of a size.
 type RowKey = (u64, u32, u8, u8, u8, u8, u8);
 
@@ -142,7 +145,8 @@ impl Row {
         if seldom && added < self.spaced_ns / 2 { added } else { 0 }
     }
 
-    /// Of the figure from begin to begin: what sampling leaves open, and how well it is known what timing adds.
+    /// Of the figure from begin to begin: what sampling leaves open, and how well it is known what timing adds. In a loop the calls of a
+    /// window have in common what befell it (a thread that launched late), so that they say no more than one.
     #[allow(clippy::cast_precision_loss, reason = "counts and times of a job")]
     fn back_to_back_error_percent(&self) -> Option<f64> {
         let sampled = self.error_percent()?;
@@ -150,7 +154,7 @@ impl Row {
             return Some(sampled);
         }
         let each = self.spaced_ns as f64 / self.spaced.max(1) as f64;
-        Some(sampled.hypot(TIMING_ERROR_NS as f64 / each.max(1.0) * 100.0))
+        Some((sampled * WINDOW.sqrt()).hypot(TIMING_ERROR_NS as f64 / each.max(1.0) * 100.0))
     }
 
     /// The standard error of the mean, where not every call was timed.
