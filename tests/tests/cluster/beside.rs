@@ -1,18 +1,18 @@
 //! Another health check beside railgate, called by it with `--then`: each keeps its own drains and leaves the other's alone.
 //! And what `sinfo` shows of them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use railgate_tests::cluster::Builder;
+use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::poll;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// As LBNL's node health check marks nodes: it keeps a note that is not its own, writing it once more, and takes back its own
-/// alone.
-const NHC: &str = r#"#!/bin/bash
-echo ran >> /run/nhc.ran
+/// alone. `RAILGATE_NHC` names a checkout of the real one, which then takes its place.
+const STAND_IN: &str = r#"#!/bin/bash
 line=($(sinfo -hn "$(hostname)" -o '%t %E'))
 note="${line[*]:1}"
 if [ -e /run/nhc.fault ]; then
@@ -21,8 +21,29 @@ if [ -e /run/nhc.fault ]; then
 fi
 case "$note" in NHC:*) exec scontrol update State=RESUME NodeName="$(hostname)" ;; esac
 "#;
+const NHC_CONF: &str = r#"* || { [[ ! -e /run/nhc.fault ]] || die 1 "check_fs_mount: /work is not mounted"; }
+"#;
+const COUNTED: &str = "#!/bin/sh\necho ran >> /run/nhc.ran\nexec /usr/sbin/nhc\n";
 const PERIODIC: &str =
-    "#!/bin/sh\nexec /usr/bin/railgate check --phase periodic --drain --then /usr/sbin/nhc\n";
+    "#!/bin/sh\nexec /usr/bin/railgate check --phase periodic --drain --then /usr/sbin/counted-nhc\n";
+
+fn install_nhc(cluster: &Cluster) -> Result<()> {
+    let put = |path: &str, text: &str| cluster.write("gn1", path, text);
+    put("/usr/sbin/counted-nhc", COUNTED)?;
+    let Some(checkout) = std::env::var_os("RAILGATE_NHC").map(PathBuf::from) else {
+        return put("/usr/sbin/nhc", STAND_IN);
+    };
+    put("/usr/sbin/nhc", &std::fs::read_to_string(checkout.join("nhc"))?)?;
+    put("/etc/nhc/nhc.conf", NHC_CONF)?;
+    for (from, to) in [("scripts", "/etc/nhc/scripts"), ("helpers", "/usr/lib/nhc")] {
+        for file in std::fs::read_dir(checkout.join(from))? {
+            let file = file?;
+            let text = std::fs::read_to_string(file.path())?;
+            put(&format!("{to}/{}", file.file_name().to_string_lossy()), &text)?;
+        }
+    }
+    Ok(())
+}
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
@@ -31,9 +52,8 @@ fn a_node_health_check_beside_railgate_keeps_its_drains_and_railgate_its_own() -
     let builder = builder.config("breaker = { max_percent = 100.0, partition_max_percent = 100.0 }")?;
     builder.test(|cluster| {
         let sh = |node: &str, script: &str| cluster.root().on(node).run(&["sh", "-ec", script])?.ok();
-        cluster.write("gn1", "/usr/sbin/nhc", NHC)?;
+        install_nhc(cluster)?;
         cluster.write("gn1", "/etc/railgate/periodic.sh", PERIODIC)?;
-        sh("gn1", "chmod 755 /usr/sbin/nhc /etc/railgate/periodic.sh")?;
         // So many runs from now on: what stands then has stood against both.
         let rounds = |count: usize| {
             let ran = || {

@@ -38,6 +38,23 @@ pub(super) struct CommTime {
     /// Above what the fastest rank took for the same.
     pub(super) wait_s: f64,
     pub(super) wire_s: f64,
+    pub(super) calls: f64,
+    /// Of kinds that were never timed: their time is in neither.
+    pub(super) untimed: f64,
+}
+
+impl CommTime {
+    fn add(&mut self, other: &CommTime) {
+        self.wait_s += other.wait_s;
+        self.wire_s += other.wire_s;
+        self.calls += other.calls;
+        self.untimed += other.untimed;
+    }
+
+    /// Whether so many calls have no time that the rest says little of the whole.
+    pub(super) fn is_partial(&self) -> bool {
+        self.untimed > 0.1 * self.calls
+    }
 }
 
 impl<'a> Facts<'a> {
@@ -53,10 +70,11 @@ impl<'a> Facts<'a> {
             .flat_map(|(node, comm)| comm.communicators.iter().map(move |one| (node, one)))
             .collect();
         let times = comm_times(nodes, &communicators);
+        // A rank may have been several processes, one after the other: each step of the job has its own.
         let mut by_node: BTreeMap<&str, BTreeMap<u32, CommTime>> = BTreeMap::new();
         for ((name, _), (rank, time)) in &times {
             if let Some(rank) = rank {
-                by_node.entry(*name).or_default().insert(*rank, *time);
+                by_node.entry(*name).or_default().entry(*rank).or_default().add(time);
             }
         }
         let mut units = Vec::new();
@@ -192,17 +210,20 @@ fn comm_times<'a>(
         rows.entry(key).or_default().extend(row.by_rank.iter().copied());
     }
     for (key, ranks) in rows {
-        let Some(fastest) = ranks.iter().filter_map(RankTime::mean_s).min_by(f64::total_cmp) else {
-            continue;
-        };
+        let fastest = ranks.iter().filter_map(RankTime::mean_s).min_by(f64::total_cmp);
         for rank in ranks {
-            let (Some(mean), Some(process)) = (rank.mean_s(), whose.get(&(key.0, rank.rank))) else {
-                continue;
-            };
+            let Some(process) = whose.get(&(key.0, rank.rank)) else { continue };
             let calls = crate::plain::float(rank.calls);
-            let time = &mut times.entry(*process).or_default().1;
-            time.wait_s += calls * (mean - fastest).max(0.0);
-            time.wire_s += calls * fastest;
+            let time = match rank.mean_s().zip(fastest) {
+                Some((mean, fastest)) => CommTime {
+                    wait_s: calls * (mean - fastest).max(0.0),
+                    wire_s: calls * fastest,
+                    calls,
+                    untimed: 0.0,
+                },
+                None => CommTime { calls, untimed: calls, ..CommTime::default() },
+            };
+            times.entry(*process).or_default().1.add(&time);
         }
     }
     times

@@ -61,6 +61,10 @@ fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Shares> {
     let idle = gone - known(&input);
     // What is busy: kernels that keep SMs at work, kernels that wait. Waiting in NCCL keeps few SMs.
     let (mut wait, mut wire) = match unit.comm {
+        Some(comm) if comm.is_partial() => {
+            let why = || Reading::Failed("many of NCCL's calls have no time".to_owned());
+            (why(), why())
+        }
         Some(comm) => (Reading::Known(percent(comm.wait_s)), Reading::Known(percent(comm.wire_s))),
         None => {
             let why = || Reading::Failed("NCCL's profiler plugin was not loaded".to_owned());
@@ -85,9 +89,10 @@ fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Shares> {
         if throttled.over_s > 0.0 { (100.0 * held / throttled.over_s).min(100.0) } else { 0.0 }
     });
     let sources = usize::from(unit.app.is_some()) + usize::from(unit.comm.is_some());
+    let partial = unit.comm.is_some_and(|comm| comm.is_partial());
     let gaps =
         unit.usage.is_some_and(|usage| usage.coverage.missing_s > 0.2 * (whole + usage.coverage.missing_s));
-    let confidence = match (gaps, sources, facts.units.len()) {
+    let confidence = match (gaps || partial, sources, facts.units.len()) {
         (true, _, _) | (false, 0, _) => "low",
         (false, 2, _) => "high",
         // One GPU has nobody to talk to.

@@ -30,7 +30,7 @@ const RANKS: u32 = NODES * PER_NODE;
 const STEPS: u32 = 400;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plant {
+pub(super) enum Plant {
     Healthy,
     Sleeps,
     SlowClock,
@@ -472,7 +472,12 @@ pub(crate) fn slow_clock() -> (Vec<NodeReport>, u32) {
 
 /// The parts of two nodes on which nothing is wrong.
 pub(super) fn healthy() -> Vec<NodeReport> {
-    nodes(&[Plant::Healthy], &run(&[Plant::Healthy], &mut Chance(4)), ALL)
+    parts_with(Plant::Healthy)
+}
+
+/// The parts of two nodes with one thing planted.
+pub(super) fn parts_with(plant: Plant) -> Vec<NodeReport> {
+    nodes(&[plant], &run(&[plant], &mut Chance(4)), ALL)
 }
 
 fn analysed(planted: Planted<'_>, seed: u64, heard: Heard) -> (Run, Analysis) {
