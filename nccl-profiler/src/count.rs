@@ -203,7 +203,7 @@ pub(crate) fn stop(store: &Store, handle: u64) {
         slot.bytes.store(bytes, Relaxed);
         slot.number.store(number, Relaxed);
         slot.state.store(2, Release);
-        steer::pay(store, group.channels.load(Relaxed));
+        steer::pay(store, comm, group.channels.load(Relaxed));
         finish(store, slot, generation);
     }
 }
@@ -315,7 +315,7 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     if !timed {
         return 0;
     }
-    steer::pay(store, coll.channels);
+    steer::pay(store, comm, coll.channels);
     let (slot, handle) = fresh();
     slot.key.store(op.key, Relaxed);
     slot.bytes.store(op.bytes, Relaxed);

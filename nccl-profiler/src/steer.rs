@@ -11,7 +11,8 @@
 //! There is one budget for the process, whose launching thread may serve several communicators, and it is kept like an
 //! account: time adds to it, every timed operation takes from it what it costs, by its channels. Four times a second
 //! the duty follows from what was launched, sparser at once and denser by halves. A window that begins while
-//! the account is overdrawn makes the duty sparser on the spot, so that bursts after a quiet time cost no more.
+//! the account is overdrawn makes the duty sparser on the spot, so that bursts after a quiet time cost no more, and one
+//! that a communicator left open when it had nothing more to do is closed by whoever pays for it.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -166,9 +167,15 @@ fn sparser(number: u64, duty: u64, account: i64) -> u64 {
 }
 
 /// An operation is being timed. Whoever wants all of them timed has no budget.
-pub(crate) fn pay(store: &Store, channels: u64) {
-    if store.at(head::MODE).load(Relaxed) == Mode::Sample.word() {
-        ACCOUNT.fetch_sub(i64::try_from(cost(channels)).unwrap_or(0), Relaxed);
+pub(crate) fn pay(store: &Store, comm: usize, channels: u64) {
+    if store.at(head::MODE).load(Relaxed) != Mode::Sample.word() {
+        return;
+    }
+    let cost = i64::try_from(cost(channels)).unwrap_or(0);
+    let left = ACCOUNT.fetch_sub(cost, Relaxed).saturating_sub(cost);
+    // The mask is one for all: a communicator that rests in its window has all others' operations timed.
+    if left < 0 && FLOW.get(comm).is_some_and(|flow| !flow.open.load(Relaxed)) {
+        (0..COMMS).for_each(|other| set(store, other, false));
     }
 }
 

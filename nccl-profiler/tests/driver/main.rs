@@ -311,6 +311,14 @@ fn a_sample_has_every_kind_in_it_that_a_loop_repeats() {
 }
 
 #[test]
+fn a_communicator_that_rests_keeps_no_others_timed() {
+    let left = Scene { mode: "sample", ..scene("idle") }.left();
+    // The advance of 0.5 ms is 312 operations; how many more the budget has depends on how long the 50,000 take.
+    let timed: u64 = cells(left.file(), "AllReduce").iter().map(|cell| cell.timed).sum();
+    assert!((300..25_000).contains(&timed), "{timed}");
+}
+
+#[test]
 fn messages_of_a_launch_are_counted_one_by_one_and_together() {
     for release in [22_703, 22_809, 23_007] {
         let left = Scene { release, ..scene("messages") }.left();

@@ -46,6 +46,7 @@ pub(crate) fn play(name: &str) {
         "switched" => switched(&nccl),
         "sample" => sample(&nccl),
         "soon" => soon(&nccl),
+        "idle" => idle(&nccl),
         "messages" => messages(&nccl),
         "astray" => astray(&nccl),
         "hidden" => hidden(&nccl),
@@ -333,6 +334,15 @@ fn soon(nccl: &Nccl) {
             comm.gpu(comm.launch(Call { count: 1 << class, ..ALL_REDUCE }), begin, begin + 10_000);
         }
     }
+}
+
+/// A communicator that rests in the middle of a window, while another one goes on. The mask is NCCL's, and both have it.
+fn idle(nccl: &Nccl) {
+    let (rests, goes_on) = (nccl.communicator(1, 4, 1), nccl.communicator(2, 4, 1));
+    run(&goes_on, 40);
+    run(&rests, 10);
+    assert_ne!(nccl.mask.load(Relaxed) & KERNEL, 0);
+    run(&goes_on, 50_000);
 }
 
 fn messages(nccl: &Nccl) {
