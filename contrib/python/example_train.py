@@ -216,10 +216,16 @@ def main():
     parser.add_argument("--save-seconds", type=float, default=0, help="make checkpoints slower; for tests")
     options = parser.parse_args()
 
-    # A flag only: what is in the middle of a step must not save.
+    # A flag only: what is in the middle of a step must not save. Once is enough: Python gives signals their own effect
+    # back while it ends, and a second SIGUSR1 would kill it then.
     told = []
+
+    def tell(number, _frame):
+        told.append(number)
+        signal.signal(number, signal.SIG_IGN)
+
     for name in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(name, lambda number, _frame: told.append(number))
+        signal.signal(name, tell)
 
     folder = options.save_dir
     folder.mkdir(parents=True, exist_ok=True)

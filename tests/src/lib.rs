@@ -4,3 +4,12 @@
 pub mod cluster;
 pub mod hardware;
 pub mod poll;
+
+/// Says in one line why a test does not apply here, also where the test harness keeps to itself what tests that pass have printed.
+///
+/// # Errors
+/// Standard error is closed.
+pub fn skipped(why: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    Ok(writeln!(std::io::stderr(), "skipped: {why}")?)
+}

@@ -28,10 +28,12 @@ fn nobody_looks(cluster: &Cluster, node: &str) -> Result<()> {
     poll::until(MINUTE, "nothing to be left", || Ok(looking(cluster, node)?.is_empty().then_some(())))
 }
 
-/// Looks as the periodic check does, and gives what it says and the reason that then stands on the node.
+/// Looks as the periodic check does, and gives what it says and why the node is drained then. 24.11 keeps the reason of a
+/// node that was given back.
 fn look(cluster: &Cluster, node: &str) -> Result<(String, String)> {
     let said = cluster.root().on(node).run(&["railgate", "check", "--drain"])?.ok()?;
-    Ok((said, cluster.node(node)?.reason().to_owned()))
+    let node = cluster.node(node)?;
+    Ok((said, if node.drained() { node.reason().to_owned() } else { String::new() }))
 }
 
 fn back(cluster: &Cluster, node: &str) -> Result<()> {

@@ -80,6 +80,8 @@ fn slow_is_fit_silent_is_unknown_once_and_stuck_in_the_kernel_is_unfit() -> Resu
         // What hangs there still does; slurmd answers all the same.
         assert!(stuck_in_the_kernel(cluster, "gn3")? > 0);
         cluster.root().run(&["scontrol", "reconfigure"])?.ok()?;
+        // From 24.11 on slurmctld starts anew, and gives back no node that has not spoken since.
+        cluster.wait_node("gn3", "known again", MINUTE, |node| node.state() == "IDLE+DRAIN")?;
         cluster.root().run(&["scontrol", "update", "nodename=gn3", "state=resume"])?.ok()?;
         cluster.bob().srun(&["-w", "gn3", "true"])?.ok()?;
         drop(frozen);

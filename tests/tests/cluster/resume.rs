@@ -40,7 +40,17 @@ fn at_work(cluster: &Cluster, id: u32, attempt: u32) -> Result<(String, String)>
     let nodes = cluster.alice().run(&["scontrol", "show", "hostnames", job.nodes()])?.ok()?;
     let mut nodes = nodes.lines();
     let first = nodes.next().context("no node")?.to_owned();
-    Ok((first, nodes.next_back().context("one node only")?.to_owned()))
+    let last = nodes.next_back().context("one node only")?.to_owned();
+    // It writes nothing; SIGUSR1 is number 10.
+    let caught =
+        "for pid in $(pgrep -x python3); do sed -n 's/^SigCgt:/0x/p' /proc/$pid/status; done | tr -d '\\t'";
+    poll::until(MINUTE, "the other node's program to hear signals", || {
+        let said = cluster.root().on(&last).run(&["bash", "-c", caught])?.stdout;
+        let mut masks =
+            said.lines().filter_map(|mask| u64::from_str_radix(mask.strip_prefix("0x")?, 16).ok());
+        Ok(masks.any(|mask| mask & (1 << 9) != 0).then_some(()))
+    })?;
+    Ok((first, last))
 }
 
 /// A GPU falls off the bus, and the process that used it dies.
