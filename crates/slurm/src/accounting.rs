@@ -23,11 +23,18 @@ pub enum Noted {
 /// [`SlurmError`]: the site has no accounting, or it does not answer.
 pub fn note_in_accounting(client: &Client, job: &JobRef, text: &str) -> Result<Noted, SlurmError> {
     let Some(comment) = client.accounted_comment(job)? else { return Ok(Noted::Absent) };
-    match changed(&comment, text) {
-        None => Ok(Noted::Kept),
-        Some(changed) if changed == comment => Ok(Noted::Same),
-        Some(changed) => client.set_accounted_comment(job, &changed).map(|()| Noted::Written),
+    let Some(mut wanted) = changed(&comment, text) else { return Ok(Noted::Kept) };
+    let has_capitals = |text: &str| text.contains(|c: char| c.is_ascii_uppercase());
+    if wanted != comment && has_capitals(&wanted) && !client.accounting_keeps_capitals()? {
+        if changed(&comment, "").is_none_or(|of_others| has_capitals(&of_others)) {
+            return Ok(Noted::Kept);
+        }
+        wanted.make_ascii_lowercase();
     }
+    if wanted == comment {
+        return Ok(Noted::Same);
+    }
+    client.set_accounted_comment(job, &wanted).map(|()| Noted::Written)
 }
 
 /// `None` where sacctmgr would not pass on what others have written: it turns quotes into backticks, and its own

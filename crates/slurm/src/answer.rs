@@ -307,6 +307,12 @@ fn job_name(record: &str) -> Option<String> {
     (name != "(null)").then(|| name.to_owned())
 }
 
+/// Year and month of `slurm-wlm 22.05.8`, as every program answers to `-V`.
+pub(crate) fn release(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split_whitespace().next_back()?.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
 /// What Slurm shows of a job that matters to someone who wants to tell its owner something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnersView {
@@ -485,6 +491,13 @@ mod tests {
         let reason = node.reason.unwrap();
         assert_eq!(reason.text, "railgate: a@3: b; c [epilog job=5]");
         assert_eq!((reason.user.as_str(), reason.since), ("root", Some(1_795_226_498)));
+    }
+
+    #[test]
+    fn a_release_is_told_by_its_year_and_month() {
+        let answers = ["slurm-wlm 22.05.8", "slurm 23.02.7\n", "slurm 25.05.0-0rc1", "", "slurm", "22.x"];
+        let releases = answers.map(release);
+        assert_eq!(releases, [Some((22, 5)), Some((23, 2)), Some((25, 5)), None, None, None]);
     }
 
     #[test]

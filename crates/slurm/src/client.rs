@@ -151,6 +151,16 @@ impl Client {
         Ok(Some(comment.strip_suffix('\n').unwrap_or(comment).to_owned()))
     }
 
+    /// Whether sacctmgr passes a text on with its capitals: before 23.02 it makes them small. No, where it does not say
+    /// which release it is.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn accounting_keeps_capitals(&self) -> Result<bool, SlurmError> {
+        let text = self.run("sacctmgr", &["-V"])?;
+        Ok(answer::release(&text).is_some_and(|release| release >= (23, 2)))
+    }
+
     /// Replaces it.
     ///
     /// # Errors

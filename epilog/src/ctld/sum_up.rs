@@ -260,6 +260,7 @@ mod tests {
     fn a_line_goes_into_our_field_and_nowhere_else() {
         let scene = Scene::new("0", "0");
         let client = scene.call().client;
+        scene.file("release", "slurm-wlm 24.11.5\n");
         let wrote = |comment: &str| {
             scene.file("comment", comment);
             let noted = note_in_accounting(&client, &JobRef::plain(7), "completed, MFU 41.0 %").unwrap();
@@ -272,6 +273,17 @@ mod tests {
         assert_eq!(wrote("7|railgate: completed, MFU 41.0 %;\n").0, Noted::Same);
         assert_eq!(wrote("7|{\"theirs\": 1}\n").0, Noted::Kept);
         assert_eq!(wrote("").0, Noted::Absent);
+        // It would make capitals small, those of others too.
+        for release in ["slurm-wlm 22.05.8\n", ""] {
+            scene.file("release", release);
+            assert_eq!(wrote("7|JS1:H4s= railgate: attempt 0 died;\n").0, Noted::Kept, "{release}");
+            let (noted, call) = wrote("7|cost=3 railgate: MFU 7 %;\n");
+            assert!(call.ends_with("AdminComment=cost=3 railgate: completed, mfu 41.0 %;"), "{call}");
+            assert_eq!(
+                (noted, wrote("7|railgate: completed, mfu 41.0 %;\n").0),
+                (Noted::Written, Noted::Same)
+            );
+        }
         scene.file("comment", "8|x\n");
         assert!(note_in_accounting(&client, &JobRef::plain(7), "x").is_err());
     }

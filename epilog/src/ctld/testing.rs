@@ -17,7 +17,7 @@ here=@HERE@
 echo "${0##*/} $*" >> $here/calls
 case "${0##*/}" in
 sacct) cat $here/comment; exit ;;
-sacctmgr) exit ;;
+sacctmgr) [ "$1" != -V ] || cat $here/release; exit ;;
 esac
 [ -e $here/dead ] && { echo "Unable to contact slurm controller" >&2; exit 1; }
 [ "$1" = -o ] && shift

@@ -17,7 +17,9 @@ fn repair(cluster: &Cluster, node: &str) -> Result<()> {
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()> {
-    Builder::new(3).config(ALL_MAY_DRAIN)?.test(|cluster| {
+    let builder = Builder::new(3).config(ALL_MAY_DRAIN)?;
+    builder.config_of("ctl", "metrics = { dir = '/var/lib/prom' }")?.test(|cluster| {
+        cluster.root().run(&["install", "-d", "-o", "slurm", "/var/lib/prom"])?.ok()?;
         let alice = cluster.alice();
         let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
         assert_eq!(started(cluster, id)?, "gn1");
@@ -36,6 +38,11 @@ fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()>
         let node = cluster.node("gn2")?;
         assert!(node.drained());
         assert_eq!(node.reason(), format!("railgate: {LOST}; reboot [epilog job={id}]"));
+
+        // Counted for Prometheus.
+        let page = cluster.read("ctl", "/var/lib/prom/railgate-controller.prom")?;
+        let series: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(series, ["railgate_job_decisions_total{event=\"requeued\",check=\"gpu-lost\"} 1"]);
 
         // In the log of the job itself, and for whoever asks later.
         let why = format!("railgate: attempt 0 left node gn2, which failed while it ran: {LOST}");

@@ -1,5 +1,6 @@
 //! Tests on a real Slurm cluster. They need root: `cargo xtask test`.
 
+mod accounting;
 mod array_storm;
 mod beside;
 mod breaker;

@@ -201,7 +201,7 @@ fn a_job_that_runs_is_shown_by_what_its_nodes_have_said() -> Result<()> {
 
 /// An accounting database of two lines of shell: what slurmdbd keeps is one text here.
 const SACCT: &str = "#!/bin/sh\necho \"$5|$(cat /tmp/accounted)\"\n";
-const SACCTMGR: &str = "#!/bin/sh\nfor word; do case $word in AdminComment=*) \
+const SACCTMGR: &str = "#!/bin/sh\n[ $1 != -V ] || echo slurm 24.11.5\nfor word; do case $word in AdminComment=*) \
                         printf %s \"${word#AdminComment=}\" > /tmp/accounted ;; esac; done\n";
 
 #[test]

@@ -133,18 +133,27 @@ const ROOT_PACKAGES: &str =
 
 /// The root directory of another Slurm than this machine's, made when it is not there yet.
 pub(super) fn slurm(version: &str) -> Result<PathBuf> {
+    debian("slurm", version, "", "300 MB")
+}
+
+/// The same with the accounting database and what it stands on.
+pub(super) fn accounting(version: &str) -> Result<PathBuf> {
+    debian("slurmdbd", version, ",slurmdbd,slurm-wlm-mysql-plugin,mariadb-server", "700 MB")
+}
+
+fn debian(name: &str, version: &str, more: &str, size: &str) -> Result<PathBuf> {
     let suite = match version {
         "22.05" => "bookworm",
         "24.11" => "trixie",
         "26.05" => "sid",
-        _ => bail!("--slurm {version}: Debian has 22.05, 24.11 and 26.05"),
+        _ => bail!("Slurm {version}: Debian has 22.05, 24.11 and 26.05"),
     };
-    let root = Path::new("/var/cache/railgate").join(format!("slurm-{version}"));
+    let root = Path::new("/var/cache/railgate").join(format!("{name}-{version}"));
     if root.join("usr/sbin/slurmd").exists() {
         return Ok(root);
     }
     need(&[("debootstrap", "debootstrap")])?;
-    println!("making {} from Debian's {suite} (a minute or two, 300 MB)", root.display());
+    println!("making {} from Debian's {suite} (a minute or two, {size})", root.display());
     let fresh = root.with_extension(format!("new{}", std::process::id()));
     let as_root = |words: &[&std::ffi::OsStr]| {
         let (program, rest) = words.split_first().context("no command")?;
@@ -157,7 +166,7 @@ pub(super) fn slurm(version: &str) -> Result<PathBuf> {
         };
         steps::run(command.args(rest).stdout(std::process::Stdio::null()))
     };
-    let include = format!("--include={ROOT_PACKAGES}");
+    let include = format!("--include={ROOT_PACKAGES}{more}");
     as_root(&["mkdir".as_ref(), "-p".as_ref(), "/var/cache/railgate".as_ref()])?;
     let made = as_root(&[
         "debootstrap".as_ref(),

@@ -36,11 +36,19 @@ pub(super) struct Arguments {
     /// Only the packages: installed, used, upgraded and removed on Debian 12, 13 and sid, as root
     #[arg(long, conflicts_with_all = ["filter", "cluster", "slurm"])]
     packages: bool,
+    /// Only what needs an accounting database: Debian's slurmdbd and MariaDB, kept in /var/cache/railgate; where that of
+    /// 22.05 is there it is one of the tests on the real cluster
+    #[arg(long, value_name = "VERSION", default_missing_value = "22.05", num_args = 0..=1)]
+    #[arg(conflicts_with_all = ["filter", "cluster", "slurm", "packages"])]
+    accounting: Option<String>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.packages {
         return packaged::run();
+    }
+    if let Some(version) = &arguments.accounting {
+        return accounting(version);
     }
     packages::need(&[&packages::CLUSTER[..], &packages::BUILD, &packages::TESTS].concat())?;
     let mut all = Steps::default();
@@ -77,10 +85,33 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     all.end()
 }
 
+/// What cannot be had is said, and fails nothing.
+fn accounting(version: &str) -> Result<()> {
+    packages::need(&[&packages::CLUSTER[..], &packages::BUILD].concat())?;
+    let root = match packages::accounting(version) {
+        Ok(root) => root,
+        Err(why) => {
+            println!("skipped: slurmdbd {version} cannot be had: {why:#}");
+            return Ok(());
+        }
+    };
+    let mut all = Steps::default();
+    all.step("build for the cluster", || build::programs(false, &root));
+    all.step("accounting database", || on_clusters(Some("accounting::"), &root));
+    all.end()
+}
+
 fn checks(all: &mut Steps) {
     all.step("format", || steps::run(build::cargo().args(["fmt", "--all", "--check"])));
     all.step("lints", || {
         steps::run(build::cargo().args(["clippy", "--workspace", "--all-targets", "--quiet"]))
+    });
+    all.step("fuzz targets compile", || {
+        let mut command = build::cargo();
+        command.args(["check", "--quiet", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"]);
+        command.arg(build::folder(false)?.parent().context("no target folder")?);
+        // Nothing is linked: its C++ need not be compiled.
+        steps::run(command.env("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a"))
     });
     all.step("documentation", || {
         let mut command = build::cargo();

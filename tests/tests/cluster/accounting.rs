@@ -1,0 +1,137 @@
+//! The accounting database for real: Debian's slurmdbd and MariaDB, of a root directory that has both.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use railgate_tests::cluster::{Builder, Cluster, Process, SLURM_ROOT, slurm_release};
+use railgate_tests::poll;
+
+use crate::training::{ALL_MAY_DRAIN, MINUTE, end, started, submit_as};
+
+/// Made by `cargo xtask test --accounting`, which can make one of another release, too.
+const ROOT: &str = "/var/cache/railgate/slurmdbd-22.05";
+
+const SLURMDBD: &str = "\
+AuthType=auth/munge
+DbdHost=ctl
+SlurmUser=slurm
+LogFile=/var/log/slurm/slurmdbd.log
+PidFile=/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+StorageLoc=slurm_acct_db
+";
+
+/// Whoever reaches the socket may do everything: it is this machine's alone, and gone with it.
+const MARIADB: &str = "\
+set -e
+mkdir -p /run/mysqld /tmp/db
+chown mysql /run/mysqld /tmp/db
+mariadb-install-db --user=mysql --datadir=/tmp/db --skip-test-db > /var/log/mariadb-install.log 2>&1
+exec mariadbd --user=mysql --datadir=/tmp/db --socket=/run/mysqld/mysqld.sock --skip-networking \\
+    --skip-grant-tables --skip-log-bin > /var/log/mariadb.log 2>&1
+";
+
+const READY: &str = "\
+install -m 600 -o slurm /etc/slurm/slurmdbd.given /etc/slurm/slurmdbd.conf
+chown slurm /var/log/slurm
+slurmdbd";
+
+/// jobstats' own field: compressed and encoded, so with `+`, `/` and `=`.
+const JOBSTATS: &str = "JS1:H4sIAAAAAAAAA+/1y8vLAAAA//8BAAD//w==";
+
+/// A cluster that was none for accounting gets one. The database ends with what is returned.
+fn with_accounting(cluster: &Cluster) -> Result<Process> {
+    let root = cluster.root();
+    let database = root.spawn(&["sh", "-c", MARIADB])?;
+    poll::until(MINUTE, "MariaDB to answer", || {
+        Ok(root.run(&["mariadb-admin", "ping"])?.ok().is_ok().then_some(()))
+    })?;
+    cluster.write("ctl", "/etc/slurm/slurmdbd.given", SLURMDBD)?;
+    root.run(&["sh", "-ec", READY])?.ok()?;
+    let conf = cluster.read("ctl", "/etc/slurm/slurm.conf")?;
+    let name = conf.lines().find_map(|line| line.strip_prefix("ClusterName=")).context("no ClusterName")?;
+    let accounting = [
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        "AccountingStorageHost=ctl",
+        "AccountingStoreFlags=job_comment",
+    ];
+    let conf = conf.replace("AccountingStorageType=accounting_storage/none", &accounting.join("\n"));
+    cluster.write("ctl", "/etc/slurm/slurm.conf", &conf)?;
+    poll::until(MINUTE, "slurmdbd to know the cluster", || {
+        let added = root.run(&["sacctmgr", "-i", "add", "cluster", name])?.both();
+        Ok((added.contains("Adding") || added.contains("already exists")).then_some(()))
+    })?;
+    cluster.stop_slurmctld()?;
+    cluster.start_slurmctld()?;
+    Ok(database)
+}
+
+fn accounted(cluster: &Cluster, id: u32) -> Result<String> {
+    let words = ["sacct", "-X", "-n", "-P", "-j", &id.to_string(), "-o", "JobID,Comment,AdminComment"];
+    Ok(cluster.root().run(&words)?.ok()?.trim().to_owned())
+}
+
+/// A job of alice's that loses a GPU on `node`, with what somebody has put into its AdminComment.
+fn fails(cluster: &Cluster, node: &str, comment: &str) -> Result<u32> {
+    let words = ["-N1", "-w", node, "--gres=gpu:8", "--railgate-requeue=never", "--comment=Words of her own"];
+    let script = "echo attempt 0; until [ -s end.$SLURM_JOB_ID ]; do sleep 0.1; done; exit 1";
+    let id = submit_as(&cluster.alice(), &words, script)?;
+    started(cluster, id)?;
+    let update = ["scontrol", "update", &format!("jobid={id}"), &format!("AdminComment={comment}")];
+    cluster.root().run(&update)?.ok()?;
+    cluster.hardware(node)?.inject("gpu-lost@3")?;
+    end(cluster, id, 1)?;
+    cluster.wait_job(id, &["FAILED"], MINUTE)?;
+    Ok(id)
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn slurmdbd_keeps_our_line_beside_what_others_wrote() -> Result<()> {
+    let place = match std::env::var_os(SLURM_ROOT) {
+        Some(root) if root != "/" => PathBuf::from(root),
+        _ => PathBuf::from(ROOT),
+    };
+    if !place.join("usr/sbin/slurmdbd").exists() {
+        println!(
+            "skipped: {} has no slurmdbd: cargo xtask test --accounting makes one that has",
+            place.display()
+        );
+        return Ok(());
+    }
+    let keeps_capitals = slurm_release(&place)? >= (23, 2);
+    let builder = Builder::new(2).slurm_root(place).config("report = { admin_comment = true }")?;
+    builder.config(ALL_MAY_DRAIN)?.test(|cluster| {
+        let database = with_accounting(cluster)?;
+        let jobstats = fails(cluster, "gn1", JOBSTATS)?;
+        let small = fails(cluster, "gn2", "cost=3/a+b==")?;
+        let ours = |id: u32| {
+            poll::until(MINUTE, "our line in the database", || {
+                let kept = accounted(cluster, id)?;
+                Ok(kept.contains("railgate:").then_some(kept))
+            })
+        };
+        let kept = ours(small)?;
+        let lead = format!(
+            "{small}|Words of her own|cost=3/a+b== railgate: hardware fault during the run, gn2: gpu-lost@3"
+        );
+        assert!(kept.starts_with(&lead) && kept.ends_with(';'), "{kept}");
+        if keeps_capitals {
+            let kept = ours(jobstats)?;
+            let lead = format!(
+                "{jobstats}|Words of her own|{JOBSTATS} railgate: hardware fault during the run, gn1: "
+            );
+            assert!(kept.starts_with(&lead) && kept.contains("Xid 79") && kept.ends_with(';'), "{kept}");
+        } else {
+            poll::until(MINUTE, "a word about capitals", || {
+                let log = cluster.read("ctl", "/var/lib/railgate/controller/epilog-ctld.log")?;
+                Ok(log.contains("could not be kept byte for byte").then_some(()))
+            })?;
+            assert_eq!(accounted(cluster, jobstats)?, format!("{jobstats}|Words of her own|{JOBSTATS}"));
+        }
+        drop(database);
+        Ok(())
+    })
+}
