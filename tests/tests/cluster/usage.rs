@@ -128,6 +128,18 @@ fn a_report_has_what_the_gpus_did_and_says_what_nobody_saw() -> Result<()> {
         assert_eq!(found["file"], "gn1.samples");
         assert!(number(&found["sampler"]["cpu_s"]) > 0.0);
 
+        let words = ["railgate", "report", &seen.to_string(), "--format", "html", "--samples", "gn[1,9]"];
+        let page = cluster.alice().run(&words)?.ok()?;
+        let lanes = page.split_once("Time line of each GPU").context("no time lines")?.1;
+        assert!((0..4).all(|gpu| lanes.contains(&format!(">GPU {gpu}</text>"))), "{lanes}");
+        assert!(!lanes.contains(">GPU 4</text>"), "only the job's");
+        // Any kernel and tensor pipe of each, and its clock.
+        assert!(
+            lanes.matches("<polygon").count() >= 4 * 2 && lanes.matches("<polyline").count() >= 4,
+            "{lanes}"
+        );
+        assert!(lanes.contains("gn9: no part of this job"), "{lanes}");
+
         let lost = usage(cluster, killed)?;
         assert_eq!(lost["gpus"].as_array().map(Vec::len), Some(8));
         assert_eq!(mean(&lost["gpus"][7], "tensor_percent"), 50.0);
