@@ -91,6 +91,27 @@ fn the_fraction_is_activity_times_clock_over_the_sheets_clock() {
     );
 }
 
+/// The counters do not tell types apart: without a declaration the figures of the slowest and the fastest type bound what
+/// was done, whatever the mixture, and a pure one is the figure of its own type.
+#[test]
+fn a_mixture_of_types_lies_between_the_slowest_and_the_fastest_of_them() {
+    let kinds = [("tf32", 97.0_f64, 1700.0, 0.5), ("bf16", 93.7, 1469.0, 1.0), ("fp8", 80.0, 1300.0, 2.0)];
+    for mixture in [[20, 0, 0], [0, 20, 0], [0, 0, 20], [5, 10, 5], [1, 5, 14], [10, 0, 10]] {
+        let all: Vec<_> = mixture.iter().zip(kinds).flat_map(|(count, kind)| vec![kind; *count]).collect();
+        let samples = (0_u64..).zip(&all).map(|(k, kind)| Record::Sample(sample(k * 5, kind.1, kind.2)));
+        let bytes = stream(std::iter::once(head("NVIDIA H200", &[])).chain(samples).collect());
+        let usage = summarize(&[&bytes], START + 100_000, &BTreeMap::new()).unwrap();
+        let flop = &usage.gpus[0].flop;
+        let done = all.iter().map(|kind| kind.1 / 100.0 * kind.2 / 1830.0 * kind.3);
+        let done = done.sum::<f64>() / 20.0 * 989.4 * flop.calibration.factor;
+        let of = |name: &str| flop.tensor_tflops[name];
+        assert!(of("tf32") <= 1.001 * done && done <= 1.001 * of("fp8"), "{mixture:?}: {done} {flop:?}");
+        for (count, kind) in mixture.iter().zip(kinds).filter(|(count, _)| **count == 20) {
+            assert!((of(kind.0) / done - 1.0).abs() < 1e-3, "{count} {}: {done} {flop:?}", kind.0);
+        }
+    }
+}
+
 #[test]
 fn what_was_never_read_is_not_zero_and_says_why() {
     let lacking = [("dram_percent", "unsupported"), ("fp32_percent_mhz", "GPM: lost")];
