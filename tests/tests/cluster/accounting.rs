@@ -64,6 +64,8 @@ fn with_accounting(cluster: &Cluster) -> Result<Process> {
         Ok((added.contains("Adding") || added.contains("already exists")).then_some(()))
     })?;
     cluster.stop_slurmctld()?;
+    // The database gives the cluster a number of its own, and from 24.11 on another one is refused.
+    root.run(&["rm", "-f", "/var/spool/slurmctld/clustername"])?.ok()?;
     cluster.start_slurmctld()?;
     Ok(database)
 }
