@@ -1,6 +1,7 @@
 //! Tests on a real Slurm cluster. They need root: `cargo xtask test`.
 
 mod accounting;
+mod apptainer;
 mod array_storm;
 mod beside;
 mod breaker;

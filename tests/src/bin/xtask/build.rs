@@ -1,5 +1,6 @@
 //! Building what goes onto the cluster's machines.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -44,6 +45,7 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
         "railgate-epilog",
         "railgate-sampler",
         "nccl-env-railgate",
+        "nccl-profiler-railgate",
         "nvml-sim",
         "railgate-tests",
     ] {
@@ -57,7 +59,22 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
     if plugin == programs {
         return Ok(());
     }
+    let place = plugins(&programs)?;
     let mut command = build();
-    command.args(PLUGINS).arg("--target-dir").arg(plugin.parent().context("no folder")?);
-    steps::run(command.env("RAILGATE_SLURM_VERSION", format!("{}.{:02}", slurm.0, slurm.1)))
+    command.args(PLUGINS).arg("--target-dir").arg(&place);
+    steps::run(command.env("RAILGATE_SLURM_VERSION", format!("{}.{:02}", slurm.0, slurm.1)))?;
+    fs::create_dir_all(&plugin)?;
+    let made = place.join(programs.file_name().context("no profile")?);
+    for library in ["libspank_railgate.so", "libspank_railgate_fault.so"] {
+        // By rename: a cluster may have the old one open.
+        let fresh = plugin.join(format!(".{library}"));
+        fs::copy(made.join(library), &fresh)?;
+        fs::rename(&fresh, plugin.join(library))?;
+    }
+    Ok(())
+}
+
+/// Where plugins for other releases are built one after the other: what they have in common is built once.
+pub(super) fn plugins(programs: &Path) -> Result<PathBuf> {
+    Ok(programs.parent().context("no target folder")?.join("plugins"))
 }

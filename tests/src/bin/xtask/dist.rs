@@ -82,7 +82,7 @@ impl Parts {
             }
         }
         fs::create_dir_all(&built)?;
-        let builder = if quick { Builder::quick(&dist) } else { Builder::portable(&dist)? };
+        let builder = if quick { Builder::quick()? } else { Builder::portable(&dist)? };
         let newest = compile(&builder, &built)?;
         let glibc = [newest, rdma_selftest(quick, &built)?];
         steps::run(Command::new(built.join("railgate")).arg("generate").arg(&generated))?;
@@ -140,13 +140,9 @@ struct Builder {
 }
 
 impl Builder {
-    fn quick(dist: &Path) -> Self {
-        Builder {
-            words: vec!["build".to_owned()],
-            path: None,
-            portable: false,
-            target_dir: dist.join("build"),
-        }
+    fn quick() -> Result<Self> {
+        let target_dir = build::plugins(&build::folder(false)?)?;
+        Ok(Builder { words: vec!["build".to_owned()], path: None, portable: false, target_dir })
     }
 
     fn portable(dist: &Path) -> Result<Self> {

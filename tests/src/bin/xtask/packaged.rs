@@ -17,8 +17,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Debian 12, Debian 13, and Debian's next.
 const RELEASES: [(&str, &str); 3] =
     [("22.05", "Debian 12, Slurm 22.05"), ("24.11", "Debian 13, Slurm 24.11"), ("26.05", "sid, Slurm 26.05")];
+/// glibc 2.31, and what a container may have.
+const OLD_DEBIAN: &str = "Debian 11, the NCCL profiler plugin as it is shipped";
 const SETTINGS: &str = "/etc/railgate/railgate.toml";
 
+/// On every Debian, and the NCCL plugin on an older one.
 pub(super) fn run() -> Result<()> {
     packages::need(&packages::CLUSTER)?;
     ensure!(nix::unistd::geteuid().is_root(), "packages are tried as root: sudo cargo xtask test --packages");
@@ -39,7 +42,28 @@ pub(super) fn run() -> Result<()> {
             Err(why) => all.skip(name, &format!("{why:#}")),
         }
     }
+    match packages::need(&[&packages::DEBOOTSTRAP[..], &packages::VENV, &packages::OBJDUMP].concat()) {
+        Ok(()) => all.step(OLD_DEBIAN, || {
+            let words = ["test", "-p", "nccl-profiler-railgate", "--test", "old_debian", "--", "--ignored"];
+            steps::run(build::cargo().args(words))
+        }),
+        Err(why) => all.skip(OLD_DEBIAN, &format!("{why:#}")),
+    }
     all.end()
+}
+
+/// On this machine's own Debian, for which no root is to be made.
+pub(super) fn try_here(all: &mut Steps) {
+    const NAME: &str = "packages on this Debian";
+    if !nix::unistd::geteuid().is_root() || packages::find("dpkg").is_none() {
+        return all.skip(NAME, "that needs root and dpkg");
+    }
+    all.step(NAME, || {
+        let parts = Parts::build(true)?;
+        let (old, new) = (parts.pack(1)?, parts.pack(2)?);
+        same_contents(&old.rpm, &old.deb)?;
+        Builder::new(3).bare().test(|cluster| installed(cluster, &old.deb, &new.deb))
+    });
 }
 
 /// Installed as the page says, a job is gated, moved and reported; upgraded under a running job; removed.

@@ -35,6 +35,12 @@ pub(super) const DIST: [Need; 2] = [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm")];
 pub(super) const VENV: [Need; 2] =
     [("/usr/bin/python3", "python3"), ("/var/lib/dpkg/info/python3-venv.list", "python3-venv")];
 
+/// For roots of other releases.
+pub(super) const DEBOOTSTRAP: [Need; 1] = [("debootstrap", "debootstrap")];
+
+/// For reading what a library asks of others.
+pub(super) const OBJDUMP: [Need; 1] = [("objdump", "binutils")];
+
 /// For the tests that are not on the cluster.
 pub(super) const TESTS: [Need; 9] = [
     ("shellcheck", "shellcheck"),
@@ -131,9 +137,14 @@ pub(super) fn install(names: &[String]) -> Result<()> {
 const ROOT_PACKAGES: &str =
     "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,iproute2,procps,e2fsprogs,python3";
 
+/// Debian's newest: sid's, which moves.
+pub(super) const NEWEST_SLURM: &str = "26.05";
+
 /// The root directory of another Slurm than this machine's, made when it is not there yet.
 pub(super) fn slurm(version: &str) -> Result<PathBuf> {
-    debian("slurm", version, "", "300 MB")
+    // Only sid has Apptainer, and its template is tried where it is.
+    let (more, size) = if version == NEWEST_SLURM { (",apptainer", "600 MB") } else { ("", "300 MB") };
+    debian("slurm", version, more, size)
 }
 
 /// The same with the accounting database and what it stands on.
@@ -145,7 +156,7 @@ fn debian(name: &str, version: &str, more: &str, size: &str) -> Result<PathBuf> 
     let suite = match version {
         "22.05" => "bookworm",
         "24.11" => "trixie",
-        "26.05" => "sid",
+        NEWEST_SLURM => "sid",
         _ => bail!("Slurm {version}: Debian has 22.05, 24.11 and 26.05"),
     };
     let root = Path::new("/var/cache/railgate").join(format!("{name}-{version}"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use railgate_tests::cluster::{SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
 
@@ -20,6 +20,24 @@ const MDBOOK: &str = "0.4.52";
 
 /// How many clusters run at once. They wait more than they work.
 const CLUSTERS: &str = "3";
+
+/// What Slurm's releases differ in (`docs/slurm-releases.md`), and the tests that meet it. These run on the newest release
+/// whenever everything does: all cluster tests on two releases would take CI too long. `--slurm` runs all of them.
+const DIFFERENT: [(&str, &str); 13] = [
+    ("SPANK: one plugin file for each release, its options and hooks", "plugin::"),
+    ("names of prolog's and epilog's variables; what follows a failed prolog", "gate::"),
+    ("what becomes of srun, salloc and --no-requeue when a prolog fails", "unfit::"),
+    ("EpilogSlurmctld's variables, the wait of a requeued job", "comes_back::a_job_whose_gpu_dies"),
+    ("the exit status of an attempt whose node died", "node_death::a_job_survives"),
+    ("MaxBatchRequeue", "node_death::a_job_that_the_gate_moved"),
+    ("reconfiguring while a prolog runs", "controller_away::reconfiguring"),
+    ("the steps' exit code in the epilog", "profiler::"),
+    ("a real Apptainer, which only sid has", "apptainer::"),
+    ("trees, blocks and topology.yaml", "fabric::slurm_"),
+    ("what scontrol prints of a job: SubmitLine", "hostile::what_a_user_submits"),
+    ("what scontrol prints of the configuration", "doctor::"),
+    ("the reason of a node that State=UNDRAIN gives back", "way_back::a_drained_node"),
+];
 
 /// What to test.
 #[derive(Debug, clap::Args)]
@@ -56,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         Some(version) => match packages::slurm(version) {
             Ok(root) => root,
             // sid moves: what it no longer has is nobody's fault here.
-            Err(why) if version == "26.05" => {
+            Err(why) if version == packages::NEWEST_SLURM => {
                 println!("skipped: Slurm {version} cannot be had: {why:#}");
                 return Ok(());
             }
@@ -81,7 +99,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         vm::run(&mut all);
     }
     all.step("build for the cluster", || build::programs(false, &slurm_root));
+    let everything = arguments.filter.is_none() && !cluster_only;
+    // Made while clusters wait for something.
+    let newest = everything.then(|| std::thread::spawn(|| packages::slurm(packages::NEWEST_SLURM)));
     all.step("real Slurm cluster", || on_clusters(arguments.filter.as_deref(), &slurm_root));
+    if let Some(newest) = newest {
+        let newest = newest.join().unwrap_or_else(|_| Err(anyhow::anyhow!("it could not be made")));
+        on_the_newest(&mut all, newest);
+        packaged::try_here(&mut all);
+    }
     all.end()
 }
 
@@ -204,8 +230,25 @@ fn collect(dir: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the cluster's tests as who we are, and runs them as root.
-fn on_clusters(filter: Option<&str>, slurm_root: &Path) -> Result<()> {
+/// What differs, on the newest Slurm; one line says why not where it cannot be had.
+fn on_the_newest(all: &mut Steps, root: Result<PathBuf>) {
+    const NAME: &str = "newest Slurm";
+    match root {
+        Err(why) => all.skip(NAME, &format!("Slurm {} cannot be had: {why:#}", packages::NEWEST_SLURM)),
+        Ok(root) => all.step(NAME, || {
+            build::programs(false, &root)?;
+            let listed = Command::new(cluster_tests()?).arg("--list").output()?;
+            let listed = String::from_utf8_lossy(&listed.stdout);
+            for (what, tests) in DIFFERENT {
+                ensure!(listed.contains(tests), "no test on the cluster is called '{tests}' ({what})");
+            }
+            these_on_clusters(&DIFFERENT.map(|(_, tests)| tests), &root)
+        }),
+    }
+}
+
+/// Builds the cluster's tests, and returns the program.
+fn cluster_tests() -> Result<PathBuf> {
     let mut compile = build::cargo();
     compile.args(["test", "--quiet", "-p", "railgate-tests", "--test", "cluster", "--no-run"]);
     compile.arg("--message-format=json").stderr(Stdio::inherit());
@@ -213,8 +256,17 @@ fn on_clusters(filter: Option<&str>, slurm_root: &Path) -> Result<()> {
     if !output.status.success() {
         bail!("the cluster's tests do not compile");
     }
-    let program = executable(&String::from_utf8_lossy(&output.stdout))
-        .context("cargo did not say where the cluster's tests are")?;
+    executable(&String::from_utf8_lossy(&output.stdout))
+        .context("cargo did not say where the cluster's tests are")
+}
+
+/// Builds the cluster's tests as who we are, and runs them as root.
+fn on_clusters(filter: Option<&str>, slurm_root: &Path) -> Result<()> {
+    these_on_clusters(filter.as_slice(), slurm_root)
+}
+
+fn these_on_clusters(filters: &[&str], slurm_root: &Path) -> Result<()> {
+    let program = cluster_tests()?;
     let mut command = if nix::unistd::geteuid().is_root() {
         Command::new(&program)
     } else if packages::find("sudo").is_some() {
@@ -228,7 +280,7 @@ fn on_clusters(filter: Option<&str>, slurm_root: &Path) -> Result<()> {
         bail!("the cluster needs root: run {} --ignored as root", program.display());
     };
     // Tests not on the cluster have run already; what is ignored there is what needs root.
-    command.args(["--ignored", "--test-threads", CLUSTERS]).args(filter);
+    command.args(["--ignored", "--test-threads", CLUSTERS]).args(filters);
     // A test that builds a plugin of its own builds it for this Slurm.
     let release = slurm_release(slurm_root)?;
     command.env("RAILGATE_SLURM_VERSION", format!("{}.{:02}", release.0, release.1));

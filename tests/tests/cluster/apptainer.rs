@@ -1,0 +1,65 @@
+//! The Apptainer template with a real Apptainer, beside the Slurm that has one: sid's.
+
+use anyhow::Result;
+use railgate_tests::cluster::Builder;
+use railgate_tests::{poll, skipped};
+
+use crate::templates::filled;
+use crate::training::MINUTE;
+
+/// Saves when it is asked to, and goes on with that.
+const PROGRAM: &str = r#"
+import os, signal, sys, time
+rank, directory = os.environ["SLURM_PROCID"], os.environ["RAILGATE_JOB_DIR"]
+print("in", os.environ.get("APPTAINER_CONTAINER", "nothing"), "with", os.environ.get("NCCL_IB_HCA"), flush=True)
+open(f"{directory}/user/written-{rank}", "w").close()
+print("plugin", os.path.exists("/usr/lib/railgate/libnccl-profiler-railgate.so"), "image", os.path.exists("/image"))
+saved = f"/checkpoints/saved-{rank}"
+if os.path.exists(saved):
+    sys.exit(0)
+def save(*_):
+    open(saved, "w").close()
+    print("saves", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGUSR1, save)
+print("trains", flush=True)
+while True:
+    time.sleep(0.1)
+"#;
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_training_in_an_apptainer_container_is_told_to_save_and_goes_on() -> Result<()> {
+    Builder::new(2).test(|cluster| {
+        let root = cluster.root();
+        if root.run(&["test", "-x", "/usr/bin/apptainer"])?.code != 0 {
+            return skipped("apptainer: this Slurm's root has none");
+        }
+        // A directory is an image, too: Python with what it needs.
+        let image = "cd /shared && mkdir -p image/usr/bin image/usr/lib image/proc image/sys image/dev image/tmp image/etc image/root image/home && \
+            touch image/image && for name in bin lib lib64 sbin; do ln -s usr/$name image/$name; done && \
+            cp -a /usr/lib64 image/usr/ && cp -aL /usr/bin/bash /usr/bin/sh /usr/bin/python3 /usr/bin/env image/usr/bin/ && \
+            cp -a /usr/lib/python3* image/usr/lib/ && cp -a /usr/lib/x86_64-linux-gnu image/usr/lib/";
+        root.run(&["bash", "-ec", image])?.ok()?;
+        root.run(&["install", "-d", "-o", "rgalice", "/shared/alice"])?.ok()?;
+        cluster.write("ctl", "/shared/alice/train.py", PROGRAM)?;
+        let settings = [
+            "IMAGE=/shared/image",
+            "TRAIN=python3 /checkpoints/train.py",
+            "CHECKPOINTS=/shared/alice",
+            "cpus-per-task=2",
+            "output=train.log",
+        ];
+        let id = cluster.alice().sbatch(&[], &filled(cluster, "apptainer", &settings)?)?;
+        let log = || cluster.output("/home/rgalice/train.log").unwrap_or_default();
+        poll::until(MINUTE, "both to train", || Ok((log().matches("trains").count() == 2).then_some(())))
+            .inspect_err(|_| eprintln!("{}", log()))?;
+        cluster.alice().run(&["scancel", "--batch", "--signal=USR1", &id.to_string()])?.ok()?;
+        let job = cluster.wait_job(id, &["COMPLETED"], 2 * MINUTE)?;
+        assert_eq!(job.restarts(), 1, "{}", log());
+        assert_eq!(log().matches("saves").count(), 2, "{}", log());
+        assert_eq!(log().matches("in /shared/image with =mlx5_0:1,").count(), 4, "{}", log());
+        assert_eq!(log().matches("plugin True image True").count(), 4, "{}", log());
+        Ok(())
+    })
+}
