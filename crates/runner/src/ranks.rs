@@ -71,6 +71,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use railgate_rankfile::{MAGIC, VERSION};
     use railgate_rundir::Run;
 
     use super::*;
@@ -97,8 +98,8 @@ mod tests {
         fs::create_dir(&ranks).unwrap();
         assert_eq!(read(&run, me).unwrap(), None);
         let mut good = vec![0_u8; BYTES];
-        good[..8].copy_from_slice(b"RAILRANK");
-        good[8] = 1;
+        good[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        good[8..16].copy_from_slice(&VERSION.to_le_bytes());
         fs::write(ranks.join("good"), &good).unwrap();
         fs::write(ranks.join("mode"), "full").unwrap();
         fs::write(ranks.join("torn"), &good[..BYTES - 8]).unwrap();
