@@ -125,9 +125,7 @@ fn rdma_selftest(quick: bool, built: &Path) -> Result<(u32, u32)> {
     fs::copy(vm::rdma_selftest(!quick)?, &to)?;
     let verbs = symbols::newest(&to, "IBVERBS_")?;
     ensure!(verbs <= VERBS.1, "the self-test needs {verbs:?} of libibverbs, and {:?} was promised", VERBS.1);
-    let glibc = symbols::newest(&to, symbols::GLIBC)?;
-    println!("{}: glibc {}.{}, libibverbs {}", to.display(), glibc.0, glibc.1, VERBS.0);
-    Ok(glibc)
+    asks_for(&to)
 }
 
 /// How things are compiled.
@@ -187,6 +185,46 @@ impl Builder {
     }
 }
 
+/// What NCCL loads, as it is shipped: no symbol newer than promised.
+pub(super) fn try_nccl_plugins(all: &mut steps::Steps) {
+    const NAME: &str = "what NCCL loads, with no symbol of a newer glibc than 2.17";
+    let builder = build::folder(false).and_then(|folder| {
+        let dist = folder.with_file_name("dist");
+        fs::create_dir_all(&dist)?;
+        Builder::portable(&dist)
+    });
+    match builder {
+        Ok(builder) => all.step(NAME, || {
+            let place = builder.build(&NCCL, NCCL_GLIBC, None)?;
+            NCCL.iter().try_for_each(|name| promised(&place.join(library(name)), NCCL_GLIBC).map(drop))
+        }),
+        Err(why) => all.skip(NAME, &format!("{why:#}")),
+    }
+}
+
+fn library(package: &str) -> String {
+    format!("lib{}.so", package.replace('-', "_"))
+}
+
+/// The C library that a file asks for.
+fn asks_for(file: &Path) -> Result<(u32, u32)> {
+    let newest = symbols::newest(file, symbols::GLIBC)?;
+    println!("{}: glibc {}.{}", file.display(), newest.0, newest.1);
+    Ok(newest)
+}
+
+/// What was promised of a file, which must not ask for more.
+fn promised(file: &Path, glibc: &str) -> Result<(u32, u32)> {
+    let wanted = symbols::version(glibc).context("no version")?;
+    let (major, minor) = asks_for(file)?;
+    ensure!(
+        (major, minor) <= wanted,
+        "{} needs glibc {major}.{minor}, and {glibc} was promised",
+        file.display()
+    );
+    Ok(wanted)
+}
+
 /// Everything into one folder, and no symbol newer than promised; the newest C library that is asked for.
 fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
     let mut needs = (0, 0);
@@ -200,16 +238,8 @@ fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
             // Debug information would make packages ten times as large.
             steps::run(Command::new("strip").arg("--strip-debug").arg(&to))?;
         }
-        let newest = symbols::newest(&to, symbols::GLIBC)?;
-        let wanted = symbols::version(glibc).context("no version")?;
-        ensure!(
-            newest <= wanted || !builder.portable,
-            "{name} needs glibc {}.{}, and {glibc} was promised",
-            newest.0,
-            newest.1
-        );
-        println!("{}: glibc {}.{}", to.display(), newest.0, newest.1);
-        needs = needs.max(if builder.portable { wanted } else { newest });
+        let newest = if builder.portable { promised(&to, glibc)? } else { asks_for(&to)? };
+        needs = needs.max(newest);
         Ok(())
     };
     println!("building the programs");
@@ -221,8 +251,7 @@ fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
     println!("building what NCCL loads");
     let place = builder.build(&NCCL, NCCL_GLIBC, None)?;
     for name in NCCL {
-        let file = format!("lib{}.so", name.replace('-', "_"));
-        take(&place, &file, &format!("lib{name}.so"), NCCL_GLIBC)?;
+        take(&place, &library(name), &format!("lib{name}.so"), NCCL_GLIBC)?;
     }
     for release in SLURM {
         println!("building the plugin for Slurm {release}");

@@ -10,7 +10,7 @@ use railgate_tests::cluster::{SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
 
 use super::steps::{self, Steps};
-use super::{build, packaged, packages, vm};
+use super::{build, dist, packaged, packages, vm};
 
 /// The version that CI and people share.
 const CARGO_DENY: &str = "0.20.2";
@@ -106,6 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(newest) = newest {
         let newest = newest.join().unwrap_or_else(|_| Err(anyhow::anyhow!("it could not be made")));
         on_the_newest(&mut all, newest);
+        dist::try_nccl_plugins(&mut all);
         packaged::try_here(&mut all);
     }
     all.end()
