@@ -123,7 +123,8 @@ fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
         // Whichever component is asked for: one job, and the node that ended it.
         for id in [leader, leader + 1] {
             let told = report(&alice, id)?;
-            let head = format!("job {leader} (heterogeneous: {leader}, {}) on test: completed", leader + 1);
+            let head =
+                format!("job {leader} 'sbatch' (heterogeneous: {leader}, {}) on test: completed", leader + 1);
             assert!(told.starts_with(&head), "{told}");
             in_order(
                 &told,
