@@ -93,7 +93,7 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
         in_order(&told, &["Xid 79 on GPU 2", "Xid 79 on GPU 5", "not of this job"]);
         in_order(&told, &[&format!("railgate requeued the job: gpu-lost@2 on {both_hit}; restart 1 of 3")]);
         let told = report(&bob, buggy)?;
-        let head = format!("job {buggy} on test: looks like the application");
+        let head = format!("job {buggy} 'sbatch' on test: looks like the application");
         assert!(told.starts_with(&head), "{told}");
         let not_its = "Nothing that it had on the node points at hardware";
         in_order(&one_line(&told), &[not_its, "Xid 79 on GPU 1", "not of this job"]);

@@ -41,7 +41,7 @@ fn a_program_that_failed_by_itself_stays_failed() -> Result<()> {
             assert_eq!((job.restarts(), job.nodes()), (0, node.as_str()));
             assert!(!cluster.node(node)?.drained());
             let told = report(&alice, *id)?;
-            assert!(told.starts_with(&format!("job {id} on test: {title}")), "{told}");
+            assert!(told.starts_with(&format!("job {id} 'sbatch' on test: {title}")), "{told}");
             let left = "the job was left as it was: no node has evidence of a fault that ended it";
             in_order(&one_line(&told), &[why, "WHAT HAPPENED", left]);
         }
