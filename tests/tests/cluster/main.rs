@@ -24,6 +24,7 @@ mod pods;
 mod profiler;
 mod rails;
 mod resume;
+mod resume_each;
 mod setups;
 mod shared_node;
 mod stays_ended;

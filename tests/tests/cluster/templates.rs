@@ -69,7 +69,7 @@ fn the_nccl_tests_template_starts_one_process_per_gpu() -> Result<()> {
 }
 
 /// pyxis' options, on all machines.
-fn pyxis(cluster: &Cluster) -> Result<()> {
+pub(crate) fn pyxis(cluster: &Cluster) -> Result<()> {
     let (year, month) =
         slurm_release(Path::new(&std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into())))?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/pyxis.c");
