@@ -299,11 +299,15 @@ fn job(record: &str) -> Result<JobState, String> {
     })
 }
 
-/// What stands between the name's key and the next one, which stands there once.
+/// What stands between the name's key and the next one, which stands there once: for a component that of the set.
 fn job_name(record: &str) -> Option<String> {
     only(record, "UserId").ok()??;
     let (_, rest) = record.split_once(" JobName=")?;
     let (name, _) = rest.split_once(" UserId=")?;
+    let name = match only(record, "HetJobIdSet").ok()? {
+        Some(set) => name.strip_suffix(&format!(" HetJobIdSet={set}")).unwrap_or(name),
+        None => name,
+    };
     (name != "(null)").then(|| name.to_owned())
 }
 
@@ -562,6 +566,8 @@ mod tests {
         assert_eq!((jobs(&answer).unwrap()[0].uid, jobs(&answer).unwrap()[0].name.as_deref()), (None, None));
         let answer = JOB.replace("JobName=wrap", "JobName=my run, of today");
         assert_eq!(jobs(&answer).unwrap()[0].name.as_deref(), Some("my run, of today"));
+        let answer = JOB.replace("JobName=wrap", "JobName=my run HetJobIdSet=4-5");
+        assert_eq!(jobs(&answer).unwrap()[0].name.as_deref(), Some("my run"));
         assert!(jobs(JOB).unwrap()[0].submitted < jobs(JOB).unwrap()[0].start);
     }
 
