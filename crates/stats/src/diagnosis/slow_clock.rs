@@ -1,5 +1,7 @@
+use std::collections::BTreeMap;
+
 use super::Diagnosis;
-use super::facts::{Facts, Unit, median};
+use super::facts::{Facts, Unit};
 use crate::usage::{GpuUsage, Throttled};
 
 /// A GPU runs below the median of the others by so much, or more.
@@ -16,17 +18,16 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     if known.len() < 2 {
         return Vec::new();
     }
-    let same = |unit: &Unit<'_>, other: &Unit<'_>| {
-        unit.gpu.map(|gpu| gpu.model.as_str()) == other.gpu.map(|gpu| gpu.model.as_str())
-    };
+    let model = |unit: &Unit<'_>| unit.gpu.map(|gpu| gpu.model.clone());
+    let mut clocks: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for (unit, mhz) in &known {
+        clocks.entry(model(unit)).or_default().push(*mhz);
+    }
+    clocks.values_mut().for_each(|alike| alike.sort_by(f64::total_cmp));
     let mut found: Vec<Diagnosis> = Vec::new();
     for (unit, mhz) in &known {
-        let peers: Vec<f64> = known
-            .iter()
-            .filter(|(other, _)| same(unit, other) && !std::ptr::eq(*other, *unit))
-            .map(|(_, mhz)| *mhz)
-            .collect();
-        let Some(typical) = median(peers) else { continue };
+        let alike = clocks.get(&model(unit)).map_or(&[][..], Vec::as_slice);
+        let Some(typical) = median_of_others(alike, *mhz) else { continue };
         let below = 1.0 - mhz / typical;
         // An idle GPU may clock down: it is not slow.
         if below < BELOW || unit.gpu.and_then(activity).is_none_or(|percent| percent < 20.0) {
@@ -46,6 +47,17 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     found
 }
 
+/// Of sorted values without this one of them: a job has thousands, so nothing is sorted again for each.
+fn median_of_others(sorted: &[f64], own: f64) -> Option<f64> {
+    let own = sorted.partition_point(|value| *value < own);
+    let other = |place: usize| sorted.get(place + usize::from(place >= own)).copied();
+    match sorted.len().checked_sub(1)? {
+        0 => None,
+        odd if odd % 2 == 1 => other(odd / 2),
+        even => Some(f64::midpoint(other(even / 2 - 1)?, other(even / 2)?)),
+    }
+}
+
 fn activity(gpu: &GpuUsage) -> Option<f64> {
     let spreads = [&gpu.sm_percent, &gpu.graphics_percent, &gpu.any_kernel_percent];
     spreads.into_iter().find_map(|reading| reading.known()).map(|spread| spread.mean)
@@ -63,4 +75,21 @@ fn reason(throttled: &Throttled) -> Option<String> {
     .into_iter()
     .find(|(_, seconds)| *seconds > 0.05 * over)?;
     Some(format!(" ({name} {:.0} % of the time)", 100.0 * seconds / over))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median_of_others;
+    use crate::diagnosis::median;
+
+    #[test]
+    fn the_median_of_the_others_needs_no_sorting() {
+        for sorted in [&[1.0, 2.0, 2.0, 5.0][..], &[1.0, 3.0, 4.0], &[7.0, 7.0], &[1.0], &[]] {
+            for (place, own) in sorted.iter().enumerate() {
+                let mut others = sorted.to_vec();
+                others.remove(place);
+                assert_eq!(median_of_others(sorted, *own), median(others), "{sorted:?} without {own}");
+            }
+        }
+    }
 }
