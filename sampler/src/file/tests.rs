@@ -46,6 +46,15 @@ fn all(dir: &Path) -> Vec<Vec<u8>> {
     SAMPLER_FILES.iter().filter_map(|name| fs::read(dir.join(name)).ok()).collect()
 }
 
+const END: End = End {
+    at: START,
+    cpu_s: 0.0,
+    memory_mib: 0.0,
+    oom_kills: None,
+    memory_peak_mib: None,
+    cpus_allowed: None,
+};
+
 #[test]
 fn a_day_of_eight_gpus_fits_and_its_last_hour_is_fine() {
     let dir = tempfile::tempdir().unwrap();
@@ -77,14 +86,7 @@ fn what_never_folds_ends_somewhere_and_says_so() {
     for number in 0..6000 {
         files.sample(&Sample { state: state(number), ..sample(number) }, false);
     }
-    files.end(End {
-        at: START,
-        cpu_s: 0.0,
-        memory_mib: 0.0,
-        oom_kills: None,
-        memory_peak_mib: None,
-        cpus_allowed: None,
-    });
+    files.end(END);
     assert!(files.minutes.length <= MINUTES_BYTES + 4000, "{}", files.minutes.length);
     let found = usage(dir.path(), START + 30_000_000);
     assert!(
@@ -145,15 +147,7 @@ fn what_a_full_disk_refused_is_said_and_comes_later_where_it_can() {
     }
     (files.minutes.file, files.fine.file) = (None, None);
     files.sample(&sample(25), false);
-    let end = End {
-        at: START,
-        cpu_s: 0.0,
-        memory_mib: 0.0,
-        oom_kills: None,
-        memory_peak_mib: None,
-        cpus_allowed: None,
-    };
-    files.end(end);
+    files.end(END);
     let streams = all(dir.path());
     let slices: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
     let usage = summarize(&slices, START + 130_000, &std::collections::BTreeMap::new()).unwrap();
