@@ -57,7 +57,8 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
         // One restart is allowed here; the second death holds the job, and its owner reads why.
         let second = cluster.job(large)?.field("BatchHost").to_owned();
         cluster.kill_node(&second)?;
-        let is_held = |job: &Job| job.reason() == "JobHeldUser" && !job.field("AdminComment").is_empty();
+        // The hold comes first, then its reason; until then the first death's stands there.
+        let is_held = |job: &Job| job.reason() == "JobHeldUser" && job.field("AdminComment").contains("held");
         let held = cluster.wait_job_until(large, "held", MINUTE, is_held)?;
         let why = format!(
             "{second} went down (Not responding), and the job has come back once already (1 allowed)"
