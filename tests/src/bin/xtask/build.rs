@@ -25,6 +25,15 @@ pub(super) fn cargo() -> Command {
     command
 }
 
+/// The same command with the lowest priority.
+pub(super) fn behind_others(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    nice.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    nice.current_dir(command.get_current_dir().unwrap_or_else(|| workspace()));
+    nice
+}
+
 /// `target/debug` or `target/release`, beside this program.
 pub(super) fn folder(release: bool) -> Result<PathBuf> {
     let target = railgate_tests::cluster::own_program()?.ancestors().nth(2).map(Path::to_owned);

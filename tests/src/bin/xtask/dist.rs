@@ -107,10 +107,8 @@ impl Parts {
         let version = format!("{}-{revision}", env!("CARGO_PKG_VERSION"));
         let effort = if self.quick { formats::Effort::Least } else { formats::Effort::Most };
         let tree = |format| contents::stage(&self.dist, format, files, &self.built, &self.generated);
-        let made = [
-            formats::deb(package, &self.dist, &tree(formats::Format::Deb)?, &version, effort)?,
-            formats::rpm(package, &self.dist, &tree(formats::Format::Rpm)?, &version, effort)?,
-        ];
+        let packing = formats::Packing { package, dist: &self.dist, version: &version, effort };
+        let made = [packing.deb(&tree(formats::Format::Deb)?)?, packing.rpm(&tree(formats::Format::Rpm)?)?];
         for file in &made {
             println!("{}: {:.1} MB", file.display(), fs::metadata(file)?.len() as f64 / 1e6);
         }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -95,21 +96,40 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             )
         });
     }
-    if arguments.filter.is_none() && !cluster_only {
-        vm::run(&mut all);
-    }
     all.step("build for the cluster", || build::programs(false, &slurm_root));
     let everything = arguments.filter.is_none() && !cluster_only;
-    // Made while clusters wait for something.
-    let newest = everything.then(|| std::thread::spawn(|| packages::slurm(packages::NEWEST_SLURM)));
+    let meanwhile = everything.then(Meanwhile::start);
     all.step("real Slurm cluster", || on_clusters(arguments.filter.as_deref(), &slurm_root));
-    if let Some(newest) = newest {
-        let newest = newest.join().unwrap_or_else(|_| Err(anyhow::anyhow!("it could not be made")));
-        on_the_newest(&mut all, newest);
+    if let Some(meanwhile) = meanwhile {
+        on_the_newest(&mut all, meanwhile.end());
+        vm::run(&mut all);
         dist::try_nccl_plugins(&mut all);
         packaged::try_here(&mut all);
     }
     all.end()
+}
+
+/// What later steps need, made while clusters wait for something. Of builds that fail, their own steps tell.
+struct Meanwhile {
+    newest: JoinHandle<Result<PathBuf>>,
+    built: JoinHandle<()>,
+}
+
+impl Meanwhile {
+    fn start() -> Self {
+        // Before, as two cannot install at once; what cannot be had is told by who needs it.
+        let _ = vm::need();
+        Meanwhile {
+            newest: std::thread::spawn(|| packages::slurm(packages::NEWEST_SLURM)),
+            built: std::thread::spawn(vm::build_ahead),
+        }
+    }
+
+    /// The newest Slurm's root.
+    fn end(self) -> Result<PathBuf> {
+        let _ = self.built.join();
+        self.newest.join().unwrap_or_else(|_| Err(anyhow::anyhow!("it could not be made")))
+    }
 }
 
 /// What cannot be had is said, and fails nothing.

@@ -1,7 +1,7 @@
 //! The RDMA self-test's own build, and the virtual machine with a real verbs device.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
@@ -37,13 +37,35 @@ fn cargo(words: &[&str]) -> Command {
     command
 }
 
+fn target() -> PathBuf {
+    build::workspace().join("target/rdma-selftest")
+}
+
+fn building(release: bool) -> Command {
+    let mut command = cargo(&["build", "--quiet", "--locked", "--target-dir"]);
+    command.arg(target()).args(release.then_some("--release"));
+    command
+}
+
 /// Builds the self-test, and returns where it is.
 pub(super) fn rdma_selftest(release: bool) -> Result<PathBuf> {
     packages::need(&BUILD)?;
-    let target = build::workspace().join("target/rdma-selftest");
-    let mut command = cargo(&["build", "--quiet", "--locked", "--target-dir"]);
-    steps::run(command.arg(&target).args(release.then_some("--release")))?;
-    Ok(target.join(if release { "release" } else { "debug" }).join("railgate-rdma-selftest"))
+    steps::run(&mut building(release))?;
+    Ok(target().join(if release { "release" } else { "debug" }).join("railgate-rdma-selftest"))
+}
+
+/// The same for [`run`], behind everything else that wants the cores; installs nothing, and of a failure `run` tells.
+pub(super) fn build_ahead() {
+    if BUILD.iter().any(|(program, _)| packages::find(program).is_none()) {
+        return;
+    }
+    let mut command = build::behind_others(&building(false));
+    let _ = steps::run(command.stderr(Stdio::null()));
+}
+
+/// Installs what [`run`] needs.
+pub(super) fn need() -> Result<()> {
+    packages::need(&[&BUILD[..], &MACHINE].concat())
 }
 
 /// Builds and lints the self-test, and has it and the checks of the fabric run in the machine; one line says why not
@@ -53,13 +75,13 @@ pub(super) fn run(all: &mut Steps) {
     if cfg!(not(target_arch = "x86_64")) {
         return all.skip(NAME, "it is built for x86-64");
     }
-    if let Err(why) = packages::need(&[&BUILD[..], &MACHINE].concat()) {
+    if let Err(why) = need() {
         return all.skip(NAME, &format!("{why:#}"));
     }
     all.step("RDMA self-test", || {
         steps::run(&mut cargo(&["fmt", "--check"]))?;
         let mut clippy = cargo(&["clippy", "--quiet", "--target-dir"]);
-        steps::run(clippy.arg(build::workspace().join("target/rdma-selftest")))?;
+        steps::run(clippy.arg(target()))?;
         rdma_selftest(false)?;
         steps::run(build::cargo().args(["build", "--quiet", "-p", "railgate-cli"]))
     });
@@ -75,6 +97,6 @@ pub(super) fn run(all: &mut Steps) {
             bail!("the machine shows the whole file system: run {} as root", script.display());
         };
         command.arg(build::folder(false)?.join("railgate"));
-        steps::run(command.arg(build::workspace().join("target/rdma-selftest/debug/railgate-rdma-selftest")))
+        steps::run(command.arg(target().join("debug/railgate-rdma-selftest")))
     });
 }

@@ -106,38 +106,44 @@ const AFTER: &str = "/usr/libexec/railgate/railgate-link-plugin || :
 if id slurm >/dev/null 2>&1; then install -d -o slurm -g slurm /var/lib/railgate/controller; fi";
 const BEFORE_REMOVAL: &str = "rm -f /usr/lib/railgate/spank_railgate.so";
 
-/// `NAME_VERSION_amd64.deb`.
-pub(super) fn deb(
-    package: &Package,
-    dist: &Path,
-    tree: &Path,
-    version: &str,
-    effort: Effort,
-) -> Result<PathBuf> {
-    let control = tree.join("DEBIAN");
-    fs::create_dir_all(&control)?;
-    let mut kib = 0;
-    let mut settings = String::new();
-    for file in files(tree, &control)? {
-        kib += fs::metadata(tree.join(&file))?.len().div_ceil(1024);
-        if file.starts_with("etc") {
-            settings.push_str(&format!("/{}\n", file.display()));
+/// A package on its way into files.
+pub(super) struct Packing<'a> {
+    pub(super) package: &'a Package,
+    /// Where they go.
+    pub(super) dist: &'a Path,
+    /// `VERSION-REVISION`
+    pub(super) version: &'a str,
+    pub(super) effort: Effort,
+}
+
+impl Packing<'_> {
+    /// `NAME_VERSION_amd64.deb`, of a tree.
+    pub(super) fn deb(&self, tree: &Path) -> Result<PathBuf> {
+        let Packing { package, dist, version, effort } = self;
+        let control = tree.join("DEBIAN");
+        fs::create_dir_all(&control)?;
+        let mut kib = 0;
+        let mut settings = String::new();
+        for file in files(tree, &control)? {
+            kib += fs::metadata(tree.join(&file))?.len().div_ceil(1024);
+            if file.starts_with("etc") {
+                settings.push_str(&format!("/{}\n", file.display()));
+            }
         }
-    }
-    let about: String = package.about.lines().map(|line| format!(" {line}\n")).collect();
-    let Package { name, summary, needs: [depends, _], beside, scripts, .. } = package;
-    fs::write(
-        control.join("control"),
-        format!(
-            "Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: railgate <railgate@localhost>\n\
+        let about: String = package.about.lines().map(|line| format!(" {line}\n")).collect();
+        let Package { name, summary, needs: [depends, _], beside, scripts, .. } = package;
+        fs::write(
+            control.join("control"),
+            format!(
+                "Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: railgate <railgate@localhost>\n\
              Section: admin\nPriority: optional\nInstalled-Size: {kib}\nDepends: {depends}\n\
              {beside}Description: {summary}\n{about}"
-        ),
-    )?;
-    if !settings.is_empty() {
-        fs::write(control.join("conffiles"), settings)?;
-    }
-    let scripts = scripts.iter().flat_map(|[after, before]| {
+            ),
+        )?;
+        if !settings.is_empty() {
+            fs::write(control.join("conffiles"), settings)?;
+        }
+        let scripts = scripts.iter().flat_map(|[after, before]| {
         [
             ("postinst", format!("#!/bin/sh\nset -e\n[ \"$1\" = configure ] || exit 0\n{after}\n")),
             ("prerm", format!("#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then {before}; fi\n")),
@@ -149,72 +155,69 @@ pub(super) fn deb(
             ),
         ]
     });
-    for (name, text) in scripts {
-        let file = control.join(name);
-        fs::write(&file, text)?;
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+        for (name, text) in scripts {
+            let file = control.join(name);
+            fs::write(&file, text)?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+        }
+        let file = dist.join(format!("{name}_{version}_amd64.deb"));
+        let compress = match effort {
+            Effort::Least => ["-Zgzip", "-z1"],
+            Effort::Most => ["-Zxz", "-z6"],
+        };
+        let mut command = Command::new("dpkg-deb");
+        steps::run(command.args(compress).args(["--root-owner-group", "--build"]).arg(tree).arg(&file))?;
+        Ok(file)
     }
-    let file = dist.join(format!("{name}_{version}_amd64.deb"));
-    let compress = match effort {
-        Effort::Least => ["-Zgzip", "-z1"],
-        Effort::Most => ["-Zxz", "-z6"],
-    };
-    let mut command = Command::new("dpkg-deb");
-    steps::run(command.args(compress).args(["--root-owner-group", "--build"]).arg(tree).arg(&file))?;
-    Ok(file)
-}
 
-/// `NAME-VERSION.x86_64.rpm`.
-pub(super) fn rpm(
-    package: &Package,
-    dist: &Path,
-    tree: &Path,
-    version: &str,
-    effort: Effort,
-) -> Result<PathBuf> {
-    let (number, revision) = version.split_once('-').context("no revision")?;
-    let mut list = String::new();
-    for file in files(tree, Path::new(""))? {
-        let setting = if file.starts_with("etc") { "%config(noreplace) " } else { "" };
-        list.push_str(&format!("{setting}/{}\n", file.display()));
-    }
-    let Package { name, summary, about, needs: [_, requires], scripts, .. } = package;
-    let settings = if list.contains("%config") { format!("%dir /{CONFIGURATION}\n") } else { String::new() };
-    let scripts = scripts.map_or_else(String::new, |[after, before]| {
-        format!("%post\n{after}\n\n%preun\nif [ \"$1\" = 0 ]; then {before}; fi\n\n")
-    });
-    // What was built stays as it is: no stripping, no debug packages, no requirements guessed from it.
-    let spec = format!(
-        "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
+    /// `NAME-VERSION.x86_64.rpm`, of a tree.
+    pub(super) fn rpm(&self, tree: &Path) -> Result<PathBuf> {
+        let Packing { package, dist, version, effort } = self;
+        let (number, revision) = version.split_once('-').context("no revision")?;
+        let mut list = String::new();
+        for file in files(tree, Path::new(""))? {
+            let setting = if file.starts_with("etc") { "%config(noreplace) " } else { "" };
+            list.push_str(&format!("{setting}/{}\n", file.display()));
+        }
+        let Package { name, summary, about, needs: [_, requires], scripts, .. } = package;
+        let settings =
+            if list.contains("%config") { format!("%dir /{CONFIGURATION}\n") } else { String::new() };
+        let scripts = scripts.map_or_else(String::new, |[after, before]| {
+            format!("%post\n{after}\n\n%preun\nif [ \"$1\" = 0 ]; then {before}; fi\n\n")
+        });
+        // What was built stays as it is: no stripping, no debug packages, no requirements guessed from it.
+        let spec = format!(
+            "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
          Name: {name}\nVersion: {number}\nRelease: {revision}\nSummary: {summary}\nLicense: Apache-2.0\n\
          AutoReqProv: no\nRequires: {requires}\n\n%description\n{about}\n\n\
          %install\ncp -a {tree}/. %{{buildroot}}\n\n{scripts}\
          %files\n%defattr(-,root,root,-)\n{settings}{list}",
-        tree = tree.display(),
-    );
-    let work = dist.join("rpmbuild");
-    fs::create_dir_all(&work)?;
-    let spec_file = work.join("package.spec");
-    fs::write(&spec_file, spec)?;
-    let mut command = Command::new("rpmbuild");
-    let payload = match effort {
-        Effort::Least => "w1.gzdio",
-        Effort::Most => "w6.xzdio",
-    };
-    for setting in [
-        format!("_topdir {}", work.display()),
-        format!("_binary_payload {payload}"),
-        "_build_id_links none".to_owned(),
-    ] {
-        command.args(["--define", &setting]);
+            tree = tree.display(),
+        );
+        let work = dist.join("rpmbuild");
+        fs::create_dir_all(&work)?;
+        let spec_file = work.join("package.spec");
+        fs::write(&spec_file, spec)?;
+        let mut command = Command::new("rpmbuild");
+        let payload = match effort {
+            Effort::Least => "w1.gzdio",
+            Effort::Most => "w6.xzdio",
+        };
+        for setting in [
+            format!("_topdir {}", work.display()),
+            format!("_binary_payload {payload}"),
+            "_build_id_links none".to_owned(),
+        ] {
+            command.args(["--define", &setting]);
+        }
+        command.args(["-bb", "--quiet", "--target", "x86_64"]).arg(&spec_file);
+        steps::run(&mut command)?;
+        let name = format!("{name}-{version}.x86_64.rpm");
+        let file = dist.join(&name);
+        fs::rename(work.join("RPMS/x86_64").join(&name), &file).with_context(|| name.clone())?;
+        fs::remove_dir_all(&work)?;
+        Ok(file)
     }
-    command.args(["-bb", "--quiet", "--target", "x86_64"]).arg(&spec_file);
-    steps::run(&mut command)?;
-    let name = format!("{name}-{version}.x86_64.rpm");
-    let file = dist.join(&name);
-    fs::rename(work.join("RPMS/x86_64").join(&name), &file).with_context(|| name.clone())?;
-    fs::remove_dir_all(&work)?;
-    Ok(file)
 }
 
 /// Every file below a tree but not below `without`, as its path in it.
