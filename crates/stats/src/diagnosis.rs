@@ -136,13 +136,18 @@ pub struct Shares {
     pub input: Reading<f64>,
     /// Kernels too small or too rarely launched.
     pub launch: f64,
+    /// Some kernel ran on few SMs, and whether it was NCCL's or the program's own is not known: NCCL's plugin was not
+    /// loaded, or has no times.
+    #[serde(default)]
+    pub unknown: f64,
     /// Nothing to do, for no reason that was found.
     pub idle: f64,
     /// In checkpoints.
     pub checkpoint: Reading<f64>,
     /// Lost to clocks held down by heat or power supply; a part of the others, and not in the sum.
     pub throttled: Reading<f64>,
-    /// How sure: `high` with every source, `medium` without the program's or NCCL's own word, `low` without GPM.
+    /// How sure: `high` with every source, `medium` without the program's or NCCL's own word, `low` without both, or
+    /// where NCCL's calls or a fifth of the samples are missing.
     pub confidence: String,
 }
 

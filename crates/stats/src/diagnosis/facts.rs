@@ -136,6 +136,12 @@ impl<'a> Facts<'a> {
         u32::try_from(sampled.max(looked)).unwrap_or(u32::MAX)
     }
 
+    /// One GPU is the whole job: there is nobody to wait for.
+    pub(super) fn alone(&self) -> bool {
+        let [node] = self.nodes else { return false };
+        self.units.len() == 1 && self.world.is_none_or(|world| world <= 1) && node.job.nodelist == node.node
+    }
+
     pub(super) fn start(&self) -> Option<UnixMillis> {
         self.nodes.iter().map(|node| node.start).min()
     }
@@ -157,6 +163,12 @@ impl Unit<'_> {
 /// A mean over time.
 pub(super) fn mean_of(spread: &Reading<Spread>) -> Reading<f64> {
     spread.clone().map(|spread| spread.mean)
+}
+
+/// Of the SMs, 0 to 1, while the program's own kernels ran for `own` percent of the time: at most, as NCCL's few are in
+/// `sm`, the percent at work over all time.
+pub(super) fn own_sms(sm: f64, own: f64) -> f64 {
+    if own > 0.0 { (sm / own).min(1.0) } else { 1.0 }
 }
 
 /// Time with any kernel: GPM's word, else the driver's.

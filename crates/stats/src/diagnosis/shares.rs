@@ -1,8 +1,11 @@
 use railgate_node::Reading;
 
 use super::Shares;
-use super::facts::{Facts, Unit, busy, mean_of};
+use super::facts::{Facts, Unit, busy, mean_of, own_sms};
 use crate::plain::float;
+
+/// Kernels of NCCL hold one SM for each channel, 32 at most unless somebody asks for more: hardly a third of all.
+const NCCL_SMS: f64 = 1.0 / 3.0;
 
 /// Percent of a GPU's time, by what is known of it. Sources, from the surest: the program's own clock (checkpoint,
 /// input), NCCL's own times, GPM's activities.
@@ -13,27 +16,40 @@ pub(super) fn shares(facts: &Facts<'_>) -> Reading<Shares> {
     };
     let count = float(u64::try_from(of_units.len()).unwrap_or(1));
     let mean = |of: fn(&Shares) -> f64| of_units.iter().map(of).sum::<f64>() / count;
-    let mean_known = |of: fn(&Shares) -> &Reading<f64>| {
-        let known: Vec<f64> = of_units.iter().filter_map(|shares| of(shares).known().copied()).collect();
-        match known.is_empty() {
-            true => of(first).clone(),
-            false => {
-                Reading::Known(known.iter().sum::<f64>() / float(u64::try_from(known.len()).unwrap_or(1)))
-            }
-        }
+    // Where one GPU has a share and another has not, the other's time stands in `idle` or `unknown`: the sum stays whole.
+    let part = |of: fn(&Shares) -> &Reading<f64>| match of_units.iter().any(|one| of(one).known().is_some()) {
+        false => of(first).clone(),
+        true => Reading::Known(of_units.iter().map(|one| known_or_none(of(one))).sum::<f64>() / count),
+    };
+    let held: Vec<f64> = of_units.iter().filter_map(|one| one.throttled.known().copied()).collect();
+    let throttled = match held.is_empty() {
+        true => first.throttled.clone(),
+        false => Reading::Known(held.iter().sum::<f64>() / float(u64::try_from(held.len()).unwrap_or(1))),
     };
     Reading::Known(Shares {
         compute: mean(|shares| shares.compute),
-        comm_wait: mean_known(|shares| &shares.comm_wait),
-        comm_wire: mean_known(|shares| &shares.comm_wire),
+        comm_wait: part(|shares| &shares.comm_wait),
+        comm_wire: part(|shares| &shares.comm_wire),
         memory: mean(|shares| shares.memory),
-        input: mean_known(|shares| &shares.input),
+        input: part(|shares| &shares.input),
         launch: mean(|shares| shares.launch),
+        unknown: mean(|shares| shares.unknown),
         idle: mean(|shares| shares.idle),
-        checkpoint: mean_known(|shares| &shares.checkpoint),
-        throttled: mean_known(|shares| &shares.throttled),
-        confidence: first.confidence.clone(),
+        checkpoint: part(|shares| &shares.checkpoint),
+        throttled,
+        confidence: least_sure(&of_units),
     })
+}
+
+/// The word of the GPU of which least is known.
+fn least_sure(of_units: &[Shares]) -> String {
+    let mut words = ["low", "medium"].into_iter();
+    let least = words.find(|word| of_units.iter().any(|one| one.confidence == *word));
+    least.unwrap_or("high").to_owned()
+}
+
+fn known_or_none(share: &Reading<f64>) -> f64 {
+    share.known().copied().unwrap_or(0.0)
 }
 
 fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Shares> {
@@ -52,63 +68,159 @@ fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Shares> {
             |seconds| Reading::Known(percent(seconds)),
         ),
     };
-    let known = |reading: &Reading<f64>| reading.known().copied().unwrap_or(0.0);
     // What stands idle goes to checkpoint and input first, the rest stays idle.
     let mut gone = 100.0 - busy;
     let checkpoint = checkpoint.map(|share| share.min(gone));
-    gone -= known(&checkpoint);
+    gone -= known_or_none(&checkpoint);
     let input = input.map(|share| share.min(gone));
-    let idle = gone - known(&input);
+    let idle = gone - known_or_none(&input);
     // What is busy: kernels that keep SMs at work, kernels that wait. Waiting in NCCL keeps few SMs.
-    let (mut wait, mut wire) = match unit.comm {
-        Some(comm) if comm.is_partial() => {
-            let why = || Reading::Failed("many of NCCL's calls have no time".to_owned());
-            (why(), why())
-        }
-        Some(comm) => (Reading::Known(percent(comm.wait_s)), Reading::Known(percent(comm.wire_s))),
-        None => {
-            let why = || Reading::Failed("NCCL's profiler plugin was not loaded".to_owned());
-            (why(), why())
-        }
+    let comm = match unit.comm {
+        Some(comm) if comm.is_partial() => Err("many of NCCL's calls have no time"),
+        Some(comm) => Ok((percent(comm.wait_s), percent(comm.wire_s))),
+        None if facts.alone() => Ok((0.0, 0.0)),
+        None if facts.communicators.is_empty() => Err("NCCL's profiler plugin was not loaded"),
+        None => Err("NCCL's profiler plugin does not say which rank has this GPU"),
     };
-    let comm = known(&wait) + known(&wire);
     // Overlap cannot be seen: at most what the SMs leave is exposed.
     let most = busy * (1.0 - tensor.max(dram).min(100.0) / 100.0);
-    if comm > most && comm > 0.0 {
-        let scale = most / comm;
-        (wait, wire) = (wait.map(|share| share * scale), wire.map(|share| share * scale));
-    }
-    let mut rest = (busy - known(&wait) - known(&wire)).max(0.0);
-    let launch =
-        if sm < 0.5 * busy && tensor < 20.0 && dram < 30.0 { rest - rest * sm / busy.max(1.0) } else { 0.0 };
-    rest -= launch;
+    let comm = comm.map(|(wait, wire)| {
+        let scale = if wait + wire > most { most / (wait + wire) } else { 1.0 };
+        (wait * scale, wire * scale)
+    });
+    let own = match comm {
+        Ok((wait, wire)) => (busy - wait - wire).max(0.0),
+        // The SMs beyond those that NCCL could hold all the time, and the tensor pipes, are surely the program's.
+        Err(_) => ((sm - NCCL_SMS * busy) / (1.0 - NCCL_SMS)).max(tensor).clamp(0.0, busy),
+    };
+    let few_sms = own_sms(sm, own) < 0.5 && tensor < 20.0 && dram < 30.0;
+    let launch = if comm.is_ok() && few_sms { own * (1.0 - own_sms(sm, own)) } else { 0.0 };
+    let unknown = if comm.is_ok() { 0.0 } else { busy - own };
+    let rest = own - launch;
     let of_memory = if dram > tensor { (dram - tensor).min(rest) } else { 0.0 };
     let throttled = gpu.throttled.clone().map(|throttled| {
         let held = throttled.hw_slowdown_s.max(throttled.hw_thermal_s).max(throttled.power_brake_s);
         let held = held.max(throttled.sw_thermal_s);
         if throttled.over_s > 0.0 { (100.0 * held / throttled.over_s).min(100.0) } else { 0.0 }
     });
-    let sources = usize::from(unit.app.is_some()) + usize::from(unit.comm.is_some());
+    let sources = usize::from(unit.app.is_some()) + usize::from(unit.comm.is_some() || facts.alone());
     let partial = unit.comm.is_some_and(|comm| comm.is_partial());
+    let of_comm = |of: fn((f64, f64)) -> f64| {
+        comm.map_or_else(|why| Reading::Failed(why.to_owned()), |both| Reading::Known(of(both)))
+    };
     let gaps =
         unit.usage.is_some_and(|usage| usage.coverage.missing_s > 0.2 * (whole + usage.coverage.missing_s));
-    let confidence = match (gaps || partial, sources, facts.units.len()) {
-        (true, _, _) | (false, 0, _) => "low",
-        (false, 2, _) => "high",
-        // One GPU has nobody to talk to.
-        (false, 1, 1) => "high",
+    let confidence = match (gaps || partial, sources) {
+        (true, _) | (false, 0) => "low",
+        (false, 2) => "high",
         _ => "medium",
     };
     Some(Shares {
         compute: rest - of_memory,
-        comm_wait: wait,
-        comm_wire: wire,
+        comm_wait: of_comm(|both| both.0),
+        comm_wire: of_comm(|both| both.1),
         memory: of_memory,
         input,
         launch,
+        unknown,
         idle,
         checkpoint,
         throttled,
         confidence: confidence.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeReport;
+    use crate::comm::RankTime;
+    use crate::diagnosis::simulator::{Plant, parts_with};
+
+    fn of(nodes: &[NodeReport]) -> Shares {
+        let found = shares(&Facts::new(nodes, nodes[0].end, false, None)).known().unwrap().clone();
+        let known = |reading: &Reading<f64>| reading.known().copied().unwrap_or(0.0);
+        let told = [&found.comm_wait, &found.comm_wire, &found.input, &found.checkpoint].map(known);
+        let plain = found.compute + found.memory + found.launch + found.idle + found.unknown;
+        assert!((told.iter().sum::<f64>() + plain - 100.0).abs() < 1e-6, "{found:?}");
+        found
+    }
+
+    /// As an alltoall, and the mode `count`, have none.
+    fn add_calls_without_a_time(node: &mut NodeReport) {
+        let comm = node.communication.as_mut().unwrap();
+        let mut untimed = comm.collectives[0].clone();
+        untimed.op = "AlltoAll".to_owned();
+        for rank in &mut untimed.by_rank {
+            *rank = RankTime { timed: 0, gpu_s: 0.0, ..*rank };
+        }
+        comm.collectives.push(untimed);
+    }
+
+    #[test]
+    fn what_may_be_nccl_waiting_is_neither_launch_nor_compute() {
+        let told = of(&parts_with(Plant::TinyKernels));
+        assert!(told.launch > 40.0 && told.unknown == 0.0, "{told:?}");
+
+        let mut partial = parts_with(Plant::TinyKernels);
+        partial.iter_mut().for_each(add_calls_without_a_time);
+        let mut silent = parts_with(Plant::TinyKernels);
+        silent.iter_mut().for_each(|node| node.communication = None);
+        for nodes in [partial, silent] {
+            let untold = of(&nodes);
+            assert!(untold.launch == 0.0 && untold.unknown > 60.0 && untold.compute < 20.0, "{untold:?}");
+        }
+    }
+
+    /// SMs at work all along are the job's own, whoever is silent: NCCL's kernels take few.
+    #[test]
+    fn most_of_what_keeps_all_sms_is_compute_without_nccls_word() {
+        let mut nodes = parts_with(Plant::Healthy);
+        nodes.iter_mut().for_each(|node| node.communication = None);
+        let untold = of(&nodes);
+        assert!(untold.compute > 50.0 && (5.0..30.0).contains(&untold.unknown), "{untold:?}");
+    }
+
+    #[test]
+    fn one_gpu_waits_for_nobody() {
+        let mut nodes = parts_with(Plant::TinyKernels);
+        nodes.truncate(1);
+        nodes[0].communication = None;
+        nodes[0].application = None;
+        nodes[0].usage.as_mut().unwrap().gpus.truncate(1);
+        // The other node of the job has not reported.
+        assert!(of(&nodes).launch == 0.0);
+        nodes[0].job.nodelist = "n0".to_owned();
+        let alone = of(&nodes);
+        assert!(alone.launch > 40.0 && alone.unknown == 0.0, "{alone:?}");
+        assert_eq!((&alone.comm_wait, alone.confidence.as_str()), (&Reading::Known(0.0), "medium"));
+    }
+
+    /// A node's GPUs whose plugin was silent are a part of the whole like the others.
+    #[test]
+    fn some_may_be_silent() {
+        let mut nodes = parts_with(Plant::TinyKernels);
+        let all = of(&nodes);
+        add_calls_without_a_time(&mut nodes[1]);
+        let half = of(&nodes);
+        assert!((half.launch - all.launch / 2.0).abs() < 3.0 && half.unknown > 30.0, "{half:?}");
+    }
+
+    /// Whoever waits for a slow network keeps few SMs, and has no small kernels for that.
+    #[test]
+    fn waiting_for_others_makes_no_small_kernels() {
+        let mut nodes = parts_with(Plant::Healthy);
+        let rows = nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives);
+        rows.flat_map(|row| &mut row.by_rank).for_each(|rank| rank.gpu_s *= 5.0);
+        for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
+            for (reading, value) in
+                [(&mut gpu.sm_percent, 40.0), (&mut gpu.tensor_percent, 15.0), (&mut gpu.dram_percent, 12.0)]
+            {
+                let Reading::Known(spread) = reading else { unreachable!() };
+                spread.mean = value;
+            }
+        }
+        let found = of(&nodes);
+        assert!(found.launch == 0.0 && found.comm_wait.known().is_some(), "{found:?}");
+    }
 }

@@ -238,8 +238,11 @@ fn shares(analysis: &Analysis) -> Option<String> {
         (Some(wait), Some(wire)) if wait + wire >= 0.05 => {
             parts.push(format!("comm {:.1} (wait {wait:.1}, wire {wire:.1})", wait + wire));
         }
-        (Some(_), Some(_)) => {}
-        _ => parts.push("comm unknown (in compute)".to_owned()),
+        _ => {}
+    }
+    // Never as one of the three: NCCL's waiting looks like small kernels from outside.
+    if shares.unknown >= 0.05 {
+        parts.push(format!("unknown {:.1} (comm, launch or compute)", shares.unknown));
     }
     let mut add = |name: &str, value: Option<f64>| {
         parts.extend(value.filter(|value| *value >= 0.05).map(|value| format!("{name} {value:.1}")));
@@ -428,5 +431,17 @@ mod tests {
         assert!(super::ran(&report).ends_with(", queued 41 min 00 s"), "{}", super::ran(&report));
         report.slurm.as_mut().unwrap().restarts = Some(1);
         assert!(!super::ran(&report).contains("queued"));
+    }
+
+    #[test]
+    fn what_may_be_nccls_is_unknown_in_every_format() {
+        let mut report = large(2);
+        let last = report.attempts.last_mut().and_then(|attempt| attempt.analysis.as_mut()).unwrap();
+        let railgate_node::Reading::Known(shares) = &mut last.shares else { unreachable!() };
+        assert_eq!(shares.unknown, 0.0);
+        shares.unknown = 31.25;
+        let said = " | unknown 31.2 (comm, launch or compute) | ";
+        assert!(text(&report, false).contains(said) && crate::html(&report).contains(said));
+        assert!(crate::json(&report).contains("\"unknown\": 31.25"));
     }
 }
