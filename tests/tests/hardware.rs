@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use libtest_mimic::{Arguments, Trial};
 use railgate_node::child::{Said, dispatch};
 use railgate_node::simulate::{FAULTS, FaultPart};
 use railgate_node::{
@@ -161,14 +162,19 @@ fn main() -> ExitCode {
     if let Some(code) = dispatch(&[]) {
         return code;
     }
-    for (name, test) in [
+    let tests = [
         ("every_fault_is_seen", every_fault_is_seen as fn(&Path)),
         ("nvml_that_is_missing_or_hangs", nvml_that_is_missing_or_hangs),
         ("a_gpu_without_gpm_has_what_nvml_has", a_gpu_without_gpm_has_what_nvml_has),
-    ] {
-        println!("test {name}");
-        let dir = tempfile::tempdir().unwrap();
-        test(dir.path());
-    }
-    ExitCode::SUCCESS
+    ];
+    // One after the other: what they change is the whole process's.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let trial = |(name, test): (&str, fn(&Path))| {
+        Trial::test(name, move || {
+            let dir = tempfile::tempdir()?;
+            test(dir.path());
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&arguments, tests.into_iter().map(trial).collect()).exit_code()
 }

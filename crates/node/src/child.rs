@@ -21,6 +21,7 @@
 mod detach;
 mod inside;
 mod parent;
+mod start;
 mod stream;
 mod user;
 
@@ -103,11 +104,16 @@ pub struct Ended {
 
 /// Does one task in a child. Returns within `deadline` plus [`GRACE`].
 pub fn run(task: &str, input: &[u8], deadline: Duration) -> Outcome {
-    let call = Call { task: task.to_owned(), input: input.to_vec(), deadline };
-    match run_all(vec![call]).pop() {
-        Some(ended) => ended.outcome,
-        None => Outcome::Failed(format!("child {task}: not run")),
-    }
+    run_one(task, input.to_vec(), deadline).outcome
+}
+
+/// The same, and how long it took.
+pub(crate) fn run_one(task: &str, input: Vec<u8>, deadline: Duration) -> Ended {
+    let call = Call { task: task.to_owned(), input, deadline };
+    run_all(vec![call]).pop().unwrap_or_else(|| Ended {
+        outcome: Outcome::Failed(format!("child {task}: not run")),
+        took: Duration::ZERO,
+    })
 }
 
 /// Does one task in a child and gives its reply, or in words why there is none. Returns as [`run`] does.

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Call, Ended, Outcome, Task, run_all};
+use crate::child::{Call, Ended, Task, run_all};
+use crate::part::millis;
 use crate::{
     Access, DriveHealth, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part,
     PartName, Pci, PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot,
@@ -89,7 +90,7 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
     let fabric_manager = request.fabric_manager.as_ref().map(|path| asked.fabric_manager(path));
     let drives = (request.drive_logs && host.is_some()).then(|| asked.add(DRIVE_LOGS, source));
 
-    let after_ms = millis(request.deadline);
+    let deadline = request.deadline;
     let mut ended: Vec<Option<Ended>> = run_all(asked.calls).into_iter().map(Some).collect();
     let mut take = |index: Option<usize>| match index {
         Some(index) => ended.get_mut(index).and_then(Option::take),
@@ -101,37 +102,37 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
         boot_id,
         taken: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
         origin: Origin::Live,
-        gpus: part(take(gpus), after_ms),
-        fabric: part(take(fabric), after_ms),
-        pci: part(take(pci), after_ms),
-        kernel_log: part(take(kernel_log), after_ms),
-        host: part(take(host), after_ms),
+        gpus: part(take(gpus), deadline),
+        fabric: part(take(fabric), deadline),
+        pci: part(take(pci), deadline),
+        kernel_log: part(take(kernel_log), deadline),
+        host: part(take(host), deadline),
         site_checks: Vec::new(),
         topology_file: topology_file.map(|(path, index)| TopologyFile {
             path: path.clone(),
-            text: reading(part(take(Some(index)), after_ms)),
+            text: reading(part(take(Some(index)), deadline)),
             said: None,
         }),
         rdma_self_test: None,
         optics: None,
-        fabric_manager: fabric_manager.map(|index| reading(part(take(Some(index)), after_ms))),
+        fabric_manager: fabric_manager.map(|index| reading(part(take(Some(index)), deadline))),
         nvml_xids: None,
     };
     for (mut check, index) in site_checks.into_iter().flatten() {
         if let Some(ended) = take(index) {
             check.took_ms = millis(ended.took);
-            check.outcome = site_outcome(part(Some(ended), after_ms));
+            check.outcome = site_outcome(part(Some(ended), deadline));
         }
         snapshot.site_checks.push(check);
     }
     if let Part::Read { data, .. } = &mut snapshot.host {
         data.mounts = mounts
             .into_iter()
-            .map(|(path, index)| Mount { path, probe: probe(take(Some(index)), after_ms) })
+            .map(|(path, index)| Mount { path, probe: probe(take(Some(index)), deadline) })
             .collect();
     }
     if let (Part::Read { data: host, .. }, Some(index)) = (&mut snapshot.host, drives) {
-        let logs: Part<Vec<(String, Reading<DriveHealth>)>> = part(take(Some(index)), after_ms);
+        let logs: Part<Vec<(String, Reading<DriveHealth>)>> = part(take(Some(index)), deadline);
         put_drive_logs(host, &logs);
     }
     if let (Part::Read { data: gpus, .. }, Some(pci)) = (&mut snapshot.gpus, snapshot.pci.data()) {
@@ -320,20 +321,8 @@ fn reading<T: Clone>(part: Part<Reading<T>>) -> Reading<T> {
     }
 }
 
-fn part<T: DeserializeOwned>(ended: Option<Ended>, after_ms: f64) -> Part<T> {
-    let Some(Ended { outcome, took }) = ended else {
-        return Part::Skipped;
-    };
-    let took_ms = millis(took);
-    match outcome {
-        Outcome::Done(reply) => match serde_json::from_slice(&reply) {
-            Ok(data) => Part::Read { data, took_ms },
-            Err(why) => Part::Failed { why: format!("reply: {why}"), took_ms },
-        },
-        Outcome::Failed(why) => Part::Failed { why, took_ms },
-        Outcome::Silent => Part::Silent { after_ms },
-        Outcome::Stuck => Part::Stuck { after_ms },
-    }
+fn part<T: DeserializeOwned>(ended: Option<Ended>, deadline: Duration) -> Part<T> {
+    ended.map_or(Part::Skipped, |ended| Part::answered(ended, deadline))
 }
 
 /// The site's checks as they lie there, and where the answers of those come that are run.
@@ -358,8 +347,8 @@ fn site_outcome(part: Part<SiteOutcome>) -> SiteOutcome {
     }
 }
 
-fn probe(ended: Option<Ended>, after_ms: f64) -> MountProbe {
-    match part(ended, after_ms) {
+fn probe(ended: Option<Ended>, deadline: Duration) -> MountProbe {
+    match part(ended, deadline) {
         Part::Read { data, .. } => data,
         Part::Skipped => MountProbe::Failed("not asked".to_owned()),
         Part::Failed { why, .. } => MountProbe::Failed(why),
@@ -409,8 +398,4 @@ fn place_lost_gpus(gpus: &mut Gpus, pci: &Pci) {
             gpu.pci = Reading::Known(place);
         }
     }
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Outcome, run};
 use crate::{Part, Reading};
 
 pub(crate) const TASK: &str = "node-optics";
@@ -99,21 +98,7 @@ pub fn module_of_dump(memory: &[u8]) -> Result<Module, String> {
 
 /// Reads the modules of these devices (RDMA device and interface) of this machine, within the deadline.
 pub fn optics(devices: &[(String, String)], deadline: Duration) -> Part<Vec<Optic>> {
-    let began = std::time::Instant::now();
-    let outcome = match serde_json::to_vec(devices) {
-        Ok(input) => run(TASK, &input, deadline),
-        Err(why) => Outcome::Failed(why.to_string()),
-    };
-    let (took_ms, after_ms) = (began.elapsed().as_secs_f64() * 1e3, deadline.as_secs_f64() * 1e3);
-    match outcome {
-        Outcome::Done(reply) => match serde_json::from_slice(&reply) {
-            Ok(data) => Part::Read { data, took_ms },
-            Err(why) => Part::Failed { why: format!("reply: {why}"), took_ms },
-        },
-        Outcome::Failed(why) => Part::Failed { why, took_ms },
-        Outcome::Silent => Part::Silent { after_ms },
-        Outcome::Stuck => Part::Stuck { after_ms },
-    }
+    Part::asked(TASK, &devices, deadline)
 }
 
 pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {

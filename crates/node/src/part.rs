@@ -1,4 +1,9 @@
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::child::{self, Ended, Outcome};
 
 /// The parts of a snapshot, each read by a child process of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -59,6 +64,34 @@ pub enum Part<T> {
         /// The deadline, milliseconds.
         after_ms: f64,
     },
+}
+
+impl<T: DeserializeOwned> Part<T> {
+    /// Asks a child that answers in JSON; returns within the deadline plus what it takes to end a child.
+    pub(crate) fn asked(task: &str, input: &impl Serialize, deadline: Duration) -> Self {
+        match serde_json::to_vec(input) {
+            Ok(input) => Part::answered(child::run_one(task, input, deadline), deadline),
+            Err(why) => Part::Failed { why: format!("input: {why}"), took_ms: 0.0 },
+        }
+    }
+
+    /// What such a child said by the deadline.
+    pub(crate) fn answered(ended: Ended, deadline: Duration) -> Self {
+        let (took_ms, after_ms) = (millis(ended.took), millis(deadline));
+        match ended.outcome {
+            Outcome::Done(reply) => match serde_json::from_slice(&reply) {
+                Ok(data) => Part::Read { data, took_ms },
+                Err(why) => Part::Failed { why: format!("reply: {why}"), took_ms },
+            },
+            Outcome::Failed(why) => Part::Failed { why, took_ms },
+            Outcome::Silent => Part::Silent { after_ms },
+            Outcome::Stuck => Part::Stuck { after_ms },
+        }
+    }
+}
+
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }
 
 impl<T> Part<T> {

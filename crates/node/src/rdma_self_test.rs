@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Part;
-use crate::child::{GRACE, Outcome, run};
+use crate::child::GRACE;
 use crate::site_check::{Ended, Run, run_program};
 
 pub(crate) const TASK: &str = "node-rdma-self-test";
@@ -27,7 +27,6 @@ pub struct SelfTested {
 
 /// Runs `program` on these devices; returns within the deadline plus what it takes to end a child.
 pub fn rdma_self_test(program: &Path, devices: &[String], deadline: Duration) -> Part<Vec<SelfTested>> {
-    let began = std::time::Instant::now();
     // The child says itself what became of the program, so it needs the time to kill it.
     let inner = deadline.saturating_sub(GRACE * 3 / 2).max(deadline / 3);
     let input = Run {
@@ -36,20 +35,7 @@ pub fn rdma_self_test(program: &Path, devices: &[String], deadline: Duration) ->
         environment: BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]),
         deadline_ms: u64::try_from(inner.as_millis()).unwrap_or(u64::MAX),
     };
-    let outcome = match serde_json::to_vec(&input) {
-        Ok(input) => run(TASK, &input, deadline),
-        Err(why) => Outcome::Failed(why.to_string()),
-    };
-    let (took_ms, after_ms) = (began.elapsed().as_secs_f64() * 1e3, deadline.as_secs_f64() * 1e3);
-    match outcome {
-        Outcome::Done(reply) => match serde_json::from_slice(&reply) {
-            Ok(data) => Part::Read { data, took_ms },
-            Err(why) => Part::Failed { why: format!("reply: {why}"), took_ms },
-        },
-        Outcome::Failed(why) => Part::Failed { why, took_ms },
-        Outcome::Silent => Part::Silent { after_ms },
-        Outcome::Stuck => Part::Stuck { after_ms },
-    }
+    Part::asked(TASK, &input, deadline)
 }
 
 pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use libtest_mimic::{Arguments, Trial};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use railgate_node::child::{Call, Outcome, Said, Stream, Task, become_user, dispatch, run, run_all};
 
@@ -305,14 +306,14 @@ fn main() -> ExitCode {
             a_stream_that_fails_says_why_and_a_mute_one_holds_nobody,
         ),
     ];
-    let only = args.into_iter().next().filter(|arg| !arg.starts_with('-'));
-    let mut failed = 0;
-    for (name, test) in
-        tests.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| name.contains(only)))
-    {
-        let passed = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        failed += u32::from(!passed);
-    }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // One after the other: what they change is the whole process's.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let trial = |(name, test): &(&str, fn())| {
+        let test = *test;
+        Trial::test(*name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use libtest_mimic::{Arguments, Trial};
 use railgate_node::child::dispatch;
 use railgate_node::{
     Phase, Request, Severity, SiteCheck, SiteFinding, SiteOutcome, SiteRequest, SourceConfig, live,
@@ -172,14 +173,14 @@ fn main() -> ExitCode {
         ("whoever_writes_without_end_is_ended", whoever_writes_without_end_is_ended),
         ("only_those_that_are_asked_for_run", only_those_that_are_asked_for_run),
     ];
-    let only = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
-    let mut failed = 0;
-    for (name, test) in
-        tests.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| name.contains(only)))
-    {
-        let passed = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        failed += u8::from(!passed);
-    }
-    ExitCode::from(failed.min(1))
+    // One after the other: what they change is the whole process's.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let trial = |(name, test): &(&str, fn())| {
+        let test = *test;
+        Trial::test(*name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use libtest_mimic::{Arguments, Trial};
 use railgate_node::child::{Outcome, Task, become_user, dispatch, run};
 use railgate_node::{Allocation, Job};
 use railgate_stats::store::{
@@ -521,20 +522,16 @@ fn main() -> ExitCode {
     if let Some(code) = dispatch(&tasks) {
         return code;
     }
-    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
-    let root = nix::unistd::geteuid().is_root();
-    let mut failed = 0;
-    for (name, case) in CASES {
-        if wanted.as_deref().is_some_and(|wanted| !name.contains(wanted)) {
-            continue;
-        }
-        if !root {
-            println!("skipped, not root: {name}");
-            continue;
-        }
-        let result = std::panic::catch_unwind(|| case(&Place::new()));
-        println!("{}: {name}", if result.is_ok() { "ok" } else { "FAILED" });
-        failed += usize::from(result.is_err());
-    }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // One after the other: what they change is the whole process's.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let needs_root = !nix::unistd::geteuid().is_root();
+    let trial = |(name, case): &(&str, fn(&Place))| {
+        let case = *case;
+        Trial::test(*name, move || {
+            case(&Place::new());
+            Ok(())
+        })
+        .with_ignored_flag(needs_root)
+    };
+    libtest_mimic::run(&arguments, CASES.iter().map(trial).collect()).exit_code()
 }

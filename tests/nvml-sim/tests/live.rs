@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use libtest_mimic::{Arguments, Trial};
 use nvidia_ml::{Behaviour, EVENTS_FILE, Scenario, hide_symbol, install};
 use railgate_node::child::{GRACE, Said, dispatch};
 use railgate_node::simulate::{self, FAULTS, FaultPart};
@@ -581,14 +582,14 @@ fn main() -> ExitCode {
         ("processes_are_joined_with_proc", processes_are_joined_with_proc),
         ("all_parts_of_this_machine_answer", all_parts_of_this_machine_answer),
     ];
-    let only = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
-    let mut failed = 0;
-    for (name, test) in
-        tests.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| name.contains(only)))
-    {
-        let passed = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        failed += u32::from(!passed);
-    }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // One after the other: what they change is the whole process's.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let trial = |(name, test): &(&str, fn())| {
+        let test = *test;
+        Trial::test(*name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
 }

@@ -1,16 +1,15 @@
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{Call, Ended, GRACE, HIDDEN, MAX_REPLY, Outcome};
+use super::start::{never_wait, start};
+use super::{Call, Ended, GRACE, MAX_REPLY, Outcome};
 
 /// How often a killed child is looked at: its end makes no noise on a descriptor.
 const TICK: Duration = Duration::from_millis(5);
@@ -98,28 +97,12 @@ impl Running {
 
     fn spawn(&mut self, deadline: Duration) -> io::Result<()> {
         let own_end = (deadline + 2 * GRACE).as_secs().saturating_add(1).min(u64::from(u32::MAX));
-        let mut child = Command::new("/proc/self/exe")
-            .arg0("railgate-child")
-            .args([HIDDEN, &self.task, &std::process::id().to_string(), &own_end.to_string()])
-            .env_clear()
-            .envs([("PATH", "/usr/bin:/bin"), ("LC_ALL", "C")])
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::piped())
-            // Only to hand the pipe over; the child moves it away before it does anything else.
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let mut child = start(&self.task, own_end)?;
         self.input = child.stdin.take();
         self.result = child.stdout.take();
         self.child = Some(child);
-        if let Some(input) = &self.input {
-            fcntl(input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        }
-        if let Some(result) = &self.result {
-            fcntl(result, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        }
-        Ok(())
+        self.input.as_ref().map_or(Ok(()), never_wait)?;
+        self.result.as_ref().map_or(Ok(()), never_wait)
     }
 
     fn waits_for_exit(&self) -> bool {

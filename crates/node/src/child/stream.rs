@@ -1,15 +1,14 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use super::Outcome;
 use super::parent::frame;
-use super::{HIDDEN, Outcome};
+use super::start::{never_wait, start};
 
 /// A child that speaks again and again: what must stay in one process, and may hang in the kernel at any word.
 ///
@@ -42,23 +41,11 @@ impl Stream {
     /// The system has no room for a process.
     pub fn start(task: &str, input: &[u8], silence: Duration) -> io::Result<Self> {
         let own_end = silence.as_secs().clamp(1, 86_400);
-        let mut child = Command::new("/proc/self/exe")
-            .arg0("railgate-child")
-            .args([HIDDEN, task, &std::process::id().to_string(), &own_end.to_string()])
-            .env_clear()
-            .envs([("PATH", "/usr/bin:/bin"), ("LC_ALL", "C")])
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let mut child = start(task, own_end)?;
         let (mut to, output) = (child.stdin.take(), child.stdout.take());
         let mut stream =
             Stream { child: Some(child), input: None, output, unread: Vec::new(), heard: Instant::now() };
-        if let Some(output) = &stream.output {
-            fcntl(output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        }
+        stream.output.as_ref().map_or(Ok(()), never_wait)?;
         // A pipe has room for it: this does not wait, whatever the child does.
         if let Some(to) = &mut to {
             to.write_all(&[input, b"\n"].concat())?;
