@@ -28,15 +28,12 @@ pub(crate) fn run_directory(
     report: &mut NodeReport,
 ) -> Option<RunDir> {
     let run = Run {
-        schema: 1,
-        job: hook.job.id,
-        attempt: hook.job.restarts,
-        start: start / 1000,
         boot_id: look.snapshot.boot_id.clone(),
         kernel_seq: kernel_mark(&look.snapshot).map(|mark| mark.seq),
         profile: report.options.profile.clone(),
         gate: report.options.gate.clone(),
         requeue: report.options.requeue.clone(),
+        ..Run::new(hook.job.id, hook.job.restarts, start / 1000)
     };
     report.run = format!("{}-{}", run.attempt, run.start);
     let made = hook.runs().job(hook.job.id).create(&run).and_then(|dir| {

@@ -62,6 +62,23 @@ pub struct Run {
     pub requeue: String,
 }
 
+impl Run {
+    /// A run of which no more is known, and for which nobody asked for anything.
+    pub fn new(job: u32, attempt: u32, start: u64) -> Self {
+        Run {
+            schema: 1,
+            job,
+            attempt,
+            start,
+            boot_id: String::new(),
+            kernel_seq: None,
+            profile: None,
+            gate: "quick".to_owned(),
+            requeue: "auto".to_owned(),
+        }
+    }
+}
+
 impl Root {
     /// The place that configuration names.
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -273,17 +290,7 @@ mod tests {
     }
 
     fn run(attempt: u32) -> Run {
-        Run {
-            schema: 1,
-            job: 7,
-            attempt,
-            start: 1_800_000_000,
-            boot_id: "b".to_owned(),
-            kernel_seq: Some(3),
-            profile: None,
-            gate: "quick".to_owned(),
-            requeue: "auto".to_owned(),
-        }
+        Run { boot_id: "b".to_owned(), kernel_seq: Some(3), ..Run::new(7, attempt, 1_800_000_000) }
     }
 
     #[test]

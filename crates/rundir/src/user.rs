@@ -314,18 +314,7 @@ mod tests {
     use crate::{Root, Run};
 
     fn run(place: &Path) -> RunDir {
-        let run = Run {
-            schema: 1,
-            job: 7,
-            attempt: 0,
-            start: 1,
-            boot_id: String::new(),
-            kernel_seq: None,
-            profile: None,
-            gate: "quick".to_owned(),
-            requeue: "auto".to_owned(),
-        };
-        Root::new(place).job(7).create(&run).unwrap()
+        Root::new(place).job(7).create(&Run::new(7, 0, 1)).unwrap()
     }
 
     fn me() -> u32 {

@@ -18,6 +18,8 @@ mod sampler;
 mod sweep;
 pub mod switches;
 mod tell;
+#[cfg(test)]
+mod testing;
 mod told;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};

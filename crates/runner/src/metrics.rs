@@ -154,25 +154,8 @@ fn counts(past: &Past, history: &History) -> Vec<CheckCounts> {
 mod tests {
     use std::fs;
 
-    use railgate_gate::{GateConfig, Memory, Seen, judge};
-    use railgate_node::{Phase, simulate};
-
     use super::*;
-
-    fn look(node: &str) -> Look {
-        let (profile, faults) = simulate::parse(node, &[]).unwrap();
-        let snapshot = simulate::simulated(&profile, &faults);
-        let seen = Seen {
-            phase: Phase::Periodic,
-            now: &snapshot,
-            before: None,
-            job: None,
-            profile: Some(&profile),
-            memory: &Memory::default(),
-        };
-        let verdict = judge(&GateConfig::default(), &seen);
-        Look { verdict, snapshot, profile, profile_problem: None, took_ms: 1.0 }
-    }
+    use crate::testing::look;
 
     #[test]
     fn a_drained_node_says_so_and_nothing_is_written_where_nobody_asked() {
@@ -184,7 +167,7 @@ mod tests {
             share: place.path().join("share"),
         };
         let mut config = Config::default();
-        let look = look("h100-sxm:gpu-lost@3");
+        let look = look("h100-sxm:gpu-lost@3", &config.gate, 1);
         let gate = config.gate.clone();
         Past::change(&places, |past| past.note(&gate, &look, Some(7), true));
         let outcome = DrainOutcome::Drained { reason: "railgate: gpu-lost@3".to_owned() };

@@ -260,26 +260,8 @@ fn same(a: &Finding, b: &Finding) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use railgate_gate::{Memory, Seen, judge};
-    use railgate_node::simulate;
-
     use super::*;
-
-    fn look(node: &str, gate: &GateConfig, at: u64) -> Look {
-        let (profile, faults) = simulate::parse(node, &[]).unwrap();
-        let mut snapshot = simulate::simulated(&profile, &faults);
-        snapshot.taken = at * 1000;
-        let seen = Seen {
-            phase: Phase::Periodic,
-            now: &snapshot,
-            before: None,
-            job: None,
-            profile: Some(&profile),
-            memory: &Memory::default(),
-        };
-        let verdict = judge(gate, &seen);
-        Look { verdict, snapshot, profile, profile_problem: None, took_ms: 1.0 }
-    }
+    use crate::testing::look;
 
     #[test]
     fn what_stays_is_counted_once_and_again_when_it_comes_back() {

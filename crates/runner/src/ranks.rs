@@ -80,18 +80,7 @@ mod tests {
     fn hostile_files_are_named_and_harm_nobody() {
         let place = tempfile::tempdir().unwrap();
         let me = fs::metadata(place.path()).map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)).unwrap();
-        let run = Run {
-            schema: 1,
-            job: 7,
-            attempt: 0,
-            start: 1,
-            boot_id: String::new(),
-            kernel_seq: None,
-            profile: None,
-            gate: "quick".to_owned(),
-            requeue: "auto".to_owned(),
-        };
-        let run = Root::new(place.path()).job(7).create(&run).unwrap();
+        let run = Root::new(place.path()).job(7).create(&Run::new(7, 0, 1)).unwrap();
         fs::create_dir(run.user()).unwrap();
         assert_eq!(read(&run, me).unwrap(), None);
         let ranks = run.user().join(PLACE);

@@ -159,8 +159,7 @@ fn unproven(past: &Past, reason: &str, snapshot: &Snapshot) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_gate::{GateConfig, Memory, Seen, judge};
-    use railgate_node::simulate;
+    use railgate_gate::GateConfig;
 
     use super::*;
 
@@ -192,19 +191,9 @@ mod tests {
 
     #[test]
     fn what_only_the_kernel_told_needs_a_boot_another_part_or_somebodys_word() {
-        let (profile, faults) = simulate::parse("h100-sxm:gpu-xid-48@3", &[]).unwrap();
-        let mut snapshot = simulate::simulated(&profile, &faults);
-        let seen = Seen {
-            phase: Phase::Periodic,
-            now: &snapshot,
-            before: None,
-            job: None,
-            profile: Some(&profile),
-            memory: &Memory::default(),
-        };
         let gate = GateConfig::default();
-        let verdict = judge(&gate, &seen);
-        let look = Look { snapshot: snapshot.clone(), verdict, profile, profile_problem: None, took_ms: 1.0 };
+        let look = crate::testing::look("h100-sxm:gpu-xid-48@3", &gate, 1);
+        let mut snapshot = look.snapshot.clone();
         let mut past = Past::default();
         past.note(&gate, &look, None, true);
         let reason = "railgate: gpu-xid@3: Xid 48; reset GPU [periodic]";

@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn nothing_but_a_ranks_own_file_is_read() {
         let place = tempfile::tempdir().unwrap();
-        let run = Root::new(place.path()).job(7).create(&run()).unwrap();
+        let run =
+            Root::new(place.path()).job(7).create(&railgate_rundir::Run::new(7, 0, 1_800_000_000)).unwrap();
         let uid = nix::unistd::geteuid().as_raw();
         assert_eq!(read(&run, uid).unwrap(), None);
         let Ok(_) = railgate_rundir::mount_user(&run, uid, 0, 1 << 20, 64) else { return };
@@ -105,13 +106,5 @@ mod tests {
         let _ = railgate_rundir::mount_user(&run, uid, 0, 1 << 20, 64);
         std::os::unix::fs::symlink("/etc", run.user().join(APP_DIR)).unwrap();
         assert!(read(&run, uid).is_err());
-    }
-
-    fn run() -> railgate_rundir::Run {
-        serde_json::from_str(
-            r#"{"schema":1,"job":7,"attempt":0,"start":1800000000,"boot_id":"","kernel_seq":null,"profile":null,
-                "gate":"quick","requeue":"auto"}"#,
-        )
-        .unwrap()
     }
 }

@@ -102,27 +102,11 @@ pub fn dir_name(name: &str) -> Option<&str> {
 ///
 /// Waits at most the configured deadline for each of the two, plus what a killed child takes to go.
 pub fn store(config: &ReportConfig, report: &NodeReport) -> Stored {
-    let content = match write::shortened(report, config.max_bytes()) {
-        Ok(content) => content,
-        Err(why) => return Stored { problems: vec![why], ..Stored::default() },
-    };
-    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
-        let problem = format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node);
-        return Stored { problems: vec![problem], ..Stored::default() };
-    };
-    let order = WriteOrder {
-        dir: PathBuf::new(),
-        cluster: cluster.to_owned(),
-        job: report.job.id,
-        attempt: report.attempt,
-        file: format!("{node}.json"),
-        owner: Some((report.job.uid, report.job.gid)),
-        group: write_group(config),
-        account: config.access == ReportAccess::Account,
-        only_existing: false,
-        replace: true,
-    };
-    place(config, order, &content)
+    let content = write::shortened(report, config.max_bytes());
+    match content.and_then(|content| Ok((order_for(config, report, ".json")?, content))) {
+        Ok((order, content)) => place(config, order, &content),
+        Err(why) => Stored { problems: vec![why], ..Stored::default() },
+    }
 }
 
 /// Stores a node's samples beside its part, as the part is stored, and gives the file's name.
@@ -130,22 +114,8 @@ pub fn store(config: &ReportConfig, report: &NodeReport) -> Stored {
 /// # Errors
 /// Why they lie nowhere.
 pub fn store_samples(config: &ReportConfig, report: &NodeReport, content: &[u8]) -> Result<String, String> {
-    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
-        return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
-    };
-    let file = format!("{node}{SAMPLES}");
-    let order = WriteOrder {
-        dir: PathBuf::new(),
-        cluster: cluster.to_owned(),
-        job: report.job.id,
-        attempt: report.attempt,
-        file: file.clone(),
-        owner: Some((report.job.uid, report.job.gid)),
-        group: write_group(config),
-        account: config.access == ReportAccess::Account,
-        only_existing: false,
-        replace: true,
-    };
+    let order = order_for(config, report, SAMPLES)?;
+    let file = order.file.clone();
     let stored = place(config, order, content);
     if stored.path.is_some() { Ok(file) } else { Err(stored.problems.join("; ")) }
 }
@@ -158,21 +128,7 @@ pub fn store_samples(config: &ReportConfig, report: &NodeReport, content: &[u8])
 pub fn store_start(config: &ReportConfig, report: &NodeReport) -> Result<(), String> {
     let Some(dir) = &config.dir else { return Ok(()) };
     let content = write::shortened(report, config.max_bytes())?;
-    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
-        return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
-    };
-    let order = WriteOrder {
-        dir: dir.clone(),
-        cluster: cluster.to_owned(),
-        job: report.job.id,
-        attempt: report.attempt,
-        file: format!("{node}.json"),
-        owner: Some((report.job.uid, report.job.gid)),
-        group: write_group(config),
-        account: config.access == ReportAccess::Account,
-        only_existing: false,
-        replace: false,
-    };
+    let order = WriteOrder { dir: dir.clone(), replace: false, ..order_for(config, report, ".json")? };
     let path = order.path();
     ask(WRITE, &order.encode(&content), config.deadline)
         .map(drop)
@@ -186,21 +142,7 @@ pub fn store_start(config: &ReportConfig, report: &NodeReport) -> Result<(), Str
 /// Why it lies nowhere.
 pub fn store_live(config: &ReportConfig, report: &NodeReport) -> Result<(), String> {
     let content = write::shortened(report, config.max_bytes())?;
-    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
-        return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
-    };
-    let order = WriteOrder {
-        dir: PathBuf::new(),
-        cluster: cluster.to_owned(),
-        job: report.job.id,
-        attempt: report.attempt,
-        file: format!("{node}{LIVE}"),
-        owner: Some((report.job.uid, report.job.gid)),
-        group: write_group(config),
-        account: config.access == ReportAccess::Account,
-        only_existing: true,
-        replace: true,
-    };
+    let order = WriteOrder { only_existing: true, ..order_for(config, report, LIVE)? };
     let stored = place(config, order, &content);
     if stored.path.is_some() { Ok(()) } else { Err(stored.problems.join("; ")) }
 }
@@ -234,6 +176,25 @@ pub fn store_decision(config: &ReportConfig, decision: &Decision, uid: u32, gid:
 
 fn write_group(config: &ReportConfig) -> Option<String> {
     Some(config.controller_group.clone()).filter(|group| !group.is_empty())
+}
+
+/// A file of a node, with its name's ending: over what stands there, into directories that are made where they are not.
+fn order_for(config: &ReportConfig, report: &NodeReport, ending: &str) -> Result<WriteOrder, String> {
+    let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
+        return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
+    };
+    Ok(WriteOrder {
+        dir: PathBuf::new(),
+        cluster: cluster.to_owned(),
+        job: report.job.id,
+        attempt: report.attempt,
+        file: format!("{node}{ending}"),
+        owner: Some((report.job.uid, report.job.gid)),
+        group: write_group(config),
+        account: config.access == ReportAccess::Account,
+        only_existing: false,
+        replace: true,
+    })
 }
 
 fn place(config: &ReportConfig, order: WriteOrder, content: &[u8]) -> Stored {
