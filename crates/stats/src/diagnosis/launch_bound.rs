@@ -1,7 +1,7 @@
 use railgate_node::Reading;
 
 use super::Diagnosis;
-use super::facts::{Facts, busy, mean_of};
+use super::facts::{Facts, Unit, busy, mean_of, median, own_sms};
 use super::hang::stood_still;
 
 /// Some kernel nearly always runs, but it keeps few SMs at work: too small, or one at a time.
@@ -19,37 +19,41 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     ) else {
         return Vec::new();
     };
-    if busy < 50.0 || sm > 60.0 || sm > 0.7 * busy || tensor > 20.0 || dram > 30.0 {
+    if tensor > 20.0 || dram > 30.0 {
         return Vec::new();
     }
-    // Waiting in NCCL looks the same from outside: only its own times tell the two apart.
+    // Waiting in NCCL keeps as few SMs: only its own times tell the two apart.
     if facts.units.iter().any(|unit| unit.comm.is_some_and(|comm| comm.is_partial())) {
         return Vec::new();
     }
-    let waiting: Vec<f64> = facts
-        .units
-        .iter()
-        .filter_map(|unit| {
-            let comm = unit.comm?;
-            let whole = unit.usage?.coverage.sampled_s;
-            (whole > 0.0).then(|| (comm.wait_s + comm.wire_s) / whole)
-        })
-        .collect();
-    let talk = super::facts::median(waiting.clone());
-    let confidence = match talk {
-        Some(share) if 100.0 * share > 0.3 * busy => return Vec::new(),
-        Some(_) => "high",
-        None if facts.units.len() == 1 => "high",
+    let own = median(facts.units.iter().filter_map(own).collect());
+    let (own, confidence) = match own {
+        Some(own) => (own, "high"),
+        None if facts.alone() => (busy, "high"),
         None if facts.failed => return Vec::new(),
-        None => "low",
+        None => (busy, "low"),
     };
+    // What is left of little says little: NCCL's times have errors, too.
+    if own < (0.3 * busy).max(20.0) || sm > 60.0 || own_sms(sm, own) > 0.7 {
+        return Vec::new();
+    }
+    let or_waiting = if confidence == "low" { ", or wait in NCCL, which has not said how long," } else { "" };
     let what = format!(
-        "kernels are too small: some kernel runs {busy:.0} % of the time, but {sm:.0} % of the SMs have work"
+        "kernels are too small{or_waiting}: some kernel of the program's runs {own:.0} % of the time, but keeps {:.0} % of \
+         the SMs at work",
+        100.0 * own_sms(sm, own)
     );
     let fix = "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %";
     let mut found = Diagnosis::new("application", confidence, String::new(), what, fix);
-    found.costs = Some(((busy - sm) / 100.0).clamp(0.0, 1.0));
+    found.costs = Some(((1.0 - own_sms(sm, own)) * own / 100.0).clamp(0.0, 1.0));
     vec![found]
+}
+
+/// Percent of all time in which a GPU had kernels other than NCCL's; `None`: NCCL's time is not known.
+fn own(unit: &Unit<'_>) -> Option<f64> {
+    let (gpu, comm, whole) = (unit.gpu?, unit.comm?, unit.usage?.coverage.sampled_s);
+    let busy = *busy(gpu).known()?;
+    (whole > 0.0).then(|| (busy - 100.0 * (comm.wait_s + comm.wire_s) / whole).max(0.0))
 }
 
 #[cfg(test)]
@@ -57,15 +61,36 @@ mod tests {
     use super::*;
     use crate::NodeReport;
     use crate::comm::RankTime;
-    use crate::diagnosis::simulator::{Plant, parts_with};
+    use crate::diagnosis::simulator::{self, Plant, parts_with};
 
     fn rules(nodes: &[NodeReport]) -> usize {
         find(&Facts::new(nodes, nodes[0].end, false, None)).len()
     }
 
+    /// Two things at once: the one that sleeps makes the others wait, and what is left of their time has tiny kernels.
+    #[test]
+    fn waiting_for_a_rank_hides_no_tiny_kernels() {
+        let of = |planted: &[Plant]| {
+            let nodes = parts_with(planted);
+            find(&Facts::new(&nodes, nodes[0].end, false, None))
+        };
+        let both = of(&[Plant::Sleeps, Plant::TinyKernels]);
+        let [one] = both.as_slice() else { panic!("{both:?}") };
+        assert!(one.confidence == "high" && one.costs.is_some_and(|costs| costs < 0.6), "{one:?}");
+        assert_eq!(of(&[Plant::Sleeps]), []);
+    }
+
+    /// A slow network: all wait for it for half of the time, on few SMs, and compute on all of them in the other half.
+    #[test]
+    fn waiting_for_the_network_makes_no_tiny_kernels() {
+        let mut nodes = simulator::healthy();
+        simulator::wait_for_the_network(&mut nodes);
+        assert_eq!(rules(&nodes), 0);
+    }
+
     #[test]
     fn collectives_without_a_time_may_be_what_keeps_few_sms() {
-        let mut nodes = parts_with(Plant::TinyKernels);
+        let mut nodes = parts_with(&[Plant::TinyKernels]);
         assert_eq!(rules(&nodes), 1);
         for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
             let mut untimed = comm.collectives[0].clone();
@@ -81,7 +106,7 @@ mod tests {
     /// nccl-tests on four H200s: all_reduce_perf and alltoall_perf were two steps, with processes of their own.
     #[test]
     fn a_rank_is_all_its_processes_together() {
-        let mut nodes = parts_with(Plant::TinyKernels);
+        let mut nodes = parts_with(&[Plant::TinyKernels]);
         for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
             let later: Vec<_> = comm
                 .communicators

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::NodeReport;
     use crate::comm::RankTime;
-    use crate::diagnosis::simulator::{Plant, parts_with};
+    use crate::diagnosis::simulator::{Plant, parts_with, wait_for_the_network};
 
     fn of(nodes: &[NodeReport]) -> Shares {
         let found = shares(&Facts::new(nodes, nodes[0].end, false, None)).known().unwrap().clone();
@@ -159,12 +159,12 @@ mod tests {
 
     #[test]
     fn what_may_be_nccl_waiting_is_neither_launch_nor_compute() {
-        let told = of(&parts_with(Plant::TinyKernels));
+        let told = of(&parts_with(&[Plant::TinyKernels]));
         assert!(told.launch > 40.0 && told.unknown == 0.0, "{told:?}");
 
-        let mut partial = parts_with(Plant::TinyKernels);
+        let mut partial = parts_with(&[Plant::TinyKernels]);
         partial.iter_mut().for_each(add_calls_without_a_time);
-        let mut silent = parts_with(Plant::TinyKernels);
+        let mut silent = parts_with(&[Plant::TinyKernels]);
         silent.iter_mut().for_each(|node| node.communication = None);
         for nodes in [partial, silent] {
             let untold = of(&nodes);
@@ -175,7 +175,7 @@ mod tests {
     /// SMs at work all along are the job's own, whoever is silent: NCCL's kernels take few.
     #[test]
     fn most_of_what_keeps_all_sms_is_compute_without_nccls_word() {
-        let mut nodes = parts_with(Plant::Healthy);
+        let mut nodes = parts_with(&[Plant::Healthy]);
         nodes.iter_mut().for_each(|node| node.communication = None);
         let untold = of(&nodes);
         assert!(untold.compute > 50.0 && (5.0..30.0).contains(&untold.unknown), "{untold:?}");
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn one_gpu_waits_for_nobody() {
-        let mut nodes = parts_with(Plant::TinyKernels);
+        let mut nodes = parts_with(&[Plant::TinyKernels]);
         nodes.truncate(1);
         nodes[0].communication = None;
         nodes[0].application = None;
@@ -199,7 +199,7 @@ mod tests {
     /// A node's GPUs whose plugin was silent are a part of the whole like the others.
     #[test]
     fn some_may_be_silent() {
-        let mut nodes = parts_with(Plant::TinyKernels);
+        let mut nodes = parts_with(&[Plant::TinyKernels]);
         let all = of(&nodes);
         add_calls_without_a_time(&mut nodes[1]);
         let half = of(&nodes);
@@ -209,17 +209,8 @@ mod tests {
     /// Whoever waits for a slow network keeps few SMs, and has no small kernels for that.
     #[test]
     fn waiting_for_others_makes_no_small_kernels() {
-        let mut nodes = parts_with(Plant::Healthy);
-        let rows = nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives);
-        rows.flat_map(|row| &mut row.by_rank).for_each(|rank| rank.gpu_s *= 5.0);
-        for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
-            for (reading, value) in
-                [(&mut gpu.sm_percent, 40.0), (&mut gpu.tensor_percent, 15.0), (&mut gpu.dram_percent, 12.0)]
-            {
-                let Reading::Known(spread) = reading else { unreachable!() };
-                spread.mean = value;
-            }
-        }
+        let mut nodes = parts_with(&[Plant::Healthy]);
+        wait_for_the_network(&mut nodes);
         let found = of(&nodes);
         assert!(found.launch == 0.0 && found.comm_wait.known().is_some(), "{found:?}");
     }

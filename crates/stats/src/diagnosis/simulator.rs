@@ -111,7 +111,7 @@ struct Run {
 }
 
 /// What is planted in one run: nothing, one thing, several.
-type Planted<'a> = &'a [Plant];
+pub(super) type Planted<'a> = &'a [Plant];
 
 fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
     let has = |plant: Plant| planted.contains(&plant);
@@ -472,12 +472,24 @@ pub(crate) fn slow_clock() -> (Vec<NodeReport>, u32) {
 
 /// The parts of two nodes on which nothing is wrong.
 pub(super) fn healthy() -> Vec<NodeReport> {
-    parts_with(Plant::Healthy)
+    parts_with(&[Plant::Healthy])
 }
 
-/// The parts of two nodes with one thing planted.
-pub(super) fn parts_with(plant: Plant) -> Vec<NodeReport> {
-    nodes(&[plant], &run(&[plant], &mut Chance(4)), ALL)
+/// The parts of two nodes with these things planted.
+pub(super) fn parts_with(planted: Planted<'_>) -> Vec<NodeReport> {
+    nodes(planted, &run(planted, &mut Chance(4)), ALL)
+}
+
+/// Makes collectives five times as long, at the cost of computing.
+pub(super) fn wait_for_the_network(nodes: &mut [NodeReport]) {
+    let rows = nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives);
+    rows.flat_map(|row| &mut row.by_rank).for_each(|rank| rank.gpu_s *= 5.0);
+    for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
+        let (sm, tensor, dram) = (&mut gpu.sm_percent, &mut gpu.tensor_percent, &mut gpu.dram_percent);
+        for (reading, value) in [(sm, 40.0), (tensor, 15.0), (dram, 12.0)] {
+            *reading = flat(value, gpu.sampled_s);
+        }
+    }
 }
 
 fn analysed(planted: Planted<'_>, seed: u64, heard: Heard) -> (Run, Analysis) {
