@@ -2,6 +2,8 @@
 
 #![no_main]
 
+#[path = "bend.rs"]
+mod bend;
 #[path = "judged.rs"]
 mod judged;
 
@@ -36,29 +38,8 @@ static MACHINES: LazyLock<Vec<(Profile, Snapshot, Value)>> = LazyLock::new(|| {
     NODES.iter().map(|node| machine(node)).collect()
 });
 
-/// The values of a tree, in order.
-fn count(value: &Value) -> usize {
-    1 + match value {
-        Value::Array(items) => items.iter().map(count).sum(),
-        Value::Object(fields) => fields.values().map(count).sum(),
-        _ => 0,
-    }
-}
-
-fn nth<'v>(value: &'v mut Value, left: &mut usize) -> Option<&'v mut Value> {
-    if *left == 0 {
-        return Some(value);
-    }
-    *left -= 1;
-    match value {
-        Value::Array(items) => items.iter_mut().find_map(|item| nth(item, left)),
-        Value::Object(fields) => fields.values_mut().find_map(|item| nth(item, left)),
-        _ => None,
-    }
-}
-
-fn bent(value: &mut Value, kind: u8, number: u64) {
-    *value = match kind % 14 {
+fn other(value: Value, kind: u8, number: u64) -> Value {
+    match kind % 14 {
         0 => Value::Null,
         1 => json!(number),
         2 => json!(u64::MAX - number),
@@ -72,7 +53,7 @@ fn bent(value: &mut Value, kind: u8, number: u64) {
         10 => json!({"known": number}),
         11 => json!([]),
         12 => json!(format!("NVRM: Xid (PCI:0000:61:00): {number}, \u{1}\n")),
-        _ => match value.take() {
+        _ => match value {
             Value::Array(mut items) => {
                 items.extend(items.clone());
                 Value::Array(items)
@@ -81,7 +62,7 @@ fn bent(value: &mut Value, kind: u8, number: u64) {
             Value::Number(what) => json!(what.as_u64().unwrap_or(0).wrapping_add(number)),
             other => other,
         },
-    };
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -95,12 +76,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((which, edits)) = bytes.split_first() else { return };
     let (profile, healthy, value) = &MACHINES[usize::from(*which) % MACHINES.len()];
     let mut value = value.clone();
-    for edit in edits.chunks_exact(4).take(8) {
-        let place = usize::from(u16::from_le_bytes([edit[0], edit[1]])) % count(&value);
-        if let Some(value) = nth(&mut value, &mut { place }) {
-            bent(value, edit[2], u64::from(edit[3]));
-        }
-    }
+    bend::bend(&mut value, edits, 8, other);
     let Ok(snapshot) = serde_json::from_value::<Snapshot>(value) else { return };
     judged::judged(&snapshot, Some(healthy), profile);
     judged::judged(healthy, Some(&snapshot), profile);

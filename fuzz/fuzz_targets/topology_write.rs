@@ -73,7 +73,8 @@ fuzz_target!(|bytes: &[u8]| {
                 3 => hca.ports[0].state = Reading::Known(PortState::Down),
                 4 => hca.ports[0].rate_gbps = Reading::Known(f64::from(dice.byte()) * 10.0 - 10.0),
                 5 => {
-                    let second = railgate_node::Port { number: u32::from(dice.byte()), ..hca.ports[0].clone() };
+                    let second =
+                        railgate_node::Port { number: u32::from(dice.byte()), ..hca.ports[0].clone() };
                     hca.ports.push(second);
                 }
                 _ => {}
@@ -110,8 +111,9 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     if dice.byte() % 2 == 0 {
-        profile.rails.wiring =
-            (0..gpus).filter_map(|gpu| Some((u32::try_from(gpu).ok()?, format!("mlx5_{}", dice.upto(hcas + 1))))).collect();
+        profile.rails.wiring = (0..gpus)
+            .filter_map(|gpu| Some((u32::try_from(gpu).ok()?, format!("mlx5_{}", dice.upto(hcas + 1)))))
+            .collect();
     }
     let map = rail_map(&snapshot, &profile);
     let _ = table(&map);
