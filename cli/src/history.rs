@@ -1,7 +1,5 @@
-use std::time::{Duration, UNIX_EPOCH};
-
 use railgate_gate::{CHECKS, CheckInfo};
-use railgate_node::Action;
+use railgate_node::{Action, rfc3339};
 use railgate_runner::{Config, Count, History, Past};
 use serde::Serialize;
 
@@ -98,5 +96,20 @@ fn policy_text(row: &Row) -> String {
 
 /// Unix seconds for people.
 pub(crate) fn time(seconds: u64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+    let known = rfc3339(seconds.saturating_mul(1000));
+    known.map_or_else(|| "after the year 9999".to_owned(), |text| format!("{}Z", &text[..19]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::time;
+
+    #[test]
+    fn a_time_that_nobody_lives_to_see_is_told_too() {
+        assert_eq!(time(1_709_251_199), "2024-02-29T23:59:59Z");
+        assert_eq!(
+            (time(284_012_524_800), time(u64::MAX)),
+            (time(u64::MAX), "after the year 9999".to_owned())
+        );
+    }
 }

@@ -3,6 +3,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use railgate_runner::switches;
 
+use crate::history::time;
 use crate::{Site, exit, output};
 
 #[derive(Debug, clap::Args)]
@@ -34,10 +35,7 @@ pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
     let pause = switches::pause(&site.places, args.length, &by, &args.why)
         .with_context(|| format!("cannot pause ({})", site.places.state.display()))?;
     let until = match pause.until {
-        Some(until) => {
-            let time = std::time::UNIX_EPOCH + Duration::from_secs(until);
-            format!("until {}", humantime::format_rfc3339_seconds(time))
-        }
+        Some(until) => format!("until {}", time(until)),
         None => "until `railgate resume`".to_owned(),
     };
     output::text(&format!("{}: railgate judges and reports, and changes nothing, {until}", site.node))?;

@@ -1,8 +1,8 @@
 //! Numbers and foreign text as they stand in a report.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
-use railgate_node::{Reading, UnixMillis};
+use railgate_node::{Reading, UnixMillis, rfc3339};
 
 /// Text that users, programs or the kernel wrote, made harmless for a terminal: control characters, and
 /// those that turn or hide the text after them, become `?`; beyond `most` characters it is cut.
@@ -38,13 +38,6 @@ pub(crate) fn stamp(time: UnixMillis) -> String {
 /// `01:51:00.123`, UTC.
 pub(crate) fn clock(time: UnixMillis) -> String {
     rfc3339(time).map_or_else(|| "??:??:??".to_owned(), |text| text[11..23].to_owned())
-}
-
-fn rfc3339(time: UnixMillis) -> Option<String> {
-    // Beyond the year 9999 the text would have another form, and no clock of ours is right.
-    let time = Some(time).filter(|time| *time < 253_402_300_800_000)?;
-    let time = UNIX_EPOCH.checked_add(Duration::from_millis(time))?;
-    Some(humantime::format_rfc3339_millis(time).to_string())
 }
 
 /// `2 h 03 min`, `14 min 09 s`, `9.4 s`

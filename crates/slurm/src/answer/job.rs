@@ -1,0 +1,253 @@
+use std::time::Duration;
+
+use super::{UnixSeconds, duration, first, only, time};
+
+/// A job as slurmctld sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobState {
+    /// `JobId`.
+    pub id: u32,
+    /// `HetJobId`: the leader, where the job is one component of several.
+    pub het_leader: Option<u32>,
+    /// `UserId`'s number; `None` where the job's own text looks like it, too.
+    pub uid: Option<u32>,
+    /// `JobName`, its owner's text; `None` where it looks like more than a name.
+    pub name: Option<String>,
+    /// `JobState`: `RUNNING`, `COMPLETING`. Before 23.11 a completing job does not show more.
+    pub state: String,
+    /// `Reason`: `NonZeroExitCode`, `None`.
+    pub reason: String,
+    /// `Requeue`: Slurm may start it again.
+    pub requeue: bool,
+    /// `BatchFlag`.
+    pub batch: bool,
+    /// `Restarts`.
+    pub restarts: u32,
+    /// `SubmitTime`, of the last time where it came back.
+    pub submitted: Option<UnixSeconds>,
+    /// `StartTime`, of the job's next start where it waits.
+    pub start: Option<UnixSeconds>,
+    /// `EndTime`, the latest possible one where it has not ended.
+    pub end: Option<UnixSeconds>,
+    /// `LastSchedEval`: after a requeue and until it is looked at again, the start of the run that ended.
+    pub last_sched: Option<UnixSeconds>,
+    /// `TimeLimit`; `None` without a limit.
+    pub time_limit: Option<Duration>,
+    /// `PreemptTime` is set.
+    pub preempted: bool,
+    /// `ReqNodeList`, compressed; empty where none.
+    pub required: String,
+    /// `ExcNodeList`, compressed; empty where none.
+    pub excluded: String,
+    /// `NodeList`, compressed: of a completing job those whose epilog has not ended yet.
+    pub nodes: String,
+    /// `OverSubscribe=NO`: it has its nodes for itself.
+    pub exclusive: bool,
+    /// It asked for GPUs.
+    pub gpus: bool,
+    /// `StdOut` is `/dev/null`: no log can be lost.
+    pub silent: bool,
+}
+
+impl JobState {
+    /// Some node's epilog has not ended yet.
+    pub fn completing(&self) -> bool {
+        self.state.split('+').any(|state| state == "COMPLETING") && !self.nodes.is_empty()
+    }
+}
+
+/// Reads `scontrol -o show job` for one job: its components where it is heterogeneous.
+pub(crate) fn jobs(text: &str) -> Result<Vec<JobState>, String> {
+    let mut records: Vec<String> = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        match records.last_mut() {
+            // A name or a path may hold a line break.
+            Some(last) if !line.starts_with("JobId=") => {
+                last.push(' ');
+                last.push_str(line);
+            }
+            _ => records.push(line.to_owned()),
+        }
+    }
+    let jobs = records.iter().map(|record| job(record)).collect::<Result<Vec<_>, _>>()?;
+    match jobs.split_first() {
+        None => Err("no job in the answer".to_owned()),
+        // More than one record is right for a heterogeneous job only.
+        Some((first, rest))
+            if rest.iter().any(|job| job.het_leader.is_none() || job.het_leader != first.het_leader) =>
+        {
+            Err("more than one job in the answer".to_owned())
+        }
+        Some(_) => Ok(jobs),
+    }
+}
+
+fn job(record: &str) -> Result<JobState, String> {
+    let field = |key: &str| only(record, key)?.ok_or_else(|| format!("no {key} in the answer"));
+    let number = |key: &str| {
+        let value = field(key)?;
+        value.parse::<u32>().map_err(|_| format!("{key}='{}' is no number", crate::env::clean(value)))
+    };
+    let optional = |key: &str| only(record, key).map(|value| value.unwrap_or("(null)"));
+    let list = |key: &str| {
+        optional(key).map(|value| if value == "(null)" { String::new() } else { value.to_owned() })
+    };
+    let head = record.split(" JobName=").next().unwrap_or_default();
+    let limit = field("TimeLimit")?;
+    Ok(JobState {
+        id: number("JobId")?,
+        het_leader: first(head, "HetJobId").and_then(|id| id.parse().ok()),
+        uid: only(record, "UserId").ok().flatten().and_then(uid),
+        name: job_name(record),
+        state: field("JobState")?.to_owned(),
+        reason: field("Reason")?.to_owned(),
+        requeue: number("Requeue")? != 0,
+        batch: number("BatchFlag")? != 0,
+        restarts: number("Restarts")?,
+        submitted: time(optional("SubmitTime")?),
+        start: time(field("StartTime")?),
+        end: time(field("EndTime")?),
+        last_sched: time(optional("LastSchedEval")?),
+        time_limit: duration(limit),
+        preempted: time(optional("PreemptTime")?).is_some(),
+        required: list("ReqNodeList")?,
+        excluded: list("ExcNodeList")?,
+        nodes: list("NodeList")?,
+        exclusive: optional("OverSubscribe")? == "NO",
+        // Which of these are there depends on release and configuration; that a user can add one by the
+        // job's name only means that the job is looked at.
+        gpus: record.split(' ').any(|word| {
+            word.split_once('=').is_some_and(|(key, value)| {
+                (key.starts_with("Tres") || key.ends_with("TRES") || key == "Gres") && value.contains("gpu")
+            })
+        }),
+        silent: record.split(' ').any(|word| word == "StdOut=/dev/null"),
+    })
+}
+
+/// What stands between the name's key and the next one, which stands there once: for a component that of the set.
+fn job_name(record: &str) -> Option<String> {
+    only(record, "UserId").ok()??;
+    let (_, rest) = record.split_once(" JobName=")?;
+    let (name, _) = rest.split_once(" UserId=")?;
+    let name = match only(record, "HetJobIdSet").ok()? {
+        Some(set) => name.strip_suffix(&format!(" HetJobIdSet={set}")).unwrap_or(name),
+        None => name,
+    };
+    (name != "(null)").then(|| name.to_owned())
+}
+
+/// `ada(1001)`
+fn uid(text: &str) -> Option<u32> {
+    text.strip_suffix(')')?.rsplit_once('(')?.1.parse().ok()
+}
+
+/// Reads `squeue -o %T|%N`: whether one of the jobs is on a node, in whatever state but the last ones.
+pub(crate) fn runs_on(text: &str, node: &str) -> Result<bool, String> {
+    const OVER: [&str; 9] = [
+        "PENDING",
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "OUT_OF_MEMORY",
+    ];
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let (state, nodes) =
+            line.trim().split_once('|').ok_or_else(|| format!("'{line}' is no state and nodes"))?;
+        if OVER.contains(&state) {
+            continue;
+        }
+        let nodes = crate::hostlist::expand(nodes).map_err(|why| why.to_string())?;
+        if nodes.iter().any(|name| name == node) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // As 22.05.8 printed it.
+    const JOB: &str = "JobId=1 JobName=wrap UserId=tuser(1001) GroupId=tuser(1001) MCS_label=N/A Priority=4294901759 \
+        Nice=0 Account=(null) QOS=(null) JobState=COMPLETING Reason=NonZeroExitCode Dependency=(null) Requeue=1 \
+        Restarts=0 BatchFlag=1 Reboot=0 ExitCode=3:0 RunTime=00:00:01 TimeLimit=1-00:00:00 TimeMin=N/A \
+        SubmitTime=2026-11-21T01:55:23 EligibleTime=2026-11-21T01:55:23 StartTime=2026-11-21T01:55:52 \
+        EndTime=2026-11-21T01:55:53 Deadline=N/A PreemptEligibleTime=2026-11-21T01:55:52 PreemptTime=None \
+        SuspendTime=None LastSchedEval=2026-11-21T01:55:52 Partition=main AllocNode:Sid=localhost:7414 \
+        ReqNodeList=(null) ExcNodeList=(null) NodeList=x[1-2] BatchHost=x1 NumNodes=2 TRES=cpu=2,node=2,billing=2 \
+        OverSubscribe=OK Features=(null) Command=(null) WorkDir=/tmp StdErr=/tmp/sxout.1 StdIn=/dev/null \
+        StdOut=/tmp/sxout.1 Power= TresPerNode=gres:gpu:2";
+
+    #[test]
+    fn a_completing_job() {
+        let jobs = jobs(JOB).unwrap();
+        let job = &jobs[0];
+        assert_eq!((job.id, job.state.as_str(), job.reason.as_str()), (1, "COMPLETING", "NonZeroExitCode"));
+        assert!(job.requeue && job.batch && job.gpus && !job.preempted && !job.silent && job.completing());
+        assert_eq!(job.end.unwrap() - job.start.unwrap(), 1);
+        assert_eq!(job.time_limit, Some(Duration::from_secs(86_400)));
+        assert_eq!((job.nodes.as_str(), job.excluded.as_str()), ("x[1-2]", ""));
+        let last = super::jobs(&JOB.replace(" NodeList=x[1-2]", " NodeList=")).unwrap();
+        assert!(!last[0].completing());
+    }
+
+    #[test]
+    fn names_that_look_like_fields_make_a_job_unreadable() {
+        for name in ["x JobState=FAILED", "x\nJobId=99 JobName=y", "x Requeue=1", "x\n NodeList="] {
+            let answer = JOB.replace("JobName=wrap", &format!("JobName={name}"));
+            assert!(jobs(&answer).is_err(), "{name}");
+        }
+        let answer = JOB.replace("JobName=wrap", "JobName=x HetJobId=7 y\nz");
+        assert_eq!(jobs(&answer).unwrap()[0].het_leader, None);
+        assert_eq!(jobs(JOB).unwrap()[0].uid, Some(1001));
+        let answer = JOB.replace("JobName=wrap", "JobName=x UserId=ada(0)");
+        assert_eq!((jobs(&answer).unwrap()[0].uid, jobs(&answer).unwrap()[0].name.as_deref()), (None, None));
+        let answer = JOB.replace("JobName=wrap", "JobName=my run, of today");
+        assert_eq!(jobs(&answer).unwrap()[0].name.as_deref(), Some("my run, of today"));
+        let answer = JOB.replace("JobName=wrap", "JobName=my run HetJobIdSet=4-5");
+        assert_eq!(jobs(&answer).unwrap()[0].name.as_deref(), Some("my run"));
+        assert!(jobs(JOB).unwrap()[0].submitted < jobs(JOB).unwrap()[0].start);
+    }
+
+    #[test]
+    fn a_heterogeneous_job_has_components() {
+        let component = |id: u32| JOB.replace("JobId=1 ", &format!("JobId={id} HetJobId=4 HetJobOffset=0 "));
+        let jobs = super::jobs(&format!("{}\n{}\n", component(4), component(5))).unwrap();
+        assert_eq!(
+            jobs.iter().map(|job| (job.id, job.het_leader)).collect::<Vec<_>>(),
+            [(4, Some(4)), (5, Some(4))]
+        );
+        assert!(super::jobs(&format!("{JOB}\n{}\n", component(5))).is_err());
+    }
+
+    #[test]
+    fn where_a_job_is() {
+        for (text, is) in [
+            ("", false),
+            ("RUNNING|gn[1-3]\n", true),
+            ("RUNNING|gn[3-9]\n", false),
+            ("COMPLETING|gn2\n", true),
+            ("COMPLETED|gn2\n", false),
+            ("PENDING|\n", false),
+            ("PENDING|\nRUNNING|gn2\n", true),
+        ] {
+            assert_eq!(runs_on(text, "gn2"), Ok(is), "{text}");
+        }
+        assert!(runs_on("gn2", "gn2").is_err() && runs_on("RUNNING|gn[", "gn2").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
+            let _ = jobs(&text);
+        }
+    }
+}

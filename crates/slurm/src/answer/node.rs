@@ -1,0 +1,126 @@
+use super::{UnixSeconds, first, time};
+
+/// A node as slurmctld sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeState {
+    /// Its name in Slurm.
+    pub name: String,
+    /// Base state and flags, upper case: `IDLE`, `DRAIN`, `NOT_RESPONDING`.
+    pub flags: Vec<String>,
+    /// The partitions it is in.
+    pub partitions: Vec<String>,
+    /// The reason that stands on it. It may be left from an earlier time; only [`NodeState::held`] tells.
+    pub reason: Option<NodeReason>,
+}
+
+/// A reason, who set it and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeReason {
+    /// The text.
+    pub text: String,
+    /// User name, empty where Slurm gave none.
+    pub user: String,
+    /// When.
+    pub since: Option<UnixSeconds>,
+}
+
+impl NodeState {
+    /// Whether a state or flag is set.
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.iter().any(|have| have == flag)
+    }
+
+    /// No new job may start on it: drained, draining, down, failing.
+    pub fn held(&self) -> bool {
+        ["DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING"].iter().any(|flag| self.has(flag))
+    }
+
+    /// It is in a maintenance reservation or about to be rebooted by an admin.
+    pub fn serviced(&self) -> Option<&'static str> {
+        ["MAINT", "MAINTENANCE", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"]
+            .into_iter()
+            .find(|flag| self.has(flag))
+    }
+
+    /// The state as Slurm writes it: `IDLE+DRAIN`.
+    pub fn state(&self) -> String {
+        self.flags.join("+")
+    }
+}
+
+/// Reads `scontrol -o show node`.
+pub(crate) fn node(line: &str) -> Result<NodeState, String> {
+    // Free text only follows these, so the first one is the real one.
+    let field = |key: &str| first(line, key).ok_or_else(|| format!("no {key} in the answer"));
+    let state = field("State")?;
+    Ok(NodeState {
+        name: field("NodeName")?.to_owned(),
+        flags: state
+            .split('+')
+            .map(|flag| {
+                flag.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '_').to_ascii_uppercase()
+            })
+            .collect(),
+        partitions: first(line, "Partitions")
+            .map(|list| list.split(',').map(str::to_owned).collect())
+            .unwrap_or_default(),
+        reason: line.split_once(" Reason=").map(|(_, rest)| node_reason(rest)),
+    })
+}
+
+/// `text [user@time]`, and perhaps `Comment=` after it.
+fn node_reason(rest: &str) -> NodeReason {
+    for (at, _) in rest.match_indices(" [") {
+        let Some((inside, _)) = rest[at + 2..].split_once(']') else { break };
+        if let Some((user, when)) = inside.rsplit_once('@')
+            && let Some(since) = time(when)
+        {
+            return NodeReason { text: rest[..at].to_owned(), user: user.to_owned(), since: Some(since) };
+        }
+    }
+    NodeReason { text: rest.trim().to_owned(), user: String::new(), since: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // As 22.05.8 printed it.
+    const NODE: &str = "NodeName=x1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=0.45 \
+        AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:4 NodeAddr=127.0.0.1 NodeHostName=vm Port=27821 \
+        Version=22.05.8 OS=Linux 6.18.44 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=1 AllocMem=0 FreeMem=22562 \
+        Sockets=8 Boards=1 State=IDLE+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A \
+        Partitions=main,prio  BootTime=2026-11-21T01:36:02 CfgTRES=cpu=8,mem=1M,billing=8 AllocTRES= \
+        CapWatts=n/a ExtSensorsTemp=n/s Reason=railgate: a@3: b; c [epilog job=5] [root@2026-11-21T02:01:38] \
+        Comment=some c";
+
+    #[test]
+    fn a_node_with_its_reason() {
+        let node = node(NODE).unwrap();
+        assert_eq!((node.name.as_str(), node.state().as_str()), ("x1", "IDLE+DRAIN"));
+        assert!(node.held() && node.has("DRAIN") && node.serviced().is_none());
+        assert_eq!(node.partitions, ["main", "prio"]);
+        let reason = node.reason.unwrap();
+        assert_eq!(reason.text, "railgate: a@3: b; c [epilog job=5]");
+        assert_eq!((reason.user.as_str(), reason.since), ("root", Some(1_795_226_498)));
+    }
+
+    #[test]
+    fn a_node_that_nobody_holds() {
+        let idle = NODE.replace("IDLE+DRAIN", "IDLE*").split(" Reason=").next().unwrap().to_owned();
+        let node = node(&idle).unwrap();
+        assert!(!node.held() && node.reason.is_none() && node.has("IDLE"));
+        let reboot = super::node(&idle.replace("IDLE*", "MIXED+REBOOT_REQUESTED")).unwrap();
+        assert_eq!(reboot.serviced(), Some("REBOOT_REQUESTED"));
+        assert!(super::node("slurm says hello").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
+            let _ = node(&text);
+        }
+    }
+}

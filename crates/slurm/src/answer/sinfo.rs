@@ -1,0 +1,84 @@
+use std::collections::BTreeMap;
+
+use super::{UnixSeconds, time};
+
+/// One line of `sinfo`: a node in one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SinfoLine {
+    pub(crate) node: String,
+    pub(crate) partition: String,
+    pub(crate) state: String,
+    pub(crate) since: Option<UnixSeconds>,
+    pub(crate) reason: String,
+}
+
+/// A node that is held, as `sinfo` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldNode {
+    /// Its name in Slurm.
+    pub name: String,
+    /// The partitions it is in.
+    pub partitions: Vec<String>,
+    /// `drained`, `draining`, `down*`.
+    pub state: String,
+    /// When the reason was set.
+    pub since: Option<UnixSeconds>,
+    /// Its reason.
+    pub reason: String,
+}
+
+pub(crate) fn held_nodes(lines: Vec<SinfoLine>) -> Vec<HeldNode> {
+    let mut held: BTreeMap<String, HeldNode> = BTreeMap::new();
+    for line in lines.into_iter().filter(|line| is_held(&line.state)) {
+        let SinfoLine { node, partition, state, since, reason } = line;
+        let name = node.clone();
+        let entry =
+            held.entry(node).or_insert(HeldNode { name, partitions: Vec::new(), state, since, reason });
+        entry.partitions.push(partition);
+    }
+    held.into_values().collect()
+}
+
+/// `%T` of sinfo: a reason on a node in any other state is left from an earlier time.
+pub(crate) fn is_held(state: &str) -> bool {
+    ["drain", "down", "fail", "maint", "reboot"].iter().any(|held| state.starts_with(held))
+}
+
+/// What `sinfo` is asked for. The reason comes last: it may hold the separator.
+pub(crate) const SINFO_FORMAT: &str = "%N|%P|%T|%H|%E";
+
+pub(crate) fn sinfo_line(line: &str) -> Option<SinfoLine> {
+    let mut fields = line.splitn(5, '|');
+    let mut next = || fields.next().map(str::trim);
+    Some(SinfoLine {
+        node: next()?.to_owned(),
+        // The default partition is marked.
+        partition: next()?.trim_end_matches('*').to_owned(),
+        state: next()?.to_owned(),
+        since: time(next()?),
+        reason: next()?.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn sinfo_lines() {
+        let line = sinfo_line("x1|main*|drained|2026-11-21T02:01:38|railgate: a: b|c [periodic]").unwrap();
+        assert_eq!((line.node.as_str(), line.partition.as_str()), ("x1", "main"));
+        assert_eq!(line.reason, "railgate: a: b|c [periodic]");
+        assert_eq!(sinfo_line("x2|main*|idle|Unknown|none").unwrap().since, None);
+        assert_eq!(sinfo_line("garbage"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
+            let _ = sinfo_line(&text);
+        }
+    }
+}
