@@ -1,8 +1,13 @@
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use anyhow::Context as _;
 use railgate_runner::ConfigError;
 use serde::Serialize;
+
+/// What goes out at once, bytes.
+const PIECE: usize = 64 << 10;
 
 /// How a listing is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -13,16 +18,32 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Writes to standard output. A reader that has gone (`| head`) has read what it wanted: no error, and the exit
-/// code stays that of what was found.
+/// Writes to standard output.
 pub(crate) fn text(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    let line_end: &[u8] = if text.ends_with('\n') { b"" } else { b"\n" };
-    let written =
-        out.write_all(text.as_bytes()).and_then(|()| out.write_all(line_end)).and_then(|()| out.flush());
-    match written {
-        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("standard output"),
+    pieces(None, |out| {
+        out.write_all(text.as_bytes())?;
+        if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") }
+    })
+}
+
+/// Lets something write itself to a file, or to standard output where there is none. A reader of that who has gone
+/// (`| head`) has read what they wanted: no error, and the exit code stays that of what was found.
+pub(crate) fn pieces(
+    file: Option<&Path>,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let through = |out: &mut dyn Write| {
+        let mut out = BufWriter::with_capacity(PIECE, out);
+        write(&mut out).and_then(|()| out.flush())
+    };
+    match file {
+        Some(path) => File::create(path)
+            .and_then(|mut out| through(&mut out))
+            .with_context(|| path.display().to_string()),
+        None => match through(&mut io::stdout().lock()) {
+            Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written.context("standard output"),
+        },
     }
 }
 

@@ -99,14 +99,17 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             nothing_known(&config.report, job, args, &report.problems);
             return Ok(exit::UNKNOWN);
         }
+        if args.format == Show::Json && !args.redact {
+            output::pieces(args.out.as_deref(), |out| json(&report, out))?;
+            return Ok(if known { exit::OK } else { exit::UNKNOWN });
+        }
         let content = match args.format {
             Show::Text if args.live => live(&report, railgate_runner::now()),
             Show::Text if args.brief => brief(&report),
             Show::Text if args.redact => redacted(&report),
             Show::Text => text(&report, args.full),
-            Show::Json if args.redact => redacted_json(&report),
+            Show::Json => redacted_json(&report),
             Show::Html if args.redact => redacted_html(&report),
-            Show::Json => json(&report),
             Show::Html => page(&config.report, &report, args)?,
         };
         let again = args.live && terminal && report.ended.kind == EndKind::Running;

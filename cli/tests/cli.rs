@@ -323,6 +323,44 @@ fn old_reports_go_and_what_is_not_ours_stays() {
     assert_eq!(left, ["mine.txt"]);
 }
 
+/// A directory of reports with one part, of job 7.
+fn one_part() -> tempfile::TempDir {
+    let place = tempfile::tempdir().unwrap();
+    let attempt = place.path().join("alpha/7/0");
+    std::fs::create_dir_all(&attempt).unwrap();
+    let job = railgate_node::Job {
+        id: 7,
+        uid: 0,
+        gid: 0,
+        user: "root".to_owned(),
+        restarts: 0,
+        nodelist: "n1".to_owned(),
+        het_leader: None,
+        allocation: railgate_node::Allocation::NoGpus,
+        partition: "gpu".to_owned(),
+    };
+    let part = railgate_stats::NodeReport::new("alpha", "n1", job, 0, 1_800_000_000_000);
+    std::fs::write(attempt.join("n1.json"), serde_json::to_vec(&part).unwrap()).unwrap();
+    place
+}
+
+#[test]
+fn a_report_as_json_goes_where_it_is_told_to_or_says_why_not() {
+    let place = one_part();
+    let cli = Cli::new("[slurm]\nbin_dir = '/nonexistent'\n");
+    let words = ["report", "7", "--dir", place.path().to_str().unwrap(), "--format", "json"];
+    let said = cli.said(&words);
+    assert!(said.ends_with("\n}\n"), "{said}");
+    cli.said(&[&words[..], &["--out", "file"]].concat());
+    assert_eq!(std::fs::read_to_string(cli.dir.path().join("file")).unwrap(), said);
+    let full = cli.run(&[&words[..], &["--out", "/dev/full"]].concat());
+    assert!(!full.status.success() && err(&full).contains("/dev/full: "), "{}", err(&full));
+    // Whoever read enough is gone.
+    let mut child = cli.command(&words).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 /// As if nothing had been added for half a year.
 fn filetime(path: &std::path::Path) {
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(180 * 86_400);

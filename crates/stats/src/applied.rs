@@ -43,6 +43,19 @@ pub enum AppliedBy {
     NcclFile,
 }
 
+impl AppliedBy {
+    /// As JSON has it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            AppliedBy::Railgate => "railgate",
+            AppliedBy::User => "user",
+            AppliedBy::Image => "image",
+            AppliedBy::UserOrImage => "user-or-image",
+            AppliedBy::NcclFile => "nccl-file",
+        }
+    }
+}
+
 impl Applied {
     /// railgate wanted something, and it is not what the processes had.
     pub fn overruled(&self) -> bool {

@@ -7,7 +7,7 @@ mod summary;
 pub use live::live;
 pub use summary::summary;
 
-use std::fmt::Write as _;
+use std::io;
 
 use railgate_node::{PortState, Reading};
 
@@ -475,21 +475,14 @@ pub(crate) fn port_state(state: &Reading<PortState>) -> String {
     }
 }
 
-/// The report as JSON, schema 1; `docs/report.md` describes it.
-pub fn json(report: &JobReport) -> String {
-    let mut out = serde_json::to_string_pretty(report).unwrap_or_else(|why| {
-        // A value that cannot be written would be our own fault; say so in the same form.
-        let mut line = String::new();
-        let _ = write!(
-            line,
-            "{{\"schema\": {}, \"error\": \"{}\"}}",
-            report.schema,
-            plain(&why.to_string()).replace('"', "'")
-        );
-        line
-    });
-    out.push('\n');
-    out
+/// Writes the report as JSON, schema 1, piece by piece: the text of a large job is larger than its report in memory.
+/// `docs/report.md` describes it.
+///
+/// # Errors
+/// `out` takes no more.
+pub fn json(report: &JobReport, out: &mut dyn io::Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, report)?;
+    out.write_all(b"\n")
 }
 
 #[cfg(test)]
@@ -533,7 +526,33 @@ mod tests {
         let text = text(&report, true);
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
         assert!(!text.contains('\u{202e}'));
-        assert!(serde_json::from_str::<JobReport>(&json(&report)).is_ok_and(|read| read == report));
+        let mut whole = Vec::new();
+        json(&report, &mut whole).unwrap();
+        assert!(serde_json::from_slice::<JobReport>(&whole).is_ok_and(|read| read == report));
+    }
+
+    #[test]
+    fn json_goes_out_piece_by_piece() {
+        /// How much it takes, and the most that came at once.
+        struct Pipe(usize, usize);
+        impl io::Write for Pipe {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let taken = bytes.len().min(self.0);
+                (self.0, self.1) = (self.0 - taken, self.1.max(bytes.len()));
+                Ok(taken)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (report, mut whole) = (story(), Vec::new());
+        json(&report, &mut whole).unwrap();
+        assert_eq!(whole, format!("{}\n", serde_json::to_string_pretty(&report).unwrap()).into_bytes());
+        let mut pipe = Pipe(whole.len(), 0);
+        json(&report, &mut pipe).unwrap();
+        assert!(pipe.0 == 0 && pipe.1 < whole.len() / 20, "{} of {} at once", pipe.1, whole.len());
+        assert_eq!(json(&report, &mut Pipe(100, 0)).unwrap_err().kind(), io::ErrorKind::WriteZero);
     }
 
     #[test]

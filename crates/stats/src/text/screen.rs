@@ -304,8 +304,7 @@ fn environment(attempt: &Attempt) -> Option<String> {
         .take(4)
         .map(|one| {
             let value = one.value.as_deref().unwrap_or("not set");
-            let by = serde_json::to_value(one.by).ok();
-            let by = by.as_ref().and_then(|by| by.as_str()).unwrap_or("?").to_owned();
+            let by = one.by.as_str();
             let wanted = one.wanted.as_deref().filter(|_| one.overruled());
             let wanted = wanted.map(|wanted| format!("; railgate wanted {}", plain_to(wanted, 28)));
             let name = one.name.trim_start_matches("NCCL_");
@@ -442,6 +441,77 @@ mod tests {
         shares.unknown = 31.25;
         let said = " | unknown 31.2 (comm, launch or compute) | ";
         assert!(text(&report, false).contains(said) && crate::html(&report).contains(said));
-        assert!(crate::json(&report).contains("\"unknown\": 31.25"));
+        let mut json = Vec::new();
+        crate::json(&report, &mut json).unwrap();
+        assert!(String::from_utf8(json).unwrap().contains("\"unknown\": 31.25"));
+    }
+
+    /// The time between a fault and the end of progress, where somebody counted steps or collectives until then.
+    #[test]
+    fn a_fault_stands_beside_the_last_step() {
+        use crate::application::{Application, RankApplication};
+        use crate::comm::{Communication, Communicator, LastOp};
+        let fault = |report: &crate::JobReport| report.attempts[1].ended.proof[0].time.unwrap();
+        let line = |report: &crate::JobReport| super::why::lines(report)[1].1.clone();
+        let mut report = crate::testing::story();
+        let at = fault(&report);
+        assert!(line(&report).contains(" at 09:01:30Z; "), "{}", line(&report));
+        let stepped = |last| {
+            let rank = |last_step| RankApplication { last_step, ..RankApplication::default() };
+            Some(Application {
+                ranks: vec![rank(None), rank(Some(last - 700)), rank(Some(last))],
+                problems: vec![],
+            })
+        };
+        let node = &mut report.attempts[1].nodes[0];
+        let last = Some(LastOp { time: at - 1_500, ..LastOp::default() });
+        let communicators = vec![Communicator { last, ..Communicator::default() }];
+        node.communication = Some(Communication { communicators, ..Communication::default() });
+        assert!(
+            line(&report).contains(" at 09:01:30Z, 1.5 s after the last collective was launched; "),
+            "{}",
+            line(&report)
+        );
+        for (last, said) in [
+            (at - 2_000, "Z, 2.0 s after the last step; "),
+            (at + 90_000, "Z, steps went on for 1 min 30 s; "),
+        ] {
+            report.attempts[1].nodes[0].application = stepped(last);
+            assert!(line(&report).contains(said), "{}", line(&report));
+        }
+        // What a node said while the job ran is older than its end.
+        report.attempts[1].nodes[0].as_of = Some(at - 60_000);
+        assert!(line(&report).contains(" at 09:01:30Z; "), "{}", line(&report));
+    }
+
+    #[test]
+    fn gpudirect_is_off_where_somebody_knows_it() {
+        use crate::testing::finding;
+        use crate::{Applied, AppliedBy};
+        use railgate_node::{Class, Severity};
+        let mut report = large(4);
+        let line = |report: &crate::JobReport| super::network::nccl(report.attempts.last().unwrap()).unwrap();
+        // That nothing is known of it does not mean that it is on.
+        assert!(!line(&report).contains("GPUDirect"));
+        let no_way = finding("gpu-direct", "", Severity::Warn, Class::Site, "no nvidia_peermem");
+        for (place, told) in [(1, "gn0002"), (2, "2 of 3 nodes")] {
+            let Some(attempt) = report.attempts.last_mut() else { unreachable!() };
+            let look = attempt.nodes[place].prolog.as_mut().unwrap();
+            look.verdict.findings.push(no_way.clone());
+            assert!(line(&report).contains(&format!("no GPUDirect on {told}")), "{}", line(&report));
+        }
+        let mut report = large(4);
+        for (value, off) in [("PIX", false), ("LOC", true), ("0", true)] {
+            report.attempts.last_mut().unwrap().nodes[0].applied = vec![Applied {
+                name: "NCCL_NET_GDR_LEVEL".to_owned(),
+                wanted: None,
+                value: Some(value.to_owned()),
+                by: AppliedBy::User,
+                processes: 8,
+                steps: vec![],
+            }];
+            let said = format!("GPUDirect off (NCCL_NET_GDR_LEVEL={value} by user)");
+            assert_eq!(line(&report).contains(&said), off, "{}", line(&report));
+        }
     }
 }

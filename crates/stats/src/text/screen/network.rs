@@ -1,10 +1,10 @@
 //! Collectives and rails on the screen.
 
-use railgate_node::{LinkLayer, Reading};
+use railgate_node::{LinkLayer, Reading, Severity};
 
 use crate::diagnosis::{Analysis, median};
 use crate::plain::{float, plain, plain_to};
-use crate::{Attempt, PortUse};
+use crate::{Attempt, NodeReport, PortUse};
 
 /// The library, over what it went, and how much of it was timed.
 pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
@@ -17,7 +17,11 @@ pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
     let over = |what: crate::Over| transports.iter().filter(|transport| transport.over == what).count();
     match (over(crate::Over::Rails), over(crate::Over::Sockets)) {
         (0, 0) => {}
-        (_, 0) => parts.push(format!("over {}, no TCP fallback", own_rails(attempt))),
+        (_, 0) => {
+            parts.push(format!("over {}", own_rails(attempt)));
+            parts.extend(no_gpudirect(attempt));
+            parts.push("no TCP fallback".to_owned());
+        }
         (rails, sockets) => parts.push(format!("over sockets on {sockets} of {} nodes", rails + sockets)),
     }
     let rows = || all.iter().flat_map(|comm| &comm.collectives);
@@ -31,6 +35,33 @@ pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
         ));
     }
     Some(parts.join(", "))
+}
+
+/// Why data cannot go from a card to a GPU's memory, where the gate found no way or somebody asked NCCL for none. That there
+/// is a way does not mean that NCCL took it: that it is on is nowhere known.
+fn no_gpudirect(attempt: &Attempt) -> Option<String> {
+    let no_way = |node: &&NodeReport| {
+        let looks = node.prolog.iter().chain(&node.epilog).flat_map(|look| &look.verdict.findings);
+        looks.into_iter().any(|one| one.check == "gpu-direct" && one.severity != Severity::Unknown)
+    };
+    let lacking: Vec<&NodeReport> = attempt.nodes.iter().filter(no_way).collect();
+    let mut applied = attempt.nodes.iter().flat_map(|node| &node.applied);
+    let off = applied.find(|one| {
+        one.name == "NCCL_NET_GDR_LEVEL" && one.value.as_deref().is_some_and(|to| ["LOC", "0"].contains(&to))
+    });
+    match (lacking.as_slice(), off) {
+        ([], None) => None,
+        ([], Some(off)) => Some(format!(
+            "GPUDirect off ({}={} by {})",
+            off.name,
+            off.value.as_deref().unwrap_or_default(),
+            off.by.as_str()
+        )),
+        ([one], _) => Some(format!("no GPUDirect on {} (gpu-direct)", plain_to(&one.node, 24))),
+        (many, _) => {
+            Some(format!("no GPUDirect on {} of {} nodes (gpu-direct)", many.len(), attempt.nodes.len()))
+        }
+    }
 }
 
 /// `8 rails (InfiniBand)`, where the nodes have the same.

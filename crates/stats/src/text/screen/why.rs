@@ -1,5 +1,7 @@
 //! One line for each attempt: how long, how it ended, on which node, what was done about it.
 
+use railgate_node::UnixMillis;
+
 use super::{Line, short};
 use crate::plain::{clock, float, plain, plain_to, span};
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
@@ -87,8 +89,32 @@ fn how(attempt: &Attempt) -> String {
 /// What it stands on first, and when.
 fn proof(attempt: &Attempt) -> Option<String> {
     let first = attempt.ended.proof.first()?;
-    let time = first.time.map(|time| format!(" at {}Z", clock(time).get(..8).unwrap_or_default()));
+    let time = first.time.map(|time| {
+        let beside = progress(attempt, time).map(|text| format!(", {text}")).unwrap_or_default();
+        format!(" at {}Z{beside}", clock(time).get(..8).unwrap_or_default())
+    });
     Some(format!("{} {}{}", plain_to(&first.node, 24), plain_to(&first.what, 120), time.unwrap_or_default()))
+}
+
+/// How long after the job's last sign of life something was, or for how long the job went on. Steps where the program
+/// counts them, else collectives. Nodes' clocks may differ, by milliseconds where they are kept.
+fn progress(attempt: &Attempt, time: UnixMillis) -> Option<String> {
+    // What was said while the job ran is older than its end.
+    let whole = || attempt.nodes.iter().filter(|node| node.as_of.is_none());
+    let ranks = whole().filter_map(|node| node.application.as_ref()).flat_map(|told| &told.ranks);
+    let comms = whole().filter_map(|node| node.communication.as_ref()).flat_map(|comm| &comm.communicators);
+    let step = ranks.filter_map(|rank| rank.last_step).max();
+    let launched = comms.filter_map(|one| Some(one.last.as_ref()?.time)).max();
+    let (last, one, many) = match (step, launched) {
+        (Some(step), _) => (step, "step", "steps"),
+        (None, Some(launched)) => (launched, "collective was launched", "collectives"),
+        (None, None) => return None,
+    };
+    let seconds = |from: UnixMillis, to: UnixMillis| span(float(to.saturating_sub(from)) / 1000.0);
+    Some(match last > time {
+        true => format!("{many} went on for {}", seconds(time, last)),
+        false => format!("{} after the last {one}", seconds(last, time)),
+    })
 }
 
 fn done(attempt: &Attempt) -> Vec<String> {
