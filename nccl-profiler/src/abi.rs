@@ -221,6 +221,8 @@ pub(crate) struct Descriptor<'a> {
 }
 
 impl<'a> Descriptor<'a> {
+    /// Version 5 stands for all later ones, too.
+    ///
     /// # Safety
     /// A descriptor of that version of the interface, whose texts live for `'a`.
     pub(crate) unsafe fn of(api: u8, at: *const c_void) -> Self {
@@ -228,6 +230,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// One of [`event`].
+    #[inline]
     pub(crate) fn kind(self) -> u64 {
         // SAFETY: the type is the first field, one byte up to version 4, eight from then on.
         unsafe { if self.api < 5 { u64::from(*self.at) } else { *self.at.cast::<u64>() } }
@@ -247,6 +250,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Of a descriptor of [`event::COLL`].
+    #[inline]
     pub(crate) fn coll(self) -> Option<Coll<'a>> {
         if self.kind() != event::COLL {
             return None;
@@ -266,9 +270,9 @@ impl<'a> Descriptor<'a> {
         }
     }
 
-    /// Of a descriptor of [`event::CE_COLL`].
+    /// Of a descriptor of [`event::CE_COLL`], which NCCL has from version 6 on; one of version 5 would have the room, too.
     pub(crate) fn copy_engines(self) -> Option<Coll<'a>> {
-        if self.kind() != event::CE_COLL || self.api < 6 {
+        if self.kind() != event::CE_COLL || self.api < 5 {
             return None;
         }
         // SAFETY: as above.
@@ -346,5 +350,5 @@ impl<'a> Descriptor<'a> {
 
 const _: () = {
     assert!(size_of::<RawColl>() == 80 && size_of::<RawP2pGrouped>() == 48 && size_of::<RawP2p>() == 40);
-    assert!(size_of::<RawKernel>() == 16 && size_of::<RawCe>() == 56);
+    assert!(size_of::<RawKernel>() == 16 && size_of::<RawCe>() == 56 && UNION + size_of::<RawCe>() <= 112);
 };

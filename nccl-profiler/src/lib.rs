@@ -9,9 +9,13 @@
 
 mod abi;
 mod count;
+mod handle;
+mod launch;
 mod recent;
 mod release;
+mod slots;
 mod spacing;
+mod state;
 mod steer;
 mod store;
 
@@ -24,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Rele
 use railgate_rankfile::{COMMS, Limit, comm, head};
 
 use abi::{Descriptor, INFO, KERNEL_STOP, Logger, NCCL_INIT, ProfilerV4, ProfilerV5, SUCCESS, event};
+use handle::Handle;
 use store::{Store, now};
 
 /// NCCL 2.27 looks for this name.
@@ -44,7 +49,7 @@ pub static ncclProfiler_v4: ProfilerV4 = ProfilerV4 {
 pub static ncclProfiler_v5: ProfilerV5 = ProfilerV5 {
     name: NAME.as_ptr(),
     init: init_since_v5::<5>,
-    start: start_v5,
+    start: start_since_v5,
     stop: stop_event,
     record: record_state,
     finalize,
@@ -56,7 +61,7 @@ pub static ncclProfiler_v5: ProfilerV5 = ProfilerV5 {
 pub static ncclProfiler_v7: ProfilerV5 = ProfilerV5 {
     name: NAME.as_ptr(),
     init: init_since_v5::<7>,
-    start: start_v7,
+    start: start_since_v5,
     stop: stop_event,
     record: record_state,
     finalize,
@@ -68,7 +73,7 @@ pub static ncclProfiler_v7: ProfilerV5 = ProfilerV5 {
 pub static ncclProfiler_v6: ProfilerV5 = ProfilerV5 {
     name: NAME.as_ptr(),
     init: init_since_v5::<6>,
-    start: start_v6,
+    start: start_since_v5,
     stop: stop_event,
     record: record_state,
     finalize,
@@ -93,8 +98,6 @@ const HIDES: u64 = 1 << 16;
 static STORE: OnceLock<Option<Store>> = OnceLock::new();
 static NEXT_COMM: AtomicU64 = AtomicU64::new(0);
 static SAID: AtomicBool = AtomicBool::new(false);
-/// A child of this process shares the file; its counts would be the parent's.
-static FORKED: AtomicBool = AtomicBool::new(false);
 
 struct New<'a> {
     api: u8,
@@ -148,7 +151,7 @@ unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, name: *const c_char,
     }
     let made = guarded(0, || begin(mask, &new));
     // SAFETY: as above.
-    unsafe { *context = ptr::with_exposed_provenance_mut(usize::try_from(made).unwrap_or(0)) };
+    unsafe { *context = number(made) };
     SUCCESS
 }
 
@@ -164,7 +167,7 @@ fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
         unsafe { __register_atfork(None, None, Some(forked), ptr::null_mut()) };
         made.map_err(|why| say(new.log, &format!("counts nothing: {why}"))).ok()
     });
-    let Some(store) = opened.as_ref().filter(|_| !FORKED.load(Relaxed)) else { return 0 };
+    let Some(store) = opened.as_ref().filter(|_| !state::is(state::FORKED)) else { return 0 };
     store.at(head::API).store(u64::from(new.api), Relaxed);
     store.at(head::NCCL).store(release.unwrap_or(0), Relaxed);
     if limit == Limit::Release {
@@ -188,57 +191,43 @@ fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
     store.comm(at, comm::RANKS).store(number(new.ranks) << 32 | number(new.rank), Relaxed);
     store.comm(at, comm::NODES).store(number(new.nodes), Relaxed);
     store.comm(at, comm::CREATED).store(now(libc::CLOCK_REALTIME), Relaxed);
-    let name = new.name.unwrap_or_default().to_bytes();
-    for (word, part) in name.chunks(8).take(8).enumerate() {
-        let mut bytes = [0; 8];
-        bytes.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
-        store.comm(at, comm::NAME + word).store(u64::from_le_bytes(bytes), Relaxed);
-    }
+    store.name(at, new.name.unwrap_or_default().to_bytes());
     store.comm(at, comm::STATE).store(1, Release);
     let base = event::COLL | event::P2P | if new.api >= 6 { event::CE_COLL } else { 0 };
     steer::register(store, mask, base);
     CONTEXT | if release::hides_broadcasts(release) { HIDES } else { 0 } | (index + 1)
 }
 
+/// Version 4, whose descriptors differ.
 unsafe extern "C" fn start_v4(
     context: *mut c_void,
     handle: *mut *mut c_void,
     descriptor: *const c_void,
 ) -> c_int {
     // SAFETY: as NCCL calls it.
-    unsafe { start(4, context, handle, descriptor) }
+    unsafe { start::<4>(context, handle, descriptor) }
 }
 
-unsafe extern "C" fn start_v5(
+unsafe extern "C" fn start_since_v5(
     context: *mut c_void,
     handle: *mut *mut c_void,
     descriptor: *const c_void,
 ) -> c_int {
     // SAFETY: as NCCL calls it.
-    unsafe { start(5, context, handle, descriptor) }
+    unsafe { start::<5>(context, handle, descriptor) }
 }
 
-unsafe extern "C" fn start_v6(
-    context: *mut c_void,
-    handle: *mut *mut c_void,
-    descriptor: *const c_void,
-) -> c_int {
-    // SAFETY: as NCCL calls it.
-    unsafe { start(6, context, handle, descriptor) }
-}
-
-unsafe extern "C" fn start_v7(
-    context: *mut c_void,
-    handle: *mut *mut c_void,
-    descriptor: *const c_void,
-) -> c_int {
-    // SAFETY: as NCCL calls it.
-    unsafe { start(7, context, handle, descriptor) }
-}
-
+/// The way of everything: as short as it gets, because NCCL's own work pushes it out of the caches between two operations.
+/// What is rare is elsewhere, and nothing that stands here or in what is inlined here can panic.
+///
 /// # Safety
 /// A place for the handle, and a descriptor of that version of the interface, or null.
-unsafe fn start(api: u8, context: *mut c_void, handle: *mut *mut c_void, descriptor: *const c_void) -> c_int {
+#[inline(always)]
+unsafe fn start<const API: u8>(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
     if handle.is_null() {
         return SUCCESS;
     }
@@ -249,25 +238,77 @@ unsafe fn start(api: u8, context: *mut c_void, handle: *mut *mut c_void, descrip
         return SUCCESS;
     }
     // SAFETY: the caller's promise.
-    let descriptor = unsafe { Descriptor::of(api, descriptor) };
-    let kind = descriptor.kind();
-    let Some((comm, hides)) = communicator(context).filter(|_| kind & event::READ != 0) else {
-        return SUCCESS;
-    };
-    // Of most calls at NCCL's interface there is nothing to tell that their operation will not.
-    if kind & (event::COLL_API | event::P2P_API) != 0 && !hides && !descriptor.captured() {
+    let described = unsafe { Descriptor::of(API, descriptor) };
+    let Some((comm, hides)) = communicator(context) else { return SUCCESS };
+    match described.kind() {
+        event::GROUP => {
+            let launch = launch::begins(comm);
+            // SAFETY: as above. It is a number, which NCCL only hands back.
+            unsafe { *handle = number(launch) };
+            SUCCESS
+        }
+        // SAFETY: as above.
+        event::COLL => unsafe { collective::<API>(context, handle, descriptor) },
+        // Of most calls at NCCL's interface there is nothing to tell that their operation will not.
+        event::COLL_API | event::P2P_API if !hides && !described.captured() => SUCCESS,
+        // SAFETY: as above.
+        kind if kind & event::READ != 0 => unsafe { start_at_length::<API>(context, handle, descriptor) },
+        _ => SUCCESS,
+    }
+}
+
+/// A collective. A function of its own, so that those events need no stack of which nothing is to be told.
+///
+/// # Safety
+/// A place for the handle, and a descriptor of that version of the interface.
+#[inline(never)]
+unsafe extern "C" fn collective<const API: u8>(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let described = unsafe { Descriptor::of(API, descriptor) };
+    if communicator(context).is_some_and(|(comm, _)| recent::again(comm, described)) {
         return SUCCESS;
     }
-    let Some(store) = store() else { return SUCCESS };
-    let made = guarded(0, || count::start(store, comm, hides, descriptor));
-    // SAFETY: as above. It is a number, which NCCL only hands back.
-    unsafe { *handle = ptr::with_exposed_provenance_mut(usize::try_from(made).unwrap_or(0)) };
+    // SAFETY: as above.
+    unsafe { start_at_length::<API>(context, handle, descriptor) }
+}
+
+/// What of an event takes more than a few instructions.
+///
+/// # Safety
+/// A place for the handle, and a descriptor of that version of the interface.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn start_at_length<const API: u8>(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
+    let (Some(store), Some((comm, hides))) = (store(), communicator(context)) else { return SUCCESS };
+    // SAFETY: the caller's promise.
+    let described = unsafe { Descriptor::of(API, descriptor) };
+    let made = guarded(0, || count::start(store, comm, hides, described));
+    // SAFETY: as above.
+    unsafe { *handle = number(made) };
     SUCCESS
 }
 
+/// As NCCL keeps it.
+#[inline]
+fn number(handle: u64) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(usize::try_from(handle).unwrap_or(0))
+}
+
 unsafe extern "C" fn stop_event(handle: *mut c_void) -> c_int {
-    if let Some(store) = store() {
-        guarded((), || count::stop(store, handle as u64));
+    // Of all that have handles only a launch's end says anything, and that only where there were messages.
+    if state::has_messages()
+        && let Some(Handle::Launch(comm)) = Handle::of(handle as u64)
+        && let Some(store) = store()
+    {
+        guarded((), || launch::ends(store, comm));
     }
     SUCCESS
 }
@@ -279,7 +320,7 @@ unsafe extern "C" fn record_state(handle: *mut c_void, state: c_int, arguments: 
     {
         // SAFETY: for this state it is a union with the timer in it.
         let timer = unsafe { *arguments };
-        guarded((), || count::channel_ends(store, handle as u64, timer));
+        guarded((), || slots::channel_ends(store, handle as u64, timer));
     }
     SUCCESS
 }
@@ -295,19 +336,21 @@ unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
 }
 
 unsafe extern "C" fn forked() {
-    FORKED.store(true, Relaxed);
+    state::set(state::FORKED, true);
 }
 
 fn store() -> Option<&'static Store> {
-    STORE.get()?.as_ref().filter(|_| !FORKED.load(Relaxed))
+    STORE.get()?.as_ref().filter(|_| !state::is(state::FORKED))
 }
 
 /// Index of a context of ours, and whether its NCCL hides broadcasts. With PXN a proxy may hand over one of
 /// another process: the tag is the same there, but such events are of kinds that are never asked for.
+#[inline]
 fn communicator(context: *mut c_void) -> Option<(usize, bool)> {
     let context = context as u64;
-    let index = usize::try_from(context & 0xffff).ok()?.checked_sub(1).filter(|at| *at < COMMS)?;
-    (context & !(HIDES | 0xffff) == CONTEXT).then_some((index, context & HIDES != 0))
+    let index =
+        usize::try_from((context & !HIDES).wrapping_sub(CONTEXT + 1)).ok().filter(|at| *at < COMMS)?;
+    Some((index, context & HIDES != 0))
 }
 
 /// Once per process.

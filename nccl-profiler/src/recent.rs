@@ -1,91 +1,141 @@
-//! Where operations of the latest kinds are counted.
+//! Where operations of the latest kinds are counted, and the quick way of counting one more of them.
 //!
 //! A program repeats the same few operations. Telling by its names which cell an operation belongs to takes longer than
-//! everything else that is done with it, so each communicator remembers the latest ones by where the names stand.
+//! everything else that is done with it, so each communicator remembers the latest kinds by where the names stand.
+//!
+//! NCCL's own work pushes all of this out of the caches between two operations, so that it counts what is touched: besides
+//! [`state`]'s line, one here, and two of the file, the communicator's and the cell's. The clock is not read each time, nor
+//! steered: [`comm::LOOK`] says when that is due again, the processor's own clock when the other one is.
 
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use railgate_rankfile::COMMS;
+use railgate_rankfile::{COMMS, comm, count};
 
-use crate::abi::Coll;
+use crate::abi::{Coll, Descriptor, P2p};
+use crate::count::Op;
+use crate::{state, steer};
 
 /// Kinds that a communicator remembers, a power of two.
-const KINDS: usize = 8;
+const KINDS: usize = 16;
 /// Places of the four names, and the count.
 const MARKS: usize = 5;
+/// Between the bits of a key: the cell's index.
+const CELL_AT: u32 = 32;
+const CELL_MASK: u64 = 0x7fff_ffff << CELL_AT;
+/// The host's clock is read again after so many of the processor's ticks: one to two milliseconds.
+const FRESH_TICKS: u64 = 1 << 22;
 
-/// What an operation was found to be.
-#[derive(Clone, Copy)]
-pub(crate) struct Known {
-    /// [`railgate_rankfile::Key::word`].
-    pub(crate) key: u64,
-    pub(crate) bytes: u64,
-    /// Its cell's index.
-    pub(crate) cell: usize,
-}
-
-/// Written and read by whoever launches; the turn is odd while somebody writes. One cache line.
+/// Written and read by whoever launches, one thread at a time. One cache line.
 #[repr(align(64))]
 struct Entry {
-    turn: AtomicU64,
     marks: [AtomicU64; MARKS],
-    key: AtomicU64,
-    /// Bytes, and the cell's index from bit [`CELL_AT`] on.
-    bytes_cell: AtomicU64,
+    bytes: AtomicU64,
+    /// The key, and the cell's index from bit [`CELL_AT`] on; 0: free.
+    key_cell: AtomicU64,
+    /// The processor's ticks when it last went the long way, which reads the host's clock.
+    ticks: AtomicU64,
 }
-
-/// Larger operations are not remembered.
-const CELL_AT: u32 = 48;
 
 static ENTRY: [[Entry; KINDS]; COMMS] = [const {
     [const {
         Entry {
-            turn: AtomicU64::new(0),
             marks: [const { AtomicU64::new(0) }; MARKS],
-            key: AtomicU64::new(0),
-            bytes_cell: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            key_cell: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
         }
     }; KINDS]
 }; COMMS];
 
-fn marks(coll: &Coll<'_>) -> [u64; MARKS] {
-    [coll.func.place(), coll.datatype.place(), coll.algorithm.place(), coll.protocol.place(), coll.count]
+/// By what a kind is known again.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks([u64; MARKS]);
+
+impl Marks {
+    #[inline]
+    pub(crate) fn of(coll: &Coll<'_>) -> Self {
+        let names = [coll.func, coll.datatype, coll.algorithm, coll.protocol].map(|name| name.place());
+        Marks([names[0], names[1], names[2], names[3], coll.count])
+    }
+
+    pub(crate) fn of_message(message: &P2p<'_>) -> Self {
+        Marks([message.func.place(), message.datatype.place(), 0, 0, message.count])
+    }
+
+    #[inline]
+    fn entry(&self, comm: usize) -> Option<&'static Entry> {
+        let [func, datatype, _, _, count] = self.0;
+        let mixed = (func ^ datatype.rotate_left(32) ^ count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ENTRY.get(comm)?.get(usize::try_from(mixed >> 60).unwrap_or(0) % KINDS)
+    }
+
+    #[inline]
+    fn are(&self, entry: &Entry) -> bool {
+        entry.marks.iter().zip(self.0).all(|(have, mark)| have.load(Relaxed) == mark)
+    }
 }
 
-fn entry(comm: usize, marks: &[u64; MARKS]) -> Option<&'static Entry> {
-    let mixed = marks.iter().fold(0_u64, |sum, mark| (sum ^ mark).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    ENTRY.get(comm)?.get(usize::try_from(mixed >> 61).unwrap_or(0) % KINDS)
+/// Counts an operation like one before it, if that is all there is to do; if not, nothing was done. Nothing here can panic.
+#[inline(always)]
+pub(crate) fn again(comm: usize, described: Descriptor<'_>) -> bool {
+    let Some(coll) = described.coll() else { return false };
+    let marks = Marks::of(&coll);
+    let (Some(file), Some(entry)) = (state::usual_file(), marks.entry(comm)) else { return false };
+    let key_cell = entry.key_cell.load(Relaxed);
+    let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).unwrap_or(usize::MAX);
+    let (Some(words), Some(counts)) = (file.comms.get(comm), file.counts.get(cell)) else { return false };
+    let number = words[comm::OPS].load(Relaxed).wrapping_add(1);
+    let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
+    let usual = marks.are(entry)
+        && ticks().wrapping_sub(entry.ticks.load(Relaxed)) < FRESH_TICKS
+        && number < words[comm::LOOK].load(Relaxed)
+        && !steer::begins_window(call);
+    if !usual {
+        return false;
+    }
+    let bytes = entry.bytes.load(Relaxed);
+    counts[count::BYTES].store(counts[count::BYTES].load(Relaxed).wrapping_add(bytes), Relaxed);
+    counts[count::CALLS].store(call, Relaxed);
+    words[comm::OPS].store(number, Relaxed);
+    words[comm::LAST_KEY].store(key_cell & !CELL_MASK, Relaxed);
+    words[comm::LAST_SEQ].store(coll.seq, Relaxed);
+    words[comm::LAST_BYTES].store(bytes, Relaxed);
+    let price = words[comm::PRICE].load(Relaxed).wrapping_add(steer::cost(coll.channels));
+    words[comm::PRICE].store(price, Relaxed);
+    true
 }
 
-/// What this operation was found to be the last time.
-pub(crate) fn find(comm: usize, coll: &Coll<'_>) -> Option<Known> {
-    let marks = marks(coll);
-    let entry = entry(comm, &marks)?;
-    let turn = entry.turn.load(Acquire);
-    let same = entry.marks.iter().zip(&marks).all(|(have, mark)| have.load(Relaxed) == *mark);
-    let (key, bytes_cell) = (entry.key.load(Relaxed), entry.bytes_cell.load(Relaxed));
-    fence(Acquire);
-    let whole = turn > 0 && turn & 1 == 0 && entry.turn.load(Relaxed) == turn;
-    if !same || !whole {
-        return None;
+/// What such an operation was found to be the last time, or is found to be now. Whoever asks reads the host's clock next.
+pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op {
+    let Some(entry) = marks.entry(comm) else { return found() };
+    entry.ticks.store(ticks(), Relaxed);
+    let key_cell = entry.key_cell.load(Relaxed);
+    if key_cell != 0 && marks.are(entry) {
+        let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).ok();
+        return Op { key: key_cell & !CELL_MASK, bytes: entry.bytes.load(Relaxed), cell };
     }
-    let cell = usize::try_from(bytes_cell >> CELL_AT).ok()?;
-    Some(Known { key, bytes: bytes_cell & ((1 << CELL_AT) - 1), cell })
+    let op = found();
+    if let Some(cell) = op.cell {
+        for (have, mark) in entry.marks.iter().zip(marks.0) {
+            have.store(mark, Relaxed);
+        }
+        entry.bytes.store(op.bytes, Relaxed);
+        entry.key_cell.store(op.key | ((cell as u64) << CELL_AT & CELL_MASK), Relaxed);
+    }
+    op
 }
 
-/// Remembers it. Whoever comes second while somebody writes leaves it be.
-pub(crate) fn keep(comm: usize, coll: &Coll<'_>, known: Known) {
-    let marks = marks(coll);
-    let Some(entry) = entry(comm, &marks).filter(|_| known.bytes >> CELL_AT == 0) else { return };
-    let turn = entry.turn.load(Relaxed);
-    if turn & 1 == 1 || entry.turn.compare_exchange(turn, turn + 1, Acquire, Relaxed).is_err() {
-        return;
-    }
-    fence(Release);
-    for (have, mark) in entry.marks.iter().zip(marks) {
-        have.store(mark, Relaxed);
-    }
-    entry.key.store(known.key, Relaxed);
-    entry.bytes_cell.store(known.bytes | (known.cell as u64) << CELL_AT, Relaxed);
-    entry.turn.store(turn + 2, Release);
+/// The processor's own clock, of no known unit and no known beginning. On another processor it may be another one: what
+/// follows is at worst that the host's clock is read once more.
+#[cfg(target_arch = "x86_64")]
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Never fresh.
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    TICKS.fetch_add(FRESH_TICKS, Relaxed)
 }

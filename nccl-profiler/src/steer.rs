@@ -18,9 +18,10 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-use railgate_rankfile::{COMMS, Limit, Mode, head};
+use railgate_rankfile::{COMMS, Limit, Mode, comm, head};
 
 use crate::abi::event;
+use crate::state;
 use crate::store::{self, Store};
 
 /// Operations of a window, a power of two.
@@ -35,6 +36,8 @@ const SPARSEST: u64 = 4096;
 /// Before anything is known about the rate: next to nothing but the windows that are certain.
 const FIRST_DUTY: u64 = 1024;
 const TICK_NS: u64 = 250_000_000;
+/// Windows that are looked through for the next one, so that most operations need not look.
+const AHEAD: u64 = 64;
 /// What may be spent before anything was saved, and for how long saved time counts.
 const ADVANCE_NS: i64 = 500_000;
 const SAVED_NS: u64 = 2_500_000_000;
@@ -45,11 +48,9 @@ static MASKS: [Mask; 8] =
 /// Communicators whose next operation is to be timed.
 static OPEN: AtomicU64 = AtomicU64::new(0);
 static FLOW: [Flow; COMMS] =
-    [const { Flow { open: AtomicBool::new(false), until: AtomicU64::new(0), price: AtomicU64::new(0) } };
-        COMMS];
+    [const { Flow { open: AtomicBool::new(false), until: AtomicU64::new(0) } }; COMMS];
 /// What timing may still take, nanoseconds; below zero: it has taken more.
 static ACCOUNT: AtomicI64 = AtomicI64::new(ADVANCE_NS);
-static TIMING: AtomicBool = AtomicBool::new(false);
 /// Why nothing is timed at all.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 static NEXT_TICK: AtomicU64 = AtomicU64::new(0);
@@ -66,8 +67,6 @@ struct Flow {
     open: AtomicBool,
     /// Operations up to this number are, too.
     until: AtomicU64,
-    /// What timing all of its operations would have taken, nanoseconds.
-    price: AtomicU64,
 }
 
 /// An operation that was handed over.
@@ -110,7 +109,13 @@ pub(crate) fn restrict(limit: Limit) {
 
 /// Whether operations that are handed over now are timed, as far as can be told.
 pub(crate) fn timing() -> bool {
-    TIMING.load(Relaxed)
+    state::is(state::TIMING)
+}
+
+/// Whether this call of a kind begins a window.
+#[inline]
+pub(crate) fn begins_window(call: u64) -> bool {
+    call >= FIRST_CALLS && call.is_power_of_two()
 }
 
 /// The wall clock at this time of the monotonic one; one clock is enough for each operation.
@@ -122,26 +127,44 @@ pub(crate) fn wall(now: u64) -> u64 {
 /// This operation of a communicator was handed over: decides about the next one.
 pub(crate) fn after(store: &Store, comm: usize, op: Handed, now: u64) {
     let Some(flow) = FLOW.get(comm) else { return };
-    if op.channels > 0 {
-        flow.price.store(flow.price.load(Relaxed).wrapping_add(cost(op.channels)), Relaxed);
-    }
+    let price = store.comm(comm, comm::PRICE);
+    price.store(price.load(Relaxed).wrapping_add(cost(op.channels)), Relaxed);
     if now >= NEXT_TICK.load(Relaxed) {
         tick(store, now);
     }
-    let doubled = op.call >= FIRST_CALLS && op.call.is_power_of_two();
-    if doubled {
-        flow.until.store(op.number + WINDOW, Relaxed);
-    }
-    // Within a window nothing changes.
-    if op.number > 1 && !doubled && !op.number.is_multiple_of(WINDOW) && op.number != flow.until.load(Relaxed)
-    {
-        return;
-    }
     // What is in force follows from what is wished for, at each tick.
-    let mode = store.at(head::MODE).load(Relaxed);
-    let open = mode == Mode::Full.word()
-        || mode == Mode::Sample.word() && (op.number < flow.until.load(Relaxed) || drawn(store, op.number));
-    set(store, comm, open);
+    let mode = Mode::of(store.at(head::MODE).load(Relaxed)).unwrap_or(Mode::Count);
+    let doubled = begins_window(op.call);
+    if doubled {
+        flow.until.store(op.number.saturating_add(WINDOW), Relaxed);
+    }
+    let until = flow.until.load(Relaxed);
+    // Within a window nothing changes.
+    if op.number <= 1 || doubled || op.number.is_multiple_of(WINDOW) || op.number == until {
+        let open =
+            mode == Mode::Full || mode == Mode::Sample && (op.number < until || drawn(store, op.number));
+        set(store, comm, open);
+    }
+    // While any are timed, all go the long way.
+    if !timing() {
+        store
+            .comm(comm, comm::LOOK)
+            .store(next_look(mode, op.number, store.at(head::DUTY).load(Relaxed)), Relaxed);
+    }
+}
+
+/// The operation after which it is decided again about the next one. (A rank whose duty becomes denser meanwhile
+/// times its next windows with the sparser one.)
+fn next_look(mode: Mode, number: u64, duty: u64) -> u64 {
+    let next = (number / WINDOW).saturating_add(1).saturating_mul(WINDOW);
+    match mode {
+        Mode::Count | Mode::Off => u64::MAX,
+        Mode::Full => next,
+        Mode::Sample => {
+            let mut ahead = (0..AHEAD).map(|window| next.saturating_add(window * WINDOW));
+            ahead.find(|at| chosen(*at, duty)).unwrap_or(next.saturating_add(AHEAD * WINDOW))
+        }
+    }
 }
 
 /// Whether the operation after this number is in a window, for which there must be something left.
@@ -179,8 +202,10 @@ pub(crate) fn pay(store: &Store, comm: usize, channels: u64) {
     }
 }
 
-fn cost(channels: u64) -> u64 {
-    channels.saturating_mul(COST_CHANNEL_NS).saturating_add(COST_NS)
+/// Without channels nothing is timed.
+#[inline]
+pub(crate) fn cost(channels: u64) -> u64 {
+    if channels == 0 { 0 } else { channels.saturating_mul(COST_CHANNEL_NS).saturating_add(COST_NS) }
 }
 
 /// A communicator that is gone has no next operation.
@@ -226,12 +251,10 @@ fn in_force(store: &Store) -> Mode {
 fn apply(store: &Store) {
     let mode = in_force(store);
     let timing = OPEN.load(Relaxed) > 0 && matches!(mode, Mode::Sample | Mode::Full);
-    if timing && !TIMING.swap(true, Relaxed) {
+    if !state::set(state::TIMING, timing) && timing {
         store.at(head::SWITCHES).fetch_add(1, Relaxed);
     }
-    if !timing {
-        TIMING.store(false, Relaxed);
-    }
+    state::set(state::OFF, mode == Mode::Off);
     store.at(head::MODE).store(mode.word(), Relaxed);
     let limit = if mode.word() == store.at(head::WANTED).load(Relaxed) { 0 } else { LIMIT.load(Relaxed) };
     store.at(head::LIMIT).store(limit, Relaxed);
@@ -255,7 +278,7 @@ fn tick(store: &Store, now: u64) {
         return;
     }
     WALL.store(store::now(libc::CLOCK_REALTIME_COARSE).wrapping_sub(now), Relaxed);
-    let price = FLOW.iter().map(|flow| flow.price.load(Relaxed)).fold(0, u64::wrapping_add);
+    let price = (0..COMMS).map(|at| store.comm(at, comm::PRICE).load(Relaxed)).fold(0, u64::wrapping_add);
     let price = price.wrapping_sub(PRICE.swap(price, Relaxed));
     let elapsed = now.saturating_sub(LAST_TICK.swap(now, Relaxed));
     if due > 0 && elapsed < 60_000_000_000 {
@@ -299,6 +322,21 @@ mod tests {
             assert!((100_000 / duty / 2..100_000 / duty * 2).contains(&have), "{have} {duty}");
         }
         assert!(!chosen(0, 1) && !chosen(7, 1) && chosen(8, 4096) && chosen(15, 4096));
+    }
+
+    #[test]
+    fn no_window_is_missed_between_two_looks() {
+        for duty in [1, 2, 32, 1024, SPARSEST] {
+            for number in 0..3000 {
+                let look = next_look(Mode::Sample, number, duty);
+                assert!(look > number && look.is_multiple_of(WINDOW), "{number} {duty} {look}");
+                let missed = (number + 1..look).find(|n| n.is_multiple_of(WINDOW) && chosen(*n, duty));
+                assert_eq!(missed, None, "{number} {duty} {look}");
+            }
+        }
+        let of = |mode, number| next_look(mode, number, 1);
+        assert_eq!((of(Mode::Full, 8), of(Mode::Count, 8), of(Mode::Off, 8)), (16, u64::MAX, u64::MAX));
+        assert!(of(Mode::Sample, u64::MAX) == u64::MAX && of(Mode::Full, u64::MAX) == u64::MAX);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The mapped file.
 
 use std::ffi::{CStr, CString};
-use std::ptr::NonNull;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use railgate_rankfile::{
-    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS_AT, COUNT_WORDS, COUNTS_AT, Key, MAGIC, Mode,
-    VERSION, WORDS, cell, head,
+    BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, COUNT_WORDS, COUNTS_AT, HEAD_WORDS, Key,
+    MAGIC, Mode, VERSION, cell, comm, head,
 };
+
+use crate::state;
 
 /// The run's directory on this node.
 const JOB_DIR: &CStr = c"RAILGATE_JOB_DIR";
@@ -17,18 +19,30 @@ const BUDGET: &CStr = c"RAILGATE_NCCL_BUDGET_PPM";
 /// Of the time, millionths. What sampling costs stays far below what can be measured.
 const DEFAULT_BUDGET: u64 = 2000;
 
-/// The words of the file. The mapping stays for as long as the process does.
+/// The words of the file, as `railgate-rankfile` lays them out.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct File {
+    head: [AtomicU64; HEAD_WORDS],
+    pub(crate) comms: [[AtomicU64; COMM_WORDS]; COMMS],
+    pub(crate) counts: [[AtomicU64; COUNT_WORDS]; CELLS],
+    cells: [[AtomicU64; CELL_WORDS]; CELLS],
+}
+
+const _: () = assert!(
+    size_of::<File>() == BYTES
+        && offset_of!(File, comms) == COMMS_AT * 8
+        && offset_of!(File, counts) == COUNTS_AT * 8
+        && offset_of!(File, cells) == CELLS_AT * 8
+);
+
+/// The mapped file, which stays for as long as the process does.
 #[derive(Debug)]
 pub(crate) struct Store {
-    words: NonNull<AtomicU64>,
+    file: &'static File,
     /// Where the mode can be changed by hand while the job runs.
     mode_file: CString,
 }
-
-// SAFETY: the memory is never unmapped, and every access to it is atomic.
-unsafe impl Send for Store {}
-// SAFETY: as above.
-unsafe impl Sync for Store {}
 
 impl Store {
     /// Makes this process's file, or says why there is none.
@@ -75,19 +89,18 @@ impl Store {
         };
         // SAFETY: opened above, closed once; the mapping stays.
         unsafe { libc::close(file) };
-        let words = mapped.map(|at| NonNull::new(at.cast::<AtomicU64>()));
-        let words = match words {
-            Ok(Some(words)) => words,
-            other => {
+        let at = match mapped {
+            Ok(at) => at,
+            Err(why) => {
                 // SAFETY: a C string; a file without content helps nobody.
                 unsafe { libc::unlink(path_c.as_ptr()) };
-                return Err(format!(
-                    "{path}: {}",
-                    other.map_or_else(|why| why.to_string(), |_| String::new())
-                ));
+                return Err(format!("{path}: {why}"));
             }
         };
-        let store = Store { words, mode_file: c_string(&format!("{place}/mode"))? };
+        // SAFETY: as long as the file and aligned to a page; never unmapped; others who map it hold what is no less plain
+        // a number.
+        let file: &'static File = unsafe { &*at.cast::<File>() };
+        let store = Store { file, mode_file: c_string(&format!("{place}/mode"))? };
         store.begin(u64::from(pid.unsigned_abs()), made);
         Ok(store)
     }
@@ -104,36 +117,34 @@ impl Store {
         ] {
             self.at(word).store(value, Relaxed);
         }
-        self.text(head::PLUGIN, 4, env!("CARGO_PKG_VERSION").as_bytes());
+        text(self.file.head.get(head::PLUGIN..head::PLUGIN + 4), env!("CARGO_PKG_VERSION").as_bytes());
         self.at(head::MAGIC).store(MAGIC, Release);
+        state::set_file(self.file);
     }
 
-    /// A word; one outside the file is the last one.
+    /// A word of [`head`]. Here and below: what lies outside is the last one, and nobody asks for it.
     pub(crate) fn at(&self, word: usize) -> &AtomicU64 {
-        // SAFETY: within the mapping of WORDS words, aligned to a page.
-        unsafe { self.words.add(word.min(WORDS - 1)).as_ref() }
+        &self.file.head[word.min(HEAD_WORDS - 1)]
     }
 
+    /// A word of [`railgate_rankfile::comm`].
     pub(crate) fn comm(&self, index: usize, word: usize) -> &AtomicU64 {
-        self.at(COMMS_AT + index * COMM_WORDS + word)
+        &self.file.comms[index.min(COMMS - 1)][word.min(COMM_WORDS - 1)]
     }
 
     /// A word of [`cell`].
     pub(crate) fn cell(&self, index: usize, word: usize) -> &AtomicU64 {
-        self.at(CELLS_AT + index * CELL_WORDS + word)
+        &self.file.cells[index.min(CELLS - 1)][word.min(CELL_WORDS - 1)]
     }
 
     /// A word of [`railgate_rankfile::count`].
     pub(crate) fn counted(&self, index: usize, word: usize) -> &AtomicU64 {
-        self.at(COUNTS_AT + index * COUNT_WORDS + word)
+        &self.file.counts[index.min(CELLS - 1)][word.min(COUNT_WORDS - 1)]
     }
 
-    pub(crate) fn text(&self, word: usize, words: usize, text: &[u8]) {
-        for (index, part) in text.chunks(8).take(words).enumerate() {
-            let mut bytes = [0; 8];
-            bytes.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
-            self.at(word + index).store(u64::from_le_bytes(bytes), Relaxed);
-        }
+    /// The framework's name for a communicator.
+    pub(crate) fn name(&self, index: usize, name: &[u8]) {
+        text(self.file.comms.get(index).and_then(|words| words.get(comm::NAME..comm::NAME + 8)), name);
     }
 
     /// Index of a key's cell; `None`: the file is full.
@@ -170,6 +181,15 @@ impl Store {
         // SAFETY: opened above, closed once.
         unsafe { libc::close(file) };
         mode(text.get(..usize::try_from(count).ok()?)?.trim_ascii())
+    }
+}
+
+/// As much of a text as the words hold.
+fn text(words: Option<&[AtomicU64]>, text: &[u8]) {
+    for (word, part) in words.unwrap_or_default().iter().zip(text.chunks(8)) {
+        let mut bytes = [0; 8];
+        bytes.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+        word.store(u64::from_le_bytes(bytes), Relaxed);
     }
 }
 

@@ -121,6 +121,10 @@ pub mod comm {
     /// Messages of the rank to itself. NCCL up to 2.30 loses count of its kernels with the first of them: what it says of
     /// times belongs to other operations from then on, and is left out.
     pub const TO_ITSELF: usize = 13;
+    /// The writer's own note, of no use to a reader: up to this operation nothing changes in what is timed.
+    pub const LOOK: usize = 14;
+    /// The writer's own note: what timing all operations would have taken, nanoseconds.
+    pub const PRICE: usize = 15;
     /// Name that the framework gave it, text of at most 64 bytes.
     pub const NAME: usize = 16;
     /// Operations that the GPU was seen to begin, of those that were timed.

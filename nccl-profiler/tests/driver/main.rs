@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "it plays NCCL's part of a C interface")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests stand outside of test functions")]
 
+mod cold;
 mod played;
 mod scenes;
 
@@ -26,6 +27,7 @@ fn built() -> &'static (PathBuf, PathBuf) {
         let mut command = Command::new(cargo);
         command
             .args(["build", "--quiet", "-p", "nccl-profiler-railgate"])
+            .args((!cfg!(debug_assertions)).then_some("--release"))
             .current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(command.status().unwrap().success());
         // This executable is in deps/.
@@ -77,10 +79,14 @@ struct Scene<'a> {
     job_dir: Option<&'a Path>,
     /// Largest file, bytes.
     file_size: Option<u64>,
+    /// Another plugin than this one.
+    plugin: Option<&'a Path>,
+    /// Where valgrind writes down what it does.
+    trace: Option<&'a Path>,
 }
 
 fn scene(name: &str) -> Scene<'_> {
-    Scene { name, release: 22_809, mode: "full", job_dir: None, file_size: None }
+    Scene { name, release: 22_809, mode: "full", job_dir: None, file_size: None, plugin: None, trace: None }
 }
 
 impl Scene<'_> {
@@ -93,12 +99,18 @@ impl Scene<'_> {
     /// Runs the scene in a process of its own, however that ends.
     fn ended(self) -> Left {
         let (plugin, nccl) = built();
+        let plugin = self.plugin.unwrap_or(plugin);
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("user")).unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let own = std::env::current_exe().unwrap();
+        let mut command = Command::new(if self.trace.is_some() { Path::new("valgrind") } else { &own });
+        if let Some(trace) = self.trace {
+            command.args(["--tool=lackey", "--trace-mem=yes"]);
+            command.arg(format!("--log-file={}", trace.display())).arg(&own);
+        }
         command.args(["--exact", "--nocapture", "plays"]).env(SCENE, self.name);
         command.env("LD_PRELOAD", nccl).env("RAILGATE_TEST_NCCL", self.release.to_string());
-        command.env("RAILGATE_TEST_LIBRARIES", std::env::join_paths([plugin, nccl]).unwrap());
+        command.env("RAILGATE_TEST_LIBRARIES", std::env::join_paths([plugin, nccl.as_path()]).unwrap());
         command
             .env("RAILGATE_JOB_DIR", self.job_dir.unwrap_or(dir.path()))
             .env("RAILGATE_NCCL_MODE", self.mode);
@@ -222,6 +234,68 @@ fn events_of_many_threads_are_all_counted() {
 }
 
 #[test]
+fn nothing_is_missed_where_threads_launch_fast() {
+    for (release, mode) in [(22_703, "count"), (22_809, "count"), (22_809, "sample"), (23_007, "sample")] {
+        let left = Scene { release, mode, ..scene("busy") }.left();
+        let file = left.file();
+        assert_eq!(file.comms.len(), 8);
+        for comm in &file.comms {
+            let of = |op: &str| {
+                let all = cells(file, op).into_iter().filter(|cell| cell.key.comm == comm.index);
+                all.map(|cell| (cell.calls, cell.bytes)).collect::<Vec<_>>()
+            };
+            let mut reduced = of("AllReduce");
+            reduced.sort_unstable();
+            assert_eq!(
+                reduced,
+                [8, 1 << 12, 1 << 20].map(|count| (20_000, 20_000 * 4 * count)),
+                "{release} {mode}"
+            );
+            // Bytes of one rank, times two ranks.
+            assert_eq!(of("AllGather"), [(20_000, 20_000 * 4 * 300 * 2)]);
+            assert_eq!((of("Send"), of("P2pGroup")), (vec![(200, 200 * 64)], vec![(200, 200 * 64)]));
+            // NCCL counts each function by itself; the stand-in all of them.
+            let last = comm.last.unwrap();
+            assert_eq!((comm.ops, last.seq, last.bytes), (80_200, 79_999, 4 * 300 * 2));
+        }
+    }
+}
+
+#[test]
+fn killed_at_any_time_it_is_at_most_one_operation_off() {
+    for _ in 0..5 {
+        let left = Scene { mode: "count", ..scene("killed-busy") }.ended();
+        assert_eq!(left.status.signal(), Some(libc::SIGKILL), "{}", left.said);
+        let file = left.file();
+        assert_eq!(file.comms.len(), 4);
+        for comm in &file.comms {
+            let (mut calls, mut bytes) = (0, 0);
+            for cell in file.cells.iter().filter(|cell| cell.key.comm == comm.index) {
+                (calls, bytes) = (calls + cell.calls, bytes + cell.bytes);
+            }
+            assert!(comm.ops > 1000 && comm.ops.abs_diff(calls) <= 1, "{calls}: {comm:?}");
+            assert!(bytes.abs_diff(calls * 1024) <= 1024, "{bytes} {calls}");
+        }
+    }
+}
+
+#[test]
+fn the_last_operations_time_is_its_own() {
+    let left = Scene { mode: "count", ..scene("rest") }.left();
+    let [before, after] = &left.file().comms[..] else { panic!("{:?}", left.file().comms) };
+    let apart = after.last.unwrap().time_ms - before.last.unwrap().time_ms;
+    assert!((300..60_000).contains(&apart), "{apart} ms");
+}
+
+#[test]
+fn a_launch_that_never_ended_adds_nothing_to_the_next() {
+    let left = scene("abandoned").left();
+    let file = left.file();
+    let of = |op| cells(file, op).iter().map(|cell| (cell.calls, cell.bytes)).collect::<Vec<_>>();
+    assert_eq!((of("Send"), of("P2pGroup")), (vec![(2, 2 * 4096)], vec![(1, 4096)]));
+}
+
+#[test]
 fn what_makes_no_sense_does_no_harm() {
     for release in [22_703, 22_809, 23_007] {
         let left = Scene { release, ..scene("nonsense") }.left();
@@ -280,11 +354,13 @@ fn a_limit_to_the_size_of_files_ends_no_job() {
 
 #[test]
 fn the_mode_changes_while_the_job_runs() {
-    let left = Scene { mode: "off", ..scene("switched") }.left();
-    let cell = cells(left.file(), "AllReduce")[0];
-    assert!(left.dir.path().join("user/ranks/mode").exists());
-    assert_eq!(left.file().mode, Some(Mode::Full));
-    assert!(cell.calls > 0 && cell.timed > 0 && cell.timed < cell.calls, "{cell:?}");
+    for release in [22_703, 22_809] {
+        let left = Scene { mode: "off", release, ..scene("switched") }.left();
+        let cell = cells(left.file(), "AllReduce")[0];
+        assert!(left.dir.path().join("user/ranks/mode").exists());
+        assert_eq!(left.file().mode, Some(Mode::Full));
+        assert!(cell.calls > 0 && cell.timed > 0 && cell.timed < cell.calls, "{cell:?}");
+    }
 }
 
 #[test]
@@ -370,4 +446,32 @@ fn two_nccls_in_a_process_each_have_their_mask() {
 fn it_stays_when_nccl_closes_it() {
     let left = scene("closed").left();
     assert_eq!(left.comm().ops, 14, "what comes after the end is counted, and does no harm");
+}
+
+/// Medians of 20,000 pairs, the loop's own taken off; plugins that `RAILGATE_COLD_OTHERS` names (paths) take turns with this one.
+#[test]
+#[ignore = "a measurement: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture cold"]
+fn in_cold_caches() {
+    for mode in ["count", "sample"] {
+        println!("{mode}:\n{}", Scene { mode, ..scene("cold") }.left().said);
+    }
+}
+
+/// Of the plugin and the C library, for a pair of operations. What the kernel maps (`vdso`) valgrind does without.
+#[test]
+#[ignore = "a measurement with valgrind: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture touches"]
+fn what_a_pair_of_operations_touches() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace");
+    let others = cold::others();
+    for plugin in [None].into_iter().chain(others.iter().map(|path| Some(path.as_path()))) {
+        for mode in ["count", "sample"] {
+            let left = Scene { mode, plugin, trace: Some(&trace), ..scene("traced") }.left();
+            let (instructions, code, data) = cold::touched(&left.said, &trace);
+            let name = plugin.unwrap_or(Path::new("this")).display();
+            println!(
+                "{mode}: {instructions} instructions, {code} cache lines of code, {data} of data: {name}"
+            );
+        }
+    }
 }

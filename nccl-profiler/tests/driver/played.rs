@@ -351,7 +351,9 @@ impl Comm<'_> {
             let mask = self.mask();
             let api = self.coll_api(group_api, call, false);
             let group = self.group(api);
-            let handle = if mask & COLL == 0 { ptr::null_mut() } else { self.coll(group, api, call) };
+            // 2.27 tells of operations only where their launch has a handle.
+            let told = mask & COLL != 0 && (self.nccl.api > 4 || !group.is_null());
+            let handle = if told { self.coll(group, api, call) } else { ptr::null_mut() };
             launched = Launched { handle, timed: mask & KERNEL != 0, ..launched };
             // The GPU may be done, and the proxy thread have said so, before this.
             if !handle.is_null() {

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cold;
 use crate::played::{
     ALL_REDUCE, CE_COLL, COLL, Call, Comm, KERNEL, KERNEL_STOP, Launched, Nccl, P2P, open, symbol,
 };
@@ -39,6 +40,10 @@ pub(crate) fn play(name: &str) {
         "fork" => fork(&nccl),
         "communicators" => communicators(&nccl),
         "threads" => threads(&nccl),
+        "busy" => busy(&nccl),
+        "killed-busy" => killed_busy(&nccl),
+        "rest" => rest(&nccl),
+        "abandoned" => abandoned(&nccl),
         "nonsense" => nonsense(&nccl),
         "late" => late(&nccl),
         "kinds" => kinds(&nccl),
@@ -52,6 +57,8 @@ pub(crate) fn play(name: &str) {
         "hidden" => hidden(&nccl),
         "two" => two(&nccl),
         "closed" => closed(&nccl),
+        "cold" => cold::cold(&nccl, &libraries()),
+        "traced" => cold::traced(&nccl),
         _ => panic!("{name}"),
     }
 }
@@ -145,6 +152,68 @@ fn threads(nccl: &Nccl) {
             }
         });
     });
+}
+
+/// Eight threads, each with a communicator of its own, four kinds of collectives in turn and now and then a message.
+fn busy(nccl: &Nccl) {
+    let comms: Vec<_> = (0..8).map(|hash| nccl.communicator(hash, 2, 0)).collect();
+    thread::scope(|scope| {
+        for comm in &comms {
+            scope.spawn(move || {
+                for turn in 0..20_000 {
+                    for count in [8, 1 << 12, 1 << 20] {
+                        comm.launch(Call { count, ..ALL_REDUCE });
+                    }
+                    if turn % 100 == 0 {
+                        let group = comm.group(ptr::null_mut());
+                        comm.message(group, c"Send", 16, 1, 1);
+                        nccl.stop(group);
+                    }
+                    comm.launch(Call { func: c"AllGather", count: 300, ..ALL_REDUCE });
+                }
+            });
+        }
+    });
+}
+
+/// Four threads launch until somebody kills the process.
+fn killed_busy(nccl: &Nccl) {
+    let comms: Vec<_> = (0..4).map(|hash| nccl.communicator(hash, 2, 0)).collect();
+    let (send, receive) = mpsc::channel();
+    thread::scope(|scope| {
+        for comm in &comms {
+            let send = send.clone();
+            scope.spawn(move || {
+                for number in 0.. {
+                    comm.launch(ALL_REDUCE);
+                    if number == 2000 {
+                        send.send(()).unwrap();
+                    }
+                }
+            });
+        }
+        (0..4).for_each(|_| receive.recv().unwrap());
+        // SAFETY: no more than the scene's own end.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    });
+}
+
+/// Two communicators, of which one does the same once more after a rest.
+fn rest(nccl: &Nccl) {
+    let comms = [nccl.communicator(1, 4, 1), nccl.communicator(2, 4, 1)];
+    for comm in &comms {
+        run(comm, 10);
+    }
+    thread::sleep(Duration::from_millis(350));
+    run(&comms[1], 1);
+}
+
+fn abandoned(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    comm.message(comm.group(ptr::null_mut()), c"Send", 1024, 2, 1);
+    let group = comm.group(ptr::null_mut());
+    comm.message(group, c"Send", 1024, 2, 1);
+    nccl.stop(group);
 }
 
 fn nonsense(nccl: &Nccl) {

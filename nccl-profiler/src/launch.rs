@@ -1,0 +1,121 @@
+//! Messages between ranks: each is counted by itself, and what those of one launch add up to as one operation.
+//!
+//! NCCL tells of a launch's begin, of its messages and of its end in one go, for each communicator one after the other.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Release};
+
+use railgate_rankfile::{COMMS, OPERATIONS, P2P_GROUP, comm, position, type_size};
+
+use crate::abi::P2p;
+use crate::count::{Op, add, in_count, key, name_of};
+use crate::handle::Handle;
+use crate::recent::{self, Marks};
+use crate::slots;
+use crate::state;
+use crate::steer;
+use crate::store::Store;
+
+/// What the messages of a communicator's launch add up to. Most launches have none, and nothing is written for those.
+#[repr(align(64))]
+struct Launch {
+    /// There were messages.
+    open: AtomicBool,
+    channels: AtomicU64,
+    sent: AtomicU64,
+    received: AtomicU64,
+    datatype: AtomicU64,
+    /// Handle of the slot that times it; 0: none.
+    timed: AtomicU64,
+}
+
+static LAUNCH: [Launch; COMMS] = [const {
+    Launch {
+        open: AtomicBool::new(false),
+        channels: AtomicU64::new(0),
+        sent: AtomicU64::new(0),
+        received: AtomicU64::new(0),
+        datatype: AtomicU64::new(0),
+        timed: AtomicU64::new(0),
+    }
+}; COMMS];
+
+/// Its handle. Version 4 tells of operations only where a launch has one.
+#[inline]
+pub(crate) fn begins(comm: usize) -> u64 {
+    // One that never came to its end.
+    if state::has_messages()
+        && let Some(launch) = LAUNCH.get(comm)
+    {
+        launch.open.store(false, Relaxed);
+    }
+    Handle::Launch(comm).word()
+}
+
+/// Counts a message: its handle, if it is timed.
+pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
+    let op = known(store, comm, message);
+    op.count(store);
+    let Some(launch) = LAUNCH.get(comm).filter(|_| Handle::of(message.group) == Some(Handle::Launch(comm)))
+    else {
+        return 0;
+    };
+    if !launch.open.load(Relaxed) {
+        launch.open.store(true, Relaxed);
+        for field in [&launch.channels, &launch.sent, &launch.received, &launch.timed] {
+            field.store(0, Relaxed);
+        }
+        state::messages_begin();
+    }
+    add(&launch.channels, message.channels);
+    launch.datatype.store(u64::from(name_of(message.datatype)), Relaxed);
+    let own = i64::try_from(store.comm(comm, comm::RANKS).load(Relaxed) & 0xffff_ffff).unwrap_or(-1);
+    // What a rank sends itself is a copy, and no wire sees it.
+    if message.peer == own {
+        add(store.comm(comm, comm::TO_ITSELF), 1);
+        return 0;
+    }
+    add(if message.func.bytes() == b"Send" { &launch.sent } else { &launch.received }, op.bytes);
+    if !steer::timing() || message.channels == 0 || !in_count(store, comm) {
+        return 0;
+    }
+    let handle = match launch.timed.load(Relaxed) {
+        0 => {
+            let (_, handle) = slots::fresh();
+            launch.timed.store(handle, Relaxed);
+            handle
+        }
+        handle => handle,
+    };
+    if let Some((slot, _)) = slots::of(handle) {
+        add(&slot.channels, message.channels);
+    }
+    handle
+}
+
+fn known(store: &Store, comm: usize, message: &P2p<'_>) -> Op {
+    recent::known(comm, Marks::of_message(message), || {
+        let (op, datatype) = (position(OPERATIONS, message.func.bytes()), name_of(message.datatype));
+        let bytes = message.count.saturating_mul(type_size(datatype));
+        Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes)
+    })
+}
+
+/// It is on its way. NCCL may say so twice.
+pub(crate) fn ends(store: &Store, comm: usize) {
+    let Some(launch) = LAUNCH.get(comm).filter(|launch| launch.open.load(Relaxed)) else { return };
+    launch.open.store(false, Relaxed);
+    let bytes = launch.sent.load(Relaxed).max(launch.received.load(Relaxed));
+    let datatype = u8::try_from(launch.datatype.load(Relaxed)).unwrap_or(0);
+    let channels = launch.channels.load(Relaxed);
+    let key = key(comm, P2P_GROUP, datatype, 0, 0, bytes);
+    let op = Op::of(store, key, bytes);
+    let number = op.hand_over(store, comm, 0, channels);
+    if let Some((slot, found)) = slots::of(launch.timed.load(Relaxed)) {
+        slot.key.store(op.key, Relaxed);
+        slot.bytes.store(bytes, Relaxed);
+        slot.number.store(number, Relaxed);
+        slot.state.store(2, Release);
+        steer::pay(store, comm, channels);
+        slots::finish(store, slot, found.generation);
+    }
+}

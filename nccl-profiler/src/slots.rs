@@ -1,0 +1,162 @@
+//! Operations that are timed. Each gets a slot of a fixed pool; its channels' begins and ends arrive later, on NCCL's proxy
+//! thread, and the last of them adds the time to the operation's cell.
+
+use std::sync::atomic::{
+    AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+use railgate_rankfile::{Key, cell, comm, head};
+
+use crate::handle::{GENERATIONS, Handle, Use};
+use crate::spacing::{self, Seen};
+use crate::steer;
+use crate::store::{Store, now};
+
+/// Timed operations under way; older ones make room.
+const SLOTS: usize = 4096;
+
+/// An operation under way. The launching thread writes the first cache line, NCCL's proxy thread the second, so that
+/// neither waits for the other's.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    generation: AtomicU64,
+    /// 1 under way, 2 everything is known but the channels' ends.
+    pub(crate) state: AtomicU64,
+    pub(crate) key: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) number: AtomicU64,
+    pub(crate) channels: AtomicU64,
+    /// When it was handed over, on the host's coarse monotonic clock.
+    launched: AtomicU64,
+    unused: u64,
+    /// The generation that what follows is of; the first channel to begin makes it so.
+    heard: AtomicU64,
+    /// 1: its time was written down.
+    done: AtomicU64,
+    ended: AtomicU64,
+    /// Times of 0 are none yet; the begin is kept as its complement, so that both are maxima.
+    begin: AtomicU64,
+    end: AtomicU64,
+}
+
+static SLOT: [Slot; SLOTS] = [const {
+    Slot {
+        generation: AtomicU64::new(0),
+        state: AtomicU64::new(0),
+        key: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        number: AtomicU64::new(0),
+        channels: AtomicU64::new(0),
+        launched: AtomicU64::new(0),
+        unused: 0,
+        heard: AtomicU64::new(0),
+        done: AtomicU64::new(0),
+        ended: AtomicU64::new(0),
+        begin: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+    }
+}; SLOTS];
+
+static NEXT_SLOT: AtomicU64 = AtomicU64::new(0);
+
+/// The slot of an operation or a channel, unless others have it by now.
+pub(crate) fn of(handle: u64) -> Option<(&'static Slot, Use)> {
+    let (Handle::Op(found) | Handle::Channel(found)) = Handle::of(handle)? else { return None };
+    let slot = SLOT.get(found.slot)?;
+    (slot.generation.load(Acquire) == found.generation).then_some((slot, found))
+}
+
+/// A channel's work ended on the GPU.
+pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
+    let heard = |(slot, found): &(&Slot, Use)| slot.heard.load(Relaxed) == found.generation;
+    let Some((slot, Use { generation, .. })) = of(handle).filter(heard) else {
+        store.at(head::STRAY).fetch_add(1, Relaxed);
+        return;
+    };
+    raise(&slot.end, timer);
+    slot.ended.store(slot.ended.load(Relaxed) + 1, Release);
+    finish(store, slot, generation);
+}
+
+/// A slot and its handle. Who had it before gets no time any more.
+pub(crate) fn fresh() -> (&'static Slot, u64) {
+    let ticket = NEXT_SLOT.fetch_add(1, Relaxed);
+    let index = usize::try_from(ticket).unwrap_or(0) % SLOTS;
+    let slot = &SLOT[index];
+    let generation = (ticket / SLOTS as u64 + 1) % GENERATIONS;
+    slot.state.store(1, Release);
+    slot.generation.store(generation, Release);
+    slot.channels.store(0, Relaxed);
+    slot.launched.store(now(libc::CLOCK_MONOTONIC_COARSE), Relaxed);
+    (slot, Handle::Op(Use { generation, slot: index }).word())
+}
+
+/// A maximum. One thread alone, the proxy's, tells of a communicator's channels, some tens for each operation: the locked
+/// instruction for two that meet would take as long as all the rest.
+fn raise(word: &AtomicU64, to: u64) {
+    if word.load(Relaxed) < to {
+        word.store(to, Relaxed);
+    }
+}
+
+pub(crate) fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
+    let Some((slot, found @ Use { generation, .. })) = of(parent) else {
+        // Of an operation that was not to be timed, NCCL tells without a parent.
+        store.at(head::STRAY).fetch_add(u64::from(parent != 0), Relaxed);
+        return 0;
+    };
+    if slot.heard.load(Relaxed) != generation {
+        if slot.begin.load(Relaxed) > 0 && slot.done.load(Relaxed) == 0 {
+            store.at(head::EXPIRED).fetch_add(1, Relaxed);
+        }
+        for field in [&slot.done, &slot.ended, &slot.begin, &slot.end] {
+            field.store(0, Relaxed);
+        }
+        slot.heard.store(generation, Release);
+    } else if slot.done.load(Relaxed) == 1 {
+        store.at(head::STRAY).fetch_add(1, Relaxed);
+        return 0;
+    }
+    if slot.begin.load(Relaxed) == 0 {
+        store.comm(comm, comm::BEGUN).fetch_add(1, Relaxed);
+    }
+    raise(&slot.begin, u64::MAX - timer);
+    Handle::Channel(found).word()
+}
+
+/// If every channel has ended, the operation's time is known; whoever comes first writes it down.
+pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
+    let whole = slot.state.load(Acquire) == 2
+        && slot.heard.load(Acquire) == generation
+        && slot.ended.load(Acquire) >= slot.channels.load(Relaxed);
+    if !whole || slot.done.compare_exchange(0, 1, AcqRel, Relaxed).is_err() {
+        return;
+    }
+    let (begin, end) = (u64::MAX - slot.begin.load(Relaxed), slot.end.load(Relaxed));
+    let Some(key) = Key::of(slot.key.load(Relaxed)) else { return };
+    let took = end.saturating_sub(begin);
+    let now = now(libc::CLOCK_MONOTONIC_COARSE);
+    let since = now.saturating_sub(slot.launched.load(Relaxed));
+    let (number, bytes) = (slot.number.load(Relaxed), slot.bytes.load(Relaxed));
+    let cell = store.find(key);
+    let seen = Seen { number, begin, end, bytes, cell: cell.unwrap_or(usize::MAX) };
+    // No longer than it has been there at all, and not while another one ran: else it is a mix-up of two.
+    let own = spacing::finished(store, usize::from(key.comm), seen);
+    if took == 0 || took > since.saturating_add(COARSE_NS) || !own {
+        store.at(head::STRAY).fetch_add(1, Relaxed);
+    } else if let Some(at) = cell {
+        store.cell(at, cell::SUM).fetch_add(took, Relaxed);
+        store.cell(at, cell::MIN).fetch_max(u64::MAX - took, Relaxed);
+        store.cell(at, cell::MAX).fetch_max(took, Relaxed);
+        store.cell(at, cell::SQUARES).fetch_add((took / 100).saturating_mul(took / 100), Relaxed);
+        store.cell(at, cell::TIMED_BYTES).fetch_add(bytes, Relaxed);
+        store.cell(at, cell::TIMED).fetch_add(1, Relaxed);
+    }
+    let comm = usize::from(key.comm);
+    store.comm(comm, comm::DONE).fetch_add(1, Relaxed);
+    store.comm(comm, comm::DONE_OP).fetch_max(slot.number.load(Relaxed), Relaxed);
+    store.comm(comm, comm::DONE_TIME).store(steer::wall(now), Relaxed);
+}
+
+/// How coarse the host's clock may be, and how far the GPU's may run from it meanwhile.
+const COARSE_NS: u64 = 20_000_000;

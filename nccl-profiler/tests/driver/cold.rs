@@ -1,0 +1,249 @@
+//! What counting takes of the thread that launches when NCCL's own work has pushed the plugin out of the caches: pairs of
+//! all-reduces, one for each of two communicators, as one thread for two GPUs has NCCL 2.28 make them.
+
+use std::arch::asm;
+use std::arch::x86_64::{__rdtscp, _mm_lfence, _rdtsc};
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::played::Nccl;
+
+/// What lies between two operations in NCCL, about: its code, and what that reads and writes.
+const CODE: usize = 160 << 10;
+const DATA: usize = 512 << 10;
+const LINE: usize = 64;
+const PAIRS: usize = 20_000;
+
+const COLL: u64 = 1 << 1;
+const GROUP: u64 = 1;
+const GROUP_API: u64 = 1 << 8;
+const COLL_API: u64 = 1 << 9;
+
+/// A descriptor of version 5, where NCCL has it: in its own cache lines, just written.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Default)]
+struct Descriptor([u64; 14]);
+
+impl Descriptor {
+    fn of(kind: u64) -> Self {
+        let mut words = [0; 14];
+        words[0] = kind;
+        Descriptor(words)
+    }
+
+    fn coll(seq: u64) -> Self {
+        let mut made = Descriptor::of(COLL);
+        let names = [c"AllReduce", c"ncclFloat32", c"RING", c"LL"].map(|name| name.as_ptr() as u64);
+        // Sequence, function, count, datatype, channels and warps, algorithm, protocol.
+        for (word, value) in
+            [(3, seq), (4, names[0]), (7, 256), (9, names[1]), (10, 0x1002), (11, names[2]), (12, names[3])]
+        {
+            made.0[word] = value;
+        }
+        made
+    }
+}
+
+/// A plugin's functions and its two communicators.
+pub(crate) struct Plugin {
+    start: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int,
+    stop: unsafe extern "C" fn(*mut c_void) -> c_int,
+    comms: [*mut c_void; 2],
+}
+
+unsafe extern "C" fn no_start(_: *mut c_void, handle: *mut *mut c_void, _: *const c_void) -> c_int {
+    // SAFETY: a place for a handle.
+    unsafe { *handle = ptr::null_mut() };
+    0
+}
+
+unsafe extern "C" fn no_stop(_: *mut c_void) -> c_int {
+    0
+}
+
+impl Plugin {
+    fn of(nccl: &Nccl) -> Self {
+        let comms = [1, 2].map(|hash| nccl.communicator(hash, 2, 0).context);
+        Plugin { start: nccl.table.start, stop: nccl.table.stop, comms }
+    }
+
+    /// Accepts what it is told and does nothing: what the loop itself takes.
+    fn none() -> Self {
+        Plugin { start: no_start, stop: no_stop, comms: [ptr::null_mut(); 2] }
+    }
+
+    /// One pair, in NCCL's order.
+    fn pair(&self, seq: u64) {
+        let start = |comm: usize, descriptor: &Descriptor| {
+            let mut handle = ptr::null_mut();
+            // SAFETY: as NCCL calls it.
+            unsafe { (self.start)(self.comms[comm], &raw mut handle, (&raw const *descriptor).cast()) };
+            handle
+        };
+        let stop = |handle: *mut c_void| {
+            if !handle.is_null() {
+                // SAFETY: a handle of the plugin's.
+                unsafe { (self.stop)(handle) };
+            }
+        };
+        let api = start(0, &Descriptor::of(GROUP_API));
+        for comm in 0..2 {
+            stop(start(comm, &Descriptor::of(COLL_API)));
+        }
+        for comm in 0..2 {
+            let group = start(comm, &Descriptor::of(GROUP));
+            stop(start(comm, &Descriptor::coll(seq)));
+            stop(group);
+        }
+        stop(api);
+    }
+}
+
+/// Other code and other data in the caches.
+struct Others {
+    code: *const u8,
+    data: Vec<u64>,
+}
+
+impl Others {
+    fn new() -> Self {
+        // SAFETY: a new mapping; written below, then only run.
+        let code = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+            let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(ptr::null_mut(), CODE, access, kind, -1, 0).cast::<u8>()
+        };
+        assert_ne!(code.cast(), libc::MAP_FAILED);
+        for line in 0..CODE / LINE {
+            // A jump over the rest of the line; at the end a return.
+            let bytes: &[u8] = if line + 1 < CODE / LINE { &[0xeb, 62] } else { &[0xc3] };
+            // SAFETY: within the mapping.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), code.add(line * LINE), bytes.len()) };
+        }
+        Others { code, data: vec![1; DATA / 8] }
+    }
+
+    fn run(&mut self) {
+        for word in self.data.iter_mut().step_by(LINE / 8) {
+            *word = word.wrapping_add(1);
+        }
+        // SAFETY: jumps, and a return; they touch nothing.
+        unsafe { asm!("call {}", in(reg) self.code, clobber_abi("C")) };
+    }
+}
+
+/// Cycles of the time-stamp counter for one pair.
+fn cycles(plugin: &Plugin, seq: u64) -> u64 {
+    // SAFETY: they read a counter.
+    unsafe {
+        _mm_lfence();
+        let from = _rdtsc();
+        plugin.pair(seq);
+        let to = __rdtscp(&mut 0);
+        _mm_lfence();
+        to - from
+    }
+}
+
+fn median(times: &mut [u64]) -> u64 {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Plugins to compare with, as the environment names them.
+pub(crate) fn others() -> Vec<PathBuf> {
+    let others = std::env::var_os("RAILGATE_COLD_OTHERS").unwrap_or_default();
+    std::env::split_paths(&others).filter(|path| path.is_file()).collect()
+}
+
+/// This plugin and the others, by turns.
+pub(crate) fn cold(nccl: &Nccl, paths: &(PathBuf, PathBuf)) {
+    let mut plugins = vec![("nothing".to_owned(), Plugin::none()), ("this".to_owned(), Plugin::of(nccl))];
+    for path in &others() {
+        let other = Nccl::load(22_809, path, &paths.1).unwrap();
+        plugins.push((path.display().to_string(), Plugin::of(&other)));
+    }
+    let mut pushed = Others::new();
+    let mut times = vec![[Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS)]; plugins.len()];
+    for seq in 0..PAIRS as u64 {
+        for at in 0..plugins.len() {
+            let at = (at + usize::try_from(seq).unwrap()) % plugins.len();
+            let plugin = &plugins[at].1;
+            pushed.run();
+            times[at][0].push(cycles(plugin, seq));
+            times[at][1].push(cycles(plugin, seq));
+        }
+    }
+    let mut own = [0; 2];
+    for ((name, _), times) in plugins.iter().zip(&mut times) {
+        let now = [median(&mut times[0]), median(&mut times[1])];
+        if name == "nothing" {
+            own = now;
+        }
+        let [cold, hot] = [now[0].saturating_sub(own[0]), now[1].saturating_sub(own[1])];
+        println!(
+            "cycles a pair: {cold} cold, {hot} at once again ({} and {} in all): {name}",
+            now[0], now[1]
+        );
+    }
+}
+
+static MARK: AtomicU64 = AtomicU64::new(0);
+
+/// Pairs, each between two stores to a place of which it says where it is, as it does of what is not the
+/// plugin's: this program and its stacks.
+pub(crate) fn traced(nccl: &Nccl) {
+    let plugin = Plugin::of(nccl);
+    let own = std::env::current_exe().unwrap();
+    println!("mark {:x}", MARK.as_ptr() as usize);
+    for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        let stack = (&raw const plugin) as usize;
+        let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let [from, to] = [from, to].map(|end| usize::from_str_radix(end, 16).unwrap());
+        if line.ends_with(own.to_str().unwrap()) || (from..to).contains(&stack) {
+            println!("own {from:x} {to:x}");
+        }
+    }
+    (0..300).for_each(|seq| plugin.pair(seq));
+    for seq in 300..400 {
+        MARK.store(seq, Relaxed);
+        plugin.pair(seq);
+    }
+    MARK.store(400, Relaxed);
+}
+
+/// Of valgrind's trace of that: instructions, and cache lines of code and of data, of the tenth smallest of the hundred pairs: as slow as
+/// they are under valgrind, most meet something that comes once in milliseconds.
+pub(crate) fn touched(said: &str, trace: &Path) -> (usize, usize, usize) {
+    let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();
+    let mark = said.lines().find_map(|line| line.strip_prefix("mark ")).map(hex).unwrap();
+    let own = said.lines().filter_map(|line| line.strip_prefix("own ")?.split_once(' '));
+    let own: Vec<_> = own.map(|(from, to)| hex(from)..hex(to)).collect();
+    let mut pairs = Vec::new();
+    let (mut instructions, mut code, mut data) = (0, BTreeSet::new(), BTreeSet::new());
+    for line in BufReader::new(File::open(trace).unwrap()).lines().map_while(Result::ok) {
+        let Some((kind @ ("I" | "L" | "S" | "M"), place)) = line.trim_start().split_once(' ') else {
+            continue;
+        };
+        let (at, size) = place.trim_start().split_once(',').unwrap();
+        let (at, size): (usize, usize) = (hex(at), size.parse().unwrap());
+        let lines = at / LINE..=(at + size - 1) / LINE;
+        if kind != "I" && at == mark {
+            pairs.push((instructions, code.len(), data.len()));
+            (instructions, code, data) = (0, BTreeSet::new(), BTreeSet::new());
+        } else if own.iter().any(|range| range.contains(&at)) {
+        } else if kind == "I" {
+            instructions += 1;
+            code.extend(lines);
+        } else {
+            data.extend(lines);
+        }
+    }
+    pairs.sort_unstable();
+    pairs[pairs.len() / 10]
+}
