@@ -168,7 +168,7 @@ fn from_program(args: &Args) -> anyhow::Result<String> {
     Ok(run_program(&args.ibnetdiscover, &words, &env, args.timeout)?)
 }
 
-fn from_file(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn from_file(path: &Path) -> anyhow::Result<String> {
     let bytes = if path == Path::new("-") {
         bounded(std::io::stdin().lock(), MAX_TEXT)
     } else {

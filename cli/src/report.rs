@@ -1,16 +1,18 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::unistd::{Uid, User};
+use railgate_fabric::cable_table;
 use railgate_slurm::{Client, JobRef, JobState, hostlist};
 use railgate_stats::{
     EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, html_with, json, live, redacted,
     redacted_html, redacted_json, store, text,
 };
 
-use crate::{Site, exit, output, prune};
+use crate::{Site, exit, fabric, output, prune};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -168,8 +170,27 @@ fn read(config: &ReportConfig, client: &Client, job: u32, args: &Args) -> Option
     let slurm = state.map(slurm_view);
     let slurm_knows = slurm.is_some();
     let expand = |list: &str| hostlist::expand(list).ok();
-    let report = store::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
+    let mut report = store::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
+    if let Some(path) = &config.cables
+        && let Err(why) = name_leafs(&mut report, path)
+    {
+        report.problems.push(format!("report.cables: {why:#}: leafs have no names here"));
+    }
     Some((report, slurm_knows))
+}
+
+/// Takes the leafs of the job's nodes from the site's table of cables.
+fn name_leafs(report: &mut JobReport, table: &Path) -> anyhow::Result<()> {
+    let said = || table.display().to_string();
+    let cables = cable_table(&fabric::from_file(table)?).with_context(said)?;
+    let parts = report.attempts.iter().flat_map(|attempt| &attempt.nodes);
+    let nodes: BTreeSet<&str> = parts.map(|part| part.node.as_str()).collect();
+    let mut leafs = BTreeMap::<String, BTreeMap<String, String>>::new();
+    for cable in cables.into_iter().filter(|cable| nodes.contains(cable.node.as_str())) {
+        leafs.entry(cable.node).or_default().insert(format!("{}:{}", cable.hca, cable.port), cable.leaf);
+    }
+    report.leafs = leafs;
+    Ok(())
 }
 
 /// Says where was looked, for whom "nothing" is hard to believe.

@@ -361,6 +361,24 @@ fn a_report_as_json_goes_where_it_is_told_to_or_says_why_not() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+#[test]
+fn leafs_have_the_names_that_the_site_wrote_down() {
+    let place = one_part();
+    let cables = place.path().join("cables.txt");
+    std::fs::write(&cables, "n1 mlx5_0 leaf-a0 swp1\nn1,mlx5_1:2,leaf-a1\nn9 mlx5_0 leaf-z9\n").unwrap();
+    let with = |table: &Path| {
+        let table = table.display();
+        Cli::new(&format!("[report]\ncables = '{table}'\n[slurm]\nbin_dir = '/nonexistent'\n"))
+    };
+    let words = ["report", "7", "--dir", place.path().to_str().unwrap()];
+    let told = with(&cables).json(&words);
+    assert_eq!(told["leafs"], serde_json::json!({"n1": {"mlx5_0:1": "leaf-a0", "mlx5_1:2": "leaf-a1"}}));
+    // A report comes all the same.
+    let said = with(&place.path().join("none")).json(&words);
+    let problem = said["problems"][0].as_str().unwrap();
+    assert!(problem.starts_with("report.cables: ") && said.get("leafs").is_none(), "{said}");
+}
+
 /// As if nothing had been added for half a year.
 fn filetime(path: &std::path::Path) {
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(180 * 86_400);

@@ -43,6 +43,10 @@ pub struct ReportConfig {
     /// When a job has ended for good, the controller puts one line of its report into our field of its AdminComment in
     /// the accounting database. Whoever may see the job in sacct sees it.
     pub admin_comment: bool,
+    /// The site's table of cables, as `railgate fabric --table` reads it: reports then name the leafs of ports that waited
+    /// or went down. Whoever reads a report must be able to read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cables: Option<PathBuf>,
 }
 
 /// Who may read a job's report.
@@ -70,6 +74,7 @@ impl Default for ReportConfig {
             deadline: Duration::from_secs(5),
             live: Duration::from_secs(120),
             admin_comment: false,
+            cables: None,
         }
     }
 }
@@ -83,9 +88,11 @@ impl ReportConfig {
         {
             problems.push(format!("report.dir: '{}' is not an absolute path", dir.display()));
         }
-        if !self.local_dir.is_absolute() {
-            problems
-                .push(format!("report.local_dir: '{}' is not an absolute path", self.local_dir.display()));
+        let paths = [("local_dir", Some(&self.local_dir)), ("cables", self.cables.as_ref())];
+        for (key, path) in paths.into_iter().filter_map(|(key, path)| Some((key, path?))) {
+            if !path.is_absolute() {
+                problems.push(format!("report.{key}: '{}' is not an absolute path", path.display()));
+            }
         }
         if !(1..=64).contains(&self.max_size_mib) {
             problems.push(format!("report.max_size_mib: {} is not within 1 to 64", self.max_size_mib));

@@ -7,7 +7,7 @@ use crate::diagnosis::{Analysis, analyse};
 use crate::plain::stamp;
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
-use crate::{Decision, DecisionKind, Exit, NodeReport, REPORT_SCHEMA};
+use crate::{Decision, DecisionKind, Exit, NodeReport, PortUse, REPORT_SCHEMA};
 
 /// All that is known of a job: the merge of every node's part of every attempt, and of the controller's
 /// decisions.
@@ -45,6 +45,18 @@ pub struct JobReport {
     pub missing: Vec<Missing>,
     /// Files that were refused, and why.
     pub problems: Vec<String>,
+    /// Leafs that the job's ports are on, by the site's table of cables (`[report] cables`): node, then `mlx5_2:1`. Empty
+    /// where there is none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub leafs: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl JobReport {
+    /// The leaf of a port, where the site has said it.
+    pub(crate) fn leaf(&self, node: &str, port: &PortUse) -> Option<&str> {
+        let leaf = self.leafs.get(node)?.get(&format!("{}:{}", port.hca, port.port))?;
+        Some(leaf.as_str()).filter(|leaf| !leaf.is_empty())
+    }
 }
 
 /// One attempt.
@@ -235,6 +247,7 @@ impl JobReport {
             attempts,
             missing,
             problems,
+            leafs: BTreeMap::new(),
         }
     }
 }

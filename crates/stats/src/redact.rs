@@ -28,6 +28,10 @@ impl Cover {
         nodes.dedup();
         let number = |(place, name): (usize, &str)| (name.to_owned(), format!("node{}", place + 1));
         let mut names: Vec<(String, String)> = nodes.into_iter().enumerate().map(number).collect();
+        let mut leafs: Vec<&String> = report.leafs.values().flat_map(|ports| ports.values()).collect();
+        leafs.sort_unstable();
+        leafs.dedup();
+        names.extend((1..).zip(leafs).map(|(place, name)| (name.clone(), format!("leaf{place}"))));
         let ids = report.components.iter().copied().chain([report.job]);
         names.extend(ids.map(|id| (id.to_string(), "JOB".to_owned())));
         names.extend(report.uid.map(|uid| (uid.to_string(), "UID".to_owned())));

@@ -37,7 +37,7 @@ pub(crate) fn lines(report: &JobReport) -> Vec<Line> {
     }
     lines.extend(network::nccl(attempt).map(|text| ("NCCL", text)));
     lines.extend(collectives(attempt).into_iter().map(|text| (TABLE, text)));
-    lines.extend(network::rails(attempt, analysis).map(|text| ("RAILS", text)));
+    lines.extend(network::rails(report, attempt, analysis).map(|text| ("RAILS", text)));
     lines.extend(others(analysis).into_iter().map(|text| ("SLOW", text)));
     lines.extend(gate::line(report).map(|text| ("GATE", text)));
     lines.extend(environment(attempt).map(|text| ("ENV", text)));
@@ -513,5 +513,24 @@ mod tests {
             let said = format!("GPUDirect off (NCCL_NET_GDR_LEVEL={value} by user)");
             assert_eq!(line(&report).contains(&said), off, "{}", line(&report));
         }
+    }
+
+    #[test]
+    fn a_port_is_on_the_leaf_that_the_site_says() {
+        let mut report = large(16);
+        let rails = |report: &crate::JobReport| {
+            super::lines(report).into_iter().find(|(name, _)| *name == "RAILS").unwrap().1
+        };
+        assert!(!rails(&report).contains("leaf"), "{}", rails(&report));
+        let of = |port: &str, leaf: &str| (port.to_owned(), leaf.to_owned());
+        let ports = [of("mlx5_2:1", "leaf-b2"), of("mlx5_3:1", "leaf-b3")];
+        report.leafs.insert("gn0007".to_owned(), ports.into());
+        // Another port of it, and no name.
+        report.leafs.insert("gn0012".to_owned(), [of("mlx5_5:1", "leaf-a6"), of("mlx5_6:1", "")].into());
+        for part in ["gn0007 r2 (leaf-b2) xmit_wait 3.1x median", "gn0012 r6 link_downed +1"] {
+            assert!(rails(&report).contains(part), "{}", rails(&report));
+        }
+        let covered = crate::redacted(&report);
+        assert!(covered.contains("xmit_wait 3.1x") && !covered.contains("leaf-b"), "{covered}");
     }
 }

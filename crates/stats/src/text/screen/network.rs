@@ -4,7 +4,7 @@ use railgate_node::{LinkLayer, Reading, Severity};
 
 use crate::diagnosis::{Analysis, median};
 use crate::plain::{float, plain, plain_to};
-use crate::{Attempt, NodeReport, PortUse};
+use crate::{Attempt, JobReport, NodeReport, PortUse};
 
 /// The library, over what it went, and how much of it was timed.
 pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
@@ -95,7 +95,7 @@ fn in_brackets(layer: Option<&str>) -> String {
 }
 
 /// How even they carried, and what links and switches say.
-pub(super) fn rails(attempt: &Attempt, analysis: &Analysis) -> Option<String> {
+pub(super) fn rails(report: &JobReport, attempt: &Attempt, analysis: &Analysis) -> Option<String> {
     let odd: Vec<&str> = analysis
         .diagnoses
         .iter()
@@ -119,38 +119,39 @@ pub(super) fn rails(attempt: &Attempt, analysis: &Analysis) -> Option<String> {
     let balance = worst.map(|worst: f64| format!("balance +-{:.1} %", 100.0 * worst));
     let odd = odd.iter().take(2).map(|what| plain(what));
     let parts: Vec<String> =
-        balance.into_iter().chain(odd).chain(links(attempt)).chain(waits(attempt)).collect();
+        balance.into_iter().chain(odd).chain(links(report, attempt)).chain(waits(report, attempt)).collect();
     Some(parts.join("; ")).filter(|text| !text.is_empty())
 }
 
 /// The job's rails that went down during the run.
-fn links(attempt: &Attempt) -> Option<String> {
-    let down = |(node, _, port): &(&str, usize, &PortUse)| {
+fn links(report: &JobReport, attempt: &Attempt) -> Option<String> {
+    let down = |(node, rail, port): &(&str, usize, &PortUse)| {
         let times = port.link_downed.delta.known().copied().filter(|times| *times > 0)?;
-        Some(format!("{} r{} link_downed +{times}", plain_to(node, 24), port.rail?))
+        Some(format!("{} link_downed +{times}", place(report, node, *rail, port)))
     };
     listed(ports(attempt).iter().filter_map(down).collect())
 }
 
 /// Rails that waited for credits at least three times as long as the job's others.
-fn waits(attempt: &Attempt) -> Option<String> {
+fn waits(report: &JobReport, attempt: &Attempt) -> Option<String> {
     let known = |(node, rail, port): (_, _, &PortUse)| {
         let wait = match port.errors.get("port_xmit_wait") {
             Some(counter) => *counter.delta.known()?,
             // Those that have not grown are not listed, and a port that nobody read has no traffic either.
             None => port.tx_bytes.delta.known().map(|_| 0)?,
         };
-        Some((node, rail, float(wait)))
+        Some((place(report, node, rail, port), float(wait)))
     };
-    let waits: Vec<(&str, usize, f64)> = ports(attempt).into_iter().filter_map(known).collect();
-    let typical = median(waits.iter().map(|(_, _, wait)| *wait).collect()).filter(|wait| *wait > 0.0)?;
-    let long = waits.iter().filter(|(_, _, wait)| waits.len() >= 4 && *wait >= 3.0 * typical);
-    listed(
-        long.map(|(node, rail, wait)| {
-            format!("{} r{rail} xmit_wait {:.1}x median", plain_to(node, 24), wait / typical)
-        })
-        .collect(),
-    )
+    let waits: Vec<(String, f64)> = ports(attempt).into_iter().filter_map(known).collect();
+    let typical = median(waits.iter().map(|(_, wait)| *wait).collect()).filter(|wait| *wait > 0.0)?;
+    let long = waits.iter().filter(|(_, wait)| waits.len() >= 4 && *wait >= 3.0 * typical);
+    listed(long.map(|(place, wait)| format!("{place} xmit_wait {:.1}x median", wait / typical)).collect())
+}
+
+/// `gn7 r2`, or `gn7 r2 (leaf07)` where the site has said what it is on.
+fn place(report: &JobReport, node: &str, rail: usize, port: &PortUse) -> String {
+    let leaf = report.leaf(node, port).map(|leaf| format!(" ({})", plain_to(leaf, 24)));
+    format!("{} r{rail}{}", plain_to(node, 24), leaf.unwrap_or_default())
 }
 
 /// Those that are rails: node, rail, port.
