@@ -2,7 +2,7 @@
 //!
 //! Operations are counted when they are handed to the GPU. Nothing here allocates, waits or takes a lock.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use railgate_rankfile::{
     ALGORITHMS, DATATYPES, Key, Mode, OPERATIONS, PROTOCOLS, comm, count, head, position, type_size,
@@ -10,6 +10,7 @@ use railgate_rankfile::{
 
 use crate::abi::{Coll, Descriptor, Text, event};
 use crate::recent::{self, Marks};
+use crate::steer::Handed;
 use crate::store::{Store, now};
 use crate::{launch, slots, steer};
 
@@ -18,7 +19,7 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, describe
     if store.at(head::WANTED).load(Relaxed) == Mode::Off.word() {
         // Only to learn that somebody wishes for something else.
         if described.kind() & (event::COLL | event::P2P) != 0 {
-            steer::after(store, comm, steer::Handed::default(), now(libc::CLOCK_MONOTONIC_COARSE));
+            steer::after(store, comm, Handed { now: now(libc::CLOCK_MONOTONIC_COARSE), ..Handed::default() });
         }
         return 0;
     }
@@ -118,8 +119,8 @@ impl Op {
         add(store.counted(at, count::CALLS), 1)
     }
 
-    /// Counts it and says which of the communicator's it is, from 1.
-    pub(crate) fn hand_over(self, store: &Store, comm: usize, seq: u64, channels: u64) -> u64 {
+    /// Counts it.
+    pub(crate) fn hand_over(self, store: &Store, comm: usize, seq: u64, channels: u64) -> Handed {
         let call = self.count(store);
         let number = add(store.comm(comm, comm::OPS), 1);
         store.comm(comm, comm::LAST_KEY).store(self.key, Relaxed);
@@ -127,8 +128,9 @@ impl Op {
         store.comm(comm, comm::LAST_BYTES).store(self.bytes, Relaxed);
         let now = now(libc::CLOCK_MONOTONIC_COARSE);
         store.comm(comm, comm::LAST_TIME).store(steer::wall(now), Relaxed);
-        steer::after(store, comm, steer::Handed { number, call, channels }, now);
-        number
+        let handed = Handed { number, call, channels, now };
+        steer::after(store, comm, handed);
+        handed
     }
 }
 
@@ -142,17 +144,13 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     let op = known(store, comm, coll);
     // Without channels no times follow.
     let timed = steer::timing() && coll.channels > 0 && in_count(store, comm);
-    let number = op.hand_over(store, comm, coll.seq, coll.channels);
+    let handed = op.hand_over(store, comm, coll.seq, coll.channels);
     if !timed {
         return 0;
     }
     steer::pay(store, comm, coll.channels);
     let (slot, handle) = slots::fresh();
-    slot.key.store(op.key, Relaxed);
-    slot.bytes.store(op.bytes, Relaxed);
-    slot.number.store(number, Relaxed);
-    slot.channels.store(coll.channels, Relaxed);
-    slot.state.store(2, Release);
+    slot.is_of(op, handed, coll.channels);
     handle
 }
 

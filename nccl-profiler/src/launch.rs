@@ -2,7 +2,7 @@
 //!
 //! NCCL tells of a launch's begin, of its messages and of its end in one go, for each communicator one after the other.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use railgate_rankfile::{COMMS, OPERATIONS, P2P_GROUP, comm, position, type_size};
 
@@ -10,10 +10,8 @@ use crate::abi::P2p;
 use crate::count::{Op, add, in_count, key, name_of};
 use crate::handle::Handle;
 use crate::recent::{self, Marks};
-use crate::slots;
-use crate::state;
-use crate::steer;
 use crate::store::Store;
+use crate::{slots, state, steer};
 
 /// What the messages of a communicator's launch add up to. Most launches have none, and nothing is written for those.
 #[repr(align(64))]
@@ -26,6 +24,8 @@ struct Launch {
     datatype: AtomicU64,
     /// Handle of the slot that times it; 0: none.
     timed: AtomicU64,
+    /// Of those messages that are timed.
+    timed_channels: AtomicU64,
 }
 
 static LAUNCH: [Launch; COMMS] = [const {
@@ -36,13 +36,14 @@ static LAUNCH: [Launch; COMMS] = [const {
         received: AtomicU64::new(0),
         datatype: AtomicU64::new(0),
         timed: AtomicU64::new(0),
+        timed_channels: AtomicU64::new(0),
     }
 }; COMMS];
 
-/// Its handle. Version 4 tells of operations only where a launch has one.
+/// Its handle. NCCL of version 4 tells of operations only where their launch has one.
 #[inline]
 pub(crate) fn begins(comm: usize) -> u64 {
-    // One that never came to its end.
+    // What one that never came to its end has left is no part of this one.
     if state::has_messages()
         && let Some(launch) = LAUNCH.get(comm)
     {
@@ -61,7 +62,8 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     };
     if !launch.open.load(Relaxed) {
         launch.open.store(true, Relaxed);
-        for field in [&launch.channels, &launch.sent, &launch.received, &launch.timed] {
+        for field in [&launch.channels, &launch.sent, &launch.received, &launch.timed, &launch.timed_channels]
+        {
             field.store(0, Relaxed);
         }
         state::messages_begin();
@@ -86,9 +88,7 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
         }
         handle => handle,
     };
-    if let Some((slot, _)) = slots::of(handle) {
-        add(&slot.channels, message.channels);
-    }
+    add(&launch.timed_channels, message.channels);
     handle
 }
 
@@ -107,15 +107,12 @@ pub(crate) fn ends(store: &Store, comm: usize) {
     let bytes = launch.sent.load(Relaxed).max(launch.received.load(Relaxed));
     let datatype = u8::try_from(launch.datatype.load(Relaxed)).unwrap_or(0);
     let channels = launch.channels.load(Relaxed);
-    let key = key(comm, P2P_GROUP, datatype, 0, 0, bytes);
-    let op = Op::of(store, key, bytes);
-    let number = op.hand_over(store, comm, 0, channels);
+    let op = Op::of(store, key(comm, P2P_GROUP, datatype, 0, 0, bytes), bytes);
+    let handed = op.hand_over(store, comm, 0, channels);
     if let Some((slot, found)) = slots::of(launch.timed.load(Relaxed)) {
-        slot.key.store(op.key, Relaxed);
-        slot.bytes.store(bytes, Relaxed);
-        slot.number.store(number, Relaxed);
-        slot.state.store(2, Release);
+        slot.is_of(op, handed, launch.timed_channels.load(Relaxed));
         steer::pay(store, comm, channels);
+        // The GPU may be done already.
         slots::finish(store, slot, found.generation);
     }
 }

@@ -151,7 +151,7 @@ unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, name: *const c_char,
     }
     let made = guarded(0, || begin(mask, &new));
     // SAFETY: as above.
-    unsafe { *context = number(made) };
+    unsafe { *context = opaque(made) };
     SUCCESS
 }
 
@@ -217,8 +217,8 @@ unsafe extern "C" fn start_since_v5(
     unsafe { start::<5>(context, handle, descriptor) }
 }
 
-/// The way of everything: as short as it gets, because NCCL's own work pushes it out of the caches between two operations.
-/// What is rare is elsewhere, and nothing that stands here or in what is inlined here can panic.
+/// As short as it gets, because NCCL's own work pushes it out of the caches between two operations: what is rare or long is
+/// elsewhere. Nothing here, in [`launch::begins`] or in [`recent::again`] can panic.
 ///
 /// # Safety
 /// A place for the handle, and a descriptor of that version of the interface, or null.
@@ -244,7 +244,7 @@ unsafe fn start<const API: u8>(
         event::GROUP => {
             let launch = launch::begins(comm);
             // SAFETY: as above. It is a number, which NCCL only hands back.
-            unsafe { *handle = number(launch) };
+            unsafe { *handle = opaque(launch) };
             SUCCESS
         }
         // SAFETY: as above.
@@ -257,7 +257,7 @@ unsafe fn start<const API: u8>(
     }
 }
 
-/// A collective. A function of its own, so that those events need no stack of which nothing is to be told.
+/// A collective. A function of its own, so that what comes before it needs no registers to be saved.
 ///
 /// # Safety
 /// A place for the handle, and a descriptor of that version of the interface.
@@ -292,22 +292,25 @@ unsafe extern "C" fn start_at_length<const API: u8>(
     let described = unsafe { Descriptor::of(API, descriptor) };
     let made = guarded(0, || count::start(store, comm, hides, described));
     // SAFETY: as above.
-    unsafe { *handle = number(made) };
+    unsafe { *handle = opaque(made) };
     SUCCESS
 }
 
-/// As NCCL keeps it.
+/// What NCCL keeps for us.
 #[inline]
-fn number(handle: u64) -> *mut c_void {
+fn opaque(handle: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(usize::try_from(handle).unwrap_or(0))
 }
 
+/// Of all that have handles only a launch's end says anything, and that only where there were messages.
 unsafe extern "C" fn stop_event(handle: *mut c_void) -> c_int {
-    // Of all that have handles only a launch's end says anything, and that only where there were messages.
-    if state::has_messages()
-        && let Some(Handle::Launch(comm)) = Handle::of(handle as u64)
-        && let Some(store) = store()
-    {
+    if state::has_messages() { launch_may_end(handle) } else { SUCCESS }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn launch_may_end(handle: *mut c_void) -> c_int {
+    if let (Some(Handle::Launch(comm)), Some(store)) = (Handle::of(handle as u64), store()) {
         guarded((), || launch::ends(store, comm));
     }
     SUCCESS

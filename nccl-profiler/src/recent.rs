@@ -3,9 +3,10 @@
 //! A program repeats the same few operations. Telling by its names which cell an operation belongs to takes longer than
 //! everything else that is done with it, so each communicator remembers the latest kinds by where the names stand.
 //!
-//! NCCL's own work pushes all of this out of the caches between two operations, so that it counts what is touched: besides
-//! [`state`]'s line, one here, and two of the file, the communicator's and the cell's. The clock is not read each time, nor
-//! steered: [`comm::LOOK`] says when that is due again, the processor's own clock when the other one is.
+//! NCCL's own work pushes all of this out of the caches between two operations, so what costs time is how many lines are
+//! touched. The quick way touches four: [`state`]'s, one here, and two of the file, the communicator's and the cell's. It
+//! neither reads the host's clock nor decides what is timed: the processor's own clock says when the former is due again,
+//! [`comm::LOOK`] when the latter is.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -86,7 +87,8 @@ pub(crate) fn again(comm: usize, described: Descriptor<'_>) -> bool {
     let (Some(words), Some(counts)) = (file.comms.get(comm), file.counts.get(cell)) else { return false };
     let number = words[comm::OPS].load(Relaxed).wrapping_add(1);
     let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
-    let usual = marks.are(entry)
+    let usual = key_cell != 0
+        && marks.are(entry)
         && ticks().wrapping_sub(entry.ticks.load(Relaxed)) < FRESH_TICKS
         && number < words[comm::LOOK].load(Relaxed)
         && !steer::begins_window(call);

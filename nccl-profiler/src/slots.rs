@@ -7,13 +7,16 @@ use std::sync::atomic::{
 
 use railgate_rankfile::{Key, cell, comm, head};
 
+use crate::count::Op;
 use crate::handle::{GENERATIONS, Handle, Use};
 use crate::spacing::{self, Seen};
-use crate::steer;
+use crate::steer::{self, Handed};
 use crate::store::{Store, now};
 
 /// Timed operations under way; older ones make room.
 const SLOTS: usize = 4096;
+/// How coarse the host's clock may be, and how far the GPU's may run from it meanwhile.
+const COARSE_NS: u64 = 20_000_000;
 
 /// An operation under way. The launching thread writes the first cache line, NCCL's proxy thread the second, so that
 /// neither waits for the other's.
@@ -21,11 +24,11 @@ const SLOTS: usize = 4096;
 pub(crate) struct Slot {
     generation: AtomicU64,
     /// 1 under way, 2 everything is known but the channels' ends.
-    pub(crate) state: AtomicU64,
-    pub(crate) key: AtomicU64,
-    pub(crate) bytes: AtomicU64,
-    pub(crate) number: AtomicU64,
-    pub(crate) channels: AtomicU64,
+    state: AtomicU64,
+    key: AtomicU64,
+    bytes: AtomicU64,
+    number: AtomicU64,
+    channels: AtomicU64,
     /// When it was handed over, on the host's coarse monotonic clock.
     launched: AtomicU64,
     unused: u64,
@@ -37,6 +40,22 @@ pub(crate) struct Slot {
     /// Times of 0 are none yet; the begin is kept as its complement, so that both are maxima.
     begin: AtomicU64,
     end: AtomicU64,
+}
+
+impl Slot {
+    /// Now everything is known but the channels' ends.
+    pub(crate) fn is_of(&self, op: Op, handed: Handed, channels: u64) {
+        for (word, value) in [
+            (&self.key, op.key),
+            (&self.bytes, op.bytes),
+            (&self.number, handed.number),
+            (&self.channels, channels),
+            (&self.launched, handed.now),
+        ] {
+            word.store(value, Relaxed);
+        }
+        self.state.store(2, Release);
+    }
 }
 
 static SLOT: [Slot; SLOTS] = [const {
@@ -86,8 +105,6 @@ pub(crate) fn fresh() -> (&'static Slot, u64) {
     let generation = (ticket / SLOTS as u64 + 1) % GENERATIONS;
     slot.state.store(1, Release);
     slot.generation.store(generation, Release);
-    slot.channels.store(0, Relaxed);
-    slot.launched.store(now(libc::CLOCK_MONOTONIC_COARSE), Relaxed);
     (slot, Handle::Op(Use { generation, slot: index }).word())
 }
 
@@ -99,6 +116,7 @@ fn raise(word: &AtomicU64, to: u64) {
     }
 }
 
+/// A channel's work began on the GPU: the handle for its end.
 pub(crate) fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
     let Some((slot, found @ Use { generation, .. })) = of(parent) else {
         // Of an operation that was not to be timed, NCCL tells without a parent.
@@ -157,6 +175,3 @@ pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
     store.comm(comm, comm::DONE_OP).fetch_max(slot.number.load(Relaxed), Relaxed);
     store.comm(comm, comm::DONE_TIME).store(steer::wall(now), Relaxed);
 }
-
-/// How coarse the host's clock may be, and how far the GPU's may run from it meanwhile.
-const COARSE_NS: u64 = 20_000_000;

@@ -64,7 +64,7 @@ pub(crate) fn set_file(file: &'static File) {
 /// The process's file, if operations are counted into it as usual.
 #[inline]
 pub(crate) fn usual_file() -> Option<&'static File> {
-    if is(u64::MAX) {
+    if STATE.unusual.load(Relaxed) != 0 {
         return None;
     }
     // SAFETY: null, or what `set_file` was given.

@@ -77,6 +77,8 @@ pub(crate) struct Handed {
     /// Which call of its kind, from 1.
     pub(crate) call: u64,
     pub(crate) channels: u64,
+    /// When, on the host's coarse monotonic clock.
+    pub(crate) now: u64,
 }
 
 struct Mask {
@@ -125,12 +127,12 @@ pub(crate) fn wall(now: u64) -> u64 {
 }
 
 /// This operation of a communicator was handed over: decides about the next one.
-pub(crate) fn after(store: &Store, comm: usize, op: Handed, now: u64) {
+pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     let Some(flow) = FLOW.get(comm) else { return };
     let price = store.comm(comm, comm::PRICE);
     price.store(price.load(Relaxed).wrapping_add(cost(op.channels)), Relaxed);
-    if now >= NEXT_TICK.load(Relaxed) {
-        tick(store, now);
+    if op.now >= NEXT_TICK.load(Relaxed) {
+        tick(store, op.now);
     }
     // What is in force follows from what is wished for, at each tick.
     let mode = Mode::of(store.at(head::MODE).load(Relaxed)).unwrap_or(Mode::Count);
