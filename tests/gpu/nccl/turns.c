@@ -1,27 +1,18 @@
 /* What a profiler plugin costs, within one process: two runs of the same program differ by more than a plugin takes.
  *
  * It is a plugin that stands before another one (TURNS_PLUGIN): NCCL calls that one's functions directly, and between two
- * blocks of a loop the functions and the mask change. Interface of NCCL 2.28 (version 5); turns.py drives it.
+ * blocks of a loop the functions and the mask change. turns.py drives it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 
-struct table {
-  const char* name;
-  int (*init)(void**, uint64_t, int*, const char*, int, int, int, void*);
-  int (*start)(void*, void**, void*);
-  int (*stop)(void*);
-  int (*record)(void*, int, void*);
-  int (*finalize)(void*);
-};
+#include "profiler-v5.h"
 
 static struct table real;
 static int* mask;
 static int first_mask;
-static char something;
 
 static int init(void** context, uint64_t id, int* set, const char* name, int nodes, int ranks, int rank, void* log) {
   mask = set;
@@ -29,16 +20,9 @@ static int init(void** context, uint64_t id, int* set, const char* name, int nod
   first_mask = __atomic_load_n(set, __ATOMIC_RELAXED);
   return code;
 }
-static int start(void* context, void** handle, void* descriptor) {
-  (void)context, (void)descriptor;
-  *handle = &something;
-  return 0;
-}
-static int stop(void* handle) { return (void)handle, 0; }
-static int record(void* handle, int state, void* arguments) { return (void)handle, (void)state, (void)arguments, 0; }
 static int finalize(void* context) { return real.finalize(context); }
 
-struct table ncclProfiler_v5 = {"turns", init, start, stop, record, finalize};
+struct table ncclProfiler_v5 = {"turns", init, idle_start, idle_stop, idle_record, finalize};
 
 __attribute__((constructor)) static void load(void) {
   const char* path = getenv("TURNS_PLUGIN");
@@ -53,9 +37,9 @@ int turns_mask(void) { return mask ? first_mask : -1; }
 
 /* From now on the plugin's own functions, or some that do nothing. Nothing may be under way. */
 void turns_set(int own, int events) {
-  ncclProfiler_v5.start = own ? real.start : start;
-  ncclProfiler_v5.stop = own ? real.stop : stop;
-  ncclProfiler_v5.record = own ? real.record : record;
+  ncclProfiler_v5.start = own ? real.start : idle_start;
+  ncclProfiler_v5.stop = own ? real.stop : idle_stop;
+  ncclProfiler_v5.record = own ? real.record : idle_record;
   __atomic_store_n(mask, events, __ATOMIC_RELEASE);
 }
 
