@@ -78,10 +78,11 @@ unsafe impl<Init: Sync> Sync for Profiler<Init> {}
 /// The union of a descriptor begins here, in every version.
 const UNION: usize = 24;
 
+/// As it stands in a descriptor.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct RawColl {
-    seq: u64,
+pub(crate) struct RawColl {
+    pub(crate) seq: u64,
     func: *const c_char,
     send: *const c_void,
     recv: *const c_void,
@@ -183,6 +184,21 @@ impl<'a> Text<'a> {
     }
 }
 
+impl RawColl {
+    /// Places of the four names, and the count.
+    #[inline]
+    pub(crate) fn marks(&self) -> [u64; 5] {
+        let [func, datatype, algorithm, protocol] =
+            [self.func, self.datatype, self.algorithm, self.protocol].map(|name| name as u64);
+        [func, datatype, algorithm, protocol, self.count as u64]
+    }
+
+    #[inline]
+    pub(crate) fn channels(&self) -> u64 {
+        u64::from(self.channels)
+    }
+}
+
 /// A collective as NCCL describes it.
 pub(crate) struct Coll<'a> {
     pub(crate) seq: u64,
@@ -247,6 +263,16 @@ impl<'a> Descriptor<'a> {
     unsafe fn union<T: Copy>(self) -> T {
         // SAFETY: as demanded.
         unsafe { *self.at.add(UNION).cast::<T>() }
+    }
+
+    /// What [`Self::coll`] reads, left where it is.
+    ///
+    /// # Safety
+    /// A descriptor of [`event::COLL`].
+    #[inline]
+    pub(crate) unsafe fn raw_coll(self) -> &'a RawColl {
+        // SAFETY: the union holds this for this type, aligned, and NCCL does not write to it meanwhile.
+        unsafe { &*self.at.add(UNION).cast::<RawColl>() }
     }
 
     /// Of a descriptor of [`event::COLL`].

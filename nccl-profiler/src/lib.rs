@@ -260,7 +260,7 @@ unsafe fn start<const API: u8>(
 /// A collective. A function of its own, so that what comes before it needs no registers to be saved.
 ///
 /// # Safety
-/// A place for the handle, and a descriptor of that version of the interface.
+/// A place for the handle, and a descriptor of that version of the interface, of [`event::COLL`].
 #[inline(never)]
 unsafe extern "C" fn collective<const API: u8>(
     context: *mut c_void,
@@ -268,8 +268,8 @@ unsafe extern "C" fn collective<const API: u8>(
     descriptor: *const c_void,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let described = unsafe { Descriptor::of(API, descriptor) };
-    if communicator(context).is_some_and(|(comm, _)| recent::again(comm, described)) {
+    let coll = unsafe { Descriptor::of(API, descriptor).raw_coll() };
+    if communicator(context).is_some_and(|(comm, _)| recent::again(comm, coll)) {
         return SUCCESS;
     }
     // SAFETY: as above.

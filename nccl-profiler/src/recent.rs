@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use railgate_rankfile::{COMMS, comm, count};
 
-use crate::abi::{Coll, Descriptor, P2p};
+use crate::abi::{Coll, P2p, RawColl};
 use crate::count::Op;
 use crate::{state, steer};
 
@@ -53,7 +53,6 @@ static ENTRY: [[Entry; KINDS]; COMMS] = [const {
 pub(crate) struct Marks([u64; MARKS]);
 
 impl Marks {
-    #[inline]
     pub(crate) fn of(coll: &Coll<'_>) -> Self {
         let names = [coll.func, coll.datatype, coll.algorithm, coll.protocol].map(|name| name.place());
         Marks([names[0], names[1], names[2], names[3], coll.count])
@@ -62,33 +61,27 @@ impl Marks {
     pub(crate) fn of_message(message: &P2p<'_>) -> Self {
         Marks([message.func.place(), message.datatype.place(), 0, 0, message.count])
     }
+}
 
-    #[inline]
-    fn entry(&self, comm: usize) -> Option<&'static Entry> {
-        let [func, datatype, _, _, count] = self.0;
-        let mixed = (func ^ datatype.rotate_left(32) ^ count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ENTRY.get(comm)?.get(usize::try_from(mixed >> 60).unwrap_or(0) % KINDS)
-    }
-
-    #[inline]
-    fn are(&self, entry: &Entry) -> bool {
-        entry.marks.iter().zip(self.0).all(|(have, mark)| have.load(Relaxed) == mark)
-    }
+/// Where a kind is remembered, if it is.
+#[inline]
+fn entry(comm: usize, func: u64, count: u64) -> Option<&'static Entry> {
+    let mixed = (func ^ count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ENTRY.get(comm)?.get(usize::try_from(mixed >> 60).unwrap_or(0) % KINDS)
 }
 
 /// Counts an operation like one before it, if that is all there is to do; if not, nothing was done. Nothing here can panic.
 #[inline(always)]
-pub(crate) fn again(comm: usize, described: Descriptor<'_>) -> bool {
-    let Some(coll) = described.coll() else { return false };
-    let marks = Marks::of(&coll);
-    let (Some(file), Some(entry)) = (state::usual_file(), marks.entry(comm)) else { return false };
+pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
+    let [func, _, _, _, count] = coll.marks();
+    let (Some(file), Some(entry)) = (state::usual_file(), entry(comm, func, count)) else { return false };
     let key_cell = entry.key_cell.load(Relaxed);
     let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).unwrap_or(usize::MAX);
     let (Some(words), Some(counts)) = (file.comms.get(comm), file.counts.get(cell)) else { return false };
     let number = words[comm::OPS].load(Relaxed).wrapping_add(1);
     let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
     let usual = key_cell != 0
-        && marks.are(entry)
+        && entry.marks.iter().zip(coll.marks()).all(|(have, mark)| have.load(Relaxed) == mark)
         && ticks().wrapping_sub(entry.ticks.load(Relaxed)) < FRESH_TICKS
         && number < words[comm::LOOK].load(Relaxed)
         && !steer::begins_window(call);
@@ -102,17 +95,18 @@ pub(crate) fn again(comm: usize, described: Descriptor<'_>) -> bool {
     words[comm::LAST_KEY].store(key_cell & !CELL_MASK, Relaxed);
     words[comm::LAST_SEQ].store(coll.seq, Relaxed);
     words[comm::LAST_BYTES].store(bytes, Relaxed);
-    let price = words[comm::PRICE].load(Relaxed).wrapping_add(steer::cost(coll.channels));
+    let price = words[comm::PRICE].load(Relaxed).wrapping_add(steer::cost(coll.channels()));
     words[comm::PRICE].store(price, Relaxed);
     true
 }
 
 /// What such an operation was found to be the last time, or is found to be now. Whoever asks reads the host's clock next.
 pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op {
-    let Some(entry) = marks.entry(comm) else { return found() };
+    let [func, _, _, _, size] = marks.0;
+    let Some(entry) = entry(comm, func, size) else { return found() };
     entry.ticks.store(ticks(), Relaxed);
     let key_cell = entry.key_cell.load(Relaxed);
-    if key_cell != 0 && marks.are(entry) {
+    if key_cell != 0 && entry.marks.iter().zip(marks.0).all(|(have, mark)| have.load(Relaxed) == mark) {
         let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).ok();
         return Op { key: key_cell & !CELL_MASK, bytes: entry.bytes.load(Relaxed), cell };
     }
