@@ -138,8 +138,8 @@ impl Nccl {
             5 | 6 => 112,
             _ => 136,
         };
-        let page = SPARE.take();
-        let page = if page.is_null() { guarded_page() } else { page };
+        let spare = SPARE.with(|spare| spare.iter().map(Cell::take).find(|page| !page.is_null()));
+        let page = spare.unwrap_or_else(guarded_page);
         let made = Descriptor { page, size };
         // SAFETY: the end of the first page.
         unsafe { ptr::write_bytes(page.add(PAGE - size), 0xa5, size) };
@@ -238,16 +238,20 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         // SAFETY: the first page. What the plugin keeps of it is of no use to it afterwards.
         unsafe { ptr::write_bytes(self.page, 0xa5, PAGE) };
-        let other = SPARE.replace(self.page);
-        if !other.is_null() {
+        let kept = SPARE.with(|spare| {
+            let place = spare.iter().find(|place| place.get().is_null());
+            place.map(|place| place.set(self.page)).is_some()
+        });
+        if !kept {
             // SAFETY: mapped below, and nobody else's.
-            unsafe { libc::munmap(other.cast(), 2 * PAGE) };
+            unsafe { libc::munmap(self.page.cast(), 2 * PAGE) };
         }
     }
 }
 
 thread_local! {
-    static SPARE: Cell<*mut u8> = const { Cell::new(ptr::null_mut()) };
+    /// Pages for the next descriptors, of which a few live at a time.
+    static SPARE: [Cell<*mut u8>; 4] = const { [const { Cell::new(ptr::null_mut()) }; 4] };
 }
 
 /// Two pages, of which the second may not be touched.
