@@ -89,8 +89,8 @@ impl Cover {
                 "RAN" => line.split_once(" attempt").map_or(String::new(), |(_, ran)| {
                     format!("{} attempts, {}", report.attempts.len(), ran.trim_start_matches(['s', ',', ' ']))
                 }),
-                "MODEL" => match (line.split_once("  "), line.rsplit_once("  [")) {
-                    (Some((first, _)), Some((_, how))) => format!("{first}  [{how}"),
+                "MODEL" => match (line.split_once(", "), line.rsplit_once(" [")) {
+                    (Some((first, _)), Some((_, how))) => format!("{first} [{how}"),
                     _ => line,
                 },
                 _ => line,

@@ -294,7 +294,7 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
     if !attempt.ended.proof.is_empty() {
         out.field("evidence", "in time order:");
         for proof in attempt.ended.proof.iter().take(50) {
-            let time = proof.time.map_or_else(|| "no time".to_owned(), clock);
+            let time = proof.time.map_or_else(|| "between the looks:".to_owned(), clock);
             out.indented(&format!("{time}  {}: {}", proof.node, proof.what), 14);
         }
     }
@@ -366,7 +366,7 @@ fn gate(out: &mut Text, attempt: &Attempt) {
     out.table(&["NODE", "BEFORE", "AFTER", "GATE", "REQUEUE"], &rows);
     let rest = attempt.nodes.len() - attempt.nodes.iter().filter(listed).count();
     if rest > 0 {
-        out.line(&format!("  and {rest} more nodes with nothing found"));
+        out.line(&format!("  and {} with nothing found", more_nodes(rest)));
     }
     for node in attempt.nodes.iter().filter(|node| has_news(node)).take(100) {
         for look in [&node.prolog, &node.epilog].into_iter().flatten() {
@@ -463,6 +463,11 @@ fn wiring(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
     }
 }
 
+/// `1 more node`, `300 more nodes`
+fn more_nodes(count: usize) -> String {
+    format!("{count} more node{}", if count == 1 { "" } else { "s" })
+}
+
 pub(crate) fn port_state(state: &Reading<PortState>) -> String {
     match state {
         Reading::Known(PortState::Active) => "ACTIVE".to_owned(),
@@ -504,6 +509,7 @@ mod tests {
             "10.00 MB/s",
             "600 W",
             "instead of",
+            "  1 more node, nothing odd",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }

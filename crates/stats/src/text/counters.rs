@@ -1,6 +1,6 @@
 use railgate_node::{Access, Reading};
 
-use super::{Text, port_state};
+use super::{Text, more_nodes, port_state};
 use crate::plain::{byte_rate, bytes, cell, energy, float, plain, plain_to, span, stamp};
 use crate::{Attempt, Counter, NodeReport};
 
@@ -158,6 +158,6 @@ pub(super) fn counters(out: &mut Text, attempt: &Attempt, last: bool) {
     }
     let rest = counted().count() - shown.len();
     if rest > 0 {
-        out.line(&format!("  {rest} more nodes, nothing odd in their counters: --format html or json"));
+        out.line(&format!("  {}, nothing odd in the counters: --format html or json", more_nodes(rest)));
     }
 }

@@ -146,7 +146,7 @@ fn model(analysis: &Analysis) -> String {
         Reading::Known(model) => {
             let unit = if model.unit == "tokens" { "tok/s" } else { "samples/s" };
             format!(
-                "{:.1} % MFU  {} {unit} ({}/GPU)  step {}  [{}, {} peak {:.1}]",
+                "{:.1} % MFU, {} {unit} ({}/GPU), step {} [{}, {} peak {:.1} TFLOP/s]",
                 100.0 * model.fraction,
                 thousands(model.units_per_s),
                 thousands(model.units_per_s / model.gpus.max(1.0)),
@@ -186,11 +186,11 @@ fn hardware(analysis: &Analysis) -> Option<String> {
     let mut add = |reading: &Reading<f64>, show: &dyn Fn(f64) -> String| {
         parts.extend(reading.known().map(|value| show(*value)));
     };
-    add(&hardware.busy_percent, &|percent| format!("GPU {percent:.0} %"));
+    add(&hardware.busy_percent, &|percent| format!("GPU busy {percent:.0} %"));
     add(&hardware.sm_clock_mhz, &|clock| format!("SM {clock:.0} MHz"));
     add(&hardware.power_w, &|power| format!("{power:.0} W/GPU"));
     add(&hardware.energy_j, &energy);
-    Some(parts.join("  "))
+    Some(parts.join(", "))
 }
 
 fn goodput(report: &JobReport, analysis: &Analysis) -> Option<String> {
@@ -225,7 +225,7 @@ fn goodput(report: &JobReport, analysis: &Analysis) -> Option<String> {
     } else {
         String::new()
     };
-    let lost = if lost.is_empty() { String::new() } else { format!("  lost {unit}: {}", lost.join(", ")) };
+    let lost = if lost.is_empty() { String::new() } else { format!("; lost {unit}: {}", lost.join(", ")) };
     let between = why::between(report, last.gpus).map(|text| format!("; {text}")).unwrap_or_default();
     Some(format!("{:.1} %{lost}{between}{silent}", 100.0 * fraction))
 }

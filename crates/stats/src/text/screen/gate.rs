@@ -29,10 +29,14 @@ pub(super) fn line(report: &JobReport) -> Option<String> {
     let mut checks: Vec<String> = shown
         .iter()
         .flat_map(|(_, attempt)| &attempt.nodes)
-        .flat_map(|node| node.prolog.iter().chain(&node.epilog).map(move |look| (node, look)))
-        .flat_map(|(node, look)| look.verdict.findings.iter().map(move |found| (node, found)))
-        .filter(|(_, found)| found.severity >= Severity::Warn)
-        .map(|(node, found)| format!("{} {}", plain_to(&node.node, 24), found.subject()))
+        .flat_map(|node| {
+            // A node that was fit before may be unfit afterwards.
+            let before = node.prolog.iter().map(move |look| (node, look, ""));
+            before.chain(node.epilog.iter().map(move |look| (node, look, " (afterwards)")))
+        })
+        .flat_map(|(node, look, when)| look.verdict.findings.iter().map(move |found| (node, found, when)))
+        .filter(|(_, found, _)| found.severity >= Severity::Warn)
+        .map(|(node, found, when)| format!("{} {}{when}", plain_to(&node.node, 24), found.subject()))
         .collect();
     checks.dedup();
     let more = checks.len().saturating_sub(3);
