@@ -38,7 +38,8 @@ impl SlurmConf {
             ("SlurmctldDebug", "debug"),
             ("SlurmdDebug", "debug"),
             ("SlurmctldTimeout", "30"),
-            ("SlurmdTimeout", "15"),
+            // A slurmd that has to wait for a processor is not dead; a test that kills nodes says how soon they are.
+            ("SlurmdTimeout", "60"),
             ("KillWait", "3"),
             ("MinJobAge", "900"),
             ("InactiveLimit", "0"),

@@ -203,12 +203,12 @@ fn home_bin(program: &str) -> Option<PathBuf> {
     Some(home.join(".cargo/bin").join(program)).filter(|path| path.exists())
 }
 
-/// Fetches the advisory database, for at most a minute.
+/// Fetches the advisory database, for at most a minute, which is three times what is asked for here.
 fn advisories_known() -> bool {
     let mut command = build::cargo();
     command.args(["deny", "fetch", "db"]).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return false };
-    let ended = poll::until(Duration::from_secs(60), "the advisory database", || Ok(child.try_wait()?));
+    let ended = poll::until(Duration::from_secs(20), "the advisory database", || Ok(child.try_wait()?));
     if ended.is_err() {
         let _ = child.kill();
         let _ = child.wait();
