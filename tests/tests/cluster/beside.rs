@@ -111,6 +111,8 @@ fn a_node_health_check_beside_railgate_keeps_its_drains_and_railgate_its_own() -
         );
 
         cluster.hardware("gn1")?.heal()?;
+        // A check that looked before that must not drain what is given back now.
+        rounds(2)?;
         readmit(&[])?.ok()?;
         rounds(2)?;
         assert!(!cluster.node("gn1")?.drained());

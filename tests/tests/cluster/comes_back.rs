@@ -1,7 +1,8 @@
 //! Jobs that die of a node come back without anyone's help.
 
 use anyhow::Result;
-use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::cluster::{Builder, Cluster, Job};
+use railgate_tests::poll;
 
 use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, log, one_line, report, started, submit};
 
@@ -73,8 +74,10 @@ fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()>
             cluster.wait_job(job, &["COMPLETED"], MINUTE)?;
             assert_eq!(cluster.output(&format!("/home/rgalice/{file}")), Some(whole.clone()));
         }
-        let never = cluster.job(after_failure)?;
-        assert_eq!((never.state(), never.reason()), ("PENDING", "DependencyNeverSatisfied"));
+        // The scheduler's word, at its next round.
+        let never = |job: &Job| job.reason() == "DependencyNeverSatisfied";
+        let never = cluster.wait_job_until(after_failure, "never to start", MINUTE, never)?;
+        assert_eq!(never.state(), "PENDING");
         assert_eq!(cluster.output("/home/rgalice/seen-by-afternotok"), None);
         Ok(())
     })
@@ -113,6 +116,11 @@ fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
         let leader = submit(&alice, &["-N1", "--gres=gpu:8", ":", "-N1", "--gres=gpu:8"])?;
         started(cluster, leader)?;
         let bad = cluster.job(format!("{leader}+1"))?.nodes().to_owned();
+        // The script waits for the gates of its own component alone.
+        poll::until(MINUTE, "the other component's gate to be through", || {
+            let run = format!("/run/railgate/jobs/{}/current/run.json", leader + 1);
+            Ok(cluster.read(&bad, &run).is_ok().then_some(()))
+        })?;
         cluster.hardware(&bad)?.inject("gpu-lost@3")?;
         end(cluster, leader, 3)?;
         for component in [format!("{leader}"), format!("{leader}+1")] {

@@ -5,7 +5,7 @@ use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::poll;
 use serde_json::Value;
 
-use crate::training::{MINUTE, end, started, submit};
+use crate::training::{self, MINUTE, end, started, submit};
 
 /// Half of an H100's tensor pipes.
 const WORK: &[(u32, f64)] = &[(1, 99.0), (2, 90.0), (3, 11.0), (5, 50.0), (7, 50.0), (10, 25.0), (12, 1.5)];
@@ -28,7 +28,7 @@ fn sh(cluster: &Cluster, node: &str, script: &str, id: u32) -> Result<String> {
 }
 
 fn samplers(cluster: &Cluster, node: &str, id: u32) -> Result<usize> {
-    Ok(sh(cluster, node, "pgrep -c -f \"railgate-sampler $1 \" || true", id)?.parse()?)
+    Ok(training::samplers(cluster, node, Some(id))?.len())
 }
 
 /// Waits until so many samples were written.

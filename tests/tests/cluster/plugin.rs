@@ -197,6 +197,10 @@ fn valgrind_finds_nothing_in_srun_and_slurmstepd() -> Result<()> {
             srun.extend(["/usr/bin/srun", "--railgate-gate=quick", "-n2", "printenv", "PATH"]);
             cluster.alice().run(&srun)?.ok()?;
         }
+        // A job has ended for Slurm a moment before its slurmstepds write their last line.
+        poll::until(MINUTE, "every slurmstepd to end", || {
+            Ok((cluster.root().on("gn1").run(&["pgrep", "memcheck"])?.code == 1).then_some(()))
+        })?;
         let mut seen = 0;
         for entry in fs::read_dir(cluster.path("ctl", &logs)?)? {
             let text = String::from_utf8_lossy(&fs::read(entry?.path())?).into_owned();

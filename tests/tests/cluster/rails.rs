@@ -7,7 +7,7 @@ use railgate_node::Part;
 use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::poll;
 
-use crate::training::{MINUTE, in_order, one_line};
+use crate::training::{self, MINUTE, in_order, one_line};
 
 /// What a task prints: node, job's GPUs on it, list of ports, the variable that the user sets in some steps.
 const SHOW: &str = "echo ${SLURMD_NODENAME:-$(hostname)} ${NCCL_IB_HCA:-none} ${NCCL_SOCKET_IFNAME:-none} \
@@ -116,7 +116,10 @@ fn every_kind_of_job_gets_the_rails_of_its_gpus() -> Result<()> {
         }
 
         // An array whose members have a GPU each.
-        let script = format!("echo gpus $SLURM_JOB_GPUS; {SHOW}; srun bash -c '{SHOW}'; sleep 2");
+        let beside = "for n in 0 1 2; do until [ -e member.$n ]; do sleep 0.1; done; done";
+        let script = format!(
+            "touch member.$SLURM_ARRAY_TASK_ID; echo gpus $SLURM_JOB_GPUS; {SHOW}; srun bash -c '{SHOW}'; {beside}"
+        );
         let id = alice.sbatch(&["--array=0-2", "--gres=gpu:1", "-w", "gn2", "-o", "array.%a"], &script)?;
         let mut used = BTreeSet::new();
         for member in 0..3 {
@@ -178,18 +181,19 @@ fn stage(cluster: &Cluster) -> Result<()> {
 /// Waits until the sampler has looked so often while NCCL was there; what it wrote.
 fn looked(cluster: &Cluster, node: &str, id: u32, looks: u64) -> Result<String> {
     let path = format!("/run/railgate/jobs/{id}/current/tasks.json");
+    let mut first = None;
     poll::until(MINUTE, "the sampler's looks", || {
         let Ok(text) = cluster.root().on(node).run(&["cat", &path])?.ok() else { return Ok(None) };
         let tasks: serde_json::Value = serde_json::from_str(&text)?;
         let nccl =
             tasks["groups"].as_array().is_some_and(|groups| groups.iter().any(|group| group["nccl"] != 0));
-        Ok((nccl && tasks["looks"].as_u64() >= Some(looks)).then_some(text))
+        let Some(now) = tasks["looks"].as_u64().filter(|_| nccl) else { return Ok(None) };
+        Ok((now + 1 >= *first.get_or_insert(now) + looks).then_some(text))
     })
 }
 
 fn samplers(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
-    let found = cluster.root().on(node).run(&["pgrep", "-f", "railgate-sampler [0-9]"])?;
-    Ok(found.stdout.lines().map(str::to_owned).collect())
+    training::samplers(cluster, node, None)
 }
 
 #[test]

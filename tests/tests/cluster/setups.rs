@@ -129,8 +129,11 @@ fn configless_nodes_other_hooks_and_a_second_controller_change_nothing() -> Resu
             let said = cluster.root().run(&["scontrol", "ping"])?.stdout;
             Ok(said.lines().any(|line| line.contains("at ctl is UP")).then_some(()))
         })?;
-        let story = cluster.root().run(&["railgate", "nodes"])?.ok()?;
-        assert!(story.contains("gn1") && story.contains("gpu-lost@3"), "{story}");
+        // It answers before it has all its nodes' words.
+        poll::until(MINUTE, "ctl to know what railgate holds", || {
+            let story = cluster.root().run(&["railgate", "nodes"])?.ok()?;
+            Ok((story.contains("gn1") && story.contains("gpu-lost@3")).then_some(()))
+        })?;
         let kept = cluster.read("ctl", "/shared/ledger/ledger.jsonl")?;
         assert!(kept.contains(&id.to_string()), "{kept}");
         Ok(())

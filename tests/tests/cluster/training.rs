@@ -51,6 +51,24 @@ pub(crate) fn end(cluster: &Cluster, id: u32, code: i32) -> Result<()> {
     Ok(())
 }
 
+/// The numbers of a node's samplers, of one job or of all. A sampler's child, until it begins its own program, has the
+/// sampler's name: it is none.
+pub(crate) fn samplers(cluster: &Cluster, node: &str, job: Option<u32>) -> Result<Vec<String>> {
+    let all = cluster.root().on(node).run(&["ps", "-eo", "pid=,ppid=,args="])?.ok()?;
+    let found: Vec<(&str, &str)> = all
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (pid, parent, program) = (words.next()?, words.next()?, words.next()?);
+            let of: u32 = words.next()?.parse().ok()?;
+            let is_one = program.ends_with("/railgate-sampler") && job.is_none_or(|job| job == of);
+            is_one.then_some((pid, parent))
+        })
+        .collect();
+    let own = |parent: &str| found.iter().any(|(pid, _)| *pid == parent);
+    Ok(found.iter().filter(|(_, parent)| !own(parent)).map(|(pid, _)| (*pid).to_owned()).collect())
+}
+
 /// The report as its owner reads it.
 pub(crate) fn report(user: &Session<'_>, id: u32) -> Result<String> {
     user.run(&["railgate", "report", &id.to_string()])?.ok()

@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, slurm_release};
 
+use crate::training::{started, submit_as};
+
 const MINUTE: Duration = Duration::from_secs(60);
 const CONFIG: &str = "/etc/railgate/railgate.toml";
 
@@ -213,10 +215,12 @@ fn a_reboot_that_waits_stays_and_what_no_epilog_took_away_goes() -> Result<()> {
         .config("breaker = { max_percent = 100.0, partition_max_percent = 100.0 }")?;
     builder.test(|cluster| {
         let alice = cluster.alice();
-        let long = |node: &str| alice.sbatch(&["-w", node, "--gres=gpu:1"], "sleep 1000");
+        let long =
+            |node: &str| submit_as(&alice, &["-w", node, "--gres=gpu:1"], "echo attempt 0; sleep 1000");
         let (first, second) = (long("gn1")?, long("gn2")?);
+        // Their gates are through, too, which Slurm's RUNNING does not say.
         for job in [first, second] {
-            cluster.wait_job(job, &["RUNNING"], MINUTE)?;
+            started(cluster, job)?;
         }
 
         // The node reboots when its job has ended. Until then Slurm may start others there.
