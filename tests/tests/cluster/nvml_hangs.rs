@@ -33,10 +33,10 @@ fn stuck_in_the_kernel(cluster: &Cluster, node: &str) -> Result<usize> {
 fn slow_is_fit_silent_is_unknown_once_and_stuck_in_the_kernel_is_unfit() -> Result<()> {
     // A prolog that outlives its own deadline would be killed by slurmd and leave "Prolog error".
     let builder =
-        Builder::new(3).slurm_conf("PrologEpilogTimeout", "25").slurm_conf("HealthCheckInterval", "0");
+        Builder::new(3).slurm_conf("PrologEpilogTimeout", "50").slurm_conf("HealthCheckInterval", "0");
     let builder = builder.hardware_of("gn1", "h100-sxm:nvml-slow").hardware_of("gn2", "h100-sxm:nvml-silent");
     let builder = builder.config_of("gn2", "[gate]\ndeadline = '5s'")?;
-    let builder = builder.config_of("gn3", "[gate]\ndeadline = '12s'")?;
+    let builder = builder.config_of("gn3", "[gate]\ndeadline = '20s'")?;
     let builder = builder.config("[breaker]\nmax_percent = 100.0\npartition_max_percent = 100.0")?;
     builder.test(|cluster| {
         let frozen = cluster.frozen_disk("gn3", "/mnt/frozen")?;
