@@ -116,6 +116,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
                 kernel_since: None,
                 everything: false,
                 full: args.full,
+                // With another configuration than the site's.
+                trial: site.config_required,
             };
             let look = look(&config, &site.places, &site.node, &purpose);
             (look.snapshot, look.verdict, look.profile, Some(acting(&config, &site.places)))

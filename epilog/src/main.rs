@@ -123,6 +123,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         kernel_since: since.as_ref(),
         everything: job.allocation != Allocation::NoGpus,
         full: false,
+        trial: false,
     };
     let begun = Instant::now();
     let mut seen = look(&hook.config, &hook.places, &hook.node, &purpose);

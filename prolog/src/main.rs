@@ -55,6 +55,7 @@ fn run(hook: &Hook) -> ExitCode {
         kernel_since: None,
         everything: job.allocation != Allocation::NoGpus,
         full: hook.granted.gate == GateLevel::Full,
+        trial: false,
     };
     let look = look(&hook.config, &hook.places, &hook.node, &purpose);
     report.boot_id.clone_from(&look.snapshot.boot_id);

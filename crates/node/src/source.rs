@@ -15,7 +15,7 @@ pub struct SourceConfig {
     pub proc: PathBuf,
     /// The kernel's log: the device, or a file with one record per line in its format.
     pub kmsg: PathBuf,
-    /// This is a test node: enforce although the roots are not the system's.
+    /// This is a test node: enforce and remember although the roots are not the system's.
     pub test_node: bool,
 }
 
@@ -44,6 +44,11 @@ impl SourceConfig {
             && self.proc == system.proc
             && self.kmsg == system.kmsg
             && (*library == system.nvml_library || installed)
+    }
+
+    /// What is read here may be said of this node: it may be acted upon, and is remembered.
+    pub fn speaks_for_the_node(&self) -> bool {
+        self.is_system() || self.test_node
     }
 
     /// What is wrong with the values, one line each.

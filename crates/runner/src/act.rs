@@ -23,7 +23,7 @@ pub fn acting(config: &Config, places: &Places) -> Acting {
         Switch::On if config.gate.mode == Mode::Report => {
             Acting::Forbidden("[gate] mode = \"report\"".to_owned())
         }
-        Switch::On if !config.source.is_system() && !config.source.test_node => {
+        Switch::On if !config.source.speaks_for_the_node() => {
             Acting::Forbidden("[source] names other roots than the system's".to_owned())
         }
         Switch::On => Acting::Allowed,
@@ -53,6 +53,9 @@ pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u
             tracing::warn!("{node}: {outcome}")
         }
         other => tracing::warn!("{node}: {other} ({reason})"),
+    }
+    if !config.source.speaks_for_the_node() {
+        return Some(outcome);
     }
     Past::change(places, |past| past.acted(cause, &outcome));
     // What was acted on must not be found again once somebody has resumed the node. In report mode saying it
@@ -107,8 +110,15 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
     let mut config = config.clone();
     config.gate.deadline = config.gate.deadline.min(PERIODIC_LOOK);
     let config = &config;
-    let purpose =
-        Purpose { phase, job: None, before: None, kernel_since: None, everything: false, full: false };
+    let purpose = Purpose {
+        phase,
+        job: None,
+        before: None,
+        kernel_since: None,
+        everything: false,
+        full: false,
+        trial: false,
+    };
     let look = look(config, places, node, &purpose);
     look.log(None);
     let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);

@@ -72,6 +72,8 @@ pub struct Purpose<'a> {
     pub everything: bool,
     /// Exercise the hardware, too: the RDMA self-test, where the whole node is looked at.
     pub full: bool,
+    /// Nothing is remembered of it: somebody only wants to see what would be found.
+    pub trial: bool,
 }
 
 /// Reads and judges this node within `[gate] deadline`, and remembers what the next look needs.
@@ -128,13 +130,27 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     let whole = covers_whole_node(&seen);
     let took_ms = began.elapsed().as_secs_f64() * 1000.0;
     let look = Look { snapshot, verdict, profile, profile_problem, took_ms };
+    if config.source.speaks_for_the_node() && !purpose.trial {
+        remember(config, places, purpose, &look, history.open, whole);
+    }
+    look
+}
+
+/// What the next look needs, and whoever asks later what was found; `open`: something was, and has not gone.
+fn remember(
+    config: &Config,
+    places: &Places,
+    purpose: &Purpose<'_>,
+    look: &Look,
+    mut open: bool,
+    whole: bool,
+) {
     let told = |findings: &[Finding]| findings.iter().any(|finding| finding.severity > Severity::Note);
-    let mut open = history.open;
     if open || told(&look.verdict.findings) || told(&look.verdict.shadow) {
         let job = purpose.job.map(|job| job.id);
-        open = Past::change(places, |past| past.note(&config.gate, &look, job, whole));
+        open = Past::change(places, |past| past.note(&config.gate, look, job, whole));
     }
-    let Look { snapshot, verdict, .. } = &look;
+    let Look { snapshot, verdict, .. } = look;
     History::change(places, |history| {
         history.begin(snapshot);
         history.open = open;
@@ -147,7 +163,6 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             history.memory.settle(snapshot, verdict);
         }
     });
-    look
 }
 
 /// What the job's sampler heard from NVML, where the kernel's log could not be read.

@@ -45,7 +45,7 @@ pub fn readmit(
     if switches::state(places) == Switch::Disabled {
         return Ok(Readmitted::Left(format!("{}/disable exists", places.etc.display())));
     }
-    if !config.source.is_system() && !config.source.test_node {
+    if !config.source.speaks_for_the_node() {
         return Ok(Readmitted::Left("[source] names other roots than the system's".to_owned()));
     }
     // Somebody asks for it here and now: report mode and a pause are for what railgate does by itself.
@@ -80,8 +80,15 @@ fn after_looks(
     strict.gate.strikes = 1;
     let mut passed = None;
     for phase in [Phase::Periodic, Phase::Prolog] {
-        let purpose =
-            Purpose { phase, job: None, before: None, kernel_since: None, everything: true, full: true };
+        let purpose = Purpose {
+            phase,
+            job: None,
+            before: None,
+            kernel_since: None,
+            everything: true,
+            full: true,
+            trial: false,
+        };
         let look = look(&strict, places, node, &purpose);
         look.log(None);
         if !matches!(look.verdict.fitness, Fitness::Fit | Fitness::Degraded) {

@@ -31,8 +31,7 @@ impl Cluster {
             let _ = writeln!(hosts, "{} {name}", address(index));
         }
         put(&common.join("etc/hosts"), &hosts, 0o644)?;
-        let ledger = builder.installed.then_some("var/lib/railgate/controller");
-        for dir in ["var/log/slurm", "var/spool/slurmctld"].into_iter().chain(ledger) {
+        for dir in ["var/log/slurm", "var/spool/slurmctld"] {
             let dir = common.join(dir);
             fs::create_dir_all(&dir)?;
             chown(&dir, Some(slurm_user), Some(slurm_user))?;
@@ -117,6 +116,15 @@ impl Cluster {
             }
             let mut binds: Vec<(PathBuf, PathBuf, bool)> =
                 shared_dirs.map(|(source, target)| (inside(source), PathBuf::from(target), false)).into();
+            // Not what a railgate of this machine's own remembers.
+            fs::create_dir_all(own.join("state"))?;
+            if builder.installed {
+                let ledger = own.join("state/controller");
+                fs::create_dir_all(&ledger)?;
+                chown(&ledger, Some(slurm_user), Some(slurm_user))?;
+            }
+            let state = inside("machines").join(name).join("state");
+            binds.push((state, PathBuf::from("/var/lib/railgate"), false));
             if cluster_hardware.contains_key(*name) {
                 let hardware = inside("machines").join(name).join("hardware");
                 binds.push((hardware, PathBuf::from(install::HARDWARE), false));

@@ -58,9 +58,9 @@ impl Cluster {
             fs::create_dir_all(&target)?;
             let _ = fs::copy(own.join("console.log"), target.join("console.log"));
             for (from, to) in
-                [("var/log", "log"), ("var/lib/railgate", "lib-railgate"), ("etc/railgate", "etc-railgate")]
+                [("upper/var/log", "log"), ("state", "lib-railgate"), ("upper/etc/railgate", "etc-railgate")]
             {
-                copy_tree(&own.join("upper").join(from), &target.join(to))?;
+                copy_tree(&own.join(from), &target.join(to))?;
             }
             if let Some(machine) = &host.running {
                 let run = PathBuf::from(format!("/proc/{}/root/run/railgate", machine.pid));

@@ -9,6 +9,7 @@ use railgate_tests::poll;
 const MINUTE: Duration = Duration::from_secs(60);
 const LOG: &str = "/var/log/railgate.log";
 const CONFIG: &str = "/etc/railgate/railgate.toml";
+const MEMORY: [&str; 2] = ["/var/lib/railgate/history.json", "/var/lib/railgate/findings.json"];
 
 const ONE_AT_A_TIME: &str = "
     [breaker]
@@ -66,6 +67,8 @@ fn check_all_at_once(cluster: &Cluster) -> Result<()> {
 fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> Result<()> {
     // Checks come when this test says so.
     let builder = Builder::new(4).config(ONE_AT_A_TIME)?.slurm_conf("HealthCheckInterval", "0");
+    // The first to ask a frozen slurmctld waits until the last one asks, too.
+    let builder = builder.slurm_conf("MessageTimeout", "30").config("slurm = { timeout = '35s' }")?;
     builder.hardware("h100-sxm:gpu-lost@3").test(|cluster| {
         let root = |node| cluster.root().on(node);
         let loud = "not drained, the breaker is open: nodes that railgate holds in the cluster: ";
@@ -87,6 +90,12 @@ fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> R
         root("gn2").run(&["rm", "-f", LOG])?.ok()?;
         root("gn3").run(&["railgate", "pause", "--for", "2h", "--why", "new driver"])?.ok()?;
         cluster.write("gn4", CONFIG, &config.replace("test_node = true", "test_node = false"))?;
+        let remembered = |node| {
+            cluster
+                .wait_node(node, "no epilog on it", MINUTE, |node| !node.state().contains("COMPLETING"))?;
+            MEMORY.iter().map(|file| cluster.read(node, file)).collect::<Result<Vec<_>>>()
+        };
+        let before = remembered("gn4")?;
         for (job, node) in one_job_each(cluster)?.into_iter().zip(cluster.nodes()) {
             let ended = cluster.wait_job(job, &["COMPLETED"], MINUTE)?;
             assert_eq!((ended.nodes(), ended.restarts()), (node.as_str(), 0));
@@ -103,6 +112,13 @@ fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> R
             let said = root(node).run(&["railgate", "check", "--drain"])?.ok()?;
             assert!(said.contains(why), "{said}");
         }
+        // What was read there is not said of that node, and another configuration than the site's is a trial.
+        assert!(remembered("gn4")? == before, "a look elsewhere is remembered");
+        let before = remembered("gn1")?;
+        root("gn1").run(&["cp", CONFIG, "/tmp/trial.toml"])?.ok()?;
+        let tried = root("gn1").run(&["railgate", "--config", "/tmp/trial.toml", "check"])?;
+        assert!(tried.both().contains("fail     gpu-lost@3"), "{}", tried.both());
+        assert!(remembered("gn1")? == before, "a trial is remembered");
         // Nothing at all is done where the flag file is.
         assert!(cluster.read("gn2", LOG).is_err());
         assert_eq!(root("gn2").run(&["railgate", "check", "--drain"])?.ok()?, "");

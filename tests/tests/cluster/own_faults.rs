@@ -60,7 +60,7 @@ fn jobs_run_and_no_node_is_drained_whatever_is_wrong_with_railgate_itself() -> R
         sh(
             cluster,
             "gn4",
-            "rm -rf /var/lib/railgate /run/railgate; mkdir -p /var/lib/railgate/history.json /run/railgate; touch /run/railgate/jobs",
+            "rm -rf /var/lib/railgate/* /run/railgate; mkdir -p /var/lib/railgate/history.json /run/railgate; touch /run/railgate/jobs",
         )?;
         let full =
             "mkdir -p $d; mount -t tmpfs -o size=16k,nr_inodes=8 full $d; cat /dev/zero > $d/ballast || true";
