@@ -170,7 +170,7 @@ impl<'a> Text<'a> {
     }
 
     /// Where it stands: while a communicator lives, so does its NCCL, and the same place holds the same name.
-    pub(crate) fn place(self) -> u64 {
+    fn place(self) -> u64 {
         self.start as u64
     }
 
@@ -184,10 +184,13 @@ impl<'a> Text<'a> {
     }
 }
 
+/// By what a kind of operation is known again: the places of its function's, datatype's, algorithm's and protocol's names, and
+/// its count.
+pub(crate) type Marks = [u64; 5];
+
 impl RawColl {
-    /// Places of the four names, and the count.
     #[inline]
-    pub(crate) fn marks(&self) -> [u64; 5] {
+    pub(crate) fn marks(&self) -> Marks {
         let [func, datatype, algorithm, protocol] =
             [self.func, self.datatype, self.algorithm, self.protocol].map(|name| name as u64);
         [func, datatype, algorithm, protocol, self.count as u64]
@@ -210,6 +213,14 @@ pub(crate) struct Coll<'a> {
     pub(crate) channels: u64,
 }
 
+impl Coll<'_> {
+    pub(crate) fn marks(&self) -> Marks {
+        let [func, datatype, algorithm, protocol] =
+            [self.func, self.datatype, self.algorithm, self.protocol].map(Text::place);
+        [func, datatype, algorithm, protocol, self.count]
+    }
+}
+
 /// A message, as NCCL describes it.
 pub(crate) struct P2p<'a> {
     pub(crate) func: Text<'a>,
@@ -219,6 +230,12 @@ pub(crate) struct P2p<'a> {
     pub(crate) channels: u64,
     /// Its launch's handle.
     pub(crate) group: u64,
+}
+
+impl P2p<'_> {
+    pub(crate) fn marks(&self) -> Marks {
+        [self.func.place(), self.datatype.place(), 0, 0, self.count]
+    }
 }
 
 /// A call at NCCL's interface.

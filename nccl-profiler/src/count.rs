@@ -9,10 +9,9 @@ use railgate_rankfile::{
 };
 
 use crate::abi::{Coll, Descriptor, Text, event};
-use crate::recent::{self, Marks};
 use crate::steer::Handed;
 use crate::store::{Store, now};
-use crate::{launch, slots, steer};
+use crate::{launch, recent, slots, steer};
 
 /// An event begins: its handle, or 0 where nothing further is to be told of it.
 pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, described: Descriptor<'_>) -> u64 {
@@ -101,7 +100,7 @@ pub(crate) struct Op {
 }
 
 fn known(store: &Store, comm: usize, coll: &Coll<'_>) -> Op {
-    recent::known(comm, Marks::of(coll), || {
+    recent::known(comm, coll.marks(), || {
         let (key, bytes) = sized(store, comm, coll);
         Op::of(store, key, bytes)
     })

@@ -9,9 +9,8 @@ use railgate_rankfile::{COMMS, OPERATIONS, P2P_GROUP, comm, position, type_size}
 use crate::abi::P2p;
 use crate::count::{Op, add, in_count, key, name_of};
 use crate::handle::Handle;
-use crate::recent::{self, Marks};
 use crate::store::Store;
-use crate::{slots, state, steer};
+use crate::{recent, slots, state, steer};
 
 /// What the messages of a communicator's launch add up to. Most launches have none, and nothing is written for those.
 #[repr(align(64))]
@@ -93,7 +92,7 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
 }
 
 fn known(store: &Store, comm: usize, message: &P2p<'_>) -> Op {
-    recent::known(comm, Marks::of_message(message), || {
+    recent::known(comm, message.marks(), || {
         let (op, datatype) = (position(OPERATIONS, message.func.bytes()), name_of(message.datatype));
         let bytes = message.count.saturating_mul(type_size(datatype));
         Op::of(store, key(comm, op, datatype, 0, 0, bytes), bytes)

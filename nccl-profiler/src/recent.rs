@@ -12,14 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use railgate_rankfile::{COMMS, comm, count};
 
-use crate::abi::{Coll, P2p, RawColl};
+use crate::abi::{Marks, RawColl};
 use crate::count::Op;
 use crate::{state, steer};
 
 /// Kinds that a communicator remembers, a power of two.
 const KINDS: usize = 16;
-/// Places of the four names, and the count.
-const MARKS: usize = 5;
 /// Between the bits of a key: the cell's index.
 const CELL_AT: u32 = 32;
 const CELL_MASK: u64 = 0x7fff_ffff << CELL_AT;
@@ -29,7 +27,8 @@ const FRESH_TICKS: u64 = 1 << 22;
 /// Written and read by whoever launches, one thread at a time. One cache line.
 #[repr(align(64))]
 struct Entry {
-    marks: [AtomicU64; MARKS],
+    /// [`Marks`].
+    marks: [AtomicU64; 5],
     bytes: AtomicU64,
     /// The key, and the cell's index from bit [`CELL_AT`] on; 0: free.
     key_cell: AtomicU64,
@@ -40,7 +39,7 @@ struct Entry {
 static ENTRY: [[Entry; KINDS]; COMMS] = [const {
     [const {
         Entry {
-            marks: [const { AtomicU64::new(0) }; MARKS],
+            marks: [const { AtomicU64::new(0) }; 5],
             bytes: AtomicU64::new(0),
             key_cell: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
@@ -48,24 +47,16 @@ static ENTRY: [[Entry; KINDS]; COMMS] = [const {
     }; KINDS]
 }; COMMS];
 
-/// By what a kind is known again.
-#[derive(Clone, Copy)]
-pub(crate) struct Marks([u64; MARKS]);
-
-impl Marks {
-    pub(crate) fn of(coll: &Coll<'_>) -> Self {
-        let names = [coll.func, coll.datatype, coll.algorithm, coll.protocol].map(|name| name.place());
-        Marks([names[0], names[1], names[2], names[3], coll.count])
-    }
-
-    pub(crate) fn of_message(message: &P2p<'_>) -> Self {
-        Marks([message.func.place(), message.datatype.place(), 0, 0, message.count])
+impl Entry {
+    #[inline]
+    fn is_of(&self, marks: Marks) -> bool {
+        self.marks.iter().zip(marks).all(|(have, mark)| have.load(Relaxed) == mark)
     }
 }
 
 /// Where a kind is remembered, if it is.
 #[inline]
-fn entry(comm: usize, func: u64, count: u64) -> Option<&'static Entry> {
+fn entry(comm: usize, [func, _, _, _, count]: Marks) -> Option<&'static Entry> {
     let mixed = (func ^ count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ENTRY.get(comm)?.get(usize::try_from(mixed >> 60).unwrap_or(0) % KINDS)
 }
@@ -73,15 +64,14 @@ fn entry(comm: usize, func: u64, count: u64) -> Option<&'static Entry> {
 /// Counts an operation like one before it, if that is all there is to do; if not, nothing was done. Nothing here can panic.
 #[inline(always)]
 pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
-    let [func, _, _, _, count] = coll.marks();
-    let (Some(file), Some(entry)) = (state::usual_file(), entry(comm, func, count)) else { return false };
+    let (Some(file), Some(entry)) = (state::usual_file(), entry(comm, coll.marks())) else { return false };
     let key_cell = entry.key_cell.load(Relaxed);
     let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).unwrap_or(usize::MAX);
     let (Some(words), Some(counts)) = (file.comms.get(comm), file.counts.get(cell)) else { return false };
     let number = words[comm::OPS].load(Relaxed).wrapping_add(1);
     let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
     let usual = key_cell != 0
-        && entry.marks.iter().zip(coll.marks()).all(|(have, mark)| have.load(Relaxed) == mark)
+        && entry.is_of(coll.marks())
         && ticks().wrapping_sub(entry.ticks.load(Relaxed)) < FRESH_TICKS
         && number < words[comm::LOOK].load(Relaxed)
         && !steer::begins_window(call);
@@ -102,17 +92,16 @@ pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
 
 /// What such an operation was found to be the last time, or is found to be now. Whoever asks reads the host's clock next.
 pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op {
-    let [func, _, _, _, size] = marks.0;
-    let Some(entry) = entry(comm, func, size) else { return found() };
+    let Some(entry) = entry(comm, marks) else { return found() };
     entry.ticks.store(ticks(), Relaxed);
     let key_cell = entry.key_cell.load(Relaxed);
-    if key_cell != 0 && entry.marks.iter().zip(marks.0).all(|(have, mark)| have.load(Relaxed) == mark) {
+    if key_cell != 0 && entry.is_of(marks) {
         let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).ok();
         return Op { key: key_cell & !CELL_MASK, bytes: entry.bytes.load(Relaxed), cell };
     }
     let op = found();
     if let Some(cell) = op.cell {
-        for (have, mark) in entry.marks.iter().zip(marks.0) {
+        for (have, mark) in entry.marks.iter().zip(marks) {
             have.store(mark, Relaxed);
         }
         entry.bytes.store(op.bytes, Relaxed);

@@ -17,8 +17,11 @@ pub(crate) const TIMING: u64 = 1 << 2;
 /// Hardly ever written.
 #[repr(align(64))]
 struct State {
+    /// The bits above.
     unusual: AtomicU64,
+    /// Some communicator of this process has had messages.
     messages: AtomicBool,
+    /// Null: there is none.
     file: AtomicPtr<File>,
 }
 
