@@ -93,9 +93,9 @@ pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
 /// What such an operation was found to be the last time, or is found to be now. Whoever asks reads the host's clock next.
 pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op {
     let Some(entry) = entry(comm, marks) else { return found() };
-    entry.ticks.store(ticks(), Relaxed);
     let key_cell = entry.key_cell.load(Relaxed);
     if key_cell != 0 && entry.is_of(marks) {
+        entry.ticks.store(ticks(), Relaxed);
         let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).ok();
         return Op { key: key_cell & !CELL_MASK, bytes: entry.bytes.load(Relaxed), cell };
     }
@@ -106,6 +106,7 @@ pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op
         }
         entry.bytes.store(op.bytes, Relaxed);
         entry.key_cell.store(op.key | ((cell as u64) << CELL_AT & CELL_MASK), Relaxed);
+        entry.ticks.store(ticks(), Relaxed);
     }
     op
 }
