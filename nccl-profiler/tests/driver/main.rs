@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "it plays NCCL's part of a C interface")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests stand outside of test functions")]
 
+#[cfg(target_arch = "x86_64")]
 mod cold;
 mod played;
 mod scenes;
@@ -449,6 +450,7 @@ fn it_stays_when_nccl_closes_it() {
 }
 
 /// Medians of 20,000 pairs, the loop's own taken off; plugins that `RAILGATE_COLD_OTHERS` names (paths) take turns with this one.
+#[cfg(target_arch = "x86_64")]
 #[test]
 #[ignore = "a measurement: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture cold"]
 fn in_cold_caches() {
@@ -458,6 +460,7 @@ fn in_cold_caches() {
 }
 
 /// Of the plugin and the C library, for a pair of operations. What the kernel maps (`vdso`) valgrind does without.
+#[cfg(target_arch = "x86_64")]
 #[test]
 #[ignore = "a measurement with valgrind: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture touches"]
 fn what_a_pair_of_operations_touches() {

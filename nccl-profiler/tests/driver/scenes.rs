@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(target_arch = "x86_64")]
 use crate::cold;
 use crate::played::{
     ALL_REDUCE, CE_COLL, COLL, Call, Comm, KERNEL, KERNEL_STOP, Launched, Nccl, P2P, open, symbol,
@@ -57,7 +58,9 @@ pub(crate) fn play(name: &str) {
         "hidden" => hidden(&nccl),
         "two" => two(&nccl),
         "closed" => closed(&nccl),
+        #[cfg(target_arch = "x86_64")]
         "cold" => cold::cold(&nccl, &libraries()),
+        #[cfg(target_arch = "x86_64")]
         "traced" => cold::traced(&nccl),
         _ => panic!("{name}"),
     }
