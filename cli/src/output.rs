@@ -1,13 +1,10 @@
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
 use railgate_runner::ConfigError;
 use serde::Serialize;
-
-/// What goes out at once, bytes.
-const PIECE: usize = 64 << 10;
 
 /// How a listing is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -26,16 +23,13 @@ pub(crate) fn text(text: &str) -> anyhow::Result<()> {
     })
 }
 
-/// Lets something write itself to a file, or to standard output where there is none. A reader of that who has gone
-/// (`| head`) has read what they wanted: no error, and the exit code stays that of what was found.
+/// Lets something that writes in large pieces do so to a file, or to standard output where there is none. A reader of
+/// that who has gone (`| head`) has read what they wanted: no error, and the exit code stays that of what was found.
 pub(crate) fn pieces(
     file: Option<&Path>,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> anyhow::Result<()> {
-    let through = |out: &mut dyn Write| {
-        let mut out = BufWriter::with_capacity(PIECE, out);
-        write(&mut out).and_then(|()| out.flush())
-    };
+    let through = |out: &mut dyn Write| write(out).and_then(|()| out.flush());
     match file {
         Some(path) => File::create(path)
             .and_then(|mut out| through(&mut out))
