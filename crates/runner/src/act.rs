@@ -45,7 +45,8 @@ pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u
     let cause = look.verdict.cause()?;
     let reason = Reason::new(cause, look.verdict.phase, jobs);
     let node = &look.snapshot.node;
-    let outcome = desk(config, places, env).drain(node, &look.snapshot.boot_id, &reason);
+    let desk = desk(config, places, env).of_look(look.snapshot.taken);
+    let outcome = desk.drain(node, &look.snapshot.boot_id, &reason);
     match &outcome {
         DrainOutcome::NotActing(why) => tracing::warn!("would drain {node}: {reason} ({why})"),
         // These say the reason themselves.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::libc::O_NOFOLLOW;
-use railgate_node::Phase;
+use railgate_node::{Phase, UnixMillis};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -35,6 +35,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// A node that nobody drained is drained by a pending reason only within this time: later somebody may have
 /// repaired it.
 const PENDING_FRESH: u64 = 15 * 60;
+
+/// Looks are over within this time. A node that was given back later than that after one has its clock set back.
+const LOOK_MS: UnixMillis = 10 * 60 * 1000;
 
 /// The clocks of node and controller differ by less than this.
 const CLOCK_SLACK: u64 = 5;
@@ -138,18 +141,23 @@ pub struct DrainDesk {
     breaker: BreakerConfig,
     lock: PathBuf,
     pending: PathBuf,
+    given_back: PathBuf,
+    looked: Option<UnixMillis>,
     acting: Acting,
     stamp: Duration,
 }
 
 impl DrainDesk {
-    /// `run` is `/run/railgate` (the lock), `state` is `/var/lib/railgate` (the pending reason).
+    /// `run` is `/run/railgate` (the lock, when the node was given back), `state` is `/var/lib/railgate` (the pending
+    /// reason).
     pub fn new(client: Client, breaker: BreakerConfig, run: &Path, state: &Path, acting: Acting) -> Self {
         DrainDesk {
             client,
             breaker,
             lock: run.join("drain.lock"),
             pending: state.join("pending-reason.json"),
+            given_back: run.join("given-back"),
+            looked: None,
             acting,
             stamp: STAMP,
         }
@@ -159,6 +167,26 @@ impl DrainDesk {
     #[must_use]
     pub fn acting(self, acting: Acting) -> Self {
         DrainDesk { acting, ..self }
+    }
+
+    /// The same for what a look found that began then. A node that was given back since is not drained by it: what it saw
+    /// may be what was repaired.
+    #[must_use]
+    pub fn of_look(self, began: UnixMillis) -> Self {
+        DrainDesk { looked: Some(began), ..self }
+    }
+
+    /// Under the lock: whoever waits for it to drain must not undo this.
+    pub(crate) fn was_given_back(&self) {
+        if let Err(why) = fs::write(&self.given_back, now_ms().to_string()) {
+            warn!("{}: {why}", self.given_back.display());
+        }
+    }
+
+    fn looked_before_that(&self) -> bool {
+        let given = || fs::read_to_string(&self.given_back).ok()?.parse::<UnixMillis>().ok();
+        let since = self.looked.and_then(|looked| given()?.checked_sub(looked));
+        since.is_some_and(|since| since <= LOOK_MS)
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -174,6 +202,9 @@ impl DrainDesk {
             Ok(held) => held,
             Err(why) => return self.locked_out(node, boot_id, why),
         };
+        if self.looked_before_that() {
+            return DrainOutcome::NotActing("the node was given back after this look began".to_owned());
+        }
         let client = self.client.until(Instant::now() + PATIENCE);
         let before = self.read_pending(node, boot_id);
         let mut reason = reason.clone();
@@ -424,5 +455,10 @@ fn state_is_drained(flags: &[String]) -> bool {
 }
 
 fn now() -> UnixSeconds {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    now_ms() / 1000
+}
+
+fn now_ms() -> UnixMillis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

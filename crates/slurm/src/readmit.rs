@@ -78,6 +78,7 @@ impl DrainDesk {
             Standing::Others(what) => return Err(NotGivenBack::Changed(what)),
         }
         self.client().until(Instant::now() + PATIENCE).undrain_node(node)?;
+        self.was_given_back();
         self.drop_pending();
         Ok(())
     }

@@ -115,6 +115,23 @@ fn only_our_own_drain_is_given_back_and_only_as_it_was_looked_at() {
 }
 
 #[test]
+fn what_a_look_saw_before_the_node_came_back_does_not_drain_it() {
+    const MINUTE_MS: u64 = 60_000;
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Allowed);
+    cluster.set("n1", "IDLE+DRAIN", OURS, now());
+    desk.give_back("n1", OURS).unwrap();
+    let looked = |ago: u64| desk.clone().of_look(now() * 1000 - ago).drain("n1", "boot", &reason(&[7]));
+    assert!(matches!(looked(MINUTE_MS), DrainOutcome::NotActing(why) if why.contains("given back")));
+    assert_eq!(cluster.get("n1"), ("IDLE".to_owned(), String::new()));
+    // No look takes that long: the clock was set back.
+    assert!(matches!(looked(11 * MINUTE_MS), DrainOutcome::Drained { .. }));
+    cluster.set("n1", "IDLE", "", now());
+    let later = desk.clone().of_look((now() + 60) * 1000).drain("n1", "boot", &reason(&[7]));
+    assert!(matches!(later, DrainOutcome::Drained { .. }), "{later:?}");
+}
+
+#[test]
 fn a_forbidden_drain_sends_nothing() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Forbidden("report mode".to_owned()));
