@@ -102,6 +102,8 @@ pub fn end_sampler(run: &RunDir) -> io::Result<SamplerEnd> {
             // The connection is open, so the number is still its own.
             let pid = getsockopt(&stream, PeerCredentials)?.pid();
             kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+            // Its end closes the connection; until then it may still write. Whoever hangs in the kernel writes nothing.
+            let _ = stream.read(&mut nothing);
             Ok(SamplerEnd::Killed)
         }
     }
