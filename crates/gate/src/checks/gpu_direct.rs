@@ -18,7 +18,8 @@ loaded, or the kernel can share the memory by dma-buf (5.12 and later, with NVID
 Why: without GPUDirect RDMA every byte goes through host memory, at a third of the bandwidth, and NCCL says so only in
 its debug output.
 
-Fix: `modprobe nvidia_peermem`, and its name in `/etc/modules-load.d/`. Which way a job really took is in its report.
+Fix: `modprobe nvidia_peermem`, and its name in `/etc/modules-load.d/`. A job's report says where there was
+no way, or where none was wanted.
 
 ```toml
 [gate.checks.gpu-direct]
