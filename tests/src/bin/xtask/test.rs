@@ -20,7 +20,7 @@ const CARGO_DENY: &str = "0.20.2";
 const MDBOOK: &str = "0.4.52";
 
 /// How many clusters run at once. They wait more than they work.
-const CLUSTERS: &str = "3";
+const CLUSTERS: &str = "4";
 
 /// What Slurm's releases differ in (`docs/slurm-releases.md`), and the tests that meet it. These run on the newest release
 /// whenever everything does: all cluster tests on two releases would take CI too long. `--slurm` runs all of them.

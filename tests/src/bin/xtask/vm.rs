@@ -47,6 +47,12 @@ fn building(release: bool) -> Command {
     command
 }
 
+fn linting() -> Command {
+    let mut command = cargo(&["clippy", "--quiet", "--target-dir"]);
+    command.arg(target());
+    command
+}
+
 /// Builds the self-test, and returns where it is.
 pub(super) fn rdma_selftest(release: bool) -> Result<PathBuf> {
     packages::need(&BUILD)?;
@@ -54,13 +60,14 @@ pub(super) fn rdma_selftest(release: bool) -> Result<PathBuf> {
     Ok(target().join(if release { "release" } else { "debug" }).join("railgate-rdma-selftest"))
 }
 
-/// The same for [`run`], behind everything else that wants the cores; installs nothing, and of a failure `run` tells.
+/// The same and its lints for [`run`], behind everything else that wants the cores; installs nothing, and of a failure `run` tells.
 pub(super) fn build_ahead() {
     if BUILD.iter().any(|(program, _)| packages::find(program).is_none()) {
         return;
     }
-    let mut command = build::behind_others(&building(false));
-    let _ = steps::run(command.stderr(Stdio::null()));
+    for command in [building(false), linting()] {
+        let _ = steps::run(build::behind_others(&command).stderr(Stdio::null()));
+    }
 }
 
 /// Installs what [`run`] needs.
@@ -80,8 +87,7 @@ pub(super) fn run(all: &mut Steps) {
     }
     all.step("RDMA self-test", || {
         steps::run(&mut cargo(&["fmt", "--check"]))?;
-        let mut clippy = cargo(&["clippy", "--quiet", "--target-dir"]);
-        steps::run(clippy.arg(target()))?;
+        steps::run(&mut linting())?;
         rdma_selftest(false)?;
         steps::run(build::cargo().args(["build", "--quiet", "-p", "railgate-cli"]))
     });
