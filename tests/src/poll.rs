@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Deadlines are written for a machine that has nothing else to do. One that is slower, with three clusters on it, gets so many
+/// Deadlines are written for a machine that has nothing else to do. One that is slower, with four clusters on it, gets so many
 /// times as long: what comes late there is no fault.
 const SLOWER: u32 = 3;
 
