@@ -109,16 +109,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             (seen.snapshot, verdict, seen.profile, None)
         }
         None => {
-            let purpose = Purpose {
-                phase,
-                job: None,
-                before: None,
-                kernel_since: None,
-                everything: false,
-                full: args.full,
-                // With another configuration than the site's.
-                trial: site.config_required,
-            };
+            // With another configuration than the site's.
+            let trial = site.config_file != site.places.config();
+            let purpose = Purpose { full: args.full, trial, ..Purpose::whole_node(phase) };
             let look = look(&config, &site.places, &site.node, &purpose);
             (look.snapshot, look.verdict, look.profile, Some(acting(&config, &site.places)))
         }

@@ -117,13 +117,11 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         Some(KernelMark { boot_id: before.run.boot_id.clone(), seq })
     });
     let purpose = Purpose {
-        phase: Phase::Epilog,
         job: Some(job),
         before: baseline,
         kernel_since: since.as_ref(),
         everything: job.allocation != Allocation::NoGpus,
-        full: false,
-        trial: false,
+        ..Purpose::whole_node(Phase::Epilog)
     };
     let begun = Instant::now();
     let mut seen = look(&hook.config, &hook.places, &hook.node, &purpose);

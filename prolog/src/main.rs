@@ -49,13 +49,10 @@ fn run(hook: &Hook) -> ExitCode {
     };
     say_that_it_begins(hook, &report);
     let purpose = Purpose {
-        phase: Phase::Prolog,
         job: Some(job),
-        before: None,
-        kernel_since: None,
         everything: job.allocation != Allocation::NoGpus,
         full: hook.granted.gate == GateLevel::Full,
-        trial: false,
+        ..Purpose::whole_node(Phase::Prolog)
     };
     let look = look(&hook.config, &hook.places, &hook.node, &purpose);
     report.boot_id.clone_from(&look.snapshot.boot_id);

@@ -111,16 +111,7 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
     let mut config = config.clone();
     config.gate.deadline = config.gate.deadline.min(PERIODIC_LOOK);
     let config = &config;
-    let purpose = Purpose {
-        phase,
-        job: None,
-        before: None,
-        kernel_since: None,
-        everything: false,
-        full: false,
-        trial: false,
-    };
-    let look = look(config, places, node, &purpose);
+    let look = look(config, places, node, &Purpose::whole_node(phase));
     look.log(None);
     let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);
     let drained = drain(config, places, env, &look, &[]);

@@ -76,6 +76,21 @@ pub struct Purpose<'a> {
     pub trial: bool,
 }
 
+impl Purpose<'_> {
+    /// The whole node, by what is judged at this moment.
+    pub fn whole_node(phase: Phase) -> Self {
+        Purpose {
+            phase,
+            job: None,
+            before: None,
+            kernel_since: None,
+            everything: false,
+            full: false,
+            trial: false,
+        }
+    }
+}
+
 /// Reads and judges this node within `[gate] deadline`, and remembers what the next look needs.
 pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>) -> Look {
     let began = Instant::now();

@@ -80,15 +80,7 @@ fn after_looks(
     strict.gate.strikes = 1;
     let mut passed = None;
     for phase in [Phase::Periodic, Phase::Prolog] {
-        let purpose = Purpose {
-            phase,
-            job: None,
-            before: None,
-            kernel_since: None,
-            everything: true,
-            full: true,
-            trial: false,
-        };
+        let purpose = Purpose { everything: true, full: true, ..Purpose::whole_node(phase) };
         let look = look(&strict, places, node, &purpose);
         look.log(None);
         if !matches!(look.verdict.fitness, Fitness::Fit | Fitness::Degraded) {
