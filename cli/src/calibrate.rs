@@ -144,7 +144,12 @@ fn measure(
     args: &Args,
     load: &mut Load,
 ) -> anyhow::Result<Result<(WatchedGpu, Vec<Window>), String>> {
-    let watch = GpuWatch { library: library.to_owned(), gpus: vec![GpuId::Index(args.gpu)], interval_s: 1.0 };
+    let watch = GpuWatch {
+        library: library.to_owned(),
+        gpus: vec![GpuId::Index(args.gpu)],
+        interval_s: 1.0,
+        xids: false,
+    };
     let mut stream = watch.start().map_err(anyhow::Error::msg)?;
     let (mut gpu, mut windows) = (None, Vec::new());
     let begun = Instant::now();
@@ -171,6 +176,8 @@ fn measure(
                         windows.push((Instant::now(), sample.seconds, work));
                     }
                 }
+                // Nobody has asked for them.
+                Watched::Xids(_) | Watched::NoXids(_) => {}
             },
         }
         match first {

@@ -18,6 +18,7 @@ pub(crate) mod event {
     pub(crate) const COLL: u64 = 1 << 1;
     pub(crate) const P2P: u64 = 1 << 2;
     pub(crate) const KERNEL: u64 = 1 << 6;
+    pub(crate) const GROUP_API: u64 = 1 << 8;
     pub(crate) const COLL_API: u64 = 1 << 9;
     pub(crate) const P2P_API: u64 = 1 << 10;
     pub(crate) const CE_COLL: u64 = 1 << 12;

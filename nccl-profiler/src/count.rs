@@ -31,6 +31,7 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, describe
         event::COLL_API | event::P2P_API => {
             if described.captured() {
                 store.at(head::CAPTURED).fetch_add(1, Relaxed);
+                steer::captured(store);
             }
             if hides_broadcasts {
                 hidden(store, comm, described);
@@ -133,10 +134,9 @@ impl Op {
     }
 }
 
-/// Whether NCCL still knows which of the communicator's kernels a time belongs to: the GPU counts a rank's messages to
-/// itself, NCCL does not (`src/enqueue.cc` and `src/device/common.h` of 2.28.9 and 2.30.7).
+/// Whether NCCL still knows which of the communicator's kernels a time belongs to: [`crate::hold`].
 pub(crate) fn in_count(store: &Store, comm: usize) -> bool {
-    store.comm(comm, comm::TO_ITSELF).load(Relaxed) == 0
+    store.comm(comm, comm::TO_ITSELF).load(Relaxed) == 0 && store.at(head::CAPTURED).load(Relaxed) == 0
 }
 
 fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
@@ -144,7 +144,8 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     // Without channels no times follow.
     let timed = steer::timing() && coll.channels > 0 && in_count(store, comm);
     let handed = op.hand_over(store, comm, coll.seq, coll.channels);
-    if !timed {
+    // Connections are made with a communicator's first.
+    if !timed || handed.number <= 1 {
         return 0;
     }
     steer::pay(store, comm, coll.channels);

@@ -10,6 +10,8 @@ pub(crate) enum Handle {
     Channel(Use),
     /// A communicator's launch; one at a time is between its begin and its end.
     Launch(usize),
+    /// A thread's group at NCCL's interface.
+    Group,
 }
 
 /// A slot, and whose turn it is there.
@@ -23,6 +25,7 @@ const TAG: u64 = 0x5a;
 const OP: u64 = TAG << 4 | 1;
 const CHANNEL: u64 = TAG << 4 | 2;
 const LAUNCH: u64 = TAG << 4 | 3;
+const GROUP: u64 = TAG << 4 | 4;
 const KIND_AT: u32 = 52;
 const GENERATION_AT: u32 = 12;
 const INDICES: u64 = (1 << GENERATION_AT) - 1;
@@ -36,6 +39,7 @@ impl Handle {
             Handle::Op(Use { generation, slot }) => (OP, generation, slot),
             Handle::Channel(Use { generation, slot }) => (CHANNEL, generation, slot),
             Handle::Launch(comm) => (LAUNCH, 0, comm),
+            Handle::Group => (GROUP, 0, 0),
         };
         (kind << KIND_AT) | ((generation % GENERATIONS) << GENERATION_AT) | (index as u64 & INDICES)
     }
@@ -49,6 +53,7 @@ impl Handle {
             OP => Some(Handle::Op(found)),
             CHANNEL => Some(Handle::Channel(found)),
             LAUNCH => Some(Handle::Launch(index)),
+            GROUP => Some(Handle::Group),
             _ => None,
         }
     }

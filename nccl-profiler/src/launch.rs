@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use railgate_rankfile::{COMMS, OPERATIONS, P2P_GROUP, comm, position, type_size};
+use railgate_rankfile::{COMMS, Limit, OPERATIONS, P2P_GROUP, comm, position, type_size};
 
 use crate::abi::P2p;
 use crate::count::{Op, add, in_count, key, name_of};
@@ -73,10 +73,13 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     // What a rank sends itself is a copy, and no wire sees it.
     if message.peer == own {
         add(store.comm(comm, comm::TO_ITSELF), 1);
+        steer::part(store, Limit::OwnMessages);
         return 0;
     }
     add(if message.func.bytes() == b"Send" { &launch.sent } else { &launch.received }, op.bytes);
-    if !steer::timing() || message.channels == 0 || !in_count(store, comm) {
+    // Connections are made with a communicator's first.
+    let first = store.comm(comm, comm::OPS).load(Relaxed) == 0;
+    if first || !steer::timing() || message.channels == 0 || !in_count(store, comm) {
         return 0;
     }
     let handle = match launch.timed.load(Relaxed) {
@@ -108,7 +111,7 @@ pub(crate) fn ends(store: &Store, comm: usize) {
     let channels = launch.channels.load(Relaxed);
     let op = Op::of(store, key(comm, P2P_GROUP, datatype, 0, 0, bytes), bytes);
     let handed = op.hand_over(store, comm, 0, channels);
-    if let Some((slot, found)) = slots::of(launch.timed.load(Relaxed)) {
+    if let Some((slot, found)) = slots::of(launch.timed.load(Relaxed)).filter(|_| in_count(store, comm)) {
         slot.is_of(op, handed, launch.timed_channels.load(Relaxed));
         steer::pay(store, comm, channels);
         // The GPU may be done already.

@@ -10,6 +10,7 @@
 mod abi;
 mod count;
 mod handle;
+mod hold;
 mod launch;
 mod recent;
 mod release;
@@ -29,6 +30,7 @@ use railgate_rankfile::{COMMS, Limit, comm, head};
 
 use abi::{Descriptor, INFO, KERNEL_STOP, Logger, NCCL_INIT, ProfilerV4, ProfilerV5, SUCCESS, event};
 use handle::Handle;
+use hold::Held;
 use store::{Store, now};
 
 /// NCCL 2.27 looks for this name.
@@ -194,6 +196,9 @@ fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
     store.name(at, new.name.unwrap_or_default().to_bytes());
     store.comm(at, comm::STATE).store(1, Release);
     let base = event::COLL | event::P2P | if new.api >= 6 { event::CE_COLL } else { 0 };
+    if new.api < 5 {
+        steer::hold_from_the_start(store);
+    }
     steer::register(store, mask, base);
     CONTEXT | if release::hides_broadcasts(release) { HIDES } else { 0 } | (index + 1)
 }
@@ -247,6 +252,12 @@ unsafe fn start<const API: u8>(
             unsafe { *handle = opaque(launch) };
             SUCCESS
         }
+        event::GROUP_API if state::has_messages() => {
+            let group = group_begins();
+            // SAFETY: as above.
+            unsafe { *handle = opaque(group) };
+            SUCCESS
+        }
         // SAFETY: as above.
         event::COLL => unsafe { collective::<API>(context, handle, descriptor) },
         // Of most calls at NCCL's interface there is nothing to tell that their operation will not.
@@ -255,6 +266,21 @@ unsafe fn start<const API: u8>(
         kind if kind & event::READ != 0 => unsafe { start_at_length::<API>(context, handle, descriptor) },
         _ => SUCCESS,
     }
+}
+
+/// What a thread appends from here to the end belongs together.
+#[cold]
+#[inline(never)]
+extern "C" fn group_begins() -> u64 {
+    if hold::held() != Held::Not {
+        return 0;
+    }
+    if hold::group_begins()
+        && let Some(store) = store()
+    {
+        guarded((), || steer::part(store, Limit::Threads));
+    }
+    Handle::Group.word()
 }
 
 /// A collective. A function of its own, so that what comes before it needs no registers to be saved.
@@ -302,16 +328,18 @@ fn opaque(handle: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(usize::try_from(handle).unwrap_or(0))
 }
 
-/// Of all that have handles only a launch's end says anything, and that only where there were messages.
+/// Of all that have handles only a launch's and a group's end say anything, and those only where there were messages.
 unsafe extern "C" fn stop_event(handle: *mut c_void) -> c_int {
-    if state::has_messages() { launch_may_end(handle) } else { SUCCESS }
+    if state::has_messages() { something_ends(handle) } else { SUCCESS }
 }
 
 #[cold]
 #[inline(never)]
-extern "C" fn launch_may_end(handle: *mut c_void) -> c_int {
-    if let (Some(Handle::Launch(comm)), Some(store)) = (Handle::of(handle as u64), store()) {
-        guarded((), || launch::ends(store, comm));
+extern "C" fn something_ends(handle: *mut c_void) -> c_int {
+    match (Handle::of(handle as u64), store()) {
+        (Some(Handle::Launch(comm)), Some(store)) => guarded((), || launch::ends(store, comm)),
+        (Some(Handle::Group), _) => hold::group_ends(),
+        _ => {}
     }
     SUCCESS
 }

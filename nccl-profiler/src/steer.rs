@@ -13,6 +13,8 @@
 //! the duty follows from what was launched, sparser at once and denser by halves. A window that begins while
 //! the account is overdrawn makes the duty sparser on the spot, so that bursts after a quiet time cost no more, and one
 //! that a communicator left open when it had nothing more to do is closed by whoever pays for it.
+//!
+//! All of this ends where NCCL's count of kernels and the GPU's may part: [`hold`].
 
 use std::ffi::c_int;
 use std::ptr;
@@ -21,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU64, 
 use railgate_rankfile::{COMMS, Limit, Mode, comm, head};
 
 use crate::abi::event;
+use crate::hold::{self, Held};
 use crate::state;
 use crate::store::{self, Store};
 
@@ -109,6 +112,36 @@ pub(crate) fn restrict(limit: Limit) {
     LIMIT.store(limit.word(), Relaxed);
 }
 
+/// From now on everything is timed or, for this reason, nothing is: for good, and the first reason counts.
+pub(crate) fn hold(store: &Store, why: Limit, everything: bool) {
+    if !hold::hold(everything) {
+        return;
+    }
+    if !everything && LIMIT.load(Relaxed) == 0 {
+        restrict(why);
+    }
+    apply(store);
+}
+
+/// NCCL's count of kernels and the GPU's part, or may.
+pub(crate) fn part(store: &Store, why: Limit) {
+    if hold::held() == Held::Not {
+        hold(store, why, in_force(store) == Mode::Full);
+    }
+}
+
+/// An operation is being captured. If it was appended to be timed, it is with each replay: so are all others then.
+pub(crate) fn captured(store: &Store) {
+    if hold::held() == Held::Not {
+        hold(store, Limit::Captures, timing());
+    }
+}
+
+/// NCCL of this version does not tell when they part.
+pub(crate) fn hold_from_the_start(store: &Store) {
+    part(store, Limit::HiddenCaptures);
+}
+
 /// Whether operations that are handed over now are timed, as far as can be told.
 pub(crate) fn timing() -> bool {
     state::is(state::TIMING)
@@ -143,9 +176,7 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     let until = flow.until.load(Relaxed);
     // Within a window nothing changes.
     if op.number <= 1 || doubled || op.number.is_multiple_of(WINDOW) || op.number == until {
-        let open =
-            mode == Mode::Full || mode == Mode::Sample && (op.number < until || drawn(store, op.number));
-        set(store, comm, open);
+        set(store, comm, mode == Mode::Sample && (op.number < until || drawn(store, op.number)));
     }
     // While any are timed, all go the long way.
     if !timing() {
@@ -158,15 +189,12 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
 /// The operation after which it is decided again about the next one. (A rank whose duty becomes denser meanwhile
 /// times its next windows with the sparser one.)
 fn next_look(mode: Mode, number: u64, duty: u64) -> u64 {
-    let next = (number / WINDOW).saturating_add(1).saturating_mul(WINDOW);
-    match mode {
-        Mode::Count | Mode::Off => u64::MAX,
-        Mode::Full => next,
-        Mode::Sample => {
-            let mut ahead = (0..AHEAD).map(|window| next.saturating_add(window * WINDOW));
-            ahead.find(|at| chosen(*at, duty)).unwrap_or(next.saturating_add(AHEAD * WINDOW))
-        }
+    if mode != Mode::Sample {
+        return u64::MAX;
     }
+    let next = (number / WINDOW).saturating_add(1).saturating_mul(WINDOW);
+    let mut ahead = (0..AHEAD).map(|window| next.saturating_add(window * WINDOW));
+    ahead.find(|at| chosen(*at, duty)).unwrap_or(next.saturating_add(AHEAD * WINDOW))
 }
 
 /// Whether the operation after this number is in a window, for which there must be something left.
@@ -246,13 +274,25 @@ fn mixed(number: u64) -> u64 {
 fn in_force(store: &Store) -> Mode {
     let wanted = Mode::of(store.at(head::WANTED).load(Relaxed)).unwrap_or(Mode::Count);
     let limited = LIMIT.load(Relaxed) != 0 && matches!(wanted, Mode::Sample | Mode::Full);
-    if limited { Mode::Count } else { wanted }
+    match (wanted, hold::held()) {
+        (Mode::Count | Mode::Sample, Held::Set) => Mode::Full,
+        _ if limited => Mode::Count,
+        _ => wanted,
+    }
 }
 
 /// Writes the masks.
 fn apply(store: &Store) {
     let mode = in_force(store);
-    let timing = OPEN.load(Relaxed) > 0 && matches!(mode, Mode::Sample | Mode::Full);
+    let timing = match hold::held() {
+        Held::Not => mode == Mode::Full || mode == Mode::Sample && OPEN.load(Relaxed) > 0,
+        Held::Clear => false,
+        Held::Set => true,
+    };
+    // What another thread appends belongs together: some later time.
+    if timing != self::timing() && state::has_messages() && hold::others_group() {
+        return;
+    }
     if !state::set(state::TIMING, timing) && timing {
         store.at(head::SWITCHES).fetch_add(1, Relaxed);
     }
@@ -336,9 +376,10 @@ mod tests {
                 assert_eq!(missed, None, "{number} {duty} {look}");
             }
         }
-        let of = |mode, number| next_look(mode, number, 1);
-        assert_eq!((of(Mode::Full, 8), of(Mode::Count, 8), of(Mode::Off, 8)), (16, u64::MAX, u64::MAX));
-        assert!(of(Mode::Sample, u64::MAX) == u64::MAX && of(Mode::Full, u64::MAX) == u64::MAX);
+        for mode in [Mode::Full, Mode::Count, Mode::Off] {
+            assert_eq!(next_look(mode, 8, 1), u64::MAX);
+        }
+        assert_eq!(next_look(Mode::Sample, u64::MAX, 1), u64::MAX);
     }
 
     #[test]

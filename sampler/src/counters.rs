@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 use railgate_node::child::{Said, Stream};
 use railgate_node::{
-    Allocation, GpuId, GpuSample, GpuSamples, GpuWatch, JobGroup, Reading, UnixMillis, Watched,
+    Allocation, GpuId, GpuSample, GpuSamples, GpuWatch, JobGroup, Reading, UnixMillis, Watched, XidEvent,
     job_is_stopped, own_memory_mib,
 };
 use railgate_stats::metrics::JobFile;
@@ -49,6 +49,11 @@ pub(crate) struct Counters {
     start_at: Instant,
     /// Its first word, after NVML has begun.
     greeted: bool,
+    /// Its latest word about the GPUs: Xids come also while a reading hangs.
+    heard: Instant,
+    /// It waits for Xids, where anybody wants them; from a word that says why not on, it does not.
+    waits: Waits,
+    xids: Vec<XidEvent>,
     child_cpu_s: f64,
     past_cpu_s: f64,
     child_memory_mib: f64,
@@ -65,6 +70,17 @@ pub(crate) struct Counters {
     metrics: Option<JobFile>,
 }
 
+/// Whether the child hears of Xids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// It does not, or there is none.
+    No,
+    /// It is still on its way.
+    Soon,
+    /// It does.
+    Yes,
+}
+
 /// What an event is seen by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
@@ -74,7 +90,8 @@ struct Before {
 }
 
 impl Counters {
-    pub(crate) fn new(mine: &Mine, clock: Clock) -> Self {
+    /// `xids`: the child that reads the GPUs is to wait for Xids, too.
+    pub(crate) fn new(mine: &Mine, clock: Clock, xids: bool) -> Self {
         let boot_s = clock.boot_s;
         let stats = &mine.config.stats;
         let source = &mine.config.source;
@@ -87,6 +104,7 @@ impl Counters {
             library: source.nvml_library.clone(),
             gpus,
             interval_s: interval.as_secs_f64(),
+            xids,
         });
         let rails: Vec<HeadRail> =
             mine.report.rail_map.iter().flat_map(|map| &map.rails).map(head_rail).collect();
@@ -120,6 +138,9 @@ impl Counters {
             starts: 0,
             start_at: begun,
             greeted: false,
+            heard: begun,
+            waits: Waits::No,
+            xids: Vec::new(),
             child_cpu_s: 0.0,
             past_cpu_s: 0.0,
             child_memory_mib: 0.0,
@@ -227,12 +248,22 @@ impl Counters {
             *earlier = *all;
         }
         match watch.start() {
-            Ok(child) => self.child = Some(child),
+            Ok(child) => {
+                self.child = Some(child);
+                self.heard = Instant::now();
+                self.waits = if watch.xids { Waits::Soon } else { Waits::No };
+            }
             Err(why) => self.failed(&why),
         }
     }
 
+    /// Whether the child hears of Xids, and those that it has heard of since the last time.
+    pub(crate) fn xids(&mut self) -> (Waits, Vec<XidEvent>) {
+        (self.waits, std::mem::take(&mut self.xids))
+    }
+
     fn stop(&mut self) {
+        self.waits = Waits::No;
         if self.child.take().is_some() {
             self.past_cpu_s += std::mem::take(&mut self.child_cpu_s);
             self.starts = self.starts.saturating_sub(1);
@@ -242,6 +273,7 @@ impl Counters {
 
     fn failed(&mut self, why: &str) {
         self.child = None;
+        self.waits = Waits::No;
         self.past_cpu_s += std::mem::take(&mut self.child_cpu_s);
         self.start_at = Instant::now() + Duration::from_secs(60) * 2_u32.saturating_pow(self.starts.min(8));
         let what = if why.is_empty() { "the GPU reader ended" } else { why };
@@ -255,7 +287,7 @@ impl Counters {
         while let Some(child) = &mut self.child {
             match child.listen() {
                 Said::Nothing => {
-                    let silent = child.silent_for();
+                    let silent = self.heard.elapsed();
                     if silent > self.patience() {
                         let waited = humantime::format_duration(Duration::from_secs(silent.as_secs()));
                         self.failed(&format!("NVML did not answer for {waited}"));
@@ -264,6 +296,7 @@ impl Counters {
                 }
                 Said::This(what) => match serde_json::from_slice(&what) {
                     Ok(Watched::Gpus(gpus)) => {
+                        self.heard = Instant::now();
                         let mut gpus: Vec<HeadGpu> = gpus.into_iter().map(|gpu| head_gpu(&gpu)).collect();
                         if self.named {
                             for (gpu, before) in gpus.iter_mut().zip(&self.head.gpus) {
@@ -272,7 +305,16 @@ impl Counters {
                         }
                         (self.head.gpus, self.named) = (gpus, true);
                     }
+                    Ok(Watched::Xids(events)) => {
+                        self.waits = Waits::Yes;
+                        self.xids.extend(events);
+                    }
+                    Ok(Watched::NoXids(why)) => {
+                        self.waits = Waits::No;
+                        tracing::info!(job = self.head.job, "sampler: no Xids beside the readings: {why}");
+                    }
                     Ok(Watched::Sample(sample)) => {
+                        self.heard = Instant::now();
                         self.child_cpu_s = sample.cpu_s;
                         self.child_memory_mib = self.child_memory_mib.max(sample.memory_mib);
                         if !self.greeted {
@@ -548,7 +590,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mine = Mine::of_test(place.path());
         let start = CALENDAR.get();
-        let mut counters = Counters::new(&mine, CLOCK);
+        let mut counters = Counters::new(&mine, CLOCK, false);
         pass(&mut counters, 30);
         CALENDAR.set(start + 3_600_000);
         pass(&mut counters, 30);
@@ -556,7 +598,7 @@ mod tests {
         pass(&mut counters, 30);
         drop(counters);
         BOOT_S.set(BOOT_S.get() + 60.0);
-        let mut counters = Counters::new(&mine, CLOCK);
+        let mut counters = Counters::new(&mine, CLOCK, false);
         CALENDAR.set(start + 1);
         pass(&mut counters, 30);
         counters.end(7, false);

@@ -68,9 +68,10 @@ fn main() -> ExitCode {
 /// Samples until there is a reason to end, which it returns.
 fn stay(mine: &mut Mine) -> &'static str {
     let mut looks = Looks::new(mine);
-    let mut counters = Counters::new(mine, Clock::default());
-    counters.step(mine.job, false);
     let mut xids = Xids::new(mine);
+    let mut counters = Counters::new(mine, Clock::default(), xids.wanted());
+    counters.step(mine.job, false);
+    xids.hear(mine, &mut counters);
     let mut live = Live::new(mine);
     let mut work = Work::new();
     let mut search = Instant::now() + SEARCH;
@@ -78,8 +79,8 @@ fn stay(mine: &mut Mine) -> &'static str {
     loop {
         let wait = looks.due().min(counters.due()).min(TICK);
         if mine.wait(wait, counters.as_fd()) == Asked::End {
-            xids.hear(mine);
             counters.end(mine.job, mine.yielded());
+            xids.hear(mine, &mut counters);
             return "the epilog asked it to end";
         }
         if !mine.is_current() {
@@ -89,7 +90,7 @@ fn stay(mine: &mut Mine) -> &'static str {
         looks.look_if_due(mine);
         live.say_if_due(mine);
         counters.told(mine, &mut work);
-        xids.hear(mine);
+        xids.hear(mine, &mut counters);
         let now = Instant::now();
         if now >= search {
             search = now + SEARCH;

@@ -4,26 +4,31 @@ use railgate_node::child::{Said, Stream};
 use railgate_node::{Allocation, XidEvent, XidWatch};
 use railgate_runner::SAMPLER_XIDS;
 
+use crate::counters::{Counters, Waits};
 use crate::run::Mine;
 
 /// More of them say nothing more.
 const MOST: usize = 200;
 
-/// Waits in a child, and writes down what it hears.
+/// Writes down what is heard, by the child that reads the GPUs, or by one of its own while that one does not wait: it
+/// hangs, is to be started anew only in some minutes, or its user wants the GPUs left alone.
 #[derive(Debug)]
 pub(crate) struct Xids {
+    wanted: bool,
+    /// A child of its own.
     child: Option<Stream>,
+    /// That ended by itself: another one would fare no better.
+    failed: bool,
     seen: Vec<XidEvent>,
 }
 
 impl Xids {
     /// Where the log can be opened, or the job has no GPU, nobody waits.
     pub(crate) fn new(mine: &Mine) -> Self {
-        let mut xids = Xids { child: None, seen: Vec::new() };
+        let mut xids = Xids { wanted: false, child: None, failed: false, seen: Vec::new() };
         let source = &mine.config.source;
-        let none = matches!(mine.report.job.allocation, Allocation::NoGpus);
         let Err(why) = std::fs::File::open(&source.kmsg) else { return xids };
-        if none {
+        if matches!(mine.report.job.allocation, Allocation::NoGpus) {
             return xids;
         }
         tracing::info!(
@@ -31,46 +36,68 @@ impl Xids {
             "sampler: {}: {why}; Xids are NVML's, others unseen",
             source.kmsg.display()
         );
+        xids.wanted = true;
         // One that was killed has heard something before.
         xids.seen = mine.dir.read_json(SAMPLER_XIDS).unwrap_or_default();
-        match (XidWatch { library: source.nvml_library.clone() }).start() {
-            Ok(child) => {
-                xids.child = Some(child);
-                // Where the file is, somebody waits.
-                xids.write(mine);
-            }
-            Err(why) => tracing::info!(job = mine.job, "sampler: {why}"),
-        }
         xids
     }
 
+    /// Whether anybody is to wait.
+    pub(crate) fn wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// What has come since.
-    pub(crate) fn hear(&mut self, mine: &Mine) {
-        let Some(child) = &mut self.child else { return };
+    pub(crate) fn hear(&mut self, mine: &Mine, counters: &mut Counters) {
+        if !self.wanted {
+            return;
+        }
         let known = self.seen.len();
-        let mut over = false;
-        loop {
-            match child.listen() {
-                Said::Nothing => break,
-                Said::This(text) => {
-                    let events: Vec<XidEvent> = serde_json::from_slice(&text).unwrap_or_default();
-                    let room = MOST.saturating_sub(self.seen.len());
-                    self.seen.extend(events.into_iter().take(room));
-                }
-                Said::Ended(why) => {
-                    tracing::info!(job = mine.job, "sampler: nobody waits for Xids: {why}");
-                    over = true;
-                    break;
-                }
+        let (waits, heard) = counters.xids();
+        self.add(heard);
+        self.listen(mine);
+        match waits {
+            Waits::Yes => self.child = None,
+            Waits::Soon => {}
+            Waits::No => self.start(mine),
+        }
+        let nobody = waits == Waits::No && self.child.is_none();
+        // Where the file is, somebody waits.
+        if self.seen.len() > known || !(nobody || mine.dir.file(SAMPLER_XIDS).exists()) {
+            self.write(mine);
+        } else if nobody && self.seen.is_empty() {
+            let _ = std::fs::remove_file(mine.dir.file(SAMPLER_XIDS));
+        }
+    }
+
+    fn add(&mut self, events: Vec<XidEvent>) {
+        let room = MOST.saturating_sub(self.seen.len());
+        self.seen.extend(events.into_iter().take(room));
+    }
+
+    fn start(&mut self, mine: &Mine) {
+        if self.child.is_some() || self.failed {
+            return;
+        }
+        match (XidWatch { library: mine.config.source.nvml_library.clone() }).start() {
+            Ok(child) => self.child = Some(child),
+            Err(why) => {
+                self.failed = true;
+                tracing::info!(job = mine.job, "sampler: {why}");
             }
         }
-        if over {
-            self.child = None;
-        }
-        if self.seen.len() > known {
-            self.write(mine);
-        } else if over && self.seen.is_empty() {
-            let _ = std::fs::remove_file(mine.dir.file(SAMPLER_XIDS));
+    }
+
+    fn listen(&mut self, mine: &Mine) {
+        while let Some(child) = &mut self.child {
+            match child.listen() {
+                Said::Nothing => break,
+                Said::This(text) => self.add(serde_json::from_slice(&text).unwrap_or_default()),
+                Said::Ended(why) => {
+                    tracing::info!(job = mine.job, "sampler: nobody waits for Xids: {why}");
+                    (self.child, self.failed) = (None, true);
+                }
+            }
         }
     }
 

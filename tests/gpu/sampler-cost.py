@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What the sampler costs: CPU time and memory of both its processes, by the kernel's own account.
+"""What the sampler costs: CPU time and memory of its processes (two, also where /dev/kmsg cannot be read), by the
+kernel's own account.
 
 Needs an NVIDIA GPU, root and railgate-sampler (its path is the argument); for a machine that is thrown away
 afterwards. The calls of all GPUs go to the first one. Numbers of GPUs are the other arguments (8 and 1).
@@ -49,7 +50,7 @@ def measure(program, job, gpus):
     print(f"{len(gpus)} GPUs: {used / took * 100:.2f} % of a core over {took:.0f} s")
     kinds = ("Rss", "Pss", "Private_Dirty", "Private_Clean", "Shared_Clean", "Shared_Dirty")
     sums = {kind: sum(one.get(kind, 0) for of in found.values() for one in of.values()) / 1024 for kind in kinds}
-    print("  both processes, MiB: " + ", ".join(f"{kind} {mib:.1f}" for kind, mib in sums.items()))
+    print(f"  {len(pids)} processes, MiB: " + ", ".join(f"{kind} {mib:.1f}" for kind, mib in sums.items()))
     for pid, of in found.items():
         own = {kind: sum(one.get(kind, 0) for one in of.values()) / 1024 for kind in kinds}
         print(f"  pid {pid}: " + ", ".join(f"{kind} {mib:.1f}" for kind, mib in own.items()))

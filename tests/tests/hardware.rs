@@ -122,13 +122,15 @@ fn nvml_that_is_missing_or_hangs(dir: &Path) {
 fn watched(hardware: &Hardware) -> (Vec<WatchedGpu>, GpuSample) {
     let source: SourceConfig = hardware.source_table(hardware.dir()).try_into().unwrap();
     let gpus = vec![GpuId::Index(1), GpuId::Index(7)];
-    let mut child = GpuWatch { library: source.nvml_library, gpus, interval_s: 0.3 }.start().unwrap();
+    let mut child =
+        GpuWatch { library: source.nvml_library, gpus, interval_s: 0.3, xids: false }.start().unwrap();
     let mut known = Vec::new();
     loop {
         match child.listen() {
             Said::This(what) => match serde_json::from_slice(&what).unwrap() {
                 Watched::Gpus(gpus) => known = gpus,
                 Watched::Sample(sample) => return (known, sample.gpus[1].clone()),
+                Watched::Xids(_) | Watched::NoXids(_) => panic!("nobody has asked for Xids"),
             },
             Said::Nothing => std::thread::sleep(Duration::from_millis(20)),
             Said::Ended(why) => panic!("{why}"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::child::{Line, Stream, Task};
-use crate::{GpuId, Reading, nvml};
+use crate::{GpuId, Reading, XidEvent, nvml};
 
 const WATCH: &str = "node-gpu-watch";
 
@@ -23,6 +23,8 @@ pub struct GpuWatch {
     pub gpus: Vec<GpuId>,
     /// Seconds between samples.
     pub interval_s: f64,
+    /// Whether it waits for Xids too, of every GPU of the node: so that one process holds NVML and not two.
+    pub xids: bool,
 }
 
 impl GpuWatch {
@@ -45,6 +47,10 @@ pub enum Watched {
     Gpus(Vec<WatchedGpu>),
     /// One sample.
     Sample(GpuSamples),
+    /// Xids, in order; none with the first word, from which on nothing is missed.
+    Xids(Vec<XidEvent>),
+    /// Nobody waits for Xids (any more), and why. The samples go on.
+    NoXids(String),
 }
 
 /// A GPU that is watched.

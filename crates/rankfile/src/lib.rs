@@ -230,11 +230,29 @@ pub enum Limit {
     UnknownRelease,
     /// `/dev/shm` has too little room: NCCL crashes there when kernels are timed.
     Shm,
+    /// A rank has sent a message to itself: the GPU counts its kernels, NCCL does not.
+    OwnMessages,
+    /// Operations were captured into a graph: the GPU counts its replays, NCCL does not.
+    Captures,
+    /// This release of NCCL does not tell what is captured.
+    HiddenCaptures,
+    /// Several threads launch at once, messages among it.
+    Threads,
 }
 
 impl Limit {
-    const ALL: [Limit; 5] =
-        [Limit::None, Limit::Release, Limit::SlowRelease, Limit::UnknownRelease, Limit::Shm];
+    /// All of them.
+    pub const ALL: [Limit; 9] = [
+        Limit::None,
+        Limit::Release,
+        Limit::SlowRelease,
+        Limit::UnknownRelease,
+        Limit::Shm,
+        Limit::OwnMessages,
+        Limit::Captures,
+        Limit::HiddenCaptures,
+        Limit::Threads,
+    ];
 
     /// As the file has it.
     pub fn word(self) -> u64 {
@@ -254,6 +272,16 @@ impl Limit {
             Limit::SlowRelease => "this release of NCCL is slow when kernels are timed",
             Limit::UnknownRelease => "NCCL's release could not be found out",
             Limit::Shm => "/dev/shm has too little room for timing kernels",
+            Limit::OwnMessages => {
+                "a rank sent messages to itself, as an all-to-all does (`full` from the start times other communicators)"
+            }
+            Limit::Captures => "operations were captured into CUDA graphs",
+            Limit::HiddenCaptures => {
+                "this release of NCCL does not tell what is captured into CUDA graphs (`full` from the start times all)"
+            }
+            Limit::Threads => {
+                "several threads launched at once, messages among it (`full` from the start times all)"
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 mod cold;
 mod played;
+mod ring;
 mod scenes;
 
 use std::fs;
@@ -355,7 +356,11 @@ fn a_limit_to_the_size_of_files_ends_no_job() {
 
 #[test]
 fn the_mode_changes_while_the_job_runs() {
-    for release in [22_703, 22_809] {
+    // What NCCL 2.27 times, it times from the beginning or never.
+    let left = Scene { mode: "off", release: 22_703, ..scene("switched") }.left();
+    assert_eq!((left.file().mode, left.file().limit), (Some(Mode::Count), Limit::HiddenCaptures));
+    assert!(left.comm().ops > 0 && left.file().cells[0].timed == 0);
+    for release in [22_809, 23_007] {
         let left = Scene { mode: "off", release, ..scene("switched") }.left();
         let cell = cells(left.file(), "AllReduce")[0];
         assert!(left.dir.path().join("user/ranks/mode").exists());
@@ -405,10 +410,57 @@ fn messages_of_a_launch_are_counted_one_by_one_and_together() {
         assert_eq!(of("Send"), [(4, 4 * 4096, 0)]);
         assert_eq!(of("Recv"), [(4, 4 * 4096, 0)]);
         // To three others, and to itself, which no wire sees.
-        assert_eq!(of("P2pGroup"), [(1, 3 * 4096, 1)], "{release}: {file:?}");
         // From then on NCCL's times are other operations', whatever it says.
+        assert_eq!(of("P2pGroup"), [(1, 3 * 4096, 0)], "{release}: {file:?}");
         assert_eq!((of("AllReduce")[0].0, of("AllReduce")[0].2, left.comm().to_itself), (11, 0, 2));
         assert_eq!(left.comm().ops, 12);
+    }
+}
+
+#[test]
+fn a_communicator_ends_where_the_gpu_counts_more_than_nccl() {
+    for (release, mode) in
+        [(22_703, "sample"), (22_703, "full"), (22_809, "sample"), (22_809, "full"), (23_007, "sample")]
+    {
+        let left = Scene { release, mode, ..scene("all-to-all") }.left();
+        let file = left.file();
+        let limit = match (release, mode) {
+            (_, "full") => Limit::None,
+            (22_703, _) => Limit::HiddenCaptures,
+            _ => Limit::OwnMessages,
+        };
+        assert_eq!((file.limit, left.comm().to_itself), (limit, 600), "{release} {mode}");
+        // All that is counted is counted all the same.
+        assert_eq!(cells(file, "AllReduce")[0].calls, 1500);
+    }
+}
+
+#[test]
+fn a_communicator_ends_after_graphs_were_replayed() {
+    for release in [22_809, 23_007] {
+        let left = Scene { release, mode: "sample", ..scene("graphs") }.left();
+        assert_eq!((left.file().limit, left.file().mode), (Limit::Captures, Some(Mode::Count)));
+        // In the middle of a window: what was captured first is timed for good, so all is.
+        let left = Scene { release, mode: "sample", ..scene("graphs-in-a-window") }.left();
+        assert_eq!((left.file().limit, left.file().mode), (Limit::None, Some(Mode::Full)));
+        assert!(cells(left.file(), "AllReduce")[0].timed < 5, "times of other operations");
+    }
+    // It does not say what is captured.
+    let left = Scene { release: 22_703, mode: "sample", ..scene("graphs") }.left();
+    assert_eq!((left.file().limit, left.file().mode), (Limit::HiddenCaptures, Some(Mode::Count)));
+}
+
+#[test]
+fn messages_to_others_are_timed_and_a_communicator_ends() {
+    let left = Scene { mode: "sample", ..scene("neighbours") }.left();
+    assert_eq!((left.file().limit, left.comm().to_itself), (Limit::None, 0));
+}
+
+#[test]
+fn nothing_changes_in_the_middle_of_another_threads_group() {
+    for release in [22_809, 23_007] {
+        let left = Scene { release, mode: "sample", ..scene("two-threads") }.left();
+        assert_eq!((left.file().limit, left.file().mode), (Limit::Threads, Some(Mode::Count)));
     }
 }
 

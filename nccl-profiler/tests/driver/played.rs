@@ -305,12 +305,12 @@ pub(crate) const ALL_REDUCE: Call =
     Call { func: c"AllReduce", datatype: c"ncclFloat32", algorithm: c"RING", count: 256, channels: 2 };
 
 impl Comm<'_> {
-    fn mask(&self) -> i32 {
+    pub(crate) fn mask(&self) -> i32 {
         self.nccl.mask.load(Relaxed)
     }
 
     /// What NCCL does in a group's call: with any of these in the mask it tells of the group at its interface, too.
-    fn group_api(&self, work: impl FnOnce(*mut c_void)) {
+    pub(crate) fn group_api(&self, work: impl FnOnce(*mut c_void)) {
         if self.nccl.api < 5 || self.mask() & (GROUP_API | COLL_API | P2P_API | COLL | P2P | KERNEL) == 0 {
             return work(ptr::null_mut());
         }

@@ -13,9 +13,9 @@ use nvidia_ml::{Behaviour, EVENTS_FILE, Scenario, hide_symbol, install};
 use railgate_node::child::{GRACE, Said, dispatch};
 use railgate_node::simulate::{self, FAULTS, FaultPart};
 use railgate_node::{
-    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuProcess, Gpus, LinkErrors, MemoryUse, NvLink,
-    NvLinkErrors, Part, PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap, Snapshot,
-    SourceConfig, SramEcc, XidEvent, XidWatch, live,
+    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuId, GpuProcess, GpuWatch, Gpus, LinkErrors, MemoryUse,
+    NvLink, NvLinkErrors, Part, PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap,
+    Snapshot, SourceConfig, SramEcc, Watched, XidEvent, XidWatch, live,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -547,6 +547,64 @@ fn xids_are_told_to_whoever_waits() {
     assert!(why.contains("/no/such/library.so"), "{why}");
 }
 
+/// One process holds NVML for both; a reading that hangs does not keep an Xid to itself.
+fn xids_are_told_beside_the_readings_and_while_one_hangs() {
+    let machine = Machine::new(&Scenario::of(&healthy()));
+    let gpus = vec![GpuId::Index(0), GpuId::Index(3)];
+    let library = machine.source.nvml_library.clone();
+    let mut child = GpuWatch { library, gpus, interval_s: 0.2, xids: true }.start().unwrap();
+    let begun = Instant::now();
+    let mut next = || loop {
+        assert!(begun.elapsed() < 2 * SOON, "nothing comes");
+        match child.listen() {
+            Said::This(text) => return serde_json::from_slice::<Watched>(&text).unwrap(),
+            Said::Nothing => std::thread::sleep(Duration::from_millis(20)),
+            Said::Ended(why) => panic!("it ended: {why}"),
+        }
+    };
+    assert!(matches!(next(), Watched::Gpus(gpus) if gpus.len() == 2));
+    assert_eq!(next(), Watched::Xids(vec![]));
+    assert!(matches!(next(), Watched::Sample(_)));
+    let file = machine.dir.path().join(EVENTS_FILE);
+    fs::write(&file, "3 48\n").unwrap();
+    let mut heard = || loop {
+        if let Watched::Xids(events) = next() {
+            return events.iter().map(|event| (event.code, event.gpu)).collect::<Vec<_>>();
+        }
+    };
+    let at = |index: usize| healthy().gpus[index].pci.known().copied();
+    assert_eq!(heard(), [(48, at(3))]);
+    let mut hangs = Scenario::of(&healthy());
+    hangs.behaviour.hang.insert("nvmlDeviceGetPowerUsage".to_owned());
+    hangs.write(machine.dir.path()).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    // Another GPU of the node than those that are read.
+    fs::write(&file, "3 48\n5 79\n").unwrap();
+    assert_eq!(heard(), [(79, at(5))]);
+}
+
+/// Readings do not need a driver that tells of Xids.
+fn a_driver_without_events_is_read_all_the_same() {
+    let mut scenario = Scenario::of(&healthy());
+    scenario.behaviour.not_supported.insert("nvmlDeviceRegisterEvents".to_owned());
+    let machine = Machine::new(&scenario);
+    let library = machine.source.nvml_library.clone();
+    let mut child =
+        GpuWatch { library, gpus: vec![GpuId::Index(0)], interval_s: 0.2, xids: true }.start().unwrap();
+    let begun = Instant::now();
+    let mut said = Vec::new();
+    while said.len() < 3 {
+        assert!(begun.elapsed() < 2 * SOON, "{said:?}");
+        match child.listen() {
+            Said::This(text) => said.push(serde_json::from_slice::<Watched>(&text).unwrap()),
+            Said::Nothing => std::thread::sleep(Duration::from_millis(20)),
+            Said::Ended(why) => panic!("it ended: {why}"),
+        }
+    }
+    assert!(matches!(&said[1], Watched::NoXids(why) if why.contains("nvmlDeviceRegisterEvents")), "{said:?}");
+    assert!(matches!(said[2], Watched::Sample(_)));
+}
+
 fn main() -> ExitCode {
     if let Some(code) = dispatch(&[]) {
         return code;
@@ -563,6 +621,11 @@ fn main() -> ExitCode {
         ("a_gpu_lost_between_two_calls_is_lost", a_gpu_lost_between_two_calls_is_lost),
         ("a_reset_that_any_call_demands_marks_the_gpu", a_reset_that_any_call_demands_marks_the_gpu),
         ("xids_are_told_to_whoever_waits", xids_are_told_to_whoever_waits),
+        (
+            "xids_are_told_beside_the_readings_and_while_one_hangs",
+            xids_are_told_beside_the_readings_and_while_one_hangs,
+        ),
+        ("a_driver_without_events_is_read_all_the_same", a_driver_without_events_is_read_all_the_same),
         ("not_supported_is_a_reading", not_supported_is_a_reading),
         ("odd_return_codes_are_named", odd_return_codes_are_named),
         ("an_old_driver_lacks_symbols", an_old_driver_lacks_symbols),

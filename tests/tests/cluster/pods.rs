@@ -23,6 +23,15 @@ fn an_xid_that_nvml_alone_tells_drains_and_the_lost_coverage_is_said() -> Result
             cluster.hardware("gn1")?.xid(3, 48, None)?;
             Ok(read().filter(|text| text.contains("\"code\":48")))
         })?;
+        // One process has the driver's library, for the readings and for this.
+        let holders = "grep -ls libnvidia-ml /proc/[0-9]*/maps | wc -l";
+        let holders = cluster.root().on("gn1").run(&["sh", "-c", holders])?.ok()?;
+        assert_eq!(holders.trim(), "1");
+        let samples = format!("cat /run/railgate/jobs/{id}/current/samples.* | wc -c");
+        let written = || cluster.root().on("gn1").run(&["sh", "-c", &samples])?.ok();
+        poll::until(MINUTE, "samples beside it", || {
+            Ok((written()?.trim().parse::<u64>()? > 2000).then_some(()))
+        })?;
         end(cluster, id, 1)?;
         let node = cluster.wait_node("gn1", "drained", MINUTE, |node| node.drained())?;
         assert!(node.reason().starts_with("railgate: gpu-xid@3: Xid 48"), "{}", node.reason());

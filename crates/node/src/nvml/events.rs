@@ -1,6 +1,6 @@
 #![allow(unsafe_code, reason = "NVML is a C library; this file makes the calls that waiting for Xids takes")]
 
-//! The loop of a child that waits for Xids.
+//! Waiting for Xids: alone in a child, or in one thread of the child that reads the GPUs.
 
 use std::mem::{self, ManuallyDrop};
 use std::path::Path;
@@ -29,33 +29,56 @@ pub(crate) fn xids(library: &Path, line: &mut Line) -> Result<(), String> {
         .init()
         .map_err(|why| format!("{}: {}", library.display(), chain(&why)))?;
     let nvml = ManuallyDrop::new(nvml);
-    let lib = nvml.lib();
-    let create = present("nvmlEventSetCreate", &lib.nvmlEventSetCreate)?;
-    let wait = present("nvmlEventSetWait_v2", &lib.nvmlEventSetWait_v2)?;
-    let mut set = ptr::null_mut();
-    // SAFETY: `set` outlives the call.
-    let code = unsafe { create(&raw mut set) };
-    if code != returns::SUCCESS {
-        return Err(returns::text("nvmlEventSetCreate", code));
-    }
-    let gpus = registered(lib, set)?;
+    let waiting = Waiting::begin(nvml.lib())?;
     let mut said = Instant::now();
     while line.wait(Duration::ZERO) {
-        // SAFETY: a plain C structure of numbers and a pointer, for which all zeroes is a value.
-        let mut data: sys::nvmlEventData_t = unsafe { mem::zeroed() };
-        // SAFETY: the set is NVML's own and `data` outlives the call.
-        let events = match unsafe { wait(set, &raw mut data, PATIENCE_MS) } {
-            returns::SUCCESS if data.eventType & XID != 0 => vec![event(&gpus, &data)],
-            returns::SUCCESS | returns::TIMEOUT => Vec::new(),
-            code => return Err(returns::text("nvmlEventSetWait_v2", code)),
-        };
-        if !events.is_empty() || said.elapsed() >= HEARTBEAT {
+        let event = waiting.next()?;
+        if event.is_some() || said.elapsed() >= HEARTBEAT {
             said = Instant::now();
+            let events: Vec<XidEvent> = event.into_iter().collect();
             let text = serde_json::to_vec(&events).map_err(|why| why.to_string())?;
             line.say(&text).map_err(|why| why.to_string())?;
         }
     }
     Ok(())
+}
+
+/// The GPUs that tell their Xids, and where NVML puts them.
+pub(super) struct Waiting<'l> {
+    lib: &'l NvmlLib,
+    set: sys::nvmlEventSet_t,
+    gpus: Vec<Known>,
+}
+
+// SAFETY: set and handles are NVML's own, live as long as the process, and NVML takes them from every thread.
+unsafe impl Send for Waiting<'_> {}
+
+impl<'l> Waiting<'l> {
+    /// From here on nothing is missed.
+    pub(super) fn begin(lib: &'l NvmlLib) -> Result<Self, String> {
+        let create = present("nvmlEventSetCreate", &lib.nvmlEventSetCreate)?;
+        present("nvmlEventSetWait_v2", &lib.nvmlEventSetWait_v2)?;
+        let mut set = ptr::null_mut();
+        // SAFETY: `set` outlives the call.
+        let code = unsafe { create(&raw mut set) };
+        if code != returns::SUCCESS {
+            return Err(returns::text("nvmlEventSetCreate", code));
+        }
+        Ok(Waiting { lib, set, gpus: registered(lib, set)? })
+    }
+
+    /// The next one, or none for half a second.
+    pub(super) fn next(&self) -> Result<Option<XidEvent>, String> {
+        let wait = present("nvmlEventSetWait_v2", &self.lib.nvmlEventSetWait_v2)?;
+        // SAFETY: a plain C structure of numbers and a pointer, for which all zeroes is a value.
+        let mut data: sys::nvmlEventData_t = unsafe { mem::zeroed() };
+        // SAFETY: the set is NVML's own and `data` outlives the call.
+        match unsafe { wait(self.set, &raw mut data, PATIENCE_MS) } {
+            returns::SUCCESS if data.eventType & XID != 0 => Ok(Some(event(&self.gpus, &data))),
+            returns::SUCCESS | returns::TIMEOUT => Ok(None),
+            code => Err(returns::text("nvmlEventSetWait_v2", code)),
+        }
+    }
 }
 
 type Known = (nvmlDevice_t, Option<PciAddress>);

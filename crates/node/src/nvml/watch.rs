@@ -3,10 +3,14 @@
 //! The loop of a watching child. What costs nothing (clock, power and reasons lie in shared memory: a microsecond
 //! each on an H200) is read every [`TICK`]; GPM, which costs a millisecond, for the sample and, as often as
 //! [`BUDGET`] allows, in between, so that activity and clock are multiplied while they belong together. One thread:
-//! NVML has crashed where several GPUs were sampled at once.
+//! NVML has crashed where several GPUs were sampled at once. A second one only waits for Xids, where somebody wants
+//! them: a reading that hangs (a GPU has just left the bus) must not keep to itself what NVML says of it.
 
 use std::mem::{self, ManuallyDrop};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -15,6 +19,7 @@ use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlGpmSample_t};
 
 use super::device::{self, present, printable};
+use super::events::Waiting;
 use super::{chain, returns};
 use crate::child::Line;
 use crate::gpu_watch::{GpuSample, GpuSamples, GpuWatch, Watched, WatchedGpu, own_memory_mib};
@@ -41,19 +46,63 @@ pub(crate) fn watch(order: &GpuWatch, line: &mut Line) -> Result<(), String> {
     let nvml = ManuallyDrop::new(nvml);
     let lib = nvml.lib();
     let mut gpus: Vec<Gpu<'_>> = order.gpus.iter().map(|id| Gpu::open(lib, id)).collect();
-    say(line, &Watched::Gpus(gpus.iter().map(Gpu::describe).collect()))?;
+    let line = RwLock::new(line);
+    say(&line, &Watched::Gpus(gpus.iter().map(Gpu::describe).collect()))?;
+    // Before the first reading, and not beside it.
+    let waiting = match order.xids.then(|| Waiting::begin(lib)) {
+        Some(Ok(waiting)) => {
+            say(&line, &Watched::Xids(Vec::new()))?;
+            Some(waiting)
+        }
+        Some(Err(why)) => {
+            say(&line, &Watched::NoXids(why))?;
+            None
+        }
+        None => None,
+    };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        if let Some(waiting) = waiting {
+            let wait = || tell(waiting, &line, &over);
+            if let Err(why) = thread::Builder::new().name("xids".to_owned()).spawn_scoped(scope, wait) {
+                say(&line, &Watched::NoXids(why.to_string()))?;
+            }
+        }
+        let read = read(order, &mut gpus, &line);
+        over.store(true, Ordering::Relaxed);
+        read
+    })
+}
 
+/// Says each Xid as it comes, whatever the readings do.
+fn tell(waiting: Waiting<'_>, line: &SharedLine<'_>, over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        let said = match waiting.next() {
+            Ok(None) => continue,
+            Ok(Some(event)) => say(line, &Watched::Xids(vec![event])),
+            Err(why) => say(line, &Watched::NoXids(why.clone())).and(Err(why)),
+        };
+        if said.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waiting for the other side's word takes a share of it, saying something all of it: no word comes into another.
+type SharedLine<'l> = RwLock<&'l mut Line>;
+
+fn read(order: &GpuWatch, gpus: &mut [Gpu<'_>], line: &SharedLine<'_>) -> Result<(), String> {
     let interval = Duration::try_from_secs_f64(order.interval_s.max(0.2)).map_err(|why| why.to_string())?;
     let mut begun = Instant::now();
     let mut window = begun;
     let mut length = SHORTEST.min(interval);
-    for gpu in &mut gpus {
+    for gpu in &mut *gpus {
         gpu.begin();
     }
     let (mut turn, mut count, mut memory_mib) = (0, 0_u32, 0.0_f64);
     loop {
-        let go_on = line.wait(TICK.min(interval));
-        for gpu in &mut gpus {
+        let go_on = line.read().unwrap_or_else(PoisonError::into_inner).wait(TICK.min(interval));
+        for gpu in &mut *gpus {
             gpu.tick();
         }
         let now = Instant::now();
@@ -62,7 +111,7 @@ pub(crate) fn watch(order: &GpuWatch, line: &mut Line) -> Result<(), String> {
         // What is left of the interval is a window of its own where it is long enough for GPM.
         if spent >= length || (full && spent >= SHORTEST / 2) {
             let before = cpu_s();
-            for gpu in &mut gpus {
+            for gpu in &mut *gpus {
                 gpu.window(spent.as_secs_f64());
             }
             window = now;
@@ -94,9 +143,9 @@ pub(crate) fn watch(order: &GpuWatch, line: &mut Line) -> Result<(), String> {
     }
 }
 
-fn say(line: &mut Line, what: &Watched) -> Result<(), String> {
+fn say(line: &SharedLine<'_>, what: &Watched) -> Result<(), String> {
     let text = serde_json::to_vec(what).map_err(|why| why.to_string())?;
-    line.say(&text).map_err(|why| why.to_string())
+    line.write().unwrap_or_else(PoisonError::into_inner).say(&text).map_err(|why| why.to_string())
 }
 
 fn cpu_s() -> f64 {

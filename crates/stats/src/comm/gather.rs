@@ -240,8 +240,8 @@ fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
     add(sum(|file| file.nonsense), "entries of the processes' files make no sense and are left out");
     add(
         files.iter().flat_map(|file| &file.comms).filter(|comm| comm.to_itself > 0).count() as u64,
-        "ranks sent messages to themselves, as an all-to-all does: NCCL loses count of its kernels then, and no times \
-         of that communicator are known from there on",
+        "ranks sent messages to themselves, as an all-to-all does: NCCL loses count of that communicator's kernels then, and no \
+         times of it are known from there on",
     );
     add(
         found.collectives.iter().filter(|row| row.algorithm == "CE").map(|row| row.calls).sum(),
@@ -251,7 +251,7 @@ fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
         files.iter().filter(|file| file.mode == Some(Mode::Off)).count() as u64,
         "processes had counting switched off",
     );
-    for limit in [Limit::Release, Limit::SlowRelease, Limit::UnknownRelease, Limit::Shm] {
+    for limit in Limit::ALL.into_iter().filter(|limit| *limit != Limit::None) {
         let here = files.iter().filter(|file| file.limit == limit).count() as u64;
         add(here, &format!("processes did without GPU times: {}", limit.as_str()));
     }

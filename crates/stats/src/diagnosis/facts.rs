@@ -38,22 +38,36 @@ pub(super) struct CommTime {
     /// Above what the fastest rank took for the same.
     pub(super) wait_s: f64,
     pub(super) wire_s: f64,
-    pub(super) calls: f64,
+    all: Weight,
     /// Of kinds that were never timed: their time is in neither.
-    pub(super) untimed: f64,
+    untimed: Weight,
+}
+
+/// What makes collectives take long: how many they are, and how large.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Weight {
+    calls: f64,
+    bytes: f64,
+}
+
+impl Weight {
+    fn add(&mut self, other: &Weight) {
+        self.calls += other.calls;
+        self.bytes += other.bytes;
+    }
 }
 
 impl CommTime {
     fn add(&mut self, other: &CommTime) {
         self.wait_s += other.wait_s;
         self.wire_s += other.wire_s;
-        self.calls += other.calls;
-        self.untimed += other.untimed;
+        self.all.add(&other.all);
+        self.untimed.add(&other.untimed);
     }
 
-    /// Whether so many calls have no time that the rest says little of the whole.
+    /// Whether so many calls, or so much of what they moved, have no time that the rest says little of the whole.
     pub(super) fn is_partial(&self) -> bool {
-        self.untimed > 0.1 * self.calls
+        self.untimed.calls > 0.1 * self.all.calls || self.untimed.bytes > 0.1 * self.all.bytes
     }
 }
 
@@ -226,14 +240,15 @@ fn comm_times<'a>(
         for rank in ranks {
             let Some(process) = whose.get(&(key.0, rank.rank)) else { continue };
             let calls = crate::plain::float(rank.calls);
+            let all = Weight { calls, bytes: calls * crate::plain::float(key.2) };
             let time = match rank.mean_s().zip(fastest) {
                 Some((mean, fastest)) => CommTime {
                     wait_s: calls * (mean - fastest).max(0.0),
                     wire_s: calls * fastest,
-                    calls,
-                    untimed: 0.0,
+                    all,
+                    ..CommTime::default()
                 },
-                None => CommTime { calls, untimed: calls, ..CommTime::default() },
+                None => CommTime { all, untimed: all, ..CommTime::default() },
             };
             times.entry(*process).or_default().1.add(&time);
         }

@@ -172,6 +172,22 @@ mod tests {
         }
     }
 
+    /// A few calls that move most of the bytes may take most of the time.
+    #[test]
+    fn a_few_large_calls_without_a_time_leave_as_much_unknown_as_many() {
+        let mut nodes = parts_with(&[Plant::TinyKernels]);
+        for node in &mut nodes {
+            add_calls_without_a_time(node);
+            let large = node.communication.as_mut().unwrap().collectives.last_mut().unwrap();
+            large.from_bytes <<= 10;
+            for rank in &mut large.by_rank {
+                rank.calls /= 100;
+            }
+        }
+        let untold = of(&nodes);
+        assert!(untold.launch == 0.0 && untold.unknown > 60.0, "{untold:?}");
+    }
+
     /// SMs at work all along are the job's own, whoever is silent: NCCL's kernels take few.
     #[test]
     fn most_of_what_keeps_all_sms_is_compute_without_nccls_word() {
