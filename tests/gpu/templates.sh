@@ -111,7 +111,7 @@ mpi=("NCCL_TESTS=$state/nccl-tests/build" MPI=pmi2 nodes=1 "gres=gpu:$gpus" "nta
 export LD_LIBRARY_PATH=$state/nccl/lib:$state/mpi/lib:${CUDA_HOME:-/usr/local/cuda}/lib64
 if wanted nccl-tests; then
     id=$(submit nccl-tests "${mpi[@]}")
-    end_of nccl-tests "$id" 100 "nranks? $gpus|Rank +$((gpus - 1)) " 'Avg bus bandwidth'
+    end_of nccl-tests "$id" 180 "nranks? $gpus|Rank +$((gpus - 1)) " 'Avg bus bandwidth'
     report_of nccl-tests "$id"
 fi
 if wanted soak; then
