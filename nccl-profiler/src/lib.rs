@@ -197,7 +197,8 @@ fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
     store.comm(at, comm::STATE).store(1, Release);
     let base = event::COLL | event::P2P | if new.api >= 6 { event::CE_COLL } else { 0 };
     if new.api < 5 {
-        steer::hold_from_the_start(store);
+        // Nobody would say when.
+        steer::part(store, Limit::HiddenCaptures);
     }
     steer::register(store, mask, base);
     CONTEXT | if release::hides_broadcasts(release) { HIDES } else { 0 } | (index + 1)

@@ -112,8 +112,21 @@ pub(crate) fn restrict(limit: Limit) {
     LIMIT.store(limit.word(), Relaxed);
 }
 
-/// From now on everything is timed or, for this reason, nothing is: for good, and the first reason counts.
-pub(crate) fn hold(store: &Store, why: Limit, everything: bool) {
+/// NCCL's count of kernels and the GPU's part, or may: from now on everything is timed, where it is already, or else nothing is.
+pub(crate) fn part(store: &Store, why: Limit) {
+    if hold::held() == Held::Not {
+        hold(store, why, in_force(store) == Mode::Full);
+    }
+}
+
+/// An operation is being captured. If it was appended to be timed, it is with each replay: so is everything then.
+pub(crate) fn captured(store: &Store) {
+    if hold::held() == Held::Not {
+        hold(store, Limit::Captures, timing());
+    }
+}
+
+fn hold(store: &Store, why: Limit, everything: bool) {
     if !hold::hold(everything) {
         return;
     }
@@ -121,25 +134,6 @@ pub(crate) fn hold(store: &Store, why: Limit, everything: bool) {
         restrict(why);
     }
     apply(store);
-}
-
-/// NCCL's count of kernels and the GPU's part, or may.
-pub(crate) fn part(store: &Store, why: Limit) {
-    if hold::held() == Held::Not {
-        hold(store, why, in_force(store) == Mode::Full);
-    }
-}
-
-/// An operation is being captured. If it was appended to be timed, it is with each replay: so are all others then.
-pub(crate) fn captured(store: &Store) {
-    if hold::held() == Held::Not {
-        hold(store, Limit::Captures, timing());
-    }
-}
-
-/// NCCL of this version does not tell when they part.
-pub(crate) fn hold_from_the_start(store: &Store) {
-    part(store, Limit::HiddenCaptures);
 }
 
 /// Whether operations that are handed over now are timed, as far as can be told.
@@ -285,14 +279,12 @@ fn in_force(store: &Store) -> Mode {
 fn apply(store: &Store) {
     let mode = in_force(store);
     let timing = match hold::held() {
+        // What another thread is appending belongs together: it changes some later time.
+        _ if state::has_messages() && hold::others_group() => timing(),
         Held::Not => mode == Mode::Full || mode == Mode::Sample && OPEN.load(Relaxed) > 0,
         Held::Clear => false,
         Held::Set => true,
     };
-    // What another thread appends belongs together: some later time.
-    if timing != self::timing() && state::has_messages() && hold::others_group() {
-        return;
-    }
     if !state::set(state::TIMING, timing) && timing {
         store.at(head::SWITCHES).fetch_add(1, Relaxed);
     }

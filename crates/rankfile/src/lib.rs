@@ -273,14 +273,14 @@ impl Limit {
             Limit::UnknownRelease => "NCCL's release could not be found out",
             Limit::Shm => "/dev/shm has too little room for timing kernels",
             Limit::OwnMessages => {
-                "a rank sent messages to itself, as an all-to-all does (`full` from the start times other communicators)"
+                "a rank sent messages to itself, as an all-to-all does (with RAILGATE_NCCL_MODE=full other communicators are timed)"
             }
             Limit::Captures => "operations were captured into CUDA graphs",
             Limit::HiddenCaptures => {
-                "this release of NCCL does not tell what is captured into CUDA graphs (`full` from the start times all)"
+                "this release of NCCL does not tell what is captured into CUDA graphs (RAILGATE_NCCL_MODE=full times all the same)"
             }
             Limit::Threads => {
-                "several threads launched at once, messages among it (`full` from the start times all)"
+                "several threads launched at once, messages among it (RAILGATE_NCCL_MODE=full times all the same)"
             }
         }
     }

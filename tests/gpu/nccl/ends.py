@@ -86,6 +86,10 @@ def graphs():
     for _ in range(300):
         on_each(cuda.cudaGraphLaunch, ready, streams)
         grouped(reduce)
+    # A communicator waits for the graphs that it is in.
+    on_each(cuda.cudaStreamSynchronize, streams)
+    on_each(cuda.cudaGraphExecDestroy, ready)
+    on_each(cuda.cudaGraphDestroy, captured)
 
 
 def end():
