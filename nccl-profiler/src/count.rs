@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use railgate_rankfile::{
-    ALGORITHMS, DATATYPES, Key, Mode, OPERATIONS, PROTOCOLS, comm, count, head, position, type_size,
+    ALGORITHMS, DATATYPES, Key, Limit, Mode, OPERATIONS, PROTOCOLS, comm, count, head, position, type_size,
 };
 
 use crate::abi::{Coll, Descriptor, Text, event};
@@ -16,7 +16,13 @@ use crate::{launch, recent, slots, steer};
 /// An event begins: its handle, or 0 where nothing further is to be told of it.
 pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, described: Descriptor<'_>) -> u64 {
     if store.at(head::WANTED).load(Relaxed) == Mode::Off.word() {
-        // Only to learn that somebody wishes for something else.
+        // Somebody may wish for something else; what would make its times wrong is to be known then.
+        if described.captured() {
+            steer::captured(store);
+        }
+        if described.p2p().is_some_and(|message| launch::is_to_itself(store, comm, &message)) {
+            steer::part(store, Limit::OwnMessages);
+        }
         if described.kind() & (event::COLL | event::P2P) != 0 {
             steer::after(store, comm, Handed { now: now(libc::CLOCK_MONOTONIC_COARSE), ..Handed::default() });
         }

@@ -69,9 +69,8 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     }
     add(&launch.channels, message.channels);
     launch.datatype.store(u64::from(name_of(message.datatype)), Relaxed);
-    let own = i64::try_from(store.comm(comm, comm::RANKS).load(Relaxed) & 0xffff_ffff).unwrap_or(-1);
-    // What a rank sends itself is a copy, and no wire sees it.
-    if message.peer == own {
+    // That is a copy, and no wire sees it.
+    if is_to_itself(store, comm, message) {
         add(store.comm(comm, comm::TO_ITSELF), 1);
         steer::part(store, Limit::OwnMessages);
         return 0;
@@ -92,6 +91,12 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     };
     add(&launch.timed_channels, message.channels);
     handle
+}
+
+/// Whether a rank sends it to itself, or receives it from there.
+pub(crate) fn is_to_itself(store: &Store, comm: usize, message: &P2p<'_>) -> bool {
+    let own = store.comm(comm, comm::RANKS).load(Relaxed) & 0xffff_ffff;
+    i64::try_from(own).is_ok_and(|own| own == message.peer)
 }
 
 fn known(store: &Store, comm: usize, message: &P2p<'_>) -> Op {

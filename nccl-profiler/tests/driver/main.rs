@@ -451,6 +451,13 @@ fn a_communicator_ends_after_graphs_were_replayed() {
 }
 
 #[test]
+fn what_happened_while_nothing_was_counted_counts_when_something_is() {
+    let left = Scene { mode: "off", ..scene("off-then-full") }.left();
+    assert_eq!((left.file().limit, left.file().mode), (Limit::OwnMessages, Some(Mode::Count)));
+    assert!(left.comm().ops > 0 && left.comm().to_itself == 0);
+}
+
+#[test]
 fn messages_to_others_are_timed_and_a_communicator_ends() {
     let left = Scene { mode: "sample", ..scene("neighbours") }.left();
     assert_eq!((left.file().limit, left.comm().to_itself), (Limit::None, 0));

@@ -4,8 +4,10 @@
 //! that number; who waits at the communicator's end keeps it from ending.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use crate::played::{ALL_REDUCE, COLL, Comm, KERNEL, Nccl};
+use crate::scenes::mode_file;
 
 const ENTRIES: usize = 64;
 
@@ -100,6 +102,18 @@ pub(crate) fn all_to_all(nccl: &Nccl) {
     for _ in 0..300 {
         (0..5).for_each(|_| watched.all_reduce(false));
         watched.exchange(&[1, 0, 2, 3]);
+    }
+    assert!(watched.ring.ends(), "it never ends");
+}
+
+/// Messages to itself while nothing is counted, and then a wish for everything, which comes too late.
+pub(crate) fn off_then_full(nccl: &Nccl) {
+    let mut watched = watched(nccl);
+    watched.exchange(&[1, 0, 2, 3]);
+    std::fs::write(mode_file(), "full").unwrap();
+    for _ in 0..50 {
+        watched.all_reduce(false);
+        std::thread::sleep(Duration::from_millis(20));
     }
     assert!(watched.ring.ends(), "it never ends");
 }

@@ -62,6 +62,7 @@ pub(crate) fn play(name: &str) {
         "all-to-all" => ring::all_to_all(&nccl),
         "graphs" => ring::graphs(&nccl, 4),
         "graphs-in-a-window" => ring::graphs(&nccl, 12),
+        "off-then-full" => ring::off_then_full(&nccl),
         "neighbours" => ring::neighbours(&nccl),
         "two-threads" => ring::two_threads(&nccl),
         #[cfg(target_arch = "x86_64")]
@@ -344,7 +345,9 @@ fn allocations(nccl: &Nccl) {
         }
     });
     let end = Instant::now() + Duration::from_millis(700);
-    while Instant::now() < end {
+    let mut turns = 0;
+    while Instant::now() < end || turns < 250 {
+        turns += 1;
         for size in 0..4 {
             // SAFETY: as above.
             unsafe { watch(1) };
@@ -363,10 +366,15 @@ fn allocations(nccl: &Nccl) {
     assert_eq!(ends.join().unwrap(), 0);
 }
 
+/// The file in which somebody may wish for another mode.
+pub(crate) fn mode_file() -> PathBuf {
+    PathBuf::from(std::env::var_os("RAILGATE_JOB_DIR").unwrap()).join("user/ranks/mode")
+}
+
 fn switched(nccl: &Nccl) {
     let comm = nccl.communicator(0xabc, 4, 1);
     run(&comm, 10);
-    let mode = PathBuf::from(std::env::var_os("RAILGATE_JOB_DIR").unwrap()).join("user/ranks/mode");
+    let mode = mode_file();
     let wish = |mode_wished: &str, timed: bool| {
         std::fs::write(&mode, mode_wished).unwrap();
         let late = Instant::now() + Duration::from_secs(60);
