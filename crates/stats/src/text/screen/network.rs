@@ -2,6 +2,7 @@
 
 use railgate_node::{LinkLayer, Reading, Severity};
 
+use crate::comm::Collective;
 use crate::diagnosis::{Analysis, median};
 use crate::plain::{float, plain, plain_to};
 use crate::{Attempt, JobReport, NodeReport, PortUse};
@@ -26,7 +27,8 @@ pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
     }
     let rows = || all.iter().flat_map(|comm| &comm.collectives);
     let (timed, calls) = rows().fold((0, 0), |sum, row| (sum.0 + row.timed, sum.1 + row.calls));
-    let error = rows().filter_map(|row| row.error_percent).fold(0.0, f64::max);
+    let costly = all.iter().flat_map(|comm| costly(&comm.collectives));
+    let error = costly.filter_map(|row| row.error_percent).fold(0.0, f64::max);
     if timed > 0 && timed < calls {
         parts.push(format!(
             "timed {:.1} % of calls, error <{:.0} %",
@@ -35,6 +37,14 @@ pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
         ));
     }
     Some(parts.join(", "))
+}
+
+/// Those that take at least a hundredth of the node's time in collectives: how well the others are known is nobody's concern.
+fn costly(rows: &[Collective]) -> impl Iterator<Item = &Collective> {
+    let took =
+        |row: &Collective| if row.timed > 0 { row.gpu_s * float(row.calls) / float(row.timed) } else { 0.0 };
+    let least = rows.iter().map(took).sum::<f64>() / 100.0;
+    rows.iter().filter(move |row| took(row) >= least)
 }
 
 /// Why data cannot go from a card to a GPU's memory, where the gate found no way or somebody asked NCCL for none. That there
@@ -169,4 +179,18 @@ fn listed(mut all: Vec<String>) -> Option<String> {
     all.truncate(MOST);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_next_to_no_time_makes_no_error() {
+        let row = |calls, timed, gpu_s| Collective { calls, timed, gpu_s, ..Collective::default() };
+        // Of 1 s, 9 ms and 11 ms; of the first a tenth of the calls is timed.
+        let rows = [row(100, 10, 0.098), row(5, 5, 0.009), row(4, 4, 0.011), row(7, 0, 0.0)];
+        let found: Vec<u64> = costly(&rows).map(|row| row.calls).collect();
+        assert_eq!(found, [100, 4]);
+    }
 }
