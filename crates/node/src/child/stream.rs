@@ -47,8 +47,10 @@ impl Stream {
             Stream { child: Some(child), input: None, output, unread: Vec::new(), heard: Instant::now() };
         stream.output.as_ref().map_or(Ok(()), never_wait)?;
         // A pipe has room for it: this does not wait, whatever the child does.
-        if let Some(to) = &mut to {
-            to.write_all(&[input, b"\n"].concat())?;
+        match to.as_mut().map_or(Ok(()), |to| to.write_all(&[input, b"\n"].concat())) {
+            // It has ended already; what it said of that is still to be heard.
+            Err(why) if why.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written?,
         }
         stream.input = to;
         Ok(stream)
