@@ -1,4 +1,4 @@
-//! `railgate calibrate`: how much more a model's tensor pipes look active than they work.
+//! `railgate calibrate`: how much faster than its SMs under tensor load a model's clock is read.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -135,8 +135,9 @@ fn work(line: &str) -> Option<f64> {
     (flop.is_finite() && flop >= 0.0).then_some(flop / rate)
 }
 
-/// When a window ended, how long it was, and tensor activity × clock in it, percent MHz.
-type Window = (Instant, f64, f64);
+/// When a window ended, how long it was, and tensor activity × clock in it: all of it and the part with tensor
+/// kernels, percent MHz.
+type Window = (Instant, f64, (f64, f64));
 
 /// Windows of a second under load, or why there are none.
 fn measure(
@@ -165,12 +166,13 @@ fn measure(
             Said::This(what) => match serde_json::from_slice(&what).context("what the GPU reader says")? {
                 Watched::Gpus(gpus) => gpu = gpus.into_iter().next(),
                 Watched::Sample(sample) => {
-                    let work = match sample.gpus.first().map(|gpu| &gpu.tensor_work) {
-                        Some(Reading::Known(work)) => *work,
-                        Some(Reading::Failed(why)) => return Ok(Err(why.clone())),
-                        Some(Reading::Unsupported) | None => {
-                            return Ok(Err("this GPU has no GPM".to_owned()));
-                        }
+                    let work = sample.gpus.into_iter().next().map_or(Reading::Unsupported, |gpu| {
+                        gpu.tensor_work.zip(gpu.tensor_work_slowed)
+                    });
+                    let work = match work {
+                        Reading::Known(work) => work,
+                        Reading::Failed(why) => return Ok(Err(why)),
+                        Reading::Unsupported => return Ok(Err("this GPU has no GPM".to_owned())),
                     };
                     if first.is_some_and(|first| first.elapsed() > WARM) {
                         windows.push((Instant::now(), sample.seconds, work));
@@ -205,28 +207,32 @@ fn judged(windows: &[Window], model: &Model, done: &[(Instant, f64)]) -> Result<
     // The last line of the load must lie behind a window's end.
     let last = done.last().map(|(at, _)| *at).ok_or("no load")?;
     let inside: Vec<&Window> = windows.iter().filter(|(end, _, _)| *end < last).collect();
-    let (mut ratios, mut activity, mut truth, mut seconds) = (Vec::new(), 0.0, 0.0, 0.0);
+    // As bf16 work: percent MHz for so many seconds.
+    let pipe = |work: f64, length: f64| work / 100.0 / model.clock_mhz * length * model.bf16 * 1e12;
+    // What slowed time has too much of: `all - slowed × (1 - 1 / ratio)` is the truth.
+    let ratio = |all: f64, slowed: f64, truth: f64| slowed / (slowed - (all - truth));
+    let (mut ratios, mut sums, mut seconds) = (Vec::new(), (0.0, 0.0, 0.0), 0.0);
     for chunk in inside.chunks_exact(5) {
         let (Some((first, length, _)), Some((end, _, _))) = (chunk.first(), chunk.last()) else { continue };
         let start = first.checked_sub(Duration::try_from_secs_f64(*length).unwrap_or_default());
         let work = start.map_or(0.0, |start| at(done, *end) - at(done, start));
-        let busy: f64 = chunk.iter().map(|(_, length, work)| work / 100.0 / model.clock_mhz * length).sum();
         if work <= 0.0 {
             return Err("the load stood still for five seconds".to_owned());
         }
-        let busy = busy * model.bf16 * 1e12;
-        ratios.push(busy / work);
-        activity += busy;
-        truth += work;
+        let all: f64 = chunk.iter().map(|(_, length, (all, _))| pipe(*all, *length)).sum();
+        let slowed: f64 = chunk.iter().map(|(_, length, (_, slowed))| pipe(*slowed, *length)).sum();
+        ratios.push(ratio(all, slowed, work));
+        sums = (sums.0 + all, sums.1 + slowed, sums.2 + work);
         seconds += chunk.iter().map(|(_, length, _)| length).sum::<f64>();
     }
     if ratios.len() < 2 {
         return Err("too few windows under load".to_owned());
     }
-    let mean = activity / truth;
+    let (all, slowed, truth) = sums;
+    let mean = ratio(all, slowed, truth);
     if !(0.2..=5.0).contains(&mean) {
         return Err(format!(
-            "activity is {mean:.2} times the work: the load counts wrongly, or uses another GPU"
+            "activity × clock is {mean:.2} times the work: the load counts wrongly, or uses another GPU"
         ));
     }
     let off = ratios.iter().map(|ratio| (ratio / mean - 1.0).abs()).fold(0.0, f64::max);
@@ -296,11 +302,15 @@ mod tests {
         let second = |k: u32| start + Duration::from_secs(k.into());
         // Half of the peak's cycles, a tenth more than the work.
         let done: Vec<_> = (0..40).map(|k| (second(k), f64::from(k) * 989.4e12 * 0.5 / 1.1)).collect();
-        let windows: Vec<_> = (5..36).map(|k| (second(k), 1.0, 50.0 * 1830.0)).collect();
+        let windows: Vec<_> = (5..36).map(|k| (second(k), 1.0, (50.0 * 1830.0, 50.0 * 1830.0))).collect();
         let found = judged(&windows, &model, &done).unwrap();
         assert_eq!((found.activity_per_work, found.band, found.seconds), (1.1, 0.03, 30.0));
         assert!(found.text("NVIDIA H200", &model).contains("activity_per_work = 1.1\nband = 0.03\n"));
         assert!(judged(&windows[..6], &model, &done).is_err());
+        // Half of the clock counts for time without the load, in which it is read as it is.
+        let done: Vec<_> = done.iter().map(|(at, work)| (*at, work * 1.1 * (0.5 + 0.5 / 1.1))).collect();
+        let windows: Vec<_> = windows.into_iter().map(|(at, s, (all, _))| (at, s, (all, all / 2.0))).collect();
+        assert_eq!(judged(&windows, &model, &done).unwrap().activity_per_work, 1.1);
         let idle: Vec<_> = (0..40).map(|k| (second(k), 0.0)).collect();
         assert!(judged(&windows, &model, &idle).is_err());
     }

@@ -486,7 +486,7 @@ fn head_gpu(gpu: &railgate_node::WatchedGpu) -> HeadGpu {
 type Get = fn(&GpuSample) -> &Reading<f64>;
 
 /// Which reading is which field; the reasons for a low clock come together and stand apart.
-const GPU_VALUES: [(GpuField, Get); 25] = [
+const GPU_VALUES: [(GpuField, Get); 26] = [
     (GpuField::Graphics, |gpu| &gpu.graphics),
     (GpuField::Sm, |gpu| &gpu.sm),
     (GpuField::Occupancy, |gpu| &gpu.occupancy),
@@ -507,6 +507,7 @@ const GPU_VALUES: [(GpuField, Get); 25] = [
     (GpuField::SmClock, |gpu| &gpu.clock),
     (GpuField::SmWork, |gpu| &gpu.sm_work),
     (GpuField::TensorWork, |gpu| &gpu.tensor_work),
+    (GpuField::TensorWorkSlowed, |gpu| &gpu.tensor_work_slowed),
     (GpuField::Fp32Work, |gpu| &gpu.fp32_work),
     (GpuField::Power, |gpu| &gpu.power),
     (GpuField::Energy, |gpu| &gpu.energy),

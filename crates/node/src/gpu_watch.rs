@@ -118,13 +118,17 @@ pub struct GpuSample {
     pub nvlink_tx: Reading<f64>,
     /// 60: bytes per second.
     pub nvlink_rx: Reading<f64>,
-    /// SM activity × SM clock, percent MHz, summed up over windows shorter than the interval: the clock changes with
-    /// the load, so the product of two averages would be off.
+    /// SM activity × SM clock while SMs worked, percent MHz: both taken in windows shorter than the interval, as the
+    /// clock changes with the load.
     pub sm_work: Reading<f64>,
-    /// Tensor activity × SM clock, percent MHz, likewise.
+    /// Tensor activity × SM clock, percent MHz. Activity is a quotient of cycles, so times the mean clock it is the
+    /// pipe's cycles whatever the clock did in between, as far as the clock that NVML reads is the true one.
     pub tensor_work: Reading<f64>,
     /// Single precision activity × SM clock, percent MHz, likewise.
     pub fp32_work: Reading<f64>,
+    /// The part of `tensor_work` that a clock counts for which was read while tensor kernels ran. SMs run slower then
+    /// than NVML's clock says: on an H200 by a tenth, whatever the power.
+    pub tensor_work_slowed: Reading<f64>,
     /// `nvmlDeviceGetUtilizationRates`, percent.
     pub any_kernel: Reading<f64>,
     /// The same of memory, percent.

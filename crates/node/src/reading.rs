@@ -32,6 +32,15 @@ impl<T> Reading<T> {
         }
     }
 
+    /// Both values, where there are both; else what the first that is missing says.
+    pub fn zip<U>(self, other: Reading<U>) -> Reading<(T, U)> {
+        match (self, other) {
+            (Reading::Known(one), Reading::Known(two)) => Reading::Known((one, two)),
+            (Reading::Unsupported, _) | (Reading::Known(_), Reading::Unsupported) => Reading::Unsupported,
+            (Reading::Failed(why), _) | (Reading::Known(_), Reading::Failed(why)) => Reading::Failed(why),
+        }
+    }
+
     /// A read whose error becomes the reason.
     pub fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Self {
         match result {

@@ -192,8 +192,9 @@ pub struct Throttled {
 /// recomputation and padding included: hardware FLOP utilisation, never model FLOP utilisation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HardwareFlop {
-    /// Of the dense tensor peak, 0 to 1: tensor activity × SM clock ÷ datasheet clock × calibration. It is the same
-    /// fraction for bf16, fp16, tf32 and fp8, whose peaks stand in fixed ratios: GPM cannot tell them apart.
+    /// Of the dense tensor peak, 0 to 1: tensor activity × SM clock ÷ datasheet clock, the clock calibrated for the
+    /// time in which tensor kernels ran. It is the same fraction for bf16, fp16, tf32 and fp8, whose peaks stand in
+    /// fixed ratios: GPM cannot tell them apart.
     pub tensor_fraction: Reading<f64>,
     /// The same without the calibration.
     pub uncalibrated_fraction: Reading<f64>,
@@ -212,10 +213,10 @@ pub struct HardwareFlop {
     pub fp64_tflops: Reading<f64>,
 }
 
-/// What corrects an active tensor pipe to work done.
+/// What corrects NVML's clock, which SMs do not reach while tensor kernels run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Multiplied to the fraction; 1 without a calibration.
+    /// What that clock is multiplied with; 1 without a calibration.
     pub factor: f64,
     /// `site`, `built-in` or `none`.
     pub from: String,

@@ -15,7 +15,7 @@ OPS = {
 
 
 # What the report takes off: `TIMING_NS` in crates/stats/src/comm/gather.rs.
-TIMING_NS = 900
+TIMING_NS = 600
 
 
 def rows(path):

@@ -16,9 +16,13 @@ const MOST_ROWS: usize = 1000;
 
 /// What timing adds to an operation on the GPU, nanoseconds: its kernel ends when its times have reached the host's memory.
 /// Where a part of the calls is timed, those stand between others that go without.
-const TIMING_NS: u64 = 900;
+const TIMING_NS: u64 = 600;
 /// How far that may be off.
 const TIMING_ERROR_NS: u64 = 500;
+
+/// Between two collectives that wait for nothing but one another lie 4 to 5 µs (measured). Where there is more, the GPU has waited for
+/// the launching thread, which timing holds up by some µs more than it does without.
+const QUEUED_NS: f64 = 5_000.0;
 
 /// Calls that are timed in a row.
 const WINDOW: f64 = 8.0;
@@ -96,6 +100,7 @@ impl Row {
     }
 
     fn shown(&self, (hash, size, op, datatype, algorithm, protocol, class): RowKey) -> Collective {
+        let back_to_back_error = self.back_to_back_error_percent(op);
         let op = name(OPERATIONS, op);
         let gpu_s = seconds(self.sum_ns);
         let timed = (self.timed > 0 && self.sum_ns > 0).then_some(());
@@ -133,7 +138,7 @@ impl Row {
             reference_gb_s: None,
             of_reference_percent: None,
             error_percent: self.error_percent(),
-            back_to_back_error_percent: back_to_back.and(self.back_to_back_error_percent()),
+            back_to_back_error_percent: back_to_back.and(back_to_back_error),
             by_rank: self.ranks.values().copied().collect(),
         }
     }
@@ -148,13 +153,16 @@ impl Row {
     /// Of the figure from begin to begin: what sampling leaves open, and how well it is known what timing adds. In a loop the calls of a
     /// window have in common what befell it (a thread that launched late), so that they say no more than one.
     #[allow(clippy::cast_precision_loss, reason = "counts and times of a job")]
-    fn back_to_back_error_percent(&self) -> Option<f64> {
+    fn back_to_back_error_percent(&self, op: u8) -> Option<f64> {
         let sampled = self.error_percent()?;
         if self.timed >= self.calls / 2 {
             return Some(sampled);
         }
         let each = self.spaced_ns as f64 / self.spaced.max(1) as f64;
-        Some((sampled * WINDOW.sqrt()).hypot(TIMING_ERROR_NS as f64 / each.max(1.0) * 100.0))
+        let own = self.sum_ns as f64 / self.timed.max(1) as f64;
+        let waited = if op == P2P_GROUP { 0.0 } else { (each - own - QUEUED_NS).clamp(0.0, own) };
+        let timing = (waited + TIMING_ERROR_NS as f64) / each.max(1.0);
+        Some((sampled * WINDOW.sqrt()).hypot(timing * 100.0))
     }
 
     /// The standard error of the mean, where not every call was timed.
@@ -336,7 +344,7 @@ mod tests {
         // 1 MiB in 20 µs on average, times 2 * 7 / 8.
         assert!((row.busbw_gb_s.unwrap() - 91.75).abs() < 0.1, "{row:?}");
         // One of each rank's two was followed at once, in twice the time, less what timing took.
-        assert!((row.busbw_back_to_back_gb_s.unwrap() - 46.94).abs() < 0.1, "{row:?}");
+        assert!((row.busbw_back_to_back_gb_s.unwrap() - 46.57).abs() < 0.1, "{row:?}");
         assert!((row.error_percent.unwrap() - 25.8).abs() < 0.1, "{row:?}");
         let means: Vec<_> = row.by_rank.iter().map(|rank| rank.mean_s()).collect();
         assert_eq!(means, [Some(10e-6), Some(30e-6)]);
@@ -348,10 +356,14 @@ mod tests {
     fn what_timing_adds_is_taken_off_where_few_are_timed() {
         let row = |timed| gather(&[file(0, vec![cell(1000, timed, 20_000)])], vec![]).collectives.remove(0);
         let (sampled, full) = (row(24), row(990));
-        // 40 µs from begin to begin, of which timing took 0.9 where the next calls went without; give or take 0.5.
-        assert!((sampled.back_to_back_s - 12.0 * 39.1e-6).abs() < 1e-9, "{sampled:?}");
-        assert!((sampled.busbw_back_to_back_gb_s.unwrap() - 46.93).abs() < 0.01, "{sampled:?}");
-        assert!((sampled.back_to_back_error_percent.unwrap() - 1.25).abs() < 0.01, "{sampled:?}");
+        // 40 µs from begin to begin, of which timing took 0.6 where the next calls went without; give or take 0.5, and 15
+        // of the 20 in between are the launching thread's, who knows why.
+        assert!((sampled.back_to_back_s - 12.0 * 39.4e-6).abs() < 1e-9, "{sampled:?}");
+        assert!((sampled.busbw_back_to_back_gb_s.unwrap() - 46.57).abs() < 0.01, "{sampled:?}");
+        assert!((sampled.back_to_back_error_percent.unwrap() - 38.75).abs() < 0.01, "{sampled:?}");
+        let queued = Cell { spaced_ns: 12 * 24_500, ..cell(1000, 24, 20_000) };
+        let queued = gather(&[file(0, vec![queued])], vec![]).collectives.remove(0);
+        assert!((queued.back_to_back_error_percent.unwrap() - 2.04).abs() < 0.01, "{queued:?}");
         assert!((full.back_to_back_s - 495.0 * 40e-6).abs() < 1e-9, "{full:?}");
         assert!(full.back_to_back_error_percent.unwrap() < 0.01, "{full:?}");
     }

@@ -92,8 +92,8 @@ impl JobFile {
                 continue;
             }
             let tensor_fraction = model(&gpu.model, &self.site).and_then(|model| {
-                let work = values.mean(GpuField::TensorWork)? / 100.0 / model.clock_mhz;
-                Some(work / model.calibration.map_or(1.0, |(activity_per_work, ..)| activity_per_work))
+                let work = values.mean(GpuField::TensorWork)?;
+                Some(model.tensor_fraction(work, values.mean(GpuField::TensorWorkSlowed)?))
             });
             job.gpus.push(GpuNow { index: gpu.index, uuid: gpu.uuid.clone(), values, tensor_fraction });
         }
@@ -160,6 +160,7 @@ mod tests {
         let mut gpu = Values::default();
         gpu.put(GpuField::Tensor, Some(tensor));
         gpu.put(GpuField::TensorWork, Some(tensor * 1830.0));
+        gpu.put(GpuField::TensorWorkSlowed, Some(tensor * 1830.0));
         Sample { start, seconds: 5.0, folded: 1, gpus: vec![gpu.clone(), gpu], ..Sample::default() }
     }
 

@@ -28,8 +28,8 @@ pub struct Peak {
     pub fp64_per_clock: f64,
     /// Memory bandwidth, GB/s.
     pub memory_gbytes_s: f64,
-    /// Measured: tensor activity × clock is so much more than the work done, and the truth lies within so much of
-    /// what comes out.
+    /// Measured: while tensor kernels run, tensor activity × NVML's clock is so much more than the work done, and the
+    /// truth lies within so much of what comes out.
     pub calibration: Option<(f64, f64)>,
     /// Where the figures come from.
     pub source: &'static str,
@@ -183,7 +183,7 @@ pub struct SiteModel {
     /// Memory bandwidth, GB/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_gbytes_s: Option<f64>,
-    /// Activity × clock ÷ work, as `railgate calibrate` measures it.
+    /// Activity × clock ÷ work under load, as `railgate calibrate` measures it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activity_per_work: Option<f64>,
     /// The truth lies within this of the figure; 0.05 is 5 %.
@@ -228,6 +228,20 @@ pub struct Model {
     pub row: Option<&'static Peak>,
     /// Where the figures come from.
     pub source: String,
+}
+
+impl Model {
+    /// What a pipe has done, percent MHz: activity × clock, of which `slowed` counts for time in which tensor kernels
+    /// ran. SMs run slower then than NVML's clock says; the activity itself is exact.
+    pub fn done(&self, work: f64, slowed: f64) -> f64 {
+        let factor = self.calibration.map_or(1.0, |(activity_per_work, ..)| 1.0 / activity_per_work);
+        work - slowed * (1.0 - factor)
+    }
+
+    /// [`Model::done`] by the tensor pipe as a fraction of the peak.
+    pub fn tensor_fraction(&self, work: f64, slowed: f64) -> f64 {
+        self.done(work, slowed) / 100.0 / self.clock_mhz
+    }
 }
 
 /// The row for a model by NVML's name.

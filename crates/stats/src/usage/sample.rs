@@ -76,11 +76,13 @@ fields! {
         MemoryBusy = "memory_busy_percent",
         /// SM clock, MHz.
         SmClock = "sm_clock_mhz",
-        /// SM activity times SM clock, moment by moment: percent MHz.
+        /// SM activity times SM clock while SMs worked: percent MHz.
         SmWork = "sm_percent_mhz",
-        /// Tensor activity times SM clock, moment by moment: percent MHz.
+        /// Tensor activity times SM clock as NVML reads it: percent MHz.
         TensorWork = "tensor_percent_mhz",
-        /// Single precision activity times SM clock, moment by moment: percent MHz.
+        /// Of that, what the clock counts for that was read while tensor kernels ran and SMs ran slower than it says.
+        TensorWorkSlowed = "tensor_percent_slowed_mhz",
+        /// Single precision activity times SM clock as NVML reads it: percent MHz.
         Fp32Work = "fp32_percent_mhz",
         /// Watts, read.
         Power = "power_w",

@@ -292,11 +292,7 @@ fn gpu_usage(one: &OneGpu, site: &BTreeMap<String, SiteModel>) -> GpuUsage {
         _ => without(GpuField::Energy),
     };
     let busy_clock_mhz = match (mean(GpuField::SmWork), sums.get(GpuField::Sm).mean()) {
-        // Work is summed over short windows and activity over samples: at little load the two differ a little, and
-        // their quotient must not be a clock that the GPU never had.
-        (Reading::Known(work), Some(sm)) if sm > 0.0 => {
-            Reading::Known((work / sm).min(sums.get(GpuField::SmClock).max))
-        }
+        (Reading::Known(work), Some(sm)) if sm > 0.0 => Reading::Known(work / sm),
         (Reading::Known(_), _) => Reading::Failed("it was never busy".to_owned()),
         (other, _) => other,
     };
@@ -390,8 +386,14 @@ fn flop(
         Some(mig) if mig.sms > 0 && mig.of_sms > 0 => Some(f64::from(mig.sms) / f64::from(mig.of_sms)),
         Some(_) => None,
     };
-    let raw = mean(GpuField::TensorWork).map(|work| work / 100.0 / model.clock_mhz);
-    let fraction = raw.clone().map(|raw| raw * calibration.factor);
+    let raw = mean(GpuField::TensorWork).map(|work| model.tensor_fraction(work, 0.0));
+    let work = mean(GpuField::TensorWork).zip(mean(GpuField::TensorWorkSlowed));
+    let fraction = work.clone().map(|(work, slowed)| model.tensor_fraction(work, slowed));
+    // The clock is the same for every pipe.
+    let fp32_work = mean(GpuField::Fp32Work).zip(work).map(|(fp32, (work, slowed))| {
+        let share = if work > 0.0 { slowed / work } else { 0.0 };
+        model.done(fp32, fp32 * share)
+    });
     let mut tensor_tflops = BTreeMap::new();
     if let (Reading::Known(fraction), Some(slice)) = (&fraction, slice) {
         let bf16 = fraction * model.bf16 * slice;
@@ -433,7 +435,7 @@ fn flop(
             source: model.source.clone(),
         }),
         tensor_tflops,
-        fp32_tflops: vector(mean(GpuField::Fp32Work), of_row(|row| row.fp32_per_clock)),
+        fp32_tflops: vector(fp32_work, of_row(|row| row.fp32_per_clock)),
         fp64_tflops: vector(fp64_work, of_row(|row| row.fp64_per_clock)),
     }
 }

@@ -20,6 +20,7 @@ fn sample(at_s: u64, tensor: f64, clock: f64) -> Sample {
     let mut gpu = Values::default();
     gpu.put(GpuField::Tensor, Some(tensor));
     gpu.put(GpuField::TensorWork, Some(tensor * clock));
+    gpu.put(GpuField::TensorWorkSlowed, Some(tensor * clock));
     gpu.put(GpuField::Sm, Some(tensor));
     gpu.put(GpuField::SmWork, Some(tensor * clock));
     gpu.put(GpuField::Power, Some(700.0));
@@ -89,6 +90,20 @@ fn the_fraction_is_activity_times_clock_over_the_sheets_clock() {
     assert!(
         matches!(&usage.gpus[0].flop.tensor_fraction, Reading::Failed(why) if why.contains("[stats.models]"))
     );
+}
+
+/// A GPU that works half of the time: only that half's clock was read too high.
+#[test]
+fn only_the_clock_of_tensor_kernels_is_corrected() {
+    let mut half = sample(0, 40.0, 1700.0);
+    half.gpus[0].put(GpuField::TensorWorkSlowed, Some(40.0 * 700.0));
+    half.gpus[0].put(GpuField::Fp32Work, Some(10.0 * 1700.0));
+    let bytes = stream(vec![head("NVIDIA H200", &[]), Record::Sample(half)]);
+    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let flop = &usage.gpus[0].flop;
+    let clock = 1000.0 + 700.0 * flop.calibration.factor;
+    assert!((known(&flop.tensor_fraction) - 0.4 * clock / 1830.0).abs() < 1e-6, "{flop:?}");
+    assert!((known(&flop.fp32_tflops) - 0.1 * clock * 1e6 * 256.0 * 132.0 / 1e12).abs() < 1e-6, "{flop:?}");
 }
 
 /// The counters do not tell types apart: without a declaration the figures of the slowest and the fastest type bound what

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Whether SMs run at the clock that NVML reads: their own cycle counters beside it, under several loads.
+
+Needs one NVIDIA GPU with GPM, PyTorch and nvcc; for a machine that is thrown away afterwards. Prints for each load what
+NVML read, what the SMs counted, and how tensor activity (single precision for fp32) times each of them compares to the
+work that was done: the figures of docs/accuracy.md.
+"""
+
+import ctypes
+import os
+import subprocess
+import threading
+import time
+
+import torch
+
+PROBE = r"""
+extern "C" __global__ void probe(unsigned long long* out) {
+    unsigned sm;
+    unsigned long long now;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    out[2 * sm] = clock64();
+    out[2 * sm + 1] = now;
+}
+extern "C" int launch(unsigned long long* out, void* stream) {
+    probe<<<1056, 32, 0, (cudaStream_t)stream>>>(out);
+    return (int)cudaGetLastError();
+}
+"""
+# FLOP of a clock and SM on Hopper, and GPM's number of the activity.
+RATE = {"bf16": (4096, 5), "tf32": (2048, 5), "fp8": (8192, 5), "fp32": (256, 12)}
+# Type, size, what is in the matrices (zeros take less power), memory-bound kernels after every 20 ms.
+LOADS = [
+    ("bf16", 8192, "random", 0), ("bf16", 8192, "zeros", 0), ("bf16", 3072, "random", 0), ("bf16", 3072, "zeros", 0),
+    ("bf16", 1536, "random", 0), ("bf16", 1536, "zeros", 0), ("fp8", 6144, "random", 0), ("tf32", 6144, "random", 0),
+    ("tf32", 6144, "zeros", 0), ("fp32", 6144, "random", 0), ("bf16", 6144, "random", 12), ("bf16", 6144, "random", 40),
+]
+SECONDS = float(os.environ.get("SECONDS_EACH", "3"))
+
+
+class Metric(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_uint), ("code", ctypes.c_uint), ("value", ctypes.c_double), ("about", ctypes.c_void_p * 3)]
+
+
+class Metrics(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint), ("count", ctypes.c_uint), ("one", ctypes.c_void_p), ("two", ctypes.c_void_p),
+                ("metric", Metric * 400)]
+
+
+class Nvml:
+    def __init__(self):
+        self.lib, self.gpu = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+        assert self.lib.nvmlInit_v2() == 0
+        assert self.lib.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.gpu)) == 0
+
+    def sample(self):
+        sample = ctypes.c_void_p()
+        assert self.lib.nvmlGpmSampleAlloc(ctypes.byref(sample)) == 0
+        assert self.lib.nvmlGpmSampleGet(self.gpu, sample) == 0
+        return sample
+
+    def activity(self, metric, one, two):
+        query = Metrics(version=1, count=1, one=one, two=two)
+        query.metric[0].id = metric
+        assert self.lib.nvmlGpmMetricsGet(ctypes.byref(query)) == 0
+        return query.metric[0].value / 100
+
+    def read(self, call, *which):
+        value = ctypes.c_uint()
+        getattr(self.lib, call)(self.gpu, *which, ctypes.byref(value))
+        return value.value
+
+
+def gemm(dtype, size, fill):
+    make = lambda: (torch.zeros if fill == "zeros" else torch.randn)(size, size, device="cuda")
+    if dtype == "fp8":
+        a, b = make().to(torch.float8_e4m3fn), make().to(torch.float8_e4m3fn).t()
+        one = torch.tensor(1.0, device="cuda")
+        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    a, b = make().to(kind), make().to(kind)
+    out = torch.empty_like(a)
+    return lambda: torch.matmul(a, b, out=out)
+
+
+def main():
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    with open("/tmp/probe.cu", "w") as file:
+        file.write(PROBE)
+    nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
+    options = ["-O2", "-shared", "-Xcompiler", "-fPIC", "-arch=sm_90"]
+    subprocess.run([nvcc, *options, "/tmp/probe.cu", "-o", "/tmp/probe.so"], check=True)
+    launch, nvml = ctypes.CDLL("/tmp/probe.so").launch, Nvml()
+    here = torch.randn(1 << 28, device="cuda")
+    there = torch.empty_like(here)
+
+    def probe():
+        """Cycles so far, the mean of all SMs, and the GPU's time in seconds."""
+        out = torch.zeros(2 * sms, dtype=torch.int64, device="cuda")
+        assert launch(ctypes.c_void_p(out.data_ptr()), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)) == 0
+        torch.cuda.synchronize()
+        return out[0::2].double().mean().item(), out[1::2].double().min().item() / 1e9
+
+    print("| load | TFLOP/s | W | clock by NVML, MHz | counted | ratio | activity × counted clock ÷ work | × NVML's |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for dtype, size, fill, copies in LOADS:
+        run = gemm(dtype, size, fill)
+        run()
+        torch.cuda.synchronize()
+        start = time.monotonic()
+        for _ in range(8):
+            run()
+        torch.cuda.synchronize()
+        batch = max(1, int(0.02 * 8 / (time.monotonic() - start)))
+        clocks, watts, samples = [], [], []
+
+        def read():
+            """GPM's own clock ticks every 100 ms: its samples are taken well within the load."""
+            time.sleep(0.4)
+            samples.append(nvml.sample())
+            end = time.monotonic() + SECONDS - 0.8
+            while time.monotonic() < end:
+                time.sleep(0.01)
+                clocks.append(nvml.read("nvmlDeviceGetClockInfo", 1))
+                watts.append(nvml.read("nvmlDeviceGetPowerUsage") / 1000)
+            samples.append(nvml.sample())
+
+        def batches(seconds):
+            """With one in flight, so that the GPU never waits; it has nothing to do in the end."""
+            end, times, before = time.monotonic() + seconds, 0, None
+            while time.monotonic() < end:
+                for _ in range(batch):
+                    run()
+                for _ in range(copies):
+                    torch.add(here, 1.0, out=there)
+                event = torch.cuda.Event()
+                event.record()
+                if before:
+                    before.synchronize()
+                before, times = event, times + 1
+            torch.cuda.synchronize()
+            return times
+
+        batches(0.5)
+        reader = threading.Thread(target=read)
+        cycles, begun = probe()
+        reader.start()
+        times = batches(SECONDS)
+        cycles_after, ended = probe()
+        reader.join()
+        flop, seconds = times * batch * 2.0 * size**3, ended - begun
+        counted, said = (cycles_after - cycles) / seconds, sum(clocks) / len(clocks) * 1e6
+        per_clock, metric = RATE[dtype]
+        pipes = nvml.activity(metric, *samples) * sms * per_clock * seconds / flop
+        beside = f" + {copies} memory-bound" if copies else ""
+        print(f"| {dtype} {size}, {fill}{beside} | {flop / seconds / 1e12:.1f} | {sum(watts) / len(watts):.0f} | {said / 1e6:.0f} |"
+              f" {counted / 1e6:.0f} | {said / counted:.3f} | {pipes * counted:.3f} | {pipes * said:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
