@@ -166,9 +166,11 @@ fn measure(
             Said::This(what) => match serde_json::from_slice(&what).context("what the GPU reader says")? {
                 Watched::Gpus(gpus) => gpu = gpus.into_iter().next(),
                 Watched::Sample(sample) => {
-                    let work = sample.gpus.into_iter().next().map_or(Reading::Unsupported, |gpu| {
-                        gpu.tensor_work.zip(gpu.tensor_work_slowed)
-                    });
+                    let work = sample
+                        .gpus
+                        .into_iter()
+                        .next()
+                        .map_or(Reading::Unsupported, |gpu| gpu.tensor_work.zip(gpu.tensor_work_slowed));
                     let work = match work {
                         Reading::Known(work) => work,
                         Reading::Failed(why) => return Ok(Err(why)),
@@ -309,7 +311,8 @@ mod tests {
         assert!(judged(&windows[..6], &model, &done).is_err());
         // Half of the clock counts for time without the load, in which it is read as it is.
         let done: Vec<_> = done.iter().map(|(at, work)| (*at, work * 1.1 * (0.5 + 0.5 / 1.1))).collect();
-        let windows: Vec<_> = windows.into_iter().map(|(at, s, (all, _))| (at, s, (all, all / 2.0))).collect();
+        let windows: Vec<_> =
+            windows.into_iter().map(|(at, s, (all, _))| (at, s, (all, all / 2.0))).collect();
         assert_eq!(judged(&windows, &model, &done).unwrap().activity_per_work, 1.1);
         let idle: Vec<_> = (0..40).map(|k| (second(k), 0.0)).collect();
         assert!(judged(&windows, &model, &idle).is_err());

@@ -129,10 +129,13 @@ mod tests {
 
     #[test]
     fn one_long_distance_is_a_wait_and_several_are_the_rule() {
-        let out = |cell, apart: &[u64]| apart.iter().map(|apart| stands_out(cell, *apart)).collect::<Vec<_>>();
+        let out =
+            |cell, apart: &[u64]| apart.iter().map(|apart| stands_out(cell, *apart)).collect::<Vec<_>>();
         assert_eq!(out(0, &[90, 30, 35, 1000, 30, 91, 88]), [false, false, false, true, false, true, false]);
         // Kinds that take turns are not compared with one another.
-        assert!([(1, 20), (2, 200), (1, 20), (2, 200)].iter().all(|(cell, apart)| !stands_out(*cell, *apart)));
+        assert!(
+            [(1, 20), (2, 200), (1, 20), (2, 200)].iter().all(|(cell, apart)| !stands_out(*cell, *apart))
+        );
         assert!(!stands_out(CELLS, 7));
     }
 }

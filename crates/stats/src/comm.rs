@@ -150,7 +150,7 @@ pub struct Collective {
     pub min_s: Option<f64>,
     /// The longest, seconds.
     pub max_s: Option<f64>,
-    /// Of those, calls whose successor on the communicator began at once (within 50 µs of their end).
+    /// Of those, calls whose successor on the communicator began at once (within 50 µs of their end, 100 for messages).
     pub back_to_back: u64,
     /// Their bytes.
     pub back_to_back_bytes: u64,
@@ -160,7 +160,8 @@ pub struct Collective {
     /// while the kernels ran.
     pub busbw_gb_s: Option<f64>,
     /// `back_to_back_bytes` over `back_to_back_s`, likewise: what a loop of them gets, with what lies between two
-    /// kernels. That is nccl-tests' figure. `None`: none followed another at once.
+    /// kernels. That is nccl-tests' figure. `None`: none followed another at once, or few were timed and the GPU waited
+    /// for the launching thread, which timing holds up.
     pub busbw_back_to_back_gb_s: Option<f64>,
     /// What the site has measured for the like of it, GB/s; `None`: nobody has, so no share of it can be told.
     pub reference_gb_s: Option<f64>,

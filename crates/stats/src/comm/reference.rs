@@ -31,9 +31,8 @@ impl Collective {
     /// The figure to hold against a reference: of calls in a row, as nccl-tests measures, where half of the timed ones
     /// were such; a few among calls with computing between them are not like the rest.
     pub fn comparable_gb_s(&self) -> Option<f64> {
-        let in_a_row =
-            self.busbw_back_to_back_gb_s.filter(|_| self.back_to_back.saturating_mul(2) >= self.timed);
-        in_a_row.or(self.busbw_gb_s)
+        let in_a_row = self.timed > 0 && self.back_to_back.saturating_mul(2) >= self.timed;
+        if in_a_row { self.busbw_back_to_back_gb_s } else { self.busbw_gb_s }
     }
 }
 
