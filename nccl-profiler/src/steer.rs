@@ -114,19 +114,19 @@ pub(crate) fn restrict(limit: Limit) {
 
 /// NCCL's count of kernels and the GPU's part, or may: from now on everything is timed, where it is already, or else nothing is.
 pub(crate) fn part(store: &Store, why: Limit) {
-    if hold::held() == Held::Not {
-        hold_mask(store, why, in_force(store) == Mode::Full);
-    }
+    hold_mask(store, why, || in_force(store) == Mode::Full);
 }
 
 /// An operation is being captured. If it was appended to be timed, it is with each replay: so is everything then.
 pub(crate) fn captured(store: &Store) {
-    if hold::held() == Held::Not {
-        hold_mask(store, Limit::Captures, timing());
-    }
+    hold_mask(store, Limit::Captures, timing);
 }
 
-fn hold_mask(store: &Store, why: Limit, everything: bool) {
+fn hold_mask(store: &Store, why: Limit, everything: impl FnOnce() -> bool) {
+    if hold::held() != Held::Not {
+        return;
+    }
+    let everything = everything();
     if !hold::hold(everything) {
         return;
     }
