@@ -1,33 +1,27 @@
-//! GPUs, rails and the job's cgroup, sample by sample.
-//!
-//! NVML lives in a child: a call into a sick driver may hang for ever, also against SIGKILL, and must then hang nobody
-//! who has something else to do. The child's word every few seconds is what makes a sample; where it does not come,
-//! samples are made without it, and after [`Counters::patience`] it is killed and, a few times, started anew.
+//! GPUs, rails and the job's cgroup, sample by sample. Where nothing comes of the GPUs, samples are made without.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
-use railgate_node::child::{Said, Stream};
 use railgate_node::{
-    Allocation, GpuId, GpuSample, GpuSamples, GpuWatch, JobGroup, Reading, UnixMillis, Watched, XidEvent,
-    job_is_stopped, own_memory_mib,
+    Allocation, GpuId, GpuSamples, GpuWatch, JobGroup, UnixMillis, XidEvent, job_is_stopped, own_memory_mib,
 };
 use railgate_stats::metrics::JobFile;
 use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail};
 use railgate_stats::usage::{GpuField, Sample, State, Values};
 
 use crate::clock::Clock;
+use crate::fields::{all_lacking, head_gpu, lacking, values};
 use crate::file::{Files, earlier};
+use crate::gpus::{Gpus, Heard, Waits};
 use crate::host::Host;
 use crate::rails::Rails;
 use crate::run::{Mine, PROC};
 use crate::work::Work;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// After the first one; each costs a child that may be stuck for good.
-const MOST_STARTS: u32 = 4;
 /// A job without a step yet has no cgroup.
 const SEARCH: Duration = Duration::from_secs(30);
 /// What the child's last word may take.
@@ -43,20 +37,7 @@ pub(crate) struct Counters {
     named: bool,
     interval: Duration,
     files: Files,
-    watch: Option<GpuWatch>,
-    child: Option<Stream>,
-    starts: u32,
-    start_at: Instant,
-    /// Its first word, after NVML has begun.
-    greeted: bool,
-    /// Its latest word about the GPUs: Xids come also while a reading hangs.
-    heard: Instant,
-    /// It waits for Xids, where anybody wants them; from a word that says why not on, it does not.
-    waits: Waits,
-    xids: Vec<XidEvent>,
-    child_cpu_s: f64,
-    past_cpu_s: f64,
-    child_memory_mib: f64,
+    gpus: Gpus,
     last: f64,
     latest: Option<GpuSamples>,
     rails: Rails,
@@ -64,21 +45,8 @@ pub(crate) struct Counters {
     search_at: Instant,
     host: Host,
     told: Vec<String>,
-    /// Joules by GPU that earlier children have counted, and all so far.
-    energy: Vec<(f64, f64)>,
     before: Option<Before>,
     metrics: Option<JobFile>,
-}
-
-/// Whether the child hears of Xids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// It does not, or there is none.
-    No,
-    /// It is still on its way.
-    Soon,
-    /// It does.
-    Yes,
 }
 
 /// What an event is seen by.
@@ -126,32 +94,20 @@ impl Counters {
                 head.gpus = before.gpus;
             }
         }
-        let begun = Instant::now();
         let mut counters = Counters {
             clock,
             head,
             named,
             interval,
             files: Files::new(dir),
-            watch,
-            child: None,
-            starts: 0,
-            start_at: begun,
-            greeted: false,
-            heard: begun,
-            waits: Waits::No,
-            xids: Vec::new(),
-            child_cpu_s: 0.0,
-            past_cpu_s: 0.0,
-            child_memory_mib: 0.0,
+            gpus: Gpus::new(mine.job, watch, interval, totals.energy),
             last: boot_s(),
             latest: None,
             rails: Rails::new(&source.sysfs, rails, &totals.rails),
             group: None,
-            search_at: begun,
+            search_at: Instant::now(),
             host: Host::default(),
             told: Vec::new(),
-            energy: totals.energy.into_iter().map(|energy| (energy, energy)).collect(),
             before: None,
             metrics: None,
         };
@@ -172,27 +128,24 @@ impl Counters {
 
     /// How long until there is something to do without being told.
     pub(crate) fn due(&self) -> Duration {
-        let wait = match (&self.child, &self.watch) {
-            // The child sets the pace.
-            (Some(_), _) => self.interval.mul_f64(1.5),
-            (None, _) => self.interval,
-        };
+        // Who reads them sets the pace.
+        let wait = if self.gpus.are_read() { self.interval.mul_f64(1.5) } else { self.interval };
         let due = Duration::try_from_secs_f64((self.clock.boot_s)() - self.last).unwrap_or_default();
         wait.saturating_sub(due)
     }
 
     /// Readable when the child has said something.
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.child.as_ref().and_then(Stream::as_fd)
+        self.gpus.as_fd()
     }
 
     /// Whatever is due. `yielded`: the user wants the GPUs left alone.
     pub(crate) fn step(&mut self, job: u32, yielded: bool) {
         if yielded {
-            self.stop();
-            self.start_at = Instant::now();
-        } else {
-            self.start();
+            self.gpus.stop();
+            self.latest = None;
+        } else if let Some(heard) = self.gpus.start() {
+            self.hear(heard);
         }
         self.listen();
         if self.latest.is_some() || self.due() == Duration::ZERO {
@@ -211,11 +164,9 @@ impl Counters {
 
     /// The last sample and the last word.
     pub(crate) fn end(&mut self, job: u32, yielded: bool) {
-        if let Some(child) = &mut self.child {
-            child.finish();
-        }
+        self.gpus.finish();
         let until = Instant::now() + LAST_WORD;
-        while self.child.is_some() && self.latest.is_none() && Instant::now() < until {
+        while self.gpus.are_read() && self.latest.is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
             self.listen();
         }
@@ -224,118 +175,58 @@ impl Counters {
         let own_cpu =
             own.as_ref().map_or(0.0, |own| [own.user_time(), own.system_time()].iter().map(seconds).sum());
         let own_memory = own_memory_mib().unwrap_or(0.0);
+        let (gpus_cpu, gpus_memory) = self.gpus.cost();
         let group = self.group.as_ref().map(JobGroup::read);
         let group = group.as_ref();
         self.files.end(End {
             at: self.at((self.clock.boot_s)()),
-            cpu_s: own_cpu + self.past_cpu_s + self.child_cpu_s,
-            memory_mib: own_memory + self.child_memory_mib,
+            cpu_s: own_cpu + gpus_cpu,
+            memory_mib: own_memory + gpus_memory,
             oom_kills: group.and_then(|group| group.oom_kills.known().copied()),
             memory_peak_mib: group.and_then(|group| group.memory_peak_mib.known().copied()),
             cpus_allowed: group.and_then(|group| group.cpus.known().copied().map(f64::from)),
         });
-        self.child = None;
+        self.gpus.stop();
     }
 
-    fn start(&mut self) {
-        let Some(watch) = &self.watch else { return };
-        if self.child.is_some() || self.starts > MOST_STARTS || Instant::now() < self.start_at {
-            return;
-        }
-        self.starts += 1;
-        self.greeted = false;
-        for (earlier, all) in &mut self.energy {
-            *earlier = *all;
-        }
-        match watch.start() {
-            Ok(child) => {
-                self.child = Some(child);
-                self.heard = Instant::now();
-                self.waits = if watch.xids { Waits::Soon } else { Waits::No };
-            }
-            Err(why) => self.failed(&why),
-        }
-    }
-
-    /// Whether the child hears of Xids, and those that it has heard of since the last time.
+    /// See [`Gpus::xids`].
     pub(crate) fn xids(&mut self) -> (Waits, Vec<XidEvent>) {
-        (self.waits, std::mem::take(&mut self.xids))
+        self.gpus.xids()
     }
 
-    fn stop(&mut self) {
-        self.waits = Waits::No;
-        if self.child.take().is_some() {
-            self.past_cpu_s += std::mem::take(&mut self.child_cpu_s);
-            self.starts = self.starts.saturating_sub(1);
-        }
-        self.latest = None;
-    }
-
-    fn failed(&mut self, why: &str) {
-        self.child = None;
-        self.waits = Waits::No;
-        self.past_cpu_s += std::mem::take(&mut self.child_cpu_s);
-        self.start_at = Instant::now() + Duration::from_secs(60) * 2_u32.saturating_pow(self.starts.min(8));
-        let what = if why.is_empty() { "the GPU reader ended" } else { why };
-        if !self.greeted {
-            self.without(what);
-        }
-        self.note(format!("GPUs are not read: {what}"));
-    }
-
+    /// Up to the next sample.
     fn listen(&mut self) {
-        while let Some(child) = &mut self.child {
-            match child.listen() {
-                Said::Nothing => {
-                    let silent = self.heard.elapsed();
-                    if silent > self.patience() {
-                        let waited = humantime::format_duration(Duration::from_secs(silent.as_secs()));
-                        self.failed(&format!("NVML did not answer for {waited}"));
+        while self.latest.is_none()
+            && let Some(heard) = self.gpus.listen()
+        {
+            self.hear(heard);
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Gpus(gpus) => {
+                let mut gpus: Vec<HeadGpu> = gpus.iter().map(head_gpu).collect();
+                if self.named {
+                    for (gpu, before) in gpus.iter_mut().zip(&self.head.gpus) {
+                        gpu.lacking.clone_from(&before.lacking);
                     }
-                    return;
                 }
-                Said::This(what) => match serde_json::from_slice(&what) {
-                    Ok(Watched::Gpus(gpus)) => {
-                        self.heard = Instant::now();
-                        let mut gpus: Vec<HeadGpu> = gpus.into_iter().map(|gpu| head_gpu(&gpu)).collect();
-                        if self.named {
-                            for (gpu, before) in gpus.iter_mut().zip(&self.head.gpus) {
-                                gpu.lacking.clone_from(&before.lacking);
-                            }
-                        }
-                        (self.head.gpus, self.named) = (gpus, true);
-                    }
-                    Ok(Watched::Xids(events)) => {
-                        self.waits = Waits::Yes;
-                        self.xids.extend(events);
-                    }
-                    Ok(Watched::NoXids(why)) => {
-                        self.waits = Waits::No;
-                        tracing::info!(job = self.head.job, "sampler: no Xids beside the readings: {why}");
-                    }
-                    Ok(Watched::Sample(sample)) => {
-                        self.heard = Instant::now();
-                        self.child_cpu_s = sample.cpu_s;
-                        self.child_memory_mib = self.child_memory_mib.max(sample.memory_mib);
-                        if !self.greeted {
-                            self.greeted = true;
-                            self.greet(&sample);
-                        }
-                        self.latest = Some(sample);
-                        return;
-                    }
-                    Err(why) => {
-                        return self.failed(&format!("the GPU reader says what is not understood: {why}"));
-                    }
-                },
-                Said::Ended(why) => return self.failed(&why),
+                (self.head.gpus, self.named) = (gpus, true);
+            }
+            Heard::Sample { sample, first } => {
+                if first {
+                    self.greet(&sample);
+                }
+                self.latest = Some(sample);
+            }
+            Heard::Failed { why, early } => {
+                if early {
+                    self.without(&why);
+                }
+                self.note(format!("GPUs are not read: {why}"));
             }
         }
-    }
-
-    /// A cold driver needs its time before the first word.
-    fn patience(&self) -> Duration {
-        if self.greeted { (self.interval * 4).max(Duration::from_secs(20)) } else { Duration::from_secs(90) }
     }
 
     /// With the first sample it is known what the GPUs do not have.
@@ -348,16 +239,13 @@ impl Counters {
 
     /// A head for the job's GPUs while NVML says nothing.
     fn without(&mut self, why: &str) {
-        let all = GPU_VALUES
-            .iter()
-            .map(|(field, _)| (railgate_stats::usage::Field::name(*field).to_owned(), why.to_owned()));
-        let all: Vec<_> = all.chain(reason_names().map(|name| (name.to_owned(), why.to_owned()))).collect();
+        let all = all_lacking(why);
         if self.named {
             for gpu in self.head.gpus.iter_mut().filter(|gpu| gpu.lacking.is_empty()) {
                 gpu.lacking.clone_from(&all);
             }
         } else {
-            let ids = self.watch.as_ref().map(|watch| watch.gpus.clone()).unwrap_or_default();
+            let ids = self.gpus.watch().map(|watch| watch.gpus.clone()).unwrap_or_default();
             let gpu = |id| match id {
                 GpuId::Index(index) => HeadGpu { index, lacking: all.clone(), ..HeadGpu::default() },
                 GpuId::Uuid(uuid) => HeadGpu { uuid, lacking: all.clone(), ..HeadGpu::default() },
@@ -394,20 +282,12 @@ impl Counters {
         let group = self.group.as_ref().map(JobGroup::read);
         let host = self.host.values(group.as_ref(), seconds);
         let (rails, problems) = self.rails.values(end, seconds);
-        let mut gpus: Vec<Values<GpuField>> = match &frame {
+        let gpus: Vec<Values<GpuField>> = match &frame {
             Some(frame) if frame.gpus.len() == self.head.gpus.len() => {
                 frame.gpus.iter().map(values).collect()
             }
             _ => vec![Values::default(); self.head.gpus.len()],
         };
-        // A child counts from its own beginning.
-        self.energy.resize(gpus.len(), (0.0, 0.0));
-        for (gpu, (earlier, all)) in gpus.iter_mut().zip(&mut self.energy) {
-            if let Some(energy) = gpu.mean(GpuField::Energy) {
-                *all = *earlier + energy;
-                gpu.put(GpuField::Energy, Some(*all));
-            }
-        }
         for problem in problems {
             self.note(problem);
         }
@@ -469,91 +349,6 @@ fn seconds(time: &nix::sys::time::TimeVal) -> f64 {
 
 fn head_rail(rail: &railgate_node::Rail) -> HeadRail {
     HeadRail { hca: rail.hca.clone(), port: rail.port, rail: Some(rail.number) }
-}
-
-fn head_gpu(gpu: &railgate_node::WatchedGpu) -> HeadGpu {
-    HeadGpu {
-        index: gpu.index.known().copied().unwrap_or(u32::MAX),
-        uuid: gpu.uuid.known().cloned().unwrap_or_default(),
-        model: gpu.name.known().cloned().unwrap_or_default(),
-        instance: gpu.instance,
-        instance_sms: gpu.instance_sms.known().copied(),
-        memory_total_mib: gpu.memory_total_mib.known().copied(),
-        lacking: Vec::new(),
-    }
-}
-
-type Get = fn(&GpuSample) -> &Reading<f64>;
-
-/// Which reading is which field; the reasons for a low clock come together and stand apart.
-const GPU_VALUES: [(GpuField, Get); 26] = [
-    (GpuField::Graphics, |gpu| &gpu.graphics),
-    (GpuField::Sm, |gpu| &gpu.sm),
-    (GpuField::Occupancy, |gpu| &gpu.occupancy),
-    (GpuField::Tensor, |gpu| &gpu.tensor),
-    (GpuField::Dfma, |gpu| &gpu.dfma),
-    (GpuField::Hmma, |gpu| &gpu.hmma),
-    (GpuField::Imma, |gpu| &gpu.imma),
-    (GpuField::Dram, |gpu| &gpu.dram),
-    (GpuField::Fp64, |gpu| &gpu.fp64),
-    (GpuField::Fp32, |gpu| &gpu.fp32),
-    (GpuField::Fp16, |gpu| &gpu.fp16),
-    (GpuField::PcieTx, |gpu| &gpu.pcie_tx),
-    (GpuField::PcieRx, |gpu| &gpu.pcie_rx),
-    (GpuField::NvlinkTx, |gpu| &gpu.nvlink_tx),
-    (GpuField::NvlinkRx, |gpu| &gpu.nvlink_rx),
-    (GpuField::AnyKernel, |gpu| &gpu.any_kernel),
-    (GpuField::MemoryBusy, |gpu| &gpu.memory_busy),
-    (GpuField::SmClock, |gpu| &gpu.clock),
-    (GpuField::SmWork, |gpu| &gpu.sm_work),
-    (GpuField::TensorWork, |gpu| &gpu.tensor_work),
-    (GpuField::TensorWorkSlowed, |gpu| &gpu.tensor_work_slowed),
-    (GpuField::Fp32Work, |gpu| &gpu.fp32_work),
-    (GpuField::Power, |gpu| &gpu.power),
-    (GpuField::Energy, |gpu| &gpu.energy),
-    (GpuField::Temperature, |gpu| &gpu.temperature),
-    (GpuField::MemoryUsed, |gpu| &gpu.memory_used),
-];
-
-const REASONS: [GpuField; 5] = [
-    GpuField::PowerCap,
-    GpuField::HwSlowdown,
-    GpuField::SwThermal,
-    GpuField::HwThermal,
-    GpuField::PowerBrake,
-];
-
-fn reason_names() -> impl Iterator<Item = &'static str> {
-    REASONS.iter().map(|field| railgate_stats::usage::Field::name(*field))
-}
-
-fn values(gpu: &GpuSample) -> Values<GpuField> {
-    let mut values = Values::default();
-    for (field, get) in GPU_VALUES {
-        values.put(field, get(gpu).known().copied());
-    }
-    if let Reading::Known(shares) = &gpu.reasons {
-        for (field, share) in REASONS.into_iter().zip(shares) {
-            values.put(field, Some(*share));
-        }
-    }
-    values
-}
-
-/// The fields that a sample does not have, and why.
-fn lacking(gpu: &GpuSample) -> Vec<(String, String)> {
-    fn why<T>(reading: &Reading<T>) -> Option<String> {
-        match reading {
-            Reading::Known(_) => None,
-            Reading::Unsupported => Some("unsupported".to_owned()),
-            Reading::Failed(why) => Some(why.clone()),
-        }
-    }
-    let single = GPU_VALUES.iter().filter_map(|(field, get)| {
-        Some((railgate_stats::usage::Field::name(*field).to_owned(), why(get(gpu))?))
-    });
-    let reasons = why(&gpu.reasons);
-    single.chain(reason_names().filter_map(|name| Some((name.to_owned(), reasons.clone()?)))).collect()
 }
 
 #[cfg(test)]

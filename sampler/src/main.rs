@@ -7,7 +7,9 @@
 
 mod clock;
 mod counters;
+mod fields;
 mod file;
+mod gpus;
 mod host;
 mod live;
 mod looks;

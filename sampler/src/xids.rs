@@ -4,7 +4,8 @@ use railgate_node::child::{Said, Stream};
 use railgate_node::{Allocation, XidEvent, XidWatch};
 use railgate_runner::SAMPLER_XIDS;
 
-use crate::counters::{Counters, Waits};
+use crate::counters::Counters;
+use crate::gpus::Waits;
 use crate::run::Mine;
 
 /// More of them say nothing more.
