@@ -62,7 +62,10 @@ for row in "${plants[@]}"; do
     ended() { [[ $(scontrol show job "$id" | grep -o 'JobState=[A-Z]*') != JobState=@(PENDING|RUNNING|COMPLETING) ]]; }
     until_true 150 ended || wrong "job: $(scontrol show job "$id" | grep -E 'JobState|Reason')"
     # shellcheck disable=SC2317
-    reported() { runuser -u researcher -- railgate report "$id" --format json >"$out/$plant.json" && [[ -s $out/$plant.json ]]; }
+    reported() {
+        runuser -u researcher -- railgate report "$id" --format json >"$out/$plant.json" &&
+            python3 -c 'import json, sys; sys.exit(not json.load(open(sys.argv[1]))["ended"])' "$out/$plant.json"
+    }
     until_true 20 reported || wrong "no report: $(runuser -u researcher -- railgate report "$id" 2>&1)"
     runuser -u researcher -- railgate report "$id" >"$out/$plant.txt"
     sed -n '1,12p' "$out/$plant.txt"
