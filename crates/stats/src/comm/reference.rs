@@ -61,6 +61,8 @@ pub(crate) struct Kind {
     /// Mean over nodes, by the time it took there.
     pub(crate) busbw_gb_s: Option<f64>,
     pub(crate) reference_gb_s: Option<f64>,
+    /// On some node that figure is not one to hold against the reference.
+    pub(crate) apart: bool,
 }
 
 impl Kind {
@@ -68,10 +70,10 @@ impl Kind {
         self.calls / self.ranks.max(1)
     }
 
-    /// `None`: nobody has measured what is possible.
+    /// `None`: nobody has measured what is possible, or the two cannot be compared.
     pub(crate) fn percent(&self) -> Option<f64> {
         let (reached, possible) = self.busbw_gb_s.zip(self.reference_gb_s)?;
-        (possible > 0.0).then(|| 100.0 * reached / possible)
+        (possible > 0.0 && !self.apart).then(|| 100.0 * reached / possible)
     }
 }
 
@@ -93,7 +95,9 @@ pub(crate) fn kinds<'a>(all: impl Iterator<Item = &'a Communication>) -> Vec<Kin
         kind.ranks += u64::from(row.ranks);
         kind.gpu_s += row.gpu_s;
         kind.reference_gb_s = kind.reference_gb_s.or(row.reference_gb_s);
-        if let Some(reached) = row.comparable_gb_s() {
+        let comparable = row.comparable_gb_s();
+        if let Some(reached) = comparable.or(row.busbw_gb_s) {
+            kind.apart |= comparable.is_none();
             *weight += row.gpu_s.max(1e-9);
             *sum += reached * row.gpu_s.max(1e-9);
         }
@@ -151,5 +155,18 @@ mod tests {
         let kinds = kinds([&told].into_iter());
         assert_eq!((kinds.len(), kinds[0].calls_per_rank(), kinds[0].percent()), (3, 100, Some(75.0)));
         assert_eq!((kinds[1].percent(), kinds[1].reference_gb_s), (None, None));
+    }
+
+    #[test]
+    fn what_ran_in_a_row_without_a_figure_of_it_is_shown_and_not_compared() {
+        let held_up = Collective {
+            timed: 100,
+            back_to_back: 87,
+            reference_gb_s: Some(400.0),
+            ..row("AllGather", 1 << 20, Some(50.0))
+        };
+        let told = Communication { collectives: vec![held_up], ..Communication::default() };
+        let kinds = kinds([&told].into_iter());
+        assert_eq!((kinds[0].busbw_gb_s, kinds[0].percent()), (Some(50.0), None));
     }
 }

@@ -268,7 +268,13 @@ fn collectives(attempt: &Attempt) -> Vec<String> {
     if shown.is_empty() {
         return Vec::new();
     }
-    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+    let number = |value: Option<f64>| match value {
+        None => "-".to_owned(),
+        // Little is not nothing.
+        Some(value) if value < 0.05 => "<0.1".to_owned(),
+        Some(value) if value < 9.95 => format!("{value:.1}"),
+        Some(value) => format!("{value:.0}"),
+    };
     let row = |cells: [&str; 6]| {
         let [op, size, calls, reached, possible, share] = cells;
         format!("{op:<14} {size:>9}  {calls:>10}  {reached:>10}  {possible:>5}  {share:>8}")
