@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use railgate_rankfile::{CELLS, COMMS, cell};
+use railgate_rankfile::{CELLS, COMMS, Key, P2P_GROUP, cell};
 
 use crate::store::Store;
 
@@ -28,8 +28,6 @@ pub(crate) struct Seen {
     pub(crate) begin: u64,
     pub(crate) end: u64,
     pub(crate) bytes: u64,
-    /// What it is: messages of a launch, or a collective.
-    pub(crate) messages: bool,
     /// Its cell's index; beyond [`CELLS`]: the file is full.
     pub(crate) cell: usize,
 }
@@ -60,8 +58,8 @@ static BEFORE: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 
 /// An operation has finished: whether its times can be its own. NCCL may give an earlier one's where it lags behind the GPU.
 /// Where two threads finish at the same time, one of them is not compared: nobody waits.
-pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) -> bool {
-    let Some(last) = LAST.get(comm) else { return true };
+pub(crate) fn finished(store: &Store, key: Key, seen: Seen) -> bool {
+    let Some(last) = LAST.get(usize::from(key.comm)) else { return true };
     if last.busy.swap(true, Acquire) {
         return true;
     }
@@ -70,11 +68,13 @@ pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) -> bool {
         begin: last.begin.load(Relaxed),
         end: last.end.load(Relaxed),
         bytes: last.bytes.load(Relaxed),
-        messages: seen.messages,
         cell: usize::try_from(last.cell.load(Relaxed)).unwrap_or(usize::MAX),
     };
     let own = before.number >= seen.number || seen.begin.saturating_add(OVERLAP_NS) >= before.end;
-    if let Some(apart) = apart(before, seen).filter(|apart| own && !stands_out(before.cell, *apart)) {
+    let at_once_ns = if key.op == P2P_GROUP { MESSAGES_AT_ONCE_NS } else { AT_ONCE_NS };
+    if let Some(apart) =
+        apart(before, seen, at_once_ns).filter(|apart| own && !stands_out(before.cell, *apart))
+    {
         store.cell(before.cell, cell::SPACED_SUM).fetch_add(apart, Relaxed);
         store.cell(before.cell, cell::SPACED_BYTES).fetch_add(before.bytes, Relaxed);
         store.cell(before.cell, cell::SPACED).fetch_add(1, Relaxed);
@@ -96,10 +96,9 @@ pub(crate) fn finished(store: &Store, comm: usize, seen: Seen) -> bool {
 }
 
 /// From begin to begin, if the second came at once.
-fn apart(before: Seen, seen: Seen) -> Option<u64> {
+fn apart(before: Seen, seen: Seen, at_once_ns: u64) -> Option<u64> {
     let next = before.number > 0 && before.number.checked_add(1) == Some(seen.number);
-    let most = if seen.messages { MESSAGES_AT_ONCE_NS } else { AT_ONCE_NS };
-    let at_once = before.cell < CELLS && seen.begin.saturating_sub(before.end) <= most;
+    let at_once = before.cell < CELLS && seen.begin.saturating_sub(before.end) <= at_once_ns;
     (next && at_once).then(|| seen.begin.checked_sub(before.begin)).flatten().filter(|apart| *apart > 0)
 }
 
@@ -115,16 +114,15 @@ mod tests {
 
     #[test]
     fn only_what_follows_at_once_has_a_distance() {
-        let of = |number, begin, end| Seen { number, begin, end, bytes: 8, messages: false, cell: 0 };
+        let of = |number, begin, end| Seen { number, begin, end, bytes: 8, cell: 0 };
         let before = of(7, 100_000, 130_000);
-        assert_eq!(apart(before, of(8, 134_000, 170_000)), Some(34_000));
+        assert_eq!(apart(before, of(8, 134_000, 170_000), AT_ONCE_NS), Some(34_000));
         for other in [of(9, 134_000, 170_000), of(7, 134_000, 1), of(8, 180_001, 1), of(8, 99_000, 1)] {
-            assert_eq!(apart(before, other), None);
+            assert_eq!(apart(before, other, AT_ONCE_NS), None);
         }
-        assert_eq!(apart(of(0, 0, 0), of(1, 5, 6)), None);
-        let messages = |seen: Seen| Seen { messages: true, ..seen };
-        assert_eq!(apart(messages(before), messages(of(8, 230_000, 1))), Some(130_000));
-        assert_eq!(apart(messages(before), messages(of(8, 230_001, 1))), None);
+        assert_eq!(apart(of(0, 0, 0), of(1, 5, 6), AT_ONCE_NS), None);
+        assert_eq!(apart(before, of(8, 230_000, 1), MESSAGES_AT_ONCE_NS), Some(130_000));
+        assert_eq!(apart(before, of(8, 230_001, 1), MESSAGES_AT_ONCE_NS), None);
     }
 
     #[test]

@@ -245,12 +245,12 @@ impl Counters {
                 gpu.lacking.clone_from(&all);
             }
         } else {
-            let ids = self.gpus.watch().map(|watch| watch.gpus.clone()).unwrap_or_default();
-            let gpu = |id| match id {
-                GpuId::Index(index) => HeadGpu { index, lacking: all.clone(), ..HeadGpu::default() },
-                GpuId::Uuid(uuid) => HeadGpu { uuid, lacking: all.clone(), ..HeadGpu::default() },
+            let lacking = || HeadGpu { lacking: all.clone(), ..HeadGpu::default() };
+            let gpu = |id: &GpuId| match id {
+                GpuId::Index(index) => HeadGpu { index: *index, ..lacking() },
+                GpuId::Uuid(uuid) => HeadGpu { uuid: uuid.clone(), ..lacking() },
             };
-            self.head.gpus = ids.into_iter().map(gpu).collect();
+            self.head.gpus = self.gpus.ids().iter().map(gpu).collect();
         }
         self.files.head(self.head.clone());
     }

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use railgate_node::child::{Said, Stream};
-use railgate_node::{GpuSamples, GpuWatch, Reading, Watched, WatchedGpu, XidEvent};
+use railgate_node::{GpuId, GpuSamples, GpuWatch, Reading, Watched, WatchedGpu, XidEvent};
 
 /// After the first one; each costs a child that may be stuck for good.
 const MOST_STARTS: u32 = 4;
@@ -79,9 +79,9 @@ impl Gpus {
         }
     }
 
-    /// What there is to read, where the job has GPUs.
-    pub(crate) fn watch(&self) -> Option<&GpuWatch> {
-        self.watch.as_ref()
+    /// The job's.
+    pub(crate) fn ids(&self) -> &[GpuId] {
+        self.watch.as_ref().map_or(&[], |watch| &watch.gpus)
     }
 
     /// Somebody reads them.

@@ -7,6 +7,8 @@ use railgate_rankfile::{
     RankFile, SEND,
 };
 
+use crate::plain::float;
+
 use super::{Collective, Communication, Communicator, LastOp, NcclProcess, RankTime, busbw_factor};
 
 /// Processes, communicators and rows of a node's report, so that no job makes it large.
@@ -192,9 +194,8 @@ impl Row {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "counts and times of a job")]
 fn mean(sum: u64, count: u64) -> f64 {
-    sum as f64 / count.max(1) as f64
+    float(sum) / float(count.max(1))
 }
 
 fn process(file: &RankFile) -> NcclProcess {

@@ -231,11 +231,15 @@ pub struct Model {
 }
 
 impl Model {
+    /// What NVML's clock is multiplied with for time in which tensor kernels ran; 1 without a calibration.
+    pub fn clock_factor(&self) -> f64 {
+        self.calibration.map_or(1.0, |(activity_per_work, ..)| 1.0 / activity_per_work)
+    }
+
     /// What a pipe has done, percent MHz: activity × clock, of which `slowed` counts for time in which tensor kernels
     /// ran. SMs run slower then than NVML's clock says; the activity itself is exact.
     pub fn done(&self, work: f64, slowed: f64) -> f64 {
-        let factor = self.calibration.map_or(1.0, |(activity_per_work, ..)| 1.0 / activity_per_work);
-        work - slowed * (1.0 - factor)
+        work - slowed * (1.0 - self.clock_factor())
     }
 
     /// [`Model::done`] by the tensor pipe as a fraction of the peak.

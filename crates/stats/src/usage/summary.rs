@@ -361,13 +361,11 @@ fn flop(
     mean: &dyn Fn(GpuField) -> Reading<f64>,
     busy_clock_mhz: &Reading<f64>,
 ) -> HardwareFlop {
-    let calibrated = model.and_then(|model| model.calibration);
-    let calibration = match calibrated {
-        Some((activity_per_work, band, from)) => {
-            Calibration { factor: 1.0 / activity_per_work, from: from.to_owned(), band }
-        }
-        None => Calibration { factor: 1.0, from: "none".to_owned(), band: UNCALIBRATED_BAND },
-    };
+    let (band, from) = model
+        .and_then(|model| model.calibration)
+        .map_or((UNCALIBRATED_BAND, "none"), |(_, band, from)| (band, from));
+    let factor = model.map_or(1.0, Model::clock_factor);
+    let calibration = Calibration { factor, from: from.to_owned(), band };
     let Some(model) = model else {
         let why = || Reading::Failed("the peak of this model is not known: [stats.models]".to_owned());
         return HardwareFlop {
