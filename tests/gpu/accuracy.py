@@ -33,71 +33,7 @@ CASES = [
 SECONDS = float(os.environ.get("SECONDS_EACH", "16"))
 
 
-def boot():
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-LOAD = r'''
-import sys, time, torch
-def boot():
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-def gemm(dtype, n):
-    if dtype == "fp8":
-        a = torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn)
-        b = torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn).t()
-        one = torch.tensor(1.0, device="cuda")
-        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype, torch.float32)
-    a, b = (torch.randn(n, n, device="cuda", dtype=kind) for _ in range(2))
-    out = torch.empty_like(a)
-    return lambda: torch.matmul(a, b, out=out)
-here = torch.randn(1 << 28, device="cuda")
-there = torch.empty_like(here)
-for line in sys.stdin:
-    dtype, n, duty, cycle, copies, seconds = line.split()
-    n, duty, cycle, copies, seconds = int(n), float(duty), float(cycle), int(copies), float(seconds)
-    run = gemm(dtype, n)
-    for _ in range(3):
-        run()
-    torch.cuda.synchronize()
-    begun, times = time.monotonic(), 0
-    while time.monotonic() - begun < 0.3:
-        run(); run()
-        torch.cuda.synchronize()
-        times += 2
-    batch = max(1, int(0.02 / ((time.monotonic() - begun) / times)))
-    done, log, end = 0.0, [(boot(), 0.0)], time.monotonic() + seconds
-    def go():
-        for _ in range(batch):
-            run()
-        for _ in range(copies):
-            torch.add(here, 1.0, out=there)
-        event = torch.cuda.Event()
-        event.record()
-        return event
-    while time.monotonic() < end:
-        first = time.monotonic()
-        stop = end if duty >= 1 else min(end, first + cycle * duty)
-        # Two batches in flight, so that the GPU never waits for this program.
-        events = [go(), go()]
-        while True:
-            events.pop(0).synchronize()
-            done += batch * 2.0 * n**3
-            log.append((boot(), done))
-            if time.monotonic() >= stop:
-                break
-            events.append(go())
-        for event in events:
-            event.synchronize()
-            done += batch * 2.0 * n**3
-            log.append((boot(), done))
-        rest = first + cycle - time.monotonic()
-        if duty < 1 and rest > 0:
-            time.sleep(rest)
-            log.append((boot(), done))
-    print(" ".join("%.6f:%.8e" % entry for entry in log), flush=True)
-'''
+LOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "load.py")
 
 
 def records(data):
@@ -181,7 +117,7 @@ def main():
     program = sys.argv[1]
     print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
                          capture_output=True, text=True).stdout.strip())
-    load = subprocess.Popen([sys.executable, "-c", LOAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    load = subprocess.Popen([sys.executable, LOAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     sampler = Sampler(program, 1, [0])
     logs = []
     for dtype, size, duty, cycle, copies in CASES:

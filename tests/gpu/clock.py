@@ -14,6 +14,8 @@ import time
 
 import torch
 
+from load import Batch
+
 PROBE = r"""
 extern "C" __global__ void probe(unsigned long long* out) {
     unsigned sm;
@@ -72,19 +74,6 @@ class Nvml:
         return value.value
 
 
-def gemm(dtype, size, fill):
-    make = lambda: (torch.zeros if fill == "zeros" else torch.randn)(size, size, device="cuda")
-    if dtype == "fp8":
-        a, b = make().to(torch.float8_e4m3fn), make().to(torch.float8_e4m3fn).t()
-        one = torch.tensor(1.0, device="cuda")
-        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
-    a, b = make().to(kind), make().to(kind)
-    out = torch.empty_like(a)
-    return lambda: torch.matmul(a, b, out=out)
-
-
 def main():
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     with open("/tmp/probe.cu", "w") as file:
@@ -93,8 +82,6 @@ def main():
     options = ["-O2", "-shared", "-Xcompiler", "-fPIC", "-arch=sm_90"]
     subprocess.run([nvcc, *options, "/tmp/probe.cu", "-o", "/tmp/probe.so"], check=True)
     launch, nvml = ctypes.CDLL("/tmp/probe.so").launch, Nvml()
-    here = torch.randn(1 << 28, device="cuda")
-    there = torch.empty_like(here)
 
     def probe():
         """Cycles so far, the mean of all SMs, and the GPU's time in seconds."""
@@ -106,14 +93,7 @@ def main():
     print("| load | TFLOP/s | W | clock by NVML, MHz | counted | ratio | activity × counted clock ÷ work | × NVML's |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for dtype, size, fill, copies in LOADS:
-        run = gemm(dtype, size, fill)
-        run()
-        torch.cuda.synchronize()
-        start = time.monotonic()
-        for _ in range(8):
-            run()
-        torch.cuda.synchronize()
-        batch = max(1, int(0.02 * 8 / (time.monotonic() - start)))
+        batch = Batch(dtype, size, torch.zeros if fill == "zeros" else torch.randn, copies)
         clocks, watts, samples = [], [], []
 
         def read():
@@ -131,12 +111,7 @@ def main():
             """With one in flight, so that the GPU never waits; it has nothing to do in the end."""
             end, times, before = time.monotonic() + seconds, 0, None
             while time.monotonic() < end:
-                for _ in range(batch):
-                    run()
-                for _ in range(copies):
-                    torch.add(here, 1.0, out=there)
-                event = torch.cuda.Event()
-                event.record()
+                event = batch.start()
                 if before:
                     before.synchronize()
                 before, times = event, times + 1
@@ -150,7 +125,7 @@ def main():
         times = batches(SECONDS)
         cycles_after, ended = probe()
         reader.join()
-        flop, seconds = times * batch * 2.0 * size**3, ended - begun
+        flop, seconds = times * batch.flop, ended - begun
         counted, said = (cycles_after - cycles) / seconds, sum(clocks) / len(clocks) * 1e6
         per_clock, metric = RATE[dtype]
         pipes = nvml.activity(metric, *samples) * sms * per_clock * seconds / flop

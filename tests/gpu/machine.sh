@@ -114,6 +114,23 @@ start_slurm() {
     until_true 30 idle || wrong "node is $(sinfo -h -o '%T %E')"
 }
 
+# Jobs of PyTorch on all GPUs: PROGRAM (in tests/gpu/train) gets the job's name and SECONDS.
+torch_jobs() { # PROGRAM SECONDS OPTION-OF-SBATCH…
+    install -m 644 "tests/gpu/train/$1" contrib/python/railgate.py "$state/"
+    cat >"$state/job.sh" <<JOB
+#!/bin/bash
+#SBATCH --gres=gpu:$gpus --ntasks=1 --cpus-per-task=$(($(nproc) / 2)) ${*:3}
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONPATH=$state
+srun python3 -m torch.distributed.run --standalone --nproc-per-node=$gpus $state/$1 "\$1" $2
+JOB
+}
+submit_torch() { # NAME: the job's id
+    cd "$state/reports" && runuser -u researcher -- sbatch --parsable -J "$1" -o "$state/reports/%j.log" "$state/job.sh" "$1"
+}
+ended() { # ID
+    [[ $(scontrol show job "$1" | grep -o 'JobState=[A-Z]*') != JobState=@(PENDING|RUNNING|COMPLETING) ]]
+}
+
 stop_slurm() {
     pkill slurmctld || true
     pkill slurmd || true

@@ -14,20 +14,12 @@ source tests/gpu/machine.sh
 
 install_and_configure '[stats]
 nccl_profiler = "all"'
-install -m 644 tests/gpu/train/train.py contrib/python/railgate.py "$state/"
+torch_jobs train.py "$seconds" --railgate-requeue=auto
 start_slurm
 
-cat >"$state/job.sh" <<JOB
-#!/bin/bash
-#SBATCH --gres=gpu:$gpus --ntasks=1 --cpus-per-task=$(($(nproc) / 2)) --railgate-requeue=auto
-export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONPATH=$state
-srun python3 -m torch.distributed.run --standalone --nproc-per-node=$gpus $state/train.py "\$1" $seconds
-JOB
 for kind in ddp fsdp; do
     say "$kind on $gpus GPUs"
-    id=$(cd "$state/reports" &&
-        runuser -u researcher -- sbatch --parsable -J "$kind" -o "$state/reports/%j.log" "$state/job.sh" "$kind")
-    ended() { [[ $(scontrol show job "$id" | grep -o 'JobState=[A-Z]*') != JobState=@(PENDING|RUNNING|COMPLETING) ]]; }
+    id=$(submit_torch "$kind")
     for _ in $(seq 20); do
         sleep 1
         [[ $(scontrol show job "$id") == *JobState=RUNNING* ]] && break
@@ -35,7 +27,7 @@ for kind in ddp fsdp; do
     sleep $((seconds / 2))
     nvidia-smi --query-gpu=clocks.sm,power.draw,utilization.gpu,temperature.gpu --format=csv
     runuser -u researcher -- railgate report "$id" --live || true
-    until_true $((seconds + 90)) ended || wrong "job: $(scontrol show job "$id" | grep -E 'JobState|Reason')"
+    until_true $((seconds + 90)) ended "$id" || wrong "job: $(scontrol show job "$id" | grep -E 'JobState|Reason')"
     cat "$state/reports/$id.log"
     reported() { runuser -u researcher -- railgate report "$id" | grep -qi completed; }
     until_true 20 reported || wrong "no report: $(runuser -u researcher -- railgate report "$id" 2>&1)"
