@@ -31,6 +31,8 @@ CASES = [
     ("fp8", 6144, 0.5, 1, 0), ("tf32", 6144, 0.3, 1, 0), ("bf16", 6144, 0.25, 0.7, 12),
 ]
 SECONDS = float(os.environ.get("SECONDS_EACH", "16"))
+# Percent.
+GOAL = {"steady": 3, "mixed": 3, "duty": 5}
 
 
 LOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "load.py")
@@ -159,7 +161,8 @@ def main():
         print(f"| {dtype} {size}{beside}" + ("" if duty == 1 else f", {duty:g} of {cycle:g} s") +
               f" | {counted:.1f} | {said:.1f} | {error:+.1f} | {mean('sm_percent'):.1f}, {mean('tensor_percent'):.1f},"
               f" {mean('fp32_percent'):.1f} | {mean('sm_clock_mhz'):.0f}, {busy:.0f} | {mean('power_w'):.0f} |")
-    print("worst:", {kind: round(value, 1) for kind, value in worst.items()})
+    for kind, value in worst.items():
+        print(f"{'ok' if value <= GOAL[kind] else 'WRONG'}: {kind}: at most {value:.1f} % off, goal {GOAL[kind]} %")
     energy = [(s[1], s[2][0]["energy_j"]) for s in found if s[2] and "energy_j" in s[2][0]]
     (t0, e0), (t1, e1) = energy[1], energy[-1]
     integral = sum(s[2][0]["power_w"] * (s[1] - s[0]) for s in found if t0 < s[1] <= t1 and s[2][0])
@@ -175,7 +178,8 @@ def main():
     span = found[-1][1] - found[0][0]
     print(f"sampler, 8 GPUs' calls: {end['cpu_s'] / span * 100:.2f} % of a core, {end['memory_mib']:.1f} MiB,"
           f" {len(found)} samples in {span:.0f} s")
+    return int(any(value > GOAL[kind] for kind, value in worst.items()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
