@@ -141,9 +141,11 @@ def main():
             (t0, f0), (t1, f1) = log[place - 1], log[place]
             return f0 + (f1 - f0) * (moment - t0) / (t1 - t0)
 
+        kind = "duty" if duty < 1 else "mixed" if copies else "steady"
         inside = [s for s in found if s[0] >= at[0] + 0.3 and s[1] <= at[-1] - 0.05]
         if not inside:
             print(f"| {dtype} {size} | no sample inside |")
+            worst[kind] = float("inf")
             continue
         length = sum(s[1] - s[0] for s in inside)
         mean = lambda name: sum(s[2][0].get(name, float("nan")) * (s[1] - s[0]) for s in inside) / length
@@ -154,8 +156,8 @@ def main():
             slowed = mean("tensor_percent_slowed_mhz") * (1 - 1 / ACTIVITY_PER_WORK)
             said = (mean("tensor_percent_mhz") - slowed) / 100 / CLOCK * BF16 * RATE[dtype]
         error = (said / counted - 1) * 100
-        kind = "duty" if duty < 1 else "mixed" if copies else "steady"
-        worst[kind] = max(worst.get(kind, 0.0), abs(error))
+        # What was not sampled is no number.
+        worst[kind] = max(worst.get(kind, 0.0), float("inf") if error != error else abs(error))
         busy = mean("sm_percent_mhz") / max(mean("sm_percent"), 1e-9)
         beside = f" + {copies} memory-bound" if copies else ""
         print(f"| {dtype} {size}{beside}" + ("" if duty == 1 else f", {duty:g} of {cycle:g} s") +
