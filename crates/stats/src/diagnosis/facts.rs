@@ -142,6 +142,13 @@ impl<'a> Facts<'a> {
         Reading::Known(known.iter().sum::<f64>() / f64::from(u32::try_from(known.len()).unwrap_or(1)))
     }
 
+    /// Of the time that was sampled, in which steps ran, 0 to 1; `None`: not every GPU's rank says.
+    pub(super) fn in_steps(&self) -> Option<f64> {
+        let of_gpus: Option<Vec<f64>> =
+            self.units.iter().filter(|unit| unit.gpu.is_some()).map(Unit::in_steps).collect();
+        median(of_gpus?).filter(|share| *share > 0.0)
+    }
+
     /// GPUs of the job, by the samples, else by the epilogs' looks.
     pub(super) fn gpus(&self) -> u32 {
         let sampled = self.units.iter().filter(|unit| unit.gpu.is_some()).count();
@@ -169,6 +176,12 @@ impl Unit<'_> {
         format!("{}{gpu}{rank}", self.node)
     }
 
+    /// As [`Facts::in_steps`], of this GPU.
+    pub(super) fn in_steps(&self) -> Option<f64> {
+        let whole = self.usage.map(|usage| usage.coverage.sampled_s).filter(|seconds| *seconds > 0.0)?;
+        Some((self.app?.step_s?.total / whole).clamp(0.0, 1.0))
+    }
+
     pub(super) fn step_s(&self) -> Option<f64> {
         self.app?.step_s.map(|times| times.mean)
     }
@@ -185,11 +198,11 @@ pub(super) fn own_sms(sm: f64, own: f64) -> f64 {
     if own > 0.0 { (sm / own).min(1.0) } else { 1.0 }
 }
 
-/// Time with any kernel: GPM's word, else the driver's.
+/// Time with any kernel: GPM's word, which is of all of a sample's time, else the driver's, which is of a moment's before it.
 pub(super) fn busy(gpu: &GpuUsage) -> Reading<f64> {
-    match &gpu.any_kernel_percent {
+    match &gpu.graphics_percent {
         Reading::Known(spread) => Reading::Known(spread.mean),
-        _ => mean_of(&gpu.graphics_percent),
+        _ => mean_of(&gpu.any_kernel_percent),
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     (seconds >= (10.0 * step_s).max(120.0) && !saving).then_some((since, seconds))
 }
 
-/// By communicator: the rank behind all others, where most have handed over the operation that it has not.
+/// By communicator: the rank behind all others, where most have handed over the operation that it has not; of two the one behind.
 pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
     let mut groups: BTreeMap<&str, Vec<(&str, &Communicator)>> = BTreeMap::new();
     for (node, one) in facts.communicators.iter().filter(|(_, one)| !one.destroyed && one.size > 1) {
@@ -45,7 +45,7 @@ pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
         let most = ranks.iter().map(|(_, one)| one.ops).max()?;
         let late: Vec<_> = ranks.iter().filter(|(_, one)| one.ops < most).collect();
         let (Some(&&(node, slowest)), true) =
-            (late.iter().min_by_key(|(_, one)| one.ops), late.len() * 2 < ranks.len())
+            (late.iter().min_by_key(|(_, one)| one.ops), late.len() * 2 < ranks.len() || ranks.len() == 2)
         else {
             continue;
         };

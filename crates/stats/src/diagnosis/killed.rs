@@ -17,7 +17,9 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
         found
     } else if let Some(lag) = behind(facts) {
         let what = format!("{} when the job ended soon after: it died there", lag.what);
-        let mut found = Diagnosis::new("unknown", "medium", lag.part, what, FIX);
+        // Of two, either may be one operation behind when both end at once.
+        let confidence = if facts.world.is_some_and(|world| world > 2) { "medium" } else { "low" };
+        let mut found = Diagnosis::new("unknown", confidence, lag.part, what, FIX);
         found.since = lag.since;
         return vec![found];
     } else {
@@ -61,4 +63,33 @@ fn earlier<'a>(told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Found<'a>
     let gone_s = (middle - float(rank.last_seen)) / 1000.0;
     let many = gone_s > (3.0 * unit.step_s().unwrap_or(0.0)).max(5.0);
     (told.len() > 1 && many).then_some((unit, "was silent while the others went on", "medium"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::simulator::{Plant, parts_with};
+
+    /// torchrun ends the other rank within its step: both are silent from the same moment, and one is behind in NCCL.
+    #[test]
+    fn of_two_the_one_behind_is_named_and_not_surely() {
+        let mut nodes = parts_with(&[Plant::Killed]);
+        nodes.truncate(1);
+        let node = &mut nodes[0];
+        node.usage.as_mut().unwrap().gpus.truncate(2);
+        let comm = node.communication.as_mut().unwrap();
+        comm.communicators.truncate(2);
+        comm.communicators.iter_mut().for_each(|one| one.size = 2);
+        comm.communicators[0].ops = comm.communicators[1].ops + 1;
+        let told = &mut node.application.as_mut().unwrap().ranks;
+        told.truncate(2);
+        let (steps, last_seen) = (told[0].steps, told[0].last_seen);
+        told.iter_mut()
+            .for_each(|rank| (rank.world, rank.steps, rank.last_seen) = (Some(2), steps, last_seen));
+        let found = find(&Facts::new(&nodes, Some(last_seen + 500), true, None));
+        let [one] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((one.part.as_str(), one.confidence.as_str()), ("n0 GPU 1 rank 1", "low"));
+        nodes[0].communication.as_mut().unwrap().communicators[0].ops -= 1;
+        assert_eq!(find(&Facts::new(&nodes, Some(last_seen + 500), true, None)), []);
+    }
 }

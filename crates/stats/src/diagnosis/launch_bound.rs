@@ -3,50 +3,106 @@ use railgate_node::Reading;
 use super::Diagnosis;
 use super::facts::{Facts, Unit, busy, mean_of, median, own_sms};
 use super::hang::stood_still;
+use crate::NodeReport;
+use crate::plain::float;
+use crate::usage::GpuUsage;
 
-/// Some kernel nearly always runs, but it keeps few SMs at work: too small, or one at a time.
+/// Kernels keep few SMs at work, too small or one at a time, or none runs because the next one is not launched yet.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
-    // Its means are of the standstill.
-    if stood_still(facts).is_some() {
+    let small = small(facts);
+    let gap = gap(facts);
+    if small.is_none() && gap.is_none() {
         return Vec::new();
     }
-    let mean = |of: fn(&crate::usage::GpuUsage) -> Reading<f64>| facts.mean(of).known().copied();
-    let (Some(busy), Some(sm), Some(tensor), Some(dram)) = (
-        mean(busy),
-        mean(|gpu| mean_of(&gpu.sm_percent)),
-        mean(|gpu| mean_of(&gpu.tensor_percent)),
-        mean(|gpu| mean_of(&gpu.dram_percent)),
-    ) else {
-        return Vec::new();
-    };
-    if tensor > 20.0 || dram > 30.0 {
-        return Vec::new();
-    }
+    let within = facts.in_steps();
+    let whose = if within.is_some() { "the steps' time" } else { "the time" };
+    let confidence = small.as_ref().map_or("medium", |small| small.confidence);
+    let or_waiting = if confidence == "low" { ", or wait in NCCL, which has not said how long," } else { "" };
+    let mut said = Vec::new();
+    said.extend(small.as_ref().map(|small| {
+        format!(
+            "kernels are too small{or_waiting}: some kernel of the program's runs {:.0} % of {whose}, but keeps {:.0} % \
+             of the SMs at work",
+            small.own,
+            100.0 * small.sms
+        )
+    }));
+    said.extend(gap.map(|gap| {
+        format!(
+            "kernels are launched too late: none runs {:.0} % of {whose}, while a core is busy for each GPU",
+            100.0 * gap
+        )
+    }));
+    let fix = "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %";
+    let mut found = Diagnosis::new("application", confidence, String::new(), said.join("; "), fix);
+    let lost = small.map_or(0.0, |small| (1.0 - small.sms) * small.own / 100.0) + gap.unwrap_or(0.0);
+    found.costs = Some((lost * within.unwrap_or(1.0)).clamp(0.0, 1.0));
+    vec![found]
+}
+
+/// A figure of the GPUs, percent of the steps' time where that is known, else of all.
+fn of_steps(facts: &Facts<'_>, of: fn(&GpuUsage) -> Reading<f64>) -> Option<f64> {
+    Some((facts.mean(of).known()? / facts.in_steps().unwrap_or(1.0)).min(100.0))
+}
+
+/// Neither tensor pipes nor memory are what such a job waits for, and it did not stand still.
+fn can_be(facts: &Facts<'_>) -> bool {
+    let at_most =
+        |of: fn(&GpuUsage) -> Reading<f64>, percent| of_steps(facts, of).is_some_and(|mean| mean <= percent);
+    // The means of a standstill are its own.
+    stood_still(facts).is_none()
+        && at_most(|gpu| mean_of(&gpu.tensor_percent), 20.0)
+        && at_most(|gpu| mean_of(&gpu.dram_percent), 30.0)
+}
+
+struct Small {
+    /// Percent of the time with kernels of the program's own, and the share of the SMs that they keep, 0 to 1.
+    own: f64,
+    sms: f64,
+    confidence: &'static str,
+}
+
+fn small(facts: &Facts<'_>) -> Option<Small> {
     // Waiting in NCCL keeps as few SMs: only its own times tell the two apart.
-    if facts.units.iter().any(|unit| unit.comm.is_some_and(|comm| comm.is_partial())) {
-        return Vec::new();
+    if !can_be(facts) || facts.units.iter().any(|unit| unit.comm.is_some_and(|comm| comm.is_partial())) {
+        return None;
     }
+    let (busy, sm) = (of_steps(facts, busy)?, of_steps(facts, |gpu| mean_of(&gpu.sm_percent))?);
     let own = median(facts.units.iter().filter_map(own).collect());
     let (own, confidence) = match own {
-        Some(own) => (own, "high"),
+        Some(own) => ((own / facts.in_steps().unwrap_or(1.0)).min(100.0), "high"),
         None if facts.alone() => (busy, "high"),
-        None if facts.failed => return Vec::new(),
+        None if facts.failed => return None,
         None => (busy, "low"),
     };
+    let sms = own_sms(sm, own);
     // What is left of little says little: NCCL's times have errors, too.
-    if own < (0.3 * busy).max(20.0) || sm > 60.0 || own_sms(sm, own) > 0.7 {
-        return Vec::new();
+    (own >= (0.3 * busy).max(20.0) && sm <= 60.0 && sms <= 0.7).then_some(Small { own, sms, confidence })
+}
+
+/// Of the steps' time, in which no GPU of the job has a kernel though nothing is waited for and processors are busy, 0 to 1.
+/// `None`: little, or not known: a GPU without a word of its rank, a program that does not say when it waits for input.
+pub(super) fn gap(facts: &Facts<'_>) -> Option<f64> {
+    const MUCH: f64 = 0.2;
+    let gpus = || facts.units.iter().filter(|unit| unit.gpu.is_some());
+    // While one GPU stands idle for a rank that is late, the others have NCCL's kernels.
+    let gaps: Option<Vec<f64>> = gpus().map(gap_of).collect();
+    let least = gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= MUCH)?;
+    let cores = |node: &NodeReport| Some(node.usage.as_ref()?.host.cpu_cores.known()?.mean);
+    let count = gpus().count();
+    let cores: Option<f64> = facts.nodes.iter().map(cores).sum();
+    (can_be(facts) && cores? >= 0.8 * float(u64::try_from(count).unwrap_or(u64::MAX))).then_some(least)
+}
+
+fn gap_of(unit: &Unit<'_>) -> Option<f64> {
+    let (app, times) = (unit.app?, unit.app?.step_s?);
+    // A few steps that take long are of another kind: compilation, the first batch.
+    if times.count < 20 || times.mean > 1.5 * times.p50 {
+        return None;
     }
-    let or_waiting = if confidence == "low" { ", or wait in NCCL, which has not said how long," } else { "" };
-    let what = format!(
-        "kernels are too small{or_waiting}: some kernel of the program's runs {own:.0} % of the time, but keeps {:.0} % of \
-         the SMs at work",
-        100.0 * own_sms(sm, own)
-    );
-    let fix = "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %";
-    let mut found = Diagnosis::new("application", confidence, String::new(), what, fix);
-    found.costs = Some(((1.0 - own_sms(sm, own)) * own / 100.0).clamp(0.0, 1.0));
-    vec![found]
+    let steps = unit.in_steps().filter(|share| *share > 0.0)?;
+    let busy = (busy(unit.gpu?).known()? / 100.0 / steps).min(1.0);
+    Some(1.0 - busy - app.input_s? / times.total)
 }
 
 /// Percent of all time in which a GPU had kernels other than NCCL's; `None`: NCCL's time is not known.
@@ -59,7 +115,6 @@ fn own(unit: &Unit<'_>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NodeReport;
     use crate::comm::RankTime;
     use crate::diagnosis::simulator::{self, Plant, parts_with};
 
@@ -101,6 +156,48 @@ mod tests {
             comm.collectives.push(untimed);
         }
         assert_eq!(rules(&nodes), 0);
+    }
+
+    /// Nobody is late, nothing is waited for, and processors are busy: without one of these the GPUs' idle time has another cause.
+    #[test]
+    fn kernels_that_come_late_are_told_from_other_idle_time() {
+        let nodes = parts_with(&[Plant::LateLaunches]);
+        let of = |nodes: &[NodeReport]| find(&Facts::new(nodes, nodes[0].end, false, None));
+        let [one] = &of(&nodes)[..] else { panic!("{:?}", of(&nodes)) };
+        assert!(
+            one.what.contains("launched too late") && one.costs.is_some_and(|costs| costs > 0.4),
+            "{one:?}"
+        );
+        let without = |change: fn(&mut NodeReport)| {
+            let mut changed = nodes.clone();
+            changed.iter_mut().for_each(change);
+            gap(&Facts::new(&changed, changed[0].end, false, None))
+        };
+        assert!(without(|_| ()).is_some());
+        let silent = without(|node| node.application.as_mut().unwrap().ranks[0].input_s = None);
+        let waiting = without(|node| {
+            for rank in &mut node.application.as_mut().unwrap().ranks {
+                rank.input_s = rank.step_s.map(|times| 0.7 * times.total);
+            }
+        });
+        let resting = without(|node| {
+            node.usage.as_mut().unwrap().host.cpu_cores =
+                node.usage.as_ref().unwrap().rails[0].xmit_wait_s.clone();
+        });
+        let compiling = without(|node| {
+            for rank in &mut node.application.as_mut().unwrap().ranks {
+                rank.step_s.as_mut().unwrap().p50 /= 2.0;
+            }
+        });
+        let one_is_busy = without(|node| {
+            let gpu = &mut node.usage.as_mut().unwrap().gpus[3];
+            gpu.graphics_percent =
+                gpu.memory_used_mib.clone().map(|spread| crate::usage::Spread { mean: 95.0, ..spread });
+        });
+        assert_eq!([silent, waiting, resting, compiling, one_is_busy], [None; 5]);
+        let time = crate::diagnosis::shares::shares(&Facts::new(&nodes, nodes[0].end, false, None));
+        let time = time.known().unwrap();
+        assert!(time.launch > 50.0 && time.idle < 15.0, "{time:?}");
     }
 
     /// nccl-tests on four H200s: all_reduce_perf and alltoall_perf were two steps, with processes of their own.

@@ -2,6 +2,7 @@ use railgate_node::Reading;
 
 use super::Shares;
 use super::facts::{Facts, Unit, busy, mean_of, own_sms};
+use super::launch_bound;
 use crate::plain::float;
 
 /// Kernels of NCCL hold one SM for each channel, 32 at most unless somebody asks for more: hardly a third of all.
@@ -10,7 +11,10 @@ const NCCL_SMS: f64 = 1.0 / 3.0;
 /// Percent of a GPU's time, by what is known of it. Sources, from the surest: the program's own clock (checkpoint,
 /// input), NCCL's own times, GPM's activities.
 pub(super) fn shares(facts: &Facts<'_>) -> Reading<Shares> {
-    let of_units: Vec<Shares> = facts.units.iter().filter_map(|unit| of_unit(facts, unit)).collect();
+    // Percent of all time.
+    let gap =
+        launch_bound::gap(facts).zip(facts.in_steps()).map_or(0.0, |(gap, within)| 100.0 * gap * within);
+    let of_units: Vec<Shares> = facts.units.iter().filter_map(|unit| of_unit(facts, unit, gap)).collect();
     let Some(first) = of_units.first() else {
         return Reading::Failed("no GPU has activities that tell compute from waiting (GPM)".to_owned());
     };
@@ -52,7 +56,7 @@ fn known_or_none(share: &Reading<f64>) -> f64 {
     share.known().copied().unwrap_or(0.0)
 }
 
-fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Shares> {
+fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>, gap: f64) -> Option<Shares> {
     let gpu = unit.gpu?;
     let (sm, dram) = (*mean_of(&gpu.sm_percent).known()?, *mean_of(&gpu.dram_percent).known()?);
     let tensor = *mean_of(&gpu.tensor_percent).known()?;
@@ -68,12 +72,14 @@ fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Shares> {
             |seconds| Reading::Known(percent(seconds)),
         ),
     };
-    // What stands idle goes to checkpoint and input first, the rest stays idle.
+    // What stands idle goes to checkpoint, input and launches first, the rest stays idle.
     let mut gone = 100.0 - busy;
     let checkpoint = checkpoint.map(|share| share.min(gone));
     gone -= known_or_none(&checkpoint);
     let input = input.map(|share| share.min(gone));
-    let idle = gone - known_or_none(&input);
+    gone -= known_or_none(&input);
+    let gap = gap.min(gone);
+    let idle = gone - gap;
     // What is busy: kernels that keep SMs at work, kernels that wait. Waiting in NCCL keeps few SMs.
     let comm = match unit.comm {
         Some(comm) if comm.is_partial() => Err("many of NCCL's calls have no time"),
@@ -94,9 +100,9 @@ fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Shares> {
         Err(_) => ((sm - NCCL_SMS * busy) / (1.0 - NCCL_SMS)).max(tensor).clamp(0.0, busy),
     };
     let few_sms = own_sms(sm, own) < 0.5 && tensor < 20.0 && dram < 30.0;
-    let launch = if comm.is_ok() && few_sms { own * (1.0 - own_sms(sm, own)) } else { 0.0 };
+    let too_small = if comm.is_ok() && few_sms { own * (1.0 - own_sms(sm, own)) } else { 0.0 };
     let unknown = if comm.is_ok() { 0.0 } else { busy - own };
-    let rest = own - launch;
+    let rest = own - too_small;
     let of_memory = if dram > tensor { (dram - tensor).min(rest) } else { 0.0 };
     let throttled = gpu.throttled.clone().map(|throttled| {
         let held = throttled.hw_slowdown_s.max(throttled.hw_thermal_s).max(throttled.power_brake_s);
@@ -121,7 +127,7 @@ fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Shares> {
         comm_wire: of_comm(|both| both.1),
         memory: of_memory,
         input,
-        launch,
+        launch: too_small + gap,
         unknown,
         idle,
         checkpoint,

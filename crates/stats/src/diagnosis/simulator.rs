@@ -38,13 +38,14 @@ pub(super) enum Plant {
     InputStalls,
     MemoryBound,
     TinyKernels,
+    LateLaunches,
     Nan,
     Killed,
     Hang,
     SlowRail,
 }
 
-const PLANTS: [(Plant, &str, &str); 11] = [
+const PLANTS: [(Plant, &str, &str); 12] = [
     (Plant::Healthy, "nothing", ""),
     (Plant::Sleeps, "a rank sleeps in every step", "sleeping-rank"),
     (Plant::SlowClock, "a rank on a slower clock", "slow-clock"),
@@ -52,6 +53,7 @@ const PLANTS: [(Plant, &str, &str); 11] = [
     (Plant::InputStalls, "an input pipeline that stalls", "input-bound"),
     (Plant::MemoryBound, "memory-bound kernels", "memory-bound"),
     (Plant::TinyKernels, "tiny kernels", "launch-bound"),
+    (Plant::LateLaunches, "kernels launched too late", "launch-bound"),
     (Plant::Nan, "a NaN", "nan"),
     (Plant::Killed, "a killed rank", "killed-rank"),
     (Plant::Hang, "a hang in one collective", "hang"),
@@ -125,6 +127,9 @@ fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
         (0.85, 0.1, chance.about(0.85, 0.08), 0.02)
     } else if has(Plant::TinyKernels) {
         (chance.about(0.2, 0.3), 0.04, 0.1, 0.12)
+    } else if has(Plant::LateLaunches) {
+        // As on an H200: an eager loop of 3,000 additions of 1,024 numbers.
+        (0.05, 0.0, 0.0, chance.about(2.5, 0.6))
     } else {
         (0.92, chance.about(0.55, 0.15), 0.4, 0.02)
     };
