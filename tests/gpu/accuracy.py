@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What the sampler says of a GPU against what was really computed there.
 
-Needs one NVIDIA GPU with GPM, PyTorch, root and railgate-sampler (its path is the argument); for a machine that is
-thrown away afterwards. Starts the sampler as the prolog does, at its default rate, lets GEMMs run whose work is
+    accuracy.py RAILGATE-SAMPLER [CASE…]    numbers in CASES, from 0; all of them
+
+Needs one NVIDIA GPU with GPM and nothing on it, PyTorch and root; for a machine that is thrown away afterwards. Starts the sampler as the prolog does, at its default rate, lets GEMMs run whose work is
 counted on the host, reads the sample files by their documentation (crates/stats/src/usage/format.rs), and prints the
 table of docs/accuracy.md. GPM cannot tell bf16, fp16, tf32 and fp8 apart: the type is declared here.
 """
@@ -117,12 +118,16 @@ class Sampler:
 
 def main():
     program = sys.argv[1]
-    print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-                         capture_output=True, text=True).stdout.strip())
+    cases = [CASES[int(number)] for number in sys.argv[2:]] or CASES
+    smi = lambda query: subprocess.run(["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
+    print(smi("--query-gpu=name,driver_version"))
+    others = smi("--query-compute-apps=pid,name")
+    if others:
+        sys.exit(f"something else runs on a GPU:\n{others}")
     load = subprocess.Popen([sys.executable, LOAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     sampler = Sampler(program, 1, [0])
     logs = []
-    for dtype, size, duty, cycle, copies in CASES:
+    for dtype, size, duty, cycle, copies in cases:
         load.stdin.write(f"{dtype} {size} {duty} {cycle} {copies} {SECONDS}\n")
         load.stdin.flush()
         entries = load.stdout.readline().split()
@@ -133,7 +138,7 @@ def main():
     print("| type, size, duty / cycle | counted TFLOP/s | railgate | error % | SM, tensor, fp32 % | clock, at work MHz |"
           " W |\n|---|---|---|---|---|---|---|")
     worst = {}
-    for (dtype, size, duty, cycle, copies), log in zip(CASES, logs):
+    for (dtype, size, duty, cycle, copies), log in zip(cases, logs):
         at = [entry[0] for entry in log]
 
         def done(moment):
@@ -173,13 +178,6 @@ def main():
     span = found[-1][1] - found[0][0]
     print(f"sampler, 1 GPU: {end['cpu_s'] / span * 100:.2f} % of a core, {end['memory_mib']:.1f} MiB, {len(found)}"
           f" samples in {span:.0f} s")
-    # The calls of eight GPUs, all to this one.
-    eight = Sampler(program, 2, [0] * 8)
-    time.sleep(31)
-    head, found, end = eight.end()
-    span = found[-1][1] - found[0][0]
-    print(f"sampler, 8 GPUs' calls: {end['cpu_s'] / span * 100:.2f} % of a core, {end['memory_mib']:.1f} MiB,"
-          f" {len(found)} samples in {span:.0f} s")
     return int(any(value > GOAL[kind] for kind, value in worst.items()))
 
 

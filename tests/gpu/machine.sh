@@ -131,8 +131,14 @@ ended() { # ID
     [[ $(scontrol show job "$1" | grep -o 'JobState=[A-Z]*') != JobState=@(PENDING|RUNNING|COMPLETING) ]]
 }
 
+# Also where a script is cut off: jobs that go on would run beside what is measured next.
 stop_slurm() {
+    scancel --user=researcher 2>/dev/null && until_true 20 none_left || true
     pkill slurmctld || true
     pkill slurmd || true
     pkill munged || true
 }
+# shellcheck disable=SC2317  # until_true calls it
+none_left() { [[ -z $(squeue -h) ]]; }
+trap stop_slurm EXIT
+trap 'exit 143' TERM INT

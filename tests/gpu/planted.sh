@@ -53,7 +53,7 @@ for row in "${plants[@]}"; do
     [[ $plant == batch && $gpus -lt 3 ]] && continue
     ((${#wanted[@]})) && [[ " ${wanted[*]} " != *" $plant "* ]] && continue
     id=$(submit_torch "$plant")
-    until_true 150 ended "$id" || wrong "job: $(scontrol show job "$id" | grep -E 'JobState|Reason')"
+    until_true 300 ended "$id" || wrong "job: $(scontrol show job "$id" | grep -E 'JobState|Reason')"
     # shellcheck disable=SC2317  # until_true calls it
     reported() {
         runuser -u researcher -- railgate report "$id" --format json >"$out/$plant.json" &&
@@ -65,6 +65,5 @@ for row in "${plants[@]}"; do
     cp "$state/reports/$id.log" "$out/$plant.log"
     judge "$plant" "$rule" "$who" "$out/$plant.json" || failed=1
 done
-stop_slurm
 say "done; reports in $out"
 exit "$failed"

@@ -154,8 +154,12 @@ releases() {
 }
 
 step() {
-    say "cost, a training step of DDP"
-    alternate step "${ROUNDS:-3}" torchrun --standalone --nproc-per-node "$gpus" -- "$here/nccl/step.py" -- ${STEP:-none-a count none-b sample full}
+    say "cost, a training step of DDP, by turns"
+    rm -rf "$work/job/step"
+    LD_LIBRARY_PATH=$work/home/lib:$cuda/lib64 timeout 300 torchrun --standalone --nproc-per-node "$gpus" "$here/nccl/step.py" "$kit/turns.so" \
+        "$kit/libnccl_profiler_railgate.so" "$work/job/step" "${ROUNDS:-20}" ${STEP:-none again count sample full} 2>&1 | tee "$out/step.txt"
+    grep -q '^ *none' "$out/step.txt" || wrong "step"
+    "$kit/show" "$work/job/step/user/ranks/"*.* >"$out/step.counted" 2>&1
 }
 
 for stage in "${stages[@]}"; do "$stage"; done

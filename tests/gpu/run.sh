@@ -116,5 +116,4 @@ railgate check --format json >"$out/check.json"
 cp /var/log/railgate.log "$out/railgate.log"
 cp "$state/slurmd.log" "$out/slurmd.log"
 
-stop_slurm
 ok "all done; results in $out"

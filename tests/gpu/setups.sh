@@ -37,4 +37,3 @@ until_true 20 gone || wrong "left: $(grep railgate /proc/self/mounts)"
 [[ ! -e /tmp/mine ]] || wrong "/tmp was the node's"
 ok "nothing of it is left on the node"
 runuser -u researcher -- railgate report "$id" | head -n 12
-stop_slurm

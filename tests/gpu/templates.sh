@@ -120,7 +120,6 @@ if wanted soak; then
 fi
 
 cp /var/log/railgate.log "$out/" || true
-stop_slurm
 if ((${#failed[@]})); then
     printf 'WRONG: %s\n' "${failed[@]}"
     exit 1

@@ -86,7 +86,7 @@ pub struct Comm {
     pub nodes: u64,
     /// The framework's name for it; printable ASCII, anything else became `?`.
     pub name: String,
-    /// It was destroyed in good order.
+    /// It was destroyed, in good order or given up (`ncclCommAbort`).
     pub destroyed: bool,
     /// When it was made, milliseconds since the epoch.
     pub created_ms: u64,

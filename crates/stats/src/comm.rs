@@ -84,7 +84,7 @@ pub struct Communicator {
     pub pid: u64,
     /// When it was made.
     pub start: UnixMillis,
-    /// It was destroyed in good order: it hangs no more.
+    /// It was destroyed, in good order or given up.
     pub destroyed: bool,
     /// Operations handed to the GPU. Of a hang, the rank with fewest is the one that the others wait for.
     pub ops: u64,

@@ -65,8 +65,9 @@ def exact(op, iterations, warmups, tests, file):
             gaps = [c["spaced_ns"] / c["spaced"] - c["sum_ns"] / c["timed"] for c in mine if c["spaced"]]
             held_up = OPS[op] != "P2pGroup" and max(gaps) - QUEUED_NS > HELD_UP * took / n
         if theirs and size >= 1 << 20:
-            figure = "  no figure: held up" if held_up else f"{spaced:8.2f} {spaced / theirs:6.3f}"
-            print(f"  {size:>10} {have // ranks:>4} {theirs:8.2f} {kernels:8.2f} {kernels / theirs:6.3f} {figure} {n}")
+            of_loop = "  no figure: held up" if held_up else f"{spaced:8.2f} {spaced / theirs:6.3f} {n}"
+            figure = f"{kernels:8.2f} {kernels / theirs:6.3f} {of_loop}" if n else "   no times"
+            print(f"  {size:>10} {have // ranks:>4} {theirs:8.2f} {figure}")
             if n and not held_up:
                 apart.append((abs(spaced / theirs - 1), size))
     for line in bad[:5]:
@@ -83,9 +84,6 @@ def cost(name, files):
     times = defaultdict(lambda: defaultdict(list))
     for path in files:
         variant = path.rsplit(".", 1)[1]
-        for line in open(path):
-            if line.startswith("step "):
-                times[0][variant].append(float(line.split()[1]) * 1e6)
         for size, us, _ in rows(path):
             times[size][variant].append(us)
     variants = sorted({v for by in times.values() for v in by}, key=lambda v: (not v.startswith("none"), v))

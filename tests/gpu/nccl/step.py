@@ -1,7 +1,23 @@
-"""Training steps of a small transformer under DDP: prints `step SECONDS`, rank 0's median over timed steps."""
-import os, statistics, time
-import torch
-import torch.distributed as dist
+"""Training steps of a small transformer under DDP, with other plugins by turns (switch.py).
+
+torchrun --nproc-per-node=N step.py TURNS.SO PLUGIN DIRECTORY ROUNDS VARIANT…
+
+A block is STEPS steps of one variant, after as many that are not looked at; its time is the median of their times.
+"""
+import os
+import statistics
+import sys
+import time
+
+from switch import Rounds, Switch
+
+shim, plugin, place, rounds, *variants = sys.argv[1:]
+switch = Switch(shim, plugin, place)
+
+import torch  # noqa: E402  NCCL comes with it
+import torch.distributed as dist  # noqa: E402
+
+STEPS = 12
 
 dist.init_process_group("nccl")
 rank = int(os.environ["LOCAL_RANK"])
@@ -12,15 +28,36 @@ model = torch.nn.Sequential(*(layer() for _ in range(12))).cuda().bfloat16()
 model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank], bucket_cap_mb=8)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 data = torch.randn(16, 512, 1024, device="cuda", dtype=torch.bfloat16)
-times = []
-for number in range(220):
+
+
+def step():
     begin = time.perf_counter()
     model(data).float().square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
     torch.cuda.synchronize()
-    if number >= 20:
-        times.append(time.perf_counter() - begin)
+    return (time.perf_counter() - begin) * 1e6
+
+
+def block(variant):
+    dist.barrier()
+    torch.cuda.synchronize()
+    switch.use(variant)
+    for _ in range(STEPS):
+        step()
+    return statistics.median(step() for _ in range(STEPS))
+
+
+for _ in range(20):
+    step()
+switch.begin()
+found = Rounds(variants)
+for turn in range(int(rounds)):
+    found.add(f"step {turn}", block)
 if rank == 0:
-    print(f"step {statistics.median(times):.9f}")
+    print(f"a step of DDP, {dist.get_world_size()} GPUs, {rounds} rounds: median us of none; then ratios to it, round by round:"
+          " median (standard error of it; quartiles)")
+    print("          none  " + found.head())
+    print(f"      {statistics.median(found.none):8.0f}  " + found.row())
+switch.use("none")
 dist.destroy_process_group()

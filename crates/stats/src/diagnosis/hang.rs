@@ -37,15 +37,21 @@ pub(super) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
 /// By communicator: the rank behind all others, where most have handed over the operation that it has not; of two the one behind.
 pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
     let mut groups: BTreeMap<&str, Vec<(&str, &Communicator)>> = BTreeMap::new();
-    for (node, one) in facts.communicators.iter().filter(|(_, one)| !one.destroyed && one.size > 1) {
+    for (node, one) in facts.communicators.iter().filter(|(_, one)| one.size > 1) {
         groups.entry(&one.hash).or_default().push((node, one));
     }
     let mut best: Option<(u64, Diagnosis)> = None;
-    for ranks in groups.into_values() {
-        let most = ranks.iter().map(|(_, one)| one.ops).max()?;
+    for mut ranks in groups.into_values() {
+        // All ranks hand over the same collectives, also those that were given up (PyTorch's watchdog aborts what waits too
+        // long, which destroys it); messages go to some.
+        let collective = |one: &Communicator| one.last.as_ref().is_some_and(|last| last.seq.is_some());
+        let alike = ranks.iter().all(|(_, one)| collective(one));
+        ranks.retain(|(_, one)| alike || !one.destroyed);
+        let of_two = alike && ranks.len() == 2 && ranks.iter().all(|(_, one)| one.size == 2);
+        let most = ranks.iter().map(|(_, one)| one.ops).max().unwrap_or(0);
         let late: Vec<_> = ranks.iter().filter(|(_, one)| one.ops < most).collect();
         let (Some(&&(node, slowest)), true) =
-            (late.iter().min_by_key(|(_, one)| one.ops), late.len() * 2 < ranks.len() || ranks.len() == 2)
+            (late.iter().min_by_key(|(_, one)| one.ops), late.len() * 2 < ranks.len() || of_two)
         else {
             continue;
         };
@@ -77,4 +83,53 @@ pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
         }
     }
     best.map(|(_, found)| found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeReport;
+    use crate::diagnosis::simulator::{Plant, parts_with};
+
+    fn named(nodes: &[NodeReport]) -> Vec<(String, String)> {
+        let found = find(&Facts::new(nodes, nodes[0].end, true, None));
+        found.into_iter().map(|one| (one.part, one.confidence)).collect()
+    }
+
+    fn communicators(nodes: &mut [NodeReport]) -> impl Iterator<Item = &mut Communicator> {
+        nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().communicators)
+    }
+
+    /// PyTorch on two H200s: its watchdog gave up the communicator of the rank that waited, and ended the job.
+    #[test]
+    fn who_gives_up_is_not_who_never_came() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        let told = named(&nodes);
+        assert_eq!(told[0].1, "high");
+        let most = communicators(&mut nodes).map(|one| one.ops).max().unwrap();
+        communicators(&mut nodes).filter(|one| one.ops == most).for_each(|one| one.destroyed = true);
+        assert_eq!(named(&nodes), told);
+        communicators(&mut nodes).for_each(|one| one.destroyed = true);
+        assert_eq!(named(&nodes), told);
+        // A pipeline's stages send different numbers of messages, also in one that ended in good order.
+        communicators(&mut nodes).for_each(|one| one.last.as_mut().unwrap().seq = None);
+        assert_eq!(named(&nodes), [(String::new(), "low".to_owned())]);
+    }
+
+    /// Of two that are known of eight, the one behind may be one of many.
+    #[test]
+    fn of_two_the_one_behind_never_came() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        let odd = communicators(&mut nodes).min_by_key(|one| one.ops).unwrap().rank;
+        for node in &mut nodes {
+            let ours = &mut node.communication.as_mut().unwrap().communicators;
+            ours.retain(|one| one.rank == odd || one.rank == (odd + 1) % 8);
+        }
+        assert_eq!(named(&nodes)[0].1, "low");
+        communicators(&mut nodes).for_each(|one| one.size = 2);
+        let [(part, confidence)] = &named(&nodes)[..] else { panic!("{:?}", named(&nodes)) };
+        assert!(part.ends_with(&format!("rank {odd}")) && confidence == "high", "{part} {confidence}");
+        communicators(&mut nodes).for_each(|one| one.last.as_mut().unwrap().seq = None);
+        assert_eq!(named(&nodes)[0].1, "low");
+    }
 }

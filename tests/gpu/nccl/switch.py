@@ -1,0 +1,77 @@
+"""Other plugins between two blocks of one process, by `turns.c`: for turns.py and step.py.
+
+`none` and `again`: no events at all; `floor6` and `floor46` do nothing with the events that `count` and `full` ask for; `count`,
+`sample`, `full`: railgate's modes; `inspector`: NVIDIA's plugin.
+"""
+import ctypes
+import glob
+import mmap
+import os
+import random
+import statistics
+
+MODE = {"count": 1, "sample": 2, "full": 3}
+NONE = ("none", "again")
+
+
+class Switch:
+    def __init__(self, shim, plugin, place):
+        """Before NCCL is loaded."""
+        os.makedirs(f"{place}/user/ranks", exist_ok=True)
+        os.environ.update({
+            "NCCL_PROFILER_PLUGIN": shim, "TURNS_PLUGIN": plugin, "RAILGATE_JOB_DIR": place, "RAILGATE_NCCL_MODE": "count",
+            "NCCL_NVLS_ENABLE": "0", "NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": f"{place}/inspector",
+            "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "500000",
+        })
+        self.turns, self.place = ctypes.CDLL(shim), place
+
+    def begin(self):
+        """Once there is a communicator."""
+        self.own_mask = self.turns.turns_mask()
+        files = glob.glob(f"{self.place}/user/ranks/{os.getpid()}.*")
+        if files:
+            with open(files[0], "r+b") as file:
+                self.words = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
+
+    def use(self, variant):
+        """Nothing may be under way."""
+        if variant in MODE:
+            # Words WANTED and MODE of the rank file.
+            self.words[6] = self.words[7] = MODE[variant]
+            self.turns.turns_set(1, 0x46 if variant == "full" else 0x06)
+        elif variant.startswith("floor"):
+            self.turns.turns_set(0, int(variant[5:], 16))
+        elif variant == "inspector":
+            self.turns.turns_set(1, self.own_mask)
+        else:
+            self.turns.turns_set(0, 0)
+
+
+class Rounds:
+    """The time of each variant's block, round by round, and its ratio to the same round's `none` and `again`."""
+
+    def __init__(self, variants):
+        self.variants, self.ratios, self.none = variants, {v: [] for v in variants}, []
+
+    def add(self, seed, block):
+        """`block(variant)`: its time; in an order by chance, the same on all ranks."""
+        order = list(self.variants)
+        random.Random(seed).shuffle(order)
+        took = {variant: block(variant) for variant in order}
+        none = statistics.mean(took[v] for v in NONE)
+        self.none.append(none)
+        for variant, time in took.items():
+            self.ratios[variant].append(time / took["none"] if variant in NONE else time / none)
+
+    def head(self):
+        return " ".join(f"{v:>30}" for v in self.variants if v != "none")
+
+    def row(self):
+        """Median (standard error of it; quartiles)."""
+        cells = []
+        for variant in self.variants[1:]:
+            r = sorted(self.ratios[variant])
+            quarter = statistics.quantiles(r, n=4) if len(r) > 1 else [r[0]] * 3
+            error = 1.2533 * statistics.stdev(r) / len(r) ** 0.5 if len(r) > 1 else 0
+            cells.append(f"{statistics.median(r):.4f} ({error:.4f}; {quarter[0]:.3f}-{quarter[2]:.3f})")
+        return " ".join(f"{cell:>30}" for cell in cells)
