@@ -82,7 +82,7 @@ pub struct HardwareUse {
     pub band: f64,
     /// All of them are calibrated.
     pub calibrated: bool,
-    /// Time with any kernel, percent: what `nvidia-smi` calls utilisation.
+    /// Time with any kernel, percent: what `nvidia-smi` calls utilisation. By GPM's graphics activity, else NVML's utilisation.
     pub busy_percent: Reading<f64>,
     /// SMs with work, percent.
     pub sm_percent: Reading<f64>,
@@ -134,7 +134,7 @@ pub struct Shares {
     pub memory: f64,
     /// Waiting for input.
     pub input: Reading<f64>,
-    /// Kernels too small or too rarely launched.
+    /// Kernels too small, or launched too late.
     pub launch: f64,
     /// Some kernel ran on few SMs, and whether it was NCCL's or the program's own is not known: NCCL's plugin was not
     /// loaded, or has no times.

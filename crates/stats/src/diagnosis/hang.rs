@@ -47,7 +47,7 @@ pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
         let collective = |one: &Communicator| one.last.as_ref().is_some_and(|last| last.seq.is_some());
         let alike = ranks.iter().all(|(_, one)| collective(one));
         ranks.retain(|(_, one)| alike || !one.destroyed);
-        let of_two = alike && ranks.len() == 2 && ranks.iter().all(|(_, one)| one.size == 2);
+        let of_two = alike && ranks.iter().all(|(_, one)| one.size == 2);
         let most = ranks.iter().map(|(_, one)| one.ops).max().unwrap_or(0);
         let late: Vec<_> = ranks.iter().filter(|(_, one)| one.ops < most).collect();
         let (Some(&&(node, slowest)), true) =

@@ -12,10 +12,8 @@ const NCCL_SMS: f64 = 1.0 / 3.0;
 /// Percent of a GPU's time, by what is known of it. Sources, from the surest: the program's own clock (checkpoint,
 /// input), NCCL's own times, GPM's activities.
 pub(super) fn shares(facts: &Facts<'_>) -> Reading<Shares> {
-    // Percent of all time.
-    let gap =
-        launch_bound::gap(facts).zip(facts.in_steps()).map_or(0.0, |(gap, within)| 100.0 * gap * within);
-    let of_units: Vec<Shares> = facts.units.iter().filter_map(|unit| of_unit(facts, unit, gap)).collect();
+    let job = Job::new(facts);
+    let of_units: Vec<Shares> = facts.units.iter().filter_map(|unit| of_unit(&job, unit)).collect();
     let Some(first) = of_units.first() else {
         return Reading::Failed("no GPU has activities that tell compute from waiting (GPM)".to_owned());
     };
@@ -57,7 +55,27 @@ fn known_or_none(share: &Reading<f64>) -> f64 {
     share.known().copied().unwrap_or(0.0)
 }
 
-fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>, gap: f64) -> Option<Shares> {
+/// What is known of all GPUs together.
+struct Job<'a> {
+    facts: &'a Facts<'a>,
+    stood_still: bool,
+    /// Percent of all time in which kernels were launched too late.
+    gap: f64,
+}
+
+impl<'a> Job<'a> {
+    fn new(facts: &'a Facts<'a>) -> Self {
+        let gap = launch_bound::gap(facts).zip(facts.in_steps());
+        Job {
+            facts,
+            stood_still: stood_still(facts).is_some(),
+            gap: gap.map_or(0.0, |(gap, within)| 100.0 * gap * within),
+        }
+    }
+}
+
+fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
+    let facts = job.facts;
     let gpu = unit.gpu?;
     let (sm, dram) = (*mean_of(&gpu.sm_percent).known()?, *mean_of(&gpu.dram_percent).known()?);
     let tensor = *mean_of(&gpu.tensor_percent).known()?;
@@ -79,12 +97,12 @@ fn of_unit(facts: &Facts<'_>, unit: &Unit<'_>, gap: f64) -> Option<Shares> {
     gone -= known_or_none(&checkpoint);
     let input = input.map(|share| share.min(gone));
     gone -= known_or_none(&input);
-    let gap = gap.min(gone);
+    let gap = job.gap.min(gone);
     let idle = gone - gap;
     // What is busy: kernels that keep SMs at work, kernels that wait. Waiting in NCCL keeps few SMs.
     let comm = match unit.comm {
         // Whoever waits in the last operation waits without an end, and so without a time.
-        _ if stood_still(facts).is_some() && !facts.alone() => {
+        _ if job.stood_still && !facts.alone() => {
             Err("the operation that the job stood still in has no time")
         }
         Some(comm) if comm.is_partial() => Err("many of NCCL's calls have no time"),
