@@ -14,7 +14,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     if small.is_none() && gap.is_none() {
         return Vec::new();
     }
-    let within = facts.in_steps();
+    let within = steps(facts);
     let whose = if within.is_some() { "the steps' time" } else { "the time" };
     let confidence = small.as_ref().map_or("medium", |small| small.confidence);
     let or_waiting = if confidence == "low" { ", or wait in NCCL, which has not said how long," } else { "" };
@@ -29,7 +29,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     }));
     said.extend(gap.map(|gap| {
         format!(
-            "kernels are launched too late: none runs {:.0} % of {whose}, while a core is busy for each GPU",
+            "no kernel runs {:.0} % of {whose}, while a core is busy for each GPU: the program launches them too late, or \
+             computes on the processors itself",
             100.0 * gap
         )
     }));
@@ -40,9 +41,17 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     vec![found]
 }
 
+/// Of all time, the share in which steps ran, 0 to 1, where the kernels that ran can all have been theirs.
+fn steps(facts: &Facts<'_>) -> Option<f64> {
+    facts
+        .in_steps()
+        .zip(facts.mean(busy).known())
+        .and_then(|(steps, busy)| (busy / 100.0 <= steps).then_some(steps))
+}
+
 /// A figure of the GPUs, percent of the steps' time where that is known, else of all.
 fn of_steps(facts: &Facts<'_>, of: fn(&GpuUsage) -> Reading<f64>) -> Option<f64> {
-    Some((facts.mean(of).known()? / facts.in_steps().unwrap_or(1.0)).min(100.0))
+    Some((facts.mean(of).known()? / steps(facts).unwrap_or(1.0)).min(100.0))
 }
 
 /// Neither tensor pipes nor memory are what such a job waits for, and it did not stand still.
@@ -70,7 +79,7 @@ fn small(facts: &Facts<'_>) -> Option<Small> {
     let (busy, sm) = (of_steps(facts, busy)?, of_steps(facts, |gpu| mean_of(&gpu.sm_percent))?);
     let own = median(facts.units.iter().filter_map(own).collect());
     let (own, confidence) = match own {
-        Some(own) => ((own / facts.in_steps().unwrap_or(1.0)).min(100.0), "high"),
+        Some(own) => ((own / steps(facts).unwrap_or(1.0)).min(100.0), "high"),
         None if facts.alone() => (busy, "high"),
         None if facts.failed => return None,
         None => (busy, "low"),
@@ -135,6 +144,17 @@ mod tests {
         assert_eq!(of(&[Plant::Sleeps]), []);
     }
 
+    /// Steps are told for a tenth of the time, and kernels ran in most of it: those are not the steps'.
+    #[test]
+    fn kernels_outside_of_steps_are_not_theirs() {
+        let mut nodes = parts_with(&[Plant::TinyKernels]);
+        for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
+            rank.step_s.as_mut().unwrap().total /= 10.0;
+        }
+        let found = find(&Facts::new(&nodes, nodes[0].end, false, None));
+        assert!(found[0].what.contains("% of the time, but"), "{found:?}");
+    }
+
     /// A slow network: all wait for it for half of the time, on few SMs, and compute on all of them in the other half.
     #[test]
     fn waiting_for_the_network_makes_no_tiny_kernels() {
@@ -165,7 +185,7 @@ mod tests {
         let of = |nodes: &[NodeReport]| find(&Facts::new(nodes, nodes[0].end, false, None));
         let [one] = &of(&nodes)[..] else { panic!("{:?}", of(&nodes)) };
         assert!(
-            one.what.contains("launched too late") && one.costs.is_some_and(|costs| costs > 0.4),
+            one.what.contains("launches them too late") && one.costs.is_some_and(|costs| costs > 0.4),
             "{one:?}"
         );
         let without = |change: fn(&mut NodeReport)| {
