@@ -3,9 +3,10 @@
 
     accuracy.py RAILGATE-SAMPLER [CASE…]    numbers in CASES, from 0; all of them
 
-Needs one NVIDIA GPU with GPM and nothing on it, PyTorch and root; for a machine that is thrown away afterwards. Starts the sampler as the prolog does, at its default rate, lets GEMMs run whose work is
-counted on the host, reads the sample files by their documentation (crates/stats/src/usage/format.rs), and prints the
-table of docs/accuracy.md. GPM cannot tell bf16, fp16, tf32 and fp8 apart: the type is declared here.
+Needs one NVIDIA GPU with GPM and nothing on it, PyTorch and root; for a machine that is thrown away afterwards. Starts the
+sampler as the prolog does, at its default rate, lets GEMMs run whose work is counted on the host, reads the sample files by
+their documentation (crates/stats/src/usage/format.rs), and prints the table of docs/accuracy.md. GPM cannot tell bf16, fp16,
+tf32 and fp8 apart: the type is declared here.
 """
 
 import bisect

@@ -34,24 +34,25 @@ pub(super) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     (seconds >= (10.0 * step_s).max(120.0) && !saving).then_some((since, seconds))
 }
 
-/// By communicator: the rank behind all others, where most have handed over the operation that it has not; of two the one behind.
+/// By communicator: the rank behind all others, where most have handed over the operation that it has not. Of two it is the one
+/// behind, and less sure: the other's operation may be the one too many.
 pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
     let mut groups: BTreeMap<&str, Vec<(&str, &Communicator)>> = BTreeMap::new();
     for (node, one) in facts.communicators.iter().filter(|(_, one)| one.size > 1) {
         groups.entry(&one.hash).or_default().push((node, one));
     }
-    let mut best: Option<(u64, Diagnosis)> = None;
+    let mut best: Option<((bool, u64), Diagnosis)> = None;
     for mut ranks in groups.into_values() {
         // All ranks hand over the same collectives, also those that were given up (PyTorch's watchdog aborts what waits too
         // long, which destroys it); messages go to some.
-        let collective = |one: &Communicator| one.last.as_ref().is_some_and(|last| last.seq.is_some());
+        let collective = |one: &Communicator| one.last.as_ref().is_none_or(|last| last.seq.is_some());
         let alike = ranks.iter().all(|(_, one)| collective(one));
         ranks.retain(|(_, one)| alike || !one.destroyed);
         let of_two = alike && ranks.iter().all(|(_, one)| one.size == 2);
         let most = ranks.iter().map(|(_, one)| one.ops).max().unwrap_or(0);
         let late: Vec<_> = ranks.iter().filter(|(_, one)| one.ops < most).collect();
-        let (Some(&&(node, slowest)), true) =
-            (late.iter().min_by_key(|(_, one)| one.ops), late.len() * 2 < ranks.len() || of_two)
+        let by_most = late.len() * 2 < ranks.len();
+        let (Some(&&(node, slowest)), true) = (late.iter().min_by_key(|(_, one)| one.ops), by_most || of_two)
         else {
             continue;
         };
@@ -75,11 +76,12 @@ pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
             slowest.rank
         );
         let fix = "look at that rank's log and stack; its node is the first suspect where it had an error of its own";
-        let distance = most - slowest.ops;
-        if best.as_ref().is_none_or(|(most, _)| distance > *most) {
-            let mut found = Diagnosis::new("unknown", "high", part, what, fix);
+        let weight = (by_most, most - slowest.ops);
+        if best.as_ref().is_none_or(|(most, _)| weight > *most) {
+            let confidence = if by_most { "high" } else { "medium" };
+            let mut found = Diagnosis::new("unknown", confidence, part, what, fix);
             found.since = slowest.last.as_ref().map(|last| last.time);
-            best = Some((distance, found));
+            best = Some((weight, found));
         }
     }
     best.map(|(_, found)| found)
@@ -116,6 +118,18 @@ mod tests {
         assert_eq!(named(&nodes), [(String::new(), "low".to_owned())]);
     }
 
+    #[test]
+    fn who_has_not_begun_never_came() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        let least = communicators(&mut nodes).map(|one| one.ops).min().unwrap();
+        let told = named(&nodes);
+        for one in communicators(&mut nodes) {
+            (one.destroyed, one.ops) = (one.ops > least, one.ops - least);
+            one.last = one.last.take().filter(|_| one.destroyed);
+        }
+        assert_eq!(named(&nodes), told);
+    }
+
     /// Of two that are known of eight, the one behind may be one of many.
     #[test]
     fn of_two_the_one_behind_never_came() {
@@ -128,7 +142,7 @@ mod tests {
         assert_eq!(named(&nodes)[0].1, "low");
         communicators(&mut nodes).for_each(|one| one.size = 2);
         let [(part, confidence)] = &named(&nodes)[..] else { panic!("{:?}", named(&nodes)) };
-        assert!(part.ends_with(&format!("rank {odd}")) && confidence == "high", "{part} {confidence}");
+        assert!(part.ends_with(&format!("rank {odd}")) && confidence == "medium", "{part} {confidence}");
         communicators(&mut nodes).for_each(|one| one.last.as_mut().unwrap().seq = None);
         assert_eq!(named(&nodes)[0].1, "low");
     }

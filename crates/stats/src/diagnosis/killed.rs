@@ -17,8 +17,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
         found
     } else if let Some(lag) = behind(facts) {
         let what = format!("{} when the job ended soon after: it died there", lag.what);
-        // Of two, either may be one operation behind when both end at once.
-        let confidence = if facts.world.is_some_and(|world| world > 2) { "medium" } else { "low" };
+        // Where all end at once, somebody is one operation behind by chance.
+        let confidence = if lag.confidence == "high" { "medium" } else { "low" };
         let mut found = Diagnosis::new("unknown", confidence, lag.part, what, FIX);
         found.since = lag.since;
         return vec![found];
