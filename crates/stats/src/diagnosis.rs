@@ -23,6 +23,8 @@ mod uneven;
 use railgate_node::{Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use facts::Outcome;
+
 use crate::NodeReport;
 pub(crate) use facts::{Facts, median};
 
@@ -194,7 +196,7 @@ const MOST: usize = 8;
 
 /// Model FLOP utilisation and goodput of a part whose job still runs, at `now`; `None`: not known.
 pub(crate) fn said_so_far(part: &NodeReport, now: UnixMillis) -> (Option<f64>, Option<f64>) {
-    let facts = Facts::new(std::slice::from_ref(part), Some(now), false, None);
+    let facts = Facts::new(std::slice::from_ref(part), Some(now), Outcome::Good, None);
     let model = mfu::model(&facts).known().map(|model| model.fraction);
     (model, goodput::goodput(&facts).known().map(|goodput| goodput.fraction))
 }
@@ -204,7 +206,7 @@ pub(crate) fn said_so_far(part: &NodeReport, now: UnixMillis) -> (Option<f64>, O
 pub(crate) fn analyse(
     nodes: &[NodeReport],
     end: Option<UnixMillis>,
-    failed: bool,
+    outcome: Outcome,
     before: Option<u64>,
 ) -> Option<Analysis> {
     let told = |node: &NodeReport| {
@@ -213,7 +215,7 @@ pub(crate) fn analyse(
     if !nodes.iter().any(told) {
         return None;
     }
-    let facts = Facts::new(nodes, end, failed, before);
+    let facts = Facts::new(nodes, end, outcome, before);
     let model = mfu::model(&facts);
     let mut diagnoses: Vec<Diagnosis> = RULES
         .iter()

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use railgate_node::{Allocation, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::{Analysis, analyse};
+use crate::diagnosis::{Analysis, Outcome, analyse};
 use crate::plain::stamp;
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
@@ -263,10 +263,14 @@ fn name_seen(attempts: &[Attempt]) -> Option<String> {
 fn analysis(attempt: &Attempt, reached: &mut Option<u64>) -> Option<Analysis> {
     let runs = matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting);
     let end = attempt.end.filter(|_| !runs);
-    let failed = end.is_some()
-        && (attempt.exit().is_none_or(|exit| exit.status != 0)
-            || matches!(attempt.ended.kind, EndKind::Timeout | EndKind::Cancelled));
-    let found = analyse(&attempt.nodes, end, failed, *reached);
+    let outcome = match attempt.ended.kind {
+        _ if end.is_none() => Outcome::Good,
+        EndKind::Timeout | EndKind::Cancelled => Outcome::CutOff,
+        _ if attempt.exit().is_some_and(|exit| exit.status == 0) => Outcome::Good,
+        EndKind::Preempted | EndKind::Requeued => Outcome::CutOff,
+        _ => Outcome::Failed,
+    };
+    let found = analyse(&attempt.nodes, end, outcome, *reached);
     let ranks =
         attempt.nodes.iter().filter_map(|node| node.application.as_ref()).flat_map(|told| &told.ranks);
     *reached = ranks.filter_map(|rank| rank.last_number).chain(*reached).max();

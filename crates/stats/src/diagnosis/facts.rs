@@ -7,16 +7,28 @@ use crate::comm::{Communicator, RankTime};
 use crate::usage::{GpuUsage, Spread};
 use crate::{NodeReport, Usage};
 
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Well, or it runs.
+    Good,
+    Failed,
+    /// By its time limit or by somebody's hand: all ranks at once.
+    CutOff,
+}
+
 /// The parts of one attempt, rank by rank.
 pub(crate) struct Facts<'a> {
     pub(super) nodes: &'a [NodeReport],
     /// When the attempt ended; `None`: it runs.
     pub(super) end: Option<UnixMillis>,
-    pub(super) failed: bool,
+    pub(super) outcome: Outcome,
     /// The highest step of the attempts before.
     pub(super) before: Option<u64>,
     pub(super) units: Vec<Unit<'a>>,
     pub(super) world: Option<u32>,
+    /// By node and process: its rank in the job, by NCCL's word.
+    job_ranks: BTreeMap<OneProcess<'a>, u32>,
     /// By communicator and rank in it.
     pub(super) communicators: Vec<(&'a str, &'a Communicator)>,
 }
@@ -75,7 +87,7 @@ impl<'a> Facts<'a> {
     pub(super) fn new(
         nodes: &'a [NodeReport],
         end: Option<UnixMillis>,
-        failed: bool,
+        outcome: Outcome,
         before: Option<u64>,
     ) -> Self {
         let communicators: Vec<(&str, &Communicator)> = nodes
@@ -91,6 +103,7 @@ impl<'a> Facts<'a> {
                 by_node.entry(*name).or_default().entry(*rank).or_default().add(time);
             }
         }
+        let job_ranks = times.iter().filter_map(|(process, (rank, _))| Some((*process, (*rank)?))).collect();
         let mut units = Vec::new();
         for node in nodes {
             let usage = node.usage.as_ref();
@@ -121,7 +134,7 @@ impl<'a> Facts<'a> {
         let told = nodes.iter().filter_map(|node| node.application.as_ref());
         let world = told.flat_map(|told| &told.ranks).filter_map(|rank| rank.world).max();
         let world = world.or_else(|| communicators.iter().map(|(_, one)| one.size).max());
-        Facts { nodes, end, failed, before, units, world, communicators }
+        Facts { nodes, end, outcome, before, units, world, communicators, job_ranks }
     }
 
     /// Ranks that have a word of their own.
@@ -142,7 +155,12 @@ impl<'a> Facts<'a> {
         Reading::Known(known.iter().sum::<f64>() / f64::from(u32::try_from(known.len()).unwrap_or(1)))
     }
 
-    /// Of the time that was sampled, in which steps ran, 0 to 1; `None`: not every GPU's rank says.
+    /// A communicator numbers its ranks anew: this process's in the job.
+    pub(super) fn job_rank(&self, node: &str, pid: u64) -> Option<u32> {
+        self.job_ranks.get(&(node, pid)).copied()
+    }
+
+    /// Of all time, in which steps ran, 0 to 1; `None`: not every GPU's rank says.
     pub(super) fn in_steps(&self) -> Option<f64> {
         let of_gpus: Option<Vec<f64>> =
             self.units.iter().filter(|unit| unit.gpu.is_some()).map(Unit::in_steps).collect();
@@ -178,8 +196,10 @@ impl Unit<'_> {
 
     /// As [`Facts::in_steps`], of this GPU.
     pub(super) fn in_steps(&self) -> Option<f64> {
-        let whole = self.usage.map(|usage| usage.coverage.sampled_s).filter(|seconds| *seconds > 0.0)?;
-        Some((self.app?.step_s?.total / whole).clamp(0.0, 1.0))
+        let coverage = &self.usage?.coverage;
+        // What was not sampled had its steps, too.
+        let whole = coverage.sampled_s + coverage.missing_s + coverage.yielded_s + coverage.suspended_s;
+        (whole > 0.0).then_some((self.app?.step_s?.total / whole).clamp(0.0, 1.0))
     }
 
     pub(super) fn step_s(&self) -> Option<f64> {

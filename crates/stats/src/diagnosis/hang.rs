@@ -1,10 +1,10 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_node::UnixMillis;
 
 use super::Diagnosis;
-use super::facts::{Facts, Unit, median};
-use crate::comm::Communicator;
+use super::facts::{Facts, Outcome, Unit, median};
+use crate::comm::{Communicator, LastOp};
 use crate::plain::{clock, float, span};
 
 /// Nobody got on for long before the end. The culprit is the rank that handed over fewest operations.
@@ -22,7 +22,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
 
 /// Since when nobody got on, and for how long, seconds; `None` where somebody did, or that is not known.
 pub(super) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
-    let end = facts.end.filter(|_| facts.failed)?;
+    let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
     let told: Vec<_> = facts.reporting().collect();
     // Without a word of the program, the last operation that anybody handed over says when it stood still.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
@@ -37,54 +37,96 @@ pub(super) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
 /// By communicator: the rank behind all others, where most have handed over the operation that it has not. Of two it is the one
 /// behind, and less sure: the other's operation may be the one too many.
 pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
-    let mut groups: BTreeMap<&str, Vec<(&str, &Communicator)>> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
     for (node, one) in facts.communicators.iter().filter(|(_, one)| one.size > 1) {
         groups.entry(&one.hash).or_default().push((node, one));
     }
-    let mut best: Option<((bool, u64), Diagnosis)> = None;
-    for mut ranks in groups.into_values() {
-        // All ranks hand over the same collectives, also those that were given up (PyTorch's watchdog aborts what waits too
-        // long, which destroys it); messages go to some.
-        let collective = |one: &Communicator| one.last.as_ref().is_none_or(|last| last.seq.is_some());
-        let alike = ranks.iter().all(|(_, one)| collective(one));
-        ranks.retain(|(_, one)| alike || !one.destroyed);
-        let of_two = alike && ranks.iter().all(|(_, one)| one.size == 2);
-        let most = ranks.iter().map(|(_, one)| one.ops).max().unwrap_or(0);
-        let late: Vec<_> = ranks.iter().filter(|(_, one)| one.ops < most).collect();
-        let by_most = late.len() * 2 < ranks.len();
-        let (Some(&&(node, slowest)), true) = (late.iter().min_by_key(|(_, one)| one.ops), by_most || of_two)
-        else {
-            continue;
-        };
-        let waiting = ranks.iter().find(|(_, one)| one.ops == most).and_then(|(_, one)| one.last.as_ref());
-        let op = match waiting {
-            Some(last) => match last.seq {
-                Some(seq) => format!("{} number {seq}", last.op),
-                None => last.op.clone(),
-            },
+    let messages = with_messages(facts);
+    let newest = groups.values().filter_map(|ranks| newest(ranks)).max()?;
+    let lags = groups.into_iter().filter_map(|(hash, ranks)| lag(ranks, !messages.contains(hash), newest));
+    lags.max_by_key(|lag| lag.weight).map(|lag| lag.told(facts))
+}
+
+/// A rank of a communicator, and its node.
+type Member<'a> = (&'a str, &'a Communicator);
+
+/// Of one communicator.
+struct Lag<'a> {
+    slowest: Member<'a>,
+    /// The last operation of those that wait.
+    waiting: Option<&'a LastOp>,
+    waits: usize,
+    ranks: usize,
+    /// Whether most wait, and by how many operations one is behind.
+    weight: (bool, u64),
+}
+
+/// `alike`: all ranks hand over the same operations; messages go to some.
+fn lag(mut ranks: Vec<Member<'_>>, alike: bool, newest_of_all: UnixMillis) -> Option<Lag<'_>> {
+    // PyTorch's watchdog gives up the communicator of a rank that waits too long, which destroys it. One that was given up before
+    // the job went on is another story.
+    let lately = newest(&ranks).is_some_and(|newest| newest.saturating_add(LATELY_MS) >= newest_of_all);
+    ranks.retain(|(_, one)| (alike && lately) || !one.destroyed);
+    let most = ranks.iter().map(|(_, one)| one.ops).max()?;
+    let (late, waiting): (Vec<Member<'_>>, Vec<Member<'_>>) =
+        ranks.iter().partition(|(_, one)| one.ops < most);
+    let slowest = *late.iter().min_by_key(|(_, one)| one.ops)?;
+    let by_most = late.len() < waiting.len();
+    let of_two = alike && slowest.1.size == 2;
+    (by_most || of_two).then(|| Lag {
+        slowest,
+        waiting: waiting.first().and_then(|(_, one)| one.last.as_ref()),
+        waits: waiting.len(),
+        ranks: ranks.len(),
+        weight: (by_most, most - slowest.1.ops),
+    })
+}
+
+const LATELY_MS: u64 = 60_000;
+
+fn newest(ranks: &[Member<'_>]) -> Option<UnixMillis> {
+    ranks.iter().filter_map(|(_, one)| Some(one.last.as_ref()?.time)).max()
+}
+
+/// Communicators that carried messages between some of their ranks.
+fn with_messages<'a>(facts: &Facts<'a>) -> BTreeSet<&'a str> {
+    let comms = facts.nodes.iter().filter_map(|node| node.communication.as_ref());
+    let counted = comms
+        .flat_map(|comm| &comm.collectives)
+        .filter(|row| matches!(row.op.as_str(), "Send" | "Recv" | "P2pGroup"))
+        .map(|row| row.communicator.as_str());
+    let is_message = |one: &Communicator| one.last.as_ref().is_some_and(|last| last.seq.is_none());
+    let last = facts.communicators.iter().filter(|(_, one)| is_message(one));
+    counted.chain(last.map(|(_, one)| one.hash.as_str())).collect()
+}
+
+impl Lag<'_> {
+    fn told(&self, facts: &Facts<'_>) -> Diagnosis {
+        let (node, slowest) = self.slowest;
+        let op = match self.waiting {
+            Some(LastOp { op, seq: Some(seq), .. }) => format!("{op} number {seq}"),
+            Some(last) => last.op.clone(),
             None => "an operation".to_owned(),
         };
-        let when = slowest.last.as_ref().map_or_else(String::new, |last| {
+        let last = slowest.last.as_ref();
+        let when = last.map_or_else(String::new, |last| {
             format!(", its last one at {}", clock(last.time).get(..8).unwrap_or_default())
         });
-        let unit = facts.units.iter().find(|unit| unit.node == node && unit.rank == Some(slowest.rank));
-        let part = unit.map_or_else(|| format!("{node} rank {}", slowest.rank), Unit::name);
+        let rank = facts.job_rank(node, slowest.pid);
+        let unit =
+            facts.units.iter().find(|unit| unit.node == node && unit.rank.is_some() && unit.rank == rank);
+        let whose = rank.map_or_else(|| format!("process {}", slowest.pid), |rank| format!("rank {rank}"));
+        let part = unit.map_or_else(|| format!("{node} {whose}"), Unit::name);
         let what = format!(
-            "{} of {} ranks waited in {op} for rank {}, which never came to it{when}",
-            ranks.len() - late.len(),
-            ranks.len(),
-            slowest.rank
+            "{} of {} ranks waited in {op} for {whose}, which never came to it{when}",
+            self.waits, self.ranks
         );
         let fix = "look at that rank's log and stack; its node is the first suspect where it had an error of its own";
-        let weight = (by_most, most - slowest.ops);
-        if best.as_ref().is_none_or(|(most, _)| weight > *most) {
-            let confidence = if by_most { "high" } else { "medium" };
-            let mut found = Diagnosis::new("unknown", confidence, part, what, fix);
-            found.since = slowest.last.as_ref().map(|last| last.time);
-            best = Some((weight, found));
-        }
+        let confidence = if self.weight.0 { "high" } else { "medium" };
+        let mut found = Diagnosis::new("unknown", confidence, part, what, fix);
+        found.since = last.map(|last| last.time);
+        found
     }
-    best.map(|(_, found)| found)
 }
 
 #[cfg(test)]
@@ -94,7 +136,7 @@ mod tests {
     use crate::diagnosis::simulator::{Plant, parts_with};
 
     fn named(nodes: &[NodeReport]) -> Vec<(String, String)> {
-        let found = find(&Facts::new(nodes, nodes[0].end, true, None));
+        let found = find(&Facts::new(nodes, nodes[0].end, Outcome::Failed, None));
         found.into_iter().map(|one| (one.part, one.confidence)).collect()
     }
 
@@ -113,9 +155,44 @@ mod tests {
         assert_eq!(named(&nodes), told);
         communicators(&mut nodes).for_each(|one| one.destroyed = true);
         assert_eq!(named(&nodes), told);
-        // A pipeline's stages send different numbers of messages, also in one that ended in good order.
-        communicators(&mut nodes).for_each(|one| one.last.as_mut().unwrap().seq = None);
-        assert_eq!(named(&nodes), [(String::new(), "low".to_owned())]);
+        let nobody = [(String::new(), "low".to_owned())];
+        // torchrun began once more, in another communicator, and that one is even.
+        let mut again = nodes.clone();
+        for comm in again.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
+            let mut others = comm.communicators.clone();
+            for one in &mut others {
+                (one.hash, one.ops, one.destroyed) = ("later".to_owned(), 9, false);
+                one.last.as_mut().unwrap().time += 100_000;
+            }
+            comm.communicators.extend(others);
+        }
+        assert_eq!(named(&again), nobody);
+        // A pipeline's stages send different numbers of messages, also in one that ended in good order and with a barrier.
+        let comm = nodes[0].communication.as_mut().unwrap();
+        let messages = crate::comm::Collective { op: "Send".to_owned(), ..comm.collectives[0].clone() };
+        comm.collectives.push(messages);
+        assert_eq!(named(&nodes), nobody);
+    }
+
+    /// A pair's rank 1 is the job's rank 6.
+    #[test]
+    fn a_pair_numbers_its_ranks_anew() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
+            let pair = comm.communicators.iter().filter(|one| [2, 6].contains(&one.rank)).cloned();
+            let pair: Vec<_> = pair
+                .map(|one| Communicator {
+                    hash: "pair".to_owned(),
+                    size: 2,
+                    rank: u32::from(one.rank == 6),
+                    ops: if one.rank == 6 { 10 } else { 11 },
+                    ..one
+                })
+                .collect();
+            comm.communicators.iter_mut().for_each(|one| one.ops = 7);
+            comm.communicators.extend(pair);
+        }
+        assert_eq!(named(&nodes), [("n1 GPU 2 rank 6".to_owned(), "medium".to_owned())]);
     }
 
     #[test]

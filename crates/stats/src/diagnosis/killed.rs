@@ -1,5 +1,5 @@
 use super::Diagnosis;
-use super::facts::{Facts, Unit, median};
+use super::facts::{Facts, Outcome, Unit, median};
 use super::hang::{behind, stood_still};
 use crate::application::{AppEventKind, RankApplication};
 use crate::plain::{clock, float};
@@ -8,16 +8,16 @@ use crate::plain::{clock, float};
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     let told: Vec<_> = facts.reporting().collect();
     // A job that stood still for long has another story.
-    if !facts.failed || stood_still(facts).is_some() {
+    if facts.outcome == Outcome::Good || stood_still(facts).is_some() {
         return Vec::new();
     }
     let (unit, how, confidence) = if let Some(found) = alone(&told) {
         found
     } else if let Some(found) = earlier(&told) {
         found
-    } else if let Some(lag) = behind(facts) {
+    } else if let Some(lag) = behind(facts).filter(|_| facts.outcome == Outcome::Failed) {
         let what = format!("{} when the job ended soon after: it died there", lag.what);
-        // Where all end at once, somebody is one operation behind by chance.
+        // Whoever is ended with the others may be one operation behind by chance.
         let confidence = if lag.confidence == "high" { "medium" } else { "low" };
         let mut found = Diagnosis::new("unknown", confidence, lag.part, what, FIX);
         found.since = lag.since;
@@ -86,10 +86,12 @@ mod tests {
         let (steps, last_seen) = (told[0].steps, told[0].last_seen);
         told.iter_mut()
             .for_each(|rank| (rank.world, rank.steps, rank.last_seen) = (Some(2), steps, last_seen));
-        let found = find(&Facts::new(&nodes, Some(last_seen + 500), true, None));
+        let found = find(&Facts::new(&nodes, Some(last_seen + 500), Outcome::Failed, None));
         let [one] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((one.part.as_str(), one.confidence.as_str()), ("n0 GPU 1 rank 1", "low"));
+        let cancelled = Facts::new(&nodes, Some(last_seen + 500), Outcome::CutOff, None);
+        assert_eq!(find(&cancelled), []);
         nodes[0].communication.as_mut().unwrap().communicators[0].ops -= 1;
-        assert_eq!(find(&Facts::new(&nodes, Some(last_seen + 500), true, None)), []);
+        assert_eq!(find(&Facts::new(&nodes, Some(last_seen + 500), Outcome::Failed, None)), []);
     }
 }

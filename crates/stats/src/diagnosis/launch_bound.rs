@@ -1,7 +1,7 @@
 use railgate_node::Reading;
 
 use super::Diagnosis;
-use super::facts::{Facts, Unit, busy, mean_of, median, own_sms};
+use super::facts::{Facts, Outcome, Unit, busy, mean_of, median, own_sms};
 use super::hang::stood_still;
 use crate::NodeReport;
 use crate::plain::float;
@@ -16,8 +16,12 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     }
     let within = steps(facts);
     let whose = if within.is_some() { "the steps' time" } else { "the time" };
-    let confidence = small.as_ref().map_or("medium", |small| small.confidence);
-    let or_waiting = if confidence == "low" { ", or wait in NCCL, which has not said how long," } else { "" };
+    let confidence = small.as_ref().map_or("low", |small| small.confidence);
+    let or_waiting = if small.as_ref().is_some_and(|small| small.confidence == "low") {
+        ", or wait in NCCL, which has not said how long,"
+    } else {
+        ""
+    };
     let mut said = Vec::new();
     said.extend(small.as_ref().map(|small| {
         format!(
@@ -81,7 +85,7 @@ fn small(facts: &Facts<'_>) -> Option<Small> {
     let (own, confidence) = match own {
         Some(own) => ((own / steps(facts).unwrap_or(1.0)).min(100.0), "high"),
         None if facts.alone() => (busy, "high"),
-        None if facts.failed => return None,
+        None if facts.outcome != Outcome::Good => return None,
         None => (busy, "low"),
     };
     let sms = own_sms(sm, own);
@@ -97,21 +101,35 @@ pub(super) fn gap(facts: &Facts<'_>) -> Option<f64> {
     // While one GPU stands idle for a rank that is late, the others have NCCL's kernels.
     let gaps: Option<Vec<f64>> = gpus().map(gap_of).collect();
     let least = gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= MUCH)?;
-    let cores = |node: &NodeReport| Some(node.usage.as_ref()?.host.cpu_cores.known()?.mean);
-    let count = gpus().count();
-    let cores: Option<f64> = facts.nodes.iter().map(cores).sum();
-    (can_be(facts) && cores? >= 0.8 * float(u64::try_from(count).unwrap_or(u64::MAX))).then_some(least)
+    // Copies need no kernel.
+    let ways =
+        [|gpu: &GpuUsage| mean_of(&gpu.pcie_tx_bytes_s), |gpu: &GpuUsage| mean_of(&gpu.pcie_rx_bytes_s)];
+    let copied: Option<f64> = ways.iter().map(|way| facts.mean(way).known().copied()).sum();
+    let possible = can_be(facts) && copied? <= MUCH_COPIED * steps(facts)?;
+    (possible && facts.nodes.iter().all(cores_are_busy)).then_some(least)
+}
+
+/// Bytes a second, both ways together; PCIe 5 has 64 GB each way.
+const MUCH_COPIED: f64 = 5e9;
+
+/// One for each GPU of the job, nearly. A thread that waits for its GPU keeps one busy, too.
+fn cores_are_busy(node: &NodeReport) -> bool {
+    let Some(usage) = &node.usage else { return false };
+    let gpus = float(u64::try_from(usage.gpus.len()).unwrap_or(u64::MAX));
+    usage.host.cpu_cores.known().is_some_and(|cores| cores.mean >= 0.8 * gpus)
 }
 
 fn gap_of(unit: &Unit<'_>) -> Option<f64> {
     let (app, times) = (unit.app?, unit.app?.step_s?);
-    // A few steps that take long are of another kind: compilation, the first batch.
-    if times.count < 20 || times.mean > 1.5 * times.p50 {
+    let coverage = &unit.usage?.coverage;
+    let steps = unit.in_steps().filter(|share| *share > 0.0)?;
+    if times.count < 20 || coverage.missing_s + coverage.yielded_s > 0.1 * coverage.sampled_s {
         return None;
     }
-    let steps = unit.in_steps().filter(|share| *share > 0.0)?;
     let busy = (busy(unit.gpu?).known()? / 100.0 / steps).min(1.0);
-    Some(1.0 - busy - app.input_s? / times.total)
+    // What a few steps take longer than the rest is of another kind: compilation, a checkpoint that nobody tells of.
+    let of_few = (1.0 - times.p50 / times.mean).max(0.0);
+    Some(1.0 - busy - app.input_s? / times.total - of_few)
 }
 
 /// Percent of all time in which a GPU had kernels other than NCCL's; `None`: NCCL's time is not known.
@@ -128,7 +146,7 @@ mod tests {
     use crate::diagnosis::simulator::{self, Plant, parts_with};
 
     fn rules(nodes: &[NodeReport]) -> usize {
-        find(&Facts::new(nodes, nodes[0].end, false, None)).len()
+        find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None)).len()
     }
 
     /// Two things at once: the one that sleeps makes the others wait, and what is left of their time has tiny kernels.
@@ -136,7 +154,7 @@ mod tests {
     fn waiting_for_a_rank_hides_no_tiny_kernels() {
         let of = |planted: &[Plant]| {
             let nodes = parts_with(planted);
-            find(&Facts::new(&nodes, nodes[0].end, false, None))
+            find(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None))
         };
         let both = of(&[Plant::Sleeps, Plant::TinyKernels]);
         let [one] = both.as_slice() else { panic!("{both:?}") };
@@ -151,7 +169,7 @@ mod tests {
         for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
             rank.step_s.as_mut().unwrap().total /= 10.0;
         }
-        let found = find(&Facts::new(&nodes, nodes[0].end, false, None));
+        let found = find(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None));
         assert!(found[0].what.contains("% of the time, but"), "{found:?}");
     }
 
@@ -182,7 +200,7 @@ mod tests {
     #[test]
     fn kernels_that_come_late_are_told_from_other_idle_time() {
         let nodes = parts_with(&[Plant::LateLaunches]);
-        let of = |nodes: &[NodeReport]| find(&Facts::new(nodes, nodes[0].end, false, None));
+        let of = |nodes: &[NodeReport]| find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None));
         let [one] = &of(&nodes)[..] else { panic!("{:?}", of(&nodes)) };
         assert!(
             one.what.contains("launches them too late") && one.costs.is_some_and(|costs| costs > 0.4),
@@ -191,7 +209,7 @@ mod tests {
         let without = |change: fn(&mut NodeReport)| {
             let mut changed = nodes.clone();
             changed.iter_mut().for_each(change);
-            gap(&Facts::new(&changed, changed[0].end, false, None))
+            gap(&Facts::new(&changed, changed[0].end, Outcome::Good, None))
         };
         assert!(without(|_| ()).is_some());
         let silent = without(|node| node.application.as_mut().unwrap().ranks[0].input_s = None);
@@ -206,7 +224,7 @@ mod tests {
         });
         let compiling = without(|node| {
             for rank in &mut node.application.as_mut().unwrap().ranks {
-                rank.step_s.as_mut().unwrap().p50 /= 2.0;
+                rank.step_s.as_mut().unwrap().p50 /= 3.0;
             }
         });
         let one_is_busy = without(|node| {
@@ -214,8 +232,14 @@ mod tests {
             gpu.graphics_percent =
                 gpu.memory_used_mib.clone().map(|spread| crate::usage::Spread { mean: 95.0, ..spread });
         });
-        assert_eq!([silent, waiting, resting, compiling, one_is_busy], [None; 5]);
-        let time = crate::diagnosis::shares::shares(&Facts::new(&nodes, nodes[0].end, false, None));
+        let copying = without(|node| {
+            for gpu in &mut node.usage.as_mut().unwrap().gpus {
+                gpu.pcie_rx_bytes_s = gpu.nvlink_rx_bytes_s.clone();
+            }
+        });
+        let unseen = without(|node| node.usage.as_mut().unwrap().coverage.missing_s = 200.0);
+        assert_eq!([silent, waiting, resting, compiling, one_is_busy, copying, unseen], [None; 7]);
+        let time = crate::diagnosis::shares::shares(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None));
         let time = time.known().unwrap();
         assert!(time.launch > 50.0 && time.idle < 15.0, "{time:?}");
     }
@@ -236,7 +260,7 @@ mod tests {
                 .collect();
             comm.communicators.extend(later);
         }
-        let with_later = Facts::new(&nodes, nodes[0].end, false, None);
+        let with_later = Facts::new(&nodes, nodes[0].end, Outcome::Good, None);
         assert!(with_later.units.iter().all(|unit| unit.comm.is_some_and(|comm| comm.wire_s > 1.0)));
     }
 }

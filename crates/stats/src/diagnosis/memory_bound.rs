@@ -48,6 +48,7 @@ fn computing(unit: &Unit<'_>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnosis::Outcome;
     use crate::diagnosis::simulator;
 
     /// Collectives that run beside the computing take no time from it, whatever they add up to.
@@ -61,7 +62,7 @@ mod tests {
             // So little of the tensor pipes that they excuse nothing, whatever time they are divided by.
             (dram.mean, gpu.tensor_percent, gpu.sm_percent) = (45.0, mean(5.0), mean(92.0));
         }
-        let facts = Facts::new(&nodes, nodes[0].end, false, None);
+        let facts = Facts::new(&nodes, nodes[0].end, Outcome::Good, None);
         let comm = facts.units[0].comm.unwrap();
         assert!(comm.wait_s + comm.wire_s > 0.5 * facts.units[0].usage.unwrap().coverage.sampled_s);
         assert_eq!(find(&facts), vec![]);

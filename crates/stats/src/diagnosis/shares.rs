@@ -58,7 +58,8 @@ fn known_or_none(share: &Reading<f64>) -> f64 {
 /// What is known of all GPUs together.
 struct Job<'a> {
     facts: &'a Facts<'a>,
-    stood_still: bool,
+    /// Seconds without a step before it failed.
+    still_s: f64,
     /// Percent of all time in which kernels were launched too late.
     gap: f64,
 }
@@ -68,7 +69,7 @@ impl<'a> Job<'a> {
         let gap = launch_bound::gap(facts).zip(facts.in_steps());
         Job {
             facts,
-            stood_still: stood_still(facts).is_some(),
+            still_s: stood_still(facts).map_or(0.0, |(_, seconds)| seconds),
             gap: gap.map_or(0.0, |(gap, within)| 100.0 * gap * within),
         }
     }
@@ -101,10 +102,6 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
     let idle = gone - gap;
     // What is busy: kernels that keep SMs at work, kernels that wait. Waiting in NCCL keeps few SMs.
     let comm = match unit.comm {
-        // Whoever waits in the last operation waits without an end, and so without a time.
-        _ if job.stood_still && !facts.alone() => {
-            Err("the operation that the job stood still in has no time")
-        }
         Some(comm) if comm.is_partial() => Err("many of NCCL's calls have no time"),
         Some(comm) => Ok((percent(comm.wait_s), percent(comm.wire_s))),
         None if facts.alone() => Ok((0.0, 0.0)),
@@ -122,9 +119,12 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
         // The SMs beyond those that NCCL could hold all the time, and the tensor pipes, are surely the program's.
         Err(_) => ((sm - NCCL_SMS * busy) / (1.0 - NCCL_SMS)).max(tensor).clamp(0.0, busy),
     };
+    // Whoever waits in the operation that never ends waits without a time.
+    let still = if facts.alone() { 0.0 } else { percent(job.still_s).min(own) };
+    let own = own - still;
     let few_sms = own_sms(sm, own) < 0.5 && tensor < 20.0 && dram < 30.0;
     let too_small = if comm.is_ok() && few_sms { own * (1.0 - own_sms(sm, own)) } else { 0.0 };
-    let unknown = if comm.is_ok() { 0.0 } else { busy - own };
+    let unknown = if comm.is_ok() { still } else { busy - own };
     let rest = own - too_small;
     let of_memory = if dram > tensor { (dram - tensor).min(rest) } else { 0.0 };
     let throttled = gpu.throttled.clone().map(|throttled| {
@@ -164,10 +164,11 @@ mod tests {
     use super::*;
     use crate::NodeReport;
     use crate::comm::RankTime;
+    use crate::diagnosis::Outcome;
     use crate::diagnosis::simulator::{Plant, parts_with, wait_for_the_network};
 
     fn of(nodes: &[NodeReport]) -> Shares {
-        let found = shares(&Facts::new(nodes, nodes[0].end, false, None)).known().unwrap().clone();
+        let found = shares(&Facts::new(nodes, nodes[0].end, Outcome::Good, None)).known().unwrap().clone();
         let known = |reading: &Reading<f64>| reading.known().copied().unwrap_or(0.0);
         let told = [&found.comm_wait, &found.comm_wire, &found.input, &found.checkpoint].map(known);
         let plain = found.compute + found.memory + found.launch + found.idle + found.unknown;
@@ -245,9 +246,9 @@ mod tests {
     #[test]
     fn waiting_in_a_hang_is_no_launching() {
         let nodes = parts_with(&[Plant::Hang]);
-        let found = shares(&Facts::new(&nodes, nodes[0].end, true, None)).known().unwrap().clone();
+        let found = shares(&Facts::new(&nodes, nodes[0].end, Outcome::Failed, None)).known().unwrap().clone();
         assert!(
-            found.launch == 0.0 && found.unknown > 30.0 && found.comm_wait.known().is_none(),
+            found.launch == 0.0 && found.unknown > 30.0 && found.comm_wait.known().is_some(),
             "{found:?}"
         );
     }

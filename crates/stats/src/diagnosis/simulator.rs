@@ -12,7 +12,7 @@ mod matrix;
 
 use railgate_node::{Allocation, Job, Reading};
 
-use super::{Analysis, analyse};
+use super::{Analysis, Outcome, analyse};
 use crate::application::{
     AppEvent, AppEventKind, Application, Convention, Model, RankApplication, StepTimes,
 };
@@ -500,7 +500,8 @@ pub(super) fn wait_for_the_network(nodes: &mut [NodeReport]) {
 fn analysed(planted: Planted<'_>, seed: u64, heard: Heard) -> (Run, Analysis) {
     let run = run(planted, &mut Chance(seed));
     let nodes = nodes(planted, &run, heard);
-    let analysis = analyse(&nodes, nodes[0].end, run.failed, None).unwrap();
+    let outcome = if run.failed { Outcome::Failed } else { Outcome::Good };
+    let analysis = analyse(&nodes, nodes[0].end, outcome, None).unwrap();
     (run, analysis)
 }
 

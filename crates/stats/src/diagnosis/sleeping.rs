@@ -1,7 +1,7 @@
 use railgate_node::Reading;
 
 use super::Diagnosis;
-use super::facts::{Facts, Unit, busy, median};
+use super::facts::{Facts, Outcome, Unit, busy, median};
 use super::hang::stood_still;
 use super::slow_clock;
 
@@ -83,7 +83,7 @@ fn works_all_along(facts: &Facts<'_>, unit: &Unit<'_>, costs: f64) -> bool {
 /// GPUs that are busy for far less of the time than the median of the others.
 fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
     // In a hang all but one are busy: without the program's word that cannot be told from lateness.
-    if facts.failed && facts.reporting().next().is_none() {
+    if facts.outcome != Outcome::Good && facts.reporting().next().is_none() {
         return Vec::new();
     }
     let known: Vec<(&Unit<'_>, f64)> = facts
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn who_waits_little_and_is_never_idle_does_not_sleep() {
         let mut nodes = simulator::healthy();
-        let found = |nodes: &[crate::NodeReport]| find(&Facts::new(nodes, nodes[0].end, false, None));
+        let found = |nodes: &[crate::NodeReport]| find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None));
         assert_eq!(found(&nodes), vec![]);
         for row in nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives) {
             for rank in row.by_rank.iter_mut().filter(|rank| rank.rank != 3) {

@@ -163,8 +163,9 @@ fn course(content: &[u8], node: &str) -> Option<Course> {
         span_s,
         gpus: gpus
             .map(|(place, gpu)| {
-                let any = of(place, GpuField::AnyKernel);
-                let busy = if any.iter().any(Option::is_some) { any } else { of(place, GpuField::Graphics) };
+                // As in diagnosis/facts.rs.
+                let gpm = of(place, GpuField::Graphics);
+                let busy = if gpm.iter().any(Option::is_some) { gpm } else { of(place, GpuField::AnyKernel) };
                 let (tensor, clock) = (of(place, GpuField::Tensor), of(place, GpuField::SmClock));
                 GpuCourse { index: gpu.index, busy, tensor, clock }
             })
