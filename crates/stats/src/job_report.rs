@@ -259,17 +259,22 @@ fn name_seen(attempts: &[Attempt]) -> Option<String> {
     of_batch.chain(tasks()).find_map(|tasks| tasks.name.clone())
 }
 
+/// Of an attempt that has ended, by its exit status where that is known.
+fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
+    match kind {
+        EndKind::Timeout | EndKind::Cancelled => Outcome::CutOff,
+        _ if status == Some(0) => Outcome::Good,
+        EndKind::Preempted | EndKind::Requeued => Outcome::CutOff,
+        _ => Outcome::Failed,
+    }
+}
+
 /// `reached` is the highest step of the attempts so far.
 fn analysis(attempt: &Attempt, reached: &mut Option<u64>) -> Option<Analysis> {
     let runs = matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting);
     let end = attempt.end.filter(|_| !runs);
-    let outcome = match attempt.ended.kind {
-        _ if end.is_none() => Outcome::Good,
-        EndKind::Timeout | EndKind::Cancelled => Outcome::CutOff,
-        _ if attempt.exit().is_some_and(|exit| exit.status == 0) => Outcome::Good,
-        EndKind::Preempted | EndKind::Requeued => Outcome::CutOff,
-        _ => Outcome::Failed,
-    };
+    let status = attempt.exit().map(|exit| exit.status);
+    let outcome = if end.is_none() { Outcome::Good } else { outcome(attempt.ended.kind, status) };
     let found = analyse(&attempt.nodes, end, outcome, *reached);
     let ranks =
         attempt.nodes.iter().filter_map(|node| node.application.as_ref()).flat_map(|told| &told.ranks);
@@ -375,4 +380,21 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
         });
     }
     missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_stopped_from_outside_did_not_fail() {
+        assert_eq!(outcome(EndKind::Application, Some(256)), Outcome::Failed);
+        assert_eq!(outcome(EndKind::Unknown, None), Outcome::Failed);
+        assert_eq!(outcome(EndKind::Completed, Some(0)), Outcome::Good);
+        // A program that ends well when it is told to was stopped all the same.
+        assert_eq!(outcome(EndKind::Timeout, Some(0)), Outcome::CutOff);
+        assert_eq!(outcome(EndKind::Cancelled, Some(15)), Outcome::CutOff);
+        assert_eq!(outcome(EndKind::Preempted, Some(15)), Outcome::CutOff);
+        assert_eq!(outcome(EndKind::Requeued, Some(0)), Outcome::Good);
+    }
 }

@@ -288,3 +288,23 @@ fn comm_times<'a>(
     }
     times
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::simulator::healthy;
+
+    #[test]
+    fn steps_ran_while_nothing_was_sampled_too() {
+        let mut nodes = healthy();
+        let in_steps = |nodes: &[NodeReport]| Facts::new(nodes, None, Outcome::Good, None).in_steps();
+        let all = in_steps(&nodes).unwrap();
+        for coverage in nodes.iter_mut().map(|node| &mut node.usage.as_mut().unwrap().coverage) {
+            coverage.sampled_s /= 2.0;
+            coverage.missing_s = coverage.sampled_s;
+        }
+        assert!((in_steps(&nodes).unwrap() - all).abs() < 1e-9);
+        nodes[1].application = None;
+        assert_eq!(in_steps(&nodes), None);
+    }
+}
