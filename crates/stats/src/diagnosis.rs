@@ -84,7 +84,7 @@ pub struct HardwareUse {
     pub band: f64,
     /// All of them are calibrated.
     pub calibrated: bool,
-    /// Time with any kernel, percent: what `nvidia-smi` calls utilisation. By GPM's graphics activity, else NVML's utilisation.
+    /// Time with any kernel, percent: GPM's graphics activity, else NVML's utilisation, which `nvidia-smi` shows.
     pub busy_percent: Reading<f64>,
     /// SMs with work, percent.
     pub sm_percent: Reading<f64>,
