@@ -133,7 +133,7 @@ ended() { # ID
 
 # Also where a script is cut off: jobs that go on would run beside what is measured next.
 stop_slurm() {
-    scancel --user=researcher 2>/dev/null && until_true 20 none_left || true
+    if scancel --user=researcher 2>/dev/null; then until_true 20 none_left || true; fi
     pkill slurmctld || true
     pkill slurmd || true
     pkill munged || true
