@@ -9,12 +9,12 @@ use crate::usage::GpuUsage;
 
 /// Kernels keep few SMs at work, too small or one at a time, or none runs because the next one is not launched yet.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
-    let small = small(facts);
-    let gap = gap(facts);
+    let means = Means::new(facts);
+    let (small, gap) = (means.small(), means.gap());
     if small.is_none() && gap.is_none() {
         return Vec::new();
     }
-    let within = steps(facts);
+    let within = means.steps;
     let whose = if within.is_some() { "the steps' time" } else { "the time" };
     let confidence = small.as_ref().map_or("low", |small| small.confidence);
     let or_waiting = if small.as_ref().is_some_and(|small| small.confidence == "low") {
@@ -45,27 +45,10 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     vec![found]
 }
 
-/// Of all time, the share in which steps ran, 0 to 1, where the kernels that ran can all have been theirs.
-fn steps(facts: &Facts<'_>) -> Option<f64> {
-    facts
-        .in_steps()
-        .zip(facts.mean(busy).known())
-        .and_then(|(steps, busy)| (busy / 100.0 <= steps).then_some(steps))
-}
-
-/// A figure of the GPUs, percent of the steps' time where that is known, else of all.
-fn of_steps(facts: &Facts<'_>, of: fn(&GpuUsage) -> Reading<f64>) -> Option<f64> {
-    Some((facts.mean(of).known()? / steps(facts).unwrap_or(1.0)).min(100.0))
-}
-
-/// Neither tensor pipes nor memory are what such a job waits for, and it did not stand still.
-fn can_be(facts: &Facts<'_>) -> bool {
-    let at_most =
-        |of: fn(&GpuUsage) -> Reading<f64>, percent| of_steps(facts, of).is_some_and(|mean| mean <= percent);
-    // The means of a standstill are its own.
-    stood_still(facts).is_none()
-        && at_most(|gpu| mean_of(&gpu.tensor_percent), 20.0)
-        && at_most(|gpu| mean_of(&gpu.dram_percent), 30.0)
+/// Of the steps' time, in which no GPU of the job has a kernel though nothing is waited for and processors are busy, 0 to 1.
+/// `None`: little, or not known: a GPU without a word of its rank, a program that does not say when it waits for input.
+pub(super) fn gap(facts: &Facts<'_>) -> Option<f64> {
+    Means::new(facts).gap()
 }
 
 struct Small {
@@ -75,38 +58,73 @@ struct Small {
     confidence: &'static str,
 }
 
-fn small(facts: &Facts<'_>) -> Option<Small> {
-    // Waiting in NCCL keeps as few SMs: only its own times tell the two apart.
-    if !can_be(facts) || facts.units.iter().any(|unit| unit.comm.is_some_and(|comm| comm.is_partial())) {
-        return None;
-    }
-    let (busy, sm) = (of_steps(facts, busy)?, of_steps(facts, |gpu| mean_of(&gpu.sm_percent))?);
-    let own = median(facts.units.iter().filter_map(own).collect());
-    let (own, confidence) = match own {
-        Some(own) => ((own / steps(facts).unwrap_or(1.0)).min(100.0), "high"),
-        None if facts.alone() => (busy, "high"),
-        None if facts.outcome != Outcome::Good => return None,
-        None => (busy, "low"),
-    };
-    let sms = own_sms(sm, own);
-    // What is left of little says little: NCCL's times have errors, too.
-    (own >= (0.3 * busy).max(20.0) && sm <= 60.0 && sms <= 0.7).then_some(Small { own, sms, confidence })
+/// Over the job's GPUs.
+struct Means<'a> {
+    facts: &'a Facts<'a>,
+    /// Of all time, the share in which steps ran, 0 to 1, where the kernels that ran can all have been theirs.
+    steps: Option<f64>,
 }
 
-/// Of the steps' time, in which no GPU of the job has a kernel though nothing is waited for and processors are busy, 0 to 1.
-/// `None`: little, or not known: a GPU without a word of its rank, a program that does not say when it waits for input.
-pub(super) fn gap(facts: &Facts<'_>) -> Option<f64> {
-    const MUCH: f64 = 0.2;
-    let gpus = || facts.units.iter().filter(|unit| unit.gpu.is_some());
-    // While one GPU stands idle for a rank that is late, the others have NCCL's kernels.
-    let gaps: Option<Vec<f64>> = gpus().map(gap_of).collect();
-    let least = gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= MUCH)?;
-    // Copies need no kernel.
-    let ways =
-        [|gpu: &GpuUsage| mean_of(&gpu.pcie_tx_bytes_s), |gpu: &GpuUsage| mean_of(&gpu.pcie_rx_bytes_s)];
-    let copied: Option<f64> = ways.iter().map(|way| facts.mean(way).known().copied()).sum();
-    let possible = can_be(facts) && copied? <= MUCH_COPIED * steps(facts)?;
-    (possible && facts.nodes.iter().all(cores_are_busy)).then_some(least)
+impl<'a> Means<'a> {
+    fn new(facts: &'a Facts<'a>) -> Self {
+        let busy = facts.mean(busy).known().copied();
+        let steps = facts.in_steps().zip(busy);
+        Means { facts, steps: steps.and_then(|(steps, busy)| (busy / 100.0 <= steps).then_some(steps)) }
+    }
+
+    /// Percent of all time as percent of the steps' time, where that is known.
+    fn of_steps(&self, percent: f64) -> f64 {
+        (percent / self.steps.unwrap_or(1.0)).min(100.0)
+    }
+
+    fn of(&self, figure: impl Fn(&GpuUsage) -> Reading<f64>) -> Option<f64> {
+        Some(self.of_steps(*self.facts.mean(figure).known()?))
+    }
+
+    /// Neither tensor pipes nor memory are what such a job waits for, and it did not stand still.
+    fn can_be(&self) -> bool {
+        let tensor = self.of(|gpu| mean_of(&gpu.tensor_percent));
+        let dram = self.of(|gpu| mean_of(&gpu.dram_percent));
+        // The means of a standstill are its own.
+        stood_still(self.facts).is_none()
+            && tensor.is_some_and(|tensor| tensor <= 20.0)
+            && dram.is_some_and(|dram| dram <= 30.0)
+    }
+
+    fn small(&self) -> Option<Small> {
+        let facts = self.facts;
+        // Waiting in NCCL keeps as few SMs: only its own times tell the two apart.
+        if !self.can_be() || facts.units.iter().any(|unit| unit.comm.is_some_and(|comm| comm.is_partial())) {
+            return None;
+        }
+        let (busy, sm) = (self.of(busy)?, self.of(|gpu| mean_of(&gpu.sm_percent))?);
+        let own = median(facts.units.iter().filter_map(own).collect());
+        let (own, confidence) = match own {
+            Some(own) => (self.of_steps(own), "high"),
+            None if facts.alone() => (busy, "high"),
+            None if facts.outcome != Outcome::Good => return None,
+            None => (busy, "low"),
+        };
+        let sms = own_sms(sm, own);
+        // What is left of little says little: NCCL's times have errors, too.
+        (own >= (0.3 * busy).max(20.0) && sm <= 60.0 && sms <= 0.7).then_some(Small { own, sms, confidence })
+    }
+
+    /// As [`gap`].
+    fn gap(&self) -> Option<f64> {
+        const MUCH: f64 = 0.2;
+        let facts = self.facts;
+        let gpus = || facts.units.iter().filter(|unit| unit.gpu.is_some());
+        // While one GPU stands idle for a rank that is late, the others have NCCL's kernels.
+        let gaps: Option<Vec<f64>> = gpus().map(gap_of).collect();
+        let least = gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= MUCH)?;
+        // Copies need no kernel.
+        let ways =
+            [|gpu: &GpuUsage| mean_of(&gpu.pcie_tx_bytes_s), |gpu: &GpuUsage| mean_of(&gpu.pcie_rx_bytes_s)];
+        let copied: Option<f64> = ways.iter().map(|way| facts.mean(way).known().copied()).sum();
+        let possible = self.can_be() && copied? <= MUCH_COPIED * self.steps?;
+        (possible && facts.nodes.iter().all(cores_are_busy)).then_some(least)
+    }
 }
 
 /// Bytes a second, both ways together; PCIe 5 has 64 GB each way.
