@@ -12,7 +12,7 @@ pub(crate) const INFO: c_int = 3;
 /// Of the log's subsystems.
 pub(crate) const NCCL_INIT: c_ulong = 0x1;
 
-/// Bits of the activation mask, and types of events.
+/// Bits of the activation mask, and types of events. NCCL tells of others, too, once it tells of any.
 pub(crate) mod event {
     pub(crate) const GROUP: u64 = 1;
     pub(crate) const COLL: u64 = 1 << 1;
@@ -22,8 +22,6 @@ pub(crate) mod event {
     pub(crate) const COLL_API: u64 = 1 << 9;
     pub(crate) const P2P_API: u64 = 1 << 10;
     pub(crate) const CE_COLL: u64 = 1 << 12;
-    /// All of these; NCCL tells of others, too, once it tells of any.
-    pub(crate) const READ: u64 = GROUP | COLL | P2P | KERNEL | COLL_API | P2P_API | CE_COLL;
 }
 
 /// `ncclProfilerKernelChStop`.
@@ -170,9 +168,8 @@ impl<'a> Text<'a> {
         Text { start, lives: PhantomData }
     }
 
-    /// Where it stands: while a communicator lives, so does its NCCL, and the same place holds the same name.
-    fn place(self) -> u64 {
-        self.start as u64
+    fn place(self) -> u32 {
+        place(self.start)
     }
 
     /// Empty where it is null.
@@ -185,21 +182,26 @@ impl<'a> Text<'a> {
     }
 }
 
-/// By what a kind of operation is known again: the places of its function's, datatype's, algorithm's and protocol's names, and
-/// its count.
-pub(crate) type Marks = [u64; 5];
+/// By what a communicator knows a kind of operation again.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks {
+    pub(crate) count: u64,
+    /// [`place`] of its function's, datatype's, algorithm's and protocol's names.
+    pub(crate) names: [u32; 4],
+}
+
+/// Where a name stands: while a communicator lives, so does its NCCL, and the same place holds the same name. A library has less
+/// than 4 GiB, so the lower half of the address tells them apart.
+#[inline]
+fn place(name: *const c_char) -> u32 {
+    (name as u64 & 0xffff_ffff) as u32
+}
 
 impl RawColl {
     #[inline]
     pub(crate) fn marks(&self) -> Marks {
-        let [func, datatype, algorithm, protocol] =
-            [self.func, self.datatype, self.algorithm, self.protocol].map(|name| name as u64);
-        [func, datatype, algorithm, protocol, self.count as u64]
-    }
-
-    #[inline]
-    pub(crate) fn channels(&self) -> u64 {
-        u64::from(self.channels)
+        let names = [self.func, self.datatype, self.algorithm, self.protocol];
+        Marks { count: self.count as u64, names: names.map(place) }
     }
 }
 
@@ -216,9 +218,8 @@ pub(crate) struct Coll<'a> {
 
 impl Coll<'_> {
     pub(crate) fn marks(&self) -> Marks {
-        let [func, datatype, algorithm, protocol] =
-            [self.func, self.datatype, self.algorithm, self.protocol].map(Text::place);
-        [func, datatype, algorithm, protocol, self.count]
+        let names = [self.func, self.datatype, self.algorithm, self.protocol];
+        Marks { count: self.count, names: names.map(Text::place) }
     }
 }
 
@@ -235,7 +236,7 @@ pub(crate) struct P2p<'a> {
 
 impl P2p<'_> {
     pub(crate) fn marks(&self) -> Marks {
-        [self.func.place(), self.datatype.place(), 0, 0, self.count]
+        Marks { count: self.count, names: [self.func.place(), self.datatype.place(), 0, 0] }
     }
 }
 

@@ -150,6 +150,7 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     // Without channels no times follow.
     let timed = steer::timing() && coll.channels > 0 && in_count(store, comm);
     let handed = op.hand_over(store, comm, coll.seq, coll.channels);
+    recent::went(comm, coll.marks(), handed);
     // Connections are made with a communicator's first.
     if !timed || handed.number <= 1 {
         return 0;

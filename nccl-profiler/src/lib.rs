@@ -92,8 +92,9 @@ unsafe extern "C" {
 }
 
 const NAME: &CStr = c"railgate";
-/// What a context looks like: an index, never an address.
-const CONTEXT: u64 = 0x5247 << 32;
+/// What a context looks like: this and an index, never an address.
+const CONTEXT: u64 = 0x5247 << CONTEXT_AT;
+const CONTEXT_AT: u32 = 17;
 /// The communicator's NCCL hides broadcasts.
 const HIDES: u64 = 1 << 16;
 
@@ -201,7 +202,7 @@ fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
         steer::part(store, Limit::HiddenCaptures);
     }
     steer::register(store, mask, base);
-    CONTEXT | if release::hides_broadcasts(release) { HIDES } else { 0 } | (index + 1)
+    CONTEXT | if release::hides_broadcasts(release) { HIDES } else { 0 } | index
 }
 
 /// Version 4, whose descriptors differ.
@@ -224,7 +225,8 @@ unsafe extern "C" fn start_since_v5(
 }
 
 /// As short as it gets, because NCCL's own work pushes it out of the caches between two operations: what is rare or long is
-/// elsewhere. Nothing here, in [`launch::begins`] or in [`recent::again`] can panic.
+/// elsewhere. Nothing here or in [`recent::again`] can panic. Kinds are asked for bit by bit: for a table of jumps the
+/// processor would have to foresee four different ones of an operation.
 ///
 /// # Safety
 /// A place for the handle, and a descriptor of that version of the interface, or null.
@@ -245,46 +247,27 @@ unsafe fn start<const API: u8>(
     }
     // SAFETY: the caller's promise.
     let described = unsafe { Descriptor::of(API, descriptor) };
-    let Some((comm, hides)) = communicator(context) else { return SUCCESS };
-    match described.kind() {
-        event::GROUP => {
-            let launch = launch::begins(comm);
+    let kind = described.kind();
+    let done = if kind & event::COLL != 0 {
+        // SAFETY: as above.
+        return unsafe { collective::<API>(context, handle, descriptor) };
+    } else if kind & event::GROUP != 0 {
+        communicator(context).filter(|_| !state::has_messages()).is_some_and(|(comm, _)| {
             // SAFETY: as above. It is a number, which NCCL only hands back.
-            unsafe { *handle = opaque(launch) };
-            SUCCESS
-        }
-        event::GROUP_API if state::has_messages() => {
-            let group = group_begins();
-            // SAFETY: as above.
-            unsafe { *handle = opaque(group) };
-            SUCCESS
-        }
-        // SAFETY: as above.
-        event::COLL => unsafe { collective::<API>(context, handle, descriptor) },
+            unsafe { *handle = opaque(Handle::Launch(comm).word()) };
+            true
+        })
+    } else if kind & (event::COLL_API | event::P2P_API) != 0 {
         // Of most calls at NCCL's interface there is nothing to tell that their operation will not.
-        event::COLL_API | event::P2P_API if !hides && !described.captured() => SUCCESS,
-        // SAFETY: as above.
-        kind if kind & event::READ != 0 => unsafe { start_at_length::<API>(context, handle, descriptor) },
-        _ => SUCCESS,
-    }
+        context as u64 & HIDES == 0 && !described.captured()
+    } else {
+        kind & event::GROUP_API != 0 && !state::has_messages()
+    };
+    // SAFETY: as above.
+    if done { SUCCESS } else { unsafe { start_at_length::<API>(context, handle, descriptor) } }
 }
 
-/// What a thread appends from here to the end belongs together.
-#[cold]
-#[inline(never)]
-extern "C" fn group_begins() -> u64 {
-    if hold::held() != Held::Not {
-        return 0;
-    }
-    if hold::group_begins()
-        && let Some(store) = store()
-    {
-        guarded((), || steer::part(store, Limit::Threads));
-    }
-    Handle::Group.word()
-}
-
-/// A collective. A function of its own, so that what comes before it needs no registers to be saved.
+/// A function of its own, so that the others need no registers to be saved.
 ///
 /// # Safety
 /// A place for the handle, and a descriptor of that version of the interface, of [`event::COLL`].
@@ -296,11 +279,9 @@ unsafe extern "C" fn collective<const API: u8>(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let coll = unsafe { Descriptor::of(API, descriptor).raw_coll() };
-    if communicator(context).is_some_and(|(comm, _)| recent::again(comm, coll)) {
-        return SUCCESS;
-    }
+    let done = communicator(context).is_some_and(|(comm, _)| recent::again(comm, coll));
     // SAFETY: as above.
-    unsafe { start_at_length::<API>(context, handle, descriptor) }
+    if done { SUCCESS } else { unsafe { start_at_length::<API>(context, handle, descriptor) } }
 }
 
 /// What of an event takes more than a few instructions.
@@ -317,10 +298,25 @@ unsafe extern "C" fn start_at_length<const API: u8>(
     let (Some(store), Some((comm, hides))) = (store(), communicator(context)) else { return SUCCESS };
     // SAFETY: the caller's promise.
     let described = unsafe { Descriptor::of(API, descriptor) };
-    let made = guarded(0, || count::start(store, comm, hides, described));
+    let made = guarded(0, || match described.kind() {
+        event::GROUP => launch::begins(comm),
+        event::GROUP_API => group_begins(store),
+        _ => count::start(store, comm, hides, described),
+    });
     // SAFETY: as above.
     unsafe { *handle = opaque(made) };
     SUCCESS
+}
+
+/// What a thread appends from here to the end belongs together.
+fn group_begins(store: &Store) -> u64 {
+    if hold::held() != Held::Not {
+        return 0;
+    }
+    if hold::group_begins() {
+        steer::part(store, Limit::Threads);
+    }
+    Handle::Group.word()
 }
 
 /// What NCCL keeps for us.
@@ -380,9 +376,8 @@ fn store() -> Option<&'static Store> {
 #[inline]
 fn communicator(context: *mut c_void) -> Option<(usize, bool)> {
     let context = context as u64;
-    let index =
-        usize::try_from((context & !HIDES).wrapping_sub(CONTEXT + 1)).ok().filter(|at| *at < COMMS)?;
-    Some((index, context & HIDES != 0))
+    let ours = context >> CONTEXT_AT == CONTEXT >> CONTEXT_AT;
+    ours.then(|| (usize::try_from(context).unwrap_or(0) % COMMS, context & HIDES != 0))
 }
 
 /// Once per process.

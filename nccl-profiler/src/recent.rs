@@ -4,17 +4,19 @@
 //! everything else that is done with it, so each communicator remembers the latest kinds by where the names stand.
 //!
 //! NCCL's own work pushes all of this out of the caches between two operations, so what costs time is how many lines are
-//! touched. The quick way touches four: [`state`]'s, one here, and two of the file, the communicator's and the cell's. It
-//! neither reads the host's clock nor decides what is timed: the processor's own clock says when the former is due again,
-//! [`comm::LOOK`] when the latter is.
+//! touched, and the clocks. The quick way touches four lines: [`state`]'s, one here, and two of the file, the communicator's and the
+//! cell's. It reads no clock and does not decide what is timed: [`comm::LOOK`] says when either is due. The host's clock is
+//! read once in some two milliseconds, and the processor's own one says when. That one is asked for each operation, or, where
+//! very many follow one another, for each [`AHEAD`]th: it takes as long as half of the quick way.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use railgate_rankfile::{COMMS, comm, count};
+use railgate_rankfile::{CELLS, COMMS, comm, count};
 
 use crate::abi::{Marks, RawColl};
 use crate::count::Op;
-use crate::{state, steer};
+use crate::steer::{self, Handed};
+use crate::{state, store::Store};
 
 /// Kinds that a communicator remembers, a power of two.
 const KINDS: usize = 16;
@@ -23,26 +25,61 @@ const CELL_AT: u32 = 32;
 const CELL_MASK: u64 = 0x7fff_ffff << CELL_AT;
 /// The host's clock is read again after so many of the processor's ticks: one to two milliseconds.
 const FRESH_TICKS: u64 = 1 << 22;
+/// So many operations in less than twice that time follow one another closely: then the processor's clock is asked once in
+/// [`AHEAD`]. After a rest, the time of up to `AHEAD - 1` is that of one before it.
+const MANY: u64 = 64;
+const AHEAD: u64 = 8;
 
 /// Written and read by whoever launches, one thread at a time. One cache line.
 #[repr(align(64))]
 struct Entry {
     /// [`Marks`].
-    marks: [AtomicU64; 5],
+    names: [AtomicU32; 4],
+    count: AtomicU64,
     bytes: AtomicU64,
     /// The key, and the cell's index from bit [`CELL_AT`] on; 0: free.
     key_cell: AtomicU64,
-    /// The processor's ticks when it last went the long way, which reads the host's clock.
-    ticks: AtomicU64,
+    /// Calls of its cell below this one may go the quick way; none before it went the long way once.
+    until: AtomicU64,
+    /// [`steer::cost`] of the last one that went the long way.
+    price: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Entry>() == 64);
+
+/// A communicator's clock, written and read by whoever launches there.
+#[repr(align(64))]
+struct Clock {
+    /// The processor's ticks when the host's clock was last read.
+    ticks: AtomicU64,
+    /// At this operation it is decided again what is timed.
+    decided: AtomicU64,
+    /// How many operations further the processor's clock is asked again.
+    ahead: AtomicU64,
+    /// Ticks when that was found, and the number of the operation then.
+    since: AtomicU64,
+    number: AtomicU64,
+}
+
+static CLOCK: [Clock; COMMS] = [const {
+    Clock {
+        ticks: AtomicU64::new(0),
+        decided: AtomicU64::new(0),
+        ahead: AtomicU64::new(1),
+        since: AtomicU64::new(0),
+        number: AtomicU64::new(0),
+    }
+}; COMMS];
 
 static ENTRY: [[Entry; KINDS]; COMMS] = [const {
     [const {
         Entry {
-            marks: [const { AtomicU64::new(0) }; 5],
+            names: [const { AtomicU32::new(0) }; 4],
+            count: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             key_cell: AtomicU64::new(0),
-            ticks: AtomicU64::new(0),
+            until: AtomicU64::new(0),
+            price: AtomicU64::new(0),
         }
     }; KINDS]
 }; COMMS];
@@ -50,15 +87,22 @@ static ENTRY: [[Entry; KINDS]; COMMS] = [const {
 impl Entry {
     #[inline]
     fn is_of(&self, marks: Marks) -> bool {
-        self.marks.iter().zip(marks).all(|(have, mark)| have.load(Relaxed) == mark)
+        self.count.load(Relaxed) == marks.count
+            && self.names.iter().zip(marks.names).all(|(have, name)| have.load(Relaxed) == name)
     }
 }
 
 /// Where a kind is remembered, if it is.
 #[inline]
-fn entry(comm: usize, [func, _, _, _, count]: Marks) -> Option<&'static Entry> {
-    let mixed = (func ^ count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn entry(comm: usize, marks: Marks) -> Option<&'static Entry> {
+    let [func, ..] = marks.names;
+    let mixed = (u64::from(func) ^ marks.count).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ENTRY.get(comm)?.get(usize::try_from(mixed >> 60).unwrap_or(0) % KINDS)
+}
+
+#[inline]
+fn cell(key_cell: u64) -> usize {
+    usize::try_from((key_cell & CELL_MASK) >> CELL_AT).unwrap_or(0) % CELLS
 }
 
 /// Counts an operation like one before it, if that is all there is to do; if not, nothing was done. Nothing here can panic.
@@ -66,16 +110,15 @@ fn entry(comm: usize, [func, _, _, _, count]: Marks) -> Option<&'static Entry> {
 pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
     let (Some(file), Some(entry)) = (state::usual_file(), entry(comm, coll.marks())) else { return false };
     let key_cell = entry.key_cell.load(Relaxed);
-    let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).unwrap_or(usize::MAX);
-    let (Some(words), Some(counts)) = (file.comms.get(comm), file.counts.get(cell)) else { return false };
+    let (Some(words), Some(counts)) = (file.comms.get(comm), file.counts.get(cell(key_cell))) else {
+        return false;
+    };
     let number = words[comm::OPS].load(Relaxed).wrapping_add(1);
     let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
-    let usual = key_cell != 0
-        && entry.is_of(coll.marks())
-        && ticks().wrapping_sub(entry.ticks.load(Relaxed)) < FRESH_TICKS
-        && number < words[comm::LOOK].load(Relaxed)
-        && !steer::begins_window(call);
-    if !usual {
+    let quick = entry.is_of(coll.marks())
+        && call < entry.until.load(Relaxed)
+        && (number < words[comm::LOOK].load(Relaxed) || is_fresh(comm, number, &words[comm::LOOK]));
+    if !quick {
         return false;
     }
     let bytes = entry.bytes.load(Relaxed);
@@ -85,30 +128,73 @@ pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
     words[comm::LAST_KEY].store(key_cell & !CELL_MASK, Relaxed);
     words[comm::LAST_SEQ].store(coll.seq, Relaxed);
     words[comm::LAST_BYTES].store(bytes, Relaxed);
-    let price = words[comm::PRICE].load(Relaxed).wrapping_add(steer::cost(coll.channels()));
+    let price = words[comm::PRICE].load(Relaxed).wrapping_add(entry.price.load(Relaxed));
     words[comm::PRICE].store(price, Relaxed);
     true
 }
 
-/// What such an operation was found to be the last time, or is found to be now. Whoever asks reads the host's clock next.
+/// What such an operation was found to be the last time, or is found to be now.
 pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op {
     let Some(entry) = entry(comm, marks) else { return found() };
     let key_cell = entry.key_cell.load(Relaxed);
     if key_cell != 0 && entry.is_of(marks) {
-        entry.ticks.store(ticks(), Relaxed);
-        let cell = usize::try_from((key_cell & CELL_MASK) >> CELL_AT).ok();
+        let cell = Some(cell(key_cell));
         return Op { key: key_cell & !CELL_MASK, bytes: entry.bytes.load(Relaxed), cell };
     }
     let op = found();
     if let Some(cell) = op.cell {
-        for (have, mark) in entry.marks.iter().zip(marks) {
-            have.store(mark, Relaxed);
+        entry.until.store(0, Relaxed);
+        for (have, name) in entry.names.iter().zip(marks.names) {
+            have.store(name, Relaxed);
         }
+        entry.count.store(marks.count, Relaxed);
         entry.bytes.store(op.bytes, Relaxed);
         entry.key_cell.store(op.key | ((cell as u64) << CELL_AT & CELL_MASK), Relaxed);
-        entry.ticks.store(ticks(), Relaxed);
     }
     op
+}
+
+/// One went the long way: those like it may go the quick one.
+pub(crate) fn went(comm: usize, marks: Marks, handed: Handed) {
+    let Some(entry) = entry(comm, marks).filter(|entry| entry.is_of(marks)) else { return };
+    entry.until.store(steer::next_window(handed.call), Relaxed);
+    entry.price.store(steer::cost(handed.channels), Relaxed);
+}
+
+/// The host's clock was read for this operation, and at that one it is decided again what is timed.
+pub(crate) fn looked(store: &Store, comm: usize, number: u64, decided: u64) {
+    let Some(clock) = CLOCK.get(comm) else { return };
+    let now = ticks();
+    clock.ticks.store(now, Relaxed);
+    clock.decided.store(decided, Relaxed);
+    let elapsed = now.wrapping_sub(clock.since.load(Relaxed));
+    if elapsed >= FRESH_TICKS {
+        let many = number.wrapping_sub(clock.number.load(Relaxed)) >= MANY && elapsed < 2 * FRESH_TICKS;
+        clock.ahead.store(if many { AHEAD } else { 1 }, Relaxed);
+        clock.since.store(now, Relaxed);
+        clock.number.store(number, Relaxed);
+    }
+    clock.next(number, store.comm(comm, comm::LOOK));
+}
+
+/// Whether the host's clock was read a moment ago, and nothing else is due.
+#[inline(never)]
+fn is_fresh(comm: usize, number: u64, look: &AtomicU64) -> bool {
+    let Some(clock) = CLOCK.get(comm) else { return false };
+    if number >= clock.decided.load(Relaxed)
+        || ticks().wrapping_sub(clock.ticks.load(Relaxed)) >= FRESH_TICKS
+    {
+        return false;
+    }
+    clock.next(number, look);
+    true
+}
+
+impl Clock {
+    fn next(&self, number: u64, look: &AtomicU64) {
+        let ahead = number.saturating_add(self.ahead.load(Relaxed));
+        look.store(ahead.min(self.decided.load(Relaxed)), Relaxed);
+    }
 }
 
 /// The processor's own clock, of no known unit and no known beginning. On another processor it may be another one: what

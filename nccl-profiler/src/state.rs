@@ -1,50 +1,46 @@
 //! What every operation looks at first, on one cache line: whether anything is out of the ordinary.
 
 use std::ptr;
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use crate::store::File;
 
 /// A child of this process shares the file; its counts would be the parent's.
-pub(crate) const FORKED: u64 = 1;
+pub(crate) const FORKED: usize = 1;
 /// Nothing is counted.
-pub(crate) const OFF: u64 = 1 << 1;
+pub(crate) const OFF: usize = 1 << 1;
 /// NCCL was asked to time what is handed over.
-pub(crate) const TIMING: u64 = 1 << 2;
+pub(crate) const TIMING: usize = 1 << 2;
+const NO_FILE: usize = 1 << 3;
+const UNUSUAL: usize = FORKED | OFF | TIMING | NO_FILE;
 
 /// Hardly ever written.
 #[repr(align(64))]
 struct State {
-    /// The bits above.
-    unusual: AtomicU64,
+    /// The process's file, and in the low bits, which a page's address leaves free, what is out of the ordinary.
+    file: AtomicPtr<File>,
     /// Some communicator of this process has had messages.
     messages: AtomicBool,
-    /// Null: there is none.
-    file: AtomicPtr<File>,
 }
 
 static STATE: State = State {
-    unusual: AtomicU64::new(0),
+    file: AtomicPtr::new(ptr::without_provenance_mut(NO_FILE)),
     messages: AtomicBool::new(false),
-    file: AtomicPtr::new(ptr::null_mut()),
 };
 
 /// Whether one of these holds.
 #[inline]
-pub(crate) fn is(bits: u64) -> bool {
-    STATE.unusual.load(Relaxed) & bits != 0
+pub(crate) fn is(bits: usize) -> bool {
+    STATE.file.load(Relaxed).addr() & bits != 0
 }
 
 /// Sets or clears one, and says whether it held before.
-pub(crate) fn set(bit: u64, on: bool) -> bool {
+pub(crate) fn set(bit: usize, on: bool) -> bool {
     if is(bit) == on {
         return on;
     }
-    let before =
-        if on { STATE.unusual.fetch_or(bit, Relaxed) } else { STATE.unusual.fetch_and(!bit, Relaxed) };
-    before & bit != 0
+    let before = if on { STATE.file.fetch_or(bit, Relaxed) } else { STATE.file.fetch_and(!bit, Relaxed) };
+    before.addr() & bit != 0
 }
 
 /// Whether any communicator of this process has had messages.
@@ -59,7 +55,7 @@ pub(crate) fn messages_begin() {
     }
 }
 
-/// The process's file, once there is one.
+/// The process's file, once there is one. Before that nothing can be out of the ordinary.
 pub(crate) fn set_file(file: &'static File) {
     STATE.file.store(ptr::from_ref(file).cast_mut(), Release);
 }
@@ -67,9 +63,7 @@ pub(crate) fn set_file(file: &'static File) {
 /// The process's file, if operations are counted into it as usual.
 #[inline]
 pub(crate) fn usual_file() -> Option<&'static File> {
-    if STATE.unusual.load(Relaxed) != 0 {
-        return None;
-    }
-    // SAFETY: null, or what `set_file` was given.
-    unsafe { STATE.file.load(Acquire).as_ref() }
+    let file = STATE.file.load(Acquire);
+    // SAFETY: without any of the bits it is what `set_file` was given.
+    (file.addr() & UNUSUAL == 0).then(|| unsafe { &*file })
 }

@@ -24,8 +24,8 @@ use railgate_rankfile::{COMMS, Limit, Mode, comm, head};
 
 use crate::abi::event;
 use crate::hold::{self, Held};
-use crate::state;
 use crate::store::{self, Store};
+use crate::{recent, state};
 
 /// Operations of a window, a power of two.
 const WINDOW: u64 = 8;
@@ -142,9 +142,13 @@ pub(crate) fn timing() -> bool {
 }
 
 /// Whether this call of a kind begins a window.
-#[inline]
-pub(crate) fn begins_window(call: u64) -> bool {
+fn begins_window(call: u64) -> bool {
     call >= FIRST_CALLS && call.is_power_of_two()
+}
+
+/// The next call of a kind that does.
+pub(crate) fn next_window(call: u64) -> u64 {
+    call.saturating_add(1).checked_next_power_of_two().unwrap_or(u64::MAX).max(FIRST_CALLS)
 }
 
 /// The wall clock at this time of the monotonic one; one clock is enough for each operation.
@@ -174,9 +178,8 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     }
     // While any are timed, all go the long way.
     if !timing() {
-        store
-            .comm(comm, comm::LOOK)
-            .store(next_look(mode, op.number, store.at(head::DUTY).load(Relaxed)), Relaxed);
+        let decided = next_look(mode, op.number, store.at(head::DUTY).load(Relaxed));
+        recent::looked(store, comm, op.number, decided);
     }
 }
 
@@ -227,7 +230,6 @@ pub(crate) fn pay(store: &Store, comm: usize, channels: u64) {
 }
 
 /// Without channels nothing is timed.
-#[inline]
 pub(crate) fn cost(channels: u64) -> u64 {
     if channels == 0 { 0 } else { channels.saturating_mul(COST_CHANNEL_NS).saturating_add(COST_NS) }
 }
@@ -372,6 +374,14 @@ mod tests {
             assert_eq!(next_look(mode, 8, 1), u64::MAX);
         }
         assert_eq!(next_look(Mode::Sample, u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn the_next_window_of_a_kind_is_the_next_call_that_begins_one() {
+        for call in 0..5000 {
+            assert_eq!(Some(next_window(call)), (call + 1..10_000).find(|call| begins_window(*call)), "{call}");
+        }
+        assert_eq!(next_window(u64::MAX), u64::MAX);
     }
 
     #[test]

@@ -123,7 +123,7 @@ together() {
     alternate together "${ROUNDS:-3}" taskset -c "${CORES:-0-7}" -- "$work/tests/all_reduce_perf" -b 8 -e 2M -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -g "$gpus" -- "${variants[@]}"
 }
 
-turns_of() { # PLUGIN processes|threads ROUNDS LARGE VARIANT…
+turns_of() { # PLUGIN processes|threads ROUNDS LARGE MILLISECONDS VARIANT…
     local pin=()
     # Two cores more or less apart make more of a difference than any plugin: always the same few.
     [[ $2 == threads ]] && pin=(taskset -c "${CORES:-0-7}")
@@ -137,9 +137,9 @@ turns() {
     say "cost, by turns within one process"
     local how inspector=$work/ext-profiler/inspector/libnccl-profiler-inspector.so
     for how in ${HOW:-processes threads}; do
-        turns_of "$kit/libnccl_profiler_railgate.so" "$how" "${ROUNDS:-20}" "${LARGE:-6}" \
-            none again floor6 count sample floor46 full
-        turns_of "$inspector" "$how" "${OTHERS:-8}" 3 none again inspector
+        turns_of "$kit/libnccl_profiler_railgate.so" "$how" $((6 * ${ROUNDS:-20})) "${LARGE:-6}" 6 none again floor6 count
+        turns_of "$kit/libnccl_profiler_railgate.so" "$how" "${ROUNDS:-20}" "${LARGE:-6}" 30 none again sample floor46 full
+        turns_of "$inspector" "$how" "${OTHERS:-8}" 3 30 none again inspector
     done > >(tee "$out/turns.txt")
 }
 
@@ -155,10 +155,14 @@ releases() {
 
 step() {
     say "cost, a training step of DDP, by turns"
-    rm -rf "$work/job/step"
-    LD_LIBRARY_PATH=$work/home/lib:$cuda/lib64 timeout 300 torchrun --standalone --nproc-per-node "$gpus" "$here/nccl/step.py" "$kit/turns.so" \
-        "$kit/libnccl_profiler_railgate.so" "$work/job/step" "${ROUNDS:-20}" ${STEP:-none again count sample full} 2>&1 | tee "$out/step.txt"
-    grep -q '^ *none' "$out/step.txt" || wrong "step"
+    local batch
+    for batch in ${BATCH:-64 16}; do
+        rm -rf "$work/job/step"
+        LD_LIBRARY_PATH=$work/home/lib:$cuda/lib64 timeout 300 torchrun --standalone --nproc-per-node "$gpus" "$here/nccl/step.py" \
+            "$kit/turns.so" "$kit/libnccl_profiler_railgate.so" "$work/job/step" "${ROUNDS:-20}" "$batch" \
+            ${STEP:-none again count sample full} 2>&1 | tee "$out/step-$batch.txt"
+        grep -q '^ *none' "$out/step-$batch.txt" || wrong "step"
+    done
     "$kit/show" "$work/job/step/user/ranks/"*.* >"$out/step.counted" 2>&1
 }
 

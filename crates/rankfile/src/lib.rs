@@ -116,12 +116,13 @@ pub mod comm {
     pub const LAST_SEQ: usize = 10;
     /// Its bytes.
     pub const LAST_BYTES: usize = 11;
-    /// When it was handed over, nanoseconds since the epoch, a few milliseconds coarse.
+    /// When it was handed over, nanoseconds since the epoch, a few milliseconds coarse. Where dozens follow one another within
+    /// two milliseconds and then come to rest, up to seven after the rest have the time of the one before it.
     pub const LAST_TIME: usize = 12;
     /// Messages of the rank to itself. NCCL up to 2.30 loses count of its kernels with the first of them: what it says of
     /// times belongs to other operations from then on, and is left out.
     pub const TO_ITSELF: usize = 13;
-    /// The writer's own note, of no use to a reader: up to this operation nothing changes in what is timed.
+    /// The writer's own note, of no use to a reader: up to this operation nothing changes in what is timed, and no clock is due.
     pub const LOOK: usize = 14;
     /// The writer's own note: what timing all operations would have taken, nanoseconds.
     pub const PRICE: usize = 15;

@@ -4,7 +4,7 @@
 use std::arch::asm;
 use std::arch::x86_64::{__rdtscp, _mm_lfence, _rdtsc};
 use std::collections::BTreeSet;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,8 @@ const GROUP: u64 = 1;
 const GROUP_API: u64 = 1 << 8;
 const COLL_API: u64 = 1 << 9;
 
+const NAMES: [&CStr; 4] = [c"AllReduce", c"ncclFloat32", c"RING", c"LL"];
+
 /// A descriptor of version 5, where NCCL has it: in its own cache lines, just written.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Default)]
@@ -36,9 +38,18 @@ impl Descriptor {
         Descriptor(words)
     }
 
+    fn coll_api() -> Self {
+        let mut made = Descriptor::of(COLL_API);
+        // Function, count, datatype.
+        for (word, value) in [(3, NAMES[0].as_ptr() as u64), (4, 256), (5, NAMES[1].as_ptr() as u64)] {
+            made.0[word] = value;
+        }
+        made
+    }
+
     fn coll(seq: u64) -> Self {
         let mut made = Descriptor::of(COLL);
-        let names = [c"AllReduce", c"ncclFloat32", c"RING", c"LL"].map(|name| name.as_ptr() as u64);
+        let names = NAMES.map(|name| name.as_ptr() as u64);
         // Sequence, function, count, datatype, channels and warps, algorithm, protocol.
         for (word, value) in
             [(3, seq), (4, names[0]), (7, 256), (9, names[1]), (10, 0x1002), (11, names[2]), (12, names[3])]
@@ -77,8 +88,8 @@ impl Plugin {
         Plugin { start: no_start, stop: no_stop, comms: [ptr::null_mut(); 2] }
     }
 
-    /// One pair, in NCCL's order.
-    fn pair(&self, seq: u64) {
+    /// One pair, in NCCL's order; between the calls at its interface and the launches it plans them.
+    fn pair(&self, seq: u64, plan: &mut impl FnMut()) {
         let start = |comm: usize, descriptor: &Descriptor| {
             let mut handle = ptr::null_mut();
             // SAFETY: as NCCL calls it.
@@ -93,8 +104,9 @@ impl Plugin {
         };
         let api = start(0, &Descriptor::of(GROUP_API));
         for comm in 0..2 {
-            stop(start(comm, &Descriptor::of(COLL_API)));
+            stop(start(comm, &Descriptor::coll_api()));
         }
+        plan();
         for comm in 0..2 {
             let group = start(comm, &Descriptor::of(GROUP));
             stop(start(comm, &Descriptor::coll(seq)));
@@ -137,17 +149,32 @@ impl Others {
     }
 }
 
-/// Cycles of the time-stamp counter for one pair.
-fn cycles(plugin: &Plugin, seq: u64) -> u64 {
+fn begun() -> u64 {
     // SAFETY: they read a counter.
     unsafe {
         _mm_lfence();
-        let from = _rdtsc();
-        plugin.pair(seq);
-        let to = __rdtscp(&mut 0);
-        _mm_lfence();
-        to - from
+        _rdtsc()
     }
+}
+
+fn ended() -> u64 {
+    // SAFETY: as above.
+    unsafe {
+        let now = __rdtscp(&mut 0);
+        _mm_lfence();
+        now
+    }
+}
+
+/// Cycles of the time-stamp counter for one pair, without what the planning in it takes.
+fn cycles(plugin: &Plugin, seq: u64, mut plan: impl FnMut()) -> u64 {
+    let (mut took, mut from) = (0, begun());
+    plugin.pair(seq, &mut || {
+        took += ended() - from;
+        plan();
+        from = begun();
+    });
+    took + ended() - from
 }
 
 fn median(times: &mut [u64]) -> u64 {
@@ -169,27 +196,30 @@ pub(crate) fn cold(nccl: &Nccl, paths: &(PathBuf, PathBuf)) {
         plugins.push((path.display().to_string(), Plugin::of(&other)));
     }
     let mut pushed = Others::new();
-    let mut times = vec![[Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS)]; plugins.len()];
-    for seq in 0..PAIRS as u64 {
-        for at in 0..plugins.len() {
-            let at = (at + usize::try_from(seq).unwrap()) % plugins.len();
-            let plugin = &plugins[at].1;
-            pushed.run();
-            times[at][0].push(cycles(plugin, seq));
-            times[at][1].push(cycles(plugin, seq));
+    for (how, between) in [("now and then", 0), ("in a loop", 64)] {
+        let mut times = vec![[Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS)]; plugins.len()];
+        for seq in 0..PAIRS as u64 {
+            for at in 0..plugins.len() {
+                let at = (at + usize::try_from(seq).unwrap()) % plugins.len();
+                let plugin = &plugins[at].1;
+                (0..between).for_each(|_| plugin.pair(seq, &mut || ()));
+                pushed.run();
+                times[at][0].push(cycles(plugin, seq, || pushed.run()));
+                times[at][1].push(cycles(plugin, seq, || ()));
+            }
         }
-    }
-    let mut own = [0; 2];
-    for ((name, _), times) in plugins.iter().zip(&mut times) {
-        let now = [median(&mut times[0]), median(&mut times[1])];
-        if name == "nothing" {
-            own = now;
+        let mut own = [0; 2];
+        for ((name, _), times) in plugins.iter().zip(&mut times) {
+            let now = [median(&mut times[0]), median(&mut times[1])];
+            if name == "nothing" {
+                own = now;
+            }
+            let [cold, hot] = [now[0].saturating_sub(own[0]), now[1].saturating_sub(own[1])];
+            println!(
+                "cycles a pair, {how}: {cold} cold, {hot} at once again ({} and {} in all): {name}",
+                now[0], now[1]
+            );
         }
-        let [cold, hot] = [now[0].saturating_sub(own[0]), now[1].saturating_sub(own[1])];
-        println!(
-            "cycles a pair: {cold} cold, {hot} at once again ({} and {} in all): {name}",
-            now[0], now[1]
-        );
     }
 }
 
@@ -209,10 +239,10 @@ pub(crate) fn traced(nccl: &Nccl) {
             println!("own {from:x} {to:x}");
         }
     }
-    (0..300).for_each(|seq| plugin.pair(seq));
+    (0..300).for_each(|seq| plugin.pair(seq, &mut || ()));
     for seq in 300..400 {
         MARK.store(seq, Relaxed);
-        plugin.pair(seq);
+        plugin.pair(seq, &mut || ());
     }
     MARK.store(400, Relaxed);
 }

@@ -210,12 +210,13 @@ fn killed_busy(nccl: &Nccl) {
 
 /// Two communicators, of which one does the same once more after a rest.
 fn rest(nccl: &Nccl) {
-    let comms = [nccl.communicator(1, 4, 1), nccl.communicator(2, 4, 1)];
-    for comm in &comms {
-        run(comm, 10);
+    let comms = [1, 2, 3, 4].map(|hash| nccl.communicator(hash, 4, 1));
+    for (comm, operations) in comms.iter().zip([10, 10, 100_000, 100_000]) {
+        run(comm, operations);
     }
     thread::sleep(Duration::from_millis(350));
     run(&comms[1], 1);
+    run(&comms[3], 8);
 }
 
 fn abandoned(nccl: &Nccl) {

@@ -47,6 +47,17 @@ class Switch:
             self.turns.turns_set(0, 0)
 
 
+def cores(part, parts):
+    """A part of the cores to itself; its first one for the thread that launches, which has to go there once all others were started."""
+    every = sorted(os.sched_getaffinity(0))
+    own = every[part * len(every) // parts:(part + 1) * len(every) // parts]
+    if len(own) > 3:
+        # The second one may be the first one's other half.
+        os.sched_setaffinity(0, own[2:])
+        return own[:1]
+    return own
+
+
 class Rounds:
     """The time of each variant's block, round by round, and its ratio to the same round's `none` and `again`."""
 
@@ -67,11 +78,11 @@ class Rounds:
         return " ".join(f"{v:>30}" for v in self.variants if v != "none")
 
     def row(self):
-        """Median (standard error of it; quartiles)."""
+        """Median (standard error of it, by the quartiles, which no single block that was held up moves; quartiles)."""
         cells = []
         for variant in self.variants[1:]:
             r = sorted(self.ratios[variant])
             quarter = statistics.quantiles(r, n=4) if len(r) > 1 else [r[0]] * 3
-            error = 1.2533 * statistics.stdev(r) / len(r) ** 0.5 if len(r) > 1 else 0
+            error = 1.2533 * (quarter[2] - quarter[0]) / 1.349 / len(r) ** 0.5
             cells.append(f"{statistics.median(r):.4f} ({error:.4f}; {quarter[0]:.3f}-{quarter[2]:.3f})")
         return " ".join(f"{cell:>30}" for cell in cells)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What a profiler plugin adds to an all-reduce, by turns within one process: `turns.c` changes plugin and mask between blocks.
 
-    turns.py LIBNCCL TURNS.SO PLUGIN DIRECTORY GPUS processes|threads ROUNDS LARGE VARIANT…
+    turns.py LIBNCCL TURNS.SO PLUGIN DIRECTORY GPUS processes|threads ROUNDS LARGE MILLISECONDS VARIANT…
 
-`processes`: one for each GPU; `threads`: one process that launches for all. A block is some 30 ms of one size and one variant; a
-round has all variants (switch.py) of a size in an order by chance, a ratio is a block's time to that of the same round's `none` and
-`again` (their own ratio is the spread). `sample` runs 0.3 s before it is looked at, so that its duty is the one for this rate.
+`processes`: one for each GPU; `threads`: one process that launches for all. The thread that launches has a core to itself. A block is
+some MILLISECONDS of one size and one variant; a round has all variants (switch.py) of a size in an order by chance, a ratio is a
+block's time to that of the same round's `none` and `again` (their own ratio is the spread). Short blocks in many rounds see through
+what changes slowly. `sample` runs ten blocks before it is looked at, so that its duty is the one for this rate, and then five.
 """
 import ctypes
 import glob
@@ -15,11 +16,11 @@ import subprocess
 import sys
 import time
 
-from switch import Rounds, Switch
+from switch import Rounds, Switch, cores
 
-library, shim, plugin, place, gpus, how, rounds, large = sys.argv[1:9]
-variants = sys.argv[9:]
-gpus, rounds, large = int(gpus), int(rounds), int(large)
+library, shim, plugin, place, gpus, how, rounds, large, milliseconds = sys.argv[1:10]
+variants = sys.argv[10:]
+gpus, rounds, large, milliseconds = int(gpus), int(rounds), int(large), float(milliseconds)
 rank = int(os.environ.get("TURNS_RANK", "-1"))
 one = how == "threads"
 if not one and rank < 0:
@@ -27,6 +28,7 @@ if not one and rank < 0:
     children = [subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "TURNS_RANK": str(r)}) for r in range(gpus)]
     sys.exit(max(abs(child.wait()) for child in children))
 
+own = cores(max(rank, 0), 1 if one else gpus)
 switch = Switch(shim, plugin, place)
 cuda = ctypes.CDLL([*glob.glob("/usr/local/cuda/lib64/libcudart.so.*"), *glob.glob("/opt/**/libcudart.so.1*", recursive=True)][0])
 nccl, turns = ctypes.CDLL(library), switch.turns
@@ -87,6 +89,7 @@ else:
     job.comms[0] = comm.value
 
 switch.begin()
+os.sched_setaffinity(0, own)
 
 
 def run(size, times):
@@ -107,7 +110,7 @@ if print_it:
     print("      bytes    none  " + Rounds(variants).head(), flush=True)
 for size in [8 << (3 * step) for step in range(10)]:
     found = Rounds(variants)
-    block = max(5, int(30e3 / expected(size)))
+    block = max(5, int(milliseconds * 1e3 / expected(size)))
     for variant in variants:
         switch.use(variant)
         run(size, max(3, block // 10))
