@@ -181,8 +181,7 @@ pub(crate) fn looked(store: &Store, comm: usize, number: u64, decided: u64) {
 #[inline(never)]
 fn is_fresh(comm: usize, number: u64, look: &AtomicU64) -> bool {
     let Some(clock) = CLOCK.get(comm) else { return false };
-    if number >= clock.decided.load(Relaxed)
-        || ticks().wrapping_sub(clock.ticks.load(Relaxed)) >= FRESH_TICKS
+    if number >= clock.decided.load(Relaxed) || ticks().wrapping_sub(clock.ticks.load(Relaxed)) >= FRESH_TICKS
     {
         return false;
     }

@@ -14,9 +14,13 @@ use crate::store::Store;
 const AT_ONCE_NS: u64 = 50_000;
 /// The same between launches of messages, which take longer to launch: in a loop of them 20 to 65 µs (measured).
 const MESSAGES_AT_ONCE_NS: u64 = 100_000;
-/// A distance that is so many times the one before it in its cell is not counted: somebody was waited for. Only the first of
-/// several is left out, so that what stays slower counts.
+/// A distance is not counted that is so many times the one before it in its cell: somebody was waited for. Nor is one where the GPU
+/// stood still for so many times as long as before it and this much longer: the program waited for the GPU, as nccl-tests does between
+/// its loops (30 µs, measured; launches of messages vary as much by themselves). Only the first of several is left out, so that what
+/// stays slower counts.
 const STANDS_OUT: u64 = 3;
+const PAUSES: u64 = 2;
+const PAUSES_NS: u64 = 10_000;
 /// A communicator's operations follow one another on the GPU; how exactly its channels' clocks are read.
 const OVERLAP_NS: u64 = 2_000;
 
@@ -53,8 +57,8 @@ static LAST: [Last; COMMS] = [const {
     }
 }; COMMS];
 
-/// By cell, the last distance.
-static BEFORE: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
+/// By cell, the last distance, and what of it the GPU stood still.
+static BEFORE: [(AtomicU64, AtomicU64); CELLS] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; CELLS];
 
 /// An operation has finished: whether its times can be its own. NCCL may give an earlier one's where it lags behind the GPU.
 /// Where two threads finish at the same time, one of them is not compared: nobody waits.
@@ -71,9 +75,12 @@ pub(crate) fn finished(store: &Store, key: Key, seen: Seen) -> bool {
         cell: usize::try_from(last.cell.load(Relaxed)).unwrap_or(usize::MAX),
     };
     let own = before.number >= seen.number || seen.begin.saturating_add(OVERLAP_NS) >= before.end;
-    let at_once_ns = if key.op == P2P_GROUP { MESSAGES_AT_ONCE_NS } else { AT_ONCE_NS };
+    let (at_once_ns, pause) = match key.op {
+        P2P_GROUP => (MESSAGES_AT_ONCE_NS, 0),
+        _ => (AT_ONCE_NS, idle(before, seen)),
+    };
     if let Some(apart) =
-        apart(before, seen, at_once_ns).filter(|apart| own && !stands_out(before.cell, *apart))
+        apart(before, seen, at_once_ns).filter(|apart| own && !stands_out(before.cell, *apart, pause))
     {
         store.cell(before.cell, cell::SPACED_SUM).fetch_add(apart, Relaxed);
         store.cell(before.cell, cell::SPACED_BYTES).fetch_add(before.bytes, Relaxed);
@@ -95,17 +102,23 @@ pub(crate) fn finished(store: &Store, key: Key, seen: Seen) -> bool {
     own
 }
 
+fn idle(before: Seen, seen: Seen) -> u64 {
+    seen.begin.saturating_sub(before.end)
+}
+
 /// From begin to begin, if the second came at once.
 fn apart(before: Seen, seen: Seen, at_once_ns: u64) -> Option<u64> {
     let next = before.number > 0 && before.number.checked_add(1) == Some(seen.number);
-    let at_once = before.cell < CELLS && seen.begin.saturating_sub(before.end) <= at_once_ns;
+    let at_once = before.cell < CELLS && idle(before, seen) <= at_once_ns;
     (next && at_once).then(|| seen.begin.checked_sub(before.begin)).flatten().filter(|apart| *apart > 0)
 }
 
 /// Whether a distance is far longer than the last one in its cell, which it is from now on.
-fn stands_out(cell: usize, apart: u64) -> bool {
-    let before = BEFORE.get(cell).map_or(0, |before| before.swap(apart, Relaxed));
-    before > 0 && apart > before.saturating_mul(STANDS_OUT)
+fn stands_out(cell: usize, apart: u64, idle: u64) -> bool {
+    let Some((last_apart, last_idle)) = BEFORE.get(cell) else { return false };
+    let (last_apart, last_idle) = (last_apart.swap(apart, Relaxed), last_idle.swap(idle, Relaxed));
+    let pause = last_idle.saturating_mul(PAUSES).saturating_add(PAUSES_NS);
+    last_apart > 0 && (apart > last_apart.saturating_mul(STANDS_OUT) || idle > pause)
 }
 
 #[cfg(test)]
@@ -128,12 +141,25 @@ mod tests {
     #[test]
     fn one_long_distance_is_a_wait_and_several_are_the_rule() {
         let out =
-            |cell, apart: &[u64]| apart.iter().map(|apart| stands_out(cell, *apart)).collect::<Vec<_>>();
+            |cell, apart: &[u64]| apart.iter().map(|apart| stands_out(cell, *apart, 0)).collect::<Vec<_>>();
         assert_eq!(out(0, &[90, 30, 35, 1000, 30, 91, 88]), [false, false, false, true, false, true, false]);
         // Kinds that take turns are not compared with one another.
         assert!(
-            [(1, 20), (2, 200), (1, 20), (2, 200)].iter().all(|(cell, apart)| !stands_out(*cell, *apart))
+            [(1, 20), (2, 200), (1, 20), (2, 200)].iter().all(|(cell, apart)| !stands_out(*cell, *apart, 0))
         );
-        assert!(!stands_out(CELLS, 7));
+        assert!(!stands_out(CELLS, 7, 0));
+    }
+
+    /// all_gather of 1 MiB on two H200s: kernels of 10 µs, launched every 17 µs, and 43 µs between two loops.
+    #[test]
+    fn a_pause_of_the_program_is_no_part_of_what_comes_before_it() {
+        let out = |pauses: &[u64]| {
+            pauses.iter().map(|idle| stands_out(3, 10_000 + idle, *idle)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            out(&[7_000, 8_000, 12_000, 33_000, 7_000, 25_000, 26_000]),
+            [false, false, false, false, false, true, false]
+        );
+        assert_eq!(out(&[0, 10_000, 0, 10_001]), [false, false, false, true]);
     }
 }

@@ -23,10 +23,8 @@ struct State {
     messages: AtomicBool,
 }
 
-static STATE: State = State {
-    file: AtomicPtr::new(ptr::without_provenance_mut(NO_FILE)),
-    messages: AtomicBool::new(false),
-};
+static STATE: State =
+    State { file: AtomicPtr::new(ptr::without_provenance_mut(NO_FILE)), messages: AtomicBool::new(false) };
 
 /// Whether one of these holds.
 #[inline]

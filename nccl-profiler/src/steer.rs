@@ -379,7 +379,11 @@ mod tests {
     #[test]
     fn the_next_window_of_a_kind_is_the_next_call_that_begins_one() {
         for call in 0..5000 {
-            assert_eq!(Some(next_window(call)), (call + 1..10_000).find(|call| begins_window(*call)), "{call}");
+            assert_eq!(
+                Some(next_window(call)),
+                (call + 1..10_000).find(|call| begins_window(*call)),
+                "{call}"
+            );
         }
         assert_eq!(next_window(u64::MAX), u64::MAX);
     }

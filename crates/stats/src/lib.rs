@@ -13,6 +13,7 @@ pub mod diagnosis;
 mod evidence;
 mod html;
 mod job_report;
+mod json;
 pub mod metrics;
 mod node_report;
 mod plain;
@@ -38,13 +39,14 @@ pub use decision::{Budget, Decision, DecisionKind, DecisionNode};
 pub use evidence::{evidence, kernel_events};
 pub use html::{html, html_with, redacted_html};
 pub use job_report::{Attempt, JobReport, Missing, Parts, SlurmView};
+pub use json::json;
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,
 };
 pub use redact::redacted_json;
 pub use tasks::{JOB_NAME, TaskGroup, Tasks};
-pub use text::{brief, json, live, redacted, summary, text};
+pub use text::{brief, live, redacted, summary, text};
 pub use timeline::{Event, Weight};
 pub use transport::{Over, Sure, Transport, transport};
 pub use usage::Usage;

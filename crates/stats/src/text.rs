@@ -7,8 +7,6 @@ mod summary;
 pub use live::live;
 pub use summary::summary;
 
-use std::io::{self, BufWriter, Write as _};
-
 use railgate_node::{PortState, Reading};
 
 use crate::plain::{cell, clock, float, plain, plain_to, span, stamp, wrap};
@@ -18,7 +16,7 @@ use crate::{Attempt, EndKind, JobReport, NodeReport, Weight};
 
 const WIDTH: usize = 96;
 /// Beyond so many healthy nodes they are summed up; those with something to say are always listed.
-const MOST_NODES: usize = 16;
+pub(crate) const MOST_NODES: usize = 16;
 
 /// The report for a terminal: why it ended first, then what happened, then the details. Of a job of many nodes that has
 /// numbers only the first screen, unless `full` is asked for.
@@ -480,22 +478,6 @@ pub(crate) fn port_state(state: &Reading<PortState>) -> String {
     }
 }
 
-/// Bytes of JSON that go out at once.
-const PIECE: usize = 64 << 10;
-
-/// Writes the report as JSON, schema 1, piece by piece: the text of a large job is larger than its report in memory.
-/// `docs/report.md` describes it.
-///
-/// # Errors
-/// `out` takes no more.
-pub fn json(report: &JobReport, out: &mut dyn io::Write) -> io::Result<()> {
-    // Here and not further out: a million little words should not each be a call through `dyn`.
-    let mut out = BufWriter::with_capacity(PIECE, out);
-    serde_json::to_writer_pretty(&mut out, report)?;
-    out.write_all(b"\n")?;
-    out.flush()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -539,32 +521,8 @@ mod tests {
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
         assert!(!text.contains('\u{202e}'));
         let mut whole = Vec::new();
-        json(&report, &mut whole).unwrap();
+        crate::json(&report, &mut whole).unwrap();
         assert!(serde_json::from_slice::<JobReport>(&whole).is_ok_and(|read| read == report));
-    }
-
-    #[test]
-    fn json_goes_out_piece_by_piece() {
-        /// How much it takes, and the most that came at once.
-        struct Pipe(usize, usize);
-        impl io::Write for Pipe {
-            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                let taken = bytes.len().min(self.0);
-                (self.0, self.1) = (self.0 - taken, self.1.max(bytes.len()));
-                Ok(taken)
-            }
-
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let (report, mut whole) = (story(), Vec::new());
-        json(&report, &mut whole).unwrap();
-        assert_eq!(whole, format!("{}\n", serde_json::to_string_pretty(&report).unwrap()).into_bytes());
-        let mut pipe = Pipe(whole.len(), 0);
-        json(&report, &mut pipe).unwrap();
-        assert!(pipe.0 == 0 && pipe.1 < whole.len() / 2, "{} of {} at once", pipe.1, whole.len());
-        assert_eq!(json(&report, &mut Pipe(100, 0)).unwrap_err().kind(), io::ErrorKind::WriteZero);
     }
 
     #[test]
