@@ -191,7 +191,8 @@ pub(crate) struct Marks {
 }
 
 /// Where a name stands: while a communicator lives, so does its NCCL, and the same place holds the same name. A library has less
-/// than 4 GiB, so the lower half of the address tells them apart.
+/// than 4 GiB, so the lower half of the address tells its names apart. (That of copy engines is ours, and goes without a
+/// protocol, which all others have.)
 #[inline]
 fn place(name: *const c_char) -> u32 {
     (name as u64 & 0xffff_ffff) as u32

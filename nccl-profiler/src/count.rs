@@ -24,7 +24,9 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, describe
             steer::part(store, Limit::OwnMessages);
         }
         if described.kind() & (event::COLL | event::P2P) != 0 {
-            steer::after(store, comm, Handed { now: now(libc::CLOCK_MONOTONIC_COARSE), ..Handed::default() });
+            let number = store.comm(comm, comm::OPS).load(Relaxed);
+            let now = now(libc::CLOCK_MONOTONIC_COARSE);
+            steer::after(store, comm, Handed { number, now, ..Handed::default() });
         }
         return 0;
     }
@@ -134,6 +136,7 @@ impl Op {
         store.comm(comm, comm::LAST_BYTES).store(self.bytes, Relaxed);
         let now = now(libc::CLOCK_MONOTONIC_COARSE);
         store.comm(comm, comm::LAST_TIME).store(steer::wall(now), Relaxed);
+        store.comm(comm, comm::CLOCKED).store(number, Relaxed);
         let handed = Handed { number, call, channels, now };
         steer::after(store, comm, handed);
         handed

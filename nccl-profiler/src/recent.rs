@@ -5,13 +5,13 @@
 //!
 //! NCCL's own work pushes all of this out of the caches between two operations, so what costs time is how many lines are
 //! touched, and the clocks. The quick way touches four lines: [`state`]'s, one here, and two of the file, the communicator's and the
-//! cell's. It reads no clock and does not decide what is timed: [`comm::LOOK`] says when either is due. The host's clock is
-//! read once in some two milliseconds, and the processor's own one says when. That one is asked for each operation, or, where
-//! very many follow one another, for each [`AHEAD`]th: it takes as long as half of the quick way.
+//! cell's. It neither reads a clock nor decides what is timed: [`comm::LOOK`] says when either is due. The host's clock is
+//! read once in some two milliseconds, and the processor's own one says when ([`is_fresh`]). That one is asked for each operation,
+//! or, in a loop of very many, for each [`AHEAD`]th: it takes as long as half of the quick way.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use railgate_rankfile::{CELLS, COMMS, comm, count};
+use railgate_rankfile::{CELLS, COMM_WORDS, COMMS, comm, count};
 
 use crate::abi::{Marks, RawColl};
 use crate::count::Op;
@@ -26,7 +26,7 @@ const CELL_MASK: u64 = 0x7fff_ffff << CELL_AT;
 /// The host's clock is read again after so many of the processor's ticks: one to two milliseconds.
 const FRESH_TICKS: u64 = 1 << 22;
 /// So many operations in less than twice that time follow one another closely: then the processor's clock is asked once in
-/// [`AHEAD`]. After a rest, the time of up to `AHEAD - 1` is that of one before it.
+/// [`AHEAD`]. After a rest, up to `AHEAD - 1` may have the time of one before it, which [`comm::CLOCKED`] tells.
 const MANY: u64 = 64;
 const AHEAD: u64 = 8;
 
@@ -117,7 +117,7 @@ pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
     let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
     let quick = entry.is_of(coll.marks())
         && call < entry.until.load(Relaxed)
-        && (number < words[comm::LOOK].load(Relaxed) || is_fresh(comm, number, &words[comm::LOOK]));
+        && (number < words[comm::LOOK].load(Relaxed) || is_fresh(comm, number, words));
     if !quick {
         return false;
     }
@@ -156,7 +156,8 @@ pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op
 
 /// One went the long way: those like it may go the quick one.
 pub(crate) fn went(comm: usize, marks: Marks, handed: Handed) {
-    let Some(entry) = entry(comm, marks).filter(|entry| entry.is_of(marks)) else { return };
+    let found = entry(comm, marks).filter(|entry| entry.key_cell.load(Relaxed) != 0 && entry.is_of(marks));
+    let Some(entry) = found else { return };
     entry.until.store(steer::next_window(handed.call), Relaxed);
     entry.price.store(steer::cost(handed.channels), Relaxed);
 }
@@ -179,13 +180,14 @@ pub(crate) fn looked(store: &Store, comm: usize, number: u64, decided: u64) {
 
 /// Whether the host's clock was read a moment ago, and nothing else is due.
 #[inline(never)]
-fn is_fresh(comm: usize, number: u64, look: &AtomicU64) -> bool {
+fn is_fresh(comm: usize, number: u64, words: &[AtomicU64; COMM_WORDS]) -> bool {
     let Some(clock) = CLOCK.get(comm) else { return false };
     if number >= clock.decided.load(Relaxed) || ticks().wrapping_sub(clock.ticks.load(Relaxed)) >= FRESH_TICKS
     {
         return false;
     }
-    clock.next(number, look);
+    words[comm::CLOCKED].store(number, Relaxed);
+    clock.next(number, &words[comm::LOOK]);
     true
 }
 
@@ -196,17 +198,17 @@ impl Clock {
     }
 }
 
-/// The processor's own clock, of no known unit and no known beginning. On another processor it may be another one: what
-/// follows is at worst that the host's clock is read once more.
+/// The processor's own clock, of no known unit and no known beginning. Where another processor's is behind it, a time may be too
+/// early by as much.
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> u64 {
     // SAFETY: every x86-64 has it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Never fresh.
+/// Never fresh, and never a loop.
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     static TICKS: AtomicU64 = AtomicU64::new(0);
-    TICKS.fetch_add(FRESH_TICKS, Relaxed)
+    TICKS.fetch_add(2 * FRESH_TICKS, Relaxed)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{
     AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-use railgate_rankfile::{Key, cell, comm, head};
+use railgate_rankfile::{Key, P2P_GROUP, cell, comm, head};
 
 use crate::count::Op;
 use crate::handle::{GENERATIONS, Handle, Use};
@@ -157,7 +157,8 @@ pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
     let since = now.saturating_sub(slot.launched.load(Relaxed));
     let (number, bytes) = (slot.number.load(Relaxed), slot.bytes.load(Relaxed));
     let cell = store.find(key);
-    let seen = Seen { number, begin, end, bytes, cell: cell.unwrap_or(usize::MAX) };
+    let messages = key.op == P2P_GROUP;
+    let seen = Seen { number, begin, end, bytes, messages, cell: cell.unwrap_or(usize::MAX) };
     // No longer than it has been there at all, and not while another one ran: else it is a mix-up of two.
     let own = spacing::finished(store, key, seen);
     if took == 0 || took > since.saturating_add(COARSE_NS) || !own {

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use railgate_rankfile::{CELLS, COMMS, Key, P2P_GROUP, cell};
+use railgate_rankfile::{CELLS, COMMS, Key, cell};
 
 use crate::store::Store;
 
@@ -14,13 +14,18 @@ use crate::store::Store;
 const AT_ONCE_NS: u64 = 50_000;
 /// The same between launches of messages, which take longer to launch: in a loop of them 20 to 65 µs (measured).
 const MESSAGES_AT_ONCE_NS: u64 = 100_000;
-/// A distance is not counted that is so many times the one before it in its cell: somebody was waited for. Nor is one where the GPU
-/// stood still for so many times as long as before it and this much longer: the program waited for the GPU, as nccl-tests does between
-/// its loops (30 µs, measured; launches of messages vary as much by themselves). Only the first of several is left out, so that what
-/// stays slower counts.
+/// A distance that is so many times the one before it in its cell is not counted: somebody was waited for. Only the first of
+/// several is left out, so that what stays slower counts.
 const STANDS_OUT: u64 = 3;
+/// Nor is one counted, between collectives, in which the GPU stood still for so many times as long as in the last one that was, and this
+/// much longer: the program waited for the GPU, as nccl-tests does between its loops (30 µs, measured; launches of messages vary
+/// as much by themselves). Of the distances of a cell at most one in [`RARELY`] is left out for that: what comes more often
+/// is the program's way.
 const PAUSES: u64 = 2;
 const PAUSES_NS: u64 = 10_000;
+const RARELY: u64 = 16;
+/// So many may be left out in a row.
+const IN_A_ROW: u64 = 4;
 /// A communicator's operations follow one another on the GPU; how exactly its channels' clocks are read.
 const OVERLAP_NS: u64 = 2_000;
 
@@ -32,6 +37,8 @@ pub(crate) struct Seen {
     pub(crate) begin: u64,
     pub(crate) end: u64,
     pub(crate) bytes: u64,
+    /// What messages of one launch add up to.
+    pub(crate) messages: bool,
     /// Its cell's index; beyond [`CELLS`]: the file is full.
     pub(crate) cell: usize,
 }
@@ -43,6 +50,7 @@ struct Last {
     begin: AtomicU64,
     end: AtomicU64,
     bytes: AtomicU64,
+    messages: AtomicBool,
     cell: AtomicU64,
 }
 
@@ -53,12 +61,24 @@ static LAST: [Last; COMMS] = [const {
         begin: AtomicU64::new(0),
         end: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
+        messages: AtomicBool::new(false),
         cell: AtomicU64::new(0),
     }
 }; COMMS];
 
-/// By cell, the last distance, and what of it the GPU stood still.
-static BEFORE: [(AtomicU64, AtomicU64); CELLS] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; CELLS];
+/// By cell.
+struct Before {
+    /// The last distance.
+    apart: AtomicU64,
+    /// How long the GPU stood still in the last one that was no pause; the most there is: there was none.
+    idle: AtomicU64,
+    /// Each distance that is no pause saves one up to so many, and each that is left out costs [`RARELY`].
+    saved: AtomicU64,
+}
+
+static BEFORE: [Before; CELLS] = [const {
+    Before { apart: AtomicU64::new(0), idle: AtomicU64::new(u64::MAX), saved: AtomicU64::new(RARELY * 2) }
+}; CELLS];
 
 /// An operation has finished: whether its times can be its own. NCCL may give an earlier one's where it lags behind the GPU.
 /// Where two threads finish at the same time, one of them is not compared: nobody waits.
@@ -72,16 +92,15 @@ pub(crate) fn finished(store: &Store, key: Key, seen: Seen) -> bool {
         begin: last.begin.load(Relaxed),
         end: last.end.load(Relaxed),
         bytes: last.bytes.load(Relaxed),
+        messages: last.messages.load(Relaxed),
         cell: usize::try_from(last.cell.load(Relaxed)).unwrap_or(usize::MAX),
     };
     let own = before.number >= seen.number || seen.begin.saturating_add(OVERLAP_NS) >= before.end;
-    let (at_once_ns, pause) = match key.op {
-        P2P_GROUP => (MESSAGES_AT_ONCE_NS, 0),
-        _ => (AT_ONCE_NS, idle(before, seen)),
-    };
-    if let Some(apart) =
-        apart(before, seen, at_once_ns).filter(|apart| own && !stands_out(before.cell, *apart, pause))
-    {
+    let at_once_ns = if seen.messages { MESSAGES_AT_ONCE_NS } else { AT_ONCE_NS };
+    let pauses = !before.messages && !seen.messages;
+    if let Some(apart) = apart(before, seen, at_once_ns).filter(|apart| {
+        own && !stands_out(before.cell, *apart) && !(pauses && is_pause(before.cell, idle(before, seen)))
+    }) {
         store.cell(before.cell, cell::SPACED_SUM).fetch_add(apart, Relaxed);
         store.cell(before.cell, cell::SPACED_BYTES).fetch_add(before.bytes, Relaxed);
         store.cell(before.cell, cell::SPACED).fetch_add(1, Relaxed);
@@ -97,6 +116,7 @@ pub(crate) fn finished(store: &Store, key: Key, seen: Seen) -> bool {
         ] {
             word.store(value, Relaxed);
         }
+        last.messages.store(seen.messages, Relaxed);
     }
     last.busy.store(false, Release);
     own
@@ -114,11 +134,22 @@ fn apart(before: Seen, seen: Seen, at_once_ns: u64) -> Option<u64> {
 }
 
 /// Whether a distance is far longer than the last one in its cell, which it is from now on.
-fn stands_out(cell: usize, apart: u64, idle: u64) -> bool {
-    let Some((last_apart, last_idle)) = BEFORE.get(cell) else { return false };
-    let (last_apart, last_idle) = (last_apart.swap(apart, Relaxed), last_idle.swap(idle, Relaxed));
-    let pause = last_idle.saturating_mul(PAUSES).saturating_add(PAUSES_NS);
-    last_apart > 0 && (apart > last_apart.saturating_mul(STANDS_OUT) || idle > pause)
+fn stands_out(cell: usize, apart: u64) -> bool {
+    let last = BEFORE.get(cell).map_or(0, |before| before.apart.swap(apart, Relaxed));
+    last > 0 && apart > last.saturating_mul(STANDS_OUT)
+}
+
+/// Whether the GPU stood still far longer than is usual in the cell, which it rarely does.
+fn is_pause(cell: usize, idle: u64) -> bool {
+    let Some(before) = BEFORE.get(cell) else { return false };
+    let (usual, saved) = (before.idle.load(Relaxed), before.saved.load(Relaxed));
+    if saved >= RARELY && idle > usual.saturating_mul(PAUSES).saturating_add(PAUSES_NS) {
+        before.saved.store(saved - RARELY, Relaxed);
+        return true;
+    }
+    before.idle.store(idle, Relaxed);
+    before.saved.store((saved + 1).min(RARELY * IN_A_ROW), Relaxed);
+    false
 }
 
 #[cfg(test)]
@@ -127,7 +158,7 @@ mod tests {
 
     #[test]
     fn only_what_follows_at_once_has_a_distance() {
-        let of = |number, begin, end| Seen { number, begin, end, bytes: 8, cell: 0 };
+        let of = |number, begin, end| Seen { number, begin, end, bytes: 8, messages: false, cell: 0 };
         let before = of(7, 100_000, 130_000);
         assert_eq!(apart(before, of(8, 134_000, 170_000), AT_ONCE_NS), Some(34_000));
         for other in [of(9, 134_000, 170_000), of(7, 134_000, 1), of(8, 180_001, 1), of(8, 99_000, 1)] {
@@ -141,25 +172,37 @@ mod tests {
     #[test]
     fn one_long_distance_is_a_wait_and_several_are_the_rule() {
         let out =
-            |cell, apart: &[u64]| apart.iter().map(|apart| stands_out(cell, *apart, 0)).collect::<Vec<_>>();
+            |cell, apart: &[u64]| apart.iter().map(|apart| stands_out(cell, *apart)).collect::<Vec<_>>();
         assert_eq!(out(0, &[90, 30, 35, 1000, 30, 91, 88]), [false, false, false, true, false, true, false]);
         // Kinds that take turns are not compared with one another.
         assert!(
-            [(1, 20), (2, 200), (1, 20), (2, 200)].iter().all(|(cell, apart)| !stands_out(*cell, *apart, 0))
+            [(1, 20), (2, 200), (1, 20), (2, 200)].iter().all(|(cell, apart)| !stands_out(*cell, *apart))
         );
-        assert!(!stands_out(CELLS, 7, 0));
+        assert!(!stands_out(CELLS, 7));
     }
 
-    /// all_gather of 1 MiB on two H200s: kernels of 10 µs, launched every 17 µs, and 43 µs between two loops.
+    /// nccl-tests, all_gather of 1 MiB on two H200s: five to warm up, then twice one and a hundred; kernels of 10 µs are launched every
+    /// 17, and between the loops the GPU stands still for 33.
     #[test]
     fn a_pause_of_the_program_is_no_part_of_what_comes_before_it() {
-        let out = |pauses: &[u64]| {
-            pauses.iter().map(|idle| stands_out(3, 10_000 + idle, *idle)).collect::<Vec<_>>()
-        };
-        assert_eq!(
-            out(&[7_000, 8_000, 12_000, 33_000, 7_000, 25_000, 26_000]),
-            [false, false, false, false, false, true, false]
-        );
-        assert_eq!(out(&[0, 10_000, 0, 10_001]), [false, false, false, true]);
+        let loops = [5, 1, 100, 1, 100];
+        let left_out: Vec<usize> = loops
+            .iter()
+            .map(|calls| pauses(3, (1..=*calls).map(|n| if n == *calls { 33_000 } else { 7_000 })))
+            .collect();
+        assert_eq!(left_out, [1, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn what_comes_again_and_again_is_the_programs_way() {
+        assert!(pauses(4, (0..1000).map(|n| 2_000 + n % 2 * 18_000)) <= 1000 / 16);
+        assert!(pauses(5, (0..1000).map(|n| if n < 100 { 2_000 } else { 40_000 })) <= 4);
+        assert_eq!(pauses(6, (0..1000).map(|n| 5_000 + n % 7 * 2_000)), 0);
+        assert!(!is_pause(CELLS, u64::MAX));
+    }
+
+    /// How many of these are left out.
+    fn pauses(cell: usize, idle: impl Iterator<Item = u64>) -> usize {
+        idle.filter(|idle| is_pause(cell, *idle)).count()
     }
 }

@@ -178,7 +178,12 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     }
     // While any are timed, all go the long way.
     if !timing() {
-        let decided = next_look(mode, op.number, store.at(head::DUTY).load(Relaxed));
+        let decided = if flow.open.load(Relaxed) {
+            // Another thread has just closed its own window: this one is in force again at that one's end.
+            op.number.saturating_add(1)
+        } else {
+            next_look(mode, op.number, store.at(head::DUTY).load(Relaxed))
+        };
         recent::looked(store, comm, op.number, decided);
     }
 }

@@ -139,7 +139,8 @@ turns() {
     local how inspector=$work/ext-profiler/inspector/libnccl-profiler-inspector.so
     for how in ${HOW:-processes threads}; do
         turns_of "$kit/libnccl_profiler_railgate.so" "$how" $((6 * ${ROUNDS:-20})) "${LARGE:-6}" 6 none again floor6 count
-        turns_of "$kit/libnccl_profiler_railgate.so" "$how" "${ROUNDS:-20}" "${LARGE:-6}" 30 none again sample floor46 full
+        turns_of "$kit/libnccl_profiler_railgate.so" "$how" "${ROUNDS:-20}" "${LARGE:-6}" 30 none again sample
+        turns_of "$kit/libnccl_profiler_railgate.so" "$how" "${ROUNDS:-20}" "${LARGE:-6}" 30 none again floor46 full
         turns_of "$inspector" "$how" "${OTHERS:-8}" 3 30 none again inspector
     done > >(tee "$out/turns.txt")
 }
@@ -161,7 +162,7 @@ step() {
         rm -rf "$work/job/step"
         LD_LIBRARY_PATH=$work/home/lib:$cuda/lib64 timeout 300 torchrun --standalone --nproc-per-node "$gpus" "$here/nccl/step.py" \
             "$kit/turns.so" "$kit/libnccl_profiler_railgate.so" "$work/job/step" "${ROUNDS:-20}" "$batch" \
-            ${STEP:-none again count sample full} 2>&1 | tee "$out/step-$batch.txt"
+            ${STEP:-none again sample} 2>&1 | tee "$out/step-$batch.txt"
         grep -q '^ *none' "$out/step-$batch.txt" || wrong "step"
     done
     "$kit/show" "$work/job/step/user/ranks/"*.* >"$out/step.counted" 2>&1

@@ -108,6 +108,9 @@ pub mod comm {
     pub const NODES: usize = 3;
     /// When it was made, nanoseconds since the epoch.
     pub const CREATED: usize = 4;
+    /// The last operation at which a clock was asked: [`LAST_TIME`] is the time of this one, and of those behind it only the
+    /// earliest that they can have.
+    pub const CLOCKED: usize = 5;
     /// Operations handed to the GPU.
     pub const OPS: usize = 8;
     /// The last one's key.
@@ -116,8 +119,7 @@ pub mod comm {
     pub const LAST_SEQ: usize = 10;
     /// Its bytes.
     pub const LAST_BYTES: usize = 11;
-    /// When it was handed over, nanoseconds since the epoch, a few milliseconds coarse. Where dozens follow one another within
-    /// two milliseconds and then come to rest, up to seven after the rest have the time of the one before it.
+    /// When it was handed over, nanoseconds since the epoch, a few milliseconds coarse: [`CLOCKED`].
     pub const LAST_TIME: usize = 12;
     /// Messages of the rank to itself. NCCL up to 2.30 loses count of its kernels with the first of them: what it says of
     /// times belongs to other operations from then on, and is left out.

@@ -117,6 +117,8 @@ pub struct Op {
     pub bytes: u64,
     /// When it was handed to the GPU, milliseconds since the epoch.
     pub time_ms: u64,
+    /// Then, or later: [`comm::CLOCKED`].
+    pub time_is_earliest: bool,
 }
 
 /// Counters of one key.
@@ -247,6 +249,7 @@ impl Words<'_> {
             seq: word(comm::LAST_SEQ),
             bytes: word(comm::LAST_BYTES),
             time_ms: self.ms(at + comm::LAST_TIME),
+            time_is_earliest: word(comm::OPS) > word(comm::CLOCKED),
         });
         Entry::Good(Comm {
             index,
@@ -341,6 +344,7 @@ mod tests {
         words[at + comm::LAST_KEY] = key().word();
         words[at + comm::LAST_SEQ] = 8;
         words[at + comm::LAST_TIME] = 5_000_000;
+        words[at + comm::CLOCKED] = 9;
         words[at + comm::NAME] = u64::from_le_bytes(*b"tp\x1b0\0xyz");
         let at = CELLS_AT + 77 * CELL_WORDS;
         words[at] = key().word();
@@ -365,10 +369,15 @@ mod tests {
         let [comm] = &read.comms[..] else { panic!("one communicator") };
         assert_eq!((comm.index, comm.hash, comm.ranks, comm.rank, comm.ops), (3, 0xabc, 8, 5, 9));
         assert_eq!((comm.name.as_str(), comm.destroyed), ("tp?0", false));
-        assert_eq!(comm.last, Some(Op { key: key(), seq: 8, bytes: 0, time_ms: 5 }));
+        assert_eq!(comm.last, Some(Op { key: key(), seq: 8, bytes: 0, time_ms: 5, time_is_earliest: false }));
         let [cell] = &read.cells[..] else { panic!("one cell") };
         assert_eq!((cell.key, cell.calls, cell.bytes, cell.timed), (key(), 9, 9 << 20, 2));
         assert_eq!((cell.min_ns, cell.max_ns, cell.sum_ns), (Some(1000), 2000, 3000));
+        // No clock was asked for the last one.
+        let mut unclocked = file();
+        put(&mut unclocked, COMMS_AT + 3 * COMM_WORDS + comm::CLOCKED, 8);
+        let last = RankFile::parse(&unclocked).unwrap().comms[0].last;
+        assert!(last.is_some_and(|op| op.time_is_earliest && op.time_ms == 5));
     }
 
     #[test]

@@ -112,6 +112,14 @@ pub struct LastOp {
     pub bytes: u64,
     /// When, a few milliseconds coarse.
     pub time: UnixMillis,
+    /// Then, or later: it is one of the first after a loop of very many and a rest.
+    pub time_is_earliest: bool,
+}
+
+/// When the newest operation was launched; `None` where that is not known of each of them, or there is none.
+pub(crate) fn newest_launch<'a>(comms: impl Iterator<Item = &'a Communicator>) -> Option<UnixMillis> {
+    let last: Vec<&LastOp> = comms.filter_map(|one| one.last.as_ref()).collect();
+    last.iter().all(|op| !op.time_is_earliest).then(|| last.iter().map(|op| op.time).max()).flatten()
 }
 
 /// One kind of operation on one communicator.

@@ -18,8 +18,8 @@ const INDENTED: usize = 4;
 /// # Errors
 /// `out` takes no more.
 pub fn json(report: &JobReport, out: &mut dyn Write) -> io::Result<()> {
-    let nodes = report.attempts.iter().map(|attempt| attempt.nodes.len()).sum::<usize>();
-    let most = if nodes > MOST_NODES { INDENTED } else { usize::MAX };
+    let nodes = report.attempts.iter().map(|attempt| attempt.nodes.len()).max();
+    let most = if nodes > Some(MOST_NODES) { INDENTED } else { usize::MAX };
     // Here and not further out: a million little words should not each be a call through `dyn`.
     let mut out = BufWriter::with_capacity(PIECE, out);
     report.serialize(&mut Serializer::with_formatter(&mut out, Shallow::new(most)))?;
@@ -38,35 +38,75 @@ impl Shallow {
     fn new(most: usize) -> Self {
         Shallow { most, depth: 0, pretty: PrettyFormatter::new() }
     }
-}
 
-/// Each of a formatter's methods, which `$opens` or `$closes` an array or object, or neither.
-macro_rules! indented_or_not {
-    ($($step:literal $name:ident($($first:ident)?);)*) => {
-        $(fn $name<W: ?Sized + Write>(&mut self, out: &mut W $(, $first: bool)?) -> io::Result<()> {
-            self.depth += usize::from($step == "opens");
-            let written = if self.depth <= self.most {
-                self.pretty.$name(out $(, $first)?)
-            } else {
-                CompactFormatter.$name(out $(, $first)?)
-            };
-            self.depth -= usize::from($step == "closes");
-            written
-        })*
-    };
+    fn is_indented(&self) -> bool {
+        self.depth <= self.most
+    }
 }
 
 impl Formatter for Shallow {
-    indented_or_not! {
-        "opens" begin_array();
-        "" begin_array_value(first);
-        "" end_array_value();
-        "closes" end_array();
-        "opens" begin_object();
-        "" begin_object_key(first);
-        "" begin_object_value();
-        "" end_object_value();
-        "closes" end_object();
+    fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.depth += 1;
+        if self.is_indented() { self.pretty.begin_array(out) } else { CompactFormatter.begin_array(out) }
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if self.is_indented() {
+            self.pretty.begin_array_value(out, first)
+        } else {
+            CompactFormatter.begin_array_value(out, first)
+        }
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        if self.is_indented() {
+            self.pretty.end_array_value(out)
+        } else {
+            CompactFormatter.end_array_value(out)
+        }
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        let written =
+            if self.is_indented() { self.pretty.end_array(out) } else { CompactFormatter.end_array(out) };
+        self.depth -= 1;
+        written
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.depth += 1;
+        if self.is_indented() { self.pretty.begin_object(out) } else { CompactFormatter.begin_object(out) }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if self.is_indented() {
+            self.pretty.begin_object_key(out, first)
+        } else {
+            CompactFormatter.begin_object_key(out, first)
+        }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        if self.is_indented() {
+            self.pretty.begin_object_value(out)
+        } else {
+            CompactFormatter.begin_object_value(out)
+        }
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        if self.is_indented() {
+            self.pretty.end_object_value(out)
+        } else {
+            CompactFormatter.end_object_value(out)
+        }
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        let written =
+            if self.is_indented() { self.pretty.end_object(out) } else { CompactFormatter.end_object(out) };
+        self.depth -= 1;
+        written
     }
 }
 

@@ -290,6 +290,10 @@ fn the_last_operations_time_is_its_own() {
         let [before, after] = pair.map(|at| comms[at].last.unwrap().time_ms);
         assert!((300..60_000).contains(&(after - before)), "{pair:?}: {} ms", after - before);
     }
+    assert!(!comms[1].last.unwrap().time_is_earliest);
+    // The last of all, and the first after very many: where its time is not its own, that is known.
+    let [eighth, last] = [3, 4].map(|at| comms[at].last.unwrap());
+    assert!(last.time_is_earliest || last.time_ms + 50 >= eighth.time_ms, "{last:?} {eighth:?}");
 }
 
 #[test]

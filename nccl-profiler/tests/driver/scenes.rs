@@ -210,13 +210,14 @@ fn killed_busy(nccl: &Nccl) {
 
 /// Two communicators, of which one does the same once more after a rest.
 fn rest(nccl: &Nccl) {
-    let comms = [1, 2, 3, 4].map(|hash| nccl.communicator(hash, 4, 1));
-    for (comm, operations) in comms.iter().zip([10, 10, 100_000, 100_000]) {
+    let comms = [1, 2, 3, 4, 5].map(|hash| nccl.communicator(hash, 4, 1));
+    for (comm, operations) in comms.iter().zip([10, 10, 100_000, 100_000, 100_000]) {
         run(comm, operations);
     }
     thread::sleep(Duration::from_millis(350));
     run(&comms[1], 1);
     run(&comms[3], 8);
+    run(&comms[4], 1);
 }
 
 fn abandoned(nccl: &Nccl) {

@@ -1,7 +1,8 @@
 """Other plugins between two blocks of one process, by `turns.c`: for turns.py and step.py.
 
 `none` and `again`: no events at all; `floor6` and `floor46` do nothing with the events that `count` and `full` ask for; `count`,
-`sample`, `full`: railgate's modes; `inspector`: NVIDIA's plugin.
+`sample`, `full`: railgate's modes; `inspector`: NVIDIA's plugin. The plugin looks for another mode four times a second, so one of `sample`
+and `full` at most belongs into a run: it is in force after the first blocks, and stays so.
 """
 import ctypes
 import glob
@@ -49,7 +50,11 @@ class Switch:
 
 def cores(part, parts):
     """A part of the cores to itself; its first one for the thread that launches, which has to go there once all others were started."""
-    every = sorted(os.sched_getaffinity(0))
+    def core(cpu):
+        with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
+            return int(file.read().replace("-", ",").split(",")[0]), cpu
+
+    every = sorted(os.sched_getaffinity(0), key=core)
     own = every[part * len(every) // parts:(part + 1) * len(every) // parts]
     if len(own) > 3:
         # The second one may be the first one's other half.

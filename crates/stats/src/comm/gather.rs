@@ -231,6 +231,7 @@ fn communicator(file: &RankFile, comm: &Comm) -> Communicator {
             seq: (!point_to_point(op.key)).then_some(op.seq),
             bytes: op.bytes,
             time: ms(op.time_ms),
+            time_is_earliest: op.time_is_earliest,
         }),
         timed_begun: comm.begun,
         timed_done: comm.done,

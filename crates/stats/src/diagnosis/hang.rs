@@ -4,7 +4,7 @@ use railgate_node::UnixMillis;
 
 use super::Diagnosis;
 use super::facts::{Facts, Outcome, Unit, median};
-use crate::comm::{Communicator, LastOp};
+use crate::comm::{Communicator, LastOp, newest_launch};
 use crate::plain::{clock, float, span};
 
 /// Nobody got on for long before the end. The culprit is the rank that handed over fewest operations.
@@ -26,7 +26,7 @@ pub(super) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let told: Vec<_> = facts.reporting().collect();
     // Without a word of the program, the last operation that anybody handed over says when it stood still.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
-    let last_op = || facts.communicators.iter().filter_map(|(_, one)| Some(one.last.as_ref()?.time)).max();
+    let last_op = || newest_launch(facts.communicators.iter().map(|(_, one)| *one));
     let since = last.or_else(last_op)?;
     let step_s = median(told.iter().filter_map(|(unit, _)| unit.step_s()).collect()).unwrap_or(30.0);
     let seconds = float(end.saturating_sub(since)) / 1000.0;
@@ -110,7 +110,8 @@ impl Lag<'_> {
         };
         let last = slowest.last.as_ref();
         let when = last.map_or_else(String::new, |last| {
-            format!(", its last one at {}", clock(last.time).get(..8).unwrap_or_default())
+            let or_later = if last.time_is_earliest { " or later" } else { "" };
+            format!(", its last one at {}{or_later}", clock(last.time).get(..8).unwrap_or_default())
         });
         let rank = facts.job_rank(node, slowest.pid);
         let unit =
@@ -124,7 +125,7 @@ impl Lag<'_> {
         let fix = "look at that rank's log and stack; its node is the first suspect where it had an error of its own";
         let confidence = if self.weight.0 { "high" } else { "medium" };
         let mut found = Diagnosis::new("unknown", confidence, part, what, fix);
-        found.since = last.map(|last| last.time);
+        found.since = last.filter(|last| !last.time_is_earliest).map(|last| last.time);
         found
     }
 }
@@ -193,6 +194,17 @@ mod tests {
             comm.communicators.extend(pair);
         }
         assert_eq!(named(&nodes), [("n1 GPU 2 rank 6".to_owned(), "medium".to_owned())]);
+    }
+
+    /// After a loop of very many and a rest the plugin knows only the earliest that an operation can have been launched.
+    #[test]
+    fn a_time_that_may_be_later_tells_of_no_standstill() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        nodes.iter_mut().for_each(|node| node.application = None);
+        let [(part, _)] = &named(&nodes)[..] else { panic!("{:?}", named(&nodes)) };
+        assert!(part.contains("rank"), "{part}");
+        communicators(&mut nodes).last().unwrap().last.as_mut().unwrap().time_is_earliest = true;
+        assert_eq!(named(&nodes), []);
     }
 
     #[test]

@@ -361,6 +361,7 @@ fn communication(node: u32, run: &Run) -> Communication {
                     seq: Some(rank.ops),
                     bytes: 1 << 30,
                     time: millis(rank.seen + 1.0),
+                    time_is_earliest: false,
                 }),
                 ..Communicator::default()
             })

@@ -165,6 +165,7 @@ fn communication(start: u64, end: u64) -> Communication {
                     seq: Some(2_809_999),
                     bytes: 1 << 30,
                     time: end,
+                    time_is_earliest: false,
                 }),
                 timed_begun: 168_600,
                 timed_done: 168_600,

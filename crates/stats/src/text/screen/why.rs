@@ -3,6 +3,7 @@
 use railgate_node::UnixMillis;
 
 use super::{Line, short};
+use crate::comm::newest_launch;
 use crate::plain::{clock, float, plain, plain_to, span};
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
@@ -104,7 +105,7 @@ fn progress(attempt: &Attempt, time: UnixMillis) -> Option<String> {
     let ranks = whole().filter_map(|node| node.application.as_ref()).flat_map(|told| &told.ranks);
     let comms = whole().filter_map(|node| node.communication.as_ref()).flat_map(|comm| &comm.communicators);
     let step = ranks.filter_map(|rank| rank.last_step).max();
-    let launched = comms.filter_map(|one| Some(one.last.as_ref()?.time)).max();
+    let launched = newest_launch(comms);
     let (last, one, many) = match (step, launched) {
         (Some(step), _) => (step, "step", "steps"),
         (None, Some(launched)) => (launched, "collective was launched", "collectives"),
