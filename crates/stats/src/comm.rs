@@ -116,10 +116,11 @@ pub struct LastOp {
     pub time_is_earliest: bool,
 }
 
-/// When the newest operation was launched; `None` where that is not known of each of them, or there is none.
+/// When the newest operation was launched; `None` where it may have been later, or there is none.
 pub(crate) fn newest_launch<'a>(comms: impl Iterator<Item = &'a Communicator>) -> Option<UnixMillis> {
-    let last: Vec<&LastOp> = comms.filter_map(|one| one.last.as_ref()).collect();
-    last.iter().all(|op| !op.time_is_earliest).then(|| last.iter().map(|op| op.time).max()).flatten()
+    let last = comms.filter_map(|one| one.last.as_ref());
+    let newest = last.max_by_key(|op| (op.time, !op.time_is_earliest))?;
+    (!newest.time_is_earliest).then_some(newest.time)
 }
 
 /// One kind of operation on one communicator.

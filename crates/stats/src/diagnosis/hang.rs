@@ -203,8 +203,16 @@ mod tests {
         nodes.iter_mut().for_each(|node| node.application = None);
         let [(part, _)] = &named(&nodes)[..] else { panic!("{:?}", named(&nodes)) };
         assert!(part.contains("rank"), "{part}");
-        communicators(&mut nodes).last().unwrap().last.as_mut().unwrap().time_is_earliest = true;
-        assert_eq!(named(&nodes), []);
+        let newest = communicators(&mut nodes).filter_map(|one| Some(one.last.as_ref()?.time)).max().unwrap();
+        let mut later = |time: u64| {
+            let last = communicators(&mut nodes).filter_map(|one| one.last.as_mut());
+            last.for_each(|op| (op.time, op.time_is_earliest) = (time.min(op.time), true));
+            let one = communicators(&mut nodes).next().unwrap().last.as_mut().unwrap();
+            (one.time, one.time_is_earliest) = (newest, time == newest);
+            named(&nodes).len()
+        };
+        // One of them is known, and no other is newer as far as is known; or none is.
+        assert_eq!([later(newest - 1), later(newest)], [1, 0]);
     }
 
     #[test]
