@@ -6,7 +6,7 @@
 //! NCCL's own work pushes all of this out of the caches between two operations, so what costs time is how many lines are
 //! touched, and the clocks. The quick way touches four lines: [`state`]'s, one here, and two of the file, the communicator's and the
 //! cell's. It neither reads a clock nor decides what is timed: [`comm::LOOK`] says when either is due. The host's clock is
-//! read once in some two milliseconds, and the processor's own one says when ([`is_fresh`]). That one is asked for each operation,
+//! read once in some two milliseconds, and the processor's own one says when ([`goes_on`]). That one is asked for each operation,
 //! or, in a loop of very many, for each [`AHEAD`]th: it takes as long as half of the quick way.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -85,6 +85,10 @@ static ENTRY: [[Entry; KINDS]; COMMS] = [const {
 }; COMMS];
 
 impl Entry {
+    fn knows(&self, marks: Marks) -> bool {
+        self.key_cell.load(Relaxed) != 0 && self.is_of(marks)
+    }
+
     #[inline]
     fn is_of(&self, marks: Marks) -> bool {
         self.count.load(Relaxed) == marks.count
@@ -117,7 +121,7 @@ pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
     let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
     let quick = entry.is_of(coll.marks())
         && call < entry.until.load(Relaxed)
-        && (number < words[comm::LOOK].load(Relaxed) || is_fresh(comm, number, words));
+        && (number < words[comm::LOOK].load(Relaxed) || goes_on(comm, number, words));
     if !quick {
         return false;
     }
@@ -136,8 +140,8 @@ pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
 /// What such an operation was found to be the last time, or is found to be now.
 pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op {
     let Some(entry) = entry(comm, marks) else { return found() };
-    let key_cell = entry.key_cell.load(Relaxed);
-    if key_cell != 0 && entry.is_of(marks) {
+    if entry.knows(marks) {
+        let key_cell = entry.key_cell.load(Relaxed);
         let cell = Some(cell(key_cell));
         return Op { key: key_cell & !CELL_MASK, bytes: entry.bytes.load(Relaxed), cell };
     }
@@ -156,8 +160,7 @@ pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op
 
 /// One went the long way: those like it may go the quick one.
 pub(crate) fn went(comm: usize, marks: Marks, handed: Handed) {
-    let found = entry(comm, marks).filter(|entry| entry.key_cell.load(Relaxed) != 0 && entry.is_of(marks));
-    let Some(entry) = found else { return };
+    let Some(entry) = entry(comm, marks).filter(|entry| entry.knows(marks)) else { return };
     entry.until.store(steer::next_window(handed.call), Relaxed);
     entry.price.store(steer::cost(handed.channels), Relaxed);
 }
@@ -178,9 +181,10 @@ pub(crate) fn looked(store: &Store, comm: usize, number: u64, decided: u64) {
     clock.next(number, store.comm(comm, comm::LOOK));
 }
 
-/// Whether the host's clock was read a moment ago, and nothing else is due.
+/// Asks the processor's clock whether the host's was read a moment ago. If so, and nothing else is due, this operation and some more
+/// go the quick way.
 #[inline(never)]
-fn is_fresh(comm: usize, number: u64, words: &[AtomicU64; COMM_WORDS]) -> bool {
+fn goes_on(comm: usize, number: u64, words: &[AtomicU64; COMM_WORDS]) -> bool {
     let Some(clock) = CLOCK.get(comm) else { return false };
     if number >= clock.decided.load(Relaxed) || ticks().wrapping_sub(clock.ticks.load(Relaxed)) >= FRESH_TICKS
     {

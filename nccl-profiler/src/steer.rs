@@ -179,7 +179,8 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     // While any are timed, all go the long way.
     if !timing() {
         let decided = if flow.open.load(Relaxed) {
-            // Another thread has just closed its own window: this one is in force again at that one's end.
+            // Its window was switched off beneath it, by a thread that closed another one's at the same time: it has yet to find
+            // its end.
             op.number.saturating_add(1)
         } else {
             next_look(mode, op.number, store.at(head::DUTY).load(Relaxed))

@@ -187,6 +187,8 @@ def main():
     for kind, value in worst.items():
         print(f"{'ok' if value <= GOAL[kind] else 'WRONG'}: {kind}: at most {value:.1f} % off, goal {GOAL[kind]} %")
     energy = [(s[1], s[2][0]["energy_j"]) for s in found if s[2] and "energy_j" in s[2][0]]
+    if len(energy) < 3:
+        sys.exit("WRONG: next to nothing was sampled")
     (t0, e0), (t1, e1) = energy[1], energy[-1]
     integral = sum(s[2][0]["power_w"] * (s[1] - s[0]) for s in found if t0 < s[1] <= t1 and s[2][0])
     print(f"energy: counter {e1 - e0:.0f} J, integral of power {integral:.0f} J over {t1 - t0:.0f} s,"
