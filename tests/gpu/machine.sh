@@ -68,6 +68,7 @@ SlurmdLogFile=$state/slurmd.log
 SlurmctldPidFile=$state/ctld/slurmctld.pid
 SlurmdPidFile=$state/slurmd.pid
 SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
 GresTypes=gpu
 PrologFlags=Alloc,Contain,DeferBatch
 SchedulerParameters=nohold_on_prolog_fail
@@ -114,18 +115,20 @@ start_slurm() {
     until_true 30 idle || wrong "node is $(sinfo -h -o '%T %E')"
 }
 
-# Jobs of PyTorch on all GPUs: PROGRAM (in tests/gpu/train) gets the job's name and SECONDS.
+# Jobs of PyTorch: PROGRAM (in tests/gpu/train) gets the job's name and SECONDS.
 torch_jobs() { # PROGRAM SECONDS OPTION-OF-SBATCH…
     install -m 644 "tests/gpu/train/$1" contrib/python/railgate.py "$state/"
     cat >"$state/job.sh" <<JOB
 #!/bin/bash
-#SBATCH --gres=gpu:$gpus --ntasks=1 --cpus-per-task=$(($(nproc) / 2)) ${*:3}
+#SBATCH --ntasks=1 ${*:3}
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONPATH=$state
-srun python3 -m torch.distributed.run --standalone --nproc-per-node=$gpus $state/$1 "\$1" $2
+srun python3 -m torch.distributed.run --standalone --nproc-per-node=\$2 $state/$1 "\$1" $2
 JOB
 }
-submit_torch() { # NAME: the job's id
-    cd "$state/reports" && runuser -u researcher -- sbatch --parsable -J "$1" -o "$state/reports/%j.log" "$state/job.sh" "$1"
+submit_torch() { # NAME [GPUS, or all]: the job's id
+    local has=${2:-$gpus}
+    cd "$state/reports" && runuser -u researcher -- sbatch --parsable -J "$1" -o "$state/reports/%j.log" --gres=gpu:"$has" \
+        --cpus-per-task=$(($(nproc) * has / gpus / 2)) "$state/job.sh" "$1" "$has"
 }
 ended() { # ID
     [[ $(scontrol show job "$1" | grep -o 'JobState=[A-Z]*') != JobState=@(PENDING|RUNNING|COMPLETING) ]]

@@ -4,7 +4,8 @@
 #   tests/gpu/planted.sh [DIRECTORY [PLANT…]]   what prepare.sh made (default: target/gpu); all of them
 #
 # A slower clock and a rail that carries little cannot be planted without changing the machine's settings. A smaller batch
-# needs three GPUs: of two nobody can say which is the odd one. For a machine that is thrown away afterwards. Reports go to $OUT.
+# needs three GPUs: of two nobody can say which is the odd one. As many jobs run side by side as there are GPUs for.
+# For a machine that is thrown away afterwards. Reports go to $OUT.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=$(realpath "${1:-target/gpu}")
@@ -12,17 +13,17 @@ out=${OUT:-$(mktemp -d)}
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 source tests/gpu/machine.sh
 
-# What, the rule that is to come first ("-": none), and what its part or sentence is to name.
+# What, on how many GPUs, the rule that is to come first ("-": none), and what its part or sentence is to name.
 plants=(
-    "nothing - -"
-    "sleep sleeping-rank rank.1"
-    "batch uneven-work rank.1"
-    "input input-bound -"
-    "memory memory-bound -"
-    "tiny launch-bound -"
-    "nan nan -"
-    "killed killed-rank rank.1"
-    "hang hang rank.1"
+    "nothing 2 - -"
+    "sleep 2 sleeping-rank rank.1"
+    "batch 3 uneven-work rank.1"
+    "input 2 input-bound -"
+    "memory 2 memory-bound -"
+    "tiny 2 launch-bound -"
+    "nan 2 nan -"
+    "killed 2 killed-rank rank.1"
+    "hang 2 hang rank.1"
 )
 wanted=("${@:2}")
 failed=0
@@ -48,11 +49,18 @@ sys.exit(not right)
 PY
 }
 
-for row in "${plants[@]}"; do
-    read -r plant rule who <<<"$row"
-    [[ $plant == batch && $gpus -lt 3 ]] && continue
+declare -A job=()
+# The last one takes longest.
+for ((at = ${#plants[@]} - 1; at >= 0; at--)); do
+    read -r plant has _ <<<"${plants[at]}"
+    ((has > gpus)) && continue
     ((${#wanted[@]})) && [[ " ${wanted[*]} " != *" $plant "* ]] && continue
-    id=$(submit_torch "$plant")
+    job[$plant]=$(submit_torch "$plant" "$has")
+done
+for row in "${plants[@]}"; do
+    read -r plant _ rule who <<<"$row"
+    id=${job[$plant]:-}
+    [[ $id ]] || continue
     until_true 300 ended "$id" || wrong "job: $(scontrol show job "$id" | grep -E 'JobState|Reason')"
     # shellcheck disable=SC2317  # until_true calls it
     reported() {

@@ -1,5 +1,6 @@
 """Judges what profiler.sh ran.
 
+  profiler.py steady NCCL-TESTS-OUTPUT COUNTED
   profiler.py exact OPERATION ITERATIONS WARMUPS NCCL-TESTS-OUTPUT COUNTED
   profiler.py cost NAME FILE...            files are called ….VARIANT
 """
@@ -16,16 +17,29 @@ OPS = {
 
 # What the report takes off, and when it has no figure: as in crates/stats/src/comm/gather.rs.
 TIMING_NS, QUEUED_NS, HELD_UP = 600, 5000, 0.04
+# From which size on bus bandwidth is compared, and how far off it may be.
+LARGE, OFF = 1 << 20, 0.03
 
 
-def rows(path):
-    """Size, time in microseconds and bus bandwidth in GB/s, both of which are measured twice (out of place: see profiler.sh)."""
+def loops(path):
+    """Size, and of each of two loops (both out of place: see profiler.sh) time in microseconds and bus bandwidth in GB/s."""
     for line in open(path):
         words = line.split()
         if len(words) >= 13 and words[0].isdigit() and words[1].isdigit():
-            first, second = (float(words[5]), float(words[7])), (float(words[9]), float(words[11]))
-            rate = 2 / (1 / first[1] + 1 / second[1]) if first[1] and second[1] else 0.0
-            yield int(words[0]), (first[0] + second[0]) / 2, rate
+            yield int(words[0]), (float(words[5]), float(words[7])), (float(words[9]), float(words[11]))
+
+
+def rows(path):
+    """Size, time in microseconds and bus bandwidth in GB/s of both loops together."""
+    for size, first, second in loops(path):
+        rate = 2 / (1 / first[1] + 1 / second[1]) if first[1] and second[1] else 0.0
+        yield size, (first[0] + second[0]) / 2, rate
+
+
+def apart(tests):
+    """Sizes at which nccl-tests' own two figures are too far from each other for a third to be compared with them."""
+    return {size for size, (first, _), (second, _) in loops(tests)
+            if size >= LARGE and max(first, second) > (1 + OFF) * min(first, second)}
 
 
 def counted(path):
@@ -40,13 +54,18 @@ def counted(path):
     return ranks, cells
 
 
+def steady(tests, file):
+    timed = any(cell["spaced"] for cell in counted(file)[1])
+    return not timed or not apart(tests)
+
+
 def exact(op, iterations, warmups, tests, file):
     ranks, cells = counted(file)
     table = [row for row in rows(tests) if row[0] > 0]
     bad = [] if ranks and table else ["nothing was counted, or nothing ran"]
     calls = warmups + 2 * (iterations + 1)
     print(f"{op}: bytes, calls a rank, nccl-tests GB/s; counted GB/s while kernels run, ratio; from begin to begin, ratio, of calls")
-    apart = []
+    off, unsteady = [], apart(tests)
     for size, us, theirs in table:
         moved = size * (ranks - 1) // ranks if op == "alltoall" else size
         mine = [c for c in cells if c["op"] == OPS[op] and c["class"] == max(moved, 1).bit_length() - 1]
@@ -64,19 +83,19 @@ def exact(op, iterations, warmups, tests, file):
             spaced *= took / (took - n * TIMING_NS)
             gaps = [c["spaced_ns"] / c["spaced"] - c["sum_ns"] / c["timed"] for c in mine if c["spaced"]]
             held_up = OPS[op] != "P2pGroup" and max(gaps) - QUEUED_NS > HELD_UP * took / n
-        if theirs and size >= 1 << 20:
+        if theirs and size >= LARGE:
             of_loop = "  no figure: held up" if held_up else f"{spaced:8.2f} {spaced / theirs:6.3f} {n}"
             figure = f"{kernels:8.2f} {kernels / theirs:6.3f} {of_loop}" if n else "   no times"
-            print(f"  {size:>10} {have // ranks:>4} {theirs:8.2f} {figure}")
-            if n and not held_up:
-                apart.append((abs(spaced / theirs - 1), size))
+            print(f"  {size:>10} {have // ranks:>4} {theirs:8.2f} {figure}{'  its own two loops are apart' if size in unsteady else ''}")
+            if n and not held_up and size not in unsteady:
+                off.append((abs(spaced / theirs - 1), size))
     for line in bad[:5]:
         print(f"WRONG: {op}: {line}")
     if not bad:
         print(f"ok: {op}: calls and bytes exact at {len(table)} sizes, {ranks} ranks")
-    far = [size for by, size in apart if by > 0.03]
-    if apart:
-        print(f"{'WRONG' if far else 'ok'}: {op}: bus bandwidth at most {max(apart)[0]:.1%} off at {len(apart)} sizes; beyond 3 % at {far}")
+    far = [size for by, size in off if by > OFF]
+    if off:
+        print(f"{'WRONG' if far else 'ok'}: {op}: bus bandwidth at most {max(off)[0]:.1%} off at {len(off)} sizes; beyond {OFF:.0%} at {far}")
     return bool(bad or far)
 
 
@@ -99,6 +118,8 @@ def cost(name, files):
         print(f"{size:>11} {base:8.2f}  " + " ".join(f"{c:>21}" for c in cells))
 
 
+if sys.argv[1] == "steady":
+    sys.exit(not steady(*sys.argv[2:4]))
 if sys.argv[1] == "exact":
     sys.exit(exact(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:7]))
 cost(sys.argv[2], sys.argv[3:])

@@ -109,6 +109,8 @@ struct Run {
     odd: u32,
     seconds: f64,
     clock: f64,
+    /// Those with a whole batch; the one with less work has power left for a higher one.
+    capped_clock: Option<f64>,
     failed: bool,
 }
 
@@ -200,6 +202,7 @@ fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
         odd,
         seconds: now + stopped.unwrap_or(4.0),
         clock: if has(Plant::SlowClock) { slower } else { 1.0 },
+        capped_clock: has(Plant::SmallBatch).then_some(0.84),
         failed: stopped.is_some() || has(Plant::Nan),
     }
 }
@@ -212,7 +215,9 @@ fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
     let seconds = run.seconds;
     let percent = |time: f64| flat(100.0 * time / seconds, seconds);
     let slow = is_odd && run.clock < 1.0;
-    let clock = if slow { 1755.0 * run.clock } else { 1755.0 };
+    let capped = run.capped_clock.filter(|_| !is_odd);
+    let clock = 1755.0 * if slow { run.clock } else { capped.unwrap_or(1.0) };
+    let power_w = if run.capped_clock.is_some() && is_odd { 450.0 } else { 600.0 };
     let tensor = rank.tensor / seconds * clock / 1830.0;
     GpuUsage {
         index,
@@ -239,15 +244,16 @@ fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
         memory_busy_percent: percent(rank.dram),
         sm_clock_mhz: flat(clock, seconds),
         busy_clock_mhz: Reading::Known(clock),
-        power_w: flat(600.0, seconds),
-        energy_j: Reading::Known(600.0 * seconds),
-        energy_from_power_j: Reading::Known(600.0 * seconds),
+        power_w: flat(power_w, seconds),
+        energy_j: Reading::Known(power_w * seconds),
+        energy_from_power_j: Reading::Known(power_w * seconds),
         temperature_c: flat(60.0, seconds),
         memory_used_mib: flat(60_000.0, seconds),
         memory_total_mib: Reading::Known(81_559),
         throttled: Reading::Known(Throttled {
             over_s: seconds,
             power_brake_s: if slow { 0.9 * seconds } else { 0.0 },
+            power_cap_s: if capped.is_some() { 0.9 * seconds } else { 0.0 },
             ..Throttled::default()
         }),
         flop: HardwareFlop {

@@ -1,39 +1,38 @@
 use std::collections::BTreeMap;
 
 use super::Diagnosis;
-use super::facts::{Facts, Unit};
+use super::facts::{Facts, mean_of};
 use crate::usage::{GpuUsage, Throttled};
 
 /// A GPU runs below the median of the others by so much, or more.
 const BELOW: f64 = 0.06;
 
+/// So many times the others' work, and a power cap takes the clock down for it: of three H200s the one with half of the batch kept its
+/// 1,980 MHz, and the two others ran at 1,670.
+const MORE_WORK: f64 = 1.1;
+
 /// In a job whose ranks wait for one another a slow GPU costs what it is slower by.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
-    let clock = |unit: &Unit<'_>| {
-        let gpu = unit.gpu?;
-        gpu.busy_clock_mhz.known().copied().or(gpu.sm_clock_mhz.known().map(|spread| spread.mean))
-    };
-    let known: Vec<(&Unit<'_>, f64)> =
-        facts.units.iter().filter_map(|unit| Some((unit, clock(unit)?))).collect();
-    if known.len() < 2 {
-        return Vec::new();
-    }
-    let model = |unit: &Unit<'_>| unit.gpu.map(|gpu| gpu.model.clone());
-    let mut clocks: BTreeMap<_, Vec<f64>> = BTreeMap::new();
-    for (unit, mhz) in &known {
-        clocks.entry(model(unit)).or_default().push(*mhz);
-    }
-    clocks.values_mut().for_each(|alike| alike.sort_by(f64::total_cmp));
+    let [clocks, work, power] = [clock, work, power].map(|figure| Alike::new(facts, figure));
     let mut found: Vec<Diagnosis> = Vec::new();
-    for (unit, mhz) in &known {
-        let alike = clocks.get(&model(unit)).map_or(&[][..], Vec::as_slice);
-        let Some(typical) = median_of_others(alike, *mhz) else { continue };
+    for (unit, gpu) in facts.units.iter().filter_map(|unit| Some((unit, unit.gpu?))) {
+        let Some((mhz, typical)) = clocks.beside_others(gpu) else { continue };
         let below = 1.0 - mhz / typical;
         // An idle GPU may clock down: it is not slow.
-        if below < BELOW || unit.gpu.and_then(activity).is_none_or(|percent| percent < 20.0) {
+        if below < BELOW || activity(gpu).is_none_or(|percent| percent < 20.0) {
             continue;
         }
-        let reason = unit.gpu.and_then(|gpu| gpu.throttled.known()).and_then(reason).unwrap_or_default();
+        let reason = gpu.throttled.known().and_then(reason);
+        // Where the tensor pipes' work is not known, what the GPU draws speaks of it.
+        let times = [&work, &power].into_iter().find_map(|figure| {
+            let (own, typical) = figure.beside_others(gpu)?;
+            (typical > 0.0).then_some(own / typical)
+        });
+        if reason.is_none_or(|(name, _)| name == POWER_CAP) && times.is_some_and(|times| times > MORE_WORK) {
+            continue;
+        }
+        let reason =
+            reason.map(|(name, percent)| format!(" ({name} {percent:.0} % of the time)")).unwrap_or_default();
         let what = format!(
             "{} runs at {mhz:.0} MHz, the others at {typical:.0} MHz{reason}: every step waits for it",
             unit.name()
@@ -47,7 +46,46 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     found
 }
 
-/// Of sorted values without this one of them: a job has thousands, so nothing is sorted again for each.
+type Figure = fn(&GpuUsage) -> Option<f64>;
+
+fn clock(gpu: &GpuUsage) -> Option<f64> {
+    gpu.busy_clock_mhz.known().copied().or(mean_of(&gpu.sm_clock_mhz).known().copied())
+}
+
+/// Of the tensor pipes, where they have some. A slow GPU in step with others does as much as they do.
+fn work(gpu: &GpuUsage) -> Option<f64> {
+    let percent = mean_of(&gpu.tensor_percent).known().copied().filter(|percent| *percent >= 1.0);
+    Some(percent? * clock(gpu)?)
+}
+
+fn power(gpu: &GpuUsage) -> Option<f64> {
+    mean_of(&gpu.power_w).known().copied()
+}
+
+/// One figure of the job's GPUs, by model, sorted: a job has thousands, so nothing is sorted again for each.
+struct Alike<'a> {
+    figure: Figure,
+    by_model: BTreeMap<&'a str, Vec<f64>>,
+}
+
+impl<'a> Alike<'a> {
+    fn new(facts: &Facts<'a>, figure: Figure) -> Self {
+        let mut by_model: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for gpu in facts.units.iter().filter_map(|unit| unit.gpu) {
+            by_model.entry(gpu.model.as_str()).or_default().extend(figure(gpu));
+        }
+        by_model.values_mut().for_each(|alike| alike.sort_by(f64::total_cmp));
+        Alike { figure, by_model }
+    }
+
+    /// A GPU's own, and the median of the others'.
+    fn beside_others(&self, gpu: &GpuUsage) -> Option<(f64, f64)> {
+        let own = (self.figure)(gpu)?;
+        Some((own, median_of_others(self.by_model.get(gpu.model.as_str())?, own)?))
+    }
+}
+
+/// Of sorted values without this one of them.
 fn median_of_others(sorted: &[f64], own: f64) -> Option<f64> {
     let own = sorted.partition_point(|value| *value < own);
     let other = |place: usize| sorted.get(place + usize::from(place >= own)).copied();
@@ -63,24 +101,71 @@ fn activity(gpu: &GpuUsage) -> Option<f64> {
     spreads.into_iter().find_map(|reading| reading.known()).map(|spread| spread.mean)
 }
 
-fn reason(throttled: &Throttled) -> Option<String> {
+const POWER_CAP: &str = "power cap";
+
+/// Which, and percent of the time.
+fn reason(throttled: &Throttled) -> Option<(&'static str, f64)> {
     let over = Some(throttled.over_s).filter(|over| *over > 0.0)?;
     let (name, seconds) = [
         ("power brake", throttled.power_brake_s),
         ("hardware's thermal limit", throttled.hw_thermal_s),
         ("software's thermal limit", throttled.sw_thermal_s),
         ("hardware slowdown", throttled.hw_slowdown_s),
-        ("power cap", throttled.power_cap_s),
+        (POWER_CAP, throttled.power_cap_s),
     ]
     .into_iter()
     .find(|(_, seconds)| *seconds > 0.05 * over)?;
-    Some(format!(" ({name} {:.0} % of the time)", 100.0 * seconds / over))
+    Some((name, 100.0 * seconds / over))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::median_of_others;
-    use crate::diagnosis::median;
+    use railgate_node::Reading;
+
+    use super::{find, median_of_others};
+    use crate::diagnosis::facts::{Facts, Outcome, median};
+    use crate::diagnosis::simulator;
+    use crate::usage::{Spread, Throttled};
+
+    /// What was read of three H200s of which one had half of the batch: clock while busy, tensor pipes' percent, W.
+    const HALF_A_BATCH: [(f64, f64, f64); 3] =
+        [(1681.1, 28.2, 409.2), (1980.0, 11.8, 315.4), (1667.1, 28.6, 410.2)];
+
+    #[test]
+    fn a_clock_that_pays_for_more_work_is_not_slow() {
+        let over_s = 100.0;
+        let of = |rows: &[(f64, f64, f64)], gpm: bool, thermal_s: f64| {
+            let mut nodes = simulator::healthy();
+            nodes.truncate(1);
+            let gpus = &mut nodes[0].usage.as_mut().unwrap().gpus;
+            gpus.truncate(rows.len());
+            for (gpu, (mhz, tensor, watts)) in gpus.iter_mut().zip(rows) {
+                let flat = |mean| Reading::Known(Spread { mean, min: mean, max: mean, over_s });
+                gpu.busy_clock_mhz = Reading::Known(*mhz);
+                gpu.tensor_percent = if gpm { flat(*tensor) } else { Reading::Unsupported };
+                gpu.power_w = flat(*watts);
+                let power_cap_s = if *mhz < 1980.0 { over_s } else { 0.0 };
+                gpu.throttled = Reading::Known(Throttled {
+                    over_s,
+                    power_cap_s,
+                    hw_thermal_s: thermal_s,
+                    ..Throttled::default()
+                });
+            }
+            find(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None)).len()
+        };
+        for gpm in [true, false] {
+            assert_eq!(of(&HALF_A_BATCH, gpm, 0.0), 0, "{gpm}");
+            // Of two nobody would be the odd one.
+            assert_eq!(of(&HALF_A_BATCH[..2], gpm, 0.0), 0, "{gpm}");
+            // Heat is no price of work.
+            assert_eq!(of(&HALF_A_BATCH[..2], gpm, 50.0), 1, "{gpm}");
+            let mut as_much_done = HALF_A_BATCH;
+            as_much_done[1].1 = 28.2 * 1681.1 / 1980.0;
+            as_much_done[1].2 = 400.0;
+            assert_eq!(of(&as_much_done[..2], gpm, 0.0), 1, "{gpm}");
+        }
+    }
 
     #[test]
     fn the_median_of_the_others_needs_no_sorting() {

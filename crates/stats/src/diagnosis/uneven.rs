@@ -17,7 +17,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     }
     let odd: Vec<_> = per_step.iter().filter(|(_, count)| (count / typical - 1.0).abs() > 0.05).collect();
     // A division of labour, not a mishap.
-    if odd.len() * 4 > per_step.len() {
+    if odd.len() * 4 > per_step.len().max(4) {
         return Vec::new();
     }
     odd.into_iter()
@@ -36,4 +36,31 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
             one
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::facts::Outcome;
+    use crate::diagnosis::simulator;
+
+    #[test]
+    fn of_three_one_is_odd_and_of_eight_three_are_a_division_of_labour() {
+        let found = |ranks: usize, odd: usize| {
+            let mut nodes = simulator::healthy();
+            let all = nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks);
+            for (number, rank) in all.enumerate() {
+                match number {
+                    number if number < odd => rank.tokens = rank.tokens.map(|tokens| tokens / 2.0),
+                    number if number >= ranks => rank.steps = 0,
+                    _ => {}
+                }
+            }
+            let found = find(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None));
+            found.into_iter().map(|one| one.part).collect::<Vec<_>>()
+        };
+        assert_eq!(found(3, 1), ["n0 GPU 0 rank 0"]);
+        assert_eq!(found(8, 2), ["n0 GPU 0 rank 0", "n0 GPU 1 rank 1"]);
+        assert!(found(8, 3).is_empty() && found(2, 1).is_empty());
+    }
 }
