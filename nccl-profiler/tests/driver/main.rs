@@ -520,7 +520,7 @@ fn it_stays_when_nccl_closes_it() {
 #[test]
 #[ignore = "a measurement: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture cold"]
 fn in_cold_caches() {
-    for mode in ["count", "sample"] {
+    for mode in ["count", "sample", "full"] {
         println!("{mode}:\n{}", Scene { mode, ..scene("cold") }.left().said);
     }
 }

@@ -16,7 +16,13 @@ OPS = {
 
 
 # What the report takes off, and when it has no figure: as in crates/stats/src/comm/gather.rs.
-TIMING_NS, QUEUED_NS, HELD_UP = 600, 5000, 0.04
+QUEUED_NS, HELD_UP = 5000, 0.04
+
+
+def timing_ns(op, ranks):
+    return 300 if op == "P2pGroup" else 600 + 250 * ((min(max(ranks, 2), 8) // 2).bit_length() - 1)
+
+
 # From which size on bus bandwidth is compared, and how far off it may be.
 LARGE, OFF = 1 << 20, 0.03
 
@@ -79,8 +85,9 @@ def exact(op, iterations, warmups, tests, file):
         n = sum(c["spaced"] for c in mine)
         took = sum(c["spaced_ns"] for c in mine)
         held_up = False
-        if 0 < n < have // 2 and took > n * TIMING_NS:
-            spaced *= took / (took - n * TIMING_NS)
+        added = n * timing_ns(OPS[op], ranks)
+        if 0 < n < have // 2 and took > added:
+            spaced *= took / (took - added)
             gaps = [c["spaced_ns"] / c["spaced"] - c["sum_ns"] / c["timed"] for c in mine if c["spaced"]]
             held_up = OPS[op] != "P2pGroup" and max(gaps) - QUEUED_NS > HELD_UP * took / n
         if theirs and size >= LARGE:
