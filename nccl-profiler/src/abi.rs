@@ -88,7 +88,7 @@ pub(crate) struct RawColl {
     count: usize,
     root: c_int,
     datatype: *const c_char,
-    channels: u8,
+    pub(crate) channels: u8,
     warps: u8,
     algorithm: *const c_char,
     protocol: *const c_char,

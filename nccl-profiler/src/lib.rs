@@ -281,7 +281,27 @@ unsafe extern "C" fn collective<const API: u8>(
     let coll = unsafe { Descriptor::of(API, descriptor).raw_coll() };
     let done = communicator(context).is_some_and(|(comm, _)| recent::again(comm, coll));
     // SAFETY: as above.
-    if done { SUCCESS } else { unsafe { start_at_length::<API>(context, handle, descriptor) } }
+    if done { SUCCESS } else { unsafe { timed_collective::<API>(context, handle, descriptor) } }
+}
+
+/// # Safety
+/// As [`collective`].
+#[inline(never)]
+unsafe extern "C" fn timed_collective<const API: u8>(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let coll = unsafe { Descriptor::of(API, descriptor).raw_coll() };
+    let timed = communicator(context).and_then(|(comm, _)| recent::again_timed(comm, coll));
+    let Some(timed) = timed else {
+        // SAFETY: as above.
+        return unsafe { start_at_length::<API>(context, handle, descriptor) };
+    };
+    // SAFETY: as above.
+    unsafe { *handle = opaque(timed) };
+    SUCCESS
 }
 
 /// What of an event takes more than a few instructions.

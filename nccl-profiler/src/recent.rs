@@ -7,7 +7,8 @@
 //! touched, and the clocks. The quick way touches four lines: [`state`]'s, one here, and two of the file, the communicator's and the
 //! cell's. It neither reads a clock nor decides what is timed: [`comm::LOOK`] says when either is due. The host's clock is
 //! read once in some two milliseconds, and the processor's own one says when ([`goes_on`]). That one is asked for each operation,
-//! or, in a loop of very many, for each [`AHEAD`]th: it takes as long as half of the quick way.
+//! or, in a loop of very many, for each [`AHEAD`]th: it takes as long as half of the quick way. Where each operation is timed the
+//! way is as quick, with two lines more: [`Clock`]'s and a slot's.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -15,8 +16,10 @@ use railgate_rankfile::{CELLS, COMM_WORDS, COMMS, comm, count};
 
 use crate::abi::{Marks, RawColl};
 use crate::count::Op;
+use crate::slots::Reserve;
+use crate::state;
 use crate::steer::{self, Handed};
-use crate::{state, store::Store};
+use crate::store::{File, Store};
 
 /// Kinds that a communicator remembers, a power of two.
 const KINDS: usize = 16;
@@ -47,7 +50,7 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 64);
 
-/// A communicator's clock, written and read by whoever launches there.
+/// A communicator's clock, and its slots to come, written and read by whoever launches there. One cache line.
 #[repr(align(64))]
 struct Clock {
     /// The processor's ticks when the host's clock was last read.
@@ -59,7 +62,13 @@ struct Clock {
     /// Ticks when that was found, and the number of the operation then.
     since: AtomicU64,
     number: AtomicU64,
+    /// What the host's coarse monotonic clock said.
+    host: AtomicU64,
+    /// For what is timed.
+    slots: Reserve,
 }
+
+const _: () = assert!(size_of::<Clock>() == 64);
 
 static CLOCK: [Clock; COMMS] = [const {
     Clock {
@@ -68,6 +77,8 @@ static CLOCK: [Clock; COMMS] = [const {
         ahead: AtomicU64::new(1),
         since: AtomicU64::new(0),
         number: AtomicU64::new(0),
+        host: AtomicU64::new(0),
+        slots: Reserve::none(),
     }
 }; COMMS];
 
@@ -112,29 +123,47 @@ fn cell(key_cell: u64) -> usize {
 /// Counts an operation like one before it, if that is all there is to do; if not, nothing was done. Nothing here can panic.
 #[inline(always)]
 pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
-    let (Some(file), Some(entry)) = (state::usual_file(), entry(comm, coll.marks())) else { return false };
+    state::usual_file().is_some_and(|file| counted(file, comm, coll).is_some())
+}
+
+/// The same where each operation is timed: its handle. It was handed over later than it is said to have been by as much as may pass
+/// between two looks at the host's clock.
+#[inline]
+pub(crate) fn again_timed(comm: usize, coll: &RawColl) -> Option<u64> {
+    let file = state::timed_file().filter(|_| coll.channels > 0)?;
+    let clock = CLOCK.get(comm)?;
+    let (op, number) = counted(file, comm, coll)?;
+    let (slot, handle) = clock.slots.fresh();
+    let handed = Handed { number, now: clock.host.load(Relaxed), ..Handed::default() };
+    slot.is_of(op, handed, u64::from(coll.channels));
+    Some(handle)
+}
+
+/// One more of a kind, and its number, if nothing is due that takes longer.
+#[inline(always)]
+fn counted(file: &File, comm: usize, coll: &RawColl) -> Option<(Op, u64)> {
+    let entry = entry(comm, coll.marks())?;
     let key_cell = entry.key_cell.load(Relaxed);
-    let (Some(words), Some(counts)) = (file.comms.get(comm), file.counts.get(cell(key_cell))) else {
-        return false;
-    };
+    let cell = cell(key_cell);
+    let (words, counts) = (file.comms.get(comm)?, file.counts.get(cell)?);
     let number = words[comm::OPS].load(Relaxed).wrapping_add(1);
     let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
     let quick = entry.is_of(coll.marks())
         && call < entry.until.load(Relaxed)
         && (number < words[comm::LOOK].load(Relaxed) || goes_on(comm, number, words));
     if !quick {
-        return false;
+        return None;
     }
-    let bytes = entry.bytes.load(Relaxed);
+    let (key, bytes) = (key_cell & !CELL_MASK, entry.bytes.load(Relaxed));
     counts[count::BYTES].store(counts[count::BYTES].load(Relaxed).wrapping_add(bytes), Relaxed);
     counts[count::CALLS].store(call, Relaxed);
     words[comm::OPS].store(number, Relaxed);
-    words[comm::LAST_KEY].store(key_cell & !CELL_MASK, Relaxed);
+    words[comm::LAST_KEY].store(key, Relaxed);
     words[comm::LAST_SEQ].store(coll.seq, Relaxed);
     words[comm::LAST_BYTES].store(bytes, Relaxed);
     let price = words[comm::PRICE].load(Relaxed).wrapping_add(entry.price.load(Relaxed));
     words[comm::PRICE].store(price, Relaxed);
-    true
+    Some((Op { key, bytes, cell: Some(cell) }, number))
 }
 
 /// What such an operation was found to be the last time, or is found to be now.
@@ -166,8 +195,10 @@ pub(crate) fn went(comm: usize, marks: Marks, handed: Handed) {
 }
 
 /// The host's clock was read for this operation, and at that one it is decided again what is timed.
-pub(crate) fn looked(store: &Store, comm: usize, number: u64, decided: u64) {
+pub(crate) fn looked(store: &Store, comm: usize, handed: Handed, decided: u64) {
     let Some(clock) = CLOCK.get(comm) else { return };
+    let number = handed.number;
+    clock.host.store(handed.now, Relaxed);
     let now = ticks();
     clock.ticks.store(now, Relaxed);
     clock.decided.store(decided, Relaxed);

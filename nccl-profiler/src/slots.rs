@@ -99,8 +99,57 @@ pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
 
 /// A slot and its handle. Who had it before gets no time any more.
 pub(crate) fn fresh() -> (&'static Slot, u64) {
-    let ticket = NEXT_SLOT.fetch_add(1, Relaxed);
-    let index = usize::try_from(ticket).unwrap_or(0) % SLOTS;
+    slot(NEXT_SLOT.fetch_add(1, Relaxed))
+}
+
+/// Slots that a communicator has taken before it needs them, for one thread at a time: the locked instruction waits for all that was
+/// stored before it.
+pub(crate) struct Reserve {
+    next: AtomicU64,
+    end: AtomicU64,
+}
+
+/// So many at once.
+const RESERVED: u64 = 16;
+/// The slot of so many operations later is fetched already: 4096 of them lie in no near cache.
+const FETCHED: u64 = 2;
+
+impl Reserve {
+    pub(crate) const fn none() -> Self {
+        Reserve { next: AtomicU64::new(0), end: AtomicU64::new(0) }
+    }
+
+    /// As [`fresh`].
+    #[inline]
+    pub(crate) fn fresh(&self) -> (&'static Slot, u64) {
+        let mut next = self.next.load(Relaxed);
+        if next == self.end.load(Relaxed) {
+            next = NEXT_SLOT.fetch_add(RESERVED, Relaxed);
+            self.end.store(next.wrapping_add(RESERVED), Relaxed);
+        }
+        self.next.store(next.wrapping_add(1), Relaxed);
+        fetch(&SLOT[place(next.wrapping_add(FETCHED))]);
+        slot(next)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn fetch(slot: &Slot) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: every x86-64 has it, and it changes nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(slot).cast()) };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn fetch(_: &Slot) {}
+
+fn place(ticket: u64) -> usize {
+    usize::try_from(ticket).unwrap_or(0) % SLOTS
+}
+
+#[inline]
+fn slot(ticket: u64) -> (&'static Slot, u64) {
+    let index = place(ticket);
     let slot = &SLOT[index];
     let generation = (ticket / SLOTS as u64 + 1) % GENERATIONS;
     slot.state.store(1, Release);

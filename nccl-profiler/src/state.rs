@@ -11,8 +11,10 @@ pub(crate) const FORKED: usize = 1;
 pub(crate) const OFF: usize = 1 << 1;
 /// NCCL was asked to time what is handed over.
 pub(crate) const TIMING: usize = 1 << 2;
-const NO_FILE: usize = 1 << 3;
-const UNUSUAL: usize = FORKED | OFF | TIMING | NO_FILE;
+/// All of it is wished to be timed, and nothing stands against it.
+pub(crate) const ALL: usize = 1 << 3;
+const NO_FILE: usize = 1 << 4;
+const UNUSUAL: usize = FORKED | OFF | TIMING | ALL | NO_FILE;
 
 /// Hardly ever written.
 #[repr(align(64))]
@@ -61,7 +63,18 @@ pub(crate) fn set_file(file: &'static File) {
 /// The process's file, if operations are counted into it as usual.
 #[inline]
 pub(crate) fn usual_file() -> Option<&'static File> {
+    file_where(0)
+}
+
+/// The process's file, if each operation is counted into it and timed.
+#[inline]
+pub(crate) fn timed_file() -> Option<&'static File> {
+    file_where(TIMING | ALL)
+}
+
+#[inline]
+fn file_where(bits: usize) -> Option<&'static File> {
     let file = STATE.file.load(Acquire);
-    // SAFETY: without any of the bits it is what `set_file` was given.
-    (file.addr() & UNUSUAL == 0).then(|| unsafe { &*file })
+    // SAFETY: without the bits, of which there are no others, it is what `set_file` was given.
+    (file.addr() & UNUSUAL == bits).then(|| unsafe { &*file.map_addr(|at| at & !UNUSUAL) })
 }

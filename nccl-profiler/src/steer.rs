@@ -176,8 +176,8 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     if op.number <= 1 || doubled || op.number.is_multiple_of(WINDOW) || op.number == until {
         set(store, comm, mode == Mode::Sample && (op.number < until || drawn(store, op.number)));
     }
-    // While any are timed, all go the long way.
-    if !timing() {
+    // While some are timed, all go the long way.
+    if !timing() || state::is(state::ALL) {
         let decided = if flow.open.load(Relaxed) {
             // Its window was switched off beneath it, by a thread that closed another one's at the same time: it has yet to find
             // its end.
@@ -185,7 +185,7 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
         } else {
             next_look(mode, op.number, store.at(head::DUTY).load(Relaxed))
         };
-        recent::looked(store, comm, op.number, decided);
+        recent::looked(store, comm, op, decided);
     }
 }
 
@@ -297,6 +297,7 @@ fn apply(store: &Store) {
         store.at(head::SWITCHES).fetch_add(1, Relaxed);
     }
     state::set(state::OFF, mode == Mode::Off);
+    state::set(state::ALL, mode == Mode::Full && hold::held() == Held::Not);
     store.at(head::MODE).store(mode.word(), Relaxed);
     let limit = if mode.word() == store.at(head::WANTED).load(Relaxed) { 0 } else { LIMIT.load(Relaxed) };
     store.at(head::LIMIT).store(limit, Relaxed);

@@ -9,9 +9,9 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::played::{KERNEL_STOP, Nccl};
+use crate::played::Nccl;
 
 /// What lies between two operations in NCCL, about: its code, and what that reads and writes.
 const CODE: usize = 160 << 10;
@@ -20,7 +20,6 @@ const LINE: usize = 64;
 const PAIRS: usize = 20_000;
 
 const COLL: u64 = 1 << 1;
-const KERNEL: u64 = 1 << 6;
 const GROUP: u64 = 1;
 const GROUP_API: u64 = 1 << 8;
 const COLL_API: u64 = 1 << 9;
@@ -65,44 +64,7 @@ impl Descriptor {
 pub(crate) struct Plugin {
     start: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int,
     stop: unsafe extern "C" fn(*mut c_void) -> c_int,
-    record: unsafe extern "C" fn(*mut c_void, c_int, *const u64) -> c_int,
     comms: [*mut c_void; 2],
-    /// In mode `full`, where all are.
-    timed: Option<Timed>,
-}
-
-// SAFETY: functions and numbers that only the plugin knows.
-unsafe impl Sync for Plugin {}
-
-/// Handles of operations whose times NCCL's proxy thread has yet to tell.
-struct Timed {
-    handles: Vec<AtomicU64>,
-    given: AtomicU64,
-    taken: AtomicU64,
-    over: AtomicBool,
-}
-
-impl Timed {
-    fn if_all_are() -> Option<Self> {
-        if std::env::var("RAILGATE_NCCL_MODE").is_ok_and(|mode| mode != "full") {
-            return None;
-        }
-        let handles = (0..1024).map(|_| AtomicU64::new(0)).collect();
-        Some(Timed { handles, given: AtomicU64::new(0), taken: AtomicU64::new(0), over: AtomicBool::new(false) })
-    }
-
-    fn place(&self, ticket: u64) -> &AtomicU64 {
-        &self.handles[usize::try_from(ticket).unwrap() % self.handles.len()]
-    }
-
-    fn give(&self, handle: *mut c_void) {
-        let ticket = self.given.load(Relaxed);
-        while ticket - self.taken.load(Acquire) >= self.handles.len() as u64 {
-            std::thread::yield_now();
-        }
-        self.place(ticket).store(handle as u64, Relaxed);
-        self.given.store(ticket + 1, Release);
-    }
 }
 
 unsafe extern "C" fn no_start(_: *mut c_void, handle: *mut *mut c_void, _: *const c_void) -> c_int {
@@ -111,40 +73,19 @@ unsafe extern "C" fn no_start(_: *mut c_void, handle: *mut *mut c_void, _: *cons
     0
 }
 
-/// Operations have handles, and their times are told: those ways of NCCL's are not the plugin's.
-unsafe extern "C" fn no_start_but_handles(
-    _: *mut c_void,
-    handle: *mut *mut c_void,
-    descriptor: *const c_void,
-) -> c_int {
-    // SAFETY: a place for a handle, and a descriptor, whose first word is its kind.
-    unsafe {
-        let timed = *descriptor.cast::<u64>() & (COLL | KERNEL) != 0;
-        *handle = ptr::without_provenance_mut(usize::from(timed));
-    }
-    0
-}
-
 unsafe extern "C" fn no_stop(_: *mut c_void) -> c_int {
-    0
-}
-
-unsafe extern "C" fn no_record(_: *mut c_void, _: c_int, _: *const u64) -> c_int {
     0
 }
 
 impl Plugin {
     fn of(nccl: &Nccl) -> Self {
         let comms = [1, 2].map(|hash| nccl.communicator(hash, 2, 0).context);
-        let table = &nccl.table;
-        Plugin { start: table.start, stop: table.stop, record: table.record, comms, timed: Timed::if_all_are() }
+        Plugin { start: nccl.table.start, stop: nccl.table.stop, comms }
     }
 
     /// Accepts what it is told and does nothing: what the loop itself takes.
     fn none() -> Self {
-        let (timed, comms) = (Timed::if_all_are(), [ptr::null_mut(); 2]);
-        let start = if timed.is_some() { no_start_but_handles } else { no_start };
-        Plugin { start, stop: no_stop, record: no_record, comms, timed }
+        Plugin { start: no_start, stop: no_stop, comms: [ptr::null_mut(); 2] }
     }
 
     /// One pair, in NCCL's order; between the calls at its interface and the launches it plans them.
@@ -168,44 +109,10 @@ impl Plugin {
         plan();
         for comm in 0..2 {
             let group = start(comm, &Descriptor::of(GROUP));
-            let operation = start(comm, &Descriptor::coll(seq));
-            stop(operation);
-            if let Some(timed) = self.timed.as_ref().filter(|_| !operation.is_null()) {
-                timed.give(operation);
-            }
+            stop(start(comm, &Descriptor::coll(seq)));
             stop(group);
         }
         stop(api);
-    }
-
-    /// NCCL's proxy thread: two channels of each timed operation, the communicators by turns.
-    fn tell_times(&self, timed: &Timed) {
-        let mut gpu = 0;
-        while !timed.over.load(Relaxed) {
-            let ticket = timed.taken.load(Relaxed);
-            if ticket == timed.given.load(Acquire) {
-                std::thread::yield_now();
-                continue;
-            }
-            let operation = timed.place(ticket).load(Relaxed);
-            timed.taken.store(ticket + 1, Release);
-            gpu += 6_000;
-            let mut handles = [ptr::null_mut(); 2];
-            for (channel, handle) in (0..).zip(&mut handles) {
-                let mut told = Descriptor::of(KERNEL);
-                (told.0[1], told.0[3], told.0[4]) = (operation, channel, gpu);
-                let comm = self.comms[usize::try_from(ticket).unwrap() % 2];
-                // SAFETY: as NCCL calls it.
-                unsafe { (self.start)(comm, &raw mut *handle, (&raw const told).cast()) };
-            }
-            for handle in handles.into_iter().filter(|handle| !handle.is_null()) {
-                // SAFETY: as above; the plugin's handles.
-                unsafe {
-                    (self.record)(handle, KERNEL_STOP, &raw const *&(gpu + 4_000));
-                    (self.stop)(handle);
-                }
-            }
-        }
     }
 }
 
@@ -289,17 +196,6 @@ pub(crate) fn cold(nccl: &Nccl, paths: &(PathBuf, PathBuf)) {
         plugins.push((path.display().to_string(), Plugin::of(&other)));
     }
     let mut pushed = Others::new();
-    std::thread::scope(|threads| {
-        let timed = || plugins.iter().filter_map(|(_, plugin)| Some((plugin, plugin.timed.as_ref()?)));
-        for (plugin, timed) in timed() {
-            threads.spawn(move || plugin.tell_times(timed));
-        }
-        compare(&plugins, &mut pushed);
-        timed().for_each(|(_, timed)| timed.over.store(true, Relaxed));
-    });
-}
-
-fn compare(plugins: &[(String, Plugin)], pushed: &mut Others) {
     for (how, between) in [("now and then", 0), ("in a loop", 64)] {
         let mut times = vec![[Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS)]; plugins.len()];
         for seq in 0..PAIRS as u64 {
