@@ -20,7 +20,7 @@ QUEUED_NS, HELD_UP = 5000, 0.04
 
 
 def timing_ns(op, ranks):
-    return 300 if op == "P2pGroup" else 600 + 250 * ((min(max(ranks, 2), 8) // 2).bit_length() - 1)
+    return 300 if op == "P2pGroup" else 800 + 150 * ((min(max(ranks, 2), 8) // 2).bit_length() - 1)
 
 
 # From which size on bus bandwidth is compared, and how far off it may be.
