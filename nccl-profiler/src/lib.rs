@@ -225,7 +225,8 @@ unsafe extern "C" fn start_since_v5(
 }
 
 /// As short as it gets, because NCCL's own work pushes it out of the caches between two operations: what is rare or long is
-/// elsewhere. Nothing here or in [`recent::again`] can panic. Kinds are asked for bit by bit: for a table of jumps the
+/// elsewhere. Nothing here or in [`recent::again`] and
+/// [`recent::again_timed`] can panic. Kinds are asked for bit by bit: for a table of jumps the
 /// processor would have to foresee four different ones of an operation.
 ///
 /// # Safety

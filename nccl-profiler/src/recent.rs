@@ -126,8 +126,8 @@ pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
     state::usual_file().is_some_and(|file| counted(file, comm, coll).is_some())
 }
 
-/// The same where each operation is timed: its handle. It was handed over later than it is said to have been by as much as may pass
-/// between two looks at the host's clock.
+/// The same where each operation is timed: its handle. It was handed over later than its slot says, by as much as may pass between two
+/// looks at the host's clock; after a loop of very many and a rest, by all of the rest.
 #[inline]
 pub(crate) fn again_timed(comm: usize, coll: &RawColl) -> Option<u64> {
     let file = state::timed_file().filter(|_| coll.channels > 0)?;

@@ -111,7 +111,9 @@ pub(crate) struct Reserve {
 
 /// So many at once.
 const RESERVED: u64 = 16;
-/// The slot of so many operations later is fetched already: 4096 of them lie in no near cache.
+/// After so many that others have taken since, what is left of them is let go: it would soon be their turn there.
+const STALE: u64 = SLOTS as u64 / 4;
+/// The slot of so many operations later is fetched already, if it is one of these: 4096 of them lie in no near cache.
 const FETCHED: u64 = 2;
 
 impl Reserve {
@@ -122,13 +124,16 @@ impl Reserve {
     /// As [`fresh`].
     #[inline]
     pub(crate) fn fresh(&self) -> (&'static Slot, u64) {
-        let mut next = self.next.load(Relaxed);
-        if next == self.end.load(Relaxed) {
+        let (mut next, mut end) = (self.next.load(Relaxed), self.end.load(Relaxed));
+        if next == end || NEXT_SLOT.load(Relaxed).wrapping_sub(next) > STALE {
             next = NEXT_SLOT.fetch_add(RESERVED, Relaxed);
-            self.end.store(next.wrapping_add(RESERVED), Relaxed);
+            end = next.wrapping_add(RESERVED);
+            self.end.store(end, Relaxed);
         }
         self.next.store(next.wrapping_add(1), Relaxed);
-        fetch(&SLOT[place(next.wrapping_add(FETCHED))]);
+        if next.wrapping_add(FETCHED) < end {
+            fetch(&SLOT[place(next.wrapping_add(FETCHED))]);
+        }
         slot(next)
     }
 }

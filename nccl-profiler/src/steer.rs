@@ -176,7 +176,7 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     if op.number <= 1 || doubled || op.number.is_multiple_of(WINDOW) || op.number == until {
         set(store, comm, mode == Mode::Sample && (op.number < until || drawn(store, op.number)));
     }
-    // While some are timed, all go the long way.
+    // While only some are timed, or counts have parted, all go the long way.
     if !timing() || state::is(state::ALL) {
         let decided = if flow.open.load(Relaxed) {
             // Its window was switched off beneath it, by a thread that closed another one's at the same time: it has yet to find
@@ -298,6 +298,10 @@ fn apply(store: &Store) {
     }
     state::set(state::OFF, mode == Mode::Off);
     state::set(state::ALL, mode == Mode::Full && hold::held() == Held::Not);
+    if hold::held() != Held::Not {
+        // By another thread, meanwhile.
+        state::set(state::ALL, false);
+    }
     store.at(head::MODE).store(mode.word(), Relaxed);
     let limit = if mode.word() == store.at(head::WANTED).load(Relaxed) { 0 } else { LIMIT.load(Relaxed) };
     store.at(head::LIMIT).store(limit, Relaxed);

@@ -14,16 +14,17 @@ out=${OUT:-$(mktemp -d)}
 source tests/gpu/machine.sh
 
 # What, on how many GPUs, the rule that is to come first ("-": none), and what its part or sentence is to name.
+# The first one takes longest.
 plants=(
+    "hang 2 hang rank.1"
+    "batch 3 uneven-work rank.1"
     "nothing 2 - -"
     "sleep 2 sleeping-rank rank.1"
-    "batch 3 uneven-work rank.1"
     "input 2 input-bound -"
     "memory 2 memory-bound -"
     "tiny 2 launch-bound -"
     "nan 2 nan -"
     "killed 2 killed-rank rank.1"
-    "hang 2 hang rank.1"
 )
 wanted=("${@:2}")
 failed=0
@@ -50,13 +51,13 @@ PY
 }
 
 declare -A job=()
-# The last one takes longest.
-for ((at = ${#plants[@]} - 1; at >= 0; at--)); do
-    read -r plant has _ <<<"${plants[at]}"
+for row in "${plants[@]}"; do
+    read -r plant has _ <<<"$row"
     ((has > gpus)) && continue
     ((${#wanted[@]})) && [[ " ${wanted[*]} " != *" $plant "* ]] && continue
     job[$plant]=$(submit_torch "$plant" "$has")
 done
+((${#job[@]})) || wrong "nothing to plant: $gpus GPUs, ${wanted[*]:-all}"
 for row in "${plants[@]}"; do
     read -r plant _ rule who <<<"$row"
     id=${job[$plant]:-}

@@ -237,7 +237,10 @@ fn events_of_many_threads_are_all_counted() {
 
 #[test]
 fn nothing_is_missed_where_threads_launch_fast() {
-    for (release, mode) in [(22_703, "count"), (22_809, "count"), (22_809, "sample"), (23_007, "sample")] {
+    let (old, usual, new) = (22_703, 22_809, 23_007);
+    for (release, mode) in
+        [(old, "count"), (usual, "count"), (usual, "sample"), (usual, "full"), (new, "sample")]
+    {
         let left = Scene { release, mode, ..scene("busy") }.left();
         let file = left.file();
         assert_eq!(file.comms.len(), 8);
@@ -283,7 +286,13 @@ fn killed_at_any_time_it_is_at_most_one_operation_off() {
 
 #[test]
 fn the_last_operations_time_is_its_own() {
-    let left = Scene { mode: "count", ..scene("rest") }.left();
+    for mode in ["count", "full"] {
+        last_operations_time(mode);
+    }
+}
+
+fn last_operations_time(mode: &str) {
+    let left = Scene { mode, ..scene("rest") }.left();
     let comms = &left.file().comms;
     // One after a few, and the eighth after very many that followed one another at once.
     for pair in [[0, 1], [2, 3]] {
@@ -322,6 +331,13 @@ fn what_ends_late_or_never_is_counted_as_such() {
     assert_eq!((left.comm().ops, file.expired), (9001, 9000 - 4096));
     assert_eq!(cells(file, "AllReduce")[0].timed, 1, "the last one's end arrived");
     assert!(file.stray > 0, "the first one's arrived too late");
+}
+
+#[test]
+fn who_rested_takes_nobodys_place() {
+    let left = scene("rested").left();
+    let timed: u64 = cells(left.file(), "AllReduce").iter().map(|cell| cell.timed).sum();
+    assert_eq!((timed, left.file().expired), (6009, 0));
 }
 
 #[test]
@@ -451,6 +467,8 @@ fn a_communicator_ends_after_graphs_were_replayed() {
         let left = Scene { release, mode: "sample", ..scene("graphs-in-a-window") }.left();
         assert_eq!((left.file().limit, left.file().mode), (Limit::None, Some(Mode::Full)));
         assert!(cells(left.file(), "AllReduce")[0].timed < 5, "times of other operations");
+        let left = Scene { release, ..scene("graphs") }.left();
+        assert_eq!((left.file().limit, left.file().mode), (Limit::None, Some(Mode::Full)));
     }
     // It does not say what is captured.
     let left = Scene { release: 22_703, mode: "sample", ..scene("graphs") }.left();

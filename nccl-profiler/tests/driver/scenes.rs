@@ -1,5 +1,6 @@
 //! What happens in each scene's process.
 
+use std::ffi::c_void;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -48,6 +49,7 @@ pub(crate) fn play(name: &str) {
         "abandoned" => abandoned(&nccl),
         "nonsense" => nonsense(&nccl),
         "late" => late(&nccl),
+        "rested" => rested(&nccl),
         "kinds" => kinds(&nccl),
         "allocations" => allocations(&nccl),
         "switched" => switched(&nccl),
@@ -295,6 +297,39 @@ fn late(nccl: &Nccl) {
     for _ in 0..1000 {
         comm.group(ptr::null_mut());
     }
+}
+
+/// One communicator goes on after another has launched nearly as many as have room, of which none has ended.
+fn rested(nccl: &Nccl) {
+    let [rests, works] = [1, 2].map(|hash| nccl.communicator(hash, 4, 1));
+    let launch = |comm: &Comm<'_>, count: usize| -> Vec<*mut c_void> {
+        (0..count).map(|_| comm.launch(Call { channels: 1, ..ALL_REDUCE }).handle).collect()
+    };
+    let slot = |handle: &*mut c_void| *handle as u64 & 0xfff;
+    launch(&works, 1);
+    let first = launch(&rests, 200);
+    // They take the quick way, and their slots ahead of time, whoever launches in between.
+    let mut in_turn = Vec::new();
+    for _ in 0..200 {
+        in_turn.extend(launch(&rests, 1));
+        launch(&works, 1);
+    }
+    let after_one_another = |handles: &[*mut c_void]| {
+        handles.windows(2).filter(|pair| slot(&pair[1]) == (slot(&pair[0]) + 1) % 4096).count()
+    };
+    assert!(after_one_another(&first) > 100 && after_one_another(&in_turn) > 100);
+    let mut gpu = 0;
+    let mut end = |comm: &Comm<'_>, handles: Vec<*mut c_void>| {
+        for handle in handles {
+            gpu += 12_000;
+            nccl.kernel(comm.context, handle, 0, gpu, gpu + 5_000);
+        }
+    };
+    end(&works, launch(&works, 2000));
+    let under_way = launch(&works, 4000);
+    let again = launch(&rests, 9);
+    end(&works, under_way);
+    end(&rests, again);
 }
 
 fn kinds(nccl: &Nccl) {

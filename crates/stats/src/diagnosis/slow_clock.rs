@@ -7,7 +7,7 @@ use crate::usage::{GpuUsage, Throttled};
 /// A GPU runs below the median of the others by so much, or more.
 const BELOW: f64 = 0.06;
 
-/// So many times the others' work, and a power cap takes the clock down for it: of three H200s the one with half of the batch kept its
+/// So many times the others' work, and a power cap may take the clock down for it: of three H200s the one with half of the batch kept its
 /// 1,980 MHz, and the two others ran at 1,670.
 const MORE_WORK: f64 = 1.1;
 
@@ -23,22 +23,31 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
             continue;
         }
         let reason = gpu.throttled.known().and_then(reason);
-        // Where the tensor pipes' work is not known, what the GPU draws speaks of it.
-        let times = [&work, &power].into_iter().find_map(|figure| {
+        let may_pay = gpu.throttled.known().is_none() || reason.is_some_and(|(name, _)| name == POWER_CAP);
+        let more = |figure: &Alike<'_>| {
             let (own, typical) = figure.beside_others(gpu)?;
             (typical > 0.0).then_some(own / typical)
-        });
-        if reason.is_none_or(|(name, _)| name == POWER_CAP) && times.is_some_and(|times| times > MORE_WORK) {
+        };
+        let worked = more(&work);
+        if may_pay && worked.is_some_and(|times| times > MORE_WORK) {
             continue;
         }
+        let drew = more(&power).filter(|times| may_pay && worked.is_none() && *times > MORE_WORK);
         let reason =
             reason.map(|(name, percent)| format!(" ({name} {percent:.0} % of the time)")).unwrap_or_default();
-        let what = format!(
+        let mut what = format!(
             "{} runs at {mhz:.0} MHz, the others at {typical:.0} MHz{reason}: every step waits for it",
             unit.name()
         );
-        let fix = "exclude the node and have its power supply and cooling looked at";
-        let mut one = Diagnosis::new("hardware", "high", unit.name(), what, fix);
+        let (mut confidence, mut fix) =
+            ("high", "exclude the node and have its power supply and cooling looked at");
+        if let Some(times) = drew {
+            // So does a bad chip, or one that is badly cooled.
+            what += &format!("; or it has more to do: it draws {:.0} % more power", 100.0 * (times - 1.0));
+            (confidence, fix) =
+                ("low", "give every rank the same work; where they have it, exclude the node");
+        }
+        let mut one = Diagnosis::new("hardware", confidence, unit.name(), what, fix);
         one.costs = Some(below.clamp(0.0, 1.0));
         found.push(one);
     }
@@ -127,43 +136,47 @@ mod tests {
     use crate::diagnosis::simulator;
     use crate::usage::{Spread, Throttled};
 
-    /// What was read of three H200s of which one had half of the batch: clock while busy, tensor pipes' percent, W.
-    const HALF_A_BATCH: [(f64, f64, f64); 3] =
-        [(1681.1, 28.2, 409.2), (1980.0, 11.8, 315.4), (1667.1, 28.6, 410.2)];
+    /// What was read of three H200s of which one had half of the batch: clock while busy, tensor pipes' percent, W, and whether the
+    /// power cap was in force.
+    const HALF_A_BATCH: [(f64, f64, f64, bool); 3] =
+        [(1681.1, 28.2, 409.2, true), (1980.0, 11.8, 315.4, false), (1667.1, 28.6, 410.2, true)];
 
     #[test]
     fn a_clock_that_pays_for_more_work_is_not_slow() {
         let over_s = 100.0;
-        let of = |rows: &[(f64, f64, f64)], gpm: bool, thermal_s: f64| {
+        let of = |rows: &[(f64, f64, f64, bool)], gpm: bool, thermal_s: Option<f64>| {
             let mut nodes = simulator::healthy();
             nodes.truncate(1);
             let gpus = &mut nodes[0].usage.as_mut().unwrap().gpus;
             gpus.truncate(rows.len());
-            for (gpu, (mhz, tensor, watts)) in gpus.iter_mut().zip(rows) {
+            for (gpu, (mhz, tensor, watts, capped)) in gpus.iter_mut().zip(rows) {
                 let flat = |mean| Reading::Known(Spread { mean, min: mean, max: mean, over_s });
                 gpu.busy_clock_mhz = Reading::Known(*mhz);
                 gpu.tensor_percent = if gpm { flat(*tensor) } else { Reading::Unsupported };
                 gpu.power_w = flat(*watts);
-                let power_cap_s = if *mhz < 1980.0 { over_s } else { 0.0 };
-                gpu.throttled = Reading::Known(Throttled {
-                    over_s,
-                    power_cap_s,
-                    hw_thermal_s: thermal_s,
-                    ..Throttled::default()
+                gpu.throttled = thermal_s.map_or(Reading::Unsupported, |hw_thermal_s| {
+                    let power_cap_s = if *capped { over_s } else { 0.0 };
+                    Reading::Known(Throttled { over_s, power_cap_s, hw_thermal_s, ..Throttled::default() })
                 });
             }
-            find(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None)).len()
+            let found = find(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None));
+            found.into_iter().map(|one| one.confidence).collect::<Vec<_>>()
         };
+        assert!(of(&HALF_A_BATCH, true, Some(0.0)).is_empty());
+        // Of two nobody would be the odd one.
+        assert!(of(&HALF_A_BATCH[..2], true, Some(0.0)).is_empty());
+        assert!(of(&HALF_A_BATCH[..2], true, None).is_empty());
+        // Heat is no price of work, and neither is nothing at all.
+        assert_eq!(of(&HALF_A_BATCH[..2], true, Some(50.0)), ["high"]);
+        let mut uncapped = HALF_A_BATCH;
+        uncapped[0].3 = false;
+        assert_eq!(of(&uncapped[..2], true, Some(0.0)), ["high"]);
+        // What it draws may be the chip's fault.
+        assert_eq!(of(&HALF_A_BATCH[..2], false, Some(0.0)), ["low"]);
+        let mut as_much_done = HALF_A_BATCH;
+        (as_much_done[1].1, as_much_done[1].2) = (28.2 * 1681.1 / 1980.0, 400.0);
         for gpm in [true, false] {
-            assert_eq!(of(&HALF_A_BATCH, gpm, 0.0), 0, "{gpm}");
-            // Of two nobody would be the odd one.
-            assert_eq!(of(&HALF_A_BATCH[..2], gpm, 0.0), 0, "{gpm}");
-            // Heat is no price of work.
-            assert_eq!(of(&HALF_A_BATCH[..2], gpm, 50.0), 1, "{gpm}");
-            let mut as_much_done = HALF_A_BATCH;
-            as_much_done[1].1 = 28.2 * 1681.1 / 1980.0;
-            as_much_done[1].2 = 400.0;
-            assert_eq!(of(&as_much_done[..2], gpm, 0.0), 1, "{gpm}");
+            assert_eq!(of(&as_much_done[..2], gpm, Some(0.0)), ["high"], "{gpm}");
         }
     }
 

@@ -364,7 +364,9 @@ fn advice(report: &JobReport, analysis: &Analysis) -> Option<String> {
     let mut list: Vec<String> = Vec::new();
     for one in analysis.diagnoses.iter().take(3) {
         let text = match one.rule.as_str() {
-            "slow-clock" => format!("exclude {}", one.part.split(' ').next().unwrap_or_default()),
+            "slow-clock" if one.confidence != "low" => {
+                format!("exclude {}", one.part.split(' ').next().unwrap_or_default())
+            }
             _ => one.fix.clone(),
         };
         if !list.contains(&text) {
