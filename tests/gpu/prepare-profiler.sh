@@ -16,7 +16,8 @@ mkdir -p "$kit"
 cargo zigbuild --release -p nccl-profiler-railgate --target x86_64-unknown-linux-gnu.2.17
 cp "$built"/x86_64-unknown-linux-gnu/release/libnccl_profiler_railgate.so "$kit/"
 cargo build -p railgate-rankfile --example show
-cp "$built"/debug/examples/show "$kit/"
+cargo build -p railgate-stats --example collectives
+cp "$built"/debug/examples/{show,collectives} "$kit/"
 # Machines with GPUs may have CUDA's compiler and no C library to link with.
 for name in null-profiler turns; do
     gcc -O2 -Wall -shared -fPIC "tests/gpu/nccl/$name.c" -o "$kit/$name.so"

@@ -92,12 +92,13 @@ exact() {
             for attempt in 1 2 3; do
                 with "$mode" "${ranks[@]}" "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n "$iterations" -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
                     wrong "$op: $(tail -3 "$out/$mode-$op.txt")"
+                "$kit/collectives" "$work/job/$mode/user/ranks/"* >"$out/$mode-$op.json"
                 "$kit/show" "$work/job/$mode/user/ranks/"* >"$out/$mode-$op.counted"
-                python3 "$here/nccl/profiler.py" steady "$out/$mode-$op.txt" "$out/$mode-$op.counted"
+                python3 "$here/nccl/profiler.py" steady "$out/$mode-$op.txt" "$out/$mode-$op.json"
                 (($? == 3)) || break
                 echo "$op: nccl-tests' own two loops are apart in run $attempt"
             done
-            python3 "$here/nccl/profiler.py" exact "$op" "$iterations" 5 "$out/$mode-$op.txt" "$out/$mode-$op.counted" || failed=1
+            python3 "$here/nccl/profiler.py" exact "$op" "$iterations" 5 "$out/$mode-$op.txt" "$out/$mode-$op.json" || failed=1
         done
     done
 }

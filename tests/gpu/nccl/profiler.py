@@ -1,9 +1,12 @@
 """Judges what profiler.sh ran.
 
-  profiler.py steady NCCL-TESTS-OUTPUT COUNTED
-  profiler.py exact OPERATION ITERATIONS WARMUPS NCCL-TESTS-OUTPUT COUNTED
+  profiler.py steady NCCL-TESTS-OUTPUT COLLECTIVES
+  profiler.py exact OPERATION ITERATIONS WARMUPS NCCL-TESTS-OUTPUT COLLECTIVES
   profiler.py cost NAME FILE...            files are called ….VARIANT
+
+COLLECTIVES is what the example of that name makes of rank files: what a report has.
 """
+import json
 import statistics
 import sys
 from collections import defaultdict
@@ -13,14 +16,6 @@ OPS = {
     "all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "broadcast": "Broadcast",
     "alltoall": "P2pGroup", "sendrecv": "P2pGroup",
 }
-
-
-# What the report takes off, and when it has no figure: as in crates/stats/src/comm/gather.rs.
-QUEUED_NS, HELD_UP = 5000, 0.04
-
-
-def timing_ns(op, ranks):
-    return 300 if op == "P2pGroup" else 800 + 150 * ((min(max(ranks, 2), 8) // 2).bit_length() - 1)
 
 
 # From which size on bus bandwidth is compared, how far off it may be, and at how many sizes nccl-tests may be no reference.
@@ -51,60 +46,49 @@ def apart(tests):
 
 
 def counted(path):
-    ranks, cells = 0, []
-    for line in open(path):
-        kind, *words = line.split()
-        fields = dict(word.split("=", 1) for word in words if "=" in word)
-        if kind == "comm":
-            ranks = int(fields["ranks"])
-        elif kind == "cell":
-            cells.append({k: int(v) if v.isdigit() else v for k, v in fields.items()})
-    return ranks, cells
+    """The report's rows of collectives."""
+    with open(path) as file:
+        return json.load(file)["collectives"]
 
 
 def steady(tests, file):
-    timed = any(cell["spaced"] for cell in counted(file)[1])
+    timed = any(row["back_to_back"] for row in counted(file))
     return not timed or not apart(tests)
 
 
 def exact(op, iterations, warmups, tests, file):
-    ranks, cells = counted(file)
+    found = [row for row in counted(file) if row["op"] == OPS[op]]
+    ranks = max((row["size"] for row in found), default=0)
     table = [row for row in rows(tests) if row[0] > 0]
     bad = [] if ranks and table else ["nothing was counted, or nothing ran"]
     calls = warmups + 2 * (iterations + 1)
-    print(f"{op}: bytes, calls a rank, nccl-tests GB/s; counted GB/s while kernels run, ratio; from begin to begin, ratio, of calls")
+    print(f"{op}: bytes, calls a rank, nccl-tests GB/s; the report's GB/s while kernels run, ratio; from begin to begin, ratio, of calls, "
+          "its own error")
     off, unsteady = [], apart(tests)
     for size, us, theirs in table:
         moved = size * (ranks - 1) // ranks if op == "alltoall" else size
-        mine = [c for c in cells if c["op"] == OPS[op] and c["class"] == max(moved, 1).bit_length() - 1]
-        have, got = sum(c["calls"] for c in mine), sum(c["bytes"] for c in mine)
+        mine = [row for row in found if row["from_bytes"] == 1 << max(moved, 1).bit_length() - 1]
+        have, got = sum(row["calls"] for row in mine), sum(row["bytes"] for row in mine)
         if (have, got) != (calls * ranks, calls * ranks * moved):
             bad.append(f"{size}: {have} calls, {got} bytes instead of {calls * ranks}, {calls * ranks * moved}")
-        factor = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks, "reduce_scatter": (ranks - 1) / ranks}
-        rate = lambda bytes, ns: factor.get(op, 1) * sum(c[bytes] for c in mine) / max(1, sum(c[ns] for c in mine))
-        kernels = rate("timed_bytes", "sum_ns")
-        spaced = rate("spaced_bytes", "spaced_ns")
-        n = sum(c["spaced"] for c in mine)
-        took = sum(c["spaced_ns"] for c in mine)
-        held_up = False
-        added = n * timing_ns(OPS[op], ranks)
-        if 0 < n < have // 2 and added < took / 2:
-            spaced *= took / (took - added)
-            gaps = [c["spaced_ns"] / c["spaced"] - c["sum_ns"] / c["timed"] for c in mine if c["spaced"]]
-            held_up = OPS[op] != "P2pGroup" and max(gaps) - QUEUED_NS > HELD_UP * took / n
-        if theirs and size >= LARGE:
-            of_loop = "  no figure: held up" if held_up else f"{spaced:8.2f} {spaced / theirs:6.3f} {n}"
-            figure = f"{kernels:8.2f} {kernels / theirs:6.3f} {of_loop}" if n else "   no times"
-            print(f"  {size:>10} {have // ranks:>4} {theirs:8.2f} {figure}{'  its own two loops are apart' if size in unsteady else ''}")
-            if n and not held_up and size not in unsteady:
+        if not theirs or not mine or size < LARGE:
+            continue
+        row = max(mine, key=lambda row: row["timed"])
+        kernels, spaced = row["busbw_gb_s"], row["busbw_back_to_back_gb_s"]
+        figure = f"{kernels:8.2f} {kernels / theirs:6.3f}" if kernels else "   no times"
+        if spaced:
+            figure += f" {spaced:8.2f} {spaced / theirs:6.3f} {row['back_to_back']} {row['back_to_back_error_percent'] or 0:.1f} %"
+            if size not in unsteady:
                 off.append((abs(spaced / theirs - 1), size))
+        elif row["back_to_back"]:
+            figure += "  no figure: held up"
+        print(f"  {size:>10} {have // ranks:>4} {theirs:8.2f} {figure}{'  its own two loops are apart' if size in unsteady else ''}")
+    if any(row["back_to_back"] for row in found) and len(unsteady) > UNSTEADY:
+        bad.append(f"nccl-tests' own two loops are apart at {sorted(unsteady)}")
     for line in bad[:5]:
         print(f"WRONG: {op}: {line}")
     if not bad:
         print(f"ok: {op}: calls and bytes exact at {len(table)} sizes, {ranks} ranks")
-    if any(c["spaced"] for c in cells) and len(unsteady) > UNSTEADY:
-        bad.append(f"nccl-tests' own two loops are apart at {sorted(unsteady)}")
-        print(f"WRONG: {op}: {bad[-1]}")
     far = [size for by, size in off if by > OFF]
     if off:
         print(f"{'WRONG' if far else 'ok'}: {op}: bus bandwidth at most {max(off)[0]:.1%} off at {len(off)} sizes; beyond {OFF:.0%} at {far}")
