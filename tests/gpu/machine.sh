@@ -125,8 +125,8 @@ export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONPATH=$state
 srun python3 -m torch.distributed.run --standalone --nproc-per-node=\$2 $state/$1 "\$1" $2
 JOB
 }
-submit_torch() { # NAME [GPUS, or all]: the job's id
-    local has=${2:-$gpus}
+submit_torch() { # NAME GPUS: the job's id
+    local has=$2
     cd "$state/reports" && runuser -u researcher -- sbatch --parsable -J "$1" -o "$state/reports/%j.log" --gres=gpu:"$has" \
         --cpus-per-task=$(($(nproc) * has / gpus / 2)) "$state/job.sh" "$1" "$has"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real training on real GPUs under a real Slurm of one node: what the report says beside what is worked out by hand.
 #
-#   tests/gpu/train.sh [DIRECTORY] [SECONDS]   what prepare.sh made; default: target/gpu, 45 s a job
+#   tests/gpu/train.sh [DIRECTORY [SECONDS [GPUS]]]   what prepare.sh made; default: target/gpu, 45 s a job, all GPUs
 #
 # For a machine that is thrown away afterwards. Reports, logs and samples go to $OUT.
 set -euo pipefail
@@ -11,6 +11,7 @@ seconds=${2:-45}
 out=${OUT:-$(mktemp -d)}
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 source tests/gpu/machine.sh
+has=${3:-$gpus}
 
 install_and_configure '[stats]
 nccl_profiler = "all"'
@@ -18,8 +19,8 @@ torch_jobs train.py "$seconds" --railgate-requeue=auto
 start_slurm
 
 for kind in ddp fsdp; do
-    say "$kind on $gpus GPUs"
-    id=$(submit_torch "$kind")
+    say "$kind on $has GPUs"
+    id=$(submit_torch "$kind" "$has")
     for _ in $(seq 20); do
         sleep 1
         [[ $(scontrol show job "$id") == *JobState=RUNNING* ]] && break
