@@ -19,8 +19,8 @@ const SLOTS: usize = 4096;
 const COARSE_NS: u64 = 20_000_000;
 
 /// An operation under way. The launching thread writes the first cache line, NCCL's proxy thread the second, so that
-/// neither waits for the other's.
-#[repr(C, align(64))]
+/// neither waits for the other's; processors fetch lines by such twos.
+#[repr(C, align(128))]
 pub(crate) struct Slot {
     generation: AtomicU64,
     /// 1 under way, 2 everything is known but the channels' ends.
@@ -113,8 +113,9 @@ pub(crate) struct Reserve {
 const RESERVED: u64 = 16;
 /// After so many that others have taken since, what is left of them is let go: it would soon be their turn there.
 const STALE: u64 = SLOTS as u64 / 4;
-/// The slot of so many operations later is fetched already, if it is one of these: 4096 of them lie in no near cache.
-const FETCHED: u64 = 2;
+/// From one ticket's place to the next one's, odd. Were they neighbours, the core of the proxy thread, which walks along them, would
+/// fetch those to come as well, away from the one that is about to write them.
+const APART: u64 = 2531;
 
 impl Reserve {
     pub(crate) const fn none() -> Self {
@@ -130,26 +131,28 @@ impl Reserve {
             end = next.wrapping_add(RESERVED);
             self.end.store(end, Relaxed);
         }
-        self.next.store(next.wrapping_add(1), Relaxed);
-        if next.wrapping_add(FETCHED) < end {
-            fetch(&SLOT[place(next.wrapping_add(FETCHED))]);
+        let after = next.wrapping_add(1);
+        self.next.store(after, Relaxed);
+        if after < end {
+            // The proxy thread has read it since it was last written.
+            fetch(&SLOT[place(after)]);
         }
         slot(next)
     }
 }
 
+/// To be written: away from all other cores.
 #[cfg(target_arch = "x86_64")]
 fn fetch(slot: &Slot) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: every x86-64 has it, and it changes nothing.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(slot).cast()) };
+    // SAFETY: every x86-64 has it or takes it for nothing to do, and it changes nothing.
+    unsafe { std::arch::asm!("prefetchw [{}]", in(reg) slot, options(nostack, preserves_flags, readonly)) };
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn fetch(_: &Slot) {}
 
 fn place(ticket: u64) -> usize {
-    usize::try_from(ticket).unwrap_or(0) % SLOTS
+    usize::try_from(ticket.wrapping_mul(APART)).unwrap_or(0) % SLOTS
 }
 
 #[inline]

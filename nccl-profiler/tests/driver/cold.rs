@@ -6,21 +6,26 @@ use std::arch::x86_64::{__rdtscp, _mm_lfence, _rdtsc};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;
+use std::hint::spin_loop;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
+};
 
-use crate::played::Nccl;
+use crate::played::{KERNEL_STOP, Nccl};
 
 /// What lies between two operations in NCCL, about: its code, and what that reads and writes.
 const CODE: usize = 160 << 10;
 const DATA: usize = 512 << 10;
 const LINE: usize = 64;
 const PAIRS: usize = 20_000;
+const CHANNELS: u64 = 2;
 
 const COLL: u64 = 1 << 1;
 const GROUP: u64 = 1;
+const KERNEL: u64 = 1 << 6;
 const GROUP_API: u64 = 1 << 8;
 const COLL_API: u64 = 1 << 9;
 
@@ -58,14 +63,26 @@ impl Descriptor {
         }
         made
     }
+
+    fn kernel(parent: *mut c_void, channel: u64, timer: u64) -> Self {
+        let mut made = Descriptor::of(KERNEL);
+        for (word, value) in [(1, parent as u64), (3, channel), (4, timer)] {
+            made.0[word] = value;
+        }
+        made
+    }
 }
 
 /// A plugin's functions and its two communicators.
 pub(crate) struct Plugin {
     start: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int,
     stop: unsafe extern "C" fn(*mut c_void) -> c_int,
+    record: unsafe extern "C" fn(*mut c_void, c_int, *const u64) -> c_int,
     comms: [*mut c_void; 2],
 }
+
+// SAFETY: functions, and what they know their communicators by.
+unsafe impl Sync for Plugin {}
 
 unsafe extern "C" fn no_start(_: *mut c_void, handle: *mut *mut c_void, _: *const c_void) -> c_int {
     // SAFETY: a place for a handle.
@@ -77,42 +94,113 @@ unsafe extern "C" fn no_stop(_: *mut c_void) -> c_int {
     0
 }
 
+unsafe extern "C" fn no_record(_: *mut c_void, _: c_int, _: *const u64) -> c_int {
+    0
+}
+
 impl Plugin {
     fn of(nccl: &Nccl) -> Self {
         let comms = [1, 2].map(|hash| nccl.communicator(hash, 2, 0).context);
-        Plugin { start: nccl.table.start, stop: nccl.table.stop, comms }
+        Plugin { start: nccl.table.start, stop: nccl.table.stop, record: nccl.table.record, comms }
     }
 
     /// Accepts what it is told and does nothing: what the loop itself takes.
     fn none() -> Self {
-        Plugin { start: no_start, stop: no_stop, comms: [ptr::null_mut(); 2] }
+        Plugin { start: no_start, stop: no_stop, record: no_record, comms: [ptr::null_mut(); 2] }
     }
 
-    /// One pair, in NCCL's order; between the calls at its interface and the launches it plans them.
-    fn pair(&self, seq: u64, plan: &mut impl FnMut()) {
-        let start = |comm: usize, descriptor: &Descriptor| {
-            let mut handle = ptr::null_mut();
-            // SAFETY: as NCCL calls it.
-            unsafe { (self.start)(self.comms[comm], &raw mut handle, (&raw const *descriptor).cast()) };
-            handle
-        };
-        let stop = |handle: *mut c_void| {
-            if !handle.is_null() {
-                // SAFETY: a handle of the plugin's.
-                unsafe { (self.stop)(handle) };
-            }
-        };
-        let api = start(0, &Descriptor::of(GROUP_API));
+    #[inline]
+    fn start(&self, comm: usize, descriptor: &Descriptor) -> *mut c_void {
+        let mut handle = ptr::null_mut();
+        // SAFETY: as NCCL calls it.
+        unsafe { (self.start)(self.comms[comm], &raw mut handle, (&raw const *descriptor).cast()) };
+        handle
+    }
+
+    #[inline]
+    fn stop(&self, handle: *mut c_void) {
+        if !handle.is_null() {
+            // SAFETY: a handle of the plugin's.
+            unsafe { (self.stop)(handle) };
+        }
+    }
+
+    /// One pair, in NCCL's order; between the calls at its interface and the launches it plans them. Handles of the operations.
+    fn pair(&self, seq: u64, plan: &mut impl FnMut()) -> [*mut c_void; 2] {
+        let api = self.start(0, &Descriptor::of(GROUP_API));
         for comm in 0..2 {
-            stop(start(comm, &Descriptor::coll_api()));
+            self.stop(self.start(comm, &Descriptor::coll_api()));
         }
         plan();
-        for comm in 0..2 {
-            let group = start(comm, &Descriptor::of(GROUP));
-            stop(start(comm, &Descriptor::coll(seq)));
-            stop(group);
+        let handles = [0, 1].map(|comm| {
+            let group = self.start(comm, &Descriptor::of(GROUP));
+            let coll = self.start(comm, &Descriptor::coll(seq));
+            self.stop(coll);
+            self.stop(group);
+            // NCCL's next lock, which waits for what was stored.
+            fence(SeqCst);
+            coll
+        });
+        self.stop(api);
+        handles
+    }
+
+    /// What NCCL's proxy thread tells of a pair that is timed.
+    fn kernels(&self, handles: [*mut c_void; 2], begin: u64) {
+        let end = begin + 5_000;
+        for (comm, parent) in handles.into_iter().enumerate().filter(|(_, parent)| !parent.is_null()) {
+            for channel in 0..CHANNELS {
+                let kernel = self.start(comm, &Descriptor::kernel(parent, channel, begin));
+                if !kernel.is_null() {
+                    // SAFETY: a handle of the plugin's, and the end's time.
+                    unsafe { (self.record)(kernel, KERNEL_STOP, &raw const end) };
+                    self.stop(kernel);
+                }
+            }
         }
-        stop(api);
+    }
+}
+
+/// A pair on its way from the thread that launches to one like NCCL's proxy thread, on another core: what one has written the other
+/// has to fetch.
+#[derive(Default)]
+struct Proxy {
+    /// 0: there is none; [`END`]: there will be no more.
+    full: AtomicU64,
+    plugin: AtomicPtr<Plugin>,
+    handles: [AtomicPtr<c_void>; 2],
+}
+
+const END: u64 = 2;
+
+impl Proxy {
+    /// Until it has told of them, as between two launches there is time enough.
+    fn tell(&self, plugin: &Plugin, handles: [*mut c_void; 2]) {
+        self.plugin.store(ptr::from_ref(plugin).cast_mut(), Relaxed);
+        for (place, handle) in self.handles.iter().zip(handles) {
+            place.store(handle, Relaxed);
+        }
+        self.full.store(1, Release);
+        while self.full.load(Acquire) != 0 {
+            spin_loop();
+        }
+    }
+
+    fn run(&self) {
+        let mut begin = 1_000_000;
+        loop {
+            match self.full.load(Acquire) {
+                0 => spin_loop(),
+                END => return,
+                _ => {
+                    begin += 10_000;
+                    // SAFETY: whoever gave it waits.
+                    let plugin = unsafe { &*self.plugin.load(Relaxed) };
+                    plugin.kernels([0, 1].map(|at| self.handles[at].load(Relaxed)), begin);
+                    self.full.store(0, Release);
+                }
+            }
+        }
     }
 }
 
@@ -166,15 +254,17 @@ fn ended() -> u64 {
     }
 }
 
-/// Cycles of the time-stamp counter for one pair, without what the planning in it takes.
-fn cycles(plugin: &Plugin, seq: u64, mut plan: impl FnMut()) -> u64 {
+/// Cycles of the time-stamp counter for one pair, without what the planning in it takes, nor what the proxy thread does with it.
+fn cycles(plugin: &Plugin, proxy: &Proxy, seq: u64, mut plan: impl FnMut()) -> u64 {
     let (mut took, mut from) = (0, begun());
-    plugin.pair(seq, &mut || {
+    let handles = plugin.pair(seq, &mut || {
         took += ended() - from;
         plan();
         from = begun();
     });
-    took + ended() - from
+    took += ended() - from;
+    proxy.tell(plugin, handles);
+    took
 }
 
 fn median(times: &mut [u64]) -> u64 {
@@ -195,6 +285,15 @@ pub(crate) fn cold(nccl: &Nccl, paths: &(PathBuf, PathBuf)) {
         let other = Nccl::load(22_809, path, &paths.1).unwrap();
         plugins.push((path.display().to_string(), Plugin::of(&other)));
     }
+    let proxy = Proxy::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| proxy.run());
+        by_turns(&plugins, &proxy);
+        proxy.full.store(END, Release);
+    });
+}
+
+fn by_turns(plugins: &[(String, Plugin)], proxy: &Proxy) {
     let mut pushed = Others::new();
     for (how, between) in [("now and then", 0), ("in a loop", 64)] {
         let mut times = vec![[Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS)]; plugins.len()];
@@ -202,10 +301,10 @@ pub(crate) fn cold(nccl: &Nccl, paths: &(PathBuf, PathBuf)) {
             for at in 0..plugins.len() {
                 let at = (at + usize::try_from(seq).unwrap()) % plugins.len();
                 let plugin = &plugins[at].1;
-                (0..between).for_each(|_| plugin.pair(seq, &mut || ()));
+                (0..between).for_each(|_| proxy.tell(plugin, plugin.pair(seq, &mut || ())));
                 pushed.run();
-                times[at][0].push(cycles(plugin, seq, || pushed.run()));
-                times[at][1].push(cycles(plugin, seq, || ()));
+                times[at][0].push(cycles(plugin, proxy, seq, || pushed.run()));
+                times[at][1].push(cycles(plugin, proxy, seq, || ()));
             }
         }
         let mut own = [0; 2];
@@ -239,7 +338,9 @@ pub(crate) fn traced(nccl: &Nccl) {
             println!("own {from:x} {to:x}");
         }
     }
-    (0..300).for_each(|seq| plugin.pair(seq, &mut || ()));
+    for seq in 0..300 {
+        plugin.pair(seq, &mut || ());
+    }
     for seq in 300..400 {
         MARK.store(seq, Relaxed);
         plugin.pair(seq, &mut || ());

@@ -314,9 +314,10 @@ fn rested(nccl: &Nccl) {
         in_turn.extend(launch(&rests, 1));
         launch(&works, 1);
     }
-    let after_one_another = |handles: &[*mut c_void]| {
-        handles.windows(2).filter(|pair| slot(&pair[1]) == (slot(&pair[0]) + 1) % 4096).count()
-    };
+    let step = |pair: &[*mut c_void]| (slot(&pair[1]) + 4096 - slot(&pair[0])) % 4096;
+    let next = step(&first[198..]);
+    let after_one_another =
+        |handles: &[*mut c_void]| handles.windows(2).filter(|pair| step(pair) == next).count();
     assert!(after_one_another(&first) > 100 && after_one_another(&in_turn) > 100);
     let mut gpu = 0;
     let mut end = |comm: &Comm<'_>, handles: Vec<*mut c_void>| {
