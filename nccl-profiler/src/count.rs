@@ -33,9 +33,6 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, describe
     match described.kind() {
         event::COLL => described.coll().map_or(0, |coll| collective(store, comm, &coll)),
         event::P2P => described.p2p().map_or(0, |message| launch::message(store, comm, &message)),
-        event::KERNEL => {
-            described.kernel().map_or(0, |(parent, timer)| slots::channel_begins(store, comm, parent, timer))
-        }
         event::COLL_API | event::P2P_API => {
             if described.captured() {
                 store.at(head::CAPTURED).fetch_add(1, Relaxed);

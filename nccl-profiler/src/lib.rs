@@ -322,6 +322,9 @@ unsafe extern "C" fn start_at_length<const API: u8>(
     let made = guarded(0, || match described.kind() {
         event::GROUP => launch::begins(comm),
         event::GROUP_API => group_begins(store),
+        event::KERNEL => {
+            described.kernel().map_or(0, |(parent, timer)| slots::channel_begins(store, comm, parent, timer))
+        }
         _ => count::start(store, comm, hides, described),
     });
     // SAFETY: as above.

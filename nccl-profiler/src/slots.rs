@@ -7,9 +7,10 @@ use std::sync::atomic::{
 
 use railgate_rankfile::{Key, P2P_GROUP, cell, comm, head};
 
-use crate::count::Op;
+use crate::count::{self, Op};
 use crate::handle::{GENERATIONS, Handle, Use};
 use crate::spacing::{self, Seen};
+use crate::state;
 use crate::steer::{self, Handed};
 use crate::store::{Store, now};
 
@@ -173,6 +174,36 @@ fn raise(word: &AtomicU64, to: u64) {
     }
 }
 
+/// Who writes down what a communicator's operations took: the proxy's thread alone, or, once there are messages, the thread that
+/// launches them as well. (What one of the two adds may be lost in the moment in which the first message comes.)
+#[derive(Clone, Copy)]
+pub(crate) enum Writers {
+    One,
+    Two,
+}
+
+impl Writers {
+    pub(crate) fn now() -> Self {
+        if state::has_messages() { Writers::Two } else { Writers::One }
+    }
+
+    pub(crate) fn add(self, word: &AtomicU64, by: u64) {
+        match self {
+            Writers::One => count::add(word, by),
+            Writers::Two => word.fetch_add(by, Relaxed),
+        };
+    }
+
+    fn raise(self, word: &AtomicU64, to: u64) {
+        match self {
+            Writers::One => raise(word, to),
+            Writers::Two => {
+                word.fetch_max(to, Relaxed);
+            }
+        }
+    }
+}
+
 /// A channel's work began on the GPU: the handle for its end.
 pub(crate) fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
     let Some((slot, found @ Use { generation, .. })) = of(parent) else {
@@ -193,7 +224,7 @@ pub(crate) fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64
         return 0;
     }
     if slot.begin.load(Relaxed) == 0 {
-        store.comm(comm, comm::BEGUN).fetch_add(1, Relaxed);
+        count::add(store.comm(comm, comm::BEGUN), 1);
     }
     raise(&slot.begin, u64::MAX - timer);
     Handle::Channel(found).word()
@@ -217,19 +248,22 @@ pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
     let messages = key.op == P2P_GROUP;
     let seen = Seen { number, begin, end, bytes, messages, cell: cell.unwrap_or(usize::MAX) };
     // No longer than it has been there at all, and not while another one ran: else it is a mix-up of two.
-    let own = spacing::finished(store, key, seen);
+    let writers = Writers::now();
+    let own = spacing::finished(store, key, seen, writers);
     if took == 0 || took > since.saturating_add(COARSE_NS) || !own {
         store.at(head::STRAY).fetch_add(1, Relaxed);
     } else if let Some(at) = cell {
-        store.cell(at, cell::SUM).fetch_add(took, Relaxed);
-        store.cell(at, cell::MIN).fetch_max(u64::MAX - took, Relaxed);
-        store.cell(at, cell::MAX).fetch_max(took, Relaxed);
-        store.cell(at, cell::SQUARES).fetch_add((took / 100).saturating_mul(took / 100), Relaxed);
-        store.cell(at, cell::TIMED_BYTES).fetch_add(bytes, Relaxed);
-        store.cell(at, cell::TIMED).fetch_add(1, Relaxed);
+        let [sum, squares, timed, timed_bytes] =
+            [cell::SUM, cell::SQUARES, cell::TIMED, cell::TIMED_BYTES].map(|word| store.cell(at, word));
+        writers.add(sum, took);
+        writers.raise(store.cell(at, cell::MIN), u64::MAX - took);
+        writers.raise(store.cell(at, cell::MAX), took);
+        writers.add(squares, (took / 100).saturating_mul(took / 100));
+        writers.add(timed_bytes, bytes);
+        writers.add(timed, 1);
     }
     let comm = usize::from(key.comm);
-    store.comm(comm, comm::DONE).fetch_add(1, Relaxed);
-    store.comm(comm, comm::DONE_OP).fetch_max(slot.number.load(Relaxed), Relaxed);
+    writers.add(store.comm(comm, comm::DONE), 1);
+    writers.raise(store.comm(comm, comm::DONE_OP), number);
     store.comm(comm, comm::DONE_TIME).store(steer::wall(now), Relaxed);
 }

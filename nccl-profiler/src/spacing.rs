@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Rela
 
 use railgate_rankfile::{CELLS, COMMS, Key, cell};
 
+use crate::count::add;
+use crate::slots::Writers;
 use crate::store::Store;
 
 /// After more than this the GPU had nothing of this communicator's to do: what came between is not the operation's.
@@ -43,7 +45,8 @@ pub(crate) struct Seen {
     pub(crate) cell: usize,
 }
 
-/// The one that finished last.
+/// The one that finished last, written by the communicator's proxy thread.
+#[repr(align(64))]
 struct Last {
     busy: AtomicBool,
     number: AtomicU64,
@@ -82,11 +85,20 @@ static BEFORE: [Before; CELLS] = [const {
 
 /// An operation has finished: whether its times can be its own. NCCL may give an earlier one's where it lags behind the GPU.
 /// Where two threads finish at the same time, one of them is not compared: nobody waits.
-pub(crate) fn finished(store: &Store, key: Key, seen: Seen) -> bool {
+pub(crate) fn finished(store: &Store, key: Key, seen: Seen, writers: Writers) -> bool {
     let Some(last) = LAST.get(usize::from(key.comm)) else { return true };
-    if last.busy.swap(true, Acquire) {
-        return true;
+    match writers {
+        Writers::One => return follows(store, last, seen),
+        Writers::Two if last.busy.swap(true, Acquire) => return true,
+        Writers::Two => {}
     }
+    let own = follows(store, last, seen);
+    last.busy.store(false, Release);
+    own
+}
+
+/// For one thread at a time.
+fn follows(store: &Store, last: &Last, seen: Seen) -> bool {
     let before = Seen {
         number: last.number.load(Relaxed),
         begin: last.begin.load(Relaxed),
@@ -101,9 +113,9 @@ pub(crate) fn finished(store: &Store, key: Key, seen: Seen) -> bool {
     if let Some(apart) = apart(before, seen, at_once_ns).filter(|apart| {
         own && !stands_out(before.cell, *apart) && !(pauses && is_pause(before.cell, idle(before, seen)))
     }) {
-        store.cell(before.cell, cell::SPACED_SUM).fetch_add(apart, Relaxed);
-        store.cell(before.cell, cell::SPACED_BYTES).fetch_add(before.bytes, Relaxed);
-        store.cell(before.cell, cell::SPACED).fetch_add(1, Relaxed);
+        for (word, by) in [(cell::SPACED_SUM, apart), (cell::SPACED_BYTES, before.bytes), (cell::SPACED, 1)] {
+            add(store.cell(before.cell, word), by);
+        }
     }
     if seen.number > before.number {
         for (word, value) in [
@@ -118,7 +130,6 @@ pub(crate) fn finished(store: &Store, key: Key, seen: Seen) -> bool {
         }
         last.messages.store(seen.messages, Relaxed);
     }
-    last.busy.store(false, Release);
     own
 }
 
@@ -135,7 +146,9 @@ fn apart(before: Seen, seen: Seen, at_once_ns: u64) -> Option<u64> {
 
 /// Whether a distance is far longer than the last one in its cell, which it is from now on.
 fn stands_out(cell: usize, apart: u64) -> bool {
-    let last = BEFORE.get(cell).map_or(0, |before| before.apart.swap(apart, Relaxed));
+    let Some(before) = BEFORE.get(cell) else { return false };
+    let last = before.apart.load(Relaxed);
+    before.apart.store(apart, Relaxed);
     last > 0 && apart > last.saturating_mul(STANDS_OUT)
 }
 

@@ -21,7 +21,7 @@ const CODE: usize = 160 << 10;
 const DATA: usize = 512 << 10;
 const LINE: usize = 64;
 const PAIRS: usize = 20_000;
-const CHANNELS: u64 = 2;
+const CHANNELS: u64 = 16;
 
 const COLL: u64 = 1 << 1;
 const GROUP: u64 = 1;
@@ -56,9 +56,15 @@ impl Descriptor {
         let mut made = Descriptor::of(COLL);
         let names = NAMES.map(|name| name.as_ptr() as u64);
         // Sequence, function, count, datatype, channels and warps, algorithm, protocol.
-        for (word, value) in
-            [(3, seq), (4, names[0]), (7, 256), (9, names[1]), (10, 0x1002), (11, names[2]), (12, names[3])]
-        {
+        for (word, value) in [
+            (3, seq),
+            (4, names[0]),
+            (7, 256),
+            (9, names[1]),
+            (10, 0x1000 | CHANNELS),
+            (11, names[2]),
+            (12, names[3]),
+        ] {
             made.0[word] = value;
         }
         made
@@ -169,13 +175,15 @@ struct Proxy {
     full: AtomicU64,
     plugin: AtomicPtr<Plugin>,
     handles: [AtomicPtr<c_void>; 2],
+    /// Cycles that telling of the last one took.
+    took: AtomicU64,
 }
 
 const END: u64 = 2;
 
 impl Proxy {
-    /// Until it has told of them, as between two launches there is time enough.
-    fn tell(&self, plugin: &Plugin, handles: [*mut c_void; 2]) {
+    /// Until it has told of them, as between two launches there is time enough; cycles that it took.
+    fn tell(&self, plugin: &Plugin, handles: [*mut c_void; 2]) -> u64 {
         self.plugin.store(ptr::from_ref(plugin).cast_mut(), Relaxed);
         for (place, handle) in self.handles.iter().zip(handles) {
             place.store(handle, Relaxed);
@@ -184,6 +192,7 @@ impl Proxy {
         while self.full.load(Acquire) != 0 {
             spin_loop();
         }
+        self.took.load(Relaxed)
     }
 
     fn run(&self) {
@@ -196,7 +205,10 @@ impl Proxy {
                     begin += 10_000;
                     // SAFETY: whoever gave it waits.
                     let plugin = unsafe { &*self.plugin.load(Relaxed) };
-                    plugin.kernels([0, 1].map(|at| self.handles[at].load(Relaxed)), begin);
+                    let handles = [0, 1].map(|at| self.handles[at].load(Relaxed));
+                    let from = begun();
+                    plugin.kernels(handles, begin);
+                    self.took.store(ended() - from, Relaxed);
                     self.full.store(0, Release);
                 }
             }
@@ -254,8 +266,8 @@ fn ended() -> u64 {
     }
 }
 
-/// Cycles of the time-stamp counter for one pair, without what the planning in it takes, nor what the proxy thread does with it.
-fn cycles(plugin: &Plugin, proxy: &Proxy, seq: u64, mut plan: impl FnMut()) -> u64 {
+/// Cycles of the time-stamp counter for one pair, without what the planning in it takes, and those of the proxy thread.
+fn cycles(plugin: &Plugin, proxy: &Proxy, seq: u64, mut plan: impl FnMut()) -> [u64; 2] {
     let (mut took, mut from) = (0, begun());
     let handles = plugin.pair(seq, &mut || {
         took += ended() - from;
@@ -263,8 +275,7 @@ fn cycles(plugin: &Plugin, proxy: &Proxy, seq: u64, mut plan: impl FnMut()) -> u
         from = begun();
     });
     took += ended() - from;
-    proxy.tell(plugin, handles);
-    took
+    [took, proxy.tell(plugin, handles)]
 }
 
 fn median(times: &mut [u64]) -> u64 {
@@ -296,27 +307,31 @@ pub(crate) fn cold(nccl: &Nccl, paths: &(PathBuf, PathBuf)) {
 fn by_turns(plugins: &[(String, Plugin)], proxy: &Proxy) {
     let mut pushed = Others::new();
     for (how, between) in [("now and then", 0), ("in a loop", 64)] {
-        let mut times = vec![[Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS)]; plugins.len()];
+        let mut times = vec![[const { Vec::new() }; 3]; plugins.len()];
         for seq in 0..PAIRS as u64 {
             for at in 0..plugins.len() {
                 let at = (at + usize::try_from(seq).unwrap()) % plugins.len();
                 let plugin = &plugins[at].1;
-                (0..between).for_each(|_| proxy.tell(plugin, plugin.pair(seq, &mut || ())));
+                for _ in 0..between {
+                    proxy.tell(plugin, plugin.pair(seq, &mut || ()));
+                }
                 pushed.run();
-                times[at][0].push(cycles(plugin, proxy, seq, || pushed.run()));
-                times[at][1].push(cycles(plugin, proxy, seq, || ()));
+                let [cold, _] = cycles(plugin, proxy, seq, || pushed.run());
+                let [hot, proxys] = cycles(plugin, proxy, seq, || ());
+                for (times, took) in times[at].iter_mut().zip([cold, hot, proxys]) {
+                    times.push(took);
+                }
             }
         }
-        let mut own = [0; 2];
+        let mut own = None;
         for ((name, _), times) in plugins.iter().zip(&mut times) {
-            let now = [median(&mut times[0]), median(&mut times[1])];
-            if name == "nothing" {
-                own = now;
-            }
-            let [cold, hot] = [now[0].saturating_sub(own[0]), now[1].saturating_sub(own[1])];
+            let now = [0, 1, 2].map(|at| median(&mut times[at]));
+            // Of the first, which does nothing.
+            let own = own.get_or_insert(now);
+            let [cold, hot, proxys] = [0, 1, 2].map(|at| now[at].saturating_sub(own[at]));
+            let all = now.map(|cycles| cycles.to_string()).join(", ");
             println!(
-                "cycles a pair, {how}: {cold} cold, {hot} at once again ({} and {} in all): {name}",
-                now[0], now[1]
+                "cycles a pair, {how}: {cold} cold, {hot} at once again, {proxys} of the proxy thread ({all} in all): {name}"
             );
         }
     }
