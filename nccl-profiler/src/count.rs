@@ -161,8 +161,8 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     handle
 }
 
-/// A counter of what a communicator launches, and what it is then: NCCL lets one thread at a time launch there. (A callback of
-/// CUDA's that does it for a graph has all others wait behind it: `src/enqueue.cc`.)
+/// A counter that one thread at a time writes, and what it is then. NCCL lets one thread at a time launch for a communicator. (A
+/// callback of CUDA's that does it for a graph has all others wait behind it: `src/enqueue.cc`.) And one tells of its kernels.
 pub(crate) fn add(word: &AtomicU64, by: u64) -> u64 {
     let sum = word.load(Relaxed).wrapping_add(by);
     word.store(sum, Relaxed);

@@ -2,7 +2,7 @@
 //!
 //! NCCL tells of a launch's begin, of its messages and of its end in one go, for each communicator one after the other.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use railgate_rankfile::{COMMS, Limit, OPERATIONS, P2P_GROUP, comm, position, type_size};
 
@@ -116,7 +116,8 @@ pub(crate) fn ends(store: &Store, comm: usize) {
     if let Some((slot, found)) = slots::of(launch.timed.load(Relaxed)).filter(|_| in_count(store, comm)) {
         slot.is_of(op, handed, launch.timed_channels.load(Relaxed));
         steer::pay(store, comm, channels);
-        // The GPU may be done already.
+        // The GPU may be done already, and the proxy thread be about to look whether this is written.
+        fence(SeqCst);
         slots::finish(store, slot, found.generation);
     }
 }

@@ -2,10 +2,11 @@
 //! thread, and the last of them adds the time to the operation's cell.
 
 use std::sync::atomic::{
-    AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+    fence,
 };
 
-use railgate_rankfile::{Key, P2P_GROUP, cell, comm, head};
+use railgate_rankfile::{CELLS, Key, P2P_GROUP, cell, comm, head};
 
 use crate::count::{self, Op};
 use crate::handle::{GENERATIONS, Handle, Use};
@@ -20,7 +21,7 @@ const SLOTS: usize = 4096;
 const COARSE_NS: u64 = 20_000_000;
 
 /// An operation under way. The launching thread writes the first cache line, NCCL's proxy thread the second, so that
-/// neither waits for the other's; processors fetch lines by such twos.
+/// neither waits for the other's. Processors fetch lines by twos: these, and not one of a neighbour's.
 #[repr(C, align(128))]
 pub(crate) struct Slot {
     generation: AtomicU64,
@@ -32,7 +33,8 @@ pub(crate) struct Slot {
     channels: AtomicU64,
     /// When it was handed over, on the host's coarse monotonic clock.
     launched: AtomicU64,
-    unused: u64,
+    /// Its cell's index; beyond [`CELLS`]: the file is full.
+    cell: AtomicU64,
     /// The generation that what follows is of; the first channel to begin makes it so.
     heard: AtomicU64,
     /// 1: its time was written down.
@@ -52,6 +54,7 @@ impl Slot {
             (&self.number, handed.number),
             (&self.channels, channels),
             (&self.launched, handed.now),
+            (&self.cell, op.cell.unwrap_or(CELLS) as u64),
         ] {
             word.store(value, Relaxed);
         }
@@ -68,7 +71,7 @@ static SLOT: [Slot; SLOTS] = [const {
         number: AtomicU64::new(0),
         channels: AtomicU64::new(0),
         launched: AtomicU64::new(0),
-        unused: 0,
+        cell: AtomicU64::new(0),
         heard: AtomicU64::new(0),
         done: AtomicU64::new(0),
         ended: AtomicU64::new(0),
@@ -95,6 +98,10 @@ pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
     };
     raise(&slot.end, timer);
     slot.ended.store(slot.ended.load(Relaxed) + 1, Release);
+    if slot.state.load(Relaxed) != 2 {
+        // Its launch is about to be complete: whoever looks last sees what the other one has written.
+        fence(SeqCst);
+    }
     finish(store, slot, generation);
 }
 
@@ -114,9 +121,12 @@ pub(crate) struct Reserve {
 const RESERVED: u64 = 16;
 /// After so many that others have taken since, what is left of them is let go: it would soon be their turn there.
 const STALE: u64 = SLOTS as u64 / 4;
-/// From one ticket's place to the next one's, odd. Were they neighbours, the core of the proxy thread, which walks along them, would
-/// fetch those to come as well, away from the one that is about to write them.
+/// From one ticket's place to the next one's: by the golden ratio, so that none of the next hundreds is near. Were they neighbours,
+/// the core of the proxy thread, which walks along them, would fetch those to come as well, away from the one that is about to
+/// write them.
 const APART: u64 = 2531;
+
+const _: () = assert!(APART % 2 == 1 && SLOTS.is_power_of_two() && size_of::<Slot>() == 128);
 
 impl Reserve {
     pub(crate) const fn none() -> Self {
@@ -146,7 +156,7 @@ impl Reserve {
 #[cfg(target_arch = "x86_64")]
 fn fetch(slot: &Slot) {
     // SAFETY: every x86-64 has it or takes it for nothing to do, and it changes nothing.
-    unsafe { std::arch::asm!("prefetchw [{}]", in(reg) slot, options(nostack, preserves_flags, readonly)) };
+    unsafe { std::arch::asm!("prefetchw [{}]", in(reg) slot, options(readonly, nostack, preserves_flags)) };
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -166,32 +176,37 @@ fn slot(ticket: u64) -> (&'static Slot, u64) {
     (slot, Handle::Op(Use { generation, slot: index }).word())
 }
 
-/// A maximum. One thread alone, the proxy's, tells of a communicator's channels, some tens for each operation: the locked
-/// instruction for two that meet would take as long as all the rest.
+/// A maximum that one thread alone writes, as the proxy's alone tells of a communicator's channels, some tens for each operation: the
+/// locked instruction for two that meet would take as long as all the rest.
 fn raise(word: &AtomicU64, to: u64) {
     if word.load(Relaxed) < to {
         word.store(to, Relaxed);
     }
 }
 
-/// Who writes down what a communicator's operations took: the proxy's thread alone, or, once there are messages, the thread that
-/// launches them as well. (What one of the two adds may be lost in the moment in which the first message comes.)
-#[derive(Clone, Copy)]
+/// Who writes down what a communicator's operations took: the proxy's thread alone, or, once the process has had messages, the thread
+/// that launches them as well. In the moment in which the first message comes, once in a process, what one of the two adds may be
+/// lost, or a distance be of two operations that are none.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writers {
     One,
     Two,
 }
 
 impl Writers {
-    pub(crate) fn now() -> Self {
+    fn now() -> Self {
         if state::has_messages() { Writers::Two } else { Writers::One }
     }
 
-    pub(crate) fn add(self, word: &AtomicU64, by: u64) {
+    fn add(self, word: &AtomicU64, by: u64) {
         match self {
-            Writers::One => count::add(word, by),
-            Writers::Two => word.fetch_add(by, Relaxed),
-        };
+            Writers::One => {
+                count::add(word, by);
+            }
+            Writers::Two => {
+                word.fetch_add(by, Relaxed);
+            }
+        }
     }
 
     fn raise(self, word: &AtomicU64, to: u64) {
@@ -208,7 +223,9 @@ impl Writers {
 pub(crate) fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
     let Some((slot, found @ Use { generation, .. })) = of(parent) else {
         // Of an operation that was not to be timed, NCCL tells without a parent.
-        store.at(head::STRAY).fetch_add(u64::from(parent != 0), Relaxed);
+        if parent != 0 {
+            store.at(head::STRAY).fetch_add(1, Relaxed);
+        }
         return 0;
     };
     if slot.heard.load(Relaxed) != generation {
@@ -244,23 +261,20 @@ pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
     let now = now(libc::CLOCK_MONOTONIC_COARSE);
     let since = now.saturating_sub(slot.launched.load(Relaxed));
     let (number, bytes) = (slot.number.load(Relaxed), slot.bytes.load(Relaxed));
-    let cell = store.find(key);
-    let messages = key.op == P2P_GROUP;
-    let seen = Seen { number, begin, end, bytes, messages, cell: cell.unwrap_or(usize::MAX) };
+    let cell = usize::try_from(slot.cell.load(Relaxed)).unwrap_or(CELLS);
+    let seen = Seen { number, begin, end, bytes, messages: key.op == P2P_GROUP, cell };
     // No longer than it has been there at all, and not while another one ran: else it is a mix-up of two.
     let writers = Writers::now();
     let own = spacing::finished(store, key, seen, writers);
     if took == 0 || took > since.saturating_add(COARSE_NS) || !own {
         store.at(head::STRAY).fetch_add(1, Relaxed);
-    } else if let Some(at) = cell {
-        let [sum, squares, timed, timed_bytes] =
-            [cell::SUM, cell::SQUARES, cell::TIMED, cell::TIMED_BYTES].map(|word| store.cell(at, word));
-        writers.add(sum, took);
-        writers.raise(store.cell(at, cell::MIN), u64::MAX - took);
-        writers.raise(store.cell(at, cell::MAX), took);
-        writers.add(squares, (took / 100).saturating_mul(took / 100));
-        writers.add(timed_bytes, bytes);
-        writers.add(timed, 1);
+    } else if cell < CELLS {
+        writers.add(store.cell(cell, cell::SUM), took);
+        writers.raise(store.cell(cell, cell::MIN), u64::MAX - took);
+        writers.raise(store.cell(cell, cell::MAX), took);
+        writers.add(store.cell(cell, cell::SQUARES), (took / 100).saturating_mul(took / 100));
+        writers.add(store.cell(cell, cell::TIMED_BYTES), bytes);
+        writers.add(store.cell(cell, cell::TIMED), 1);
     }
     let comm = usize::from(key.comm);
     writers.add(store.comm(comm, comm::DONE), 1);

@@ -45,7 +45,7 @@ pub(crate) struct Seen {
     pub(crate) cell: usize,
 }
 
-/// The one that finished last, written by the communicator's proxy thread.
+/// The one that finished last, written by [`Writers`].
 #[repr(align(64))]
 struct Last {
     busy: AtomicBool,
@@ -87,13 +87,14 @@ static BEFORE: [Before; CELLS] = [const {
 /// Where two threads finish at the same time, one of them is not compared: nobody waits.
 pub(crate) fn finished(store: &Store, key: Key, seen: Seen, writers: Writers) -> bool {
     let Some(last) = LAST.get(usize::from(key.comm)) else { return true };
-    match writers {
-        Writers::One => return follows(store, last, seen),
-        Writers::Two if last.busy.swap(true, Acquire) => return true,
-        Writers::Two => {}
+    let two = writers == Writers::Two;
+    if two && last.busy.swap(true, Acquire) {
+        return true;
     }
     let own = follows(store, last, seen);
-    last.busy.store(false, Release);
+    if two {
+        last.busy.store(false, Release);
+    }
     own
 }
 

@@ -1,5 +1,5 @@
-//! What counting takes of the thread that launches when NCCL's own work has pushed the plugin out of the caches: pairs of
-//! all-reduces, one for each of two communicators, as one thread for two GPUs has NCCL 2.28 make them.
+//! What counting takes of the thread that launches when NCCL's own work has pushed the plugin out of the caches, and timing of NCCL's
+//! proxy thread: pairs of all-reduces, one for each of two communicators, as one thread for two GPUs has NCCL 2.28 make them.
 
 use std::arch::asm;
 use std::arch::x86_64::{__rdtscp, _mm_lfence, _rdtsc};

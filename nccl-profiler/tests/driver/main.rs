@@ -441,6 +441,24 @@ fn messages_of_a_launch_are_counted_one_by_one_and_together() {
 }
 
 #[test]
+fn what_two_threads_finish_at_a_time_is_all_there() {
+    let left = scene("meeting").left();
+    let (comm, each) = (left.comm(), scenes::MEETINGS as u64);
+    for op in ["AllReduce", "P2pGroup"] {
+        let [cell] = cells(left.file(), op)[..] else { panic!("{:?}", left.file()) };
+        assert_eq!((cell.timed, cell.sum_ns), (each, each * 10_000), "{op}: {cell:?}");
+    }
+    let all = 2 * each;
+    assert_eq!((comm.begun, comm.done, comm.done_op), (all, all, all + 1));
+}
+
+#[test]
+fn what_was_under_way_is_timed_after_a_wish_for_nothing() {
+    let left = scene("off-meanwhile").left();
+    assert_eq!(cells(left.file(), "AllReduce")[0].timed, 10);
+}
+
+#[test]
 fn a_communicator_ends_where_the_gpu_counts_more_than_nccl() {
     for (release, mode) in
         [(22_703, "sample"), (22_703, "full"), (22_809, "sample"), (22_809, "full"), (23_007, "sample")]

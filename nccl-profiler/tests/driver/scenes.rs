@@ -1,9 +1,12 @@
 //! What happens in each scene's process.
 
 use std::ffi::c_void;
+use std::hint;
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +17,9 @@ use crate::played::{
     ALL_REDUCE, CE_COLL, COLL, Call, Comm, KERNEL, KERNEL_STOP, Launched, Nccl, P2P, open, symbol,
 };
 use crate::ring;
+
+/// Enough for two threads to meet now and then.
+pub(crate) const MEETINGS: usize = 100_000;
 
 fn libraries() -> (PathBuf, PathBuf) {
     let places = std::env::var_os("RAILGATE_TEST_LIBRARIES").unwrap();
@@ -57,6 +63,8 @@ pub(crate) fn play(name: &str) {
         "soon" => soon(&nccl),
         "idle" => idle(&nccl),
         "messages" => messages(&nccl),
+        "meeting" => meeting(&nccl),
+        "off-meanwhile" => off_meanwhile(&nccl),
         "astray" => astray(&nccl),
         "hidden" => hidden(&nccl),
         "two" => two(&nccl),
@@ -314,10 +322,9 @@ fn rested(nccl: &Nccl) {
         in_turn.extend(launch(&rests, 1));
         launch(&works, 1);
     }
-    let step = |pair: &[*mut c_void]| (slot(&pair[1]) + 4096 - slot(&pair[0])) % 4096;
-    let next = step(&first[198..]);
-    let after_one_another =
-        |handles: &[*mut c_void]| handles.windows(2).filter(|pair| step(pair) == next).count();
+    let after_one_another = |handles: &[*mut c_void]| {
+        handles.windows(2).filter(|pair| slot(&pair[1]) == (slot(&pair[0]) + 2531) % 4096).count()
+    };
     assert!(after_one_another(&first) > 100 && after_one_another(&in_turn) > 100);
     let mut gpu = 0;
     let mut end = |comm: &Comm<'_>, handles: Vec<*mut c_void>| {
@@ -496,6 +503,68 @@ fn messages(nccl: &Nccl) {
     nccl.stop(group);
     nccl.stop(group);
     run(&comm, 10);
+}
+
+/// Messages to others and collectives, in turn. While the thread that launches comes to a launch's end, the one that tells of kernels
+/// ends the last of its messages, or the collective before it.
+fn meeting(nccl: &Nccl) {
+    let comm = &nccl.communicator(0xabc, 4, 1);
+    run(comm, 1);
+    let mut gpu = 2_000_000;
+    // Whose end the other thread is to tell of, and when that was; 0: of none.
+    let (handle, at) = (AtomicPtr::<c_void>::default(), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            loop {
+                match at.load(Acquire) {
+                    0 => hint::spin_loop(),
+                    u64::MAX => break,
+                    end => {
+                        nccl.kernel_ends(handle.load(Relaxed), end);
+                        at.store(0, Release);
+                    }
+                }
+            }
+        });
+        for round in 0..MEETINGS {
+            gpu += 40_000;
+            let launched = comm.launch(Call { channels: 1, ..ALL_REDUCE });
+            let reduces = nccl.kernel_begins(comm.context, launched.handle, 0, gpu);
+            let group = comm.group(ptr::null_mut());
+            let [receives, sends] = [(c"Recv", 0), (c"Send", 2)].map(|(func, peer)| {
+                let message = comm.message(group, func, 1024, peer, 1);
+                nccl.kernel_begins(comm.context, message, 0, gpu + 20_000)
+            });
+            nccl.kernel_ends(receives, gpu + 30_000);
+            let mut both = [(sends, gpu + 30_000), (reduces, gpu + 10_000)];
+            both.rotate_left(round % 2);
+            let [(first, its_end), (last, end)] = both;
+            nccl.kernel_ends(first, its_end);
+            handle.store(last, Relaxed);
+            at.store(end, Release);
+            nccl.stop(group);
+            while at.load(Acquire) != 0 {
+                hint::spin_loop();
+            }
+        }
+        at.store(u64::MAX, Release);
+    });
+}
+
+/// Nothing more is counted, and only then comes the news of what was under way.
+fn off_meanwhile(nccl: &Nccl) {
+    let comm = nccl.communicator(0xabc, 4, 1);
+    run(&comm, 1);
+    let under_way: Vec<_> = (0..10).map(|_| comm.launch(Call { channels: 1, ..ALL_REDUCE })).collect();
+    std::fs::write(mode_file(), "off").unwrap();
+    let late = Instant::now() + Duration::from_secs(60);
+    while comm.launch(Call { func: c"Broadcast", ..ALL_REDUCE }).timed {
+        assert!(Instant::now() < late);
+        thread::sleep(Duration::from_millis(20));
+    }
+    for (launched, number) in under_way.into_iter().zip(1..) {
+        comm.gpu(launched, 1_000_000 + number * 12_000, 1_010_000 + number * 12_000);
+    }
 }
 
 fn astray(nccl: &Nccl) {
