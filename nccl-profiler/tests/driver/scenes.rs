@@ -1,7 +1,6 @@
 //! What happens in each scene's process.
 
 use std::ffi::c_void;
-use std::hint;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{
@@ -517,7 +516,7 @@ fn meeting(nccl: &Nccl) {
         scope.spawn(|| {
             loop {
                 match at.load(Acquire) {
-                    0 => hint::spin_loop(),
+                    0 => thread::yield_now(),
                     u64::MAX => break,
                     end => {
                         nccl.kernel_ends(handle.load(Relaxed), end);
@@ -544,7 +543,7 @@ fn meeting(nccl: &Nccl) {
             at.store(end, Release);
             nccl.stop(group);
             while at.load(Acquire) != 0 {
-                hint::spin_loop();
+                thread::yield_now();
             }
         }
         at.store(u64::MAX, Release);
