@@ -18,8 +18,8 @@ const MOST_ROWS: usize = 1000;
 
 /// What timing adds to an operation on the GPU, nanoseconds: its kernel ends when its times have reached the host's memory, and a
 /// collective ends with the last of its ranks. Where a part of the calls is timed, those stand between others that go without.
-/// Measured with two ranks (messages: 0.1 to 0.4 µs, collectives: 0.5 to 1.1), four (0.0, 0.6 to 1.1) and eight (collectives: 0.8 to
-/// 1.6), not with more.
+/// Measured with two ranks (messages: 0.1 to 0.4 µs, collectives: 0.5 to 1.1), four (messages: 0.0, collectives: 0.6 to 1.1) and eight
+/// (collectives: 0.8 to 1.6), not with more.
 const TIMING_OF_MESSAGES_NS: u64 = 200;
 const TIMING_OF_FEW_NS: u64 = 800;
 const TIMING_OF_MORE_NS: u64 = 1_100;
