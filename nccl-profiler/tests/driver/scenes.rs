@@ -312,7 +312,10 @@ fn rested(nccl: &Nccl) {
     let launch = |comm: &Comm<'_>, count: usize| -> Vec<*mut c_void> {
         (0..count).map(|_| comm.launch(Call { channels: 1, ..ALL_REDUCE }).handle).collect()
     };
-    let slot = |handle: &*mut c_void| *handle as u64 & 0xfff;
+    // How many slots there are, and how far from one another those lie that are taken one after the other.
+    const SLOTS: u64 = 4096;
+    const APART: u64 = 2531;
+    let slot = |handle: &*mut c_void| *handle as u64 % SLOTS;
     launch(&works, 1);
     let first = launch(&rests, 200);
     // They take the quick way, and their slots ahead of time, whoever launches in between.
@@ -322,7 +325,7 @@ fn rested(nccl: &Nccl) {
         launch(&works, 1);
     }
     let after_one_another = |handles: &[*mut c_void]| {
-        handles.windows(2).filter(|pair| slot(&pair[1]) == (slot(&pair[0]) + 2531) % 4096).count()
+        handles.windows(2).filter(|pair| slot(&pair[1]) == (slot(&pair[0]) + APART) % SLOTS).count()
     };
     assert!(after_one_another(&first) > 100 && after_one_another(&in_turn) > 100);
     let mut gpu = 0;
