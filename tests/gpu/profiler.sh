@@ -88,7 +88,7 @@ exact() {
     local op mode attempt iterations=${ITERATIONS:-100}
     for mode in ${MODES:-full sample}; do
         for op in ${OPS:-all_reduce all_gather reduce_scatter alltoall broadcast sendrecv}; do
-            # What is compared with has to agree with itself.
+            # What is compared has to be sure of itself.
             for attempt in 1 2 3; do
                 with "$mode" "${ranks[@]}" "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n "$iterations" -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
                     wrong "$op: $(tail -3 "$out/$mode-$op.txt")"
@@ -96,7 +96,7 @@ exact() {
                 "$kit/show" "$work/job/$mode/user/ranks/"* >"$out/$mode-$op.counted"
                 python3 "$here/nccl/profiler.py" steady "$out/$mode-$op.txt" "$out/$mode-$op.json"
                 (($? == 3)) || break
-                echo "$op: nccl-tests' own two loops are apart in run $attempt"
+                echo "$op: so much for run $attempt"
             done
             python3 "$here/nccl/profiler.py" exact "$op" "$iterations" 5 "$out/$mode-$op.txt" "$out/$mode-$op.json" || failed=1
         done

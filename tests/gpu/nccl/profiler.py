@@ -20,6 +20,8 @@ OPS = {
 
 # From which size on bus bandwidth is compared, how far off it may be, and at how many sizes nccl-tests may be no reference.
 LARGE, OFF, UNSTEADY = 1 << 20, 0.03, 2
+# Percent of a figure: where its own error is more, too few calls were timed for what befell them, as the report says beside it.
+VAGUE = 6
 # What `steady` exits with.
 AGAIN = 3
 
@@ -52,8 +54,14 @@ def counted(path):
 
 
 def steady(tests, file):
-    timed = any(row["back_to_back"] for row in counted(file))
-    return not timed or not apart(tests)
+    """Whether both have figures that can be compared; else why not."""
+    timed = [row for row in counted(file) if row["back_to_back"]]
+    vague = sorted(row["from_bytes"] for row in timed if row["from_bytes"] >= LARGE and (row["back_to_back_error_percent"] or 0) > VAGUE)
+    if timed and apart(tests):
+        print(f"nccl-tests' own two loops are apart at {sorted(apart(tests))}")
+    if vague:
+        print(f"the report's own error is more than {VAGUE} % at {vague}")
+    return not (timed and apart(tests) or vague)
 
 
 def exact(op, iterations, warmups, tests, file):
