@@ -5,8 +5,9 @@
 //! nothing but the operation's number there: all ranks count alike, so all time the same ones, and their times can be
 //! compared. `duty` is a power of two and windows are drawn by a hash of their number, so that a rank with a
 //! sparser duty times a subset of what the others time, and no period of the job's own hides an operation for good.
-//! Besides, a window begins where a kind of operation has its 32nd, 64th, 128th call and so on, so that each
-//! kind that a loop repeats is timed soon; that, too, is the same on all ranks.
+//! Besides, a window begins at each 32nd call of a kind of operation up to its 512th, and then where those have doubled, so
+//! that each kind that a loop repeats is timed soon, and so often that one call that was held up does not make its figure;
+//! that, too, is the same on all ranks.
 //!
 //! There is one budget for the process, whose launching thread may serve several communicators, and it is kept like an
 //! account: time adds to it, every timed operation takes from it what it costs, by its channels. Four times a second
@@ -29,8 +30,10 @@ use crate::{recent, state};
 
 /// Operations of a window, a power of two.
 const WINDOW: u64 = 8;
-/// Calls of one kind after which a window begins, and at every doubling.
-const FIRST_CALLS: u64 = 32;
+/// Calls of one kind after which a window begins, as often as it has had fewer than [`FEW_CALLS`], then at every doubling. Those are
+/// some 130 timed calls of a kind, half a millisecond of the launching thread in all, whatever the budget says; they count in it.
+const EACH_CALLS: u64 = 32;
+const FEW_CALLS: u64 = 512;
 /// What timing one operation takes of the thread that launches it, nanoseconds (measured: 1.1 to 1.8 µs with one channel,
 /// 3.7 µs with some twenty), and what more for each channel.
 const COST_NS: u64 = 1200;
@@ -143,12 +146,17 @@ pub(crate) fn timing() -> bool {
 
 /// Whether this call of a kind begins a window.
 fn begins_window(call: u64) -> bool {
-    call >= FIRST_CALLS && call.is_power_of_two()
+    call > 0 && if call <= FEW_CALLS { call.is_multiple_of(EACH_CALLS) } else { call.is_power_of_two() }
 }
 
 /// The next call of a kind that does.
 pub(crate) fn next_window(call: u64) -> u64 {
-    call.saturating_add(1).checked_next_power_of_two().unwrap_or(u64::MAX).max(FIRST_CALLS)
+    let next = call.saturating_add(1);
+    if next <= FEW_CALLS {
+        next.next_multiple_of(EACH_CALLS)
+    } else {
+        next.checked_next_power_of_two().unwrap_or(u64::MAX)
+    }
 }
 
 /// The wall clock at this time of the monotonic one; one clock is enough for each operation.

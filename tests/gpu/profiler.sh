@@ -84,9 +84,10 @@ with() {
 
 exact() {
     say "calls, bytes and bandwidth, one process per GPU"
-    # Many more in a row, and in `full` NCCL's proxy thread holds them up.
-    local op mode attempt iterations=${ITERATIONS:-100}
+    local op mode attempt iterations
     for mode in ${MODES:-full sample}; do
+        # Many more in a row, and in `full` NCCL's proxy thread holds them up; a sample is of enough calls or none.
+        [[ $mode == full ]] && iterations=${ITERATIONS:-100} || iterations=${ITERATIONS:-800}
         for op in ${OPS:-all_reduce all_gather reduce_scatter alltoall broadcast sendrecv}; do
             # What is compared has to be sure of itself.
             for attempt in 1 2 3; do
@@ -96,7 +97,7 @@ exact() {
                 "$kit/show" "$work/job/$mode/user/ranks/"* >"$out/$mode-$op.counted"
                 python3 "$here/nccl/profiler.py" steady "$out/$mode-$op.txt" "$out/$mode-$op.json"
                 (($? == 3)) || break
-                echo "$op: so much for run $attempt"
+                echo "$op: run $attempt is no comparison"
             done
             python3 "$here/nccl/profiler.py" exact "$op" "$iterations" 5 "$out/$mode-$op.txt" "$out/$mode-$op.json" || failed=1
         done

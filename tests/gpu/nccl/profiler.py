@@ -55,13 +55,14 @@ def counted(path):
 
 def steady(tests, file):
     """Whether both have figures that can be compared; else why not."""
-    timed = [row for row in counted(file) if row["back_to_back"]]
-    vague = sorted(row["from_bytes"] for row in timed if row["from_bytes"] >= LARGE and (row["back_to_back_error_percent"] or 0) > VAGUE)
-    if timed and apart(tests):
-        print(f"nccl-tests' own two loops are apart at {sorted(apart(tests))}")
+    timed = [row for row in counted(file) if row["back_to_back"] and row["from_bytes"] >= LARGE]
+    unsteady = sorted(apart(tests)) if timed else []
+    vague = sorted(row["from_bytes"] for row in timed if (row["back_to_back_error_percent"] or 0) > VAGUE)
+    if unsteady:
+        print(f"nccl-tests' own two loops are apart at {unsteady}")
     if vague:
         print(f"the report's own error is more than {VAGUE} % at {vague}")
-    return not (timed and apart(tests) or vague)
+    return not (unsteady or vague)
 
 
 def exact(op, iterations, warmups, tests, file):
