@@ -5,7 +5,7 @@
 //! nothing but the operation's number there: all ranks count alike, so all time the same ones, and their times can be
 //! compared. `duty` is a power of two and windows are drawn by a hash of their number, so that a rank with a
 //! sparser duty times a subset of what the others time, and no period of the job's own hides an operation for good.
-//! Besides, a window begins at each 32nd call of a kind of operation up to its 512th, and then where those have doubled, so
+//! Besides, a window begins at each 32nd call of a kind of operation up to its 512th, and then at every doubling, so
 //! that each kind that a loop repeats is timed soon, and so often that one call that was held up does not make its figure;
 //! that, too, is the same on all ranks.
 //!
@@ -30,8 +30,8 @@ use crate::{recent, state};
 
 /// Operations of a window, a power of two.
 const WINDOW: u64 = 8;
-/// Calls of one kind after which a window begins, as often as it has had fewer than [`FEW_CALLS`], then at every doubling. Those are
-/// some 130 timed calls of a kind, half a millisecond of the launching thread in all, whatever the budget says; they count in it.
+/// A window begins at each so many calls of one kind up to [`FEW_CALLS`], then at every doubling. The first ones are some 130 timed
+/// calls, half a millisecond of the launching thread in all, whatever the budget says; they count in it.
 const EACH_CALLS: u64 = 32;
 const FEW_CALLS: u64 = 512;
 /// What timing one operation takes of the thread that launches it, nanoseconds (measured: 1.1 to 1.8 µs with one channel,
@@ -175,13 +175,13 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     }
     // What is in force follows from what is wished for, at each tick.
     let mode = Mode::of(store.at(head::MODE).load(Relaxed)).unwrap_or(Mode::Count);
-    let doubled = begins_window(op.call);
-    if doubled {
+    let opens = begins_window(op.call);
+    if opens {
         flow.until.store(op.number.saturating_add(WINDOW), Relaxed);
     }
     let until = flow.until.load(Relaxed);
     // Within a window nothing changes.
-    if op.number <= 1 || doubled || op.number.is_multiple_of(WINDOW) || op.number == until {
+    if op.number <= 1 || opens || op.number.is_multiple_of(WINDOW) || op.number == until {
         set(store, comm, mode == Mode::Sample && (op.number < until || drawn(store, op.number)));
     }
     // While only some are timed, or counts have parted, all go the long way.
