@@ -10,8 +10,10 @@ use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, slurm_release};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What stands for `torchrun`, `python`, `apptainer` and the tests of NCCL: says what it was started with.
+/// What stands for `torchrun`, `python`, `apptainer` and the tests of NCCL: says what it was started with. A training that has a
+/// loader waits for it, as a real one does: with its end the job ends, though the loader may not have begun.
 const SAYS: &str = "#!/bin/sh\n\
+    case \"$*\" in *--loader*) until grep -q '^loads for ' heterogeneous.log; do sleep 0.1; done;; esac\n\
     echo \"rank ${RANK:--} of ${WORLD_SIZE:--}, $(hostname) has ${NCCL_IB_HCA:-nothing}: $(basename \"$0\") $*\"\n\
     echo '# Avg bus bandwidth    : 480.5'\n\
     [ -z \"$STAND_IN_IMAGE\" ] || echo \"in $STAND_IN_IMAGE with $STAND_IN_MOUNTS at $STAND_IN_WORKDIR\"\n";
