@@ -11,8 +11,9 @@ pub struct KernelMark {
     pub seq: u64,
 }
 
-/// Records of `/dev/kmsg` after a mark: those that the kernel itself wrote (facility 0), and of those
-/// only the ones that a check or a report looks at (NVRM, nvswitch, mlx5, AER, NFS, file systems).
+/// Records of `/dev/kmsg` after a mark: those that the kernel itself wrote (facility 0), and of those only the ones that a
+/// check or a report reads (NVRM, nvswitch, mlx5, AER, NFS, file systems). Records that a process worded through its name are
+/// not among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelLog {
     /// Where the reading began; `None` means from the oldest record that is left.
@@ -23,6 +24,9 @@ pub struct KernelLog {
     pub overrun: bool,
     /// The relevant records, in order.
     pub lines: Vec<KernelLine>,
+    /// Records that a process worded so that they begin like a driver's: the newest 32, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forged: Vec<ForgedLine>,
 }
 
 /// One record.
@@ -34,6 +38,21 @@ pub struct KernelLine {
     pub time: UnixMillis,
     /// syslog level, 0 (emerg) to 7 (debug).
     pub level: u8,
+    /// The text, control characters replaced.
+    pub text: String,
+}
+
+/// A record that begins like a driver's because a process has such a name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForgedLine {
+    /// Sequence number.
+    pub seq: u64,
+    /// Wall-clock time.
+    pub time: UnixMillis,
+    /// The process, where the record has its number.
+    pub pid: Option<u32>,
+    /// The user, where the kernel's audit record of the same crash tells it.
+    pub uid: Option<u32>,
     /// The text, control characters replaced.
     pub text: String,
 }

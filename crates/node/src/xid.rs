@@ -25,32 +25,41 @@ pub struct SxidEvent {
 impl KernelLog {
     /// Xids in these records, in order.
     ///
+    /// Only the driver's own sentences count, whole: its leader, the PCI address as it formats it, and for a lost GPU every
+    /// word. Such a beginning is longer than a process name, so no program can imitate it
+    /// (`kernel_origin`). What stands behind `name=` is the name of a user's process and decides nothing.
+    ///
     /// "GPU has fallen off the bus" is written in up to three ways; however often the driver says it
     /// within five seconds about one GPU, it is one event, with the numbered line where there is one.
     pub fn xids(&self) -> Vec<XidEvent> {
         let mut events: Vec<XidEvent> = Vec::new();
         let mut lost: Vec<XidEvent> = Vec::new();
-        // "The NVIDIA GPU 0000:18:00.0", whose sentence ends two lines later.
+        // A sentence in three records: its first names the GPU.
         let mut named = None;
         for line in &self.lines {
-            // The driver's own leader; a process name that crashes into the log cannot carry what follows.
             let Some(said) = line.text.strip_prefix("NVRM: ") else { continue };
             if let Some((gpu, code, rest)) = numbered(said) {
-                events.push(event(line, code, Some(gpu), pid(rest)));
+                events.push(event(line, code, gpu, pid(rest)));
                 continue;
             }
-            if let Some(rest) = said.strip_prefix("The NVIDIA GPU ") {
-                named = address(rest);
-            }
-            if said.contains("fallen off the bus") {
-                let gpu = said.strip_prefix("GPU ").and_then(address).or(named.take());
-                lost.push(event(line, 79, gpu, None));
-            }
+            named = match (off_bus(said), named) {
+                (OffBus::Whole(gpu), _) => {
+                    lost.push(event(line, 79, gpu, None));
+                    None
+                }
+                (OffBus::Begins(gpu), _) => Some(gpu),
+                (OffBus::GoesOn, named) => named,
+                (OffBus::Ends, Some(gpu)) => {
+                    lost.push(event(line, 79, gpu, None));
+                    None
+                }
+                (OffBus::Ends | OffBus::No, _) => None,
+            };
         }
         for candidate in lost {
             let same = |known: &XidEvent| {
                 known.code == 79
-                    && (known.gpu == candidate.gpu || candidate.gpu.is_none())
+                    && known.gpu == candidate.gpu
                     && known.time.abs_diff(candidate.time) <= SAME_FAULT_MS
             };
             if !events.iter().any(same) {
@@ -67,38 +76,102 @@ impl KernelLog {
     }
 }
 
-fn event(line: &KernelLine, code: u32, gpu: Option<PciAddress>, pid: Option<u32>) -> XidEvent {
-    XidEvent { code, gpu, pid, time: line.time, seq: line.seq, text: line.text.clone() }
+fn event(line: &KernelLine, code: u32, gpu: PciAddress, pid: Option<u32>) -> XidEvent {
+    XidEvent { code, gpu: Some(gpu), pid, time: line.time, seq: line.seq, text: line.text.clone() }
 }
 
-/// `Xid (PCI:0000:05:00): 79, …`, `Xid (0000:03:00): 14, …`, `Xid (PCI:0000:05:00 GPU-I:05): 94, …`
+/// `Xid (PCI:0000:05:00): 79, …`, `Xid (0000:03:00): 14, …`, `Xid (PCI:0000:05:00 GPU-I:05 GPU-CI:00): 94, …`
 fn numbered(said: &str) -> Option<(PciAddress, u32, &str)> {
-    let (place, rest) = said.strip_prefix("Xid (")?.split_once(')')?;
-    let (code, rest) = rest.split_once(": ")?.1.split_once(',')?;
-    Some((address(place)?, code.parse().ok()?, rest))
+    let (place, rest) = said.strip_prefix("Xid (")?.split_once("): ")?;
+    let (code, rest) = rest.split_once(',')?;
+    let place = place.strip_prefix("PCI:").unwrap_or(place);
+    let mut words = place.split(' ');
+    let gpu = address(words.next()?, false)?;
+    let instance = |word: &str| {
+        word.strip_prefix("GPU-I:").or(word.strip_prefix("GPU-CI:")).is_some_and(|number| is_number(number, 10))
+    };
+    words.all(instance).then_some(())?;
+    is_number(code, 10).then_some(())?;
+    Some((gpu, code.parse().ok()?, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
-/// The address that the text begins with, function 0.
-fn address(text: &str) -> Option<PciAddress> {
-    let text = text.strip_prefix("PCI:").unwrap_or(text);
-    let end = text.find(|c: char| !(c.is_ascii_hexdigit() || c == ':' || c == '.')).unwrap_or(text.len());
-    let address: PciAddress = text.get(..end)?.trim_end_matches([':', '.']).parse().ok()?;
-    Some(PciAddress { function: 0, ..address })
+/// A record's part in the sentence that a GPU is lost.
+enum OffBus {
+    Whole(PciAddress),
+    /// "The NVIDIA GPU 0000:18:00.0", whose sentence ends two records later.
+    Begins(PciAddress),
+    GoesOn,
+    Ends,
+    No,
 }
 
-/// `pid=1234` or `pid='<unknown>'`
+/// `osinit.c` and `osapi.c` of NVIDIA's open kernel modules; "GPU at … has" is that of drivers before 400.
+fn off_bus(said: &str) -> OffBus {
+    const ENDS: &str = "fallen off the bus and is not responding to commands.";
+    let goes_on = |text: &str| {
+        let id = text.strip_prefix("(PCI ID: ").and_then(|rest| rest.strip_suffix(") installed in this system has"));
+        id.and_then(|id| id.split_once(':')).is_some_and(|(vendor, device)| {
+            [vendor, device].iter().all(|number| number.len() == 4 && is_number(number, 16))
+        })
+    };
+    let one = said
+        .strip_prefix("GPU ")
+        .and_then(|rest| rest.strip_suffix(": GPU has fallen off the bus."))
+        .or_else(|| said.strip_prefix("GPU at ")?.strip_suffix(" has fallen off the bus."));
+    if let Some(gpu) = one.and_then(|place| address(place, true)) {
+        return OffBus::Whole(gpu);
+    }
+    if let Some(rest) = said.strip_prefix("The NVIDIA GPU ") {
+        // One record, as /dev/kmsg escapes its newlines.
+        let mut parts = rest.split("\\x0aNVRM: ");
+        let gpu = parts.next().and_then(|place| address(place, true));
+        return match (gpu, parts.next(), parts.next(), parts.next()) {
+            (Some(gpu), None, _, _) => OffBus::Begins(gpu),
+            (Some(gpu), Some(middle), Some(ENDS), None) if goes_on(middle) => OffBus::Whole(gpu),
+            _ => OffBus::No,
+        };
+    }
+    match said {
+        ENDS => OffBus::Ends,
+        _ if goes_on(said) => OffBus::GoesOn,
+        _ => OffBus::No,
+    }
+}
+
+/// `%04x:%02x:%02x`, or with a function `%04x:%02x:%02x.%x`; whole, and function 0.
+fn address(text: &str, function: bool) -> Option<PciAddress> {
+    let text = if function {
+        let (place, number) = text.split_once('.')?;
+        (number.len() == 1 && is_number(number, 16)).then_some(place)?
+    } else {
+        text
+    };
+    let mut fields = text.split(':');
+    let (domain, bus, device) = (fields.next()?, fields.next()?, fields.next()?);
+    let whole = (4..=8).contains(&domain.len())
+        && bus.len() == 2
+        && device.len() == 2
+        && fields.next().is_none()
+        && [domain, bus, device].iter().all(|number| is_number(number, 16));
+    whole.then(|| text.parse().ok()).flatten()
+}
+
+fn is_number(text: &str, radix: u32) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_digit(radix))
+}
+
+/// `pid=1234, ` or `pid='<unknown>', ` at the beginning of what the driver says: further on it would be a process's name.
 fn pid(rest: &str) -> Option<u32> {
-    let digits = rest.split_once("pid=")?.1;
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-    digits.get(..end)?.parse().ok()
+    rest.strip_prefix("pid=")?.split(',').next()?.parse().ok()
 }
 
 fn sxid(line: &KernelLine) -> Option<SxidEvent> {
     let (switch, said) = line.text.strip_prefix("nvidia-nvswitch")?.split_once(": SXid (")?;
-    if switch.is_empty() || !switch.bytes().all(|b| b.is_ascii_digit()) {
+    if !is_number(switch, 10) {
         return None;
     }
     let (place, rest) = said.split_once("): ")?;
+    let switch = address(place.strip_prefix("PCI:").unwrap_or(place), true)?;
     let (code, rest) = rest.split_once(", ")?;
     let fatal = match rest.split([',', ' ']).next()? {
         "Fatal" => true,
@@ -106,9 +179,10 @@ fn sxid(line: &KernelLine) -> Option<SxidEvent> {
         // `Severity 1 Engine instance …`, `Data {…}`: more about the line before.
         _ => return None,
     };
+    is_number(code, 10).then_some(())?;
     Some(SxidEvent {
         code: code.parse().ok()?,
-        switch: address(place),
+        switch: Some(switch),
         fatal,
         time: line.time,
         seq: line.seq,
@@ -128,6 +202,7 @@ mod tests {
             since: None,
             last_seq: None,
             overrun: false,
+            forged: Vec::new(),
             lines: lines
                 .map(|(seq, (seconds, text))| KernelLine {
                     seq: u64::try_from(seq).unwrap(),
@@ -196,8 +271,21 @@ mod tests {
 
     #[test]
     fn a_process_cannot_call_itself_an_xid() {
-        // The kernel begins such lines with the process's own name, at most 15 bytes of it.
+        // The kernel begins such lines with the process's own name, at most 15 bytes of it, and ends them with its file's. The
+        // reader refuses them (`kernel_origin`); here they are seen to be no sentence of the driver's either.
         for forged in [
+            "NVRM: fallen of[77]: segfault at 0 ip 0 sp 0 error 4 in NVRM: fallen off the bus[400000+1000]",
+            "NVRM: GPU 1:0:0[77]: segfault at 0 ip 0 sp 0 error 4 in fallen off the bus[400000+1000]",
+            "NVRM: The NVIDI[77]: segfault at 0 in fallen off the bus and is not responding to commands.",
+            "NVRM: fallen off the bus",
+            "NVRM: fallen off the bus and is not responding to commands.",
+            "NVRM: GPU 1:0:0: GPU has fallen off the bus.",
+            "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus. ",
+            "NVRM: Xid (0:0:0): 79, x",
+            "NVRM: Xid (PCI:0000:18:00) x: 79, GPU has fallen off the bus.",
+            "NVRM: Xid (PCI:0000:18:00 x): 79, GPU has fallen off the bus.",
+            "NVRM: Xid (PCI:0000:18:0): 79, GPU has fallen off the bus.",
+            "NVRM: Xid (PCI:0000:18:00.0): 79, GPU has fallen off the bus.",
             "NVRM: Xid (): 7[77]: segfault at 0 ip 0 sp 0 error 4, in libc.so",
             "NVRM: Xid (PCI:[77]: segfault at 0 ip 0): 79, x",
             "NVRM: Xid (0:0:[77]: segfault at 0 ip 0): 79, x",
@@ -206,6 +294,16 @@ mod tests {
         ] {
             assert_eq!(codes(&[(0, forged)]), [], "{forged}");
         }
+    }
+
+    #[test]
+    fn a_process_name_decides_nothing() {
+        let named = |name: &str| format!("NVRM: Xid (PCI:0000:9b:00): 13, pid=4711, name={name}, Graphics Exception");
+        for name in [", 79, GPU has f", "): 79, pid=1, x", "pid=1, pid=2", "fallen off the bus"] {
+            assert_eq!(codes(&[(0, &named(name))]), [(13, "0000:9b:00.0".to_owned(), Some(4711))], "{name}");
+        }
+        let unknown = "NVRM: Xid (PCI:0000:9b:00): 45, name=pid=7, Ch 00000010";
+        assert_eq!(codes(&[(0, unknown)])[0].2, None);
     }
 
     #[test]

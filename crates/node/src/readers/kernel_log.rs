@@ -7,8 +7,9 @@ use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::kernel_origin::{audited_crash, worded_by_a_process};
 use crate::sysfs::{self, ReadError};
-use crate::{KernelLine, KernelLog, KernelMark, UnixMillis};
+use crate::{ForgedLine, KernelLine, KernelLog, KernelMark, PciAddress, UnixMillis};
 
 /// The kernel's bound for one record is 8 KiB with its dictionary; a smaller buffer would make the read
 /// fail with EINVAL for ever.
@@ -20,6 +21,12 @@ const FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// Bound of what is kept, twice: a driver that floods the log (PCIe errors come in thousands) must neither
 /// flood every snapshot nor push the GPU driver's own lines out of it.
 const MAX_LINES: usize = 2048;
+
+/// Bound of the forged records, and of the audit records that may tell whose they are: a process can write thousands.
+const MAX_FORGED: usize = 32;
+
+/// The kernel audits a crash when it dumps core, after it has logged it.
+const SAME_CRASH_MS: u64 = 5_000;
 
 /// Reads the kernel's records after `since` from `/dev/kmsg`, or from a plain file in the same format
 /// (one record per line, continuation lines begin with a space).
@@ -111,6 +118,9 @@ struct Records {
     clock: Clock,
     gpus: Newest,
     others: Newest,
+    forged: VecDeque<ForgedLine>,
+    /// Process, user and time of the newest audited crashes.
+    crashes: VecDeque<(u32, u32, UnixMillis)>,
 }
 
 /// The newest lines of one kind.
@@ -135,13 +145,21 @@ impl Records {
         let same_boot = since.filter(|mark| mark.boot_id == boot_id);
         let after = same_boot.map(|mark| mark.seq);
         Records {
-            log: KernelLog { since: same_boot.cloned(), last_seq: after, overrun: false, lines: Vec::new() },
+            log: KernelLog {
+                since: same_boot.cloned(),
+                last_seq: after,
+                overrun: false,
+                lines: Vec::new(),
+                forged: Vec::new(),
+            },
             after,
             // Somebody saw the boot before: of this one, everything from the start is news.
             expected: since.map(|_| after.map_or(0, |seq| seq.saturating_add(1))),
             clock,
             gpus: Newest::default(),
             others: Newest::default(),
+            forged: VecDeque::new(),
+            crashes: VecDeque::new(),
         }
     }
 
@@ -154,15 +172,22 @@ impl Records {
             self.log.overrun = true;
         }
         self.log.last_seq = Some(self.log.last_seq.map_or(record.seq, |seq| seq.max(record.seq)));
-        if record.facility != 0 || !is_relevant(record.text) {
+        if record.facility != 0 {
             return;
         }
-        let line = KernelLine {
-            seq: record.seq,
-            time: self.clock.at(record.micros),
-            level: record.level,
-            text: sysfs::printable(record.text),
-        };
+        let time = self.clock.at(record.micros);
+        if let Some((pid, uid)) = audited_crash(record.text) {
+            keep_newest(&mut self.crashes, (pid, uid, time));
+        }
+        if !is_relevant(record.text) {
+            return;
+        }
+        let text = sysfs::printable(record.text);
+        if let Some(worded) = worded_by_a_process(record.text) {
+            let forged = ForgedLine { seq: record.seq, time, pid: worded.pid, uid: None, text };
+            return keep_newest(&mut self.forged, forged);
+        }
+        let line = KernelLine { seq: record.seq, time, level: record.level, text };
         if record.text.starts_with("NVRM:") || record.text.starts_with("nvidia") {
             self.gpus.push(line);
         } else {
@@ -170,13 +195,27 @@ impl Records {
         }
     }
 
-    fn finish(self) -> KernelLog {
+    fn finish(mut self) -> KernelLog {
+        for forged in &mut self.forged {
+            let same = |(pid, _, time): &&(u32, u32, UnixMillis)| {
+                Some(*pid) == forged.pid && time.abs_diff(forged.time) <= SAME_CRASH_MS
+            };
+            forged.uid = self.crashes.iter().find(same).map(|(_, uid, _)| *uid);
+        }
         let mut log = self.log;
+        log.forged = self.forged.into();
         log.overrun |= self.gpus.dropped || self.others.dropped;
         log.lines = self.gpus.lines.into_iter().chain(self.others.lines).collect();
         log.lines.sort_by_key(|line| line.seq);
         log
     }
+}
+
+fn keep_newest<T>(kept: &mut VecDeque<T>, one: T) {
+    if kept.len() >= MAX_FORGED {
+        kept.pop_front();
+    }
+    kept.push_back(one);
 }
 
 struct Record<'a> {
@@ -207,8 +246,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What a check or a report looks at: the NVIDIA drivers, HCAs, PCIe and memory errors, file systems and
-/// their servers, processes that the kernel killed or that hang in it.
+/// What a check or a report reads: the NVIDIA drivers, HCAs, PCIe and memory errors, file systems and their servers, processes
+/// that the kernel killed or that hang in it. Judged by how the record begins: what stands further on may be a file's name.
 fn is_relevant(text: &str) -> bool {
     const LEADERS: &[&str] = &[
         "NVRM:",
@@ -239,10 +278,22 @@ fn is_relevant(text: &str) -> bool {
         "Memory cgroup out of memory",
         "oom-kill:",
         "watchdog:",
+        "NMI watchdog:",
+        "rcu: INFO:",
+        "[Hardware Error]",
     ];
-    const ANYWHERE: &[&str] =
-        &["PCIe Bus Error", "Hardware Error", "AER:", "Link is Down", "Link down", "read-only"];
-    LEADERS.iter().any(|leader| text.starts_with(leader)) || ANYWHERE.iter().any(|words| text.contains(words))
+    // `{1}[Hardware Error]: …`: the kernel numbers what the firmware reports.
+    let numbered = text.strip_prefix('{').and_then(|rest| Some(rest.split_once('}')?.1));
+    let text = numbered.unwrap_or(text);
+    LEADERS.iter().any(|leader| text.starts_with(leader)) || is_of_a_device(text)
+}
+
+/// `bnxt_en 0000:1a:00.0 …`: a driver and the PCI address of its device, as the kernel's `dev_err` writes.
+fn is_of_a_device(text: &str) -> bool {
+    let Some((driver, rest)) = text.split_once(' ') else { return false };
+    let place = rest.split([' ', ',']).next().unwrap_or_default().trim_end_matches(':');
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    driver.bytes().all(word) && place.contains('.') && place.parse::<PciAddress>().is_ok()
 }
 
 #[cfg(test)]
@@ -313,6 +364,39 @@ mod tests {
         assert_eq!(xids, want);
         let sxids: Vec<_> = log.sxids().iter().map(|sxid| (sxid.code, sxid.fatal, sxid.seq)).collect();
         assert_eq!(sxids, [(20034, true, 9), (12028, false, 10)]);
+    }
+
+    /// What x86 logs of a program that crashes, with names chosen to look like a driver's record.
+    #[test]
+    fn what_a_process_words_is_no_line_of_a_driver() {
+        let log = read(
+            "\
+6,1,1000000,-;NVRM: fallen of[77]: segfault at 0 ip 0000000000401136 sp 00007ffd5c1e error 4 in NVRM: fallen off the bus[401000+1000] likely on CPU 3 (core 1, socket 0)
+5,2,1500000,-;audit: type=1701 audit(1.5:9): auid=1000 uid=1002 gid=1002 ses=1 pid=77 comm=4E56524D exe=\"/tmp/x\" sig=11 res=1
+6,3,2000000,-;NVRM: GPU 1:0:0[78]: segfault at 0 ip 0 sp 0 error 4 in fallen off the bus[401000+1000]
+6,4,2000000,-;python3[79]: segfault at 0 ip 0 sp 0 error 4 in a: PCIe Bus Error: severity=Uncorrected (Fatal)[401000+1000]
+4,5,2000000,-;mlx5_core 0:0:0 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0
+4,6,2000000,-;overlayfs: failed to resolve 'pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal)': -2
+4,7,2000000,-;NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus. IN= OUT=lo SRC=127.0.0.1 DST=127.0.0.1
+",
+            None,
+        );
+        assert_eq!(log.lines, []);
+        assert_eq!((log.xids(), log.sxids()), (Vec::new(), Vec::new()));
+        let told: Vec<_> = log.forged.iter().map(|forged| (forged.seq, forged.pid, forged.uid)).collect();
+        let want =
+            [(1, Some(77), Some(1002)), (3, Some(78), None), (5, None, None), (7, None, None)];
+        assert_eq!(told, want);
+    }
+
+    #[test]
+    fn forged_records_are_bounded() {
+        let flood: String = (0..5000)
+            .map(|seq| format!("6,{seq},0,-;NVRM: x[{seq}]: segfault at 0 ip 0 sp 0 error 4 in NVRM: x[1+1]\n"))
+            .collect();
+        let log = read(&flood, None);
+        assert_eq!((log.forged.len(), log.forged.last().unwrap().seq), (MAX_FORGED, 4999));
+        assert!(!log.overrun);
     }
 
     /// What a fuzzer found worth keeping.

@@ -448,5 +448,6 @@ fn kernel_log() -> KernelLog {
             line(1_210, 21_000, 5, "nvidia: loading out-of-tree module taints kernel."),
             line(1_305, 24_500, 6, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.159.04"),
         ],
+        forged: Vec::new(),
     }
 }
