@@ -59,6 +59,7 @@ fn node(tick: u64) -> (Snapshot, Profile, Verdict) {
         deciding: None,
         shadow: Vec::new(),
         strikes: Vec::new(),
+        signs: Vec::new(),
     };
     (snapshot, profile, verdict)
 }

@@ -1,12 +1,11 @@
 mod cause;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
-use railgate_node::{Action, Class, Finding, Fitness, PartName, Phase, Severity, Verdict};
+use railgate_node::{Action, Class, Finding, Fitness, PartName, Phase, Severity, Sign, Verdict};
 
 use crate::register::CheckInfo;
-use crate::report::{Found, Report};
+use crate::report::{Found, Passing, Report};
 use crate::request::runs;
 use crate::scene::Scene;
 use crate::{CHECKS, GateConfig, PhasePolicy, Seen, class_cap};
@@ -35,11 +34,13 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
                 deciding: Some(0),
                 shadow: Vec::new(),
                 strikes: Vec::new(),
+                signs: Vec::new(),
             };
         }
     };
     let mut judged = Vec::new();
     let mut strikes = Vec::new();
+    let mut signs = Vec::new();
     for (rank, check) in checks.iter().enumerate() {
         if !runs(check, config, seen.phase, seen.job) {
             continue;
@@ -60,26 +61,34 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
         let cap = config.action_of(check, seen.memory);
         let policy = config.policy(seen.phase);
         for (mut finding, passing) in findings {
-            if let Some(window) = passing.or(check.transient)
+            let transient = check.transient.map(|window| Passing { window, written: Vec::new() });
+            if let Some(passing) = passing.or(transient)
                 && finding.severity == Severity::Fail
             {
-                strikes.push(finding.subject());
-                first_sight(config, seen, window, &mut finding);
+                first_sight(config, seen, &passing, &mut finding);
+                if passing.written.is_empty() {
+                    strikes.push(finding.subject());
+                } else {
+                    signs.push(Sign { subject: finding.subject(), written: passing.written });
+                }
             }
             judged.push(Judged { action: allowed(policy, cap, &finding), rank, finding });
         }
     }
     cause::add_shared(&scene, &mut judged);
-    Verdict { strikes, ..verdict(&scene, judged) }
+    Verdict { strikes, signs, ..verdict(&scene, judged) }
 }
 
-/// What may pass by itself is a warning until it was seen often enough.
-fn first_sight(config: &GateConfig, seen: &Seen<'_>, window: Duration, finding: &mut Finding) {
+/// What one sight does not prove is a warning until it was seen often enough.
+fn first_sight(config: &GateConfig, seen: &Seen<'_>, passing: &Passing, finding: &mut Finding) {
     let identity = seen.now.identity(&finding.part);
-    let earlier = seen.memory.strikes(&finding.subject(), &identity, seen.now.taken / 1000, window);
-    if earlier + 1 < config.strikes {
+    let now = seen.now.taken / 1000;
+    let times = passing.written.iter().map(|time| time / 1000).collect::<Vec<_>>();
+    let times = if times.is_empty() { vec![now] } else { times };
+    let sights = seen.memory.sights(&finding.subject(), &identity, &times, now, passing.window);
+    if sights < config.strikes {
         finding.severity = Severity::Warn;
-        finding.what.push_str(&format!(", strike {} of {}", earlier + 1, config.strikes));
+        finding.what.push_str(&format!(", strike {sights} of {}", config.strikes));
     }
 }
 
@@ -139,6 +148,7 @@ fn verdict(scene: &Scene<'_>, mut judged: Vec<Judged>) -> Verdict {
         deciding,
         shadow: shadow.into_iter().map(|judged| judged.finding).collect(),
         strikes: Vec::new(),
+        signs: Vec::new(),
     }
 }
 

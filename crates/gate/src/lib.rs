@@ -12,6 +12,7 @@
 //! judge.rs      findings and policy in, verdict out
 //! ```
 
+mod agreement;
 mod catalogue;
 mod checks;
 mod config;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Class, Evidence, Finding, Reading, Severity};
+use railgate_node::{Class, Evidence, Finding, Reading, Severity, UnixMillis};
 
 /// Names of processes, mount errors and kernel lines come from outside; none is longer than this.
 const MAX_TEXT: usize = 240;
@@ -9,7 +9,15 @@ const MAX_TEXT: usize = 240;
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     check: &'a str,
-    findings: Vec<(Finding, Option<Duration>)>,
+    findings: Vec<(Finding, Option<Passing>)>,
+}
+
+/// A `fail` that counts only when it is seen again within `window`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Passing {
+    pub(crate) window: Duration,
+    /// When the driver wrote it, where each record is a sight of its own; empty where each check run is.
+    pub(crate) written: Vec<UnixMillis>,
 }
 
 impl<'a> Report<'a> {
@@ -21,8 +29,8 @@ impl<'a> Report<'a> {
         self.into_timed().map(|(finding, _)| finding).collect()
     }
 
-    /// Each with the window in which it must be seen again, where it may pass by itself.
-    pub(crate) fn into_timed(self) -> impl Iterator<Item = (Finding, Option<Duration>)> {
+    /// Each with the window in which it must be seen again, where one sight is not enough.
+    pub(crate) fn into_timed(self) -> impl Iterator<Item = (Finding, Option<Passing>)> {
         self.findings.into_iter()
     }
 
@@ -72,7 +80,7 @@ impl<'a> Report<'a> {
 
 /// A finding on its way into a [`Report`].
 #[derive(Debug)]
-pub(crate) struct Found(Finding, Option<Duration>);
+pub(crate) struct Found(Finding, Option<Passing>);
 
 impl Found {
     /// `part` is a GPU index, a device, a path, or empty for the whole node.
@@ -118,7 +126,26 @@ impl Found {
 
     /// It may pass by itself, though not all that its check finds may: a `fail` must be seen again within `window`.
     pub(crate) fn may_pass(mut self, window: Duration) -> Found {
-        self.1 = Some(window);
+        self.1 = Some(Passing { window, written: Vec::new() });
+        self
+    }
+
+    /// It rests on one source, records written at these times: a `fail` must be written again within `window`. A record that is
+    /// read twice counts once.
+    pub(crate) fn sign(mut self, window: Duration, written: Vec<UnixMillis>) -> Found {
+        self.1 = Some(Passing { window, written });
+        self
+    }
+
+    pub(crate) fn severity(&self) -> Severity {
+        self.0.severity
+    }
+
+    /// At most a warning, and why.
+    pub(crate) fn only_warn(mut self, why: &str) -> Found {
+        self.0.severity = self.0.severity.min(Severity::Warn);
+        self.0.what.push_str(", ");
+        self.0.what.push_str(why);
         self
     }
 

@@ -105,6 +105,11 @@ impl<'a> Scene<'a> {
         up.is_some_and(|up| up < self.boot_grace.as_secs())
     }
 
+    /// The Xids come from NVML's events, since the kernel log could not be read.
+    pub(crate) fn told_by_nvml(&self) -> bool {
+        self.now.kernel_log.data().is_none()
+    }
+
     /// Whether this is a virtual machine, where it can be told.
     pub(crate) fn virtualised(&self) -> Option<bool> {
         self.now.host.data().and_then(|host| host.virtualised.known().copied())

@@ -86,6 +86,9 @@ const ONE_SIGHT: u64 = 30;
 /// Strikes are forgotten after this; no check's window is longer.
 const STRIKES_KEPT: u64 = 7 * 24 * 3600;
 
+/// Of one sign; two within a day are enough for most sites.
+const MOST_RECORDS: usize = 10;
+
 /// A node with more has other troubles.
 const MOST_STRIKES: usize = 256;
 
@@ -119,27 +122,40 @@ pub struct KnownHca {
 }
 
 impl Memory {
-    /// How often something was seen before `now` (Unix seconds) and within `window`.
-    pub fn strikes(&self, subject: &str, identity: &str, now: u64, window: Duration) -> u32 {
-        let within = |strike: &&Strike| {
-            let ago = now.checked_sub(strike.time);
-            ago.is_some_and(|ago| (ONE_SIGHT..=window.as_secs()).contains(&ago))
-        };
+    /// How often something was seen within `window` before `now`, the sights at `times` included. All in Unix seconds. Sights
+    /// less than half a minute apart are one.
+    pub fn sights(&self, subject: &str, identity: &str, times: &[u64], now: u64, window: Duration) -> u32 {
         let same = |strike: &&Strike| strike.subject == subject && strike.identity == identity;
-        let count = self.strikes.iter().filter(same).filter(within).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
+        let remembered = self.strikes.iter().filter(same).map(|strike| strike.time);
+        let within = |time: &u64| now.checked_sub(*time).is_some_and(|ago| ago <= window.as_secs());
+        let mut all: Vec<u64> = remembered.chain(times.iter().copied()).filter(within).collect();
+        all.sort_unstable();
+        let mut sights = 0;
+        let mut last = None;
+        for time in all {
+            if last.is_none_or(|last| time >= last + ONE_SIGHT) {
+                sights += 1;
+                last = Some(time);
+            }
+        }
+        sights.max(1)
     }
 
     /// Remembers the strikes of a look.
     pub fn strike(&mut self, now: &Snapshot, verdict: &Verdict) {
         let time = now.taken / 1000;
         self.strikes.retain(|strike| strike.time.saturating_add(STRIKES_KEPT) >= time && strike.time <= time);
-        for subject in &verdict.strikes {
+        let looks = verdict.strikes.iter().map(|subject| (subject, time));
+        let written = verdict.signs.iter().flat_map(|sign| {
+            let newest = sign.written.iter().rev().take(MOST_RECORDS);
+            newest.map(|written| (&sign.subject, written / 1000))
+        });
+        for (subject, time) in looks.chain(written) {
             let part = subject.split_once('@').map_or("", |(_, part)| part);
             let strike = Strike { subject: subject.clone(), identity: now.identity(part), time };
             let again = |old: &Strike| {
                 (&old.subject, &old.identity) == (&strike.subject, &strike.identity)
-                    && time < old.time + ONE_SIGHT
+                    && time.abs_diff(old.time) < ONE_SIGHT
             };
             if !self.strikes.iter().any(again) {
                 self.strikes.push(strike);

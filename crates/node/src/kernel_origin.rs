@@ -102,13 +102,22 @@ mod tests {
     fn records_that_begin_with_a_process_name() {
         let pid = |pid| Some(Worded { pid });
         for (text, want) in [
-            ("NVRM: fallen of[77]: segfault at 0 ip 0 sp 0 error 4 in NVRM: fallen off the bus[400000+1000]", pid(Some(77))),
-            ("NVRM: GPU 1:0:0[77]: segfault at 0 ip 0 sp 0 error 4 in fallen off the bus[1+1]", pid(Some(77))),
+            (
+                "NVRM: fallen of[77]: segfault at 0 ip 0 sp 0 error 4 in NVRM: fallen off the bus[400000+1000]",
+                pid(Some(77)),
+            ),
+            (
+                "NVRM: GPU 1:0:0[77]: segfault at 0 ip 0 sp 0 error 4 in fallen off the bus[1+1]",
+                pid(Some(77)),
+            ),
             ("nvidia-nvswitch[8] trap invalid opcode ip:1 sp:2 error:0 in a[1+1]", pid(Some(8))),
             ("mlx5_core[9] general protection fault ip:1 sp:2 error:0", pid(Some(9))),
             ("a[1] b[2]: segfault at 0", pid(Some(1))),
             ("\\x0aNVRM: x[77]: segfault at 0", pid(Some(77))),
-            ("\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a[77]: segfault at 0", pid(Some(77))),
+            (
+                "\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a\\x0a[77]: segfault at 0",
+                pid(Some(77)),
+            ),
             ("NVRM: Xid (0:0) invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0", pid(None)),
             ("NVRM: x: page allocation failure: order:4, mode:0x40cc0", pid(None)),
             ("EDAC MC0: 1 UE: vmalloc error: size 1, page order 0", pid(None)),

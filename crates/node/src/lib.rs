@@ -81,6 +81,6 @@ pub use statistics::{InterfaceStatistics, interface_statistics};
 pub use system::{BlockedProcess, Clock, Dimm, FileSystem, MemoryController, Nvme, Processes, Space, System};
 pub use time::rfc3339;
 pub use topology_file::{TopologyFile, TopologyRemark, read_topology_file};
-pub use verdict::{Action, Fitness, Verdict};
+pub use verdict::{Action, Fitness, Sign, Verdict};
 pub use xid::SxidEvent;
 pub use xid_watch::XidWatch;

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Finding, Phase};
+use crate::{Finding, Phase, UnixMillis};
 
 /// The gate's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +64,18 @@ pub struct Verdict {
     /// Subjects of what may pass by itself and was bad enough to count as a strike: `ib-rate@mlx5_2`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strikes: Vec<String>,
+    /// What only records of the kernel log show, and no other source confirms: each record counts towards `[gate] strikes`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signs: Vec<Sign>,
+}
+
+/// A fault that one source reports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sign {
+    /// `gpu-xid@3`
+    pub subject: String,
+    /// When the records were written.
+    pub written: Vec<UnixMillis>,
 }
 
 impl Verdict {

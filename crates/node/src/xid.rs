@@ -88,7 +88,9 @@ fn numbered(said: &str) -> Option<(PciAddress, u32, &str)> {
     let mut words = place.split(' ');
     let gpu = address(words.next()?, false)?;
     let instance = |word: &str| {
-        word.strip_prefix("GPU-I:").or(word.strip_prefix("GPU-CI:")).is_some_and(|number| is_number(number, 10))
+        word.strip_prefix("GPU-I:")
+            .or(word.strip_prefix("GPU-CI:"))
+            .is_some_and(|number| is_number(number, 10))
     };
     words.all(instance).then_some(())?;
     is_number(code, 10).then_some(())?;
@@ -109,7 +111,9 @@ enum OffBus {
 fn off_bus(said: &str) -> OffBus {
     const ENDS: &str = "fallen off the bus and is not responding to commands.";
     let goes_on = |text: &str| {
-        let id = text.strip_prefix("(PCI ID: ").and_then(|rest| rest.strip_suffix(") installed in this system has"));
+        let id = text
+            .strip_prefix("(PCI ID: ")
+            .and_then(|rest| rest.strip_suffix(") installed in this system has"));
         id.and_then(|id| id.split_once(':')).is_some_and(|(vendor, device)| {
             [vendor, device].iter().all(|number| number.len() == 4 && is_number(number, 16))
         })
@@ -298,7 +302,8 @@ mod tests {
 
     #[test]
     fn a_process_name_decides_nothing() {
-        let named = |name: &str| format!("NVRM: Xid (PCI:0000:9b:00): 13, pid=4711, name={name}, Graphics Exception");
+        let named =
+            |name: &str| format!("NVRM: Xid (PCI:0000:9b:00): 13, pid=4711, name={name}, Graphics Exception");
         for name in [", 79, GPU has f", "): 79, pid=1, x", "pid=1, pid=2", "fallen off the bus"] {
             assert_eq!(codes(&[(0, &named(name))]), [(13, "0000:9b:00.0".to_owned(), Some(4711))], "{name}");
         }

@@ -97,6 +97,7 @@ pub(crate) fn verdict(phase: Phase, findings: Vec<Finding>) -> Verdict {
         findings,
         shadow: vec![],
         strikes: vec![],
+        signs: vec![],
     }
 }
 

@@ -9,6 +9,7 @@ use crate::scene::{Scene, Whose};
 use crate::when::iso;
 
 use super::gpu_recovery_action::{asked, cure};
+use crate::agreement::{Counterpart, SIGN_WINDOW, grade, of_gpu, withheld};
 
 /// The check.
 pub(crate) struct GpuLost;
@@ -40,7 +41,9 @@ impl Check for GpuLost {
     const ABOUT: &'static str = "a GPU is off the bus, needs a reset, or cannot be opened";
     const EXPLAIN: &'static str = "
 Reads how NVML answers for each GPU (`GPU_IS_LOST`, `GPU_NOT_FOUND` and `RESET_REQUIRED` from any call) and the
-kernel log since the last clean look (Xid 79, \"GPU has fallen off the bus\"). Both together are one finding.
+kernel log since the last clean look (Xid 79, \"GPU has fallen off the bus\"). Both together are one finding. The log alone
+drains no node: where NVML still answers for the GPU it is a `warn`; where NVML could not be asked it is a `fail` when the
+driver writes it a second time within 24 hours; where NVML no longer lists the GPU or gives no answer at all, it agrees.
 
 Why: a job that gets such a GPU dies at its first CUDA call, or hangs its whole group.
 
@@ -72,17 +75,16 @@ unreadable = \"fail\"   # note, unknown, warn, fail
             .collect();
         for gpu in gpus {
             let own = Whose::Judged(gpu.index.to_string());
-            let event =
-                off_bus(scene).find(|(whose, _)| *whose == own).map(|(_, event)| event).or_else(|| {
-                    // One lost GPU without an address, one address without a GPU: they belong together.
-                    match (nowhere.as_slice(), orphans.as_slice()) {
-                        ([lost], [_]) if lost.index == gpu.index => orphans.pop().map(|(_, event)| event),
-                        _ => None,
-                    }
-                });
+            let mut events = written_of(scene, &own);
+            // One lost GPU without an address, one address without a GPU: they belong together.
+            if let ([lost], [_], []) = (nowhere.as_slice(), orphans.as_slice(), events.as_slice())
+                && lost.index == gpu.index
+            {
+                events.extend(orphans.pop().map(|(_, event)| event));
+            }
             // Only a reset that the driver itself offers is worth a try on a GPU that does not answer.
             let cure = asked(scene, gpu).and_then(cure).unwrap_or("reboot");
-            let Some(found) = state(gpu, event, some_answer, set.unreadable, cure) else { continue };
+            let Some(found) = state(gpu, &events, some_answer, set.unreadable, cure) else { continue };
             if scene.judges(gpu) {
                 out.add(found);
             } else if matches!(gpu.access, Access::Lost(_)) {
@@ -98,7 +100,12 @@ unreadable = \"fail\"   # note, unknown, warn, fail
             told.push(part);
             let place = event.gpu.map_or_else(|| "a GPU".to_owned(), |at| at.to_string());
             let found = match whose {
-                Whose::Judged(_) => Found::fail(Class::Node, part, format!("{place} off bus, Xid 79")),
+                Whose::Judged(_) => grade(
+                    Found::fail(Class::Node, part, format!("{place} off bus, Xid 79")),
+                    of_gpu(scene, part, &[Counterpart::Answer]),
+                    false,
+                    written_of(scene, whose).iter().map(|event| event.time).collect(),
+                ),
                 _ => Found::unknown(Class::Node, part, format!("{place} off bus, Xid 79, unclear whose")),
             };
             out.add(event_row(found.fix("reboot"), event));
@@ -111,18 +118,19 @@ const AN_HOUR: Duration = Duration::from_secs(3600);
 /// What is wrong with a GPU that NVML lists.
 fn state(
     gpu: &Gpu,
-    event: Option<&XidEvent>,
+    events: &[&XidEvent],
     some_answer: bool,
     unreadable: Severity,
     cure: &str,
 ) -> Option<Found> {
+    let event = events.first().copied();
     let index = gpu.index.to_string();
     let place = gpu.pci.known().map_or_else(|| format!("GPU {index}"), PciAddress::to_string);
     let xid = if event.is_some() { ", Xid 79" } else { "" };
     let found = match (&gpu.access, event) {
         (Access::Ok, None) => return None,
         (Access::Ok, Some(_)) => {
-            Found::fail(Class::Node, index, format!("{place} fell off bus{xid}, answers again")).fix("reboot")
+            Found::warn(Class::Node, index, format!("{place} fell off bus{xid}, answers again")).fix("reboot")
         }
         (Access::Lost(why), _) => {
             access_row(Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix(cure), gpu, why)
@@ -135,11 +143,13 @@ fn state(
                 why,
             )
         }
-        (Access::Failed(why), Some(_)) => access_row(
-            Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix("reboot"),
-            gpu,
-            why,
-        ),
+        (Access::Failed(why), Some(_)) => {
+            let found = Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix("reboot");
+            // What keeps us from asking may keep us from a healthy GPU.
+            let written = events.iter().map(|event| event.time).collect();
+            let found = if withheld(why) { found.sign(SIGN_WINDOW, written) } else { found };
+            access_row(found, gpu, why)
+        }
         (Access::Failed(why), None) if withheld(why) => {
             let what = format!("{place} is withheld: {why}");
             access_row(Found::unknown(Class::Site, index, what).fix("check permissions"), gpu, why)
@@ -158,13 +168,6 @@ fn state(
     Some(event.into_iter().fold(found, event_row))
 }
 
-/// NVML's own number says that somebody keeps us from the GPU: a device cgroup, an administrator at work on it, another
-/// virtual machine, a driver that is being exchanged. That is no fault of a GPU's.
-fn withheld(why: &str) -> bool {
-    // No permission, driver not loaded, blocked by the operating system, versions differ, in use.
-    [4, 9, 17, 18, 19].iter().any(|code| why.ends_with(&format!("({code})")))
-}
-
 /// Xid 79 of GPUs that NVML does not list, or that it was not asked for, or of nobody knows which.
 fn orphans<'s>(scene: &'s Scene<'_>) -> Vec<(Whose, &'s XidEvent)> {
     let listed: Vec<String> = scene.all_gpus().iter().map(|gpu| gpu.index.to_string()).collect();
@@ -175,6 +178,11 @@ fn orphans<'s>(scene: &'s Scene<'_>) -> Vec<(Whose, &'s XidEvent)> {
             Whose::Other => false,
         })
         .collect()
+}
+
+/// Every Xid 79 of one GPU.
+fn written_of<'s>(scene: &'s Scene<'_>, whose: &Whose) -> Vec<&'s XidEvent> {
+    off_bus(scene).filter(|(its, _)| its == whose).map(|(_, event)| event).collect()
 }
 
 fn off_bus<'s>(scene: &'s Scene<'_>) -> impl Iterator<Item = (Whose, &'s XidEvent)> {
@@ -209,15 +217,29 @@ mod tests {
     }
 
     #[test]
-    fn either_alone_is_enough() {
+    fn nvml_alone_is_enough_and_its_silence_agrees_with_the_driver() {
         let silent_kernel = look("h100-sxm:gpu-lost@3,kmsg-unreadable");
         assert!(silent_kernel.says().ends_with("gpu-lost@3: 0000:61:00.0 off bus; reboot"));
-        let answers = look("h100-sxm:gpu-xid-79@3");
-        assert!(
-            answers.says().contains("gpu-lost@3: 0000:61:00.0 fell off bus, Xid 79, answers again; reboot")
-        );
         let no_nvml = look("h100-sxm:gpu-xid-79@3,nvml-silent").remembering();
         assert!(no_nvml.says().starts_with("unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79"));
+    }
+
+    #[test]
+    fn the_log_alone_drains_nothing() {
+        let answers = look("h100-sxm:gpu-xid-79@3");
+        let says = "degraded: warn gpu-lost@3: 0000:61:00.0 fell off bus, Xid 79, answers again; reboot";
+        assert_eq!(answers.says(), says);
+        assert_eq!(answers.again().says(), says);
+        // The library is missing: NVML could not be asked.
+        let unasked = || {
+            look("h100-sxm:gpu-xid-79@3").remembering().with(|look| {
+                look.now.gpus = Part::Failed { why: "libnvidia-ml.so.1: not found".to_owned(), took_ms: 1.0 };
+            })
+        };
+        assert_eq!(unasked().of("gpu-lost"), [Severity::Warn]);
+        assert_eq!(unasked().again().again().of("gpu-lost"), [Severity::Warn], "one record is one sight");
+        let twice = unasked().again().xid(3, 79, "GPU has fallen off the bus.");
+        assert_eq!(twice.of("gpu-lost"), [Severity::Fail]);
     }
 
     #[test]
@@ -232,11 +254,6 @@ mod tests {
         let placeless =
             look("h100-sxm:gpu-lost@3").gpu(3, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
         assert_eq!(placeless.findings(), ["fail gpu-lost@3: GPU 3 off bus, Xid 79; reboot"]);
-        let unsaid = look("h100-sxm:gpu-lost@3,kmsg-unreadable")
-            .with(|look| look.now.kernel_log = crate::testing::look("h100-sxm").now.kernel_log)
-            .kernel("NVRM: fallen off the bus and is not responding to commands.")
-            .gpu(3, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
-        assert_eq!(unsaid.findings(), ["fail gpu-lost@3: GPU 3 off bus, Xid 79; reboot"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use railgate_node::{Action, Class, Gpu, PartName, Reading, RecoveryAction, Severity, XidEvent};
 use serde::{Deserialize, Serialize};
 
+use crate::agreement::SIGN_WINDOW;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
@@ -34,8 +35,9 @@ impl Table for Settings {
 impl Check for GpuRecoveryAction {
     const ABOUT: &'static str = "the driver itself asks for a GPU reset or a reboot";
     const EXPLAIN: &'static str = "
-Reads NVML field 230 (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, driver 570 and later). Where the driver has no such
-field, the last Xid 154 of the GPU since the last clean look stands in (\"GPU recovery action changed from … to …\").
+Reads NVML field 230 (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, driver 570 and later). Where NVML has no such field, the
+last Xid 154 of the GPU since the last clean look stands in (\"GPU recovery action changed from … to …\"): a line of the kernel
+log alone, so `warn` until the driver writes it a second time within 24 hours.
 
 Why: this is NVIDIA's own verdict, made with knowledge that no table of Xid codes has; it goes before them.
 
@@ -60,10 +62,11 @@ drain_p2p = \"warn\"   # note, unknown, warn, fail
             let part = gpu.index.to_string();
             let what = format!("gpu {part} recovery action");
             let field = out.value(&part, &what, FIELD, &gpu.recovery_action).copied();
-            let (action, source) = match (field, last_said(scene, gpu)) {
-                (Some(action), _) => (action, FIELD.to_owned()),
+            let (action, source, written) = match (field, last_said(scene, gpu)) {
+                (Some(action), _) => (action, FIELD.to_owned(), None),
                 (None, Some((action, event))) => {
-                    (action, format!("kmsg seq {} at {}: {}", event.seq, iso(event.time), event.text))
+                    let source = format!("kmsg seq {} at {}: {}", event.seq, iso(event.time), event.text);
+                    (action, source, Some(event.time))
                 }
                 (None, None) => continue,
             };
@@ -73,11 +76,13 @@ drain_p2p = \"warn\"   # note, unknown, warn, fail
                 RecoveryAction::Other(number) if !(5..=7).contains(&number) => Severity::Warn,
                 _ => Severity::Fail,
             };
-            out.add(
-                Found::new(severity, Class::Node, part, format!("driver asks: {}", text(action)))
-                    .fix(cure(action).unwrap_or("see nvidia-smi -q"))
-                    .row(what, text(action), text(RecoveryAction::None), source),
-            );
+            let found = Found::new(severity, Class::Node, part, format!("driver asks: {}", text(action)))
+                .fix(cure(action).unwrap_or("see nvidia-smi -q"))
+                .row(what, text(action), text(RecoveryAction::None), source);
+            out.add(match written {
+                Some(time) => found.sign(SIGN_WINDOW, vec![time]),
+                None => found,
+            });
         }
     }
 }
@@ -122,11 +127,16 @@ pub(super) fn last_said<'s>(scene: &'s Scene<'_>, gpu: &Gpu) -> Option<(Recovery
         .find_map(|event| Some((changed_to(&event.text)?, event)))
 }
 
-/// `…changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)`
+/// `…, GPU recovery action changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)`, read from its end: a process name
+/// stands before it.
 fn changed_to(text: &str) -> Option<RecoveryAction> {
-    let hex = text.rsplit_once(" to 0x")?.1;
-    let digits = hex.bytes().take_while(u8::is_ascii_hexdigit).count();
-    Some(match u32::from_str_radix(&hex[..digits], 16).ok()? {
+    let (before, after) = text.rsplit_once(") to 0x")?;
+    let (hex, name) = after.strip_suffix(')')?.split_once(" (")?;
+    let (sentence, _) = before.rsplit_once("GPU recovery action changed from 0x")?;
+    if !sentence.ends_with(", ") || name.contains(['(', ')']) {
+        return None;
+    }
+    Some(match u32::from_str_radix(hex, 16).ok()? {
         0 => RecoveryAction::None,
         1 => RecoveryAction::GpuReset,
         2 => RecoveryAction::NodeReboot,
@@ -175,11 +185,25 @@ mod tests {
     fn the_kernel_log_stands_in_for_an_old_driver() {
         let old = |look: crate::testing::Look| look.gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
         assert_eq!(old(look("h100-sxm")).says(), "fit");
-        assert!(
-            old(look("h100-sxm").xid(2, 154, RESET)).says().starts_with("unfit: fail gpu-recovery-action@2")
-        );
+        let once = old(look("h100-sxm").xid(2, 154, RESET));
+        assert!(once.says().starts_with("degraded: warn gpu-recovery-action@2"), "one line of the log");
+        let twice = once.again().xid(2, 154, NONE).xid(2, 154, RESET);
+        assert!(twice.says().starts_with("unfit: fail gpu-recovery-action@2"));
         assert_eq!(old(look("h100-sxm").xid(2, 154, RESET).xid(2, 154, NONE)).says(), "fit");
         assert_eq!(look("h100-sxm").xid(2, 154, RESET).says(), "fit", "the field is the newer word");
+    }
+
+    #[test]
+    fn a_process_name_asks_for_nothing() {
+        for name in [" to 0x2 (x)", ") to 0x2 (x)", "from 0x0 to 0x2"] {
+            let line = format!(
+                "pid=1, name={name}, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+            );
+            let look = look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
+            assert_eq!(look.xid(2, 154, &line).says(), "fit", "{name}");
+        }
+        let other = look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
+        assert_eq!(other.xid(2, 154, "pid=1, name=x (None) to 0x2 (Reboot)").says(), "fit");
     }
 
     #[test]

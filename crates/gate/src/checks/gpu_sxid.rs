@@ -9,6 +9,7 @@ use crate::scene::Scene;
 use crate::when::iso;
 
 use super::sxid_table::{LINK_FAULT, always_fatal, name};
+use crate::agreement::{Counterpart, grade, of_any_gpu};
 
 /// The check.
 pub(crate) struct GpuSxid;
@@ -54,7 +55,9 @@ the last clean look of this boot. Register dumps that follow a line are skipped.
 
 Why: an NVSwitch serves all GPUs of the node; after some errors only a reboot brings its links back.
 
-- Codes after which the fabric is lost for good (10003, 12020, 22003, 22011, 23001-23017), where the line says fatal: `fail`.
+- Codes after which the fabric is lost for good (10003, 12020, 22003, 22011, 23001-23017), where the line says fatal: `fail`
+  where NVML agrees (a GPU of the node is lost, asks for a reset, or has NVLinks down), else when the driver writes it a second
+  time within 24 hours, until then `warn`. NVML has no reading of a switch itself.
 - Other lines that say fatal: `fatal` (a link that is really down is `gpu-nvlink`'s). A link fault (20034) within five
   seconds after a GPU fell off the bus is that GPU's, and a note.
 - Lines that say non-fatal: a note.
@@ -110,14 +113,16 @@ fn group(scene: &Scene<'_>, set: &Settings, code: u32, switch: String, events: &
     let found = Found::new(severity, Class::Node, switch, format!("SXid {code}{name}{times}{after}"));
     // A switch serves all GPUs, and only some of its errors are everybody's.
     let found = if scene.whole() || severity < Severity::Warn { found } else { found.shared() };
-    events.iter().take(MOST_ROWS).fold(found.fix(fix), |found, event| {
+    let found = events.iter().take(MOST_ROWS).fold(found.fix(fix), |found, event| {
         found.row(
             "kernel log",
             &event.text,
             "no such event since the last clean look",
             format!("kmsg seq {} at {}", event.seq, iso(event.time)),
         )
-    })
+    });
+    let nvml = of_any_gpu(scene, &[Counterpart::NvLink, Counterpart::RecoveryAction]);
+    grade(found, nvml, false, events.iter().map(|event| event.time).collect())
 }
 
 fn follows_a_lost_gpu(scene: &Scene<'_>, event: &SxidEvent) -> bool {
@@ -133,7 +138,10 @@ mod tests {
 
     #[test]
     fn what_ends_the_fabric_fails() {
-        let fatal = look("h100-sxm:nvswitch-fatal");
+        let agrees = |look: crate::testing::Look| {
+            look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_node::Reading::Known(false))
+        };
+        let fatal = agrees(look("h100-sxm:nvswitch-fatal"));
         assert_eq!(
             fatal.says(),
             "unfit: fail gpu-sxid@0000:05:00.0: SXid 22003 (switch needs recovery); reboot"
@@ -144,13 +152,24 @@ mod tests {
     }
 
     #[test]
+    fn the_log_alone_drains_at_the_second_record() {
+        let once = || look("h100-sxm:nvswitch-fatal");
+        let says =
+            "degraded: warn gpu-sxid@0000:05:00.0: SXid 22003 (switch needs recovery), strike 1 of 2; reboot";
+        assert_eq!(once().says(), says);
+        assert_eq!(once().again().again().says(), says, "one record is one sight");
+        let line = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 22003, Fatal, Link 30 Minion Halt";
+        assert_eq!(once().again().kernel(line).fitness(), Fitness::Unfit);
+    }
+
+    #[test]
     fn other_errors_warn_or_are_noted() {
         let link = look("h100-sxm:nvswitch-link");
         assert_eq!(link.says(), "degraded: warn gpu-sxid@0000:05:00.0: SXid 20034 (link fault); watch");
         let soft = look("h100-sxm:nvswitch-nonfatal");
         assert_eq!((soft.says(), soft.of("gpu-sxid")), ("fit".to_owned(), vec![Severity::Note]));
         let strict = link.settings("[checks.gpu-sxid.codes]\n20034 = \"fail\"");
-        assert_eq!(strict.fitness(), Fitness::Unfit);
+        assert!(strict.says().contains("strike 1 of 2"), "{}", strict.says());
         let config: crate::GateConfig = toml::from_str("[checks.gpu-sxid.codes]\n020034 = \"note\"").unwrap();
         assert_eq!(config.problems().len(), 1);
     }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Action, Class, Gpu, PartName, RecoveryAction, Severity, XidEvent};
+use railgate_node::{Action, Class, Evidence, Gpu, PartName, RecoveryAction, Severity, XidEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -11,6 +11,7 @@ use crate::when::iso;
 use super::gpu_recovery_action::{asked, cure, last_said};
 use super::nvlink5;
 use super::xid_table::lookup;
+use crate::agreement::{Counterpart, Nvml, grade, of_gpu};
 
 /// The check.
 pub(crate) struct GpuXid;
@@ -75,10 +76,19 @@ A table says what each code means:
 - `note`, class `user` (an application's own error, never a drain): 8, 11, 13, 25, 31, 32, 39-41, 43, 45, 68-72, 75-77,
   80, 82-86, 88, 89, 96-105, 126-135, 139.
 
-The driver's own word goes first: what field 230 or Xid 154 asks for is the fix; where the driver asked for a reset
-after the error and asks for none now, the error is cured and only a warning. So are 74, 136 and 155 (a link stumbled, or
-its peer was reset) where the driver can ask for a reset and does not. `codes` overrides single codes; a code
-that a site makes `fail` is the node's.
+A line of the kernel log alone drains no node. For each code that fails the table names the NVML readings that change with
+such a fault: uncorrected ECC errors (48, 94, 95, 140, 171, 172), row remap (64, 156, 157), NVLinks (74, 136, 155), whether
+the GPU answers (79), and for all of them the recovery action (field 230, R570 and later).
+
+- NVML confirms the fault, or no longer answers: `fail`.
+- NVML has no such reading (54, or a driver older than R570): `fail` when the driver writes it a second time within 24 hours
+  (`[gate] strikes`), until then `warn`.
+- NVML reads no fault: `warn`. A link that recovered, a peer that was reset and a timeout that passed look like this.
+- A code that a program can raise never fails without NVML, also where `codes` says `fail`.
+
+What field 230 or Xid 154 asks for is the fix; where the driver asked for a reset after the error and asks for none now, the
+error is cured and only a warning. `codes` overrides single codes; a code that a site makes `fail` is of class `node`.
+Only the driver's own whole sentences count; a record that a process worded through its name is reported by `kmsg-forged`.
 
 Fix: as said; `nvidia-smi -r -i N` with the GPU idle, or reboot. The same code again after two resets: RMA.
 
@@ -153,14 +163,9 @@ fn group(
         if let Some(driver) = asked(scene, gpu).and_then(cure) {
             fix = driver;
         }
-        if by_site.is_none() && row.is_some_and(|row| row.curable) {
-            if is_cured(scene, gpu, events) {
-                severity = severity.min(Severity::Warn);
-                what.push_str(", reset since");
-            } else if row.is_some_and(|row| row.driver_knows) && none_asked(gpu) {
-                severity = severity.min(Severity::Warn);
-                what.push_str(", driver asks for nothing");
-            }
+        if by_site.is_none() && row.is_some_and(|row| row.curable) && is_cured(scene, gpu, events) {
+            severity = severity.min(Severity::Warn);
+            what.push_str(", reset since");
         }
     }
     if !certain && severity > Severity::Unknown {
@@ -172,14 +177,29 @@ fn group(
         (None, Some(row)) => format!("meaning: {}", row.source),
         (None, None) => "not in the table".to_owned(),
     };
-    events.iter().take(MOST_ROWS).fold(Found::new(severity, class, part, what).fix(fix), |found, event| {
+    let found = Found::new(severity, class, part, what).fix(fix);
+    let found = events.iter().take(MOST_ROWS).fold(found, |found, event| {
         found.row(
             "kernel log",
             &event.text,
             "no such event since the last clean look",
             format!("kmsg seq {} at {}; {source}", event.seq, iso(event.time)),
         )
-    })
+    });
+    // A code that is not in the table may be one that a program raises.
+    let raisable = row.is_none_or(|row| row.raisable);
+    let counterparts = row.map_or(&[Counterpart::RecoveryAction][..], |row| row.counterparts);
+    let written = events.iter().map(|event| event.time).collect();
+    let nvml = match scene.told_by_nvml() && !raisable {
+        true => Nvml::Confirms(told_by_nvml(part, code)),
+        false => of_gpu(scene, part, counterparts),
+    };
+    grade(found, nvml, raisable, written)
+}
+
+fn told_by_nvml(part: &str, code: u32) -> Evidence {
+    let source = "nvmlEventSetWait".to_owned();
+    Evidence { what: format!("gpu {part} Xid event"), got: code.to_string(), want: "none".to_owned(), source }
 }
 
 /// A user's loop can write thousands of them.
@@ -210,14 +230,66 @@ mod tests {
         look("h100-sxm").xid(3, code, "pid=4711, name=python3, Ch 00000010")
     }
 
+    /// The same, and NVML reads it as well.
+    fn confirmed(code: u32) -> Look {
+        xid(code).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset))
+    }
+
+    /// NVML of a driver before R570 has no recovery action.
+    fn old_driver(look: Look) -> Look {
+        look.gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
+    }
+
     #[test]
-    fn the_table_decides() {
-        assert_eq!(xid(48).says(), "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU");
+    fn the_table_decides_where_nvml_agrees() {
+        let confirmed_by_ecc = xid(48).gpu(3, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(1));
+        assert_eq!(
+            confirmed_by_ecc.says(),
+            "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU"
+        );
         for code in [64, 95, 119, 120, 140, 143] {
-            assert_eq!(xid(code).fitness(), Fitness::Unfit, "{code}");
+            assert_eq!(confirmed(code).of("gpu-xid"), [Severity::Fail], "{code}");
         }
         for code in [63, 92, 94, 109, 145, 4242] {
-            assert_eq!(xid(code).of("gpu-xid"), [Severity::Warn], "{code}");
+            assert_eq!(confirmed(code).of("gpu-xid"), [Severity::Warn], "{code}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_nvml_denies_drains_nothing() {
+        for code in [48, 62, 64, 74, 95, 119, 140, 143, 155, 157, 172] {
+            let denied = xid(code).again().with(|look| look.config.strikes = 1);
+            assert_eq!(denied.fitness(), Fitness::Degraded, "{code}");
+            assert!(denied.says().contains(", NVML reports no fault"), "{}", denied.says());
+        }
+    }
+
+    #[test]
+    fn a_line_that_nvml_cannot_confirm_drains_when_it_is_written_again() {
+        let once = old_driver(xid(119));
+        assert!(once.says().contains("Xid 119 (GSP RPC timeout), strike 1 of 2"), "{}", once.says());
+        assert_eq!(
+            old_driver(xid(119)).again().again().fitness(),
+            Fitness::Degraded,
+            "one record is one sight"
+        );
+        let twice = old_driver(xid(119)).again().xid(3, 119, "pid=4711, name=python3, Timeout");
+        assert_eq!(twice.fitness(), Fitness::Unfit);
+        let other = old_driver(xid(119)).again().with(|look| look.now.taken += 25 * 3600 * 1000);
+        let other = other.xid(3, 119, "pid=4711, name=python3, Timeout");
+        assert_eq!(other.fitness(), Fitness::Degraded, "the day before");
+        let power = xid(54);
+        assert!(power.says().contains("strike 1 of 2"), "NVML has no such reading: {}", power.says());
+    }
+
+    #[test]
+    fn what_a_program_can_raise_fails_only_where_nvml_agrees() {
+        for code in [13, 31, 43, 69, 109, 4242] {
+            let strict = |look: Look| look.settings(&format!("[checks.gpu-xid.codes]\n{code} = \"fail\""));
+            let again = |look: Look| look.again().xid(3, code, "pid=4711, name=python3, Ch 00000010");
+            assert_eq!(strict(again(xid(code))).fitness(), Fitness::Degraded, "{code}");
+            assert_eq!(strict(again(old_driver(xid(code)))).fitness(), Fitness::Degraded, "{code}");
+            assert_eq!(strict(confirmed(code)).of("gpu-xid"), [Severity::Fail], "{code}");
         }
     }
 
@@ -234,7 +306,7 @@ mod tests {
     #[test]
     fn a_co_tenants_xid_is_not_this_jobs() {
         assert_eq!(xid(48).holding(&[0, 1]).findings(), Vec::<String>::new());
-        assert_eq!(xid(48).holding(&[3]).fitness(), Fitness::Unfit);
+        assert_eq!(confirmed(48).holding(&[3]).fitness(), Fitness::Unfit);
     }
 
     #[test]
@@ -251,14 +323,14 @@ mod tests {
 
     #[test]
     fn the_site_goes_before_the_table() {
-        let fail = xid(94).settings("[checks.gpu-xid.codes]\n94 = \"fail\"");
-        assert_eq!(fail.fitness(), Fitness::Unfit);
-        let user = xid(31).settings("[checks.gpu-xid.codes]\n31 = \"fail\"");
-        assert_eq!(user.fitness(), Fitness::Unfit, "the site says that it is the node's");
+        let fail = confirmed(94).settings("[checks.gpu-xid.codes]\n94 = \"fail\"");
+        assert_eq!(fail.of("gpu-xid"), [Severity::Fail]);
+        let user = confirmed(31).settings("[checks.gpu-xid.codes]\n31 = \"fail\"");
+        assert_eq!(user.of("gpu-xid"), [Severity::Fail], "the site says that it is the node's");
         let warn = xid(119).settings("[checks.gpu-xid.codes]\n119 = \"warn\"");
         assert_eq!(warn.fitness(), Fitness::Degraded);
-        let strict = xid(4242).settings("[checks.gpu-xid]\nunknown_code = \"fail\"");
-        assert_eq!(strict.fitness(), Fitness::Unfit);
+        let strict = confirmed(4242).settings("[checks.gpu-xid]\nunknown_code = \"fail\"");
+        assert_eq!(strict.of("gpu-xid"), [Severity::Fail]);
         let config: crate::GateConfig =
             toml::from_str("[checks.gpu-xid.codes]\n013 = \"fail\"\nall = \"note\"").unwrap();
         assert_eq!(config.problems().len(), 2);
@@ -280,10 +352,9 @@ mod tests {
             "degraded: warn gpu-xid@3: Xid 95 (uncontained ECC error), reset since; reset GPU"
         );
         let before = look("h100-sxm").xid(3, 154, RESET).xid(3, 95, "pid=1, Uncontained");
-        assert_eq!(before.fitness(), Fitness::Unfit, "the error came after the driver's word");
-        assert_eq!(xid(95).fitness(), Fitness::Unfit, "the driver has not said anything");
-        let old = xid(95).xid(3, 154, RESET).gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported);
-        assert_eq!(old.of("gpu-xid"), [Severity::Fail], "nobody says that it was reset");
+        assert!(!before.says().contains("reset since"), "the error came after the driver's word");
+        let old = old_driver(xid(95).xid(3, 154, RESET));
+        assert!(!old.says().contains("reset since"), "nothing says that it was reset");
         let still = xid(95)
             .xid(3, 154, RESET)
             .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
@@ -291,16 +362,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_stumbled_is_a_fault_where_the_driver_says_so_or_cannot() {
-        let peers_reset =
-            "degraded: warn gpu-xid@3: Xid 74 (NVLink error), driver asks for nothing; reset GPUs";
-        assert_eq!(xid(74).says(), peers_reset);
-        let old = xid(74).gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported);
-        assert_eq!(old.says(), "unfit: fail gpu-xid@3: Xid 74 (NVLink error); reset GPUs");
-        let asks = xid(74).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
-        assert_eq!(asks.fitness(), Fitness::Unfit);
-        let site = xid(74).settings("[checks.gpu-xid.codes]\n74 = \"fail\"");
-        assert_eq!(site.fitness(), Fitness::Unfit);
+    fn a_link_that_recovered_is_no_fault() {
+        let recovered = "degraded: warn gpu-xid@3: Xid 74 (NVLink error), NVML reports no fault; reset GPUs";
+        assert_eq!(xid(74).says(), recovered);
+        assert_eq!(old_driver(xid(74)).says(), recovered, "its links are up");
+        assert_eq!(confirmed(74).fitness(), Fitness::Unfit);
+        let down = xid(74).gpu(3, |gpu| gpu.nvlinks[4].up = Reading::Known(false));
+        assert_eq!(down.says(), "unfit: fail gpu-xid@3: Xid 74 (NVLink error); reset GPUs");
     }
 
     #[test]
@@ -310,8 +378,9 @@ mod tests {
             fatal.says(),
             "degraded: warn gpu-xid@3: Xid 149 (NETIR_LINK_EVT 33, fatal, link 1); watch"
         );
-        let strict = fatal.settings("[checks.gpu-xid]\nnvlink_fatal = \"fail\"");
-        assert_eq!(strict.fitness(), Fitness::Unfit);
+        let asks = fatal.gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
+        let strict = asks.settings("[checks.gpu-xid]\nnvlink_fatal = \"fail\"");
+        assert_eq!(strict.of("gpu-xid"), [Severity::Fail]);
         let other = look("b200:gpu-nvlink5-nonfatal@3");
         assert_eq!((other.says(), other.of("gpu-xid")), ("fit".to_owned(), vec![Severity::Note]));
         let unclear = other.xid(3, 145, "in words of tomorrow");

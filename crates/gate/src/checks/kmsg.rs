@@ -1,9 +1,10 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Action, Class, KernelLine, PartName, PciAddress, Severity};
+use railgate_node::{Action, Class, KernelLine, PartName, PciAddress, Severity, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use super::kmsg_table::{LINES, Line, Names};
+use super::kmsg_table::{Begins, LINES, Line, Names};
+use crate::agreement::{Nvml, grade};
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -54,7 +55,9 @@ Reads the lines of `/dev/kmsg` since the last look that was acted on (those that
 
 Why: drivers say here first, and often only here, what breaks an hour later. Xids have a check of their own.
 
-All are `warn` unless it says otherwise; `lines` gives single ones another severity.
+All are `warn` unless it says otherwise; `lines` gives single ones another severity. A line of the log is one source, so with
+`\"fail\"` a node is drained when the kernel writes of the same part a second time within 24 hours. `task-hung` and
+`soft-lockup` never fail: a program can cause them.
 
 Fix: the line itself says which part; `dmesg -T`.
 
@@ -77,26 +80,28 @@ lines = {}            # { \"pcie-fatal\" = \"fail\", \"nfs-silent\" = \"note\" }
             sights.retain(|(_, part), sight| !sight.is_over(part, &kernel.text));
             let Some(line) = LINES.iter().find(|line| fits(line, &kernel.text)) else { continue };
             let part = part_of(line.names, &kernel.text);
-            let sight = sights.entry((line.id, part)).or_insert(Sight { line, count: 0, last: kernel });
-            sight.count += 1;
+            let sight =
+                sights.entry((line.id, part)).or_insert(Sight { line, written: Vec::new(), last: kernel });
+            sight.written.push(kernel.time);
             sight.last = kernel;
         }
         for ((id, part), sight) in sights {
             let line = sight.line;
             let severity = set.lines.get(id).copied().unwrap_or(line.severity);
             let part = device(scene, line.names, part);
-            let what = if sight.count > 1 {
-                format!("{} ({} times)", line.what, sight.count)
+            let what = if sight.written.len() > 1 {
+                format!("{} ({} times)", line.what, sight.written.len())
             } else {
                 line.what.to_owned()
             };
             let source = format!("kmsg seq {}", sight.last.seq);
-            out.add(Found::new(severity, line.class, part, what).fix(line.fix).row(
+            let found = Found::new(severity, line.class, part, what).fix(line.fix).row(
                 id,
                 &sight.last.text,
                 "no such line",
                 source,
-            ));
+            );
+            out.add(grade(found, Nvml::Silent, line.raisable, sight.written));
         }
     }
 }
@@ -104,7 +109,7 @@ lines = {}            # { \"pcie-fatal\" = \"fail\", \"nfs-silent\" = \"note\" }
 /// A kind of line about one part.
 struct Sight<'a> {
     line: &'static Line,
-    count: u32,
+    written: Vec<UnixMillis>,
     last: &'a KernelLine,
 }
 
@@ -116,31 +121,41 @@ impl Sight<'_> {
 }
 
 fn fits(line: &Line, text: &str) -> bool {
-    line.texts.iter().any(|all| all.iter().all(|one| text.contains(one)))
+    let own = match line.begins {
+        Begins::Line => text,
+        Begins::Device(driver) => match of_device(text) {
+            Some((by, _, own)) if by.starts_with(driver) => own,
+            _ => return false,
+        },
+    };
+    // An image file that a user's container runtime has mounted: its errors are the user's.
+    let image = matches!(line.names, Names::After(_)) && part_of(line.names, text).starts_with("loop");
+    !image
+        && line.texts.iter().any(|all| {
+            let (first, others) = all.split_first().unwrap_or((&"", &[]));
+            own.strip_prefix(first).is_some_and(|rest| others.iter().all(|one| rest.contains(one)))
+        })
+}
+
+/// `mlx5_core 0000:1a:00.0: …`: the driver, its device, and what it says.
+fn of_device(text: &str) -> Option<(&str, PciAddress, &str)> {
+    let (driver, rest) = text.split_once(' ')?;
+    let (place, _) = rest.split_once([' ', ','])?;
+    let address = place.trim_end_matches(':').parse().ok()?;
+    let own = rest.get(place.len()..)?.trim_start();
+    place.contains('.').then_some((driver, address, own))
 }
 
 fn part_of(names: Names, text: &str) -> String {
     match names {
         Names::Node => String::new(),
-        Names::Pci => pci_of(text).map_or_else(String::new, |at| at.to_string()),
+        Names::Pci => of_device(text).map_or_else(String::new, |(_, at, _)| at.to_string()),
         Names::After(lead) => {
             let rest = text.split_once(lead).map_or("", |(_, rest)| rest);
             let word = rest.split([' ', ',', ')', '(']).next().unwrap_or_default();
-            let word = word.trim_end_matches(':');
-            // `task python3:4711` is a name and a number; a part of three words is a server's address.
-            let word = if lead == "INFO: task " {
-                word.rsplit_once(':').map_or(word, |(name, _)| name)
-            } else {
-                word
-            };
-            word.chars().take(40).collect()
+            word.trim_end_matches(':').chars().take(40).collect()
         }
     }
-}
-
-/// The first PCI address in a line: `mlx5_core 0000:1a:00.0: …`.
-fn pci_of(text: &str) -> Option<PciAddress> {
-    text.split([' ', ',', '(', ')']).find_map(|word| word.trim_end_matches(':').parse().ok())
 }
 
 /// People know GPUs and HCAs by other names than their addresses.
@@ -170,11 +185,7 @@ mod tests {
         let cases = [
             (
                 "INFO: task python3:4711 blocked for more than 120 seconds.",
-                "warn kmsg@python3: task hung in the kernel; see log; reboot",
-            ),
-            (
-                "INFO: task kworker/u512:3:99 blocked for more than 120 seconds.",
-                "warn kmsg@kworker/u512:3: task hung in the kernel; see log; reboot",
+                "warn kmsg: task hung in the kernel; see log; reboot",
             ),
             (
                 "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:77]",
@@ -251,6 +262,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_program_can_raise_never_fails() {
+        for line in [
+            "INFO: task python3:4711 blocked for more than 120 seconds.",
+            "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:77]",
+        ] {
+            let strict = "[checks.kmsg]\nlines = { task-hung = \"fail\", soft-lockup = \"fail\" }";
+            let look = look("h100-sxm").settings(strict).kernel(line).again().kernel(line);
+            assert_eq!(look.of("kmsg"), [Severity::Warn], "{line}");
+        }
+    }
+
+    #[test]
+    fn a_name_inside_a_line_is_no_line() {
+        let lines = [
+            "EXT4-fs error (device loop0): ext4_lookup:1858: inode #2: comm ls: iget: checksum invalid",
+            "EXT4-fs warning (device md0): comm PCIe Bus Error: severity=Uncorrected (Fatal)",
+            "overlayfs: failed to resolve 'pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal)': -2",
+            "Memory cgroup out of memory: Killed process 7 (EDAC MC0: UE ) total-vm:1kB",
+            "NVRM: Xid (PCI:0000:18:00): 13, pid=1, name= soft lockup - , Graphics Exception",
+            "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
+        ];
+        let findings: Vec<_> = says(&lines).into_iter().filter(|line| !line.contains("Xid 13")).collect();
+        assert_eq!(findings, Vec::<String>::new());
+    }
+
+    #[test]
     fn what_a_healthy_machine_says_is_nothing() {
         let lines = [
             "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
@@ -285,8 +322,10 @@ mod tests {
     fn the_site_has_the_last_word() {
         let fatal =
             |look: Look| look.kernel("nvidia 0000:61:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)");
-        let strict = fatal(look("h100-sxm")).settings("[checks.kmsg]\nlines = { pcie-fatal = \"fail\" }");
-        assert_eq!(strict.says(), "unfit: fail kmsg@gpu3: fatal PCIe error; reseat card");
+        let strict = || fatal(look("h100-sxm")).settings("[checks.kmsg]\nlines = { pcie-fatal = \"fail\" }");
+        assert_eq!(strict().says(), "degraded: warn kmsg@gpu3: fatal PCIe error, strike 1 of 2; reseat card");
+        let twice = fatal(strict().again());
+        assert_eq!(twice.says(), "unfit: fail kmsg@gpu3: fatal PCIe error (2 times); reseat card");
         let config: crate::GateConfig = toml::from_str("[checks.kmsg]\nlines = { aer = \"fail\" }").unwrap();
         assert!(
             config.problems()[0].starts_with("gate.checks.kmsg.lines: no kind 'aer' (known: task-hung, ")

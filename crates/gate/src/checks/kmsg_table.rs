@@ -7,10 +7,19 @@ use railgate_node::{Class, Severity};
 pub(crate) enum Names {
     /// Nothing: the whole node.
     Node,
-    /// The first PCI address.
+    /// The PCI address of the device that the line is about.
     Pci,
     /// The word after this text, up to a blank, comma, colon or bracket.
     After(&'static str),
+}
+
+/// Where the kernel's own text begins. What stands in the middle of a line may be the name of a process or a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begins {
+    /// At the beginning of the line.
+    Line,
+    /// Behind `DRIVER 0000:1a:00.0: `, where DRIVER begins with this.
+    Device(&'static str),
 }
 
 /// One kind of line.
@@ -18,7 +27,8 @@ pub(crate) enum Names {
 pub(crate) struct Line {
     /// Its name in the configuration.
     pub(crate) id: &'static str,
-    /// Any of these lists; all texts of a list must stand in the line.
+    pub(crate) begins: Begins,
+    /// Any of these lists; the kernel's text begins with the first of a list and has the others somewhere behind it.
     pub(crate) texts: &'static [&'static [&'static str]],
     pub(crate) names: Names,
     /// In a few words.
@@ -26,6 +36,8 @@ pub(crate) struct Line {
     pub(crate) fix: &'static str,
     pub(crate) class: Class,
     pub(crate) severity: Severity,
+    /// A program can make the kernel write it.
+    pub(crate) raisable: bool,
     /// A later line with this text about the same part takes it back.
     pub(crate) over: Option<&'static str>,
 }
@@ -37,7 +49,26 @@ const fn line(
     what: &'static str,
     fix: &'static str,
 ) -> Line {
-    Line { id, texts, names, what, fix, class: Class::Node, severity: Severity::Warn, over: None }
+    Line {
+        id,
+        begins: Begins::Line,
+        texts,
+        names,
+        what,
+        fix,
+        class: Class::Node,
+        severity: Severity::Warn,
+        raisable: false,
+        over: None,
+    }
+}
+
+const fn device(driver: &'static str, line: Line) -> Line {
+    Line { begins: Begins::Device(driver), names: Names::Pci, ..line }
+}
+
+const fn raisable(line: Line) -> Line {
+    Line { raisable: true, ..line }
 }
 
 const fn note(line: Line) -> Line {
@@ -50,81 +81,108 @@ const fn of(class: Class, line: Line) -> Line {
 
 /// The first that fits counts.
 pub(crate) static LINES: &[Line] = &[
-    line(
+    // The process that hangs is named by its user, so the line is about the node.
+    raisable(line(
         "task-hung",
         &[&["INFO: task ", " blocked for more than "]],
-        Names::After("INFO: task "),
+        Names::Node,
         "task hung in the kernel",
         "see log; reboot",
-    ),
-    line(
+    )),
+    raisable(line(
         "soft-lockup",
-        &[&["soft lockup - CPU#"], &["hard LOCKUP on cpu"], &["self-detected stall on CPU"]],
+        &[
+            &["watchdog: BUG: soft lockup - CPU#"],
+            &["NMI watchdog: BUG: soft lockup - CPU#"],
+            &["BUG: soft lockup - CPU#"],
+            &["watchdog: Watchdog detected hard LOCKUP on cpu"],
+            &["NMI watchdog: Watchdog detected hard LOCKUP on cpu"],
+            &["rcu: INFO: rcu_", "self-detected stall on CPU"],
+            &["INFO: rcu_", "self-detected stall on CPU"],
+        ],
         Names::Node,
         "processor locked up",
         "see log; reboot",
+    )),
+    device(
+        "",
+        line(
+            "pcie-fatal",
+            &[
+                &["", "PCIe Bus Error: severity=Uncorrected (Fatal)"],
+                &["", "PCIe Bus Error: severity=Uncorrectable (Fatal)"],
+            ],
+            Names::Pci,
+            "fatal PCIe error",
+            "reseat card",
+        ),
     ),
-    line(
-        "pcie-fatal",
-        &[
-            &["PCIe Bus Error: severity=Uncorrected (Fatal)"],
-            &["PCIe Bus Error: severity=Uncorrectable (Fatal)"],
-        ],
-        Names::Pci,
-        "fatal PCIe error",
-        "reseat card",
+    device(
+        "",
+        line(
+            "pcie-uncorrected",
+            &[
+                &["", "PCIe Bus Error: severity=Uncorrected (Non-Fatal)"],
+                &["", "PCIe Bus Error: severity=Uncorrectable (Non-Fatal)"],
+            ],
+            Names::Pci,
+            "uncorrected PCIe error",
+            "reseat card",
+        ),
     ),
-    line(
-        "pcie-uncorrected",
-        &[
-            &["PCIe Bus Error: severity=Uncorrected (Non-Fatal)"],
-            &["PCIe Bus Error: severity=Uncorrectable (Non-Fatal)"],
-        ],
-        Names::Pci,
-        "uncorrected PCIe error",
-        "reseat card",
-    ),
-    note(line(
-        "pcie-corrected",
-        &[&["PCIe Bus Error: severity=Corrected"], &["PCIe Bus Error: severity=Correctable"]],
-        Names::Pci,
-        "corrected PCIe error",
-        "watch it",
+    note(device(
+        "",
+        line(
+            "pcie-corrected",
+            &[&["", "PCIe Bus Error: severity=Corrected"], &["", "PCIe Bus Error: severity=Correctable"]],
+            Names::Pci,
+            "corrected PCIe error",
+            "watch it",
+        ),
     )),
     of(
         Class::Site,
-        line(
-            "mlx5-power",
-            &[&["mlx5", "insufficient power on the PCIe slot"]],
-            Names::Pci,
-            "slot gives the HCA too little power",
-            "check slot power",
+        device(
+            "mlx5",
+            line(
+                "mlx5-power",
+                &[&["", "insufficient power on the PCIe slot"]],
+                Names::Pci,
+                "slot gives the HCA too little power",
+                "check slot power",
+            ),
         ),
     ),
     of(
         Class::Fabric,
-        line(
-            "mlx5-cable",
-            &[&["mlx5", "Port module event[error]"]],
-            Names::Pci,
-            "optic or cable reports an error",
-            "replace cable",
+        device(
+            "mlx5",
+            line(
+                "mlx5-cable",
+                &[&["Port module event[error]"]],
+                Names::Pci,
+                "optic or cable reports an error",
+                "replace cable",
+            ),
         ),
     ),
-    line(
-        "mlx5-health",
-        &[
-            &["mlx5", "health compromised"],
-            &["mlx5", "Fatal error ", " detected"],
-            &["mlx5", "firmware internal error"],
-            &["mlx5", "Health issue observed", "severity(0)"],
-            &["mlx5", "Health issue observed", "severity(1)"],
-            &["mlx5", "Health issue observed", "severity(2)"],
-            &["mlx5", "Health issue observed", "severity(3)"],
-        ],
-        Names::Pci,
-        "HCA firmware is in trouble",
-        "reset HCA",
+    device(
+        "mlx5",
+        line(
+            "mlx5-health",
+            &[
+                &["", "health compromised"],
+                &["", "Fatal error ", " detected"],
+                &["", "firmware internal error"],
+                &["", "Health issue observed", "severity(0)"],
+                &["", "Health issue observed", "severity(1)"],
+                &["", "Health issue observed", "severity(2)"],
+                &["", "Health issue observed", "severity(3)"],
+            ],
+            Names::Pci,
+            "HCA firmware is in trouble",
+            "reset HCA",
+        ),
     ),
     Line {
         over: Some(" OK"),
@@ -139,7 +197,16 @@ pub(crate) static LINES: &[Line] = &[
     },
     line(
         "disk-error",
-        &[&["I/O error, dev nvme"], &["I/O error, dev sd"], &["I/O error, dev md"], &["I/O error, dev dm-"]],
+        &[
+            &["I/O error, dev nvme"],
+            &["I/O error, dev sd"],
+            &["I/O error, dev md"],
+            &["I/O error, dev dm-"],
+            &["blk_update_request: I/O error, dev nvme"],
+            &["blk_update_request: I/O error, dev sd"],
+            &["blk_update_request: I/O error, dev md"],
+            &["blk_update_request: I/O error, dev dm-"],
+        ],
         Names::After("I/O error, dev "),
         "I/O errors",
         "replace drive",
@@ -193,7 +260,10 @@ pub(crate) static LINES: &[Line] = &[
     )),
     note(line(
         "machine-check",
-        &[&["[Hardware Error]: Machine check events logged"]],
+        &[
+            &["mce: [Hardware Error]: Machine check events logged"],
+            &["[Hardware Error]: Machine check events logged"],
+        ],
         Names::Node,
         "machine check events",
         "see mcelog",

@@ -52,6 +52,7 @@ mod ib_trend;
 mod ib_width;
 mod kernel_log;
 mod kmsg;
+mod kmsg_forged;
 mod kmsg_table;
 mod memlock;
 mod memory;
@@ -133,6 +134,7 @@ register! {
     tasks::Tasks = "tasks",
     service::Services = "service",
     kmsg::KernelMessages = "kmsg",
+    kmsg_forged::ForgedRecords = "kmsg-forged",
     disk::Disk = "disk",
     shm::SharedMemory = "shm",
     module::Modules = "module",

@@ -11,31 +11,27 @@ pub(super) struct Event<'a> {
     pub(super) subcode: Option<u32>,
 }
 
-/// `None` for other codes, and for lines in other words.
+/// `None` for other codes, and for lines in other words. Read from the end: a process name may stand before the sentence.
 pub(super) fn event(code: u32, text: &str) -> Option<Event<'_>> {
     if !(144..=150).contains(&code) {
         return None;
     }
-    let mut words = text.split_whitespace();
-    let mut unit = "";
-    let fatal = loop {
-        match words.next()? {
-            "Fatal" => break true,
-            "Nonfatal" | "Non-fatal" | "NonFatal" => break false,
-            word => unit = word,
-        }
+    let (said, numbers) = text.trim_end().strip_suffix(')')?.rsplit_once('(')?;
+    // `NETIR_LINK_EVT Fatal XC0 i0 Link 01`, backwards.
+    let mut words = said.split_whitespace().rev();
+    let link = words.next()?.parse().ok();
+    (words.next()? == "Link").then_some(())?;
+    words.next()?.strip_prefix('i')?;
+    words.next()?.strip_prefix("XC")?;
+    let fatal = match words.next()? {
+        "Fatal" => true,
+        "Nonfatal" | "Non-fatal" | "NonFatal" => false,
+        _ => return None,
     };
-    let mut event = Event { unit, fatal, link: None, subcode: None };
-    while let Some(word) = words.next() {
-        if word == "Link" {
-            event.link = words.next().and_then(|number| number.parse().ok());
-        } else if let Some(hex) = word.strip_prefix("(0x") {
-            let number = u32::from_str_radix(hex.trim_end_matches(')'), 16).ok();
-            event.subcode = number.map(|number| number >> 20 & 0x3f);
-            break;
-        }
-    }
-    Some(event)
+    let unit = words.next()?;
+    let first = numbers.split_whitespace().next().and_then(|number| number.strip_prefix("0x"));
+    let number = first.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    Some(Event { unit, fatal, link, subcode: number.map(|number| number >> 20 & 0x3f) })
 }
 
 #[cfg(test)]
@@ -55,6 +51,8 @@ mod tests {
         assert_eq!(event(145, line), Some(want));
         assert_eq!(event(145, "NVRM: Xid (PCI:0008:01:00): 145, in words of tomorrow"), None);
         assert_eq!(event(79, line), None);
+        let named = "NVRM: Xid (PCI:0008:01:00): 145, pid=1, name=A Fatal XC0 i0, RLW_SRC_TRACK   Nonfatal XC1 i0 Link 17 (0x00000002)";
+        assert_eq!(event(145, named), Some(want), "a process name is not fatal");
     }
 
     proptest! {

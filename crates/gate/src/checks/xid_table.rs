@@ -5,6 +5,8 @@
 
 use railgate_node::{Class, Severity};
 
+use crate::agreement::Counterpart::{self, Answer, NvLink, RecoveryAction, RowRemap, UncorrectedEcc};
+
 /// One code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
@@ -17,11 +19,17 @@ pub(crate) struct Row {
     pub(crate) fix: &'static str,
     /// A reset or reboot cures it, so that a driver that no longer asks for one has got it.
     pub(crate) curable: bool,
-    /// It may be over when the look comes, and the driver can tell: where it can ask for a reset and does not, it is.
-    pub(crate) driver_knows: bool,
+    /// A program can make the driver write it.
+    pub(crate) raisable: bool,
+    /// The NVML readings that change with such a fault. One of them must agree before the code alone drains a node; empty where
+    /// NVML has none.
+    pub(crate) counterparts: &'static [Counterpart],
     /// Whose word the row is.
     pub(crate) source: &'static str,
 }
+
+const MEMORY: &[Counterpart] = &[UncorrectedEcc, RecoveryAction];
+const LINKS: &[Counterpart] = &[NvLink, RecoveryAction];
 
 /// NVIDIA's own.
 const CATALOGUE: &str = "NVIDIA Xid catalogue";
@@ -30,7 +38,19 @@ const PRACTICE: &str = "field practice";
 
 const fn row(code: u32, name: &'static str, class: Class, severity: Severity, fix: &'static str) -> Row {
     let curable = matches!(severity, Severity::Fail) && !matches!(fix.as_bytes(), b"RMA" | b"check power");
-    Row { code, name, class, severity, fix, curable, driver_knows: false, source: CATALOGUE }
+    // An unknown or merely noted code may be anybody's: only the rows of `node` say that no program can raise them.
+    let raisable = !matches!(severity, Severity::Fail);
+    Row {
+        code,
+        name,
+        class,
+        severity,
+        fix,
+        curable,
+        raisable,
+        counterparts: &[RecoveryAction],
+        source: CATALOGUE,
+    }
 }
 
 const fn node(code: u32, name: &'static str, fix: &'static str) -> Row {
@@ -54,8 +74,8 @@ impl Row {
         Row { source, ..self }
     }
 
-    const fn unless_the_driver_is_content(self) -> Row {
-        Row { driver_knows: true, ..self }
+    const fn read_in(self, counterparts: &'static [Counterpart]) -> Row {
+        Row { counterparts, ..self }
     }
 }
 
@@ -77,12 +97,12 @@ pub(crate) static XIDS: &[Row] = &[
     note(44, "graphics engine fault"),
     user(45, "channels removed, follows another error"),
     node(46, "GPU stopped processing", "reset GPU"),
-    node(48, "double-bit ECC error", "reset GPU"),
-    node(54, "auxiliary power not connected", "check power"),
+    node(48, "double-bit ECC error", "reset GPU").read_in(MEMORY),
+    node(54, "auxiliary power not connected", "check power").read_in(&[]),
     node(62, "micro-controller halt", "reset GPU"),
     watch(63, "row remap recorded", "reset GPU when idle").by(PRACTICE),
     // The catalogue says reset; where the remap failed for good, gpu-remap says RMA.
-    node(64, "row remap failed to record", "reset GPU"),
+    node(64, "row remap failed to record", "reset GPU").read_in(&[RowRemap, RecoveryAction]),
     note(66, "illegal access by driver"),
     note(67, "illegal access by driver"),
     user(68, "video decoder exception"),
@@ -91,11 +111,11 @@ pub(crate) static XIDS: &[Row] = &[
     user(71, "copy engine exception"),
     user(72, "copy engine exception"),
     // The catalogue has a workflow of its own; a link that is really down is gpu-nvlink's, which tells more.
-    node(74, "NVLink error", "reset GPUs").unless_the_driver_is_content(),
+    node(74, "NVLink error", "reset GPUs").read_in(LINKS),
     user(75, "copy engine exception"),
     user(76, "copy engine exception"),
     user(77, "copy engine exception"),
-    node(79, "fallen off the bus", "reboot"),
+    node(79, "fallen off the bus", "reboot").read_in(&[Answer]),
     user(80, "corrupted data sent to GPU"),
     user(82, "video encoder exception"),
     user(83, "video encoder exception"),
@@ -107,8 +127,8 @@ pub(crate) static XIDS: &[Row] = &[
     watch(92, "high single-bit ECC rate", "watch").by(PRACTICE),
     note(93, "inforom wear"),
     // Only the application that met it dies; NVIDIA says restart it, DCGM says fail.
-    watch(94, "contained ECC error", "watch"),
-    node(95, "uncontained ECC error", "reset GPU"),
+    watch(94, "contained ECC error", "watch").read_in(MEMORY),
+    node(95, "uncontained ECC error", "reset GPU").read_in(MEMORY),
     user(96, "video engine exception"),
     user(97, "video engine exception"),
     user(98, "video engine exception"),
@@ -138,29 +158,29 @@ pub(crate) static XIDS: &[Row] = &[
     user(133, "copy engine exception"),
     user(134, "copy engine exception"),
     user(135, "copy engine exception"),
-    node(136, "NVLink training failed", "reset GPUs").unless_the_driver_is_content(),
+    node(136, "NVLink training failed", "reset GPUs").read_in(LINKS),
     // A bad access by the application or a fault of the peer: the peer's own Xid decides.
     watch(137, "NVLink privilege error", "see the peer GPU").by(PRACTICE),
     user(139, "copy engine exception"),
-    node(140, "unrecovered ECC error", "reset GPU"),
+    node(140, "unrecovered ECC error", "reset GPU").read_in(MEMORY),
     note(141, "reserved"),
     node(143, "GPU initialisation error", "reset GPU"),
     // NVLink 5: whether it is fatal stands in the line's own words, which `nvlink5` reads.
-    watch(144, "NVLink SAW error", "watch"),
-    watch(145, "NVLink RLW error", "watch"),
-    watch(146, "NVLink TLW error", "watch"),
-    watch(147, "NVLink TREX error", "watch"),
-    watch(148, "NVLink NVLPW error", "watch"),
-    watch(149, "NVLink NETIR error", "watch"),
-    watch(150, "NVLink MSE error", "watch"),
+    watch(144, "NVLink SAW error", "watch").read_in(LINKS),
+    watch(145, "NVLink RLW error", "watch").read_in(LINKS),
+    watch(146, "NVLink TLW error", "watch").read_in(LINKS),
+    watch(147, "NVLink TREX error", "watch").read_in(LINKS),
+    watch(148, "NVLink NVLPW error", "watch").read_in(LINKS),
+    watch(149, "NVLink NETIR error", "watch").read_in(LINKS),
+    watch(150, "NVLink MSE error", "watch").read_in(LINKS),
     node(151, "key rotation error", "reboot"),
     note(152, "reserved"),
     note(153, "reserved"),
     // Says only what field 230 says now; counts where gpu-recovery-action is off.
     watch(154, "recovery action changed", "see nvidia-smi -q"),
-    node(155, "NVLink software error", "reset GPUs").unless_the_driver_is_content(),
-    node(156, "resource retirement", "reset GPU"),
-    node(157, "resource retirement failed", "RMA"),
+    node(155, "NVLink software error", "reset GPUs").read_in(LINKS),
+    node(156, "resource retirement", "reset GPU").read_in(&[RowRemap, RecoveryAction]),
+    node(157, "resource retirement failed", "RMA").read_in(&[RowRemap, RecoveryAction]),
     node(158, "fatal timeout", "reset GPU"),
     note(160, "channel retirement"),
     note(161, "channel retirement"),
@@ -171,8 +191,8 @@ pub(crate) static XIDS: &[Row] = &[
     node(167, "PCIe fatal timeout", "reboot"),
     node(168, "protected memory reduced", "reboot"),
     node(169, "firmware fault", "reset GPU"),
-    node(171, "uncorrectable DRAM error", "reset GPU"),
-    node(172, "uncorrectable SRAM error", "reset GPU"),
+    node(171, "uncorrectable DRAM error", "reset GPU").read_in(MEMORY),
+    node(172, "uncorrectable SRAM error", "reset GPU").read_in(MEMORY),
     node(173, "chip-to-chip link fatal error", "reboot"),
 ];
 
@@ -200,6 +220,18 @@ mod tests {
             assert_eq!((row.class, row.severity), (Class::User, Severity::Note), "{code}");
         }
         assert!(XIDS.iter().all(|row| row.class != Class::User || row.severity == Severity::Note));
+    }
+
+    #[test]
+    fn what_a_program_can_raise_is_marked() {
+        for code in [8, 13, 31, 43, 45, 69, 109, 137] {
+            assert!(lookup(code).unwrap().raisable, "{code}");
+        }
+        assert!(XIDS.iter().filter(|row| row.severity == Severity::Fail).all(|row| !row.raisable));
+        // Auxiliary power has no reading in NVML; every other failure has one.
+        let without: Vec<u32> =
+            XIDS.iter().filter(|row| row.counterparts.is_empty()).map(|row| row.code).collect();
+        assert_eq!(without, [54]);
     }
 
     #[test]

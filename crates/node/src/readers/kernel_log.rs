@@ -384,15 +384,16 @@ mod tests {
         assert_eq!(log.lines, []);
         assert_eq!((log.xids(), log.sxids()), (Vec::new(), Vec::new()));
         let told: Vec<_> = log.forged.iter().map(|forged| (forged.seq, forged.pid, forged.uid)).collect();
-        let want =
-            [(1, Some(77), Some(1002)), (3, Some(78), None), (5, None, None), (7, None, None)];
+        let want = [(1, Some(77), Some(1002)), (3, Some(78), None), (5, None, None), (7, None, None)];
         assert_eq!(told, want);
     }
 
     #[test]
     fn forged_records_are_bounded() {
         let flood: String = (0..5000)
-            .map(|seq| format!("6,{seq},0,-;NVRM: x[{seq}]: segfault at 0 ip 0 sp 0 error 4 in NVRM: x[1+1]\n"))
+            .map(|seq| {
+                format!("6,{seq},0,-;NVRM: x[{seq}]: segfault at 0 ip 0 sp 0 error 4 in NVRM: x[1+1]\n")
+            })
             .collect();
         let log = read(&flood, None);
         assert_eq!((log.forged.len(), log.forged.last().unwrap().seq), (MAX_FORGED, 4999));

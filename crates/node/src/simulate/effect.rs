@@ -261,8 +261,21 @@ fn rename(snapshot: &mut Snapshot) {
     }
 }
 
+/// The driver's line, and what NVML reads of such a fault on a driver that has field 230.
 fn xid(snapshot: &mut Snapshot, index: u32, code: u32) {
-    if let Some(address) = gpu(snapshot, index).and_then(|gpu| gpu.pci.known().copied()) {
+    let Some(gpu) = gpu(snapshot, index) else { return };
+    match code {
+        48 | 94 | 95 | 140 | 171 | 172 => {
+            for count in [&mut gpu.ecc.volatile_uncorrected, &mut gpu.ecc.aggregate_uncorrected] {
+                *count = count.clone().map(|errors| errors + 1);
+            }
+        }
+        46 | 62 | 64 | 110 | 119 | 120 | 143 | 151 | 156..=158 | 167..=169 | 173 => {
+            gpu.recovery_action = gpu.recovery_action.clone().map(|_| RecoveryAction::GpuReset);
+        }
+        _ => {}
+    }
+    if let Some(address) = gpu.pci.known().copied() {
         say(snapshot, xid_text(code, address, (code != 79).then_some(4711)));
     }
 }

@@ -1,0 +1,89 @@
+use railgate_node::{Class, ForgedLine, PartName};
+
+use crate::register::{Check, Scope};
+use crate::report::{Found, Report};
+use crate::scene::Scene;
+use crate::when::iso;
+
+pub(super) use crate::register::ActionOnly as Settings;
+
+/// The check.
+pub(crate) struct ForgedRecords;
+
+impl Check for ForgedRecords {
+    const ABOUT: &'static str = "a process wrote a kernel log record that imitates a driver's";
+    const EXPLAIN: &'static str = "
+Reads the records of `/dev/kmsg` since the last look that was acted on, and reports those that begin like a driver's record
+because a process has such a name. The kernel prefixes some messages with the name of the process that caused them: a
+program called `NVRM: GPU 1:0:0` that crashes logs `NVRM: GPU 1:0:0[4711]: segfault at …`.
+
+Why: it changes no verdict, since railgate takes only the driver's own whole sentences for faults. Other tools on the node may
+read it as a hardware fault. It rarely happens by accident.
+
+The finding names the process, and the user where the kernel's audit record of the same crash tells it (`audit: type=1701`;
+in the kernel log only where no audit daemon runs). Class `user`: it never drains.
+
+Fix: ask the user. Without the uid: `sacct -N NODE -S TIME` lists the jobs that ran there.
+
+```toml
+[gate.checks.kmsg-forged]
+action = \"drain\"   # off, shadow, report, notify, drain; class user never drains
+```";
+    const CLASS: Class = Class::User;
+    const PARTS: &'static [PartName] = &[PartName::KernelLog];
+    const SCOPE: Scope = Scope::Gpus;
+    type Settings = Settings;
+
+    fn judge(scene: &Scene<'_>, _: &Settings, out: &mut Report<'_>) {
+        let Some(log) = scene.now.kernel_log.data() else { return };
+        let Some(newest) = log.forged.last() else { return };
+        let times =
+            if log.forged.len() > 1 { format!(" ({} records)", log.forged.len()) } else { String::new() };
+        let what = format!("{} imitated a driver in the kernel log{times}", forger(newest));
+        let rows = log.forged.iter().rev().take(MOST_ROWS);
+        out.add(rows.fold(Found::warn(Class::User, "", what).fix("ask the user"), |found, forged| {
+            let source = format!("kmsg seq {} at {}", forged.seq, iso(forged.time));
+            found.row("kernel log", &forged.text, "no process with a driver's name", source)
+        }));
+    }
+}
+
+/// A process can write thousands of them.
+const MOST_ROWS: usize = 5;
+
+fn forger(forged: &ForgedLine) -> String {
+    let pid = forged.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
+    match forged.uid {
+        Some(uid) => format!("{pid} of uid {uid}"),
+        None => format!("{pid}, uid unknown,"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::{Fitness, ForgedLine};
+
+    use crate::testing::{Look, look, read};
+
+    fn forged(uid: Option<u32>) -> Look {
+        look("h100-sxm").with(|look| {
+            let text = "NVRM: GPU 1:0:0[77]: segfault at 0 in fallen off the bus[1+1]".to_owned();
+            let line = ForgedLine { seq: 9, time: look.now.taken, pid: Some(77), uid, text };
+            read(&mut look.now.kernel_log).forged.push(line);
+        })
+    }
+
+    #[test]
+    fn the_forger_is_named_and_the_node_is_not_drained() {
+        let told = forged(Some(1002));
+        assert_eq!(
+            told.says(),
+            "degraded: warn kmsg-forged: process 77 of uid 1002 imitated a driver in the kernel log; ask the user"
+        );
+        let untold = forged(None);
+        assert!(untold.says().contains("process 77, uid unknown, imitated"), "{}", untold.says());
+        let strict =
+            forged(None).settings("[prolog]\nwarn = \"drain\"\n[checks.kmsg-forged]\naction = \"drain\"");
+        assert_eq!(strict.fitness(), Fitness::Degraded);
+    }
+}
