@@ -309,14 +309,9 @@ impl Hardware {
 
     /// Lines that the snapshot's log has gained, with this machine's time and our own numbers.
     fn say_what_is_new(&mut self, before: &Snapshot) -> Result<()> {
-        let known: BTreeSet<u64> = before
-            .kernel_log
-            .data()
-            .map(|log| log.lines.iter().map(|line| line.seq).collect())
-            .unwrap_or_default();
-        let now = self.now.kernel_log.data().map(|log| log.lines.clone()).unwrap_or_default();
-        for line in now.into_iter().filter(|line| !known.contains(&line.seq)) {
-            self.kernel_says(&line.text)?;
+        let known = records(before).into_iter().map(|(seq, _)| seq).collect::<BTreeSet<u64>>();
+        for (_, text) in records(&self.now).into_iter().filter(|(seq, _)| !known.contains(seq)) {
+            self.kernel_says(&text)?;
         }
         Ok(())
     }
@@ -330,6 +325,13 @@ impl Hardware {
         let host: &Host = read(&self.now.host, "host")?;
         self.tree.write(pci, fabric, host)
     }
+}
+
+/// What a kernel log has, by sequence number.
+fn records(snapshot: &Snapshot) -> Vec<(u64, String)> {
+    let Some(log) = snapshot.kernel_log.data() else { return Vec::new() };
+    let lines = log.lines.iter().map(|line| (line.seq, line.text.clone()));
+    lines.chain(log.forged.iter().map(|forged| (forged.seq, forged.text.clone()))).collect()
 }
 
 /// Whether two machines differ in something that a live look would see.

@@ -353,7 +353,6 @@ const SHOWN: &[&str] = &[
     "ib-errors@",
     "ib-port@ml",
     "ib-rate@ml",
-    "kmsg@gpu3:",
     "mounts@/ho",
     "mounts@/sc",
     "part-silen",

@@ -42,7 +42,7 @@ pub(crate) fn known_xid(code: u32) -> Option<(Whose, &'static str)> {
         92 => (Other, "many corrected memory errors"),
         94 => (Hardware, "an uncorrectable memory error, contained to this program"),
         95 => (Hardware, "an uncorrectable memory error that was not contained"),
-        109 => (Hardware, "the GPU did not switch contexts in time"),
+        109 => (Other, "the GPU did not switch contexts in time: a kernel that does not yield, or the GPU"),
         110 => (Hardware, "a security fault of the GPU"),
         119 | 120 => (Hardware, "the GPU's system processor (GSP) failed"),
         121 => (Other, "a corrected error on the link between CPU and GPU"),

@@ -5,8 +5,8 @@ use super::machine::rate_text;
 use super::xid_text::xid_text;
 use super::{Fault, FaultKind};
 use crate::{
-    Access, Fabric, Gpu, GpuProcess, Gpus, Hca, KernelLine, MountProbe, Part, PciAddress, PhysState, Port,
-    PortState, Reading, RecoveryAction, RowRemap, Snapshot, XidEvent,
+    Access, Fabric, ForgedLine, Gpu, GpuProcess, Gpus, Hca, KernelLine, MountProbe, Part, PciAddress,
+    PhysState, Port, PortState, Reading, RecoveryAction, RowRemap, Snapshot, XidEvent,
 };
 
 const LOST: &str = "nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)";
@@ -50,6 +50,7 @@ fn one(snapshot: &mut Snapshot, Fault { kind, index }: Fault) {
         FaultKind::NvmlSilent => snapshot.gpus = Part::Silent { after_ms: DEADLINE_MS },
         FaultKind::NvmlStuck => snapshot.gpus = Part::Stuck { after_ms: DEADLINE_MS },
         FaultKind::KmsgUnreadable => no_log(snapshot),
+        FaultKind::KmsgForged => forge(snapshot),
         FaultKind::GpuXidByNvml => {
             no_log(snapshot);
             let at = gpu(snapshot, index).and_then(|gpu| gpu.pci.known().copied());
@@ -277,6 +278,20 @@ fn xid(snapshot: &mut Snapshot, index: u32, code: u32) {
     }
     if let Some(address) = gpu.pci.known().copied() {
         say(snapshot, xid_text(code, address, (code != 79).then_some(4711)));
+    }
+}
+
+/// x86 logs a crash with the name of the process and of its file.
+fn forge(snapshot: &mut Snapshot) {
+    let time = snapshot.taken.saturating_sub(60_000);
+    if let Part::Read { data, .. } = &mut snapshot.kernel_log {
+        let seq = data.last_seq.map_or(0, |seq| seq + 1);
+        data.last_seq = Some(seq);
+        let text =
+            "NVRM: GPU 1:0:0[4711]: segfault at 0 ip 0000000000401136 sp 00007ffd5c1e0000 error 4 in fallen \
+                    off the bus[401000+1000]"
+                .to_owned();
+        data.forged.push(ForgedLine { seq, time, pid: Some(4711), uid: None, text });
     }
 }
 

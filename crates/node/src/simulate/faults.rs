@@ -92,6 +92,7 @@ pub enum FaultKind {
     MountStale,
     MountHang,
     KmsgUnreadable,
+    KmsgForged,
     Fabric(FabricFault),
     Host(HostFault),
 }
@@ -434,6 +435,11 @@ pub const FAULTS: &[FaultInfo] = &[
     mount("mount-stale", FaultKind::MountStale, "a required mount answers with a stale file handle"),
     mount("mount-hang", FaultKind::MountHang, "a required mount gives no answer"),
     node("kmsg-unreadable", FaultKind::KmsgUnreadable, "the kernel log cannot be read"),
+    node(
+        "kmsg-forged",
+        FaultKind::KmsgForged,
+        "a process that is named like the driver crashed into the kernel log",
+    ),
     host(
         "host-silent",
         HostFault::HostSilent,

@@ -1,0 +1,96 @@
+//! No sequence of kernel log records that an unprivileged process can cause drains a node whose NVML reads no fault, or gives
+//! evidence for a restart: through the real reader, in every phase, on the strictest configuration.
+
+#[path = "../../fuzz/fuzz_targets/forged.rs"]
+mod forged;
+
+use proptest::prelude::*;
+use railgate_gate::{GateConfig, Memory, Seen, judge};
+use railgate_node::readers::kernel_log_read;
+use railgate_node::{Fitness, KernelLog, Part, Phase, Severity, Snapshot, simulate};
+
+fn read(records: &str, boot_id: &str) -> KernelLog {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), records).unwrap();
+    kernel_log_read(file.path(), None, boot_id).unwrap()
+}
+
+/// Judges a healthy machine with this log in each phase, a minute apart, and remembers.
+fn judged(records: &str, config: &GateConfig) -> Result<(), TestCaseError> {
+    let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
+    let healthy = simulate::simulated(&profile, &[]);
+    let mut now = Snapshot {
+        kernel_log: Part::Read { data: read(records, &healthy.boot_id), took_ms: 1.0 },
+        ..healthy.clone()
+    };
+    let mut memory = Memory::default();
+    for phase in [Phase::Prolog, Phase::Epilog, Phase::Periodic, Phase::Prolog] {
+        let seen = Seen {
+            phase,
+            now: &now,
+            before: Some(&healthy),
+            job: None,
+            profile: Some(&profile),
+            memory: &memory,
+        };
+        let verdict = judge(config, &seen);
+        let failed =
+            verdict.findings.iter().chain(&verdict.shadow).find(|one| one.severity == Severity::Fail);
+        prop_assert!(failed.is_none(), "{phase}: {failed:?}\n{records}");
+        prop_assert!(verdict.fitness != Fitness::Unfit);
+        memory.strike(&now, &verdict);
+        now.taken += 60_000;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn records_that_a_process_can_cause_fail_nothing(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let strict = toml::from_str(forged::STRICT).unwrap();
+        judged(&forged::log(&bytes, 1).0, &strict)?;
+    }
+}
+
+/// The records of the attack, as x86 kernels wrote them.
+#[test]
+fn the_records_of_the_attack() {
+    let records = "\
+6,1,1000000,-;NVRM: fallen of[10942]: segfault at 0 ip 00005652fc277132 sp 00007fff976ee370 error 6 in NVRM: fallen off the bus[1132,5652fc277000+1000] likely on CPU 1 (core 1, socket 0)
+6,2,2000000,-;NVRM: GPU 1:0:0[10943]: segfault at 0 ip 00005652fc277132 sp 00007fff976ee370 error 6 in fallen off the bus[1132,5652fc277000+1000]
+";
+    for config in ["", forged::STRICT] {
+        judged(records, &toml::from_str(config).unwrap()).unwrap();
+    }
+    let log = read(records, "this");
+    assert_eq!((log.xids().len(), log.lines.len(), log.forged.len()), (0, 0, 2));
+}
+
+/// The kernel of this machine: a program with a driver's name crashes, and its own record is read.
+#[test]
+fn the_record_of_this_kernel() {
+    use std::os::unix::process::CommandExt;
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("NVRM: fallen off the bus");
+    let source = place.path().join("crash.rs");
+    std::fs::write(&source, "fn main() { unsafe { std::ptr::write_volatile(8 as *mut u8, 0) } }").unwrap();
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let built =
+        std::process::Command::new(rustc).arg("--edition=2024").arg("-o").arg(&file).arg(&source).status();
+    assert!(built.unwrap().success());
+    let since = kernel_log_read("/dev/kmsg".as_ref(), None, "this");
+    let mut child = std::process::Command::new(&file).arg0("NVRM: GPU 1:0:0").spawn().unwrap();
+    let pid = child.id();
+    let _ = child.wait();
+    let Ok(since) = since else { return eprintln!("skipped: /dev/kmsg cannot be read here") };
+    let log = kernel_log_read("/dev/kmsg".as_ref(), None, "this").unwrap();
+    let traced =
+        std::fs::read_to_string("/proc/sys/debug/exception-trace").is_ok_and(|text| text.trim() == "1");
+    if !traced || log.last_seq == since.last_seq {
+        return eprintln!("skipped: this kernel does not log crashes");
+    }
+    assert!(log.forged.iter().any(|forged| forged.pid == Some(pid)), "{:?}", log.forged);
+    assert!(log.xids().iter().all(|xid| Some(xid.seq) <= since.last_seq), "{:?}", log.xids());
+}
