@@ -9,6 +9,7 @@ mod comes_back;
 mod controller_away;
 mod doctor;
 mod fabric;
+mod forged_lines;
 mod gate;
 mod hangs;
 mod hostile;
