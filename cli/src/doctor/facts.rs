@@ -134,8 +134,6 @@ pub(crate) fn gather(site: &Site) -> Facts {
     let hook = |key: &str, ours: &str| Hook::look(said.get(key).unwrap_or_default(), ours);
     let plugstack = Plugstack::read(&plugstack_conf(&said));
     let plugin = plugstack.as_ref().ok().and_then(|stack| plugin_file(stack, &said));
-    // The configuration file itself is refused when it is read.
-    let own = [&site.places.etc, &site.places.state, &site.places.share];
     let prolog = hook("Prolog", "railgate-prolog");
     Facts {
         node: site.node.clone(),
@@ -148,7 +146,7 @@ pub(crate) fn gather(site: &Site) -> Facts {
         periodic: hook("HealthCheckProgram", "railgate"),
         plugstack,
         plugin,
-        untrusted: own.into_iter().filter(|path| path.exists()).filter_map(|path| untrusted(path)).collect(),
+        untrusted: others_can_change(site, &in_force),
         ledger: dir(&site.places.state.join("controller")),
         slurm_uid: said.get("SlurmUser").and_then(uid),
         report_dir: in_force.report.dir.as_deref().map(dir),
@@ -181,6 +179,22 @@ fn plugin_file(stack: &Plugstack, said: &SlurmConf) -> Option<PluginFile> {
     let mut places = dirs.map(|dir| Path::new(dir).join(&line.plugin));
     let path = places.find(|path| path.exists()).unwrap_or_else(|| line.plugin.clone());
     Some(PluginFile { release: plugin_release(&path), untrusted: untrusted(&path), path })
+}
+
+/// What of our own directories, the profiles and the site's checks others than root can change. The configuration file
+/// itself is refused when it is read.
+fn others_can_change(site: &Site, config: &Config) -> Vec<String> {
+    let mut places = vec![site.places.etc.clone(), site.places.state.clone(), site.places.share.clone()];
+    for dir in site.places.profiles().into_iter().chain([config.gate.checks.site.directory.clone()]) {
+        let files = fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        places.extend(files);
+        places.push(dir);
+    }
+    places.retain(|path| path.exists());
+    let mut wrong: Vec<String> = places.iter().filter_map(|path| untrusted(path)).collect();
+    wrong.sort();
+    wrong.dedup();
+    wrong
 }
 
 /// `slurm(64030)`

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::Reading;
-use crate::site_check::{Ended, Run, only_roots_may_change, run_program};
+use crate::site_check::{Ended, Run, run_program};
+use crate::{Reading, trusted};
 
 /// What `--version` says; unsupported where there is no such program.
 pub(crate) fn version(program: &Path, deadline_ms: u64) -> Reading<String> {
@@ -12,8 +12,8 @@ pub(crate) fn version(program: &Path, deadline_ms: u64) -> Reading<String> {
         return Reading::Unsupported;
     }
     let at = |why: String| Reading::Failed(format!("{}: {why}", program.display()));
-    if let Err(why) = only_roots_may_change(program) {
-        return at(why);
+    if let Err(why) = trusted(program) {
+        return Reading::Failed(why.to_string());
     }
     let input = Run {
         path: program.to_owned(),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::sysfs;
 use crate::{FabricProfile, GpuProfile, HostProfile, Profile, ProfileError, RailProfile};
+use crate::{sysfs, trusted};
 
 /// A profile is a page of text.
 const PROFILE_BYTES: u64 = 256 * 1024;
@@ -214,6 +214,13 @@ impl Layers<'_> {
         if is_id(id) {
             for (below, dir) in self.dirs.iter().enumerate().take(layers).rev() {
                 let path: PathBuf = Path::new(dir).join(format!("{id}.toml"));
+                // Root drains nodes by what a profile says. Other users only read with it, also files of their own.
+                if nix::unistd::geteuid().is_root()
+                    && let Err(why) = trusted(&path)
+                    && !why.is_absent()
+                {
+                    return Err(ProfileError::Invalid(why.to_string()));
+                }
                 match sysfs::whole(&path, PROFILE_BYTES) {
                     Ok(text) => return Ok((path.display().to_string(), text, Some(below))),
                     Err(error) if error.is_absent() => {}
@@ -321,6 +328,36 @@ mod tests {
         fs::write(dir.path().join("a.toml"), "extends = 'b'\n").unwrap();
         fs::write(dir.path().join("b.toml"), "extends = 'a'\n").unwrap();
         assert!(Profile::load("a", &dirs).unwrap_err().to_string().contains("circle"));
+    }
+
+    #[test]
+    fn root_uses_no_profile_that_others_can_write() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = [dir.path().join("profiles")];
+        let file = dirs[0].join("ours.toml");
+        fs::create_dir(&dirs[0]).unwrap();
+        fs::write(&file, "extends = 'h100-sxm'\n").unwrap();
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let refused = || Profile::load("ours", &dirs).err().map(|why| why.to_string());
+        mode(&dirs[0], 0o755);
+        mode(&file, 0o644);
+        assert_eq!(refused(), None);
+        mode(&file, 0o666);
+        assert!(refused().unwrap().contains("ours.toml: mode 0666: others may write it"));
+        mode(&file, 0o644);
+        chown(&file, Some(65_534), None).unwrap();
+        assert!(refused().unwrap().contains("belongs to uid 65534, not root"));
+        chown(&file, Some(0), None).unwrap();
+        mode(&dirs[0], 0o777);
+        assert!(refused().unwrap().contains("profiles: mode 0777"));
+        // Anybody could have removed a profile that lay over this one.
+        assert!(Profile::load("h100-sxm", &dirs).is_err());
+        assert!(Profile::matching("NVIDIA H100 80GB HBM3", &dirs).is_err());
     }
 
     #[test]

@@ -1,21 +1,19 @@
 //! The site's own checks: executables in `/etc/railgate/checks.d/`, each run in a child of its own.
 //!
-//! Root runs them, so nobody else may be able to change them: the file, its directory and every directory above belong
-//! to root and are writable by nobody else, and nothing on the way is a link.
+//! Root runs them, so each must be a file that root alone can change ([`trusted`]), and no link.
 
 mod program;
 mod says;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sysfs::printable;
-use crate::{Class, Phase, Severity};
+use crate::{Class, Phase, Severity, trusted};
 
 pub(crate) use program::{Ended, Run, run, run_program};
 
@@ -99,13 +97,10 @@ impl SiteRequest {
 /// directory.
 pub fn site_checks(directory: &Path) -> Vec<SiteCheck> {
     let whole = |outcome| vec![found(String::new(), directory.to_owned(), Some(outcome))];
-    match fs::symlink_metadata(directory) {
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-        Err(why) => return whole(SiteOutcome::Failed(why.to_string())),
+    match trusted(directory) {
+        Err(why) if why.is_absent() => return Vec::new(),
+        Err(why) => return whole(SiteOutcome::Refused(why.to_string())),
         Ok(_) => {}
-    }
-    if let Err(why) = only_roots(directory) {
-        return whole(SiteOutcome::Refused(why));
     }
     let names = match crate::sysfs::names(directory) {
         Ok(names) => names,
@@ -165,53 +160,10 @@ fn examine(path: &Path) -> Option<SiteOutcome> {
     if !about.file_type().is_file() {
         return Some(SiteOutcome::Refused("is no regular file".to_owned()));
     }
-    if let Err(why) = is_roots(&about) {
-        return Some(SiteOutcome::Refused(why));
+    if let Err(why) = trusted(path) {
+        return Some(SiteOutcome::Refused(if why.path == path { why.what } else { why.to_string() }));
     }
     (about.permissions().mode() & 0o100 == 0).then(|| SiteOutcome::NotRun("is not executable".to_owned()))
-}
-
-/// The file and every directory above it belong to root, and nobody else may write them.
-pub(crate) fn only_roots_may_change(program: &Path) -> Result<(), String> {
-    only_roots(program.parent().unwrap_or(program))?;
-    let about = fs::symlink_metadata(program).map_err(|why| why.to_string())?;
-    if !about.file_type().is_file() {
-        return Err("is no regular file".to_owned());
-    }
-    is_roots(&about)
-}
-
-/// Every directory from `/` down to this one belongs to root, can be written by nobody else, and is no link.
-fn only_roots(directory: &Path) -> Result<(), String> {
-    if !directory.is_absolute() || directory.components().any(|part| part == std::path::Component::ParentDir)
-    {
-        return Err("is no plain absolute path".to_owned());
-    }
-    for place in directory.ancestors() {
-        let named = |why: String| format!("{}: {why}", printable(&place.display().to_string()));
-        let about = fs::symlink_metadata(place).map_err(|why| named(why.to_string()))?;
-        if !about.file_type().is_dir() {
-            return Err(named("is no directory".to_owned()));
-        }
-        // In a directory like /tmp nobody can replace what is root's.
-        let sticky = about.permissions().mode() & 0o1000 != 0 && place != directory;
-        if !sticky || about.uid() != 0 {
-            is_roots(&about).map_err(named)?;
-        }
-    }
-    Ok(())
-}
-
-/// Somebody who is not root runs only what is their own or root's.
-fn is_roots(about: &fs::Metadata) -> Result<(), String> {
-    let (owner, mode) = (about.uid(), about.permissions().mode() & 0o7777);
-    if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
-        return Err(format!("belongs to uid {owner}, not root"));
-    }
-    if mode & 0o022 != 0 {
-        return Err(format!("mode {mode:04o}: others may write it"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ fn only_what_is_roots_alone_is_run() {
             one("link", Some("refused: is no regular file")),
             one("plain", Some("is not executable")),
             one("", Some("its name is no id")),
-            one("writable", Some("refused: mode 0775: others may write it")),
+            one("writable", Some("refused: mode 0775: others may write it (chmod go-w)")),
         ]
     );
 }
@@ -71,24 +71,27 @@ fn a_file_of_somebody_else_is_refused() {
     if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
         return;
     }
-    assert_eq!(checks.listed(), [one("theirs", Some("refused: belongs to uid 65534, not root"))]);
+    assert_eq!(
+        checks.listed(),
+        [one("theirs", Some("refused: belongs to uid 65534, not root (chown root)"))]
+    );
 }
 
 #[test]
-fn a_directory_that_others_may_write_or_a_link_to_one_is_refused_as_a_whole() {
+fn a_directory_that_others_may_write_is_refused_as_a_whole_also_by_a_link() {
     let checks = Checks::new();
     checks.script("raid", "exit 0");
     let link = checks.dir().join("link");
     let inner = checks.dir().join("inner");
-    fs::create_dir(&inner).unwrap();
-    symlink(&inner, &link).unwrap();
-    assert!(
-        matches!(&site_checks(&link)[0].outcome, SiteOutcome::Refused(why) if why.ends_with("is no directory"))
-    );
-    fs::set_permissions(&inner, fs::Permissions::from_mode(0o777)).unwrap();
     let below = inner.join("checks.d");
-    fs::create_dir(&below).unwrap();
+    fs::create_dir_all(&below).unwrap();
     for dir in [&inner, &below] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    symlink(&inner, &link).unwrap();
+    assert_eq!(site_checks(&link.join("checks.d")), []);
+    fs::set_permissions(&inner, fs::Permissions::from_mode(0o777)).unwrap();
+    for dir in [&inner, &below, &link, &link.join("checks.d")] {
         let listed = site_checks(dir);
         assert!(
             matches!(&listed[..], [SiteCheck { outcome: SiteOutcome::Refused(why), .. }] if why.contains("0777"))

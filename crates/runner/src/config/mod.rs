@@ -8,14 +8,12 @@ mod layers;
 mod problem;
 
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nix::unistd::geteuid;
 use railgate_gate::GateConfig;
-use railgate_node::SourceConfig;
+use railgate_node::{SourceConfig, Untrusted, trusted};
 use railgate_rails::RailsConfig;
 use railgate_slurm::{BreakerConfig, RequeueConfig, SlurmConfig};
 use railgate_stats::{MetricsConfig, ReportConfig, StatsConfig};
@@ -119,6 +117,9 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
+    /// The file, or a directory above it, can be changed by others than root.
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     /// The file is wrong; every problem has its place.
     #[error("{}", list(.0))]
     Invalid(Vec<Problem>),
@@ -128,7 +129,7 @@ impl ConfigError {
     /// All of it in one line, for a log.
     pub fn in_one_line(&self) -> String {
         match self {
-            ConfigError::Unreadable { .. } => self.to_string(),
+            ConfigError::Unreadable { .. } | ConfigError::Untrusted(_) => self.to_string(),
             ConfigError::Invalid(problems) => {
                 problems.iter().map(Problem::line_text).collect::<Vec<_>>().join("; ")
             }
@@ -141,28 +142,24 @@ fn list(problems: &[Problem]) -> String {
 }
 
 impl Loaded {
-    /// Reads `path` as it is in force on `node`. An absent file means the defaults unless somebody asked
-    /// for that very file (`required`).
+    /// Reads `path` as it is in force on `node`. An absent file means the defaults, unless the caller was told to
+    /// use this very file (`required`). Of other files only [`trusted`] ones are read: the configuration names
+    /// libraries and programs that root uses.
     ///
     /// # Errors
     /// The file cannot be read, or something in it is wrong: all problems at once.
     pub fn read(path: &Path, required: bool, node: &str) -> Result<Self, ConfigError> {
         let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
-        let file = match File::open(path) {
-            Err(why) if why.kind() == io::ErrorKind::NotFound && !required => {
+        if !required && let Err(why) = trusted(path) {
+            if why.is_absent() {
                 return Ok(Loaded { config: Config::default(), origins: BTreeMap::new(), file: None });
             }
-            opened => opened.map_err(unreadable)?,
-        };
+            return Err(why.into());
+        }
+        let file = File::open(path).map_err(unreadable)?;
         let found = file.metadata().map_err(unreadable)?;
         if found.len() > MAX_FILE {
             return Err(unreadable(io::Error::other("larger than 1 MiB")));
-        }
-        // It names libraries that root loads. A file that somebody asked for is theirs to answer for.
-        if !required && geteuid().is_root() && (found.uid() != 0 || writable_by_others(&found)) {
-            let (uid, mode) = (found.uid(), found.mode() & 0o7777);
-            let what = format!("refused: owner {uid}, mode {mode:o}: root alone may write it (want 0, 644)");
-            return Err(unreadable(io::Error::other(what)));
         }
         let mut text = String::new();
         file.take(MAX_FILE).read_to_string(&mut text).map_err(unreadable)?;
@@ -251,10 +248,6 @@ impl Loaded {
     }
 }
 
-fn writable_by_others(found: &Metadata) -> bool {
-    found.mode() & 0o002 != 0 || (found.mode() & 0o020 != 0 && found.gid() != 0)
-}
-
 fn places(file: &Path, layer: &Layer<'_>, node_table: Option<&str>) -> Vec<(String, SetAt)> {
     layer
         .places()
@@ -317,15 +310,34 @@ mod tests {
     #[test]
     fn root_does_not_take_orders_from_a_file_that_others_can_write() {
         use std::os::unix::fs::PermissionsExt;
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "profile = \"h100-sxm\"\n").unwrap();
-        for (mode, refused) in [(0o644, false), (0o666, true), (0o664, false)] {
-            std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).unwrap();
-            let refused = refused && geteuid().is_root();
-            let read = Loaded::read(file.path(), false, "gn1");
-            assert_eq!(read.is_err(), refused, "{mode:o}: {read:?}");
-            assert!(Loaded::read(file.path(), true, "gn1").is_ok());
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("etc");
+        let file = dir.join("railgate.toml");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(&file, "profile = \"h100-sxm\"\n").unwrap();
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for (of_dir, of_file, refused) in [
+            (0o755, 0o644, None),
+            (0o755, 0o666, Some("railgate.toml: mode 0666: others may write it")),
+            (0o755, 0o664, Some("railgate.toml: mode 0664")),
+            (0o777, 0o644, Some("etc: mode 0777")),
+            (0o775, 0o644, Some("etc: mode 0775")),
+        ] {
+            mode(&dir, of_dir);
+            mode(&file, of_file);
+            let read = Loaded::read(&file, false, "gn1").map_err(|why| why.in_one_line());
+            match refused {
+                None => assert_eq!(read.unwrap().config.profile, "h100-sxm"),
+                Some(words) => assert!(read.unwrap_err().contains(words), "{words}"),
+            }
+            assert!(Loaded::read(&file, true, "gn1").is_ok());
         }
+        let absent = Loaded::read(&dir.join("absent"), false, "gn1").map_err(|why| why.in_one_line());
+        assert!(absent.unwrap_err().contains("etc: mode 0775"), "others may have removed it");
+        mode(&dir, 0o755);
+        assert_eq!(Loaded::read(&dir.join("absent"), false, "gn1").unwrap().config, Config::default());
     }
 
     #[test]
