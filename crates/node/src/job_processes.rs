@@ -10,9 +10,11 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::child::{self, Task};
 use crate::gpu_processes::{FILE_BYTES, MAX_ANCESTORS, Stat, read_stat, read_uid};
 use crate::{Reading, sysfs};
 
@@ -284,8 +286,8 @@ impl Steps<'_> {
             }
             passed.push(pid);
             let Ok(Some(stat)) = read_stat(self.proc, pid) else { break };
-            if stat.name == "slurmstepd" && read_uid(self.proc, pid) == Ok(0) {
-                found = title(self.proc, pid).as_deref().and_then(step_of_title);
+            if stat.name == "slurmstepd" {
+                found = daemon_of(self.proc, pid);
                 if found.is_some() {
                     break;
                 }
@@ -299,30 +301,71 @@ impl Steps<'_> {
     }
 }
 
-fn title(proc: &Path, pid: u32) -> Option<String> {
-    sysfs::prefix(&proc.join(pid.to_string()).join("cmdline"), 256).ok()
+/// The job and step of a process called slurmstepd. A user's process may have that name, too: its command line is not
+/// read, as the user can make reading it hang.
+fn daemon_of(proc: &Path, pid: u32) -> Option<(u32, String)> {
+    if read_uid(proc, pid) != Ok(0) {
+        return None;
+    }
+    let title = sysfs::prefix(&proc.join(pid.to_string()).join("cmdline"), 256).ok()?;
+    step_of_title(&title)
 }
 
-/// Whether a step daemon of the job lives on the node. Without one the job is over here, or has not begun.
+/// Whether a step daemon of the job lives on the node. Without one the job is over here, or has not begun. Looked for in
+/// a child with a deadline, as reading a process's command line can hang with the process.
 ///
 /// # Errors
-/// The proc tree cannot be listed.
+/// The proc tree cannot be listed, or the child did not answer.
 pub fn job_is_here(proc: &Path, job: u32) -> Result<bool, String> {
-    let entries = fs::read_dir(proc).map_err(|why| format!("{}: {why}", proc.display()))?;
-    let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    Ok(pids.any(|pid| {
-        let comm = sysfs::prefix(&proc.join(pid.to_string()).join("comm"), 64);
-        comm.is_ok_and(|name| name.trim_end() == "slurmstepd")
-            && title(proc, pid).as_deref().and_then(step_of_title).is_some_and(|(own, _)| own == job)
-    }))
+    ask(HERE, proc, job)
 }
 
 /// Whether a job is suspended: it has processes, and every one of them is stopped. Where that cannot be told it is not.
+/// Whose processes those are is found in a child, as for [`job_is_here`], and only while some process is stopped.
 pub fn job_is_stopped(proc: &Path, job: u32) -> bool {
-    let Ok(entries) = fs::read_dir(proc) else { return false };
+    // `stat` needs nothing of the process that could hang.
+    let stopped = |pid| read_stat(proc, pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.stopped()));
+    pids(proc).is_ok_and(|pids| pids.into_iter().any(stopped)) && ask(STOPPED, proc, job).unwrap_or(false)
+}
+
+const HERE: &str = "job-is-here";
+const STOPPED: &str = "job-is-stopped";
+const DEADLINE: Duration = Duration::from_secs(5);
+
+pub(crate) const TASKS: [Task; 2] = [
+    Task::new(HERE, |input| answer(input, is_here)),
+    Task::new(STOPPED, |input| answer(input, |proc, job| Ok(is_stopped(proc, job)))),
+];
+
+fn ask(task: &str, proc: &Path, job: u32) -> Result<bool, String> {
+    let order = serde_json::to_vec(&(proc, job)).map_err(|why| why.to_string())?;
+    let said = child::ask(task, &order, DEADLINE)?;
+    serde_json::from_slice(&said).map_err(|why| why.to_string())
+}
+
+fn answer(input: &[u8], look: impl FnOnce(&Path, u32) -> Result<bool, String>) -> Result<Vec<u8>, String> {
+    let (proc, job): (PathBuf, u32) = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    serde_json::to_vec(&look(&proc, job)?).map_err(|why| why.to_string())
+}
+
+fn pids(proc: &Path) -> Result<Vec<u32>, String> {
+    let entries = fs::read_dir(proc).map_err(|why| format!("{}: {why}", proc.display()))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn is_here(proc: &Path, job: u32) -> Result<bool, String> {
+    Ok(pids(proc)?.into_iter().any(|pid| {
+        let comm = sysfs::prefix(&proc.join(pid.to_string()).join("comm"), 64);
+        comm.is_ok_and(|name| name.trim_end() == "slurmstepd")
+            && daemon_of(proc, pid).is_some_and(|(own, _)| own == job)
+    }))
+}
+
+fn is_stopped(proc: &Path, job: u32) -> bool {
+    let Ok(pids) = pids(proc) else { return false };
     let mut steps = Steps { proc, known: HashMap::new() };
     let mut some = false;
-    for pid in entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
+    for pid in pids {
         let Ok(Some(stat)) = read_stat(proc, pid) else { continue };
         if stat.exiting() || stat.name == "slurmstepd" {
             continue;
@@ -427,7 +470,7 @@ mod tests {
         let expected =
             [("NCCL_DEBUG", "INFO"), ("NCCL_X", "a?[2J"), ("RAILGATE_SET", "A"), ("UCX_TLS", "rc")];
         assert_eq!(env, expected);
-        assert!(job_is_here(proc.0.path(), 7).unwrap() && !job_is_here(proc.0.path(), 8).unwrap());
+        assert!(is_here(proc.0.path(), 7).unwrap() && !is_here(proc.0.path(), 8).unwrap());
     }
 
     #[test]

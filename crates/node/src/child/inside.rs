@@ -91,6 +91,7 @@ pub(super) fn serve(args: &[String], tasks: &[Task]) -> ExitCode {
 fn answer(name: &str, tasks: &[Task], out: &File, silence: u32) -> Result<Vec<u8>, String> {
     let task = crate::live::TASKS
         .iter()
+        .chain(&crate::job_processes::TASKS)
         .chain(tasks)
         .find(|task| task.name == name)
         .ok_or_else(|| format!("no task '{name}' in this program"))?;
