@@ -86,7 +86,8 @@ fn get(name: &CStr) -> Option<&'static CStr> {
 fn file() -> Option<String> {
     let dir = get(JOB_DIR)?.to_str().ok().filter(|dir| dir.starts_with('/') && dir.len() < 1024)?;
     let path = CString::new(format!("{dir}/{FILE}")).ok()?;
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+    // A link to where only the job's user can open it. It decides about this process alone.
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     // SAFETY: a C string, and no third argument is needed without O_CREAT.
     let file = unsafe { libc::open(path.as_ptr(), flags) };
     if file < 0 {

@@ -175,7 +175,10 @@ fn run_dir(settings: Vec<ReleaseSetting>) -> tempfile::TempDir {
     let env = NcclEnv { settings };
     let (text, left_out) = env.to_text();
     assert!(left_out.is_empty());
-    fs::write(dir.path().join("nccl.env"), text).unwrap();
+    // As the prolog does: a link to where only the job's user can open it.
+    fs::create_dir(dir.path().join("user")).unwrap();
+    fs::write(dir.path().join("user/.nccl.env"), text).unwrap();
+    std::os::unix::fs::symlink("user/.nccl.env", dir.path().join("nccl.env")).unwrap();
     dir
 }
 

@@ -36,6 +36,9 @@ pub(crate) fn run_directory(
         ..Run::new(hook.job.id, hook.job.restarts, start / 1000)
     };
     report.run = format!("{}-{}", run.attempt, run.start);
+    if let Err(why) = hook.runs().close() {
+        tracing::warn!("run directories of earlier jobs: {why}; other users may read them");
+    }
     let made = hook.runs().job(hook.job.id).create(&run).and_then(|dir| {
         dir.write_json("before.json", &look.snapshot)?;
         Ok(dir)
@@ -100,7 +103,7 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
     }
     if topology_wanted(&hook.config.rails, &map, &look.snapshot) {
         match topology(&map, &look.snapshot) {
-            Ok(text) => match dir.write("topology.xml", text.as_bytes()) {
+            Ok(text) => match dir.write_for_tasks("topology.xml", text.as_bytes(), hook.job.uid) {
                 Ok(()) => shape.topology_file = Some(dir.file("topology.xml")),
                 Err(why) => fault(report, format!("topology.xml: {why}")),
             },
@@ -109,7 +112,7 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
     }
     let mut settings = environment(&map, &look.snapshot, &hook.config.rails, &shape);
     if let Some(file) = handed_over::by_release(&settings)
-        && let Err(why) = dir.write("nccl.env", file.as_bytes())
+        && let Err(why) = dir.write_for_tasks("nccl.env", file.as_bytes(), hook.job.uid)
     {
         fault(report, format!("nccl.env: {why}; values that depend on NCCL's release reach nobody"));
         settings.retain(|setting| setting.nccl.is_none());

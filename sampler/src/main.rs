@@ -21,7 +21,7 @@ mod xids;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use railgate_node::child::{detach, dispatch};
+use railgate_node::child::{detach, dispatch, keep_no_chown};
 use railgate_node::job_is_here;
 use railgate_runner::guarded;
 
@@ -59,6 +59,9 @@ fn main() -> ExitCode {
         };
         for problem in problems {
             tracing::info!(job = mine.job, "sampler: {problem}");
+        }
+        if let Err(why) = keep_no_chown() {
+            tracing::info!(job = mine.job, "sampler: capabilities: {why}");
         }
         let mut mine = mine;
         let why = stay(&mut mine);

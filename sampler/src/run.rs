@@ -1,10 +1,10 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -33,10 +33,17 @@ pub(crate) struct Mine {
     listener: UnixListener,
     yields: Option<UnixListener>,
     yielding: Vec<UnixStream>,
+    /// Until then nobody is heard on `yields`.
+    next_round: Instant,
 }
 
 /// More at a time are not needed to say the same thing.
 const MOST_YIELDS: usize = 16;
+/// The job's user can connect without end: so many connections are accepted at once, the others wait or are refused by
+/// the kernel.
+const MOST_ACCEPTED: usize = 32;
+/// And so often: in between the sampler does not wake up for them.
+const ROUND: Duration = Duration::from_millis(200);
 
 /// What somebody wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,14 +74,24 @@ impl Mine {
         );
         let report: NodeReport = dir.read_json("report.json").context("report.json")?;
         let Some(listener) = listen(&dir.file(SAMPLER_SOCKET))? else { return Ok(None) };
-        let yields = match yields(&dir.file(YIELD_SOCKET)) {
+        let yields = match yields(&dir.file(YIELD_SOCKET), report.job.uid) {
             Ok(yields) => Some(yields),
             Err(why) => {
                 tracing::info!(job, "sampler: {YIELD_SOCKET}: {why}");
                 None
             }
         };
-        Ok(Some(Mine { job, dir, report, config, places, listener, yields, yielding: Vec::new() }))
+        Ok(Some(Mine {
+            job,
+            dir,
+            report,
+            config,
+            places,
+            listener,
+            yields,
+            yielding: Vec::new(),
+            next_round: Instant::now(),
+        }))
     }
 
     /// A run without GPUs, of job 7, below a directory.
@@ -91,16 +108,22 @@ impl Mine {
         let mut config = Config::default();
         config.source.sysfs = place.join("sys");
         let listener = listen(&dir.file(SAMPLER_SOCKET)).unwrap().unwrap();
-        Mine { job: 7, dir, report, config, places, listener, yields: None, yielding: Vec::new() }
+        let (yielding, next_round) = (Vec::new(), Instant::now());
+        Mine { job: 7, dir, report, config, places, listener, yields: None, yielding, next_round }
     }
 
     /// Waits for a word, no longer than `time`, or until `other` can be read.
     pub(crate) fn wait(&mut self, time: Duration, other: Option<BorrowedFd<'_>>) -> Asked {
+        let pause = self.next_round.saturating_duration_since(Instant::now());
+        let hears = pause.is_zero();
+        let time = if hears { time } else { time.min(pause) };
         let timeout = PollTimeout::try_from(time + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
         let fd = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![fd(self.listener.as_fd())];
-        fds.extend(self.yields.iter().map(|yields| fd(yields.as_fd())));
-        fds.extend(self.yielding.iter().map(|stream| fd(stream.as_fd())));
+        if hears {
+            fds.extend(self.yields.iter().map(|yields| fd(yields.as_fd())));
+            fds.extend(self.yielding.iter().map(|stream| fd(stream.as_fd())));
+        }
         fds.extend(other.map(fd));
         if !matches!(poll(&mut fds, timeout), Ok(1..)) {
             return Asked::Nothing;
@@ -111,7 +134,9 @@ impl Mine {
             return heard(stream);
         }
         drop(fds);
-        self.hear_yields();
+        if hears {
+            self.hear_yields();
+        }
         Asked::Nothing
     }
 
@@ -127,7 +152,9 @@ impl Mine {
             matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
         });
         let Some(yields) = &self.yields else { return };
-        while let Ok((stream, _)) = yields.accept() {
+        self.next_round = Instant::now() + ROUND;
+        for _ in 0..MOST_ACCEPTED {
+            let Ok((stream, _)) = yields.accept() else { break };
             let uid = getsockopt(&stream, PeerCredentials).map(|peer| peer.uid());
             let theirs = uid.is_ok_and(|uid| uid == 0 || uid == self.report.job.uid);
             if theirs && self.yielding.len() < MOST_YIELDS {
@@ -173,14 +200,15 @@ fn heard(mut stream: UnixStream) -> Asked {
     Asked::Nothing
 }
 
-/// Everybody may knock; who is let in is decided by who they are.
-fn yields(path: &PathBuf) -> io::Result<UnixListener> {
+/// Only the job's user and root can connect to it: what others try ends in the kernel.
+fn yields(path: &PathBuf, uid: u32) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    chown(path, Some(uid), None)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -220,6 +248,35 @@ mod tests {
         drop(first);
         assert!(path.exists() && listen(&path).unwrap().is_some());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn connections_are_accepted_in_rounds_and_few_are_kept() {
+        let place = tempfile::tempdir().unwrap();
+        let mut mine = Mine::of_test(place.path());
+        let uid = nix::unistd::geteuid().as_raw();
+        mine.report.job.uid = uid;
+        let path = mine.dir.file(YIELD_SOCKET);
+        mine.yields = Some(yields(&path, uid).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let connected: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        mine.wait(Duration::ZERO, None);
+        assert!(mine.yielded());
+        assert_eq!(mine.yielding.len(), MOST_YIELDS);
+        // In the same round no more are accepted: those beyond the first ones still wait.
+        let waiting = |mine: &Mine| {
+            let mut fds = [PollFd::new(mine.yields.as_ref().unwrap().as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+        };
+        mine.next_round = Instant::now() + Duration::from_secs(3600);
+        mine.wait(Duration::ZERO, None);
+        assert!(waiting(&mine));
+        drop(connected);
+        for _ in 0..4 {
+            mine.next_round = Instant::now();
+            mine.wait(Duration::ZERO, None);
+        }
+        assert!(!waiting(&mine) && !mine.yielded());
     }
 
     #[test]

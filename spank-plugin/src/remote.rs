@@ -29,7 +29,8 @@ static KEPT: OnceLock<Kept> = OnceLock::new();
 struct Kept {
     job: u32,
     step: u32,
-    env: TaskEnv,
+    /// What the prolog left, or why it cannot be read.
+    env: io::Result<TaskEnv>,
     notes: Option<NoteDir>,
     /// Each variable of ours, as the step had it; `None` where Slurm did not say.
     before: Option<Vec<(String, Option<Vec<u8>>)>>,
@@ -51,10 +52,14 @@ pub(crate) fn remember(handle: &SpankHandle<'_>, arguments: &Arguments) {
         return;
     }
     let job_dir = job_dir(arguments, job);
-    // Whatever is wrong with it is said in the task.
-    let Ok(env) = TaskEnv::read(Path::new(&format!("{job_dir}/task.env"))) else { return };
+    // Only root can read it. An error is logged in the task.
+    let env = TaskEnv::read(Path::new(&format!("{job_dir}/task.env")));
+    if env.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::NotFound) {
+        return;
+    }
     let had = |name: &str| handle.getenv_os(name).map(|value| value.map(OsStringExt::into_vec));
-    let before = env.settings.iter().map(|setting| Ok((setting.name.clone(), had(&setting.name)?)));
+    let settings = env.iter().flat_map(|env| &env.settings);
+    let before = settings.map(|setting| Ok((setting.name.clone(), had(&setting.name)?)));
     let before = before.collect::<Result<_, SpankError>>().ok();
     let notes = NoteDir::find(Path::new(&job_dir)).ok();
     let _ = KEPT.set(Kept { job, step, env, notes, before });
@@ -78,18 +83,19 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
     let read;
     let env = match kept {
         Some(kept) => &kept.env,
-        None => match TaskEnv::read(Path::new(&format!("{job_dir}/task.env"))) {
-            Ok(env) => {
-                read = env;
-                &read
-            }
-            // The prolog was off, or came later than the job.
-            Err(why) if why.kind() == io::ErrorKind::NotFound => return,
-            Err(why) => {
-                spank_log(LogLevel::Error, &format!("railgate: {job_dir}/task.env: {why}; nothing is set"));
-                return;
-            }
-        },
+        None => {
+            read = TaskEnv::read(Path::new(&format!("{job_dir}/task.env")));
+            &read
+        }
+    };
+    let env = match env {
+        Ok(env) => env,
+        // The prolog was off, or came later than the job.
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return,
+        Err(why) => {
+            spank_log(LogLevel::Error, &format!("railgate: {job_dir}/task.env: {why}; nothing is set"));
+            return;
+        }
     };
     let conf = || users_file(handle).unwrap_or_default();
     let mut merged = merge(env, &job_dir, |name| value(handle, name), conf);

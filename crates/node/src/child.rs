@@ -28,7 +28,7 @@ mod user;
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub use detach::detach;
+pub use detach::{detach, keep_no_chown};
 pub use inside::Line;
 pub use stream::{Said, Stream};
 pub use user::{UserError, become_user};

@@ -1,14 +1,22 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::unmount_user;
+use crate::{NoteDir, unmount_user};
 
 /// A file that root writes and root or a task reads; larger ones are refused.
 const MAX_FILE: u64 = 32 << 20;
+/// Root's alone.
+const PRIVATE_FILE: u32 = 0o600;
+/// Under construction, root's alone.
+const PRIVATE_DIR: u32 = 0o700;
+/// A job reaches what is its own below, by name; others find nothing there that they may open.
+const PASSAGE: u32 = 0o711;
+/// What tasks read in the run's directory itself where an earlier version made it.
+const TASKS_READ: [&str; 2] = ["nccl.env", "topology.xml"];
 
 /// `/run/railgate`, or the place that root-owned configuration names instead.
 #[derive(Clone, Debug)]
@@ -106,6 +114,40 @@ impl Root {
         jobs
     }
 
+    /// Closes to other users what an earlier version left open: of every run the files that only root reads, and the
+    /// listings of the directories.
+    ///
+    /// # Errors
+    /// The first that the file system gave; the rest is done all the same. An absent directory is no error.
+    pub fn close(&self) -> io::Result<()> {
+        let mut done = Ok(());
+        let mut set =
+            |path: &Path, mode: u32| match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
+                Err(why) if why.kind() != io::ErrorKind::NotFound && done.is_ok() => done = Err(why),
+                _ => {}
+            };
+        let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let is_open = |entry: &fs::DirEntry| entry.metadata().is_ok_and(|meta| meta.mode() & 0o044 != 0);
+        let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+        let jobs = self.0.join("jobs");
+        set(&jobs, PASSAGE);
+        // Root's directories, in which nobody else can change a name.
+        for job in entries(&jobs).filter(is_dir).filter(is_open) {
+            for run in entries(&job.path()).filter(is_dir) {
+                for file in entries(&run.path()).filter(is_open) {
+                    let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
+                    if is_file && !TASKS_READ.iter().any(|name| file.file_name() == *name) {
+                        set(&file.path(), PRIVATE_FILE);
+                    }
+                }
+                set(&run.path(), PASSAGE);
+            }
+            // Last: an open one is looked at again.
+            set(&job.path(), PASSAGE);
+        }
+        done
+    }
+
     /// `jobs/<jobid>`, whether or not it exists.
     pub fn job(&self, job: u32) -> JobDir {
         JobDir(self.0.join("jobs").join(job.to_string()))
@@ -133,16 +175,19 @@ impl JobDir {
         }
     }
 
-    /// Makes the run's directory and writes `run.json`. It becomes `current` only by [`RunDir::publish`].
+    /// Makes the run's directory and writes `run.json`. It becomes `current` and can be reached by the job only by
+    /// [`RunDir::publish`]: until then nobody can get in the way of what root does there.
     ///
     /// # Errors
     /// Whatever the file system gave.
     pub fn create(&self, run: &Run) -> io::Result<RunDir> {
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.0)?;
+        fs::DirBuilder::new().recursive(true).mode(PASSAGE).create(&self.0)?;
         let dir = self.0.join(format!("{}-{}", run.attempt, run.start));
-        match fs::DirBuilder::new().mode(0o755).create(&dir) {
-            Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
-            _ => {}
+        match fs::DirBuilder::new().mode(PRIVATE_DIR).create(&dir) {
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
+                fs::set_permissions(&dir, fs::Permissions::from_mode(PRIVATE_DIR))?;
+            }
+            made => made?,
         }
         let dir = RunDir(dir);
         dir.write_json("run.json", run)?;
@@ -184,7 +229,7 @@ impl RunDir {
         self.file("user")
     }
 
-    /// Makes this the job's `current` run.
+    /// Makes this the job's `current` run, and lets the job in.
     ///
     /// # Errors
     /// Whatever the file system gave.
@@ -197,16 +242,36 @@ impl RunDir {
             Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
             _ => {}
         }
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(PASSAGE))?;
         symlink(name, &fresh)?;
         fs::rename(&fresh, parent.join("current"))
     }
 
-    /// Writes a file whole: to a temporary name, then renamed.
+    /// Writes a file that only root reads, whole: to a temporary name, then renamed.
     ///
     /// # Errors
     /// Whatever the file system gave.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        write_whole(&self.file(name), content, 0o644)
+        write_whole(&self.file(name), content, PRIVATE_FILE)
+    }
+
+    /// Writes a file for the job's tasks, which reach it by its name in the run's directory. It lies in `user/`, as
+    /// `.name`, which nobody but the job's user can open; root does not read it back, as that user can replace it.
+    ///
+    /// # Errors
+    /// There is no `user/`; the run has been published, and it is too late; whatever the file system gave.
+    pub fn write_for_tasks(&self, name: &str, content: &[u8], uid: u32) -> io::Result<()> {
+        if fs::metadata(&self.0)?.mode() & 0o077 != 0 {
+            return Err(io::Error::other("the run is the job's already"));
+        }
+        let hidden = format!(".{name}");
+        NoteDir::find(&self.0)?.write_for(&hidden, content, uid)?;
+        let link = self.file(name);
+        match fs::remove_file(&link) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+            _ => {}
+        }
+        symlink(Path::new("user").join(hidden), link)
     }
 
     /// Writes a value as JSON.
@@ -287,6 +352,58 @@ mod tests {
         fs::create_dir(place.path().join("jobs/not-a-job")).unwrap();
         fs::write(place.path().join("jobs/8"), "").unwrap();
         assert_eq!(root.jobs(), [(7, 300), (9, 50), (4711, 0)]);
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn others_pass_through_by_name_and_read_nothing_of_roots() {
+        let place = tempfile::tempdir().unwrap();
+        let job = Root::new(place.path()).job(7);
+        let dir = job.create(&run(0)).unwrap();
+        assert_eq!(mode(dir.path()), 0o700, "nobody can be in root's way while it is made");
+        fs::DirBuilder::new().mode(0o700).create(dir.user()).unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        for content in [b"old", b"new"] {
+            dir.write_for_tasks("nccl.env", content, uid).unwrap();
+        }
+        assert_eq!(fs::read(dir.file("nccl.env")).unwrap(), b"new");
+        assert_eq!(mode(&dir.user().join(".nccl.env")), 0o400);
+        assert!(dir.read("nccl.env").is_err(), "root does not read back what the user can replace");
+        dir.publish().unwrap();
+        assert!(dir.write_for_tasks("nccl.env", b"late", uid).is_err());
+        for path in [place.path().join("jobs"), job.path().to_owned(), dir.path().to_owned()] {
+            assert_eq!(mode(&path), 0o711, "{}", path.display());
+        }
+        assert_eq!(mode(&dir.file("run.json")), 0o600);
+        // A second prolog of the same second closes it again.
+        assert_eq!(mode(job.create(&run(0)).unwrap().path()), 0o700);
+    }
+
+    #[test]
+    fn what_an_earlier_version_left_open_is_closed() {
+        let place = tempfile::tempdir().unwrap();
+        let root = Root::new(place.path());
+        root.close().unwrap();
+        let dir = root.job(7).path().join("0-1");
+        fs::create_dir_all(dir.join("user")).unwrap();
+        let files = ["run.json", "report.json", "task.env", "tasks.json", "nccl.env", "topology.xml"];
+        for name in files {
+            fs::write(dir.join(name), "").unwrap();
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        fs::set_permissions(dir.join("user"), fs::Permissions::from_mode(0o700)).unwrap();
+        for path in [place.path().join("jobs"), root.job(7).path().to_owned(), dir.clone()] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        root.close().unwrap();
+        assert_eq!(files.map(|name| mode(&dir.join(name))), [0o600, 0o600, 0o600, 0o600, 0o644, 0o644]);
+        for path in [place.path().join("jobs"), root.job(7).path().to_owned(), dir.clone()] {
+            assert_eq!(mode(&path), 0o711, "{}", path.display());
+        }
+        assert_eq!(mode(&dir.join("user")), 0o700);
     }
 
     fn run(attempt: u32) -> Run {

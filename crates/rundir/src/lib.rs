@@ -1,23 +1,25 @@
 //! The run directory: what the prolog leaves on the node for the plugin, the sampler and the epilog.
 //!
 //! ```text
-//! /run/railgate/                      root 0755
-//!   jobs/<jobid>/
+//! /run/railgate/                      root
+//!   jobs/<jobid>/                     root 0711, as is each run's directory: passed through by name, never listed
 //!     current -> <run>                the run that is on the node now
 //!     <attempt>-<start>/              one run; attempt as the prolog saw it, start in Unix seconds
 //!       run.json                      [`Run`]: who, which attempt, what was asked for
 //!       before.json                   the prolog's snapshot, the epilog's baseline
 //!       report.json                   the prolog's part of the report: verdict, rail map, settings
-//!       task.env                      [`TaskEnv`]: the one small file that the plugin reads per task
-//!       nccl.env                      [`NcclEnv`]: what depends on NCCL's release, for the plugin that NCCL loads
-//!       topology.xml                  NCCL's topology file, where the machine hides its wiring
+//!       task.env                      [`TaskEnv`]: the one small file that the plugin reads, as root, per step
+//!       nccl.env -> user/.nccl.env    [`NcclEnv`]: what depends on NCCL's release, for the plugin that NCCL loads
+//!       topology.xml -> user/.topology.xml  NCCL's topology file, where the machine hides its wiring
 //!       sampler.sock, tasks.json      the sampler's: how it is ended, and what the job's processes had
+//!       yield.sock                    the sampler's, 0600, the job's uid: leaves the GPUs alone while it is held
 //!       user/                         0700, the job's uid, a tmpfs of its own: all that a job may write
 //!         env.<step>                  [`Used`]: what the step's first task here found and got
 //! ```
 //!
-//! Everything but `user/` is written by root, to a temporary name and renamed. The crate stands below the
-//! plugin, so it has few dependencies and does nothing but small files.
+//! Everything but `user/` is written by root, to a temporary name and renamed, and only root reads it (0600): it holds
+//! what the job's processes have in their environment. What tasks read lies in `user/`, where other users cannot
+//! reach it. The crate stands below the plugin, so it has few dependencies and does nothing but small files.
 
 mod layout;
 mod merge;

@@ -3,8 +3,10 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
 
 /// A run's `user/`, found while it could be seen: a task that has entered a container still writes there.
 #[derive(Debug)]
@@ -25,9 +27,23 @@ impl NoteDir {
     /// # Errors
     /// It is there already, or the directory is full or another's.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.create(name, Mode::S_IRUSR | Mode::S_IWUSR)?.write_all(content)
+    }
+
+    /// Writes a file anew as root, and gives it to a user to read.
+    pub(crate) fn write_for(&self, name: &str, content: &[u8], uid: u32) -> io::Result<()> {
+        match unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::ENOENT) | Ok(()) => {}
+            Err(why) => return Err(why.into()),
+        }
+        let mut file = self.create(name, Mode::S_IRUSR)?;
+        file.write_all(content)?;
+        Ok(fchown(&file, Some(uid.into()), None)?)
+    }
+
+    fn create(&self, name: &str, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = openat(&self.0, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        File::from(file).write_all(content)
+        Ok(File::from(openat(&self.0, name, flags, mode)?))
     }
 }
 

@@ -73,7 +73,8 @@ impl UserDir {
     /// caller's own), `user/` is not the job's, or something besides our tmpfs is mounted on or under it.
     pub fn open(run: &RunDir, uid: u32) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let above: OwnedFd = nix::fcntl::open(run.path(), flags, Mode::empty())?;
+        // A job's user passes through the run's directory and cannot list it.
+        let above: OwnedFd = nix::fcntl::open(run.path(), flags | OFlag::O_PATH, Mode::empty())?;
         let owner = nix::sys::stat::fstat(&above)?.st_uid;
         if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
             return Err(invalid(format!("{}: owned by uid {owner}", run.path().display())));

@@ -18,6 +18,7 @@ mod metrics;
 mod nccl_release;
 mod node_death;
 mod nvml_hangs;
+mod other_users;
 mod own_faults;
 mod plain;
 mod plugin;

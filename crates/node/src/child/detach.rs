@@ -9,8 +9,11 @@ use nix::unistd::setsid;
 
 use super::inside::{close_inherited, reset_signals};
 
-/// What is left of root: to become a job's user in a child, and to end such a child.
+/// What is left of root in the end: to become a job's user in a child, and to end such a child.
 const KEPT: [u32; 3] = [CAP_KILL, CAP_SETGID, CAP_SETUID];
+/// And at the beginning: to give the job's user a socket, too.
+const KEPT_AT_FIRST: [u32; 4] = [CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID];
+const CAP_CHOWN: u32 = 0;
 const CAP_KILL: u32 = 5;
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
@@ -23,7 +26,7 @@ const OOM_SCORE: &str = "500";
 
 /// Makes this process one of its own, that outlives whoever started it: own session, no descriptor but the standard
 /// ones, default signals, low priority, first for the kernel when memory runs out, and of root's capabilities only
-/// those that [`become_user`](super::become_user) needs.
+/// those that [`become_user`](super::become_user) and `chown` need. [`keep_no_chown`] gives up the latter.
 ///
 /// To be called first of all, before anything is opened or a thread is started. What fails is returned, one line
 /// each, and the process is as usable as before.
@@ -46,8 +49,16 @@ pub fn detach() -> Vec<String> {
     let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     note("priority", if nice == 0 { Ok(()) } else { Err(io::Error::last_os_error()) });
     note("no_new_privs", set_no_new_privs().map_err(Into::into));
-    note("capabilities", keep_few());
+    note("capabilities", keep_few(&KEPT_AT_FIRST));
     problems
+}
+
+/// Gives up the right to `chown`. To be called before a thread is started, whose capabilities are its own.
+///
+/// # Errors
+/// Whatever the system gave.
+pub fn keep_no_chown() -> io::Result<()> {
+    keep_few(&KEPT)
 }
 
 #[repr(C)]
@@ -64,14 +75,14 @@ struct Data {
     inheritable: u32,
 }
 
-fn keep_few() -> io::Result<()> {
+fn keep_few(kept: &[u32]) -> io::Result<()> {
     let header = Header { version: VERSION_3, pid: 0 };
     let mut have = [Data::default(); 2];
     // SAFETY: both live through the call, and have the layout of this version: two records.
     if unsafe { libc::syscall(libc::SYS_capget, &raw const header, have.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let kept: u32 = KEPT.iter().map(|cap| 1 << cap).sum();
+    let kept: u32 = kept.iter().map(|cap| 1 << cap).sum();
     let few = have[0].permitted & kept;
     let want = [Data { effective: few, permitted: few, inheritable: 0 }, Data::default()];
     // SAFETY: as above; the kernel only reads.
