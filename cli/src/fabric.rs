@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
     let compress: Hostlist<'_> = &|names| hostlist::compress(names);
     let content = match args.format {
         Show::Table => table(&analysis, compress),
-        Show::Json => serde_json::to_string_pretty(&analysis)? + "\n",
+        Show::Json => railgate_stats::json_text(&analysis)? + "\n",
         Show::TopologyTree => topology_tree(&analysis, compress),
         Show::TopologyBlock => topology_block(&analysis, compress),
         Show::TopologyYaml => topology_yaml(&analysis, compress),

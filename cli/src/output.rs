@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use railgate_runner::ConfigError;
+use railgate_stats::json_text;
 use serde::Serialize;
 
 /// How a listing is shown.
@@ -43,7 +44,7 @@ pub(crate) fn pieces(
 
 /// Writes a value as indented JSON.
 pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    text(&serde_json::to_string_pretty(value)?)
+    text(&json_text(value)?)
 }
 
 /// Says on standard error what went wrong: a configuration's problems as `file:line:column: what`, each with its

@@ -76,7 +76,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         found: if live { Past::load(&site.places).episodes } else { Vec::new() },
     };
     if let Some(path) = &args.out {
-        let content = serde_json::to_string_pretty(&pack)? + "\n";
+        let content = railgate_stats::json_text(&pack)? + "\n";
         std::fs::write(path, content).with_context(|| path.display().to_string())?;
         output::text(&format!("{}: {}", args.node, path.display()))?;
     } else if args.format == Format::Json {

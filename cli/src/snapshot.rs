@@ -25,7 +25,7 @@ pub(crate) struct Args {
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
     let seen = args.node.look(site, &config)?;
-    let content = serde_json::to_string_pretty(&seen.snapshot)?;
+    let content = railgate_stats::json_text(&seen.snapshot)?;
     match &args.out {
         None => output::text(&content)?,
         Some(path) => {

@@ -1,11 +1,13 @@
-//! The report for programs: JSON, schema 1, which `docs/report.md` describes.
+//! JSON for people's terminals and for programs: the report, schema 1, which `docs/report.md` describes, and whatever else
+//! railgate prints as JSON.
 
 use std::io::{self, BufWriter, Write};
 
-use serde::Serialize as _;
+use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 use crate::JobReport;
+use crate::plain::is_printable;
 use crate::text::MOST_NODES;
 
 /// Bytes that go out at once.
@@ -27,7 +29,18 @@ pub fn json(report: &JobReport, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Indents what lies no deeper than this.
+/// Any value as indented JSON, without a newline at the end. What a terminal would not print as it is stands there as
+/// `\uXXXX`, so the value is unchanged for who parses it.
+///
+/// # Errors
+/// JSON cannot hold the value: a map whose keys are no strings.
+pub fn json_text<T: Serialize>(value: &T) -> serde_json::Result<String> {
+    let mut out = Vec::new();
+    value.serialize(&mut Serializer::with_formatter(&mut out, Shallow::new(usize::MAX)))?;
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
+/// Indents what lies no deeper than this, and escapes what is not printable.
 struct Shallow {
     most: usize,
     depth: usize,
@@ -45,6 +58,19 @@ impl Shallow {
 }
 
 impl Formatter for Shallow {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| !is_printable(*c)) {
+            let (before, after) = rest.split_at(at);
+            out.write_all(before.as_bytes())?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            rest = after.get(c.len_utf8()..).unwrap_or_default();
+        }
+        out.write_all(rest.as_bytes())
+    }
+
     fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
         self.depth += 1;
         if self.is_indented() { self.pretty.begin_array(out) } else { CompactFormatter.begin_array(out) }
@@ -137,6 +163,28 @@ mod tests {
         json(&report, &mut pipe).unwrap();
         assert!(pipe.0 == 0 && pipe.1 < whole.len() / 2, "{} of {} at once", pipe.1, whole.len());
         assert_eq!(json(&report, &mut Pipe(100, 0)).unwrap_err().kind(), io::ErrorKind::WriteZero);
+    }
+
+    #[test]
+    fn what_acts_on_a_terminal_is_escaped_and_stays_the_same_value() {
+        let hostile = "a\u{1b}[2J\u{7f}\u{9b}31m\u{85}\u{61c}\u{200b}\u{200f}\u{202e}gnp\u{2028}\u{2029}\u{2060}\u{2067}\
+                       \u{feff}\u{fffb}\u{e0041}\u{ad} é 漢 🚀 \" \\";
+        let report = JobReport { user: hostile.to_owned(), ..story() };
+        let mut written = Vec::new();
+        json(&report, &mut written).unwrap();
+        let text = String::from_utf8(written).unwrap();
+        let acts = |c: char| {
+            c != '\n' && (c.is_control() || "\u{202e}\u{200b}\u{2028}\u{feff}\u{e0041}".contains(c))
+        };
+        assert!(!text.chars().any(acts), "{text:?}");
+        assert!(
+            text.contains(
+                r"a\u001b[2J\u007f\u009b31m\u0085\u061c\u200b\u200f\u202egnp\u2028\u2029\u2060\u2067"
+            ),
+            "{text}"
+        );
+        assert!(text.contains(r#"\ufeff\ufffb\udb40\udc41\u00ad é 漢 🚀 \" \\"#), "{text}");
+        assert_eq!(serde_json::from_str::<JobReport>(&text).unwrap().user, hostile);
     }
 
     #[test]

@@ -13,13 +13,27 @@ pub(crate) fn plain_to(text: &str, most: usize) -> String {
             out.push('…');
             break;
         }
-        let hides = matches!(
-            c,
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{061c}'
-        );
-        out.push(if c.is_control() || hides { '?' } else { c });
+        out.push(if is_printable(c) { c } else { '?' });
     }
     out
+}
+
+/// Neither a control character (C0, DEL, C1) nor one that turns, breaks or hides the text around it: bidirectional
+/// controls, zero-width characters, line separators, soft hyphens, annotations, tags.
+pub(crate) fn is_printable(c: char) -> bool {
+    let hides = matches!(
+        c,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    );
+    !c.is_control() && !hides
 }
 
 /// As [`plain_to`], for one line of a report.

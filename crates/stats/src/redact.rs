@@ -137,7 +137,8 @@ pub fn redacted_json(report: &JobReport) -> String {
         "attempts": attempts,
         "screen": screen,
     });
-    format!("{value:#}\n")
+    // Its keys are strings.
+    crate::json_text(&value).unwrap_or_default() + "\n"
 }
 
 fn attempt_of(cover: &Cover, attempt: &Attempt) -> Value {
