@@ -18,7 +18,8 @@ use railgate_node::child::dispatch;
 use railgate_node::{job_is_here, job_is_stopped};
 
 const SERVE: &str = "serve-what-never-answers";
-const PAGE: usize = 4096;
+/// Of the file, bytes.
+const SIZE: u32 = 65_536;
 /// What hangs hangs for ever; this is how long a busy machine may need for the rest.
 const GUARD: Duration = Duration::from_secs(30);
 const JOB: u32 = 4711;
@@ -39,8 +40,7 @@ fn serve(dir: &Path) {
         let attributes = |node: u32| {
             let mode = if node == 1 { 0o40_755 } else { 0o100_644 };
             // Number, size, blocks, times, their nanoseconds, mode, links, uid, gid, device, block size, flags.
-            let size = 16 * PAGE as u32;
-            words(&[node, 0, size, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0])
+            words(&[node, 0, SIZE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0])
         };
         let (error, body) = match opcode {
             // INIT: version, readahead, flags, background, write size, granularity, pages.
@@ -55,7 +55,8 @@ fn serve(dir: &Path) {
             15 | 2 | 42 => continue,
             _ => (-libc::ENOSYS, Vec::new()),
         };
-        let head = [&(16 + body.len() as u32).to_ne_bytes()[..], &i32::to_ne_bytes(error), unique].concat();
+        let length = u32::try_from(16 + body.len()).unwrap();
+        let head = [&length.to_ne_bytes()[..], &error.to_ne_bytes(), unique].concat();
         let _ = (&device).write(&[head, body].concat());
     }
 }
