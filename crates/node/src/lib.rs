@@ -4,6 +4,8 @@
 //! there on the code is the same: `gate` judges it, `rails` wires from it, `stats` compares two.
 //! This room only reads. A read that failed stays visible as [`Reading::Failed`]; it never becomes a
 //! default, a zero or a healthy value.
+//!
+//! [`FileLock`] is here too, because every other crate stands on this one: it is the only way railgate locks a file.
 
 pub mod child;
 mod drive_log;
@@ -11,6 +13,7 @@ pub mod duration_text;
 mod fabric;
 mod fabric_details;
 mod fabric_manager;
+mod file_lock;
 mod finding;
 mod gpu;
 mod gpu_details;
@@ -55,6 +58,7 @@ mod xid_watch;
 pub use drive_log::DriveHealth;
 pub use fabric::{Fabric, Hca, LinkLayer, PhysState, Port, PortState};
 pub use fabric_details::{Gid, HcaDetails, Interface, PortDetails, roce_mtu};
+pub use file_lock::FileLock;
 pub use finding::{Class, Evidence, Finding, Severity};
 pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, RecoveryAction, RowRemap};
 pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};

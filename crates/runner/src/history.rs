@@ -1,19 +1,18 @@
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
-use nix::libc::O_NOFOLLOW;
 use railgate_gate::Memory;
-use railgate_node::{KernelMark, Snapshot};
+use railgate_node::{FileLock, KernelMark, Snapshot};
 use railgate_rundir::{read_small, write_whole};
 use serde::{Deserialize, Serialize};
 
 use crate::Places;
+
+/// A holder reads and writes one small file.
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// What this node remembers from look to look, over boots: `/var/lib/railgate/history.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -60,7 +59,7 @@ impl History {
     pub fn change(places: &Places, change: impl FnOnce(&mut History)) {
         let path = file(places);
         let changed = fs::create_dir_all(&places.state).and_then(|()| {
-            let _held = lock(&path.with_extension("lock"))?;
+            let _held = FileLock::take(&path.with_extension("lock"), LOCK_WAIT)?;
             let mut history = History::load(places);
             change(&mut history);
             write_whole(&path, &serde_json::to_vec(&history)?, 0o644)
@@ -108,27 +107,6 @@ impl History {
     }
 }
 
-/// Whoever holds it reads and writes one small file, so nobody waits long.
-pub(crate) fn lock(path: &Path) -> io::Result<Flock<File>> {
-    const TRIES: u32 = 100;
-    let mut file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o644)
-        .custom_flags(O_NOFOLLOW)
-        .open(path)?;
-    for _ in 0..TRIES {
-        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(held) => return Ok(held),
-            Err((back, Errno::EWOULDBLOCK)) => back,
-            Err((_, why)) => return Err(why.into()),
-        };
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Err(io::Error::new(io::ErrorKind::TimedOut, "somebody else keeps it locked"))
-}
-
 /// Where the kernel's log ended in a snapshot.
 pub fn kernel_mark(snapshot: &Snapshot) -> Option<KernelMark> {
     let seq = snapshot.kernel_log.data()?.last_seq?;
@@ -137,6 +115,8 @@ pub fn kernel_mark(snapshot: &Snapshot) -> Option<KernelMark> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use railgate_node::{Profile, simulate};
 
     use super::*;

@@ -9,12 +9,12 @@ use std::io;
 use std::path::PathBuf;
 
 use railgate_gate::{CHECKS, GateConfig, would_drain};
-use railgate_node::{Class, Finding, Phase, Severity};
+use railgate_node::{Class, FileLock, Finding, Phase, Severity};
 use railgate_rundir::{read_small, write_whole};
 use railgate_slurm::DrainOutcome;
 use serde::{Deserialize, Serialize};
 
-use crate::history::lock;
+use crate::history::LOCK_WAIT;
 use crate::{Look, Places, now};
 
 const MOST_EPISODES: usize = 200;
@@ -133,7 +133,7 @@ impl Past {
     pub(crate) fn change(places: &Places, change: impl FnOnce(&mut Past)) -> bool {
         let path = file(places);
         let changed = std::fs::create_dir_all(&places.state).and_then(|()| {
-            let _held = lock(&path.with_extension("lock"))?;
+            let _held = FileLock::take(&path.with_extension("lock"), LOCK_WAIT)?;
             let mut past = Past::load(places);
             if past.begun == 0 {
                 past.begun = now() / 1000;

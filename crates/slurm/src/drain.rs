@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::libc::O_NOFOLLOW;
-use railgate_node::{Phase, UnixMillis};
+use railgate_node::{FileLock, Phase, UnixMillis};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::answer::UnixSeconds;
 use crate::breaker::{self, Open};
-use crate::{BreakerConfig, Client, NodeState, Reason, is_ours, lock};
+use crate::{BreakerConfig, Client, NodeState, Reason, is_ours};
 
 /// How long the node's other railgate processes may keep the lock.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
@@ -387,13 +387,13 @@ impl DrainDesk {
     }
 
     /// Makes our directories too: after a boot the periodic check may come before any job.
-    pub(crate) fn lock(&self) -> Result<lock::Held, String> {
+    pub(crate) fn lock(&self) -> Result<FileLock, String> {
         for place in [self.lock.parent(), self.pending.parent()].into_iter().flatten() {
             if let Err(why) = fs::DirBuilder::new().recursive(true).mode(0o755).create(place) {
                 warn!("{}: {why}", place.display());
             }
         }
-        lock::lock(&self.lock, LOCK_WAIT).map_err(|why| format!("{}: {why}", self.lock.display()))
+        FileLock::take(&self.lock, LOCK_WAIT).map_err(|why| format!("{}: {why}", self.lock.display()))
     }
 
     /// Somebody else drains this very node at the moment and has not come to an end; their reason is written down

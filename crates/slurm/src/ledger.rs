@@ -1,15 +1,17 @@
 //! What happened to jobs and nodes, on the controller: append-only JSON lines. Budgets are counted from it, and
 //! it says which node or part keeps killing jobs, also after a card has moved to another slot.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use railgate_node::UnixMillis;
+use nix::libc::O_NOFOLLOW;
+use railgate_node::{FileLock, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use crate::{RequeueConfig, lock};
+use crate::RequeueConfig;
 
 /// The file is renamed away when it has grown to this, bytes.
 const ROTATE_AT: u64 = 16 << 20;
@@ -108,11 +110,11 @@ impl Ledger {
     pub fn append(&self, entry: &Entry) -> io::Result<()> {
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
-        let _held = lock::lock(&self.path.with_extension("lock"), LOCK_WAIT)?;
-        let mut file = lock::open(&self.path)?;
+        let _held = FileLock::take(&self.path.with_extension("lock"), LOCK_WAIT)?;
+        let mut file = open(&self.path)?;
         if file.metadata()?.len() >= self.rotate_at {
             self.rotate()?;
-            file = lock::open(&self.path)?;
+            file = open(&self.path)?;
         }
         // One write, so that a reader without the lock sees whole lines.
         file.write_all(&line)
@@ -173,6 +175,10 @@ impl Ledger {
         }
         fs::rename(&self.path, self.old(1))
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).append(true).create(true).mode(0o644).custom_flags(O_NOFOLLOW).open(path)
 }
 
 /// Counts a job's lines. `restarts` is how often Slurm has started it again before the attempt that just ended,

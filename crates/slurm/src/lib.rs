@@ -13,7 +13,6 @@ pub mod effect;
 mod env;
 pub mod hostlist;
 mod ledger;
-mod lock;
 mod readmit;
 mod reason;
 mod requeue;

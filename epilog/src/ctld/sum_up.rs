@@ -13,9 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
 use nix::libc::O_NOFOLLOW;
-use railgate_node::UnixMillis;
+use railgate_node::{FileLock, UnixMillis};
 use railgate_runner::{Config, Loaded, LogConfig, Places, start_logging};
 use railgate_slurm::{Client, Env, JobRef, JobState, Noted, hostlist, job_from_env, note_in_accounting};
 use railgate_stats::store::load;
@@ -118,14 +117,7 @@ pub(crate) fn is_asked() -> bool {
 pub(crate) fn work(places: &Places, env: &Env) -> io::Result<()> {
     let own = own(places);
     let dir = place(&own);
-    let lock = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o644)
-        .custom_flags(O_NOFOLLOW)
-        .open(own.join("sum-up.lock"))?;
-    let Ok(_held) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(()) };
+    let Some(_held) = FileLock::try_take(&own.join("sum-up.lock"))? else { return Ok(()) };
     let config = Loaded::read(&places.config(), false, &railgate_runner::node_name());
     let config = config.map_err(|why| io::Error::other(why.in_one_line()))?.config;
     start_logging(&LogConfig { file: own.join("epilog-ctld.log"), level: config.log.level });

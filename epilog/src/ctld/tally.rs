@@ -1,14 +1,12 @@
 //! What became of jobs, counted for Prometheus. The ledger stays the truth: this only spares reading all of it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
-use nix::libc::O_NOFOLLOW;
+use railgate_node::FileLock;
+use railgate_rundir::{read_small, write_whole};
 use railgate_slurm::{Entry, Event};
 use railgate_stats::metrics::{CONTROLLER_FILE, Decisions, TextfileDir, controller_page};
 
@@ -17,7 +15,6 @@ use crate::call::Call;
 const FILE: &str = "decisions.json";
 /// A storm of jobs counts one after the other; whoever has waited so long is not counted.
 const WAIT: Duration = Duration::from_secs(2);
-const MOST_BYTES: u64 = 1 << 20;
 
 /// Counts a line of the ledger, and writes the file where the site wants one. A failure is logged and changes nothing.
 pub(crate) fn count(call: &Call, entry: &Entry) {
@@ -31,11 +28,13 @@ pub(crate) fn count(call: &Call, entry: &Entry) {
 }
 
 fn add(path: &Path, entry: &Entry, publish: impl Fn(&Decisions) -> io::Result<()>) -> io::Result<()> {
-    let mut file = locked(path)?;
-    let mut text = String::new();
-    (&*file).take(MOST_BYTES).read_to_string(&mut text)?;
+    let _held = FileLock::take(&path.with_extension("lock"), WAIT)?;
+    let text = match read_small(path) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Vec::new(),
+        read => read?,
+    };
     // One that is damaged begins anew, as a counter may.
-    let known: BTreeMap<String, u64> = serde_json::from_str(&text).unwrap_or_default();
+    let known: BTreeMap<String, u64> = serde_json::from_slice(&text).unwrap_or_default();
     let mut decisions: Decisions = known
         .into_iter()
         .filter_map(|(key, times)| {
@@ -46,28 +45,8 @@ fn add(path: &Path, entry: &Entry, publish: impl Fn(&Decisions) -> io::Result<()
     *decisions.entry((event(entry.event).to_owned(), check(entry))).or_default() += 1;
     let all: BTreeMap<String, u64> =
         decisions.iter().map(|((event, check), times)| (format!("{event} {check}"), *times)).collect();
-    file.rewind()?;
-    file.set_len(0)?;
-    file.write_all(&serde_json::to_vec(&all)?)?;
+    write_whole(path, &serde_json::to_vec(&all)?, 0o600)?;
     publish(&decisions)
-}
-
-fn locked(path: &Path) -> io::Result<Flock<File>> {
-    let open = || {
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(O_NOFOLLOW);
-        options.open(path)
-    };
-    let until = Instant::now() + WAIT;
-    let mut file = open()?;
-    loop {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(locked) => return Ok(locked),
-            Err((_, why)) if Instant::now() >= until => return Err(why.into()),
-            Err((again, _)) => file = again,
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn event(event: Event) -> &'static str {

@@ -1,11 +1,10 @@
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{Flock, FlockArg};
-use nix::libc::O_NOFOLLOW;
+use railgate_node::FileLock;
 use railgate_slurm::{JobState, SlurmError};
 
 use crate::call::Call;
@@ -77,7 +76,7 @@ const TURN: Duration = Duration::from_secs(30);
 
 /// A turn to ask; held while the answer is on its way. `None` where it took too long, or the lock files cannot
 /// be had: then one asks without.
-pub(crate) fn turn(call: &Call) -> Option<Flock<File>> {
+pub(crate) fn turn(call: &Call) -> Option<FileLock> {
     let begun = Instant::now();
     let dir = call.own.join("askers");
     while begun.elapsed() < TURN {
@@ -103,17 +102,10 @@ fn spread(job: u32) -> Duration {
 }
 
 /// One of `limit` lock files; `None` if all are taken.
-fn slot(dir: &Path, limit: u32) -> io::Result<Option<Flock<File>>> {
+fn slot(dir: &Path, limit: u32) -> io::Result<Option<FileLock>> {
     DirBuilder::new().mode(0o755).recursive(true).create(dir)?;
     for n in 0..limit {
-        let file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o644)
-            .custom_flags(O_NOFOLLOW)
-            .open(dir.join(n.to_string()))?;
-        if let Ok(held) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        if let Some(held) = FileLock::try_take(&dir.join(n.to_string()))? {
             return Ok(Some(held));
         }
     }

@@ -1,12 +1,8 @@
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
-use nix::libc::O_NOFOLLOW;
-use railgate_node::UnixMillis;
+use railgate_node::{FileLock, UnixMillis};
 
 use super::place::{TextfileDir, job_file};
 use super::{GpuNow, JobLabel, JobNow, WorkNow, job_page, shown};
@@ -25,7 +21,7 @@ pub struct JobFile {
     config: MetricsConfig,
     site: BTreeMap<String, SiteModel>,
     locks: PathBuf,
-    locked: BTreeMap<String, Flock<File>>,
+    locked: BTreeMap<String, FileLock>,
     job: JobNow,
     start: UnixMillis,
     fold: Fold,
@@ -113,15 +109,8 @@ impl JobFile {
             return false;
         }
         let path = self.locks.join(format!("{}.lock", uuid.replace(['/', '.'], "-")));
-        let file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(O_NOFOLLOW)
-            .open(path);
-        match file.map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock)) {
-            Ok(Ok(lock)) => {
+        match FileLock::try_take(&path) {
+            Ok(Some(lock)) => {
                 self.locked.insert(uuid.to_owned(), lock);
                 true
             }

@@ -1,0 +1,198 @@
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use nix::unistd::geteuid;
+
+/// With any of these bits another user can open the file, and an open file is enough for `flock`.
+const OTHERS: u32 = 0o077;
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How often [`FileLock::try_take`] starts again because the lock file was replaced meanwhile.
+const TRIES: u32 = 5;
+
+/// An exclusive lock between railgate's processes. It ends when it is dropped or its process ends.
+///
+/// The lock file has mode 0600, so no other user can open it and hold the lock. A lock file that other users can open
+/// (version 0.1.0 made them with 0644) is replaced by a new file: changing its mode would not help, a user may have it
+/// open already. The file is empty and may be replaced at any time, so never lock a file that carries data.
+#[derive(Debug)]
+pub struct FileLock(#[expect(dead_code, reason = "held, never read")] Flock<File>);
+
+impl FileLock {
+    /// Takes the lock if it is free; `None` if another process holds it.
+    ///
+    /// # Errors
+    /// The lock file cannot be opened, is a link or no regular file, or belongs to another user.
+    pub fn try_take(path: &Path) -> io::Result<Option<FileLock>> {
+        for _ in 0..TRIES {
+            let (file, meta) = open(path)?;
+            if meta.mode() & OTHERS != 0 {
+                if let Some(lock) = replace(path)? {
+                    return Ok(Some(lock));
+                }
+            } else {
+                match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                    Ok(lock) if is_at(&meta, path) => return Ok(Some(FileLock(lock))),
+                    // Replaced between opening and locking.
+                    Ok(_) => {}
+                    Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+                    Err((_, why)) => return Err(why.into()),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits at most `wait` for the lock. Tries once even if `wait` is zero.
+    ///
+    /// # Errors
+    /// As [`FileLock::try_take`]; `TimedOut` if another process does not release it.
+    pub fn take(path: &Path, wait: Duration) -> io::Result<FileLock> {
+        let begun = Instant::now();
+        loop {
+            if let Some(lock) = FileLock::try_take(path)? {
+                return Ok(lock);
+            }
+            let left = wait.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                let why = format!("another process did not release the lock within {} ms", wait.as_millis());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            std::thread::sleep(PAUSE.min(left));
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(O_NOFOLLOW | O_NONBLOCK)
+        .open(path)?;
+    let meta = file.metadata()?;
+    let refused = |what: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    if !meta.is_file() {
+        return refused("not a regular file".to_owned());
+    }
+    if meta.uid() != geteuid().as_raw() {
+        return refused(format!("the lock file belongs to uid {}", meta.uid()));
+    }
+    Ok((file, meta))
+}
+
+fn is_at(meta: &Metadata, path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (meta.dev(), meta.ino()))
+}
+
+/// Puts a new lock file in the place of one that other users can open, and holds it; `None` if another process does.
+///
+/// Only the process that holds the lock on `PATH.new` may rename it to `PATH`. Two processes that both find the old
+/// file would otherwise replace one another's new ones, and both hold the lock.
+fn replace(path: &Path) -> io::Result<Option<FileLock>> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let fresh = PathBuf::from(name);
+    let (file, meta) = open(&fresh)?;
+    if meta.mode() & OTHERS != 0 {
+        return Err(io::Error::other(format!("{}: other users can open it", fresh.display())));
+    }
+    let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+    if !is_at(&meta, &fresh) {
+        return Ok(None);
+    }
+    if !fs::symlink_metadata(path).is_ok_and(|now| now.is_file() && now.mode() & OTHERS != 0) {
+        fs::remove_file(&fresh)?;
+        return Ok(None);
+    }
+    fs::rename(&fresh, path)?;
+    tracing::info!("{}: other users could open this lock file, it is replaced", path.display());
+    Ok(Some(FileLock(lock)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn one_process_holds_it_and_no_other_user_can_open_it() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        let held = FileLock::try_take(&path).unwrap();
+        assert!(held.is_some());
+        assert_eq!(mode(&path), 0o600);
+        assert!(FileLock::try_take(&path).unwrap().is_none());
+        let late = FileLock::take(&path, Duration::from_millis(30)).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        drop(held);
+        assert!(FileLock::take(&path, Duration::ZERO).is_ok());
+    }
+
+    #[test]
+    fn a_lock_that_a_user_took_on_an_old_file_stops_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let users = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusive).unwrap();
+        let ours = FileLock::try_take(&path).unwrap();
+        assert!(ours.is_some());
+        assert_eq!(mode(&path), 0o600);
+        assert!(FileLock::try_take(&path).unwrap().is_none(), "ours holds");
+        drop((users, ours));
+        assert!(FileLock::try_take(&path).unwrap().is_some());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "PATH.new is gone");
+    }
+
+    #[test]
+    fn processes_that_replace_an_old_file_at_once_exclude_one_another() {
+        let place = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let path = place.path().join(format!("{round}.lock"));
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+            let inside = Mutex::new(BTreeSet::new());
+            std::thread::scope(|scope| {
+                for n in 0..4 {
+                    let (path, inside) = (&path, &inside);
+                    scope.spawn(move || {
+                        let lock = FileLock::take(path, Duration::from_secs(30)).unwrap();
+                        assert!(inside.try_lock().unwrap().insert(n));
+                        drop(lock);
+                    });
+                }
+            });
+            assert_eq!(inside.into_inner().unwrap().len(), 4);
+        }
+    }
+
+    #[test]
+    fn a_link_or_a_directory_is_no_lock_file() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.lock");
+        std::os::unix::fs::symlink(place.path().join("elsewhere"), &path).unwrap();
+        assert!(FileLock::try_take(&path).is_err());
+        assert!(!place.path().join("elsewhere").exists());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(FileLock::try_take(&path).is_err());
+    }
+}
