@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use railgate_gate::Mode;
 use railgate_node::{Action, Phase};
@@ -36,16 +36,38 @@ pub fn desk(config: &Config, places: &Places, env: &Env) -> DrainDesk {
     DrainDesk::new(client, config.breaker.clone(), &places.run, &places.state, acting(config, places))
 }
 
+/// A prolog or epilog that has nothing to drain itself spends no more time on another program's drain.
+const UNFINISHED: Duration = Duration::from_secs(15);
+
 /// Drains the node that a verdict calls for, with the jobs that the reason is evidence for. `None` where the
-/// verdict calls for nothing.
+/// verdict calls for nothing. Finishes a drain that another program of this node began and was killed in.
 pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u32]) -> Option<DrainOutcome> {
+    let desk = desk(config, places, env);
+    if look.verdict.action != Action::Drain {
+        let node = &look.snapshot.node;
+        let unfinished = desk.until(Instant::now() + UNFINISHED);
+        if let Some(outcome) = unfinished.settle_unfinished(node, &look.snapshot.boot_id) {
+            tracing::warn!("{node}: a drain that was not finished: {outcome}");
+        }
+        return None;
+    }
+    drain_at(desk, config, places, look, jobs)
+}
+
+fn drain_at(
+    desk: DrainDesk,
+    config: &Config,
+    places: &Places,
+    look: &Look,
+    jobs: &[u32],
+) -> Option<DrainOutcome> {
     if look.verdict.action != Action::Drain {
         return None;
     }
+    let node = &look.snapshot.node;
     let cause = look.verdict.cause()?;
     let reason = Reason::new(cause, look.verdict.phase, jobs);
-    let node = &look.snapshot.node;
-    let desk = desk(config, places, env).of_look(look.snapshot.taken);
+    let desk = desk.of_look(look.snapshot.taken);
     let outcome = desk.drain(node, &look.snapshot.boot_id, &reason);
     match &outcome {
         DrainOutcome::NotActing(why) => tracing::warn!("would drain {node}: {reason} ({why})"),
@@ -102,24 +124,33 @@ pub struct Periodic {
     pub drained: Option<DrainOutcome>,
 }
 
-/// Slurm kills a HealthCheckProgram after 60 s: the look must leave time for a drain. Not much less, though:
+/// slurmd kills a HealthCheckProgram with SIGKILL after 60 s. Looking, lock waits, Slurm's commands and the count after a
+/// drain end by then; what is written afterwards waits for locks for 6 s at most. The rest is for `--then`.
+const PERIODIC: Duration = Duration::from_secs(45);
+
+/// The look must leave time for a drain. Not much less, though:
 /// without persistence a driver takes its time, and two silences in a row are a fault.
 const PERIODIC_LOOK: Duration = Duration::from_secs(25);
 
 /// One periodic check: brings a pending reason to its place, looks, and does what the verdict says.
 pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: Phase) -> Periodic {
+    let until = Instant::now() + PERIODIC;
     let mut config = config.clone();
     config.gate.deadline = config.gate.deadline.min(PERIODIC_LOOK);
     let config = &config;
     let look = look(config, places, node, &Purpose::whole_node(phase));
     look.log(None);
-    let settled = desk(config, places, env).settle_pending(node, &look.snapshot.boot_id);
-    let drained = drain(config, places, env, &look, &[]);
+    let desk = desk(config, places, env).until(until);
+    let settled = desk.settle_pending(node, &look.snapshot.boot_id);
+    let drained = drain_at(desk, config, places, &look, &[]);
     if drained.is_none() {
-        publish(config, places, &look, &Held::Ask(env));
+        publish(config, places, &look, &Held::Ask(env, until));
     }
-    sweep_daily(config, places);
-    stale_runs(config, places, env, node);
+    // Housekeeping has time at the next check.
+    if until.saturating_duration_since(Instant::now()) >= SWEEP {
+        sweep_daily(config, places);
+    }
+    stale_runs(config, places, env, node, until);
     Periodic { look, settled, drained }
 }
 

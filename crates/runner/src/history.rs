@@ -37,9 +37,24 @@ fn file(places: &Places) -> PathBuf {
     places.state.join("history.json")
 }
 
+/// [`History::settled`] where the state directory could not be written. A mark of the kernel's log is worth nothing after
+/// a boot, so `/run` is as good a place.
+fn settled_file(places: &Places) -> PathBuf {
+    places.run.join("settled.json")
+}
+
 impl History {
     /// What is remembered. An unreadable file is our own fault: it is logged, and everything is new.
     pub fn load(places: &Places) -> Self {
+        let mut history = Self::load_file(places);
+        let mark = read_small(&settled_file(places)).ok();
+        if let Some(mark) = mark.and_then(|mark| serde_json::from_slice(&mark).ok()) {
+            history.settle_to(mark);
+        }
+        history
+    }
+
+    fn load_file(places: &Places) -> Self {
         let path = file(places);
         match read_small(&path) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|why| {
@@ -57,15 +72,45 @@ impl History {
     /// Changes what is remembered. Looks of several jobs overlap, so the change is made to what stands in the
     /// file by now, under a lock. A state directory that cannot be written is logged and changes nothing else.
     pub fn change(places: &Places, change: impl FnOnce(&mut History)) {
+        if let Err(why) = History::try_change(places, change) {
+            tracing::warn!("{why}; this look is not remembered");
+        }
+    }
+
+    /// As [`History::change`].
+    ///
+    /// # Errors
+    /// The file cannot be locked or written; the text names it.
+    pub fn try_change(places: &Places, change: impl FnOnce(&mut History)) -> io::Result<()> {
         let path = file(places);
         let changed = fs::create_dir_all(&places.state).and_then(|()| {
             let _held = FileLock::take(&path.with_extension("lock"), LOCK_WAIT)?;
             let mut history = History::load(places);
             change(&mut history);
-            write_whole(&path, &serde_json::to_vec(&history)?, 0o644)
+            write_whole(&path, &serde_json::to_vec(&history)?, 0o644)?;
+            match fs::remove_file(settled_file(places)) {
+                Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
+                _ => Ok(()),
+            }
         });
-        if let Err(why) = changed {
-            tracing::warn!("{}: {why}; this look is not remembered", path.display());
+        changed.map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", path.display())))
+    }
+
+    /// Remembers that everything up to this snapshot is dealt with, in `/run` if the state directory cannot be written:
+    /// otherwise the same kernel records would drain the node again after its repair.
+    pub(crate) fn keep_settled(places: &Places, snapshot: &Snapshot) {
+        let Some(mark) = kernel_mark(snapshot) else { return };
+        let Err(why) = History::try_change(places, |history| history.settle(snapshot)) else { return };
+        let path = settled_file(places);
+        let kept = serde_json::to_vec(&mark)
+            .map_err(io::Error::from)
+            .and_then(|mark| write_whole(&path, &mark, 0o644));
+        match kept {
+            Ok(()) => tracing::warn!("{why}; what was dealt with is remembered in {}", path.display()),
+            Err(also) => tracing::error!(
+                "{why}; {}: {also}; the node may be drained again for what was dealt with",
+                path.display()
+            ),
         }
     }
 
@@ -99,7 +144,12 @@ impl History {
     /// Everything that the kernel has said up to this snapshot is dealt with. A look that began before another
     /// one may end after it.
     pub fn settle(&mut self, snapshot: &Snapshot) {
-        let Some(mark) = kernel_mark(snapshot) else { return };
+        if let Some(mark) = kernel_mark(snapshot) {
+            self.settle_to(mark);
+        }
+    }
+
+    fn settle_to(&mut self, mark: KernelMark) {
         let later = self.settled.as_ref().is_none_or(|old| old.boot_id != mark.boot_id || old.seq < mark.seq);
         if later {
             self.settled = Some(mark);

@@ -15,7 +15,7 @@ use railgate_rails::judge_topology_file;
 
 use railgate_rundir::Root;
 
-use crate::history::{History, kernel_mark};
+use crate::history::History;
 use crate::{Config, Past, Places, SAMPLER_XIDS};
 
 /// One look at this node, judged.
@@ -249,7 +249,5 @@ pub fn profile_of(config: &Config, places: &Places, snapshot: &Snapshot) -> Resu
 
 /// Everything up to this look has been acted on: the next look begins after it.
 pub fn settle(places: &Places, snapshot: &Snapshot) {
-    if kernel_mark(snapshot).is_some() {
-        History::change(places, |history| history.settle(snapshot));
-    }
+    History::keep_settled(places, snapshot);
 }

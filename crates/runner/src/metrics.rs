@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Held<'a> {
     /// This came of a drain a moment ago.
     Outcome(&'a DrainOutcome),
-    /// Nothing was drained: where this node has ever been, slurmctld is asked.
-    Ask(&'a railgate_slurm::Env),
+    /// Nothing was drained: where this node has ever been, slurmctld is asked, until then at most.
+    Ask(&'a railgate_slurm::Env, Instant),
 }
 
 /// Writes them, where the site wants them. A failure is logged and changes nothing.
@@ -55,8 +55,8 @@ pub(crate) fn publish(config: &Config, places: &Places, look: &Look, held: &Held
             tracing::warn!("metrics: {}/{name}: {why}", path.display());
         }
     }
-    if let Held::Ask(env) = held {
-        learn_private_data(config, places, env);
+    if let Held::Ask(env, until) = held {
+        learn_private_data(config, places, env, *until);
     }
     let before = i64::try_from((now() / 1000).saturating_sub(STALE)).unwrap_or(0);
     match dir.remove_stale(before) {
@@ -75,7 +75,7 @@ pub fn forget_job(config: &Config, job: u32) {
 }
 
 /// What Slurm keeps private, for the labels of jobs, asked seldom. Where slurmctld does not answer, what it said stands.
-fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::Env) {
+fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::Env, until: Instant) {
     const EVERY: Duration = Duration::from_secs(3600);
     if config.metrics.labels.iter().all(|label| *label == JobLabel::Partition) {
         return;
@@ -86,7 +86,7 @@ fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::En
     if std::fs::metadata(&path).and_then(|meta| meta.modified()).is_ok_and(fresh) {
         return;
     }
-    let said = Client::new(&config.slurm, env).until(Instant::now() + PATIENCE).config();
+    let said = Client::new(&config.slurm, env).until(until.min(Instant::now() + PATIENCE)).config();
     let written = said.map_err(|why| why.to_string()).and_then(|said| {
         let private = said.get("PrivateData").ok_or("slurmctld does not say what PrivateData is")?;
         std::fs::create_dir_all(&dir)
@@ -99,20 +99,20 @@ fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::En
 }
 
 fn is_held(config: &Config, past: &Past, look: &Look, held: &Held<'_>) -> Option<bool> {
-    let env = match held {
+    let (env, until) = match held {
         Held::Outcome(DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. }) => return Some(true),
         // What waits for slurmctld may have got there.
         Held::Outcome(DrainOutcome::Pending(_)) => return None,
         Held::Outcome(_) => return Some(false),
-        Held::Ask(env) => env,
+        Held::Ask(env, until) => (env, *until),
     };
     let given = past.given_back.iter().map(|given| given.time).max().unwrap_or(0);
     if !past.episodes.iter().any(|episode| episode.drained.is_some_and(|time| time >= given)) {
         return Some(false);
     }
     // Somebody may have resumed it by hand.
-    let node =
-        Client::new(&config.slurm, env).until(Instant::now() + PATIENCE).node(&look.snapshot.node).ok()?;
+    let until = until.min(Instant::now() + PATIENCE);
+    let node = Client::new(&config.slurm, env).until(until).node(&look.snapshot.node).ok()?;
     Some(node.held() && node.reason.as_ref().is_some_and(|reason| is_ours(&reason.text)))
 }
 
@@ -192,7 +192,8 @@ mod tests {
         let rails = fs::read_to_string(prom.join(RAILS_FILE)).unwrap();
         assert!(rails.contains("railgate_rail_up{rail=\"7\",hca=\""), "{rails}");
         // Never drained: nobody needs to be asked.
-        let healthy = super::Held::Ask(&railgate_slurm::Env::new());
+        let env = railgate_slurm::Env::new();
+        let healthy = super::Held::Ask(&env, Instant::now() + PATIENCE);
         publish(&config, &places, &look, &healthy);
         let text = fs::read_to_string(prom.join(NODE_FILE)).unwrap();
         assert!(text.contains("railgate_node_held 0\n"), "{text}");

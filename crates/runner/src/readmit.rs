@@ -4,7 +4,7 @@ use railgate_gate::{CHECKS, KnownLink};
 use railgate_node::{Fitness, PartName, Phase, Snapshot};
 use railgate_slurm::{Acting, DrainDesk, Env, NotGivenBack, Standing};
 
-use crate::look::{Look, Purpose, look, settle};
+use crate::look::{Look, Purpose, look};
 use crate::past::{Given, Past};
 use crate::switches::{self, Switch};
 use crate::{Config, History, Places, desk, now};
@@ -55,6 +55,10 @@ pub fn readmit(
         Standing::InService => return Ok(Readmitted::InService),
         Standing::Others(what) => return Ok(Readmitted::Left(what)),
     };
+    // Before the looks, which take a while.
+    if let Err(why) = History::try_change(places, |_| ()) {
+        return Ok(Readmitted::Left(unremembered(&why)));
+    }
     // They vouch for the links, too: what flapped before the repair is no longer held against them. It was not repaired if the
     // node does not come back.
     let flaps = how.repaired.then(|| Flaps::forget(places));
@@ -65,6 +69,13 @@ pub fn readmit(
         flaps.remember(places);
     }
     back
+}
+
+/// Without it the next look would find again what was repaired, and drain the node.
+fn unremembered(why: &std::io::Error) -> String {
+    format!(
+        "not given back, since the repair cannot be remembered and the node would be drained again: {why}"
+    )
 }
 
 fn after_looks(
@@ -94,9 +105,22 @@ fn after_looks(
     {
         return Ok(Readmitted::Left(why));
     }
-    desk.give_back(node, reason)?;
-    settle(places, &look.snapshot);
-    History::change(places, |history| history.memory.strikes.clear());
+    let mut before = History::default();
+    let remembered = History::try_change(places, |history| {
+        before = history.clone();
+        history.settle(&look.snapshot);
+        history.memory.strikes.clear();
+    });
+    if let Err(why) = remembered {
+        return Ok(Readmitted::Left(unremembered(&why)));
+    }
+    if let Err(why) = desk.give_back(node, reason) {
+        History::change(places, |history| {
+            history.settled = before.settled;
+            history.memory.strikes.splice(..0, before.memory.strikes);
+        });
+        return Err(why);
+    }
     let given = Given {
         time: now() / 1000,
         by: how.by.to_owned(),

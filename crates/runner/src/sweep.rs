@@ -16,13 +16,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Closes run directories that an earlier version left open to other users, and removes what jobs left that slurmd has no process of and slurmctld no longer has on this node. Whatever cannot be
 /// told leaves the directory where it is.
-pub(crate) fn stale_runs(config: &Config, places: &Places, env: &railgate_slurm::Env, node: &str) {
+pub(crate) fn stale_runs(
+    config: &Config,
+    places: &Places,
+    env: &railgate_slurm::Env,
+    node: &str,
+    until: Instant,
+) {
     let runs = Root::new(&places.run);
     if let Err(why) = runs.close() {
         tracing::warn!("run directories: {why}; other users may read them");
     }
     let time = now() / 1000;
-    let client = Client::new(&config.slurm, env).until(Instant::now() + PATIENCE);
+    let client = Client::new(&config.slurm, env).until(until.min(Instant::now() + PATIENCE));
     for (job, newest) in runs.jobs() {
         if newest.saturating_add(SETTLED) > time {
             continue;

@@ -8,20 +8,27 @@
 //!
 //! The breaker's cap holds in a storm too: slurmctld knows no compare-and-swap, so every node drains, waits
 //! until no later drain can carry its own second, counts again, and takes its drain back if others were there
-//! before it. All nodes see the same order (time, then name), so exactly the oldest stay.
+//! before it. All nodes see the same order (time, then name), so exactly the oldest stay. A process that is killed
+//! between the drain and that count leaves its pending reason in the stage *sent*, and the next railgate program on
+//! the node counts for it.
+//!
+//! The lock protects two things that each process reads, changes and writes back: the pending reason and the job ids in
+//! the node's reason. An unfit node is drained without the lock, too, if it cannot be had in time: such a process writes
+//! a pending reason of its own (`pending-reason.PID.json`) and leaves it behind in the stage *done*. The next process that
+//! has the lock adds the job ids that another process has overwritten meanwhile.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nix::libc::O_NOFOLLOW;
 use railgate_node::{FileLock, Phase, UnixMillis};
+use railgate_rundir::{read_small, write_whole};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::answer::UnixSeconds;
+use crate::answer::{SinfoLine, UnixSeconds};
 use crate::breaker::{self, Open};
 use crate::{BreakerConfig, Client, NodeState, Reason, is_ours};
 
@@ -30,7 +37,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 
 /// All commands of one drain together. A controller that answers each of them late must not carry prolog or
 /// epilog beyond PrologEpilogTimeout: Slurm then drains the node in its own words, past the breaker.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A node that nobody drained is drained by a pending reason only within this time: later somebody may have
 /// repaired it.
@@ -47,6 +54,12 @@ const STAMP: Duration = Duration::from_millis(1100);
 
 /// How often the nodes that are held are asked for after a drain, until there is an answer.
 const COUNTS: u32 = 3;
+
+/// A drain is not sent with less time left: there must be time to count again.
+const COUNT_TIME: Duration = Duration::from_secs(5);
+
+/// Pending reasons that are read. There are more only if as many processes were killed without the lock.
+const MOST_PENDING: usize = 64;
 
 /// What Slurm itself writes on a node whose prolog or epilog failed.
 const SLURMS_OWN: [&str; 2] = ["Prolog error", "Epilog error"];
@@ -119,6 +132,19 @@ impl std::fmt::Display for DrainOutcome {
     }
 }
 
+/// How far a pending reason has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Nothing was sent.
+    #[default]
+    Waiting,
+    /// The drain was sent. Whether it stays within the breaker's cap has not been counted.
+    Sent,
+    /// The drain stands, set without the lock: another process may have overwritten the job ids.
+    Done,
+}
+
 /// The reason that could not be set yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
@@ -132,6 +158,24 @@ pub struct Pending {
     pub made: UnixSeconds,
     /// The reason's text.
     pub reason: String,
+    /// How far it has come.
+    #[serde(default)]
+    pub stage: Stage,
+}
+
+/// Pending reasons of this node and boot, put together.
+#[derive(Debug, Default)]
+struct Earlier {
+    /// The first one's time.
+    made: Option<UnixSeconds>,
+    /// The first one's reason, with the job ids of all.
+    reason: Option<Reason>,
+    /// One waits to be sent.
+    waiting: bool,
+    /// One was sent and not counted.
+    sent: bool,
+    /// All files, also those of another node or boot.
+    files: Vec<PathBuf>,
 }
 
 /// All that a drain needs besides the reason.
@@ -143,6 +187,7 @@ pub struct DrainDesk {
     pending: PathBuf,
     given_back: PathBuf,
     looked: Option<UnixMillis>,
+    until: Option<Instant>,
     acting: Acting,
     stamp: Duration,
 }
@@ -158,6 +203,7 @@ impl DrainDesk {
             pending: state.join("pending-reason.json"),
             given_back: run.join("given-back"),
             looked: None,
+            until: None,
             acting,
             stamp: STAMP,
         }
@@ -174,6 +220,12 @@ impl DrainDesk {
     #[must_use]
     pub fn of_look(self, began: UnixMillis) -> Self {
         DrainDesk { looked: Some(began), ..self }
+    }
+
+    /// The same with a deadline for everything: lock waits, Slurm's commands, the count after a drain.
+    #[must_use]
+    pub fn until(self, until: Instant) -> Self {
+        DrainDesk { until: Some(until), ..self }
     }
 
     /// Under the lock: whoever waits for it to drain must not undo this.
@@ -198,110 +250,155 @@ impl DrainDesk {
         if let Acting::Forbidden(why) = &self.acting {
             return DrainOutcome::NotActing(why.clone());
         }
-        let _held = match self.lock() {
-            Ok(held) => held,
-            Err(why) => return self.locked_out(node, boot_id, why),
-        };
+        let lock = self.lock();
+        if let Err(why) = &lock {
+            warn!("{why}: draining {node} without the lock");
+        }
         if self.looked_before_that() {
             return DrainOutcome::NotActing("the node was given back after this look began".to_owned());
         }
-        let client = self.client.until(Instant::now() + PATIENCE);
-        let before = self.read_pending(node, boot_id);
+        let earlier = self.earlier(node, boot_id);
         let mut reason = reason.clone();
-        if let Some(earlier) = before.as_ref().and_then(|pending| Reason::parse(&pending.reason)) {
-            for job in earlier.jobs {
-                reason.add_job(job);
-            }
+        for &job in earlier.reason.iter().flat_map(|earlier| &earlier.jobs) {
+            reason.add_job(job);
         }
-        let made = before.as_ref().map_or_else(now, |pending| pending.made);
-        // Before anything is sent: whoever kills us at a deadline then loses nothing.
-        let pending = Pending {
-            schema: 1,
-            node: node.to_owned(),
-            boot_id: boot_id.to_owned(),
-            made,
-            reason: reason.to_string(),
-        };
-        if let Err(why) = self.write_pending(&pending) {
-            warn!("{}: {why}", self.pending.display());
-        }
-        let outcome = self.settle(&client, node, &reason, before.map(|pending| pending.made), true);
-        if !matches!(outcome, DrainOutcome::Pending(_)) {
-            self.drop_pending();
-        }
-        outcome
+        self.bring(node, boot_id, &reason, &earlier, lock.is_ok(), true)
     }
 
     /// Brings a pending reason to its place, if there is one; the periodic check calls it before it looks.
     pub fn settle_pending(&self, node: &str, boot_id: &str) -> Option<DrainOutcome> {
-        if !self.pending.exists() {
+        if self.pending_files().is_empty() {
             return None;
         }
         if let Acting::Forbidden(why) = &self.acting {
             return Some(DrainOutcome::NotActing(why.clone()));
         }
-        let _held = match self.lock() {
-            Ok(held) => held,
-            Err(why) => return Some(self.locked_out(node, boot_id, why)),
+        let lock = match self.lock_or_why() {
+            Ok(lock) => Some(lock),
+            // Another process is at this very reason.
+            Err(why) if why.kind() == io::ErrorKind::TimedOut => {
+                return Some(DrainOutcome::Pending(self.not_locked(&why)));
+            }
+            Err(why) => {
+                warn!("{}: the pending reason is settled without the lock", self.not_locked(&why));
+                None
+            }
         };
-        let client = self.client.until(Instant::now() + PATIENCE);
-        let pending = self.read_pending(node, boot_id);
-        let Some((pending, reason)) =
-            pending.and_then(|p| Reason::parse(&p.reason).map(|reason| (p, reason)))
-        else {
+        let earlier = self.earlier(node, boot_id);
+        let (Some(made), Some(reason)) = (earlier.made, earlier.reason.clone()) else {
             // Of another boot, or not to be read: a reboot may have cured it, and the gate will look anyway.
             self.drop_pending();
             return None;
         };
-        let fresh = now().saturating_sub(pending.made) <= PENDING_FRESH;
-        let outcome = self.settle(&client, node, &reason, Some(pending.made), fresh);
-        if !matches!(outcome, DrainOutcome::Pending(_)) {
-            self.drop_pending();
-        }
-        Some(outcome)
+        let may_drain = earlier.waiting && now().saturating_sub(made) <= PENDING_FRESH;
+        Some(self.bring(node, boot_id, &reason, &earlier, lock.is_some(), may_drain))
     }
 
-    /// `pending`: since when a reason of ours waits, so that a drain by Slurm itself from then on is ours.
-    fn settle(
+    /// As [`DrainDesk::settle_pending`], but only for a drain that was sent and then not finished. For prolog and epilog,
+    /// which ask slurmctld nothing otherwise.
+    pub fn settle_unfinished(&self, node: &str, boot_id: &str) -> Option<DrainOutcome> {
+        let unfinished = self
+            .pending_files()
+            .iter()
+            .any(|file| read_pending(file).is_some_and(|pending| pending.stage != Stage::Waiting));
+        unfinished.then(|| self.settle_pending(node, boot_id)).flatten()
+    }
+
+    /// Writes the reason down, sends it, and forgets it once nothing is left to do.
+    fn bring(
         &self,
-        client: &Client,
         node: &str,
+        boot_id: &str,
         reason: &Reason,
-        pending: Option<UnixSeconds>,
+        earlier: &Earlier,
+        locked: bool,
         may_drain: bool,
     ) -> DrainOutcome {
+        // Before anything is sent: a process that is killed at a deadline then loses nothing.
+        let mut mark = Mark {
+            file: if locked { self.pending.clone() } else { self.own_pending() },
+            pending: Pending {
+                schema: 1,
+                node: node.to_owned(),
+                boot_id: boot_id.to_owned(),
+                made: earlier.made.unwrap_or_else(now),
+                reason: reason.to_string(),
+                stage: match (earlier.sent, may_drain) {
+                    (true, _) => Stage::Sent,
+                    (false, true) => Stage::Waiting,
+                    (false, false) => Stage::Done,
+                },
+            },
+        };
+        if mark.write().is_ok() && locked {
+            for file in earlier.files.iter().filter(|file| **file != mark.file) {
+                remove(file);
+            }
+        }
+        let (outcome, counted) = self.settle(node, reason, earlier, &mut mark, may_drain);
+        match outcome {
+            DrainOutcome::Pending(_) => {}
+            _ if !counted => {}
+            _ if locked => self.drop_pending(),
+            _ if outcome.carries_evidence() && !reason.jobs.is_empty() => {
+                mark.pending.stage = Stage::Done;
+                let _ = mark.write();
+            }
+            _ => remove(&mark.file),
+        }
+        outcome
+    }
+
+    /// What became of the reason, and whether the cap is known to hold.
+    fn settle(
+        &self,
+        node: &str,
+        reason: &Reason,
+        earlier: &Earlier,
+        mark: &mut Mark,
+        may_drain: bool,
+    ) -> (DrainOutcome, bool) {
+        let until = self.patience();
+        let client = &self.client.until(until);
         let state = match client.node(node) {
             Ok(state) => state,
-            Err(why) => return DrainOutcome::Pending(why.to_string()),
+            Err(why) => return (DrainOutcome::Pending(why.to_string()), true),
         };
         if state.held() {
-            return self.held(client, node, &state, reason, pending);
+            if earlier.sent && sent_by_us(&state, earlier.made) {
+                let text = state.reason.as_ref().map(|reason| reason.text.clone()).unwrap_or_default();
+                let (outcome, counted) = self.count_again(client, node, text);
+                if !counted || !matches!(outcome, DrainOutcome::Drained { .. }) {
+                    return (outcome, counted);
+                }
+            }
+            return (self.held(client, node, &state, reason, earlier.made), true);
         }
         if let Some(service) = state.serviced().filter(|service| leaves_alone(service, reason.phase)) {
-            return DrainOutcome::Foreign { reason: service.to_ascii_lowercase() };
+            return (DrainOutcome::Foreign { reason: service.to_ascii_lowercase() }, true);
         }
         if !may_drain {
-            return DrainOutcome::NotActing(
-                "the finding is too old to drain a node that is in service".to_owned(),
-            );
+            let why = "the node is in service, and the finding is too old or was acted on before";
+            return (DrainOutcome::NotActing(why.to_owned()), true);
         }
-        let counted = client.cluster().map_err(|why| why.to_string()).and_then(|cluster| {
-            // Whoever is not in the answer cannot be counted against the caps of its partitions.
-            let listed = cluster.iter().any(|line| line.node == node);
-            if listed { Ok(cluster) } else { Err(format!("sinfo does not list {node}")) }
-        });
-        match counted {
+        match listed(client, node) {
             Ok(cluster) => {
                 if let Err(open) = breaker::allows(&self.breaker, &cluster, node) {
-                    return open.into();
+                    return (open.into(), true);
                 }
             }
             Err(why) if reason.lost() => warn!("how many nodes are held is not known, draining: {why}"),
-            Err(why) => return DrainOutcome::Pending(why),
+            Err(why) => return (DrainOutcome::Pending(why), true),
         }
+        if until.saturating_duration_since(Instant::now()) < self.stamp + COUNT_TIME {
+            let why = "slurmctld answers late: no time is left to count the held nodes after a drain";
+            return (DrainOutcome::Pending(why.to_owned()), true);
+        }
+        mark.pending.stage = Stage::Sent;
+        let _ = mark.write();
         let text = reason.to_string();
         if let Err(why) = client.drain_node(node, &text) {
-            return DrainOutcome::Pending(why.to_string());
+            return (DrainOutcome::Pending(why.to_string()), true);
         }
         self.count_again(client, node, text)
     }
@@ -350,90 +447,157 @@ impl DrainDesk {
         }
     }
 
-    fn count_again(&self, client: &Client, node: &str, text: String) -> DrainOutcome {
+    /// Takes our drain back if other nodes were first; also whether that could be told.
+    fn count_again(&self, client: &Client, node: &str, text: String) -> (DrainOutcome, bool) {
+        let drained = |text: String, counted: bool| (DrainOutcome::Drained { reason: text }, counted);
         // In a storm slurmctld is slow, and that is when the cap matters.
         let counted = (0..COUNTS).find_map(|_| {
             std::thread::sleep(self.stamp);
-            client.cluster().map_err(|why| warn!("could not count again after draining: {why}")).ok()
+            listed(client, node).map_err(|why| warn!("could not count again after draining: {why}")).ok()
         });
-        let Some(Err(open)) = counted.map(|cluster| breaker::allows(&self.breaker, &cluster, node)) else {
-            return DrainOutcome::Drained { reason: text };
-        };
+        let Some(cluster) = counted else { return drained(text, false) };
+        let Err(open) = breaker::allows(&self.breaker, &cluster, node) else { return drained(text, true) };
         // Only what we ourselves have just set: an admin's words may stand there by now.
         match client.node(node) {
-            Ok(state) => match state
-                .reason
-                .filter(|reason| state_is_drained(&state.flags) && reason.text != text)
-            {
-                Some(other) if !is_ours(&other.text) => return DrainOutcome::Foreign { reason: other.text },
-                Some(other) => return DrainOutcome::AlreadyOurs { reason: other.text, added: false },
-                None => {}
-            },
+            Ok(state) => {
+                match state.reason.filter(|reason| state_is_drained(&state.flags) && reason.text != text) {
+                    Some(other) if !is_ours(&other.text) => {
+                        return (DrainOutcome::Foreign { reason: other.text }, true);
+                    }
+                    Some(other) => {
+                        return (DrainOutcome::AlreadyOurs { reason: other.text, added: false }, true);
+                    }
+                    None => {}
+                }
+            }
             Err(why) => {
                 warn!("over the cap, and the drain cannot be taken back: {why}");
-                return DrainOutcome::Drained { reason: text };
+                return drained(text, false);
             }
         }
         match client.undrain_node(node) {
             Ok(()) => {
                 warn!("{node}: drained a moment ago and taken back, other nodes were first");
-                open.into()
+                (open.into(), true)
             }
             Err(why) => {
                 warn!("over the cap, and the drain cannot be taken back: {why}");
-                DrainOutcome::Drained { reason: text }
+                drained(text, false)
             }
         }
     }
 
-    /// Makes our directories too: after a boot the periodic check may come before any job.
+    /// All commands end by then.
+    pub(crate) fn patience(&self) -> Instant {
+        let patience = Instant::now() + PATIENCE;
+        self.until.map_or(patience, |until| until.min(patience))
+    }
+
     pub(crate) fn lock(&self) -> Result<FileLock, String> {
+        self.lock_or_why().map_err(|why| self.not_locked(&why))
+    }
+
+    fn not_locked(&self, why: &io::Error) -> String {
+        format!("{}: {why}", self.lock.display())
+    }
+
+    /// Makes our directories too: after a boot the periodic check may come before any job.
+    fn lock_or_why(&self) -> io::Result<FileLock> {
         for place in [self.lock.parent(), self.pending.parent()].into_iter().flatten() {
             if let Err(why) = fs::DirBuilder::new().recursive(true).mode(0o755).create(place) {
                 warn!("{}: {why}", place.display());
             }
         }
-        FileLock::take(&self.lock, LOCK_WAIT).map_err(|why| format!("{}: {why}", self.lock.display()))
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        // Half of what is left: the drain needs the rest.
+        FileLock::take(&self.lock, left.map_or(LOCK_WAIT, |left| LOCK_WAIT.min(left / 2)))
     }
 
-    /// Somebody else drains this very node at the moment and has not come to an end; their reason is written down
-    /// before they ask Slurm, and stands for ours. Without one, something is wrong with our own files.
-    fn locked_out(&self, node: &str, boot_id: &str, why: String) -> DrainOutcome {
-        if self.read_pending(node, boot_id).is_some() {
-            DrainOutcome::Pending(why)
-        } else {
-            DrainOutcome::NotActing(why)
+    /// Of a process without the lock.
+    fn own_pending(&self) -> PathBuf {
+        self.pending.with_extension(format!("{}.json", std::process::id()))
+    }
+
+    fn pending_files(&self) -> Vec<PathBuf> {
+        let is_one = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("pending-reason.") && name.ends_with(".json")
+        };
+        let entries = self.pending.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_one).collect();
+        files.sort_unstable();
+        files.truncate(MOST_PENDING);
+        files
+    }
+
+    fn earlier(&self, node: &str, boot_id: &str) -> Earlier {
+        let mut earlier = Earlier { files: self.pending_files(), ..Earlier::default() };
+        for pending in earlier.files.iter().filter_map(|file| read_pending(file)) {
+            let of_this = pending.node == node && pending.boot_id == boot_id && !boot_id.is_empty();
+            let Some(reason) = Reason::parse(&pending.reason).filter(|_| of_this) else { continue };
+            earlier.made = Some(earlier.made.map_or(pending.made, |made| made.min(pending.made)));
+            earlier.waiting |= pending.stage == Stage::Waiting;
+            earlier.sent |= pending.stage == Stage::Sent;
+            match &mut earlier.reason {
+                None => earlier.reason = Some(reason),
+                Some(first) => {
+                    for job in reason.jobs {
+                        first.add_job(job);
+                    }
+                }
+            }
         }
-    }
-
-    fn read_pending(&self, node: &str, boot_id: &str) -> Option<Pending> {
-        let file = File::options().read(true).custom_flags(O_NOFOLLOW).open(&self.pending).ok()?;
-        let mut content = Vec::new();
-        file.take(64 << 10).read_to_end(&mut content).ok()?;
-        serde_json::from_slice::<Pending>(&content)
-            .ok()
-            .filter(|pending| pending.node == node && pending.boot_id == boot_id && !boot_id.is_empty())
-    }
-
-    fn write_pending(&self, pending: &Pending) -> io::Result<()> {
-        let fresh = self.pending.with_extension("json.tmp");
-        let mut file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o644)
-            .custom_flags(O_NOFOLLOW)
-            .open(&fresh)?;
-        file.write_all(&serde_json::to_vec(pending)?)?;
-        fs::rename(&fresh, &self.pending)
+        earlier
     }
 
     pub(crate) fn drop_pending(&self) {
-        match fs::remove_file(&self.pending) {
-            Err(why) if why.kind() != io::ErrorKind::NotFound => warn!("{}: {why}", self.pending.display()),
-            _ => {}
+        for file in self.pending_files() {
+            remove(&file);
         }
     }
+}
+
+/// What sinfo says of the cluster. A node that is not listed cannot be counted against the caps of its partitions.
+fn listed(client: &Client, node: &str) -> Result<Vec<SinfoLine>, String> {
+    let cluster = client.cluster().map_err(|why| why.to_string())?;
+    let listed = cluster.iter().any(|line| line.node == node);
+    if listed { Ok(cluster) } else { Err(format!("sinfo does not list {node}")) }
+}
+
+/// A pending reason and its file.
+#[derive(Debug)]
+struct Mark {
+    file: PathBuf,
+    pending: Pending,
+}
+
+impl Mark {
+    fn write(&self) -> io::Result<()> {
+        let written = write_whole(&self.file, &serde_json::to_vec(&self.pending)?, 0o644);
+        if let Err(why) = &written {
+            warn!("{}: {why}: the reason is lost if this process is killed", self.file.display());
+        }
+        written
+    }
+}
+
+fn read_pending(file: &Path) -> Option<Pending> {
+    serde_json::from_slice(&read_small(file).ok()?).ok()
+}
+
+fn remove(file: &Path) {
+    match fs::remove_file(file) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => warn!("{}: {why}", file.display()),
+        _ => {}
+    }
+}
+
+/// The drain is the one that a process of ours sent since then.
+fn sent_by_us(state: &NodeState, made: Option<UnixSeconds>) -> bool {
+    state.reason.as_ref().is_some_and(|reason| {
+        is_ours(&reason.text)
+            && made.zip(reason.since).is_none_or(|(made, since)| since + CLOCK_SLACK >= made)
+    })
 }
 
 impl From<Open> for DrainOutcome {

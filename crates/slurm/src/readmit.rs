@@ -1,9 +1,6 @@
 //! Giving a node back that railgate holds: only our own drain, and only if it is still the one that was looked at.
 
-use std::time::Instant;
-
 use crate::answer::UnixSeconds;
-use crate::drain::PATIENCE;
 use crate::{DrainDesk, SlurmError, is_ours};
 
 /// How a node stands in Slurm, for somebody who wants it back.
@@ -42,7 +39,7 @@ impl DrainDesk {
     /// # Errors
     /// [`SlurmError`].
     pub fn standing(&self, node: &str) -> Result<Standing, SlurmError> {
-        let client = self.client().until(Instant::now() + PATIENCE);
+        let client = self.client().until(self.patience());
         let state = client.node(node)?;
         // A reservation or a reboot is an admin's work in progress, whoever drained the node before it.
         if let Some(service) = state.serviced() {
@@ -77,7 +74,7 @@ impl DrainDesk {
             Standing::InService => return Err(NotGivenBack::Changed("in service".to_owned())),
             Standing::Others(what) => return Err(NotGivenBack::Changed(what)),
         }
-        self.client().until(Instant::now() + PATIENCE).undrain_node(node)?;
+        self.client().until(self.patience()).undrain_node(node)?;
         self.was_given_back();
         self.drop_pending();
         Ok(())

@@ -3,10 +3,10 @@
 
 mod fake;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fake::Cluster;
-use railgate_node::Phase;
+use railgate_node::{FileLock, Phase};
 use railgate_slurm::{Acting, DrainOutcome, Reason, Standing};
 
 fn reason(jobs: &[u32]) -> Reason {
@@ -140,14 +140,74 @@ fn a_forbidden_drain_sends_nothing() {
 }
 
 #[test]
-fn an_unusable_run_directory_drains_nothing() {
+fn what_cannot_be_locked_is_drained_without_the_lock() {
     let cluster = Cluster::new(&["n1"]);
     let run = cluster.path("run").join("n1");
     std::fs::remove_dir(&run).unwrap();
     std::fs::write(&run, "not a directory").unwrap();
     let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
-    assert!(matches!(outcome, DrainOutcome::NotActing(_)), "{outcome:?}");
-    assert_eq!(cluster.calls(), "");
+    assert_eq!(outcome, DrainOutcome::Drained { reason: OURS.to_owned() });
+    assert_eq!(cluster.get("n1"), ("IDLE+DRAIN".to_owned(), OURS.to_owned()));
+}
+
+#[test]
+fn a_held_lock_delays_a_drain_and_no_job_id_is_lost() {
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Allowed);
+    let lock = FileLock::try_take(&cluster.path("run").join("n1/drain.lock")).unwrap();
+    let outcome = desk.drain("n1", "boot", &reason(&[7]));
+    assert_eq!(outcome, DrainOutcome::Drained { reason: OURS.to_owned() });
+    // The process with the lock read the reason before ours was set, and overwrites it.
+    let overwritten = OURS.replace("job=7", "job=9");
+    cluster.set("n1", "IDLE+DRAIN", &overwritten, now());
+    drop(lock);
+    let settled = desk.settle_unfinished("n1", "boot").unwrap();
+    let both = OURS.replace("job=7", "job=9,7");
+    assert_eq!(settled, DrainOutcome::AlreadyOurs { reason: both.clone(), added: true });
+    assert_eq!(cluster.get("n1").1, both);
+    assert_eq!(desk.settle_unfinished("n1", "boot"), None);
+}
+
+/// As a process leaves it that was killed after it had sent a drain.
+fn killed_after_drain(cluster: &Cluster) {
+    let mark = format!(
+        r#"{{"schema":1,"node":"n1","boot_id":"boot","made":{},"reason":"{OURS}","stage":"sent"}}"#,
+        now()
+    );
+    std::fs::write(cluster.path("state").join("n1/pending-reason.json"), mark).unwrap();
+    cluster.set("n1", "IDLE+DRAIN", OURS, now());
+}
+
+#[test]
+fn a_drain_that_was_killed_before_it_counted_again_is_counted_by_the_next_program() {
+    let cluster = Cluster::new(&["n1", "n2"]);
+    cluster.set("n2", "IDLE+DRAIN", OURS, now() - 60);
+    killed_after_drain(&cluster);
+    let outcome = cluster.desk("n1", 1, Acting::Allowed).settle_pending("n1", "boot");
+    assert!(matches!(outcome, Some(DrainOutcome::BreakerOpen { held: 1, limit: 1, .. })), "{outcome:?}");
+    assert_eq!((cluster.get("n1").0.as_str(), cluster.pending("n1")), ("IDLE", None));
+    assert_eq!(cluster.get("n2").0, "IDLE+DRAIN");
+    // Within the cap it stays.
+    killed_after_drain(&cluster);
+    cluster.desk("n1", 2, Acting::Allowed).settle_pending("n1", "boot").unwrap();
+    assert_eq!((cluster.get("n1").0.as_str(), cluster.pending("n1")), ("IDLE+DRAIN", None));
+    // An admin has put it back meanwhile.
+    killed_after_drain(&cluster);
+    cluster.set("n1", "IDLE", "", 0);
+    let outcome = cluster.desk("n1", 2, Acting::Allowed).settle_pending("n1", "boot");
+    assert!(matches!(outcome, Some(DrainOutcome::NotActing(_))), "{outcome:?}");
+    assert_eq!((cluster.get("n1").0.as_str(), cluster.pending("n1")), ("IDLE", None));
+}
+
+#[test]
+fn a_drain_is_not_sent_without_time_to_count_again() {
+    let cluster = Cluster::new(&["n1"]);
+    let desk = cluster.desk("n1", 1, Acting::Allowed).until(Instant::now() + Duration::from_secs(4));
+    let outcome = desk.drain("n1", "boot", &reason(&[7]));
+    assert!(matches!(&outcome, DrainOutcome::Pending(_)), "{outcome:?}");
+    assert_eq!(cluster.get("n1").0, "IDLE");
+    assert!(cluster.pending("n1").unwrap().contains("\"waiting\""));
+    assert!(!cluster.calls().contains("update"));
 }
 
 #[test]
@@ -223,6 +283,8 @@ fn what_sinfo_does_not_tell_is_not_counted_as_nothing() {
         // A job on a node without its GPU can only fail.
         let outcome = desk.drain("n1", "boot", &reason(&[7]));
         assert!(matches!(&outcome, DrainOutcome::Drained { .. }), "{answer}: {outcome:?}");
+        // That it is within the cap is still to be counted.
+        assert!(cluster.pending("n1").unwrap().contains("\"sent\""), "{answer}");
     }
 }
 
@@ -232,8 +294,7 @@ fn while_another_process_drains_the_node_ours_counts_as_pending() {
     let desk = cluster.desk("n1", 1, Acting::Allowed);
     cluster.flag("dead", true);
     desk.drain("n1", "boot", &reason(&[7]));
-    let lock = std::fs::File::open(cluster.path("run").join("n1/drain.lock")).unwrap();
-    let _held = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let _held = FileLock::try_take(&cluster.path("run").join("n1/drain.lock")).unwrap();
     let outcome = desk.drain("n1", "boot", &reason(&[8]));
     assert!(matches!(outcome, DrainOutcome::Pending(_)), "{outcome:?}");
 }
