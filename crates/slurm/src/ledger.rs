@@ -1,17 +1,24 @@
 //! What happened to jobs and nodes, on the controller: append-only JSON lines. Budgets are counted from it, and
 //! it says which node or part keeps killing jobs, also after a card has moved to another slot.
+//!
+//! Users influence lines: their reports say what is blamed, and each of their jobs that ends adds one. So a line is cut to
+//! a bounded length before it is written, a line of a job that cannot be read makes the count of that job unknown, and
+//! rotation keeps what still counts, for each user up to a bound of their own.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::libc::O_NOFOLLOW;
 use railgate_node::{FileLock, UnixMillis};
+use railgate_rundir::write_whole;
 use serde::{Deserialize, Serialize};
 
 use crate::RequeueConfig;
+use crate::env::clean_line;
 
 /// The file is renamed away when it has grown to this, bytes.
 const ROTATE_AT: u64 = 16 << 20;
@@ -19,8 +26,26 @@ const ROTATE_AT: u64 = 16 << 20;
 /// So many old files are kept.
 const KEEP: u32 = 8;
 
-/// A line that is longer is not ours.
+/// So much of a line is read, bytes. What [`Entry::bounded`] leaves is far shorter.
 const MAX_LINE: usize = 64 << 10;
+
+/// Nodes and parts that a line names.
+const MAX_BLAMED: usize = 32;
+
+/// Characters of the sentence.
+const MAX_WHY: usize = 600;
+
+/// Characters of every other text.
+const MAX_WORD: usize = 100;
+
+/// Ends a text that was cut.
+const CUT: &str = "...";
+
+/// Entries of one user that rotation keeps beyond the eight files.
+const KEEP_OF_USER: usize = 2000;
+
+/// The job number of [`Event::Dropped`], which is about all jobs of a user.
+const ANY_JOB: u32 = 0;
 
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
@@ -40,6 +65,8 @@ pub enum Event {
     Held,
     /// The job died of a node and stays ended, for want of consent for example.
     Left,
+    /// Entries of the user's jobs from before this time were dropped: there were too many.
+    Dropped,
 }
 
 /// One line.
@@ -66,6 +93,50 @@ pub struct Entry {
     /// One sentence.
     #[serde(default)]
     pub why: String,
+    /// The job's owner; `None` in lines of version 0.1.0.
+    #[serde(default)]
+    pub uid: Option<u32>,
+}
+
+impl Entry {
+    /// The entry with every text and list cut to a bounded length. What was cut ends in `...`.
+    fn bounded(&self) -> Entry {
+        let mut blamed: Vec<Blamed> = self.blamed.iter().take(MAX_BLAMED).map(Blamed::bounded).collect();
+        let left_out = self.blamed.len() - blamed.len();
+        if let (1.., Some(last)) = (left_out, blamed.last_mut()) {
+            last.part = format!("and {left_out} more{CUT}");
+        }
+        Entry { name: cut(&self.name, MAX_WORD), blamed, why: cut(&self.why, MAX_WHY), ..self.clone() }
+    }
+
+    /// What stays of a user's entries that are dropped, this one last.
+    fn dropped(&self, uid: Option<u32>, now: UnixMillis) -> Entry {
+        Entry {
+            schema: 1,
+            time: now,
+            event: Event::Dropped,
+            job: ANY_JOB,
+            name: String::new(),
+            attempt: 0,
+            ran_s: None,
+            blamed: Vec::new(),
+            why: format!("entries up to job {} were dropped", self.job),
+            uid,
+        }
+    }
+
+    fn counts(&self, since: UnixMillis) -> bool {
+        self.time >= since && self.event != Event::Left
+    }
+}
+
+/// Without control characters, and at most so many characters long.
+fn cut(text: &str, most: usize) -> String {
+    let clean = clean_line(text, most + 1);
+    if clean.chars().count() <= most {
+        return clean;
+    }
+    clean.chars().take(most - CUT.len()).chain(CUT.chars()).collect()
 }
 
 /// A node and the part of it that failed.
@@ -79,6 +150,35 @@ pub struct Blamed {
     /// What the part is called wherever it is: serial number, UUID, GUID, PCI address.
     #[serde(default)]
     pub part: String,
+}
+
+impl Blamed {
+    fn bounded(&self) -> Blamed {
+        Blamed {
+            node: cut(&self.node, MAX_WORD),
+            subject: cut(&self.subject, MAX_WORD),
+            part: cut(&self.part, MAX_WORD),
+        }
+    }
+}
+
+/// Why the entries of a job are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum Uncounted {
+    /// The files cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A line of this job cannot be read.
+    #[error("line {line} of {file} is about it and cannot be read")]
+    Line {
+        /// The file's name.
+        file: String,
+        /// From 1.
+        line: usize,
+    },
+    /// Its owner's entries were dropped within the window.
+    #[error("its owner has had more than {KEEP_OF_USER} entries, and older ones were dropped")]
+    Dropped,
 }
 
 /// What of a job's budget is used.
@@ -95,29 +195,51 @@ pub struct Used {
 pub struct Ledger {
     path: PathBuf,
     rotate_at: u64,
+    keep_of_user: usize,
+    window: Duration,
 }
 
 impl Ledger {
     /// `state` is `/var/lib/railgate`.
     pub fn new(state: &Path) -> Self {
-        Ledger { path: state.join("ledger.jsonl"), rotate_at: ROTATE_AT }
+        Ledger {
+            path: state.join("ledger.jsonl"),
+            rotate_at: ROTATE_AT,
+            keep_of_user: KEEP_OF_USER,
+            window: RequeueConfig::default().window,
+        }
     }
 
-    /// Adds a line.
+    /// The same with the window in which entries count, so that rotation keeps them.
+    #[must_use]
+    pub fn counting(self, window: Duration) -> Self {
+        Ledger { window, ..self }
+    }
+
+    /// Adds a line, bounded in length.
     ///
     /// # Errors
-    /// Whatever the file system gave, also that somebody kept the file locked.
+    /// Whatever the file system gave, also that somebody kept the file locked. Nothing is added then.
     pub fn append(&self, entry: &Entry) -> io::Result<()> {
-        let mut line = serde_json::to_vec(entry)?;
+        let mut line = serde_json::to_vec(&entry.bounded())?;
         line.push(b'\n');
         let _held = FileLock::take(&self.path.with_extension("lock"), LOCK_WAIT)?;
         let mut file = open(&self.path)?;
         if file.metadata()?.len() >= self.rotate_at {
-            self.rotate()?;
+            self.rotate(entry.time)?;
             file = open(&self.path)?;
         }
+        let length = file.metadata()?.len();
+        // A line that a crash tore must not take this one with it.
+        if length > 0 && !ends_line(&file, length)? {
+            line.insert(0, b'\n');
+        }
         // One write, so that a reader without the lock sees whole lines.
-        file.write_all(&line)
+        let written = file.write_all(&line);
+        if written.is_err() {
+            file.set_len(length)?;
+        }
+        written
     }
 
     /// Every line that can be read, oldest first.
@@ -125,56 +247,159 @@ impl Ledger {
     /// # Errors
     /// Whatever the file system gave; absent files have no lines.
     pub fn read(&self) -> io::Result<Vec<Entry>> {
-        self.matching(|_| true)
-    }
-
-    /// The lines about one job, oldest first.
-    ///
-    /// # Errors
-    /// As [`Ledger::read`].
-    pub fn of_job(&self, job: u32) -> io::Result<Vec<Entry>> {
-        let mark = format!("\"job\":{job},");
-        let mut entries = self.matching(|line| line.contains(&mark))?;
-        entries.retain(|entry| entry.job == job);
+        let mut entries = Vec::new();
+        self.lines(|_, _, text| entries.extend(parse(text).filter(|entry| entry.event != Event::Dropped)))?;
         Ok(entries)
     }
 
-    fn matching(&self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
+    /// The lines about one job, oldest first. `uid`: its owner.
+    ///
+    /// # Errors
+    /// As [`Ledger::read`], and where a line of this job cannot be read or was dropped: how often the job has come back is
+    /// not known then. A line before an [`Event::Held`] does not count any more, so it may be unreadable.
+    pub fn of_job(&self, job: u32, uid: u32, now: UnixMillis) -> Result<Vec<Entry>, Uncounted> {
+        let marks = [format!("\"job\":{job},"), format!("\"job\":{ANY_JOB},")];
+        let since = self.since(now);
+        let (mut entries, mut unknown) = (Vec::new(), None);
+        self.lines(|file, line, text| {
+            if !marks.iter().any(|mark| contains(text, mark.as_bytes())) {
+                return;
+            }
+            match parse(text) {
+                Some(entry)
+                    if entry.event == Event::Dropped && entry.uid == Some(uid) && entry.time >= since =>
+                {
+                    unknown = Some(Uncounted::Dropped);
+                }
+                Some(entry) if entry.job == job => {
+                    if entry.event == Event::Held {
+                        unknown = None;
+                    }
+                    entries.push(entry);
+                }
+                Some(_) => {}
+                None if contains(text, marks[0].as_bytes()) => {
+                    let file = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    unknown = Some(Uncounted::Line { file, line });
+                }
+                None => {}
+            }
+        })?;
+        match unknown {
+            Some(why) => Err(why),
+            None => Ok(entries),
+        }
+    }
+
+    fn since(&self, now: UnixMillis) -> UnixMillis {
+        now.saturating_sub(u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Every line, oldest first: its file, its number, and at most its first [`MAX_LINE`] bytes.
+    fn lines(&self, mut each: impl FnMut(&Path, usize, &[u8])) -> io::Result<()> {
         for path in (1..=KEEP).rev().map(|n| self.old(n)).chain([self.path.clone()]) {
-            let file = match fs::File::open(&path) {
+            let file = match File::options().read(true).custom_flags(O_NOFOLLOW).open(&path) {
                 Ok(file) => file,
                 Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
                 Err(why) => return Err(why),
             };
-            for line in BufReader::new(file).split(b'\n') {
-                let line = line?;
-                // A torn or foreign line costs that line only.
-                if line.len() <= MAX_LINE
-                    && let Ok(line) = std::str::from_utf8(&line)
-                    && wanted(line)
-                    && let Ok(entry) = serde_json::from_str(line)
-                {
-                    entries.push(entry);
+            let mut reader = BufReader::new(file);
+            let mut line = Vec::new();
+            for number in 1.. {
+                line.clear();
+                if (&mut reader).take(MAX_LINE as u64).read_until(b'\n', &mut line)? == 0 {
+                    break;
                 }
+                let whole = line.last() == Some(&b'\n');
+                if !whole && line.len() == MAX_LINE {
+                    reader.skip_until(b'\n')?;
+                }
+                each(&path, number, line.strip_suffix(b"\n").unwrap_or(&line));
             }
         }
-        Ok(entries)
+        Ok(())
     }
 
     fn old(&self, n: u32) -> PathBuf {
         self.path.with_extension(format!("{n}.jsonl"))
     }
 
-    fn rotate(&self) -> io::Result<()> {
+    /// Moves every file to the next number. Of the oldest one, which goes, the entries that still count stay.
+    fn rotate(&self, now: UnixMillis) -> io::Result<()> {
+        let oldest = self.old(KEEP);
+        let kept = self.still_counting(&oldest, now)?;
         for n in (1..KEEP).rev() {
             match fs::rename(self.old(n), self.old(n + 1)) {
                 Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
                 _ => {}
             }
         }
+        if !kept.is_empty() {
+            let mut content = kept;
+            match fs::read(&oldest) {
+                Ok(next) => content.extend(next),
+                Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+                Err(why) => return Err(why),
+            }
+            write_whole(&oldest, &content, 0o644)?;
+        }
         fs::rename(&self.path, self.old(1))
     }
+
+    /// Lines of a file that count within the window. A user with more than [`KEEP_OF_USER`] of them loses the oldest, and an
+    /// entry says so: their jobs are not restarted until the window has passed, instead of somebody else's being
+    /// restarted without end.
+    fn still_counting(&self, path: &Path, now: UnixMillis) -> io::Result<Vec<u8>> {
+        let mut of_user: BTreeMap<Option<u32>, Vec<Entry>> = BTreeMap::new();
+        let since = self.since(now);
+        let text = match fs::read(path) {
+            Ok(text) => text,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(why) => return Err(why),
+        };
+        let mut unreadable = Vec::new();
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            match parse(line) {
+                Some(entry) if entry.counts(since) => of_user.entry(entry.uid).or_default().push(entry),
+                Some(_) => {}
+                // It names a job, whose restarts it stops.
+                None if line.len() <= MAX_LINE => unreadable.push(line),
+                None => unreadable.push(&line[..MAX_WHY]),
+            }
+        }
+        let mut kept = Vec::new();
+        for line in unreadable.iter().rev().take(self.keep_of_user) {
+            kept.extend_from_slice(line);
+            kept.push(b'\n');
+        }
+        for (uid, entries) in of_user {
+            let (mut dropped, mut entries): (Vec<Entry>, Vec<Entry>) =
+                entries.into_iter().partition(|entry| entry.event == Event::Dropped);
+            let over = entries.len().saturating_sub(self.keep_of_user);
+            if let Some(last) = entries.drain(..over).next_back() {
+                dropped = vec![last.dropped(uid, now)];
+            }
+            for entry in dropped.iter().chain(&entries) {
+                serde_json::to_writer(&mut kept, entry)?;
+                kept.push(b'\n');
+            }
+        }
+        Ok(kept)
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Entry> {
+    serde_json::from_slice(line).ok()
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+fn ends_line(file: &File, length: u64) -> io::Result<bool> {
+    let mut last = [0];
+    file.read_exact_at(&mut last, length - 1)?;
+    Ok(last == *b"\n")
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -209,7 +434,7 @@ pub fn used(
             Event::Move => used.moves += 1,
             // Whoever released a held job has seen why, and gave it a new budget.
             Event::Held => used.deaths = 0,
-            Event::Death | Event::NodeFail | Event::Requeued | Event::Left => {}
+            Event::Death | Event::NodeFail | Event::Requeued | Event::Left | Event::Dropped => {}
         }
     }
     if productive(ran.map(|ran| ran.as_secs())) {
@@ -235,6 +460,7 @@ mod tests {
             ran_s: Some(ran_s),
             blamed: vec![Blamed { node: "n1".to_owned(), ..Blamed::default() }],
             why: String::new(),
+            uid: Some(1000),
         }
     }
 
@@ -283,15 +509,78 @@ mod tests {
         other.job = 77;
         ledger.append(&other).unwrap();
         assert_eq!(ledger.read().unwrap(), [first.clone(), other]);
-        assert_eq!(ledger.of_job(7).unwrap(), [first]);
+        assert_eq!(ledger.of_job(7, 1000, HOUR).unwrap(), [first]);
+    }
+
+    #[test]
+    fn a_long_entry_is_cut_before_it_is_written() {
+        let place = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(place.path());
+        let forged =
+            Blamed { node: "n1".to_owned(), subject: "\u{1}\"".repeat(9000), part: "\u{1f600}".repeat(9000) };
+        let long = Entry {
+            blamed: vec![forged; 300],
+            why: "\u{1}\\".repeat(100_000),
+            ..entry(Event::Death, 0, 1, 60)
+        };
+        ledger.append(&long).unwrap();
+        let text = fs::read(place.path().join("ledger.jsonl")).unwrap();
+        assert!(text.len() < MAX_LINE / 2, "{}", text.len());
+        let read = ledger.of_job(7, 1000, HOUR).unwrap();
+        assert_eq!((read.len(), read[0].blamed.len()), (1, MAX_BLAMED));
+        assert!(read[0].why.ends_with(CUT) && read[0].blamed[0].subject.ends_with(CUT));
+        assert_eq!(read[0].blamed[MAX_BLAMED - 1].part, "and 268 more...");
+    }
+
+    #[test]
+    fn a_line_of_a_job_that_cannot_be_read_leaves_its_count_unknown_and_nobody_elses() {
+        let place = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(place.path());
+        let long = format!("{{\"schema\":1,\"job\":7,\"why\":\"{}\"}}\n", "x".repeat(MAX_LINE));
+        let torn = "{\"schema\":1,\"time\":1,\"event\":\"death\",\"job\":8,\"na";
+        fs::write(place.path().join("ledger.jsonl"), format!("{long}{torn}")).unwrap();
+        // After the torn line, not as a part of it.
+        ledger.append(&Entry { job: 9, ..entry(Event::Death, 0, 1, 60) }).unwrap();
+        let of_job = |job| ledger.of_job(job, 1000, HOUR);
+        assert!(matches!(of_job(7), Err(Uncounted::Line { line: 1, .. })), "{:?}", of_job(7));
+        assert!(matches!(of_job(8), Err(Uncounted::Line { line: 2, .. })), "{:?}", of_job(8));
+        assert_eq!(of_job(9).unwrap().len(), 1);
+        assert_eq!(of_job(77).unwrap(), []);
+        // Held and released by somebody who has seen why: a new budget.
+        ledger.append(&entry(Event::Held, 1, 1, 60)).unwrap();
+        assert_eq!(of_job(7).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn rotation_pushes_out_no_entry_of_another_user_that_still_counts() {
+        let place = tempfile::tempdir().unwrap();
+        let ledger = Ledger { rotate_at: 10_000, keep_of_user: 20, ..Ledger::new(place.path()) };
+        let victims = entry(Event::Death, 0, 50, 60);
+        ledger.append(&victims).unwrap();
+        for n in 0..300 {
+            let other = Entry {
+                uid: Some(2000),
+                job: 1000 + n,
+                why: "x".repeat(MAX_WHY),
+                ..entry(Event::Death, 0, 50, 60)
+            };
+            ledger.append(&other).unwrap();
+        }
+        let now = 51 * HOUR;
+        assert_eq!(ledger.of_job(7, 1000, now).unwrap(), [victims]);
+        assert!(matches!(ledger.of_job(1000, 2000, now), Err(Uncounted::Dropped)));
+        assert!(ledger.of_job(1000, 2000, now + 25 * HOUR).is_ok(), "once the window has passed");
+        let size: u64 =
+            fs::read_dir(place.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+        assert!(size < 10 * (10_000 + 1000) + 20 * 1000, "{size}");
     }
 
     #[test]
     fn a_large_file_is_rotated_and_still_read() {
         let place = tempfile::tempdir().unwrap();
-        let ledger = Ledger { rotate_at: 100, ..Ledger::new(place.path()) };
+        let ledger = Ledger { rotate_at: 100, window: Duration::ZERO, ..Ledger::new(place.path()) };
         for n in 0..20 {
-            ledger.append(&entry(Event::Death, n, 1, 60)).unwrap();
+            ledger.append(&entry(Event::Death, n, u64::from(n) + 1, 60)).unwrap();
         }
         let attempts: Vec<u32> = ledger.read().unwrap().iter().map(|entry| entry.attempt).collect();
         assert_eq!(attempts, (11..20).collect::<Vec<_>>(), "eight old files and the current one");

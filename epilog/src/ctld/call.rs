@@ -95,7 +95,7 @@ impl Call {
             _ => JobRef::plain(job.id),
         };
         let client = Client::new(&config.slurm, &env);
-        let ledger = Ledger::new(&own);
+        let ledger = Ledger::new(&own).counting(config.requeue.window);
         Ok(Call {
             acting,
             cluster,

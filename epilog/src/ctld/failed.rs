@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::evidence::{Gathered, gather, states};
 use crate::kept_log::keeps_log;
 use crate::put_back;
-use crate::record::{Record, blamed, budget, decision, entry};
+use crate::record::{Record, blamed, budget, decision, entry, not_counted};
 use crate::tally;
 use crate::wait::{for_nodes, turn};
 
@@ -105,7 +105,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
     let ran = ran(job);
     let used = match budget(call, call.job.restarts, ran) {
         Ok(used) => used,
-        Err(why) => return (DecisionKind::Left, why, Used::default()),
+        Err(why) => return (DecisionKind::Left, not_counted(&why), Used::default()),
     };
     let mut facts = Facts {
         exit: call.exit,

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use railgate_node::Phase;
 use railgate_slurm::{
-    Acting, Blamed, Event, JobState, NodeState, Reason, Used, after_node_fail, effect, move_delay,
+    Acting, Blamed, Consent, Event, JobState, NodeState, Reason, Uncounted, Used, after_node_fail, effect,
+    move_delay,
 };
 use railgate_stats::{DecisionKind, DecisionNode};
 
 use crate::call::{Call, now};
 use crate::evidence::states;
-use crate::record::{Down, Record, budget, decision, entry, seen};
+use crate::record::{Down, Record, budget, decision, entry, not_counted, seen};
 use crate::tally;
 
 /// Who put it back.
@@ -35,7 +36,7 @@ pub(crate) fn look(call: &Call) {
     }
     // The first restart may still lack its explanation.
     if let Err(why) = budget(call, call.job.restarts, None) {
-        tracing::warn!(job = %call.name, "{why}");
+        tracing::warn!(job = %call.name, "{}", not_counted(&why));
     }
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
     // What is known without the line that this call adds.
     let used = match budget(call, attempt, ran) {
         Ok(used) => used,
-        Err(why) => return tracing::warn!(job = %call.name, "{why}"),
+        Err(why) => return uncounted(call, job, attempt, ran, &nodes, &why),
     };
     let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
     match by(call, job, &nodes) {
@@ -69,6 +70,36 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
             );
         }
     }
+}
+
+/// Slurm would put a job back without end whose deaths are not counted: it is held, if the job may come back at all. A
+/// ledger that cannot be read at all is no reason to hold every job of the cluster.
+fn uncounted(
+    call: &Call,
+    job: &JobState,
+    attempt: u32,
+    ran: Option<Duration>,
+    nodes: &[NodeState],
+    why: &Uncounted,
+) {
+    let why_not = not_counted(why);
+    tracing::warn!(job = %call.name, "{why_not}");
+    let ours = call.acting == Acting::Allowed && call.consent != Consent::Never;
+    if !ours || matches!(why, Uncounted::Io(_)) || !matches!(by(call, job, nodes), By::NodeFail) {
+        return;
+    }
+    let text = format!("a node died, and {why_not}; scontrol release lets it go on");
+    let (what, text) = match effect::hold(&call.client, &call.name, &text) {
+        Ok(()) => (DecisionKind::Held, text),
+        Err(failed) => (DecisionKind::Failed, format!("{text}, but: {failed}")),
+    };
+    if what == DecisionKind::Held {
+        write(call, Event::Held, attempt, ran, Down::of(nodes.iter()).blamed, &text);
+    }
+    let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
+    let record =
+        Record { attempt, what, why: text, state: None, used: None, nodes: &shown, waited: Duration::ZERO };
+    decision(call, record);
 }
 
 /// `EndTime` of a waiting job is the latest it could have.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Used, used};
+use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Uncounted, Used, used};
 use railgate_stats::store::store_decision;
 use railgate_stats::{Budget, Decision, DecisionKind, DecisionNode, REPORT_SCHEMA};
 
@@ -84,6 +84,7 @@ pub(crate) fn entry(
         ran_s: ran.map(|ran| ran.as_secs()),
         blamed,
         why: why.to_owned(),
+        uid: Some(call.job.uid),
     }
 }
 
@@ -108,13 +109,17 @@ pub(crate) fn blamed(evidence: &[&NodeEvidence]) -> Vec<Blamed> {
 ///
 /// # Errors
 /// The ledger cannot be read: nothing may be restarted then.
-pub(crate) fn budget(call: &Call, restarts: u32, ran: Option<Duration>) -> Result<Used, String> {
-    let unread = |why: std::io::Error| format!("the ledger cannot be used: {why}");
-    let mut entries = call.ledger.of_job(call.job.id).map_err(unread)?;
+pub(crate) fn budget(call: &Call, restarts: u32, ran: Option<Duration>) -> Result<Used, Uncounted> {
+    let mut entries = call.ledger.of_job(call.job.id, call.job.uid, now())?;
     if restarts > 0 && !entries.iter().any(|entry| entry.attempt == 0) {
-        entries.insert(0, first_restart(call).map_err(unread)?);
+        entries.insert(0, first_restart(call)?);
     }
     Ok(used(&entries, &call.config.requeue, now(), restarts, ran))
+}
+
+/// Why a job is not restarted whose budget is not known, in a sentence.
+pub(crate) fn not_counted(why: &Uncounted) -> String {
+    format!("the ledger cannot be used: {why}; how often the job has come back is not known")
 }
 
 /// Nothing but a node's death explains the first restart: which one it was, as far as that can still be told.

@@ -57,6 +57,7 @@ fn event(event: Event) -> &'static str {
         Event::Requeued => "by-others",
         Event::Held => "held",
         Event::Left => "left",
+        Event::Dropped => "dropped",
     }
 }
 
@@ -91,6 +92,7 @@ mod tests {
             ran_s: None,
             blamed: vec![blamed],
             why: String::new(),
+            uid: None,
         }
     }
 

@@ -12,6 +12,7 @@ mod fabric;
 mod forged_lines;
 mod gate;
 mod hangs;
+mod held_locks;
 mod hostile;
 mod killed;
 mod metrics;
