@@ -75,7 +75,9 @@ fn story(site: &Site, name: &str, state: Result<NodeState, String>) -> Story {
     let here = name == site.node;
     let jobs = ledger(&site.places).map(|entries| {
         let blames = |entry: &Entry| entry.blamed.iter().any(|blamed| blamed.node == name);
-        entries.into_iter().filter(blames).collect::<Vec<_>>()
+        // Whose jobs they were is the controller's business.
+        let shown = |entry| Entry { uid: None, ..entry };
+        entries.into_iter().filter(blames).map(shown).collect::<Vec<_>>()
     });
     let past = here.then(|| Past::load(&site.places));
     let held = state.as_ref().is_ok_and(NodeState::held);

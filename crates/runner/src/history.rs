@@ -222,6 +222,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_dealt_with_is_known_where_the_state_directory_cannot_be_written() {
+        let place = tempfile::tempdir().unwrap();
+        let places = Places { run: place.path().join("run"), ..places(place.path()) };
+        fs::create_dir(&places.run).unwrap();
+        fs::write(&places.state, "not a directory").unwrap();
+        let why = History::try_change(&places, |_| ()).unwrap_err().to_string();
+        assert!(why.contains("state/history.json: "), "{why}");
+        History::keep_settled(&places, &said_up_to(7));
+        assert_eq!(History::load(&places).settled.unwrap().seq, 7);
+        // Written to its place as soon as that is possible.
+        fs::remove_file(&places.state).unwrap();
+        History::change(&places, |history| history.swept = 1);
+        assert!(!settled_file(&places).exists());
+        assert_eq!(History::load(&places).settled.unwrap().seq, 7);
+    }
+
+    #[test]
     fn what_is_settled_stays_so_in_one_boot() {
         let mut history = History::default();
         for (seq, settled) in [(7, 7), (5, 7), (9, 9)] {

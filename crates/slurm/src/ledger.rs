@@ -94,7 +94,7 @@ pub struct Entry {
     #[serde(default)]
     pub why: String,
     /// The job's owner; `None` in lines of version 0.1.0.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
 

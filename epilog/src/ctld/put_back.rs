@@ -284,6 +284,25 @@ mod tests {
     }
 
     #[test]
+    fn a_job_whose_deaths_cannot_be_counted_is_held_once() {
+        let mut scene = Scene::new("0", "1");
+        scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "DOWN", "Not responding")));
+        scene.jobs(&[waiting("2")]);
+        let call = scene.call();
+        std::fs::write(call.own.join("ledger.jsonl"), "{\"event\":\"death\",\"job\":7,\"na\n").unwrap();
+        look(&call);
+        assert!(scene.changes().contains(&"uhold 7".to_owned()), "{:?}", scene.changes());
+        let ledger = scene.ledger();
+        assert_eq!((ledger.len(), ledger[0].event), (1, Event::Held));
+        assert!(ledger[0].why.contains("line 1 of ledger.jsonl"), "{}", ledger[0].why);
+        // Released by somebody who has seen why: counted from there.
+        scene.set("SLURM_JOB_RESTART_COUNT", "2");
+        scene.jobs(&[waiting("3")]);
+        look(&scene.call());
+        assert_eq!(scene.ledger().last().map(|entry| entry.event), Some(Event::NodeFail));
+    }
+
+    #[test]
     fn without_consent_a_dying_node_stays_slurms_business() {
         let mut scene = Scene::new("0", "9");
         scene.set("SPANK_RAILGATE_REQUEUE", "never");
