@@ -1,6 +1,8 @@
 //! No sequence of kernel log records that an unprivileged process can cause drains a node whose NVML reads no fault, or gives
 //! evidence for a restart: through the real reader, in every phase, on the strictest configuration.
 
+#![expect(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 #[path = "../../fuzz/fuzz_targets/forged.rs"]
 mod forged;
 
