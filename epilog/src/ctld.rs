@@ -75,7 +75,9 @@ use railgate_runner::{Places, guarded, start_stderr, switches};
 use call::{Call, Nothing};
 
 fn main() -> ExitCode {
-    if let Some(code) = railgate_node::child::dispatch(&railgate_runner::tasks()) {
+    let mut tasks = railgate_runner::tasks();
+    tasks.push(sum_up::FIND);
+    if let Some(code) = railgate_node::child::dispatch(&tasks) {
         return code;
     }
     guarded("epilog-ctld", || {

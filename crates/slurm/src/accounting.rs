@@ -4,6 +4,13 @@ use crate::admin_comment::with_field;
 use crate::client::MAX_ADMIN_COMMENT;
 use crate::{Client, JobRef, SlurmError};
 
+/// Longest command in one batch, bytes: a sacctmgr that is built without readline cuts its input lines at 4095, and
+/// would take the rest of a longer one for another command.
+const MAX_COMMAND: usize = 3500;
+
+/// At most so many in a batch are written by a process each: longer ones, and those that the batch did not take.
+const ALONE: usize = 100;
+
 /// What became of a line for our field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
@@ -15,26 +22,120 @@ pub enum Noted {
     Absent,
     /// What others have written there cannot be kept byte for byte, so it is left as it is.
     Kept,
+    /// sacctmgr was given it, and the database does not have it.
+    NotTaken,
 }
 
-/// Sets our field in the AdminComment of a job that has ended, in the accounting database; everything else in it stays.
+/// A line for the AdminComment of a job that has ended.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The job's number.
+    pub job: u32,
+    /// How Slurm's commands name it.
+    pub name: JobRef,
+    /// What our field is to say.
+    pub text: String,
+}
+
+/// Sets our field in the AdminComment of jobs that have ended, in the accounting database; everything else in it stays.
+/// The answers are in the order of the lines. However many there are: one query before, one after and one process that
+/// writes, save for comments that are too long for it.
 ///
 /// # Errors
 /// [`SlurmError`]: the site has no accounting, or it does not answer.
-pub fn note_in_accounting(client: &Client, job: &JobRef, text: &str) -> Result<Noted, SlurmError> {
-    let Some(comment) = client.accounted_comment(job)? else { return Ok(Noted::Absent) };
-    let Some(mut wanted) = changed(&comment, text) else { return Ok(Noted::Kept) };
-    let has_capitals = |text: &str| text.contains(|c: char| c.is_ascii_uppercase());
-    if wanted != comment && has_capitals(&wanted) && !client.accounting_keeps_capitals()? {
-        if changed(&comment, "").is_none_or(|of_others| has_capitals(&of_others)) {
-            return Ok(Noted::Kept);
+pub fn note_in_accounting(client: &Client, lines: &[Line]) -> Result<Vec<Noted>, SlurmError> {
+    let names: Vec<&JobRef> = lines.iter().map(|line| &line.name).collect();
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let before = client.accounted_comments(&names)?;
+    let mut keeps_capitals = None;
+    let mut noted = Vec::new();
+    let mut wanted: Vec<(usize, String)> = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let Some(comment) = before.get(&line.job) else {
+            noted.push(Noted::Absent);
+            continue;
+        };
+        let mut change = changed(comment, &line.text);
+        if change.as_ref().is_some_and(|change| change != comment && has_capitals(change)) {
+            let keeps = match keeps_capitals {
+                Some(keeps) => keeps,
+                None => *keeps_capitals.insert(client.accounting_keeps_capitals()?),
+            };
+            if !keeps {
+                let of_others = changed(comment, "").filter(|text| !has_capitals(text));
+                change = change.filter(|_| of_others.is_some()).map(|text| text.to_ascii_lowercase());
+            }
         }
-        wanted.make_ascii_lowercase();
+        noted.push(match change {
+            None => Noted::Kept,
+            Some(change) if change == *comment => Noted::Same,
+            Some(change) => {
+                wanted.push((index, change));
+                Noted::NotTaken
+            }
+        });
     }
-    if wanted == comment {
-        return Ok(Noted::Same);
+    write(client, lines, &wanted, &mut noted)?;
+    Ok(noted)
+}
+
+/// Writes what is wanted, and takes the database's word for what was written.
+fn write(
+    client: &Client,
+    lines: &[Line],
+    wanted: &[(usize, String)],
+    noted: &mut [Noted],
+) -> Result<(), SlurmError> {
+    let look = |noted: &mut [Noted]| -> Result<Vec<(usize, String)>, SlurmError> {
+        let names: Vec<&JobRef> = wanted.iter().map(|(index, _)| &lines[*index].name).collect();
+        let after = client.accounted_comments(&names)?;
+        let mut left = Vec::new();
+        for (index, change) in wanted {
+            if after.get(&lines[*index].job) == Some(change) {
+                noted[*index] = Noted::Written;
+            } else {
+                left.push((*index, change.clone()));
+            }
+        }
+        Ok(left)
+    };
+    let command = |(index, change): &(usize, String)| {
+        // No quote, backslash or line break is in it: `changed` leaves such comments alone.
+        let command = format!("modify job where jobid={} set AdminComment=\"{change}\"", lines[*index].name);
+        (command.len() <= MAX_COMMAND).then_some(command)
+    };
+    let commands: Vec<String> = wanted.iter().filter_map(command).collect();
+    if !commands.is_empty() {
+        match client.set_accounted_comments(&commands) {
+            Err(why) if why.no_answer() => return Err(why),
+            // What the database has is what counts.
+            Err(why) => tracing::debug!("sacctmgr: {why}"),
+            Ok(()) => {}
+        }
     }
-    client.set_accounted_comment(job, &wanted).map(|()| Noted::Written)
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let left = if commands.is_empty() { wanted.to_vec() } else { look(noted)? };
+    if left.is_empty() {
+        return Ok(());
+    }
+    let mut last = Ok(());
+    for (index, change) in left.iter().take(ALONE) {
+        last = client.set_accounted_comment(&lines[*index].name, change);
+        if last.as_ref().is_err_and(SlurmError::no_answer) {
+            break;
+        }
+    }
+    look(noted)?;
+    // Where none was taken, the reason is of use.
+    if noted.iter().all(|noted| *noted == Noted::NotTaken) { last } else { Ok(()) }
+}
+
+fn has_capitals(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_uppercase())
 }
 
 /// `None` where sacctmgr would not pass on what others have written: it turns quotes into backticks, and its own

@@ -5,6 +5,7 @@ mod job;
 mod node;
 mod owner;
 mod sinfo;
+mod standing;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -17,6 +18,8 @@ pub use owner::{OwnersView, Refusable};
 pub(crate) use owner::{owners_view, refusable};
 pub use sinfo::HeldNode;
 pub(crate) use sinfo::{SINFO_FORMAT, SinfoLine, held_nodes, is_held, sinfo_line};
+pub use standing::JobStanding;
+pub(crate) use standing::{STANDING_FORMAT, accounted, standings};
 
 /// Seconds since the Unix epoch.
 pub type UnixSeconds = u64;

@@ -1,16 +1,25 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
 use crate::answer::{
-    self, HeldNode, JobState, NodeState, OwnersView, Refusable, SINFO_FORMAT, SinfoLine, held_nodes,
+    self, HeldNode, JobStanding, JobState, NodeState, OwnersView, Refusable, SINFO_FORMAT, SinfoLine,
+    held_nodes,
 };
-use crate::command::{SlurmError, run};
+use crate::command::{SlurmError, run_bytes};
 use crate::{Env, SlurmConfig, hostlist};
 
 /// Longest AdminComment that we read and therefore ever write, bytes.
 pub(crate) const MAX_ADMIN_COMMENT: usize = 8192;
+
+/// What each change of many adds to the deadline of the command that makes them.
+const EACH_CHANGE: Duration = Duration::from_millis(200);
 
 /// Slurm's own commands, each in a child with a deadline. Values travel as one argument each; no shell ever
 /// sees them.
@@ -137,18 +146,38 @@ impl Client {
         })
     }
 
-    /// AdminComment of a job in the accounting database, of its last run; `None` where the database does not know it.
+    /// What slurmctld knows of jobs, by their numbers, in one query. Those that it has forgotten are missing, and others
+    /// may be there: the number of an array's last member is the array's, too.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn standings(&self, jobs: &[&JobRef]) -> Result<BTreeMap<u32, JobStanding>, SlurmError> {
+        if jobs.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        // A job in a hidden partition is shown with -a only, also to SlurmUser.
+        let args = ["-h", "-a", "-t", "all", "-j", &list(jobs), "-O", answer::STANDING_FORMAT];
+        match self.run_bytes("squeue", &args, Stdio::null(), Duration::ZERO) {
+            Ok(text) => answer::standings(&text).map_err(|why| unreadable("squeue", why)),
+            // Where there is one number only.
+            Err(SlurmError::Refused { said, .. }) if said.contains("Invalid job id") => Ok(BTreeMap::new()),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// AdminComment of jobs in the accounting database, of their last run, by their numbers, in one query. Those that
+    /// the database does not know are missing. Bytes that are no UTF-8 are replaced.
     ///
     /// # Errors
     /// [`SlurmError`]; `Refused` also on a site without accounting.
-    pub fn accounted_comment(&self, job: &JobRef) -> Result<Option<String>, SlurmError> {
-        let text = self.run("sacct", &["-n", "-X", "-P", "-j", &job.0, "-o", "JobID,AdminComment"])?;
-        // The id first, so that a job without a comment is told from no job.
-        let Some((id, comment)) = text.split_once('|') else { return Ok(None) };
-        if id != job.0 {
-            return Err(unreadable("sacct", format!("answer is about {}", crate::env::clean_line(id, 40))));
-        }
-        Ok(Some(comment.strip_suffix('\n').unwrap_or(comment).to_owned()))
+    pub fn accounted_comments(&self, jobs: &[&JobRef]) -> Result<BTreeMap<u32, String>, SlurmError> {
+        // A comment may have line breaks and any delimiter that could be guessed in it, and would then look like the
+        // comment of another job.
+        let mark = unguessable().map_err(|why| unreadable("/dev/urandom", why.to_string()))?;
+        let delimiter = format!("--delimiter={mark}");
+        let args = ["-n", "-X", "-p", &delimiter, "-j", &list(jobs), "-o", "JobIDRaw,AdminComment"];
+        let text = self.run_bytes("sacct", &args, Stdio::null(), Duration::ZERO)?;
+        answer::accounted(&String::from_utf8_lossy(&text), &mark).map_err(|why| unreadable("sacct", why))
     }
 
     /// Whether sacctmgr passes a text on with its capitals: before 23.02 it makes them small. No, where it does not say
@@ -161,13 +190,30 @@ impl Client {
         Ok(answer::release(&text).is_some_and(|release| release >= (23, 2)))
     }
 
-    /// Replaces it.
+    /// Replaces the AdminComment of one job in the accounting database.
     ///
     /// # Errors
     /// [`SlurmError`].
-    pub fn set_accounted_comment(&self, job: &JobRef, comment: &str) -> Result<(), SlurmError> {
+    pub(crate) fn set_accounted_comment(&self, job: &JobRef, comment: &str) -> Result<(), SlurmError> {
         let (id, comment) = (format!("jobid={}", job.0), format!("AdminComment={comment}"));
         self.run("sacctmgr", &["-i", "modify", "job", "where", &id, "set", &comment]).map(drop)
+    }
+
+    /// Replaces those of many, by one process that reads its commands from a file. It goes on after a command that
+    /// failed, so only the database tells which of them it took.
+    ///
+    /// # Errors
+    /// [`SlurmError`]; some may be replaced all the same.
+    pub(crate) fn set_accounted_comments(&self, commands: &[String]) -> Result<(), SlurmError> {
+        let input = || -> io::Result<File> {
+            let mut file = File::from(memfd_create("sacctmgr", MFdFlags::MFD_CLOEXEC)?);
+            file.write_all((commands.join("\n") + "\n").as_bytes())?;
+            file.rewind()?;
+            Ok(file)
+        };
+        let input = input().map_err(|why| unreadable("sacctmgr", why.to_string()))?;
+        let more = EACH_CHANGE * u32::try_from(commands.len()).unwrap_or(u32::MAX);
+        self.run_bytes("sacctmgr", &["-i"], Stdio::from(input), more).map(drop)
     }
 
     /// `scontrol show config`. What newer releases print one by one (`Prolog[0]`, `Prolog[1]`) is also there by its
@@ -316,10 +362,22 @@ impl Client {
     }
 
     fn run(&self, program: &str, args: &[&str]) -> Result<String, SlurmError> {
+        let text = self.run_bytes(program, args, Stdio::null(), Duration::ZERO)?;
+        String::from_utf8(text).map_err(|_| unreadable(program, "answer is not UTF-8".to_owned()))
+    }
+
+    /// `more` is added to the usual deadline.
+    fn run_bytes(
+        &self,
+        program: &str,
+        args: &[&str],
+        input: Stdio,
+        more: Duration,
+    ) -> Result<Vec<u8>, SlurmError> {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let timeout = match self.until {
-            None => self.timeout,
-            Some(until) => self.timeout.min(until.saturating_duration_since(Instant::now())),
+            None => self.timeout + more,
+            Some(until) => (self.timeout + more).min(until.saturating_duration_since(Instant::now())),
         };
         if timeout.is_zero() {
             return Err(SlurmError::Silent { what: program.to_owned(), after: timeout });
@@ -333,8 +391,19 @@ impl Client {
         if let Some(conf) = &self.conf {
             env.push(("SLURM_CONF", conf.clone()));
         }
-        run(&self.bin_dir.join(program), &args, &env, timeout)
+        run_bytes(&self.bin_dir.join(program), &args, &env, input, timeout)
     }
+}
+
+fn list(jobs: &[&JobRef]) -> String {
+    jobs.iter().map(|job| job.0.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// 32 hexadecimal digits.
+fn unguessable() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn unreadable(what: &str, why: String) -> SlurmError {

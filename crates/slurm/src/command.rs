@@ -82,20 +82,37 @@ pub fn run(
     env: &[(&str, std::ffi::OsString)],
     timeout: Duration,
 ) -> Result<String, SlurmError> {
-    // The first two words say what was asked for; values may be anybody's and stay out of messages.
-    let what = {
-        let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
-        let words: Vec<&str> =
-            args.iter().map(String::as_str).filter(|word| !word.contains('=')).take(3).collect();
-        format!("{name} {}", words.join(" ")).trim_end().to_owned()
-    };
+    let out = run_bytes(program, args, env, Stdio::null(), timeout)?;
+    String::from_utf8(out).map_err(|_| SlurmError::Unreadable {
+        what: what(program, args),
+        why: "answer is not UTF-8".to_owned(),
+    })
+}
+
+/// The first two words say what was asked for; values may be anybody's and stay out of messages.
+fn what(program: &Path, args: &[String]) -> String {
+    let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
+    let words: Vec<&str> =
+        args.iter().map(String::as_str).filter(|word| !word.contains('=')).take(3).collect();
+    format!("{name} {}", words.join(" ")).trim_end().to_owned()
+}
+
+/// As [`run`], with a standard input and whatever bytes the answer has.
+pub(crate) fn run_bytes(
+    program: &Path,
+    args: &[String],
+    env: &[(&str, std::ffi::OsString)],
+    input: Stdio,
+    timeout: Duration,
+) -> Result<Vec<u8>, SlurmError> {
+    let what = what(program, args);
     let begun = Instant::now();
     let mut child = Command::new(program)
         .args(args)
         .env_clear()
         .envs(env.iter().map(|(name, value)| (name, value)))
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
@@ -123,7 +140,7 @@ pub fn run(
         };
         return Err(SlurmError::Refused { what, said });
     }
-    String::from_utf8(out).map_err(|_| unreadable("answer is not UTF-8".to_owned()))
+    Ok(out)
 }
 
 type Collected = (Vec<u8>, Vec<u8>, std::process::ExitStatus);

@@ -16,9 +16,12 @@ mod ledger;
 mod readmit;
 mod reason;
 mod requeue;
+mod spool;
 
-pub use accounting::{Noted, note_in_accounting};
-pub use answer::{HeldNode, JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds};
+pub use accounting::{Line as AccountingLine, Noted, note_in_accounting};
+pub use answer::{
+    HeldNode, JobStanding, JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds,
+};
 pub use client::{Client, JobRef};
 pub use command::{SlurmError, run as run_program};
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};
@@ -33,3 +36,4 @@ pub use requeue::{
     Channel, Decision, Facts, NodeEvidence, after_node_fail, decide, fatal, may_come_back, move_delay,
     script_appends,
 };
+pub use spool::{Lost, Spool};

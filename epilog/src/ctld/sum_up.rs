@@ -2,21 +2,30 @@
 //!
 //! slurmctld refuses to change a job that has ended, and this program must not keep a job completing while reports are
 //! on their way. So it leaves a note, and one process for all of them, which outlives it, works the notes off: it
-//! waits until the job's nodes have written their parts, asks slurmctld once whether the job went back, and writes.
+//! waits until the job's nodes have written their parts, asks slurmctld whether the job went back, and writes.
+//!
+//! All jobs that are due are asked about in one query, and written in batches: 2,000 jobs may end in a minute
+//! (`cargo xtask bench storm`). A note that cannot be kept or worked off is counted: the log and `railgate doctor` say
+//! how many.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc::O_NOFOLLOW;
+use railgate_node::child::{Task, ask};
 use railgate_node::{FileLock, UnixMillis};
-use railgate_runner::{Config, Loaded, LogConfig, Places, start_logging};
-use railgate_slurm::{Client, Env, JobRef, JobState, Noted, hostlist, job_from_env, note_in_accounting};
+use railgate_runner::{Config, Loaded, LogConfig, LogLevel, Places, start_logging};
+use railgate_slurm::{
+    AccountingLine, Client, Env, JobRef, JobStanding, Noted, Spool, cluster_name, hostlist, job_from_env,
+    note_in_accounting,
+};
 use railgate_stats::store::load;
 use railgate_stats::{JobReport, SlurmView, summary};
 use serde::{Deserialize, Serialize};
@@ -25,18 +34,38 @@ use crate::call::{now, own};
 
 /// The first argument of the process that works the notes off.
 const WORD: &str = "sum-up";
-/// Between two rounds.
+/// Between two rounds, and until a job's first look.
 const ROUND: Duration = Duration::from_secs(5);
-/// Between two jobs: an array's thousand ends are no reason to storm a database.
-const BREATH: Duration = Duration::from_millis(200);
+/// Longest wait of a job between two looks.
+const LONGEST: Duration = Duration::from_secs(60);
+/// A round's pause is at least so many times as long as slurmctld and the database took to answer in it.
+const EASE: u32 = 4;
+/// Jobs in one query to slurmctld.
+const ASKED_ABOUT: usize = 2000;
+/// Jobs in one query to the database, and in one process that writes.
+const WRITTEN: usize = 200;
 /// Epilogs and file servers are slow; a part that has not come by then is missing.
 const PATIENCE_MS: u64 = 5 * 60 * 1000;
 /// What the database has not taken by then is lost.
 const GIVE_UP_MS: u64 = 60 * 60 * 1000;
-/// More notes than that are not made.
-const MOST: usize = 20_000;
+/// Notes that are worked on at once; more wait in the spool. An hour of 2,000 a minute is 120,000.
+const MOST: usize = 150_000;
+/// Reading reports of one user takes at most that much of a round, so that slow files of one do not hold up all.
+const SHARE: Duration = Duration::from_secs(5);
+
+/// What [`FIND`] is asked for.
+const FIND_NAME: &str = "find-reports";
+/// Which jobs have a report directory. One child for many jobs: most jobs have no GPU and no report.
+pub(crate) const FIND: Task = Task::new(FIND_NAME, find);
 
 #[derive(Debug, Serialize, Deserialize)]
+struct FindOrder {
+    dirs: Vec<PathBuf>,
+    cluster: String,
+    jobs: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     job: u32,
     /// The array and the member's number, of a member.
@@ -57,7 +86,13 @@ pub(crate) fn leave_note(places: &Places, env: &Env) {
     let read = Loaded::read(&places.config(), false, &railgate_runner::node_name());
     let wanted = read.is_ok_and(|loaded| loaded.config.report.admin_comment);
     let Some(note) = wanted.then(|| note(env)).flatten() else { return };
-    if let Err(why) = write(&own(places), &note).and_then(|()| start(env)) {
+    let own = own(places);
+    let left = write(&own, &note);
+    // Also where there was no room: the notes that fill it are to be worked off.
+    let started = start(env);
+    if let Err(why) = left.and(started) {
+        // A job that ended well has opened no log so far.
+        start_logging(&LogConfig { file: own.join("epilog-ctld.log"), level: LogLevel::Warn });
         tracing::warn!(job = note.job, "AdminComment: {why}");
     }
 }
@@ -80,14 +115,11 @@ fn note(env: &Env) -> Option<Note> {
 }
 
 fn write(own: &Path, note: &Note) -> io::Result<()> {
-    let dir = place(own);
-    DirBuilder::new().mode(0o755).recursive(true).create(&dir)?;
-    if fs::read_dir(&dir)?.take(MOST).count() >= MOST {
-        return Err(io::Error::other(format!("{MOST} jobs wait to be summed up already")));
+    let spool = Spool::new(&place(own));
+    if spool.leave(&serde_json::to_string(note)?)? {
+        return Ok(());
     }
-    let temporary = dir.join(format!(".{}.{}", note.job, std::process::id()));
-    fs::write(&temporary, serde_json::to_vec(note)?)?;
-    fs::rename(&temporary, dir.join(note.job.to_string()))
+    Err(io::Error::other("more job ends wait than there is room for, this one is counted as lost"))
 }
 
 /// In a process group of its own: slurmctld ends ours when we have ended.
@@ -116,101 +148,389 @@ pub(crate) fn is_asked() -> bool {
 /// Works the notes off until there are none. Where another process does, there is nothing to do.
 pub(crate) fn work(places: &Places, env: &Env) -> io::Result<()> {
     let own = own(places);
-    let dir = place(&own);
-    let Some(_held) = FileLock::try_take(&own.join("sum-up.lock"))? else { return Ok(()) };
+    let Some(mut held) = lock(&own)? else { return Ok(()) };
     let config = Loaded::read(&places.config(), false, &railgate_runner::node_name());
     let config = config.map_err(|why| io::Error::other(why.in_one_line()))?.config;
     start_logging(&LogConfig { file: own.join("epilog-ctld.log"), level: config.log.level });
-    let client = Client::new(&config.slurm, env);
+    let mut desk = Desk::new(config, &own, env);
     loop {
-        let notes = notes(&dir)?;
-        if notes.is_empty() {
+        desk.work_off()?;
+        drop(held);
+        // A note that was left after the last look, and whose own process found the lock taken.
+        if !desk.spool.has_notes() {
             return Ok(());
         }
-        for (path, note) in notes {
-            if round(&config, &client, &note) {
-                fs::remove_file(&path)?;
+        let Some(again) = lock(&own)? else { return Ok(()) };
+        held = again;
+    }
+}
+
+fn lock(own: &Path) -> io::Result<Option<FileLock>> {
+    FileLock::try_take(&own.join("sum-up.lock"))
+}
+
+/// A job to be summed up.
+#[derive(Debug)]
+struct Waiting {
+    note: Note,
+    /// When it is looked at next.
+    due: Instant,
+    /// How long it waits after that look.
+    wait: Duration,
+    /// The line, once the report is whole.
+    line: Option<String>,
+}
+
+impl Waiting {
+    fn new(note: Note) -> Self {
+        let age = Duration::from_millis(now().saturating_sub(note.time));
+        Waiting { note, due: Instant::now() + ROUND.saturating_sub(age), wait: ROUND, line: None }
+    }
+
+    fn name(&self) -> JobRef {
+        match self.note.member {
+            Some((array, task)) => JobRef::member(array, task),
+            None => JobRef::plain(self.note.job),
+        }
+    }
+
+    fn age(&self) -> u64 {
+        now().saturating_sub(self.note.time)
+    }
+
+    fn later(&mut self) {
+        self.due = Instant::now() + self.wait;
+        self.wait = (2 * self.wait).min(LONGEST);
+    }
+}
+
+/// What a look at a job has shown.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// All that can be done is done.
+    Done,
+    /// Something is still to come.
+    Later,
+    /// What is to be written.
+    Line(String),
+}
+
+/// The notes and what working them off needs.
+struct Desk {
+    config: Config,
+    client: Client,
+    cluster: Option<String>,
+    spool: Spool,
+    waiting: BTreeMap<u32, Waiting>,
+    /// Notes without room that the log has told of.
+    told: u64,
+    /// Why lines are not written at present.
+    trouble: String,
+}
+
+impl Desk {
+    fn new(config: Config, own: &Path, env: &Env) -> Self {
+        Desk {
+            client: Client::new(&config.slurm, env),
+            cluster: cluster_name(env).ok(),
+            spool: Spool::new(&place(own)),
+            waiting: BTreeMap::new(),
+            // What came before this process was told of by the one before.
+            told: Spool::new(&place(own)).refused().map_or(0, |(count, _)| count),
+            trouble: String::new(),
+            config,
+        }
+    }
+
+    fn work_off(&mut self) -> io::Result<()> {
+        let before = self.spool.kept()?;
+        self.add(before);
+        let old = old_notes(self.spool.dir());
+        if !old.is_empty() {
+            self.add(old.iter().map(|(_, text)| text.clone()).collect());
+            self.keep()?;
+            old.iter().try_for_each(|(path, _)| fs::remove_file(path))?;
+        }
+        loop {
+            self.take()?;
+            if self.waiting.is_empty() {
+                return Ok(());
             }
-            std::thread::sleep(BREATH);
+            std::thread::sleep(self.round());
         }
-        std::thread::sleep(ROUND);
+    }
+
+    /// Takes over what was left meanwhile.
+    fn take(&mut self) -> io::Result<()> {
+        let new = if self.waiting.len() < MOST { self.spool.take()? } else { Vec::new() };
+        if !new.is_empty() || self.waiting.is_empty() {
+            self.add(new);
+            self.keep()?;
+        }
+        let (refused, _) = self.spool.refused()?;
+        if refused > self.told {
+            tracing::error!(
+                "AdminComment: {} job ends are not summed up: more were waiting than there is room for",
+                refused - self.told
+            );
+        }
+        self.told = refused;
+        Ok(())
+    }
+
+    fn keep(&self) -> io::Result<()> {
+        let notes = self.waiting.values().map(|waiting| serde_json::to_string(&waiting.note));
+        self.spool.keep(&notes.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    fn add(&mut self, lines: Vec<String>) {
+        let mut unreadable = 0;
+        for line in lines {
+            match serde_json::from_str::<Note>(&line) {
+                // A job that came back and ended again has a later note.
+                Ok(note) if self.waiting.get(&note.job).is_none_or(|old| old.note.time < note.time) => {
+                    self.waiting.insert(note.job, Waiting::new(note));
+                }
+                Ok(_) => {}
+                Err(_) => unreadable += 1,
+            }
+        }
+        self.lose(unreadable, "notes that cannot be read");
+    }
+
+    fn lose(&self, count: u64, why: &str) {
+        if count == 0 {
+            return;
+        }
+        tracing::error!("AdminComment: {count} job ends are not summed up: {why}");
+        if let Err(why) = self.spool.lose(count, now(), why) {
+            tracing::error!("AdminComment: lost job ends cannot be counted: {why}");
+        }
+    }
+
+    /// Looks at every job that is due, and returns how long to wait until the next round.
+    fn round(&mut self) -> Duration {
+        let mut asked = Duration::ZERO;
+        let mut spent = BTreeMap::new();
+        loop {
+            let now = Instant::now();
+            let mut due: Vec<(UnixMillis, u32)> = self
+                .waiting
+                .iter()
+                .filter(|(_, waiting)| waiting.due <= now)
+                .map(|(id, waiting)| (waiting.note.time, *id))
+                .collect();
+            due.sort_unstable();
+            let due: Vec<u32> = due.into_iter().take(ASKED_ABOUT).map(|(_, id)| id).collect();
+            if due.is_empty() {
+                return ROUND.max(asked * EASE).min(LONGEST);
+            }
+            self.batch(&due, &mut asked, &mut spent);
+            // Whatever came of it, none of them is due again in this round.
+            for id in due {
+                if let Some(waiting) = self.waiting.get_mut(&id).filter(|waiting| waiting.due <= now) {
+                    waiting.later();
+                }
+            }
+        }
+    }
+
+    fn batch(&mut self, due: &[u32], asked: &mut Duration, spent: &mut BTreeMap<u32, Duration>) {
+        let names: Vec<JobRef> = due.iter().filter_map(|id| Some(self.waiting.get(id)?.name())).collect();
+        let begun = Instant::now();
+        let standings = self.client.standings(&names.iter().collect::<Vec<_>>());
+        *asked += begun.elapsed();
+        match standings {
+            Ok(standings) => {
+                let ready = self.look_at(due, &standings, spent);
+                let begun = Instant::now();
+                for lines in ready.chunks(WRITTEN) {
+                    if !self.write(lines) {
+                        break;
+                    }
+                }
+                *asked += begun.elapsed();
+            }
+            Err(why) => self.say(why.to_string()),
+        }
+        self.give_up(due);
+    }
+
+    /// Once for each trouble, not once for each job.
+    fn say(&mut self, why: String) {
+        if why != self.trouble {
+            tracing::warn!("AdminComment: {why}; tried again");
+            self.trouble = why;
+        }
+    }
+
+    /// The lines that can be written now.
+    fn look_at(
+        &mut self,
+        due: &[u32],
+        standings: &BTreeMap<u32, JobStanding>,
+        spent: &mut BTreeMap<u32, Duration>,
+    ) -> Vec<AccountingLine> {
+        let found = self.find(due);
+        let mut ready = Vec::new();
+        for id in due {
+            let Some(waiting) = self.waiting.get_mut(id) else { continue };
+            let dirs = match &found {
+                Some(found) => found.get(id).map(Vec::as_slice),
+                None => Some(&[][..]),
+            };
+            let spent = spent.entry(waiting.note.uid).or_default();
+            let look = look(&self.config, self.cluster.as_deref(), waiting, standings.get(id), dirs, spent);
+            match look {
+                Look::Done => drop(self.waiting.remove(id)),
+                Look::Later => {}
+                Look::Line(text) => {
+                    waiting.line = Some(text.clone());
+                    ready.push(AccountingLine { job: *id, name: waiting.name(), text });
+                }
+            }
+        }
+        ready
+    }
+
+    /// Where each of the jobs has reports; `None` where that cannot be told.
+    fn find(&self, due: &[u32]) -> Option<BTreeMap<u32, Vec<PathBuf>>> {
+        let report = &self.config.report;
+        let order = FindOrder {
+            dirs: report.dir.iter().chain([&report.local_dir]).cloned().collect(),
+            cluster: self.cluster.clone()?,
+            jobs: due.to_vec(),
+        };
+        let reply = ask(FIND_NAME, &serde_json::to_vec(&order).ok()?, report.deadline).ok()?;
+        serde_json::from_slice(&reply).ok()
+    }
+
+    /// False where the database takes nothing.
+    fn write(&mut self, lines: &[AccountingLine]) -> bool {
+        let noted = match note_in_accounting(&self.client, lines) {
+            Ok(noted) => noted,
+            Err(why) => {
+                self.say(why.to_string());
+                return false;
+            }
+        };
+        for (line, noted) in lines.iter().zip(noted) {
+            match noted {
+                Noted::Written | Noted::Same => {
+                    self.trouble.clear();
+                    self.waiting.remove(&line.job);
+                }
+                Noted::Kept => {
+                    tracing::info!(
+                        job = %line.name,
+                        "AdminComment: what stands there could not be kept byte for byte"
+                    );
+                    self.waiting.remove(&line.job);
+                }
+                Noted::Absent => {}
+                Noted::NotTaken => self.say("sacctmgr leaves lines as they were".to_owned()),
+            }
+        }
+        true
+    }
+
+    fn give_up(&mut self, due: &[u32]) {
+        let old = |id: &&u32| self.waiting.get(id).is_some_and(|waiting| waiting.age() > GIVE_UP_MS);
+        let old: Vec<u32> = due.iter().filter(old).copied().collect();
+        let Some(first) = old.first() else { return };
+        let why = match self.trouble.as_str() {
+            "" => "the accounting database does not know the jobs".to_owned(),
+            trouble => trouble.to_owned(),
+        };
+        self.lose(old.len() as u64, &format!("given up after an hour, job {first} first: {why}"));
+        for id in old {
+            self.waiting.remove(&id);
+        }
     }
 }
 
-fn notes(dir: &Path) -> io::Result<Vec<(PathBuf, Note)>> {
+/// Notes of an earlier version of this program: a file for each job, named by its number.
+fn old_notes(dir: &Path) -> Vec<(PathBuf, String)> {
     let mut notes = Vec::new();
-    for entry in fs::read_dir(dir)?.flatten().take(MOST) {
-        let path = entry.path();
-        if entry.file_name().to_string_lossy().starts_with('.') {
-            continue;
-        }
-        let mut text = String::new();
-        let read = File::options().read(true).custom_flags(O_NOFOLLOW).open(&path);
-        let read = read.and_then(|file| file.take(64 << 10).read_to_string(&mut text));
-        match read.ok().and_then(|_| serde_json::from_str(&text).ok()) {
-            Some(note) => notes.push((path, note)),
-            None => fs::remove_file(path)?,
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
+            let mut text = String::new();
+            let file = File::options().read(true).custom_flags(O_NOFOLLOW).open(entry.path());
+            // What cannot be read is counted as a note that cannot be read.
+            let _ = file.and_then(|file| file.take(64 << 10).read_to_string(&mut text));
+            notes.push((entry.path(), text));
         }
     }
-    Ok(notes)
+    notes
 }
 
-/// Whether that was all that can be done for the job.
-fn round(config: &Config, client: &Client, note: &Note) -> bool {
-    let name = match note.member {
-        Some((array, task)) => JobRef::member(array, task),
-        None => JobRef::plain(note.job),
-    };
-    let age = now().saturating_sub(note.time);
-    if age > GIVE_UP_MS {
-        tracing::warn!(job = %name, "AdminComment: given up");
-        return true;
-    }
-    let state = match client.job(&name) {
-        Ok(job) => job.into_iter().next(),
-        // What it has forgotten has ended.
-        Err(why) if why.no_answer() => return false,
-        Err(_) => None,
-    };
-    if let Some(state) = &state {
-        if state.restarts > note.restarts || is_back(state) {
-            return true;
-        }
-        if state.state.contains("COMPLETING") && age < PATIENCE_MS {
-            return false;
+/// In a child: the directories in which each of the jobs has one.
+fn find(order: &[u8]) -> Result<Vec<u8>, String> {
+    let order: FindOrder = serde_json::from_slice(order).map_err(|why| why.to_string())?;
+    let mut found: BTreeMap<u32, Vec<PathBuf>> = BTreeMap::new();
+    for dir in &order.dirs {
+        for job in &order.jobs {
+            let place = dir.join(&order.cluster).join(job.to_string());
+            // Only what is not there for certain is left out.
+            let absent = fs::symlink_metadata(place).is_err_and(|why| {
+                [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied].contains(&why.kind())
+            });
+            if !absent {
+                found.entry(*job).or_default().push(dir.clone());
+            }
         }
     }
-    let view = state.as_ref().map(|state| SlurmView {
-        state: state.state.clone(),
-        reason: state.reason.clone(),
-        restarts: Some(state.restarts),
+    serde_json::to_vec(&found).map_err(|why| why.to_string())
+}
+
+/// Looks at one job. `standing` is what slurmctld knows of it, `dirs` where it has reports: empty, where that could not
+/// be told.
+fn look(
+    config: &Config,
+    cluster: Option<&str>,
+    waiting: &Waiting,
+    standing: Option<&JobStanding>,
+    dirs: Option<&[PathBuf]>,
+    spent: &mut Duration,
+) -> Look {
+    let note = &waiting.note;
+    // What slurmctld has forgotten has ended.
+    if let Some(standing) = standing {
+        if standing.restarts > note.restarts || is_back(standing) {
+            return Look::Done;
+        }
+        if standing.state.contains("COMPLETING") && waiting.age() < PATIENCE_MS {
+            return Look::Later;
+        }
+    }
+    if let Some(line) = &waiting.line {
+        return Look::Line(line.clone());
+    }
+    let in_time = waiting.age() < PATIENCE_MS;
+    let Some(dirs) = dirs else { return if in_time { Look::Later } else { Look::Done } };
+    if *spent > SHARE {
+        return Look::Later;
+    }
+    let begun = Instant::now();
+    let view = standing.map(|standing| SlurmView {
+        state: standing.state.clone(),
+        restarts: Some(standing.restarts),
         nodelist: note.nodelist.clone(),
         ..SlurmView::default()
     });
     let expand = |list: &str| hostlist::expand(list).ok();
-    let report = load(&config.report, &[], None, note.job, Some(note.uid), view, &expand);
-    if !whole(&report) && age < PATIENCE_MS {
-        return false;
+    let report = load(&config.report, dirs, cluster, note.job, Some(note.uid), view, &expand);
+    *spent += begun.elapsed();
+    if !whole(&report) && in_time {
+        return Look::Later;
     }
-    let Some(line) = summary(&report) else { return true };
-    match note_in_accounting(client, &name, &line) {
-        Ok(Noted::Absent) => false,
-        Ok(Noted::Kept) => {
-            tracing::info!(job = %name, "AdminComment: what stands there could not be kept byte for byte");
-            true
-        }
-        Ok(Noted::Written | Noted::Same) => true,
-        Err(why) => {
-            tracing::warn!(job = %name, "AdminComment: {why}");
-            false
-        }
-    }
+    summary(&report).map_or(Look::Done, Look::Line)
 }
 
-fn is_back(state: &JobState) -> bool {
+fn is_back(standing: &JobStanding) -> bool {
     ["PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE"]
         .iter()
-        .any(|word| state.state.contains(word))
+        .any(|word| standing.state.contains(word))
 }
 
 /// Every node of the last attempt has written its last word.
@@ -223,29 +543,139 @@ fn whole(report: &JobReport) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Scene, job};
+    use crate::testing::Scene;
 
-    fn note(time: UnixMillis) -> Note {
-        Note { job: 7, member: None, uid: 1000, restarts: 0, nodelist: "n[1-2]".to_owned(), time }
+    fn note(job: u32, time: UnixMillis) -> Note {
+        Note { job, member: None, uid: 1000, restarts: 0, nodelist: "n[1-2]".to_owned(), time }
+    }
+
+    /// As squeue prints it.
+    fn shown(job: u32, state: &str, restarts: u32) -> String {
+        format!("{job:<12}{state:<24}{restarts:<12}\n")
+    }
+
+    fn places(scene: &Scene) -> Places {
+        let place = |name: &str| scene.path(name);
+        let places =
+            Places { etc: place("etc"), run: place("run"), state: place("state"), share: place("share") };
+        fs::create_dir_all(own(&places)).unwrap();
+        fs::create_dir_all(&places.etc).unwrap();
+        let config = format!("[slurm]\nbin_dir = '{}'\n", place("bin").display());
+        fs::write(places.config(), config).unwrap();
+        places
     }
 
     #[test]
     fn only_a_job_that_has_ended_for_good_is_summed_up() {
-        let scene = Scene::new("0", "0");
-        let call = scene.call();
-        let done = |state: &[(&str, &str)], time| {
-            scene.jobs(&[job(state)]);
-            round(&call.config, &call.client, &note(time))
+        let config = Scene::new("0", "0").call().config;
+        let look = |state: &str, restarts, time| {
+            let standing = JobStanding { state: state.to_owned(), restarts };
+            super::look(
+                &config,
+                None,
+                &Waiting::new(note(7, time)),
+                Some(&standing),
+                None,
+                &mut Duration::default(),
+            )
         };
-        // Its nodes' epilogs run; it went back; it waits; nobody waits for ever.
-        assert!(!done(&[], now()));
-        assert!(done(&[("Restarts", "1")], now()));
-        assert!(done(&[("JobState", "PENDING")], now()));
-        assert!(done(&[], now() - GIVE_UP_MS - 1));
-        // No part of a report: in time one may come, then there is nothing to say.
-        assert!(!done(&[("JobState", "COMPLETED")], now()));
-        assert!(done(&[("JobState", "COMPLETED")], now() - PATIENCE_MS - 1));
-        assert!(scene.calls().iter().all(|call| !call.starts_with("sacct")));
+        // Its nodes' epilogs run; it went back; it waits.
+        assert_eq!(look("COMPLETING", 0, now()), Look::Later);
+        assert_eq!(look("COMPLETING", 1, now()), Look::Done);
+        assert_eq!(look("PENDING", 0, now()), Look::Done);
+        // No report: in time one may come, then there is nothing to say.
+        assert_eq!(look("COMPLETED", 0, now()), Look::Later);
+        assert_eq!(look("COMPLETED", 0, now() - PATIENCE_MS - 1), Look::Done);
+    }
+
+    #[test]
+    fn many_ends_take_few_queries() {
+        let scene = Scene::new("0", "0");
+        let places = places(&scene);
+        let own = own(&places);
+        let old = now() - PATIENCE_MS - 1;
+        let mut shown_all = String::new();
+        for job in 1..=60 {
+            write(&own, &note(job, old)).unwrap();
+            shown_all += &shown(job, "COMPLETED", 0);
+        }
+        scene.file("standings", &shown_all);
+        work(&places, &Env::new()).unwrap();
+        let calls = scene.calls();
+        assert!(calls.len() <= 4, "{} queries for 60 ends", calls.len());
+        assert!(!Spool::new(&place(&own)).has_notes());
+    }
+
+    #[test]
+    fn more_than_20_000_waiting_ends_leave_room_for_one_more() {
+        let scene = Scene::new("0", "0");
+        let places = places(&scene);
+        let own = own(&places);
+        let old = now() - PATIENCE_MS - 1;
+        // As an earlier version left them.
+        let dir = place(&own);
+        fs::create_dir_all(&dir).unwrap();
+        for job in 1..=20_000 {
+            fs::write(dir.join(job.to_string()), serde_json::to_vec(&note(job, old)).unwrap()).unwrap();
+        }
+        for job in 20_001..=20_100 {
+            write(&own, &note(job, old)).unwrap();
+        }
+        let desk = || Desk::new(scene.call().config, &own, &Env::new());
+        let mut first = desk();
+        first.add(old_notes(&dir).into_iter().map(|(_, text)| text).collect());
+        first.take().unwrap();
+        assert_eq!(first.waiting.len(), 20_100);
+        // A process that takes over from one that was killed.
+        let mut next = desk();
+        next.add(next.spool.kept().unwrap());
+        assert_eq!(next.waiting.len(), 20_100);
+        // All of them went back, so no report is read.
+        scene.file("standings", &(1..=20_100).map(|job| shown(job, "PENDING", 1)).collect::<String>());
+        next.work_off().unwrap();
+        assert!(next.spool.lost().unwrap().is_none() && !next.spool.has_notes());
+        assert!(old_notes(&dir).is_empty());
+    }
+
+    #[test]
+    fn ends_that_are_not_summed_up_are_counted() {
+        let scene = Scene::new("0", "0");
+        let own = scene.path("own");
+        let mut desk = Desk::new(scene.call().config, &own, &Env::new());
+        write(&own, &note(7, now() - GIVE_UP_MS - 1)).unwrap();
+        write(&own, &note(8, now() - GIVE_UP_MS - 1)).unwrap();
+        desk.spool.leave("no note").unwrap();
+        scene.file("dead", "");
+        desk.work_off().unwrap();
+        let lost = desk.spool.lost().unwrap().unwrap();
+        assert_eq!(lost.count, 3);
+        assert!(lost.why.contains("given up after an hour, job 7 first: squeue"), "{lost:?}");
+        // No room.
+        let small = Spool::new(desk.spool.dir()).with_room(1);
+        assert!(!small.leave("{}").unwrap());
+        assert_eq!(desk.spool.lost().unwrap().unwrap().count, 4);
+    }
+
+    #[test]
+    fn an_outage_loses_nothing() {
+        let scene = Scene::new("0", "0");
+        let own = scene.path("own");
+        let mut desk = Desk::new(scene.call().config, &own, &Env::new());
+        let old = now() - PATIENCE_MS - 1;
+        (1..=9).for_each(|job| write(&own, &note(job, old)).unwrap());
+        scene.file("dead", "");
+        desk.take().unwrap();
+        desk.round();
+        assert_eq!(desk.waiting.len(), 9);
+        fs::remove_file(scene.path("dead")).unwrap();
+        scene.file("standings", &shown(3, "COMPLETED", 0));
+        desk.waiting.values_mut().for_each(|waiting| waiting.due = Instant::now());
+        desk.round();
+        assert_eq!((desk.waiting.len(), desk.spool.lost().unwrap()), (0, None));
+    }
+
+    fn line(job: u32, text: &str) -> AccountingLine {
+        AccountingLine { job, name: JobRef::plain(job), text: text.to_owned() }
     }
 
     #[test]
@@ -255,40 +685,54 @@ mod tests {
         scene.file("release", "slurm-wlm 24.11.5\n");
         let wrote = |comment: &str| {
             scene.file("comment", comment);
-            let noted = note_in_accounting(&client, &JobRef::plain(7), "completed, MFU 41.0 %").unwrap();
-            (noted, scene.calls().pop().unwrap())
+            let noted = note_in_accounting(&client, &[line(7, "completed, MFU 41.0 %")]).unwrap();
+            let kept = fs::read_to_string(scene.path("comment")).unwrap();
+            (noted[0], kept.trim_end().to_owned())
         };
-        let (noted, call) = wrote("7|JS1:H4s= railgate: attempt 0 died;\n");
-        let want =
-            "sacctmgr -i modify job where jobid=7 set AdminComment=JS1:H4s= railgate: completed, MFU 41.0 %;";
-        assert_eq!((noted, call.as_str()), (Noted::Written, want));
+        let (noted, kept) = wrote("7|JS1:H4s= railgate: attempt 0 died;\n");
+        assert_eq!((noted, kept.as_str()), (Noted::Written, "7|JS1:H4s= railgate: completed, MFU 41.0 %;"));
         assert_eq!(wrote("7|railgate: completed, MFU 41.0 %;\n").0, Noted::Same);
-        assert_eq!(wrote("7|{\"theirs\": 1}\n").0, Noted::Kept);
+        let theirs = "7|{\"theirs\": 1}";
+        assert_eq!(wrote(theirs), (Noted::Kept, theirs.to_owned()));
         assert_eq!(wrote("").0, Noted::Absent);
+        assert_eq!(wrote("8|x\n").0, Noted::Absent);
         // It would make capitals small, those of others too.
         for release in ["slurm-wlm 22.05.8\n", ""] {
             scene.file("release", release);
             assert_eq!(wrote("7|JS1:H4s= railgate: attempt 0 died;\n").0, Noted::Kept, "{release}");
-            let (noted, call) = wrote("7|cost=3 railgate: MFU 7 %;\n");
-            assert!(call.ends_with("AdminComment=cost=3 railgate: completed, mfu 41.0 %;"), "{call}");
-            assert_eq!(
-                (noted, wrote("7|railgate: completed, mfu 41.0 %;\n").0),
-                (Noted::Written, Noted::Same)
-            );
+            let (noted, kept) = wrote("7|cost=3 railgate: MFU 7 %;\n");
+            assert_eq!((noted, kept.as_str()), (Noted::Written, "7|cost=3 railgate: completed, mfu 41.0 %;"));
+            assert_eq!(wrote("7|railgate: completed, mfu 41.0 %;\n").0, Noted::Same);
         }
-        scene.file("comment", "8|x\n");
-        assert!(note_in_accounting(&client, &JobRef::plain(7), "x").is_err());
     }
 
     #[test]
-    fn notes_are_found_again_and_what_is_none_goes() {
-        let place = tempfile::tempdir().unwrap();
-        write(place.path(), &note(5)).unwrap();
-        let dir = super::place(place.path());
-        fs::write(dir.join("9"), "no note").unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", dir.join("10")).unwrap();
-        let found = notes(&dir).unwrap();
-        assert_eq!((found.len(), found[0].1.job), (1, 7));
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+    fn many_lines_are_written_by_one_process() {
+        let scene = Scene::new("0", "0");
+        let client = scene.call().client;
+        scene.file("release", "slurm-wlm 24.11.5\n");
+        let lines: Vec<AccountingLine> =
+            (1..=50).map(|job| line(job, &format!("completed, MFU {job} %"))).collect();
+        let empty: String = (1..=49).map(|job| format!("{job}|theirs\n")).collect();
+        scene.file("comment", &empty);
+        let noted = note_in_accounting(&client, &lines).unwrap();
+        assert_eq!(noted.iter().filter(|noted| **noted == Noted::Written).count(), 49);
+        assert_eq!(noted[49], Noted::Absent);
+        let kept = fs::read_to_string(scene.path("comment")).unwrap();
+        assert!(kept.contains("33|theirs railgate: completed, MFU 33 %;"), "{kept}");
+        let calls = scene.calls();
+        // A query before, sacctmgr's release, what is written, a query after.
+        assert_eq!(calls.len(), 4, "{calls:?}");
+
+        // A comment that is too long for a line of input, and a sacctmgr that reads none.
+        let long = "y".repeat(4000);
+        scene.file("comment", &format!("1|{long}\n2|\n"));
+        let noted = note_in_accounting(&client, &lines[..2]).unwrap();
+        assert_eq!(noted, [Noted::Written; 2]);
+        assert!(scene.calls().iter().any(|call| call.contains("where jobid=1 set AdminComment=yyy")));
+        scene.file("deaf", "");
+        scene.file("comment", "1|\n2|\n");
+        assert_eq!(note_in_accounting(&client, &lines[..2]).unwrap(), [Noted::Written; 2]);
+        assert!(scene.calls().iter().any(|call| call.contains("where jobid=2 set AdminComment=railgate:")));
     }
 }

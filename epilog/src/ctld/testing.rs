@@ -15,11 +15,26 @@ use crate::call::Call;
 const SCONTROL: &str = r#"#!/bin/sh
 here=@HERE@
 echo "${0##*/} $*" >> $here/calls
-case "${0##*/}" in
-sacct) cat $here/comment; exit ;;
-sacctmgr) [ "$1" != -V ] || cat $here/release; exit ;;
+# Lines of `comment` are a job's number, a bar and its AdminComment.
+write() {
+    grep -q "^$1|" $here/comment || return
+    { grep -v "^$1|" $here/comment; printf '%s|%s\n' "$1" "$2"; } > $here/comment.new
+    mv $here/comment.new $here/comment
+}
+case "${0##*/} $*" in
+sacct\ *)
+    for word; do case "$word" in --delimiter=*) mark=${word#*=} ;; esac; done
+    sed "s/|/$mark/; s/\$/$mark/" $here/comment; exit ;;
+"sacctmgr -V") cat $here/release; exit ;;
+"sacctmgr -i")
+    [ -e $here/deaf ] && exit 1
+    sed -n 's/^modify job where jobid=\([0-9_]*\) set AdminComment="\([^"]*\)"$/\1 \2/p' |
+        while read -r id text; do write "$id" "$text"; done
+    exit ;;
+sacctmgr\ *) id=${5#jobid=}; write "$id" "${7#AdminComment=}"; exit ;;
 esac
 [ -e $here/dead ] && { echo "Unable to contact slurm controller" >&2; exit 1; }
+[ "${0##*/}" != squeue ] || { cat $here/standings; exit; }
 [ "$1" = -o ] && shift
 case "$1 $2" in
 "show job")
@@ -108,6 +123,7 @@ impl Scene {
         scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "IDLE", "")));
         scene.file("config", "JobFileAppend           = 1\n");
         scene.file("script", "#!/bin/sh\n");
+        scene.file("standings", "");
         scene
     }
 
