@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use railgate_node::{PartName, Request, live};
 use railgate_runner::{Config, switches};
-use railgate_slurm::{Client, Env};
+use railgate_slurm::{Client, Env, Lost, Spool};
 
 use super::files::{Hook, plugin_release, untrusted};
 use super::plugstack::Plugstack;
@@ -114,6 +114,8 @@ pub(crate) struct Facts {
     pub(crate) untrusted: Vec<String>,
     /// `/var/lib/railgate/controller`.
     pub(crate) ledger: Result<Dir, String>,
+    /// Job ends that were not summed up for accounting.
+    pub(crate) lost_ends: Result<Option<Lost>, String>,
     pub(crate) slurm_uid: Option<u32>,
     /// `[report] dir`.
     pub(crate) report_dir: Option<Result<Dir, String>>,
@@ -148,6 +150,9 @@ pub(crate) fn gather(site: &Site) -> Facts {
         plugin,
         untrusted: others_can_change(site, &in_force),
         ledger: dir(&site.places.state.join("controller")),
+        lost_ends: Spool::of_job_ends(&site.places.state.join("controller"))
+            .lost()
+            .map_err(|why| why.to_string()),
         slurm_uid: said.get("SlurmUser").and_then(uid),
         report_dir: in_force.report.dir.as_deref().map(dir),
         gpus: if roles.compute { gpus(site, &in_force) } else { Ok(0) },

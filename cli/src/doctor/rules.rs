@@ -1,6 +1,6 @@
 //! What must hold, one row each.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use railgate_slurm::Consent;
 use serde::Serialize;
@@ -187,6 +187,12 @@ pub(crate) static RULES: &[Rule] = &[
         on: On::Controller,
         why: "restarts are counted there; without it none happens",
         look: ledger,
+    },
+    Rule {
+        id: "job-ends",
+        on: On::Controller,
+        why: "these jobs have no line of ours in the accounting database",
+        look: job_ends,
     },
     Rule {
         id: "periodic-check",
@@ -447,6 +453,28 @@ fn ledger(facts: &Facts, found: &mut Found) {
     }
 }
 
+fn job_ends(facts: &Facts, found: &mut Found) {
+    const PUT: &str = "see /var/lib/railgate/controller/epilog-ctld.log, then remove `lost` and `refused` in \
+                       /var/lib/railgate/controller/sum-up";
+    match &facts.lost_ends {
+        Ok(None) => {}
+        Ok(Some(lost)) => {
+            // The year 9999: later times cannot be shown.
+            let last = UNIX_EPOCH + Duration::from_millis(lost.last.min(253_402_300_799_000));
+            let last = humantime::format_rfc3339_seconds(last);
+            found.wrong(
+                format!("{} job ends were not summed up, the last one at {last}: {}", lost.count, lost.why),
+                PUT,
+            );
+        }
+        Err(why) => found.add(
+            Level::Unknown,
+            format!("whether all job ends were summed up cannot be told: {why}"),
+            "run doctor as root or SlurmUser",
+        ),
+    }
+}
+
 fn periodic_check(facts: &Facts, found: &mut Found) {
     let Some(conf) = conf(facts) else { return };
     const LINES: &str = "HealthCheckProgram=/etc/railgate/periodic.sh and HealthCheckInterval=300";
@@ -600,5 +628,8 @@ mod tests {
         let findings = judge(&facts);
         assert_eq!(findings.len(), 1, "{findings:#?}");
         assert_eq!(findings[0].level, Level::Unknown);
+        let mut facts = right();
+        facts.lost_ends = Err("Permission denied".to_owned());
+        assert_eq!((judge(&facts)[0].rule, judge(&facts)[0].level), ("job-ends", Level::Unknown));
     }
 }

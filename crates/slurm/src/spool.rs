@@ -43,6 +43,11 @@ pub struct Lost {
 }
 
 impl Spool {
+    /// The job ends that wait to be summed up. `controller` is `/var/lib/railgate/controller`.
+    pub fn of_job_ends(controller: &Path) -> Self {
+        Spool::new(&controller.join("sum-up"))
+    }
+
     /// The spool in `dir`.
     pub fn new(dir: &Path) -> Self {
         Spool { dir: dir.to_owned(), most: MOST }

@@ -76,10 +76,6 @@ struct Note {
     time: UnixMillis,
 }
 
-fn place(own: &Path) -> PathBuf {
-    own.join("sum-up")
-}
-
 /// Leaves a note of the job that this call is about, and sees to it that somebody works it off. Trouble is logged where
 /// there is a log, and no more: nothing depends on it.
 pub(crate) fn leave_note(places: &Places, env: &Env) {
@@ -88,8 +84,10 @@ pub(crate) fn leave_note(places: &Places, env: &Env) {
     let Some(note) = wanted.then(|| note(env)).flatten() else { return };
     let own = own(places);
     let left = write(&own, &note);
-    // Also where there was no room: the notes that fill it are to be worked off.
-    let started = start(env);
+    // A process that has the lock looks for notes once more after it has given it back. Also where there was no room:
+    // the notes that fill it are to be worked off.
+    let is_at_work = matches!(lock(&own), Ok(None));
+    let started = if is_at_work { Ok(()) } else { start(env) };
     if let Err(why) = left.and(started) {
         // A job that ended well has opened no log so far.
         start_logging(&LogConfig { file: own.join("epilog-ctld.log"), level: LogLevel::Warn });
@@ -115,7 +113,7 @@ fn note(env: &Env) -> Option<Note> {
 }
 
 fn write(own: &Path, note: &Note) -> io::Result<()> {
-    let spool = Spool::new(&place(own));
+    let spool = Spool::of_job_ends(own);
     if spool.leave(&serde_json::to_string(note)?)? {
         return Ok(());
     }
@@ -230,13 +228,14 @@ struct Desk {
 
 impl Desk {
     fn new(config: Config, own: &Path, env: &Env) -> Self {
+        let spool = Spool::of_job_ends(own);
         Desk {
             client: Client::new(&config.slurm, env),
             cluster: cluster_name(env).ok(),
-            spool: Spool::new(&place(own)),
-            waiting: BTreeMap::new(),
             // What came before this process was told of by the one before.
-            told: Spool::new(&place(own)).refused().map_or(0, |(count, _)| count),
+            told: spool.refused().map_or(0, |(count, _)| count),
+            spool,
+            waiting: BTreeMap::new(),
             trouble: String::new(),
             config,
         }
@@ -603,7 +602,7 @@ mod tests {
         work(&places, &Env::new()).unwrap();
         let calls = scene.calls();
         assert!(calls.len() <= 4, "{} queries for 60 ends", calls.len());
-        assert!(!Spool::new(&place(&own)).has_notes());
+        assert!(!Spool::of_job_ends(&own).has_notes());
     }
 
     #[test]
@@ -613,7 +612,7 @@ mod tests {
         let own = own(&places);
         let old = now() - PATIENCE_MS - 1;
         // As an earlier version left them.
-        let dir = place(&own);
+        let dir = Spool::of_job_ends(&own).dir().to_owned();
         fs::create_dir_all(&dir).unwrap();
         for job in 1..=20_000 {
             fs::write(dir.join(job.to_string()), serde_json::to_vec(&note(job, old)).unwrap()).unwrap();
