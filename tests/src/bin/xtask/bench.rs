@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use nix::sys::resource::{UsageWho, getrusage};
 use railgate_tests::cluster::{Builder, Cluster, Session};
 
-use super::{build, packages, peers, reports, storm, tasks};
+use super::{build, packages, peers, reports, steady, storm, tasks};
 
 /// Where the machines see this program, which takes the times in place.
-const CLOCK: &str = "/usr/local/bin/xtask";
+pub(super) const CLOCK: &str = "/usr/local/bin/xtask";
 const WITH: &str = "optional /usr/lib/railgate/spank_railgate.so\n";
 
 /// What to measure.
@@ -68,6 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if wanted("storm") {
         storm::run(&programs, arguments.count.div_ceil(10))?;
+        steady::run(&programs, arguments.count.div_ceil(20))?;
     }
     if wanted("reports") {
         reports::run(&programs, arguments.count)?;

@@ -8,6 +8,7 @@ mod packaged;
 mod packages;
 mod peers;
 mod reports;
+mod steady;
 mod steps;
 mod storm;
 mod tasks;
@@ -53,6 +54,9 @@ enum Task {
         /// The run's directory
         dir: std::path::PathBuf,
     },
+    /// End the jobs whose numbers come from standard input, 33 a second
+    #[command(hide = true, name = "@pace")]
+    Pace,
     /// Install packages, as root (for the other commands)
     #[command(hide = true, name = "@packages")]
     Packages {
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
         Task::Docs => docs().map(|()| ExitCode::SUCCESS),
         Task::Time { count, command } => bench::time(count, &command).map(|()| ExitCode::SUCCESS),
         Task::ReadEnv { dir } => tasks::once(&dir).map(|()| ExitCode::SUCCESS),
+        Task::Pace => steady::pace().map(|()| ExitCode::SUCCESS),
         Task::Packages { names } => packages::install(&names).map(|()| ExitCode::SUCCESS),
     };
     match result {

@@ -70,7 +70,7 @@ fn load() -> String {
 }
 
 /// What a real epilog wrote.
-fn recorded(programs: &Path) -> Result<NodeReport> {
+pub(super) fn recorded(programs: &Path) -> Result<NodeReport> {
     let cluster = Builder::new(1).programs(programs).start()?;
     let id = cluster.alice().sbatch(&["-N1", "--gres=gpu:8"], "srun hostname")?;
     cluster.wait_job(id, &["COMPLETED"], MINUTE)?;

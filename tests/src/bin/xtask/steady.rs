@@ -1,0 +1,190 @@
+//! The second half of `cargo xtask bench storm`: 2,000 jobs end in a minute, 33 a second, with and without railgate's
+//! EpilogSlurmctld, which sums all of them up.
+//!
+//! Two cores cannot launch 33 jobs a second. So these are allocations of a CPU each without a step (`salloc --no-shell`),
+//! made before the minute begins and ended by `scancel`: the real slurmctld ends them, runs the real EpilogSlurmctld and
+//! hears of their nodes' epilogs from real slurmds, but nothing is launched. What nodes would have written about them
+//! lies there. In place of the accounting database are stand-ins for sacct and sacctmgr over a file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, stdin};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use railgate_stats::NodeReport;
+use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::poll;
+
+use super::{bench, reports};
+
+const ENDS: usize = 2000;
+/// So many end at once, every [`TICK`]: 33.3 a second.
+const AT_ONCE: usize = 3;
+const TICK: Duration = Duration::from_millis(90);
+/// 128 CPUs each.
+const NODES: usize = 16;
+/// Between two times that squeue is measured.
+const LOOK: Duration = Duration::from_millis(500);
+const MINUTE: Duration = Duration::from_secs(60);
+/// squeue's median with railgate, over that without.
+const GOAL: f64 = 2.0;
+
+const COMMENTS: &str = "/var/tmp/comments";
+const SACCT: &str = r#"#!/bin/sh
+mark='|'
+for word; do
+    case "$word" in --delimiter=*) mark=${word#*=} ;; esac
+    [ "$last" = -j ] && ids=$word
+    last=$word
+done
+exec awk -v ids="$ids" -v mark="$mark" 'BEGIN {
+    while ((getline line < "/var/tmp/comments") > 0) {
+        at = index(line, "|")
+        text[substr(line, 1, at - 1)] = substr(line, at + 1)
+    }
+    count = split(ids, wanted, ",")
+    for (n = 1; n <= count; n++) printf "%s%s%s%s\n", wanted[n], mark, text[wanted[n]], mark
+}'
+"#;
+const SACCTMGR: &str = r#"#!/bin/sh
+case "$*" in
+-V) echo "slurm 24.11.5" ;;
+-i) sed -n 's/^modify job where jobid=\([0-9]*\) set AdminComment="\(.*\)"$/\1|\2/p' >> /var/tmp/comments ;;
+*) echo "${5#jobid=}|${7#AdminComment=}" >> /var/tmp/comments ;;
+esac
+"#;
+
+#[derive(Debug, Default)]
+struct Minute {
+    /// `squeue`, ms.
+    squeue: Vec<f64>,
+    /// How long the 2,000 ends took, s.
+    took: Vec<f64>,
+    /// How many stood in the database's place, and how long after the last end, s.
+    summed: Vec<(usize, f64)>,
+}
+
+pub(super) fn run(programs: &Path, rounds: u32) -> Result<()> {
+    let part = reports::recorded(programs)?;
+    let start = |ours: bool| -> Result<Cluster> {
+        let builder = Builder::new(NODES).programs(programs).config("[report]\nadmin_comment = true")?;
+        let builder = builder.slurm_conf("Prolog", "/bin/true").slurm_conf("Epilog", "/bin/true");
+        // Nothing is launched where a job begins.
+        let builder = builder.slurm_conf("PrologFlags", "NoHold").slurm_conf("HealthCheckInterval", "0");
+        let builder = builder.slurm_conf("SlurmctldDebug", "info").slurm_conf("SlurmdDebug", "info");
+        let builder = builder.file("/usr/bin/sacct", SACCT).file("/usr/bin/sacctmgr", SACCTMGR);
+        if ours { builder.start() } else { builder.slurm_conf("EpilogSlurmctld", "/bin/true").start() }
+    };
+    let (mut with, mut without) = (Minute::default(), Minute::default());
+    for round in 0..rounds {
+        let mut kinds = [(true, &mut with), (false, &mut without)];
+        if round % 2 == 1 {
+            kinds.reverse();
+        }
+        for (ours, minute) in kinds {
+            one(&start(ours)?, ours, &part, minute)?;
+        }
+    }
+    bench::table(
+        &format!("`squeue` while {ENDS} jobs end in a minute, {rounds} minutes of each"),
+        &[("with railgate-epilog-ctld and sum-up", &with.squeue), ("with /bin/true", &without.squeue)],
+    );
+    let ratio = bench::spread(&with.squeue).median / bench::spread(&without.squeue).median;
+    let seconds =
+        |minute: &Minute| minute.took.iter().map(|s| format!("{s:.1}")).collect::<Vec<_>>().join(", ");
+    println!("\nratio of the medians {ratio:.2}; goal at most {GOAL:.0}");
+    println!("{ENDS} ends took, s: with {}; without {}", seconds(&with), seconds(&without));
+    for (summed, after) in &with.summed {
+        println!("summed up: {summed} of {ENDS}, the last one {after:.1} s after the last end");
+    }
+    ensure!(with.summed.iter().all(|(summed, _)| *summed == ENDS), "not all were summed up");
+    ensure!(ratio <= GOAL, "squeue's median with railgate is {ratio:.2} times that without");
+    Ok(())
+}
+
+fn one(cluster: &Cluster, ours: bool, part: &NodeReport, minute: &mut Minute) -> Result<()> {
+    bench::put_clock(cluster, "ctl")?;
+    let (alice, root) = (cluster.alice(), cluster.root());
+    root.run(&["sh", "-c", &format!("umask 0; : > {COMMENTS}")])?.ok()?;
+    let many = format!(
+        "seq {ENDS} | xargs -P 4 -I@ salloc --no-shell -n1 -Q > /dev/null 2>&1; squeue -h -t R -o %A | sort -n"
+    );
+    let said = alice.deadline(10 * MINUTE).run(&["sh", "-c", &many])?.ok()?;
+    let ids: Vec<u32> = said.lines().map(str::parse).collect::<Result<_, _>>()?;
+    ensure!(ids.len() == ENDS, "{} of {ENDS} allocations", ids.len());
+    parts(cluster, part, &ids)?;
+    root.run(&["sdiag", "-r"])?.ok()?;
+
+    let pace = cluster.alice().deadline(3 * MINUTE).input(said);
+    let mut pace = pace.spawn(&[bench::CLOCK, "@pace"])?;
+    while pace.running()? {
+        let next = Instant::now() + LOOK;
+        minute.squeue.extend(bench::timed(&root, 1, &["squeue", "-h"])?);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    let said = pace.wait(MINUTE)?.ok()?;
+    minute.took.push(said.trim().parse().with_context(|| said.clone())?);
+    let ended = Instant::now();
+    if ours {
+        let mut summed = 0;
+        let all = poll::until(5 * MINUTE, "all to be summed up", || {
+            let text = cluster.read("ctl", COMMENTS)?;
+            let ids: BTreeSet<&str> = text.lines().filter_map(|line| Some(line.split_once('|')?.0)).collect();
+            summed = ids.len();
+            Ok((summed == ENDS).then_some(()))
+        });
+        if let Err(why) = all {
+            eprintln!("{why:#}\n{}", cluster.read("ctl", "/var/lib/railgate/controller/epilog-ctld.log")?);
+        }
+        minute.summed.push((summed, ended.elapsed().as_secs_f64()));
+    }
+    Ok(())
+}
+
+/// What the nodes' epilogs would have written, as they write it.
+fn parts(cluster: &Cluster, part: &NodeReport, jobs: &[u32]) -> Result<()> {
+    let number = |words: &[&str]| -> Result<u32> { Ok(cluster.root().run(words)?.ok()?.trim().parse()?) };
+    let (uid, gid) = (number(&["id", "-u", "rgalice"])?, number(&["id", "-g", "slurm"])?);
+    let top = cluster.path("ctl", "/shared/railgate")?.join(&part.cluster);
+    fs::create_dir_all(&top)?;
+    fs::set_permissions(&top, fs::Permissions::from_mode(0o1777))?;
+    let mut part = part.clone();
+    (part.attempt, part.job.restarts, part.job.uid) = (0, 0, uid);
+    for job in jobs {
+        part.job.id = *job;
+        let attempt = top.join(job.to_string()).join("0");
+        fs::create_dir_all(&attempt)?;
+        let file = attempt.join(format!("{}.json", part.node));
+        fs::write(&file, serde_json::to_vec(&part)?)?;
+        let all = [(top.join(job.to_string()), 0o770), (attempt, 0o770), (file, 0o640)];
+        for (path, mode) in all {
+            chown(&path, Some(uid), Some(gid))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends jobs at a steady pace, whatever slurmctld takes for it, and prints how long it took, in seconds. Their numbers
+/// come from standard input.
+pub(super) fn pace() -> Result<()> {
+    let ids = stdin().lock().lines().collect::<Result<Vec<_>, _>>()?;
+    let begun = Instant::now();
+    let mut running: Vec<Child> = Vec::new();
+    for (tick, some) in (0_u32..).zip(ids.chunks(AT_ONCE)) {
+        std::thread::sleep((begun + TICK * tick).saturating_duration_since(Instant::now()));
+        let mut scancel = Command::new("scancel");
+        scancel.args(some).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        running.push(scancel.spawn()?);
+        running.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+    }
+    for mut child in running {
+        child.wait()?;
+    }
+    println!("{:.1}", begun.elapsed().as_secs_f64());
+    Ok(())
+}
