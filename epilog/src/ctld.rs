@@ -60,6 +60,8 @@ mod put_back;
 mod record;
 #[path = "ctld/sum_up.rs"]
 mod sum_up;
+#[path = "ctld/summed.rs"]
+mod summed;
 #[path = "ctld/tally.rs"]
 mod tally;
 #[cfg(test)]
@@ -75,8 +77,7 @@ use railgate_runner::{Places, guarded, start_stderr, switches};
 use call::{Call, Nothing};
 
 fn main() -> ExitCode {
-    let mut tasks = railgate_runner::tasks();
-    tasks.push(sum_up::FIND);
+    let tasks = [railgate_runner::tasks(), vec![sum_up::FIND, summed::TASK]].concat();
     if let Some(code) = railgate_node::child::dispatch(&tasks) {
         return code;
     }

@@ -10,9 +10,9 @@ use railgate_node::Severity;
 use railgate_runner::{Hook, acting, append_to_output};
 use railgate_slurm::hostlist::expand;
 use railgate_slurm::{Acting, Client};
+use railgate_stats::NodeReport;
 use railgate_stats::application::AppEventKind;
-use railgate_stats::store::{Query, load_parts};
-use railgate_stats::{NodeReport, Whose, explain_xid};
+use railgate_stats::store::{Asked, NodeWord, load_words, programs_xid as programs_xid_on};
 
 /// Nobody's epilog waits longer for a word.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,43 +66,44 @@ fn nobody_before(hook: &Hook, report: &NodeReport) -> bool {
         return false;
     };
     let config = &hook.config.report;
-    let (Some(first), Some(dir)) = (before.first(), config.dir.as_deref()) else { return before.is_empty() };
+    if before.is_empty() || config.dir.is_none() {
+        return before.is_empty();
+    }
     if before.len() > MOST_BEFORE {
         return false;
     }
-    let query = Query {
-        cluster: Some(&report.cluster),
-        job: report.job.id,
-        uid: Some(report.job.uid),
-        attempt: Some(report.attempt),
-        ..Query::default()
+    let jobs = [report.job.id];
+    let until = Instant::now() + COMPANY;
+    let read = |nodes: &[String]| {
+        let asked = Asked {
+            cluster: &report.cluster,
+            jobs: &jobs,
+            uid: report.job.uid,
+            attempt: report.attempt,
+            nodes,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let words = load_words(config, &asked, left).inspect_err(|why| tracing::info!("last word: {why}"));
+        words.map(|words| words.nodes).unwrap_or_default()
     };
-    let read = |node: Option<&str>| {
-        load_parts(&[dir], &Query { node, ..query }, config.max_bytes(), config.deadline).nodes
-    };
-    all_silent(before, first, read, Instant::now() + COMPANY)
+    all_silent(before, read, until)
 }
 
-/// `read` gives the parts of one node, or of all.
-fn all_silent(
-    before: &[String],
-    first: &str,
-    mut read: impl FnMut(Option<&str>) -> Vec<NodeReport>,
-    until: Instant,
-) -> bool {
+/// `read` gives what the nodes of a list reported.
+fn all_silent(before: &[String], mut read: impl FnMut(&[String]) -> Vec<NodeWord>, until: Instant) -> bool {
     // The first one alone has seen enough, nearly always: then nobody reads more than that.
-    let mut of = Some(first);
+    let mut of = before.get(..1).unwrap_or_default();
     loop {
-        let mut parts = read(of);
-        parts.retain(|part| part.end.is_some() && before.contains(&part.node));
-        if parts.iter().any(|part| last_word(part, || true).is_some()) {
+        let mut words = read(of);
+        words.retain(|word| word.ended);
+        if words.iter().any(|word| word.speaks) {
             return false;
         }
-        if parts.len() == before.len() {
+        if words.len() == before.len() {
             return true;
         }
-        if of.is_some() && !parts.is_empty() {
-            of = None;
+        if of.len() < before.len() && !words.is_empty() {
+            of = before;
             continue;
         }
         if Instant::now() >= until {
@@ -114,13 +115,8 @@ fn all_silent(
 
 /// The first one on the job's own GPUs of which the driver blames the program.
 fn programs_xid(report: &NodeReport) -> Option<(u32, &'static str)> {
-    let own_gpus: Vec<_> = report.gpus.iter().filter(|gpu| gpu.own == Some(true)).collect();
-    let is_own = |pci| own_gpus.iter().any(|gpu| gpu.pci.known().is_some_and(|own| own == pci));
-    let xid = report.kernel.xids.iter().find(|xid| xid.gpu.as_ref().is_some_and(is_own))?;
-    match explain_xid(xid.code) {
-        (Whose::Application, what) => Some((xid.code, what)),
-        _ => None,
-    }
+    let own = report.gpus.iter().filter(|gpu| gpu.own == Some(true)).filter_map(|gpu| gpu.pci.known());
+    programs_xid_on(own, report.kernel.xids.iter().map(|xid| (xid.code, xid.gpu)))
 }
 
 fn first_nan(report: &NodeReport) -> Option<u64> {
@@ -196,33 +192,32 @@ mod tests {
 
     #[test]
     fn one_that_is_not_the_first_speaks_where_all_before_it_have_ended_and_are_silent() {
-        let part = |node: &str, nan: bool| {
-            let mut report = failed();
-            (report.node, report.end) = (node.to_owned(), Some(9));
-            let event = AppEvent { time: 5, step: 40, what: AppEventKind::Nan, loss: None };
-            let rank = RankApplication { events: vec![event], ..RankApplication::default() };
-            report.application = nan.then(|| Application { ranks: vec![rank], problems: vec![] });
-            report
+        let word = |node: &str, speaks: bool| NodeWord {
+            job: 7,
+            node: node.to_owned(),
+            ended: true,
+            refused: false,
+            cause: None,
+            evidence: Vec::new(),
+            speaks,
         };
-        let mut runs = part("n2", false);
-        runs.end = None;
+        let runs = NodeWord { ended: false, ..word("n2", false) };
         let before = ["n1".to_owned(), "n2".to_owned()];
-        let alone = |parts: &[NodeReport]| {
-            let read = |only: Option<&str>| {
-                parts.iter().filter(|part| only.is_none_or(|only| part.node == only)).cloned().collect()
-            };
-            all_silent(&before, "n1", read, Instant::now())
+        let alone = |words: &[NodeWord]| {
+            let read =
+                |only: &[String]| words.iter().filter(|word| only.contains(&word.node)).cloned().collect();
+            all_silent(&before, read, Instant::now())
         };
-        assert!(alone(&[part("n1", false), part("n2", false)]));
+        assert!(alone(&[word("n1", false), word("n2", false)]));
         assert!(
-            alone(&[part("n1", false), part("n2", false), part("n3", true)]),
+            alone(&[word("n1", false), word("n2", false), word("n3", true)]),
             "those behind it wait for it"
         );
         for (said, why) in [
-            (vec![part("n1", true)], "the first has said it"),
-            (vec![part("n1", false), part("n2", true)], "another one has"),
-            (vec![part("n1", false)], "the other's part is not there"),
-            (vec![part("n1", false), runs], "it has not ended"),
+            (vec![word("n1", true)], "the first has said it"),
+            (vec![word("n1", false), word("n2", true)], "another one has"),
+            (vec![word("n1", false)], "the other's part is not there"),
+            (vec![word("n1", false), runs], "it has not ended"),
             (vec![], "nothing is known"),
         ] {
             assert!(!alone(&said), "{why}");

@@ -1,12 +1,12 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use railgate_node::{Action, Allocation, Severity, UnixMillis};
+use railgate_node::{Action, Allocation, UnixMillis};
 use railgate_rails::{JobGpus, JobShape, environment, net, rail_map, topology, topology_wanted};
 use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
 use railgate_runner::{Hook, Look, kernel_mark};
 use railgate_slurm::hostlist::expand;
 use railgate_stats::NodeReport;
-use railgate_stats::store::{Query, load_parts};
+use railgate_stats::store::{Asked, NodeWord, Words, load_nodelist, load_words};
 
 use crate::handed_over;
 
@@ -139,29 +139,38 @@ fn notices(hook: &Hook, look: &Look) -> Vec<String> {
 
 /// Why the attempt before this one ended, as its nodes reported. The file of a job without
 /// `--open-mode=append` was emptied at the restart, so it is said again.
+///
+/// The nodes of that attempt are those of the controller's decision about it: whatever else is in the job's report
+/// directory is not opened.
 fn why_it_moved(hook: &Hook) -> Vec<String> {
-    let (Some(dir), Some(last)) = (&hook.config.report.dir, hook.job.restarts.checked_sub(1)) else {
-        return Vec::new();
-    };
+    let Some(last) = hook.job.restarts.checked_sub(1) else { return Vec::new() };
+    let until = Instant::now() + PATIENCE;
+    let left = || until.saturating_duration_since(Instant::now());
     let config = &hook.config.report;
-    let query = Query {
-        cluster: Some(&hook.cluster),
-        job: hook.job.id,
-        uid: Some(hook.job.uid),
-        attempt: Some(last),
-        brief: true,
-        ..Query::default()
+    let jobs = [hook.job.id];
+    let asked = Asked { cluster: &hook.cluster, jobs: &jobs, uid: hook.job.uid, attempt: last, nodes: &[] };
+    let words = load_nodelist(config, &asked, left()).and_then(|list| {
+        let nodes =
+            list.map_or_else(|| Ok(Vec::new()), |list| expand(&list)).map_err(|why| why.to_string())?;
+        if nodes.is_empty() {
+            Ok(Words::default())
+        } else {
+            load_words(config, &Asked { nodes: &nodes, ..asked }, left())
+        }
+    });
+    let words = words.unwrap_or_else(|why| {
+        tracing::warn!(job = hook.job.id, "why attempt {last} ended: could not tell: {why}");
+        Words::default()
+    });
+    if let Some(untold) = words.could_not_tell() {
+        tracing::warn!(job = hook.job.id, "why attempt {last} ended: {untold}");
+    }
+    let line = |word: &NodeWord| {
+        let when = if word.refused { "before it started" } else { "while it ran" };
+        let cause = word.cause.as_ref()?;
+        Some(format!("railgate: attempt {last} left node {}, which failed {when}: {cause}", word.node))
     };
-    let parts = load_parts(&[dir.as_path()], &query, config.max_bytes(), PATIENCE);
-    let line = |node: &NodeReport| {
-        let look = if node.refused() { &node.prolog } else { &node.epilog };
-        let cause = look.as_ref()?.verdict.cause().filter(|cause| cause.severity == Severity::Fail)?;
-        let when = if node.refused() { "before it started" } else { "while it ran" };
-        // The report is its owner's, who may have written anything there.
-        let text = format!("{}: {}", cause.subject(), cause.what).chars().take(300).collect::<String>();
-        Some(format!("railgate: attempt {last} left node {}, which failed {when}: {text}", node.node))
-    };
-    parts.nodes.iter().filter(|node| node.attempt == last).filter_map(line).take(MOST_NOTICES).collect()
+    words.nodes.iter().filter_map(line).take(MOST_NOTICES).collect()
 }
 
 fn fault(report: &mut NodeReport, what: String) {

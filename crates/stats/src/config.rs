@@ -114,6 +114,12 @@ impl ReportConfig {
         problems
     }
 
+    /// How long it may take to read what the nodes of a job of so many nodes reported: 20 ms more for each node, at most
+    /// four times the deadline.
+    pub fn time_for(&self, nodes: u32) -> Duration {
+        (self.deadline + nodes * Duration::from_millis(20)).min(self.deadline * 4)
+    }
+
     /// The largest part, bytes.
     pub fn max_bytes(&self) -> u64 {
         u64::from(self.max_size_mib) << 20

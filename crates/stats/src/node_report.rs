@@ -147,21 +147,6 @@ impl NodeReport {
         }
     }
 
-    /// Drops every figure: whether a job comes back is decided by looks, acts and evidence.
-    pub(crate) fn only_what_decides(&mut self) {
-        let job = self.job.clone();
-        let bare = NodeReport::new(self.cluster.clone(), self.node.clone(), job, self.attempt, self.start);
-        let whole = std::mem::replace(self, bare);
-        self.schema = whole.schema;
-        self.run = whole.run;
-        self.end = whole.end;
-        self.prolog = whole.prolog;
-        self.epilog = whole.epilog;
-        self.evidence = whole.evidence;
-        self.exit = whole.exit;
-        self.acts = whole.acts;
-    }
-
     /// The prolog refused the job on this node.
     pub fn refused(&self) -> bool {
         self.acts.iter().any(|act| act.what == ActKind::Refused)

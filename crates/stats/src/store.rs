@@ -8,15 +8,17 @@
 //!
 //! Everything here runs in a child with a deadline, because a file server may not answer.
 
+mod bounded;
 mod dirs;
 mod read;
 mod samples;
 mod sweep;
+mod words;
 mod write;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use railgate_node::UnixMillis;
 use railgate_node::child::{Task, ask};
@@ -24,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Decision, JobReport, NodeReport, Parts, ReportAccess, ReportConfig, SlurmView};
 pub use samples::{Course, GpuCourse, load_course};
+pub use words::{Asked, NodeWord, WordEvidence, Words, load_nodelist, load_words, programs_xid};
 use write::WriteOrder;
 
 /// The tasks that a program which writes or reads reports must give to `child::dispatch`.
@@ -32,6 +35,7 @@ pub const TASKS: &[Task] = &[
     Task::new(READ, read::task),
     Task::new(SWEEP, sweep::task),
     Task::new(samples::READ_SAMPLES, samples::task),
+    Task::new(words::READ_WORDS, words::task),
 ];
 
 const WRITE: &str = "write-report";
@@ -54,13 +58,13 @@ pub struct Query<'a> {
     pub job: u32,
     /// Whose job it must be, where the caller knows; files of other owners than that and root are refused.
     pub uid: Option<u32>,
-    /// Of this attempt only.
-    pub attempt: Option<u32>,
-    /// Of this node only.
-    pub node: Option<&'a str>,
-    /// Without figures: looks, acts and evidence are enough to decide by.
-    pub brief: bool,
+    /// The nodes of an attempt, where the caller knows them: of this attempt no other nodes' files are opened.
+    pub known: Option<(u32, &'a [String])>,
 }
+
+/// A person who reads a report waits so many of `[report] deadline` at most: the largest job is read in seconds, and a
+/// slow file server gets its chance.
+const PATIENT: u32 = 12;
 
 /// Whom file servers turn root into, unless told otherwise.
 const NOBODY: u32 = 65_534;
@@ -219,19 +223,26 @@ fn place(config: &ReportConfig, order: WriteOrder, content: &[u8]) -> Stored {
 /// Everything that is found of a job in these directories; parts that cannot be had are named in
 /// [`Parts::problems`].
 ///
-/// A large job is read in pages: `deadline` is for each of them.
+/// A large job is read in pages. `deadline` is for all of them, and so is the byte budget: what they cut is named in
+/// [`Parts::problems`] as what could not be told.
 pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: Duration) -> Parts {
+    let until = Instant::now() + deadline;
     let mut parts = Parts::default();
+    let known = query.known.map(|(attempt, nodes)| (attempt, nodes.to_vec()));
+    let most_bytes = match &known {
+        Some((_, nodes)) => words::byte_budget(u32::try_from(nodes.len()).unwrap_or(u32::MAX)),
+        None => read::MOST_BYTES,
+    };
     for dir in dirs {
         let mut order = read::ReadOrder {
             dir: dir.to_path_buf(),
             cluster: query.cluster.map(str::to_owned),
             job: query.job,
             uid: query.uid,
-            attempt: query.attempt,
-            node: query.node.map(str::to_owned),
-            brief: query.brief,
+            known: known.clone(),
             max_bytes,
+            most_bytes,
+            time: deadline,
             after: None,
             read: 0,
         };
@@ -241,9 +252,11 @@ pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: D
             let parts = &mut parts;
             scope.spawn(move || replies.into_iter().for_each(|reply| understand(reply, dir, parts)));
             loop {
+                order.time = until.saturating_duration_since(Instant::now());
                 let reply = serde_json::to_vec(&order)
                     .map_err(|why| why.to_string())
-                    .and_then(|order| ask(READ, &order, deadline));
+                    // The child stops by itself and gives what it has read.
+                    .and_then(|input| ask(READ, &input, order.time + Duration::from_secs(1)));
                 let page = reply.as_ref().ok().and_then(|reply| Some(read::Page::split(reply).ok()?.0));
                 let sent = pages.send(reply).is_ok();
                 // A page that ends where it began would never end.
@@ -288,10 +301,24 @@ pub fn load(
     slurm: Option<SlurmView>,
     expand: &dyn Fn(&str) -> Option<Vec<String>>,
 ) -> JobReport {
-    let mut parts = everywhere(config, dirs, cluster, job, uid);
+    let query = Query { cluster, job, uid, ..Query::default() };
+    load_known(config, dirs, &query, config.deadline * PATIENT, slurm, expand)
+}
+
+/// As [`load`], where the caller knows the nodes of an attempt. `deadline` is for each directory, of each component.
+pub fn load_known(
+    config: &ReportConfig,
+    dirs: &[PathBuf],
+    query: &Query<'_>,
+    deadline: Duration,
+    slurm: Option<SlurmView>,
+    expand: &dyn Fn(&str) -> Option<Vec<String>>,
+) -> JobReport {
+    let (cluster, job) = (query.cluster, query.job);
+    let mut parts = everywhere(config, dirs, query, deadline);
     let leader = parts.nodes.iter().find_map(|node| node.job.het_leader);
     if let Some(leader) = leader {
-        components(config, dirs, cluster, job, leader, &mut parts);
+        components(config, dirs, query, deadline, leader, &mut parts);
     }
     let named = parts.nodes.first().map(|node| node.cluster.clone());
     let cluster = cluster.map(str::to_owned).or(named).unwrap_or_default();
@@ -306,15 +333,8 @@ pub fn load(
 }
 
 /// From the directories that the caller names, else from the shared one and this machine's own.
-fn everywhere(
-    config: &ReportConfig,
-    dirs: &[PathBuf],
-    cluster: Option<&str>,
-    job: u32,
-    uid: Option<u32>,
-) -> Parts {
-    let query = Query { cluster, job, uid, ..Query::default() };
-    let from = |dirs: &[&Path]| load_parts(dirs, &query, config.max_bytes(), config.deadline);
+fn everywhere(config: &ReportConfig, dirs: &[PathBuf], query: &Query<'_>, deadline: Duration) -> Parts {
+    let from = |dirs: &[&Path]| load_parts(dirs, query, config.max_bytes(), deadline);
     if !dirs.is_empty() {
         return from(&dirs.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     }
@@ -335,17 +355,19 @@ fn everywhere(
 fn components(
     config: &ReportConfig,
     dirs: &[PathBuf],
-    cluster: Option<&str>,
-    job: u32,
+    query: &Query<'_>,
+    deadline: Duration,
     leader: u32,
     parts: &mut Parts,
 ) {
+    let job = query.job;
     /// Slurm's own bound.
     const MOST: u32 = 128;
     // What the parts say is their owner's word: it leads to parts of that owner and no others.
     let uid = parts.nodes.first().map(|node| node.job.uid);
     for id in (leader..leader.saturating_add(MOST)).filter(|id| *id != job) {
-        let mut found = everywhere(config, dirs, cluster, id, uid);
+        let query = Query { cluster: query.cluster, job: id, uid, known: None };
+        let mut found = everywhere(config, dirs, &query, deadline);
         found.nodes.retain(|node| node.job.het_leader == Some(leader));
         if found.nodes.is_empty() && id > job.max(leader) {
             break;

@@ -14,7 +14,8 @@ use libtest_mimic::{Arguments, Trial};
 use railgate_node::child::{Outcome, Task, become_user, dispatch, run};
 use railgate_node::{Allocation, Job};
 use railgate_stats::store::{
-    Query, Retention, Swept, TASKS, load, load_parts, store, store_decision, store_start, sweep,
+    Asked, Query, Retention, Swept, TASKS, load, load_nodelist, load_parts, load_words, store,
+    store_decision, store_start, sweep,
 };
 use railgate_stats::{Decision, DecisionKind, JobReport, NodeReport, ReportAccess, ReportConfig};
 
@@ -24,6 +25,7 @@ const SLURM_USER: u32 = 12_003;
 /// A group that every Debian has, in the place of SlurmUser's.
 const GROUP: (&str, u32) = ("daemon", 1);
 const JOB: u32 = 48_213;
+const MINUTE: Duration = Duration::from_secs(60);
 
 type Case = (&'static str, fn(&Place));
 
@@ -44,7 +46,10 @@ const CASES: &[Case] = &[
     ("everybody sweeps their own, root becomes each owner where it must", swept_by_owners),
     ("with access for the account its group reads, and nobody else", account),
     ("a large job is read in pages, and its samples are left alone", pages),
-    ("what decides comes without figures and of one attempt", brief),
+    ("what decides comes in short fields and of one attempt", words),
+    ("thousands of files of holes are not read", thousands),
+    ("what the budget cuts is told as such", too_much),
+    ("a part takes no more memory than its file", blown_up),
 ];
 
 struct Place {
@@ -501,19 +506,123 @@ fn pages(place: &Place) {
     assert_eq!((names.len(), found.problems.len()), (NODES, 0), "{:?}", found.problems);
 }
 
-fn brief(place: &Place) {
+const JOBS: &[u32] = &[JOB];
+
+fn asked(nodes: &[String]) -> Asked<'_> {
+    Asked { cluster: "alpha", jobs: JOBS, uid: OWNER, attempt: 0, nodes }
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+fn words(place: &Place) {
     for attempt in 0..3 {
         let mut part = report("n1");
         part.attempt = attempt;
+        part.end = (attempt == 1).then_some(1_800_000_100_000);
         part.faults = vec!["a figure".to_owned()];
-        part.exit = Some(railgate_stats::Exit { status: 256, derived: None });
         assert!(store(&place.config, &part).shared);
     }
-    let query = Query { cluster: Some("alpha"), job: JOB, attempt: Some(1), brief: true, ..Query::default() };
-    let parts = load_parts(&[&place.shared()], &query, 1 << 20, Duration::from_secs(20));
-    assert_eq!(parts.nodes.len(), 1, "{:?}", parts.problems);
-    let part = &parts.nodes[0];
-    assert_eq!((part.attempt, part.faults.len(), part.exit.map(railgate_stats::Exit::code)), (1, 0, Some(1)));
+    let nodes = names(&["n1", "n2"]);
+    let told = load_words(&place.config, &Asked { attempt: 1, ..asked(&nodes) }, MINUTE).unwrap();
+    assert_eq!((told.nodes.len(), told.untold_count), (1, 0), "{told:?}");
+    assert_eq!((told.nodes[0].node.as_str(), told.nodes[0].ended), ("n1", true));
+    assert_eq!(load_nodelist(&place.config, &asked(&[]), MINUTE), Ok(None));
+    let config = ReportConfig { controller_group: GROUP.0.to_owned(), ..place.config.clone() };
+    assert!(store(&config, &report("n1")).shared);
+    let decided = Decision { nodelist: "n[1-2]".to_owned(), ..decision() };
+    assert!(store_decision(&config, &decided, OWNER, OWNER).shared);
+    assert_eq!(load_nodelist(&config, &asked(&[]), MINUTE), Ok(Some("n[1-2]".to_owned())));
+    // Another's job.
+    assert!(load_words(&config, &Asked { uid: OTHER, ..asked(&nodes) }, MINUTE).is_err());
+}
+
+/// Files of holes cost their writer nothing: none of them is opened unless it is named after a node, and then it is
+/// refused unread.
+fn thousands(place: &Place) {
+    let mut part = report("n1");
+    part.end = Some(1_800_000_100_000);
+    assert!(store(&place.config, &part).shared);
+    let attempt = place.job_dir().join("0");
+    for number in 0..4_000 {
+        let path = attempt.join(format!("m{number:04}.json"));
+        fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
+        chown(&path, Some(OWNER), None).unwrap();
+    }
+    let nodes = names(&["n1", "m0001", "n2"]);
+    let before = read_by_children();
+    let told = load_words(&place.config, &asked(&nodes), MINUTE).unwrap();
+    let all = place.load();
+    assert!(read_by_children() - before < 16 << 20, "{} bytes", read_by_children() - before);
+    assert_eq!(
+        (told.nodes.len(), told.untold.as_slice(), told.untold_count),
+        (1, &nodes[1..2], 1),
+        "{told:?}"
+    );
+    assert!(told.problems[0].contains("m0001: refused: it has holes"), "{told:?}");
+    assert_eq!(all.attempts[0].nodes.len(), 1, "the reader of a report sees the one part");
+    assert!(all.problems.iter().any(|problem| problem.contains("it has holes")), "{:?}", all.problems);
+}
+
+/// What this process's children that have ended have read, bytes.
+fn read_by_children() -> u64 {
+    let io = fs::read_to_string("/proc/self/io").unwrap();
+    let line = io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap();
+    line.parse().unwrap()
+}
+
+/// Full files, beyond what a job of so few nodes may have read: the nodes before them are told, the others are named.
+fn too_much(place: &Place) {
+    let nodes: Vec<String> = (0..64).map(|node| format!("n{node:02}")).collect();
+    let mut part = report("n00");
+    part.end = Some(1_800_000_100_000);
+    assert!(store(&place.config, &part).shared);
+    for node in &nodes[1..] {
+        let path = place.job_dir().join(format!("0/{node}.json"));
+        fs::write(&path, "[".repeat(8 << 20)).unwrap();
+        chown(&path, Some(OWNER), None).unwrap();
+    }
+    let before = read_by_children();
+    let told = load_words(&place.config, &asked(&nodes), MINUTE).unwrap();
+    let read = read_by_children() - before;
+    assert!(read < 64 << 20, "{read} bytes");
+    assert_eq!((told.nodes.len(), told.untold_count), (1, 63), "{:?}", told.problems);
+    let clause = told.could_not_tell().unwrap();
+    assert!(clause.starts_with("could not tell what n01, n02"), "{clause}");
+    assert!(clause.contains(" and 55 more reported"), "{clause}");
+    // A person's reader stops, too, and says so.
+    let query = Query { cluster: Some("alpha"), job: JOB, known: Some((0, &nodes)), ..Query::default() };
+    let parts = load_parts(&[&place.shared()], &query, 8 << 20, MINUTE);
+    assert_eq!(parts.nodes.len(), 1);
+    let problems = parts.problems.join("\n");
+    assert!(problems.contains("could not tell: the parts are larger than allowed together"), "{problems}");
+    // No time at all: everything is untold, nothing is absent.
+    let told = load_words(&place.config, &asked(&nodes), Duration::ZERO).unwrap();
+    assert_eq!((told.nodes.len(), told.untold_count), (0, 64), "{told:?}");
+}
+
+/// A part that would take a hundred times its size in memory.
+fn blown_up(place: &Place) {
+    let mut part = report("n1");
+    part.end = Some(1_800_000_100_000);
+    assert!(store(&place.config, &part).shared);
+    let file = place.job_dir().join("0/n1.json");
+    let text = fs::read_to_string(&file).unwrap();
+    let blown = |list: &str, element: &str| {
+        let many = format!("[{}", format!("{element},").repeat((7 << 20) / (element.len() + 1)));
+        let many = format!("{}]", many.trim_end_matches(','));
+        let cut = text.replacen(&format!("\"{list}\":[]"), &format!("\"{list}\":{many}"), 1);
+        assert_ne!(cut, text, "{list}");
+        fs::write(&file, cut).unwrap();
+    };
+    for (list, element) in
+        [("faults", "\"\""), ("acts", r#"{"what":"drained","time":1,"by":"","detail":""}"#)]
+    {
+        blown(list, element);
+        let told = load_words(&place.config, &asked(&names(&["n1"])), MINUTE).unwrap();
+        assert_eq!((told.nodes.len(), told.untold_count), (1, 0), "{list}: {told:?}");
+    }
 }
 
 fn main() -> ExitCode {

@@ -1,11 +1,20 @@
-use std::path::Path;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use railgate_node::{Class, Phase, Severity};
 use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, fatal, hostlist};
-use railgate_stats::store::{Query, load_parts};
-use railgate_stats::{DecisionNode, NodeReport};
+use railgate_stats::DecisionNode;
+use railgate_stats::store::{Asked, NodeWord, Words, load_words};
 
 use crate::call::Call;
+use crate::wait::turn_of;
+
+/// At most so many of our processes read reports at once; each takes some 25 MB while it does.
+const READERS: u32 = 4;
+/// A reader is done in a moment, so this is a long queue.
+const TURN: Duration = Duration::from_secs(60);
+/// For the largest job; `[report] deadline` says less of a smaller one.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A drain reason's time is slurmctld's, a job's start too, but both are whole seconds.
 const SECOND: u64 = 1;
@@ -17,8 +26,10 @@ pub(crate) struct Gathered {
     pub(crate) evidence: Vec<NodeEvidence>,
     /// Every node as it was seen, for the report.
     pub(crate) nodes: Vec<DecisionNode>,
-    /// What could not be had.
+    /// What could not be had, for the log.
     pub(crate) problems: Vec<String>,
+    /// Nodes that may have evidence which could not be read, for the decision.
+    pub(crate) untold: Option<String>,
 }
 
 /// Asks slurmctld for the nodes' reasons (one query) and reads the nodes' reports.
@@ -27,11 +38,11 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
     let states = states(call, &mut found.problems);
     let start = job.first().and_then(|job| job.start);
     let ids: Vec<u32> = job.iter().map(|job| job.id).collect();
-    let mut shared: Vec<String> = Vec::new();
+    let mut shared: HashSet<String> = HashSet::new();
     for state in &states {
         let item = from_reason(state, &ids, start);
         if item.is_some() && names_several_jobs(state) {
-            shared.push(state.name.clone());
+            shared.insert(state.name.clone());
         }
         let reason = state.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone());
         found.nodes.push(DecisionNode {
@@ -43,37 +54,49 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
         });
         found.evidence.extend(item);
     }
-    let names = hostlist::expand(call.nodelist()).unwrap_or_default();
-    for report in reports(call, &ids, &mut found.problems) {
-        // Node names go into ExcNodeList, and a report may hold anything.
-        if !names.contains(&report.node) {
-            continue;
+    let words = match words(call, &ids) {
+        Ok(words) => words,
+        Err(why) => {
+            // What is wrong with the directory is the admin's matter and stands in the log.
+            found.problems.push(format!("the nodes' reports: {why}"));
+            found.untold = Some("could not tell what its nodes reported".to_owned());
+            Words::default()
         }
-        let held = states.iter().any(|state| state.name == report.node && state.held());
-        let items = from_report(&report, held);
+    };
+    found.untold = found.untold.or(words.could_not_tell());
+    found.problems.extend(words.problems);
+    let held: HashMap<&str, bool> = states.iter().map(|state| (state.name.as_str(), state.held())).collect();
+    let mut place: HashMap<String, usize> =
+        found.nodes.iter().enumerate().map(|(place, node)| (node.node.clone(), place)).collect();
+    let mut of_reports = Vec::new();
+    let mut counted: HashSet<String> = HashSet::new();
+    for word in words.nodes {
+        let held = held.get(word.node.as_str()).copied().unwrap_or(false);
+        let items = from_word(&word, held);
         let counts = job.first().is_some_and(|job| !fatal(&items, job, &call.config.requeue).is_empty());
+        of_reports.extend(items);
         if !counts {
-            found.evidence.extend(items);
             continue;
         }
-        // A reason that names several jobs is about the first of them: what hit this one, the report knows.
-        found.evidence.retain(|item| !(shared.contains(&item.node) && item.node == report.node));
-        match found.nodes.iter_mut().find(|node| node.node == report.node) {
-            Some(node) if node.evidence => {}
-            Some(node) => {
-                node.evidence = true;
-                node.source = "report".to_owned();
-            }
-            None => found.nodes.push(DecisionNode {
-                node: report.node.clone(),
+        let place = *place.entry(word.node.clone()).or_insert_with(|| {
+            found.nodes.push(DecisionNode {
+                node: word.node.clone(),
                 state: String::new(),
                 reason: String::new(),
-                evidence: true,
-                source: "report".to_owned(),
-            }),
+                evidence: false,
+                source: String::new(),
+            });
+            found.nodes.len() - 1
+        });
+        if let Some(node) = found.nodes.get_mut(place).filter(|node| !node.evidence) {
+            node.evidence = true;
+            node.source = "report".to_owned();
         }
-        found.evidence.extend(items);
+        counted.insert(word.node);
     }
+    // A reason that names several jobs is about the first of them: what hit this one, the report knows.
+    found.evidence.retain(|item| !(shared.contains(&item.node) && counted.contains(&item.node)));
+    found.evidence.extend(of_reports);
     found
 }
 
@@ -128,47 +151,40 @@ fn names_several_jobs(state: &NodeState) -> bool {
     Reason::parse(text).is_some_and(|reason| reason.jobs.len() > 1)
 }
 
-fn reports(call: &Call, ids: &[u32], problems: &mut Vec<String>) -> Vec<NodeReport> {
-    let config = &call.config.report;
-    let Some(dir) = config.dir.as_deref() else { return Vec::new() };
-    let dirs: [&Path; 1] = [dir];
-    let mut found = Vec::new();
-    for &id in ids {
-        let query = Query {
-            cluster: Some(&call.cluster),
-            job: id,
-            uid: Some(call.job.uid),
-            attempt: Some(call.job.restarts),
-            brief: true,
-            ..Query::default()
-        };
-        let parts = load_parts(&dirs, &query, config.max_bytes(), config.deadline);
-        found.extend(
-            parts.nodes.into_iter().filter(|part| part.attempt == call.job.restarts && part.job.id == id),
-        );
-        problems.extend(parts.problems);
+/// What the nodes' reports say. They are read in a child, which gives short fields alone, and by a few of our processes
+/// at a time: a user decides how large the files are and how many jobs end at once.
+fn words(call: &Call, ids: &[u32]) -> Result<Words, String> {
+    let nodes = hostlist::expand(call.nodelist()).map_err(|why| why.to_string())?;
+    let asked = Asked {
+        cluster: &call.cluster,
+        jobs: ids,
+        uid: call.job.uid,
+        attempt: call.job.restarts,
+        nodes: &nodes,
+    };
+    let dir = call.own.join("readers");
+    // Without the lock files nothing bounds the memory of a hundred jobs that end together.
+    let turn =
+        turn_of(&dir, READERS, TURN, call.job.id).map_err(|why| format!("{}: {why}", dir.display()))?;
+    if turn.is_none() {
+        return Err(format!("{READERS} others read reports, and did so for {} s", TURN.as_secs()));
     }
-    found
+    load_words(&call.config.report, &asked, PATIENCE)
 }
 
-fn from_report(report: &NodeReport, held: bool) -> Vec<NodeEvidence> {
-    report
-        .evidence
+fn from_word(word: &NodeWord, held: bool) -> Vec<NodeEvidence> {
+    word.evidence
         .iter()
         .map(|item| NodeEvidence {
-            node: report.node.clone(),
-            subject: plain(&item.finding.subject()),
-            part: plain(&item.device),
+            node: word.node.clone(),
+            subject: item.subject.clone(),
+            part: item.part.clone(),
             channel: Channel::Report,
-            severity: item.finding.severity,
-            class: item.finding.class,
+            severity: item.severity,
+            class: item.class,
             own: item.own,
-            at: item.time,
+            at: item.at,
             held,
         })
         .collect()
-}
-
-fn plain(text: &str) -> String {
-    text.chars().take(60).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
 }

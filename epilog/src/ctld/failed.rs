@@ -47,7 +47,7 @@ pub(crate) fn look(call: &Call) {
     }
     let settled = |refused: String| {
         let (what, mut why, used) = settle(call, leader, &found);
-        if let Some(missing) = &waited.missing {
+        for missing in waited.missing.iter().chain(&found.untold) {
             why = format!("{why} ({missing})");
         }
         let record = Record {

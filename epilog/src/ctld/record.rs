@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::time::Duration;
 
 use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Uncounted, Used, used};
@@ -91,8 +92,10 @@ pub(crate) fn entry(
 /// Who is blamed, each node and part once.
 pub(crate) fn blamed(evidence: &[&NodeEvidence]) -> Vec<Blamed> {
     let mut blamed: Vec<Blamed> = Vec::new();
+    let mut places: HashMap<(&str, &str), usize> = HashMap::new();
     for item in evidence {
-        match blamed.iter_mut().find(|have| have.node == item.node && have.subject == item.subject) {
+        let place = *places.entry((&item.node, &item.subject)).or_insert(blamed.len());
+        match blamed.get_mut(place) {
             Some(have) if have.part.is_empty() => have.part.clone_from(&item.part),
             Some(_) => {}
             None => blamed.push(Blamed {

@@ -23,14 +23,14 @@ use railgate_node::child::{Task, ask};
 use railgate_node::{FileLock, UnixMillis};
 use railgate_runner::{Config, Loaded, LogConfig, LogLevel, Places, start_logging};
 use railgate_slurm::{
-    AccountingLine, Client, Env, JobRef, JobStanding, Noted, Spool, cluster_name, hostlist, job_from_env,
+    AccountingLine, Client, Env, JobRef, JobStanding, Noted, Spool, cluster_name, job_from_env,
     note_in_accounting,
 };
-use railgate_stats::store::load;
-use railgate_stats::{JobReport, SlurmView, summary};
+use railgate_stats::SlurmView;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{now, own};
+use crate::summed::{Of, summed};
 
 /// The first argument of the process that works the notes off.
 const WORD: &str = "sum-up";
@@ -517,26 +517,24 @@ fn look(
         nodelist: note.nodelist.clone(),
         ..SlurmView::default()
     });
-    let expand = |list: &str| hostlist::expand(list).ok();
-    let report = load(&config.report, dirs, cluster, note.job, Some(note.uid), view, &expand);
+    let of =
+        Of { cluster, dirs, job: note.job, uid: note.uid, attempt: note.restarts, nodelist: &note.nodelist };
+    let summed = summed(&config.report, &of, view);
     *spent += begun.elapsed();
-    if !whole(&report) && in_time {
-        return Look::Later;
+    match summed {
+        Ok(summed) if !summed.whole && in_time => Look::Later,
+        Ok(summed) => summed.line.map_or(Look::Done, Look::Line),
+        Err(why) => {
+            tracing::warn!(job = %waiting.name(), "AdminComment: could not tell: {why}");
+            if in_time { Look::Later } else { Look::Done }
+        }
     }
-    summary(&report).map_or(Look::Done, Look::Line)
 }
 
 fn is_back(standing: &JobStanding) -> bool {
     ["PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE"]
         .iter()
         .any(|word| standing.state.contains(word))
-}
-
-/// Every node of the last attempt has written its last word.
-fn whole(report: &JobReport) -> bool {
-    report.attempts.last().is_some_and(|attempt| {
-        attempt.silent_nodes.is_empty() && attempt.nodes.iter().all(|node| node.end.is_some())
-    })
 }
 
 #[cfg(test)]

@@ -32,11 +32,21 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
     }
     let limit = call.config.requeue.waiters;
     // Held for as long as we wait.
-    let slot = slot(&call.own.join("waiters"), limit);
+    let waiters = call.own.join("waiters");
+    let slot = slot(&waiters, limit);
     let missing = match &slot {
         Ok(Some(_)) => None,
         Ok(None) => Some(format!("did not wait for the nodes: {limit} others do")),
-        Err(why) => Some(format!("did not wait for the nodes: {why}")),
+        Err(why) => {
+            // The decision's reader cannot do anything about it.
+            tracing::error!(
+                job = %call.name,
+                "did not wait for the nodes: {}: {why} (it must belong to SlurmUser; `railgate doctor` on the \
+                 controller says what to do)",
+                waiters.display()
+            );
+            Some("did not wait for the nodes".to_owned())
+        }
     };
     if let Some(missing) = missing {
         return Waited { job, took: Duration::ZERO, missing: Some(missing) };
@@ -77,19 +87,28 @@ const TURN: Duration = Duration::from_secs(30);
 /// A turn to ask; held while the answer is on its way. `None` where it took too long, or the lock files cannot
 /// be had: then one asks without.
 pub(crate) fn turn(call: &Call) -> Option<FileLock> {
-    let begun = Instant::now();
     let dir = call.own.join("askers");
-    while begun.elapsed() < TURN {
-        match slot(&dir, ASKERS) {
-            Ok(Some(held)) => return Some(held),
-            Ok(None) => std::thread::sleep(Duration::from_millis(100) + spread(call.job.id)),
-            Err(why) => {
-                tracing::warn!(job = %call.name, "{}: {why}", dir.display());
-                return None;
-            }
+    turn_of(&dir, ASKERS, TURN, call.job.id).unwrap_or_else(|why| {
+        tracing::warn!(job = %call.name, "{}: {why}", dir.display());
+        None
+    })
+}
+
+/// One of `limit` lock files; `None` if all of them were taken all the time.
+///
+/// # Errors
+/// The lock files cannot be had.
+pub(crate) fn turn_of(dir: &Path, limit: u32, patience: Duration, job: u32) -> io::Result<Option<FileLock>> {
+    let begun = Instant::now();
+    loop {
+        if let Some(held) = slot(dir, limit)? {
+            return Ok(Some(held));
         }
+        if begun.elapsed() >= patience {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(100) + spread(job));
     }
-    None
 }
 
 fn completing(job: &[JobState]) -> bool {

@@ -1,14 +1,16 @@
 //! Directories by descriptor, no link followed.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
+use nix::unistd::{Whence, geteuid, lseek};
+use railgate_node::child::become_user;
 
 const DIR: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
@@ -48,13 +50,46 @@ pub(super) fn open_to_all(stat: &FileStat) -> bool {
     mode.contains(Mode::S_IWOTH) && !mode.contains(Mode::S_ISVTX)
 }
 
-/// A regular file of at most `max` bytes with one name, opened without following a link or waiting.
-pub(super) fn file_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<(File, FileStat), String> {
+/// The directory of a job and its owner's uid, opened as the owner where root asks: root may be nobody on the file
+/// server, and what belongs to the owner the owner may read. `None` where there is none.
+pub(super) fn job_below(
+    cluster: BorrowedFd<'_>,
+    job: u32,
+    uid: Option<u32>,
+) -> Result<Option<(OwnedFd, u32)>, String> {
+    let text = |why: Errno| io::Error::from(why).to_string();
+    let number = job.to_string();
+    let owner = match fstatat(cluster, number.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(stat) => (stat.st_uid, stat.st_gid),
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(why) => return Err(text(why)),
+    };
+    if let Some(uid) = uid
+        && owner.0 != uid
+        && owner.0 != 0
+    {
+        return Err(format!("refused: it belongs to uid {}, the job to {uid}", owner.0));
+    }
+    if geteuid().is_root() && owner.0 != 0 {
+        become_user(owner.0, owner.1, &[]).map_err(|why| why.to_string())?;
+    }
+    let dir = below(cluster, &number).map_err(text)?;
+    match fstat(dir.as_fd()) {
+        Ok(stat) if stat.st_uid == owner.0 => Ok(Some((dir, owner.0))),
+        _ => Err("refused: it changed its owner".to_owned()),
+    }
+}
+
+/// A regular file of at most `max` bytes with one name and without holes, opened without following a link or waiting.
+/// `None` where there is none.
+fn found_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<Option<(File, FileStat)>, String> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = openat(parent, name, flags, Mode::empty()).map_err(|why| match why {
-        Errno::ELOOP => "refused: a symbolic link".to_owned(),
-        why => io::Error::from(why).to_string(),
-    })?;
+    let file = match openat(parent, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(Errno::ELOOP) => return Err("refused: a symbolic link".to_owned()),
+        Err(why) => return Err(io::Error::from(why).to_string()),
+    };
     let stat = fstat(file.as_fd()).map_err(|why| io::Error::from(why).to_string())?;
     if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFREG {
         return Err("refused: not a regular file".to_owned());
@@ -65,7 +100,43 @@ pub(super) fn file_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result
     if u64::try_from(stat.st_size).map_or(true, |size| size > max) {
         return Err(format!("refused: {} bytes (at most {max})", stat.st_size));
     }
-    Ok((File::from(file), stat))
+    // A file of holes costs its writer nothing and its reader as much as a full one. Where the file system cannot tell,
+    // the first hole is the end. The number of blocks would not do: a file system that compresses has few.
+    if lseek(&file, 0, Whence::SeekHole).is_ok_and(|hole| hole < stat.st_size) {
+        return Err("refused: it has holes".to_owned());
+    }
+    lseek(&file, 0, Whence::SeekSet).map_err(|why| io::Error::from(why).to_string())?;
+    Ok(Some((File::from(file), stat)))
+}
+
+/// As [`found_below`], where the file must be there.
+pub(super) fn file_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<(File, FileStat), String> {
+    found_below(parent, name, max)?.ok_or_else(|| io::Error::from(Errno::ENOENT).to_string())
+}
+
+/// The content of such a file and its owner's uid. `left` is what may be read of this and all further files; a file
+/// that is larger ends the reading.
+pub(super) fn content_below(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    max: u64,
+    left: &mut u64,
+) -> Result<Option<(Vec<u8>, u32)>, String> {
+    let Some((file, stat)) = found_below(parent, name, max)? else { return Ok(None) };
+    let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if size > *left {
+        *left = 0;
+        return Err("not read: the reports of the job are larger than allowed together".to_owned());
+    }
+    let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(0).saturating_add(1));
+    // It may have grown since it was looked at.
+    file.take(size.saturating_add(1)).read_to_end(&mut content).map_err(|why| why.to_string())?;
+    let read = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    *left = left.saturating_sub(read);
+    if read > size {
+        return Err("refused: it grew while it was read".to_owned());
+    }
+    Ok(Some((content, stat.st_uid)))
 }
 
 /// Names in a directory, at most `most`, without those that begin with a dot; the flag says that there are more.

@@ -1,16 +1,15 @@
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::AtFlags;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::stat::fstat;
-use nix::unistd::geteuid;
-use railgate_node::child::become_user;
+use nix::sys::stat::fstatat;
 use serde::{Deserialize, Serialize};
 
-use super::dirs::{below, file_below, names, top};
+use super::dirs::{below, content_below, job_below, names, top};
 use super::{DECISION, LIVE, SAMPLES, dir_name};
 use crate::{Decision, NodeReport, Parts, REPORT_SCHEMA};
 
@@ -22,7 +21,7 @@ const MOST_NODES: usize = 20_000;
 /// One reply: the parent holds it beside what it has already.
 const PAGE_BYTES: u64 = 8 << 20;
 /// All parts of one directory together: 1,024 nodes with eight GPUs take a third of it.
-const MOST_BYTES: u64 = 512 << 20;
+pub(super) const MOST_BYTES: u64 = 512 << 20;
 pub(super) const MOST_PROBLEMS: usize = 50;
 /// What a user wrote can become much larger in memory than it is in its file: a child that needs more than this ends.
 const MOST_MEMORY: u64 = 2 << 30;
@@ -41,13 +40,13 @@ pub(super) struct ReadOrder {
     pub(super) cluster: Option<String>,
     pub(super) job: u32,
     pub(super) uid: Option<u32>,
-    /// Of this attempt only.
-    pub(super) attempt: Option<u32>,
-    /// Of this node only.
-    pub(super) node: Option<String>,
-    /// Without what only a report shows.
-    pub(super) brief: bool,
+    /// Of this attempt no other nodes' files are opened, and its directory is not listed.
+    pub(super) known: Option<(u32, Vec<String>)>,
     pub(super) max_bytes: u64,
+    /// All parts together, of this page and earlier ones.
+    pub(super) most_bytes: u64,
+    /// What is left of the time for all pages.
+    pub(super) time: Duration,
     /// What comes after this.
     pub(super) after: Option<Place>,
     /// Bytes read by earlier pages.
@@ -94,9 +93,25 @@ struct Reader<'a> {
     /// The last file that was looked at.
     last: Option<Place>,
     full: bool,
+    /// Bytes that this page may still read.
+    left: u64,
+    until: Instant,
+    /// The budget is spent: no further page.
+    over: bool,
 }
 
 impl Reader<'_> {
+    /// Why nothing more is read of this job.
+    fn spent(&self) -> Option<&'static str> {
+        if self.left == 0 {
+            Some("the parts are larger than allowed together")
+        } else if Instant::now() >= self.until {
+            Some("the time for all parts is over")
+        } else {
+            None
+        }
+    }
+
     /// An earlier page had this, or all that is below it.
     fn is_done(&self, place: &Place) -> bool {
         self.order.after.as_ref().is_some_and(|after| place <= after)
@@ -119,10 +134,19 @@ fn read(order: &ReadOrder) -> Result<Vec<u8>, String> {
         Some(cluster) => vec![cluster.clone()],
         None => names(&dir, MOST_CLUSTERS).map_err(text)?.0,
     };
-    let mut reader =
-        Reader { order, parts: Parts::default(), nodes: Vec::new(), taken: 0, last: None, full: false };
+    let mut reader = Reader {
+        order,
+        parts: Parts::default(),
+        nodes: Vec::new(),
+        taken: 0,
+        last: None,
+        full: false,
+        left: order.most_bytes.saturating_sub(order.read),
+        until: Instant::now() + order.time,
+        over: false,
+    };
     for name in clusters {
-        if reader.full || order.after.as_ref().is_some_and(|after| name < after.cluster) {
+        if reader.full || reader.over || order.after.as_ref().is_some_and(|after| name < after.cluster) {
             continue;
         }
         if dir_name(&name).is_none() {
@@ -135,7 +159,7 @@ fn read(order: &ReadOrder) -> Result<Vec<u8>, String> {
             Err(why) => reader.problem(format!("{name}: {}", text(why))),
         }
     }
-    let next = reader.last.filter(|_| reader.full);
+    let next = reader.last.filter(|_| reader.full && !reader.over);
     let page = Page { next, read: order.read.saturating_add(reader.taken) };
     reply(&page, &reader.parts, &reader.nodes)
 }
@@ -159,35 +183,12 @@ fn reply(page: &Page, parts: &Parts, nodes: &[Vec<u8>]) -> Result<Vec<u8>, Strin
 }
 
 fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
-    let number = reader.order.job.to_string();
-    let place = format!("{cluster_name}/{number}");
-    let owner =
-        match nix::sys::stat::fstatat(cluster, number.as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) => (stat.st_uid, stat.st_gid),
-            Err(Errno::ENOENT) => return,
-            Err(why) => return reader.problem(format!("{place}: {}", text(why))),
-        };
-    if let Some(uid) = reader.order.uid
-        && owner.0 != uid
-        && owner.0 != 0
-    {
-        return reader.problem(format!("{place}: refused: it belongs to uid {}, the job to {uid}", owner.0));
-    }
-    // Root may be nobody on the file server; the owner is somebody, and what is theirs they may read.
-    if geteuid().is_root()
-        && owner.0 != 0
-        && let Err(why) = become_user(owner.0, owner.1, &[])
-    {
-        return reader.problem(format!("{place}: {why}"));
-    }
-    let dir = match below(cluster, &number) {
-        Ok(dir) => dir,
-        Err(why) => return reader.problem(format!("{place}: {}", text(why))),
+    let place = format!("{cluster_name}/{}", reader.order.job);
+    let (dir, owner) = match job_below(cluster, reader.order.job, reader.order.uid) {
+        Ok(Some(found)) => found,
+        Ok(None) => return,
+        Err(why) => return reader.problem(format!("{place}: {why}")),
     };
-    match fstat(dir.as_fd()) {
-        Ok(stat) if stat.st_uid == owner.0 => {}
-        _ => return reader.problem(format!("{place}: refused: it changed its owner")),
-    }
     let attempts = match names(&dir, MOST_ATTEMPTS) {
         Ok((names, more)) => {
             if more {
@@ -200,7 +201,7 @@ fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
     for name in attempts {
         let earlier =
             Place { cluster: cluster_name.to_owned(), attempt: name.clone(), file: LAST.to_owned() };
-        if reader.full || reader.is_done(&earlier) {
+        if reader.full || reader.over || reader.is_done(&earlier) {
             continue;
         }
         // The canonical number only: 01 and +1 are not ours.
@@ -208,40 +209,59 @@ fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
             reader.problem(format!("{place}/{name}: refused: not an attempt"));
             continue;
         };
-        if reader.order.attempt.is_some_and(|only| only != number) {
-            continue;
-        }
         match below(dir.as_fd(), &name) {
             Ok(attempt) => {
-                read_attempt(reader, &attempt, &format!("{place}/{name}"), cluster_name, number, owner.0)
+                read_attempt(reader, &attempt, &format!("{place}/{name}"), cluster_name, number, owner)
             }
             Err(why) => reader.problem(format!("{place}/{name}: {}", text(why))),
         }
     }
 }
 
+/// In the order of a listing, by which pages go on.
+fn known_files(dir: &OwnedFd, nodes: &[String]) -> Vec<String> {
+    let is_there = |name: &String| {
+        !matches!(fstatat(dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW), Err(Errno::ENOENT))
+    };
+    let nodes = nodes.iter().filter_map(|name| dir_name(name));
+    let mut files: Vec<String> =
+        nodes.flat_map(|node| [format!("{node}.json"), format!("{node}{LIVE}")]).collect();
+    files.push(DECISION.to_owned());
+    files.retain(is_there);
+    files.sort_unstable();
+    files.dedup();
+    files
+}
+
 fn read_attempt(
     reader: &mut Reader<'_>,
-    dir: &std::os::fd::OwnedFd,
+    dir: &OwnedFd,
     place: &str,
     cluster: &str,
     attempt: u32,
     owner: u32,
 ) {
-    let files = match names(dir, MOST_NODES) {
-        Ok((names, more)) => {
-            if more {
-                reader.problem(format!("{place}: more than {MOST_NODES} files, the rest is left out"));
+    let known = reader.order.known.as_ref().filter(|(known, _)| *known == attempt);
+    let files = match known {
+        Some((_, nodes)) => known_files(dir, nodes),
+        None => match names(dir, MOST_NODES) {
+            Ok((names, more)) => {
+                if more {
+                    reader.problem(format!("{place}: more than {MOST_NODES} files, the rest is left out"));
+                }
+                names
             }
-            names
-        }
-        Err(why) => return reader.problem(format!("{place}: {}", text(why))),
+            Err(why) => return reader.problem(format!("{place}: {}", text(why))),
+        },
     };
     for name in files {
         let here = Place { cluster: cluster.to_owned(), attempt: attempt.to_string(), file: name.clone() };
-        let other = |node: &String| name.strip_suffix(".json") != Some(node);
-        if reader.is_done(&here) || reader.order.node.as_ref().is_some_and(other) {
+        if reader.is_done(&here) {
             continue;
+        }
+        if let Some(why) = reader.spent() {
+            reader.over = true;
+            return reader.problem(format!("{place}/{name} and what comes after it: could not tell: {why}"));
         }
         if reader.taken >= PAGE_BYTES {
             reader.full = true;
@@ -253,10 +273,6 @@ fn read_attempt(
             continue;
         }
         let live = name.strip_suffix(LIVE);
-        // Nothing is decided by what was known half-way.
-        if live.is_some() && reader.order.brief {
-            continue;
-        }
         let Some(stem) = name.strip_suffix(".json").or(live).and_then(dir_name) else {
             reader.problem(format!("{place}/{name}: refused: not a part"));
             continue;
@@ -272,23 +288,15 @@ fn read_attempt(
     }
 }
 
-fn content(reader: &mut Reader<'_>, file: File) -> Result<Vec<u8>, String> {
-    let max = reader.order.max_bytes;
-    let mut content = Vec::new();
-    // It may have grown since it was looked at.
-    file.take(max.saturating_add(1)).read_to_end(&mut content).map_err(|why| why.to_string())?;
-    let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
-    if size > max {
-        return Err(format!("refused: more than {max} bytes"));
-    }
-    reader.taken = reader.taken.saturating_add(size);
-    if reader.order.read.saturating_add(reader.taken) > MOST_BYTES {
-        return Err(format!("left out: the parts together are more than {MOST_BYTES} bytes"));
-    }
-    Ok(content)
+/// A file of the job that is there.
+fn content(reader: &mut Reader<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(Vec<u8>, u32), String> {
+    let before = reader.left;
+    let found = content_below(dir, name, reader.order.max_bytes, &mut reader.left);
+    reader.taken = reader.taken.saturating_add(before.saturating_sub(reader.left));
+    found?.ok_or_else(|| text(Errno::ENOENT))
 }
 
-fn known_schema(schema: u32) -> Result<(), String> {
+pub(super) fn known_schema(schema: u32) -> Result<(), String> {
     if schema == 0 || schema > REPORT_SCHEMA {
         return Err(format!("schema {schema}, this railgate reads up to {REPORT_SCHEMA}"));
     }
@@ -302,13 +310,11 @@ fn node(
     (stem, cluster, attempt): (&str, &str, u32),
     owner: u32,
 ) -> Result<(), String> {
-    let (file, stat) = file_below(dir, name, reader.order.max_bytes)?;
-    if stat.st_uid != owner && stat.st_uid != 0 {
-        return Err(format!("refused: it belongs to uid {}, the job's directory to {owner}", stat.st_uid));
+    let (content, uid) = content(reader, dir, name)?;
+    if uid != owner && uid != 0 {
+        return Err(format!("refused: it belongs to uid {uid}, the job's directory to {owner}"));
     }
-    let content = content(reader, file)?;
-    let mut report: NodeReport =
-        serde_json::from_slice(&content).map_err(|why| format!("not a part: {why}"))?;
+    let report: NodeReport = serde_json::from_slice(&content).map_err(|why| format!("not a part: {why}"))?;
     known_schema(report.schema)?;
     // Its place says what it is; a file that says otherwise was moved or made up.
     let same = report.job.id == reader.order.job
@@ -322,12 +328,7 @@ fn node(
     if name.ends_with(LIVE) && (report.end.is_some() || report.as_of.is_none()) {
         return Err("refused: a part of a job that runs has no end".to_owned());
     }
-    reader.nodes.push(if reader.order.brief {
-        report.only_what_decides();
-        serde_json::to_vec(&report).map_err(|why| why.to_string())?
-    } else {
-        content
-    });
+    reader.nodes.push(content);
     Ok(())
 }
 
@@ -338,8 +339,7 @@ fn decision(
     cluster: &str,
     attempt: u32,
 ) -> Result<(), String> {
-    let (file, _) = file_below(dir, name, reader.order.max_bytes)?;
-    let content = content(reader, file)?;
+    let (content, _) = content(reader, dir, name)?;
     let decision: Decision =
         serde_json::from_slice(&content).map_err(|why| format!("not a decision: {why}"))?;
     known_schema(decision.schema)?;

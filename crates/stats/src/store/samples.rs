@@ -3,13 +3,11 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
-use nix::unistd::geteuid;
 use railgate_node::UnixMillis;
-use railgate_node::child::{ask, become_user};
+use railgate_node::child::ask;
 use serde::{Deserialize, Serialize};
 
-use super::dirs::{below, file_below, top};
+use super::dirs::{below, file_below, job_below, top};
 use super::{SAMPLES, dir_name};
 use crate::ReportConfig;
 use crate::usage::{GpuField, State, timeline};
@@ -106,23 +104,11 @@ fn read(order: &Order) -> Result<Course, String> {
     };
     let dir = top(Path::new(&order.dir)).map_err(text)?;
     let cluster = below(dir.as_fd(), cluster).map_err(text)?;
-    let number = order.job.to_string();
-    let owner = nix::sys::stat::fstatat(&cluster, number.as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW)
-        .map_err(text)?;
-    if order.uid.is_some_and(|uid| owner.st_uid != uid && owner.st_uid != 0) {
-        return Err(format!("refused: it belongs to uid {}", owner.st_uid));
-    }
-    if geteuid().is_root() && owner.st_uid != 0 {
-        become_user(owner.st_uid, owner.st_gid, &[]).map_err(|why| why.to_string())?;
-    }
-    let job = below(cluster.as_fd(), &number).map_err(text)?;
-    if fstat(job.as_fd()).map_err(text)?.st_uid != owner.st_uid {
-        return Err("refused: it changed its owner".to_owned());
-    }
+    let (job, owner) = job_below(cluster.as_fd(), order.job, order.uid)?.ok_or("no report of this job")?;
     let attempt = below(job.as_fd(), &order.attempt.to_string()).map_err(text)?;
     let name = format!("{node}{SAMPLES}");
     let (file, stat) = file_below(attempt.as_fd(), &name, order.max_bytes)?;
-    if stat.st_uid != owner.st_uid && stat.st_uid != 0 {
+    if stat.st_uid != owner && stat.st_uid != 0 {
         return Err(format!("refused: it belongs to uid {}", stat.st_uid));
     }
     let mut content = Vec::new();
