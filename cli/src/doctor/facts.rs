@@ -119,6 +119,8 @@ pub(crate) struct Facts {
     pub(crate) slurm_uid: Option<u32>,
     /// `[report] dir`.
     pub(crate) report_dir: Option<Result<Dir, String>>,
+    /// The cluster's directory in it, once there is one.
+    pub(crate) report_cluster: Option<Dir>,
     /// How many GPUs answered.
     pub(crate) gpus: Result<usize, String>,
     /// Somebody switched railgate off: the sentence that says so.
@@ -154,6 +156,9 @@ pub(crate) fn gather(site: &Site) -> Facts {
             .lost()
             .map_err(|why| why.to_string()),
         slurm_uid: said.get("SlurmUser").and_then(uid),
+        report_cluster: said
+            .get("ClusterName")
+            .and_then(|name| dir(&in_force.report.dir.as_ref()?.join(name)).ok()),
         report_dir: in_force.report.dir.as_deref().map(dir),
         gpus: if roles.compute { gpus(site, &in_force) } else { Ok(0) },
         stopped: stopped(site),

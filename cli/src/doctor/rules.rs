@@ -576,16 +576,45 @@ fn profile(facts: &Facts, found: &mut Found) {
 
 fn report_dir(facts: &Facts, found: &mut Found) {
     const SHARED: u32 = 0o1777;
+    const OPEN: u32 = 0o022;
+    const GIVE: &str = "chown it and the cluster's directory in it to SlurmUser, chmod 755 both, on the file server";
+    const MAKE: &str = "install -d -m 1777 it on a shared file system, or -o SlurmUser -m 755 where that squashes root";
     match &facts.report_dir {
-        _ if facts.config.is_err() => {}
+        _ if facts.config.is_err() => return,
         None => {
-            found.add(Level::Note, "[report] dir is not set", "a directory that nodes and controller share")
+            return found.add(
+                Level::Note,
+                "[report] dir is not set",
+                "a directory that nodes and controller share",
+            );
         }
-        Some(Err(why)) => found.wrong(why.clone(), "install -d -m 1777 it on a shared file system"),
+        Some(Err(why)) => return found.wrong(why.clone(), MAKE),
+        // SlurmUser's alone: railgate makes the directories of jobs through that account.
         Some(Ok(dir)) if dir.mode & SHARED != SHARED => {
-            found.wrong(format!("[report] dir has mode {:04o}", dir.mode), "chmod 1777");
+            let mode = format!("[report] dir has mode {:04o}", dir.mode);
+            match facts.slurm_uid {
+                _ if dir.mode & OPEN != 0 || dir.uid == 0 => found.wrong(mode, MAKE),
+                Some(uid) if uid != dir.uid => {
+                    found.wrong(format!("{mode} and belongs to uid {}, SlurmUser is uid {uid}", dir.uid), MAKE);
+                }
+                _ => {}
+            }
         }
         Some(Ok(_)) => {}
+    }
+    match &facts.report_cluster {
+        Some(cluster) if cluster.mode & OPEN != 0 => found.wrong(
+            "in the cluster's directory in [report] dir every user can make the directories of jobs to come, and \
+             what those jobs' nodes report then stays on the nodes",
+            GIVE,
+        ),
+        Some(cluster) if cluster.uid != 0 && facts.slurm_uid.is_some_and(|uid| uid != cluster.uid) => {
+            found.wrong(
+                format!("uid {} owns the cluster's directory in [report] dir and could replace anybody's reports", cluster.uid),
+                GIVE,
+            );
+        }
+        _ => {}
     }
 }
 

@@ -56,6 +56,7 @@ pub(crate) fn right() -> Facts {
         lost_ends: Ok(None),
         slurm_uid: Some(64030),
         report_dir: Some(Ok(Dir { uid: 0, mode: 0o1777 })),
+        report_cluster: Some(Dir { uid: 0, mode: 0o755 }),
         gpus: Ok(8),
         stopped: None,
     }
@@ -145,5 +146,15 @@ pub(crate) static MISTAKES: &[Mistake] = &[
     }),
     ("gpus", "libnvidia-ml", |facts| facts.gpus = Err("libnvidia-ml.so.1: not found".to_owned())),
     ("report-dir", "mode 0755", |facts| facts.report_dir = Some(Ok(Dir { uid: 0, mode: 0o755 }))),
+    ("report-dir", "belongs to uid 1000", |facts| {
+        facts.report_dir = Some(Ok(Dir { uid: 1000, mode: 0o755 }));
+    }),
+    ("report-dir", "mode 0775", |facts| facts.report_dir = Some(Ok(Dir { uid: 64030, mode: 0o775 }))),
+    ("report-dir", "directories of jobs to come", |facts| {
+        facts.report_cluster = Some(Dir { uid: 65_534, mode: 0o1777 });
+    }),
+    ("report-dir", "uid 1000 owns the cluster's directory", |facts| {
+        facts.report_cluster = Some(Dir { uid: 1000, mode: 0o755 });
+    }),
     ("report-dir", "No such file", |facts| facts.report_dir = Some(Err("No such file".to_owned()))),
 ];

@@ -1,8 +1,8 @@
 //! Where reports lie: `<dir>/<cluster>/<jobid>/<attempt>/<node>.json`, and `decision.json` beside them.
 //!
-//! `<dir>` is shared, mode 1777, perhaps on NFS that squashes root. So a child takes on the job's identity
-//! before it writes, and goes from directory to directory by descriptors, following no link: whatever
-//! another user puts in the way is at most a refusal. A job's directory belongs to its owner, 0700, or 0770
+//! `<dir>` is shared: root's, mode 1777, or SlurmUser's, mode 0755, where the file server squashes root ([`placed`] says
+//! why). A child takes on the job's identity before it writes, and goes from directory to directory by descriptors,
+//! following no link: whatever another user puts in the way is at most a refusal. A job's directory belongs to its owner, 0700, or 0770
 //! with the group of SlurmUser, through which the controller reads evidence and adds its decision. What
 //! cannot be put there stays on the machine in `local_dir`, which is root's alone.
 //!
@@ -10,6 +10,7 @@
 
 mod bounded;
 mod dirs;
+mod placed;
 mod read;
 mod samples;
 mod sweep;

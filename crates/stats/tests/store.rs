@@ -35,6 +35,7 @@ const CASES: &[Case] = &[
     ("a squatter's directory is refused, the part stays on the node", squatter),
     ("the directory of a cluster that a user made is refused", squatted_cluster),
     ("where root is squashed the owner makes the directory", squashed),
+    ("where root is squashed and the directory is SlurmUser's nobody squats", accounts_directory),
     ("links, pipes, hard links and foreign files are refused", planted),
     ("a directory open to all without the sticky bit is refused", no_sticky_bit),
     ("a missing or full directory leaves the part on the node", missing_and_full),
@@ -283,6 +284,91 @@ fn squashed(place: &Place) {
         assert_eq!(fs::metadata(place.job_dir()).unwrap().uid(), OWNER);
         assert_eq!(fs::metadata(&cluster).unwrap().mode() & 0o7777, 0o1777, "left as it was");
         fs::remove_dir_all(cluster).unwrap();
+    }
+}
+
+/// Stores as a root that may do no more than any other user, which is what a file server that squashes root makes of it.
+fn store_squashed(config: &ReportConfig, part: &NodeReport) -> String {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("order.json");
+    fs::write(&file, serde_json::to_string(&(config, part)).unwrap()).unwrap();
+    let said = std::process::Command::new("setpriv")
+        .arg("--bounding-set=-dac_override,-dac_read_search,-fowner,-chown")
+        .arg(std::env::current_exe().unwrap())
+        .arg(SQUASHED)
+        .arg(file)
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{said:?}");
+    String::from_utf8(said.stdout).unwrap()
+}
+
+/// First argument of this program as [`store_squashed`] calls it.
+const SQUASHED: &str = "store-squashed";
+
+fn squashed_program(file: &str) -> ExitCode {
+    let (config, part): (ReportConfig, NodeReport) =
+        serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    let stored = store(&config, &part);
+    print!("shared {} {:?}", stored.shared, stored.problems);
+    ExitCode::SUCCESS
+}
+
+fn accounts_directory(place: &Place) {
+    let given = |path: &Path, mode: u32| {
+        chown(path, Some(SLURM_USER), Some(GROUP.1)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let config = ReportConfig { controller_group: GROUP.0.to_owned(), ..place.config.clone() };
+    // As it was: open to all, and another user is where this job and the next will be.
+    let cluster = place.shared().join("alpha");
+    fs::create_dir(&cluster).unwrap();
+    given(&cluster, 0o1777);
+    for squat in [JOB.to_string(), (JOB + 1).to_string(), ".new".to_owned()] {
+        as_user(OTHER, OTHER, "mkdir", &cluster.join(squat)).unwrap();
+    }
+    let said = store_squashed(&config, &report("n1"));
+    assert!(said.starts_with("shared false"), "{said}");
+    // The site gives report directory and cluster's directory to SlurmUser.
+    given(&place.shared(), 0o755);
+    let said = store_squashed(&config, &report("n1"));
+    assert_eq!(said, "shared true []");
+    assert_eq!(fs::metadata(&cluster).unwrap().mode() & 0o7777, 0o755);
+    let staging = fs::metadata(cluster.join(".new")).unwrap();
+    assert_eq!((staging.uid(), staging.mode() & 0o7777), (SLURM_USER, 0o1733));
+    assert_eq!(fs::read_dir(cluster.join(".new")).unwrap().count(), 0);
+    let meta = fs::metadata(place.job_dir()).unwrap();
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (OWNER, GROUP.1, 0o770));
+    // The other nodes of the job find it.
+    assert_eq!(store_squashed(&config, &report("n2")), "shared true []");
+    assert_eq!(
+        load(&config, &[], Some("alpha"), JOB, Some(OWNER), None, &|_| None).attempts[0].nodes.len(),
+        2
+    );
+    // What was in the way is its owner's still.
+    let aside = |name: &str| name.starts_with(&format!("{JOB}.foreign."));
+    let names: Vec<String> = fs::read_dir(&cluster)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(names.iter().filter(|name| aside(name)).count(), 1, "{names:?}");
+    for squat in ["48215", ".new/x", "48213/1"] {
+        let made = as_user(OTHER, OTHER, "mkdir", &cluster.join(squat));
+        assert_eq!(made.is_ok(), squat == ".new/x", "{squat}: {made:?}");
+    }
+    assert!(as_user(OTHER, OTHER, "list", &cluster.join(".new")).is_err(), "names there are not to be seen");
+    // From nothing, with the job's group as reader, and without a group of SlurmUser's.
+    fs::remove_dir_all(&cluster).unwrap();
+    let account = ReportConfig { access: ReportAccess::Account, ..config.clone() };
+    let bare = ReportConfig { controller_group: "no-such-group".to_owned(), ..config.clone() };
+    for (job, config, mode) in [(1, &account, 0o750), (2, &bare, 0o700)] {
+        let mut part = report("n1");
+        part.job.id = job;
+        assert_eq!(store_squashed(config, &part), "shared true []", "{job}");
+        let meta = fs::metadata(cluster.join(job.to_string())).unwrap();
+        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (OWNER, OWNER, mode), "{job}");
+        let meta = fs::metadata(cluster.join(format!("{job}/0"))).unwrap();
+        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (OWNER, OWNER, mode), "{job}");
     }
 }
 
@@ -630,6 +716,12 @@ fn main() -> ExitCode {
     tasks.push(Task::new("test-as-user", as_user_task));
     if let Some(code) = dispatch(&tasks) {
         return code;
+    }
+    let words: Vec<String> = std::env::args().collect();
+    if let [_, word, file] = words.as_slice()
+        && word == SQUASHED
+    {
+        return squashed_program(file);
     }
     // One after the other: what they change is the whole process's.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };

@@ -134,6 +134,18 @@ fn slot(dir: &Path, limit: u32) -> io::Result<Option<FileLock>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Scene;
+
+    #[test]
+    fn what_the_admin_must_mend_is_not_told_to_the_reports_reader() {
+        let scene = Scene::new("256", "0");
+        scene.file("waiters", "");
+        let call = scene.call();
+        let job =
+            JobState { state: "COMPLETING".to_owned(), nodes: "n[1-2]".to_owned(), ..JobState::default() };
+        let waited = for_nodes(&call, vec![job]);
+        assert_eq!(waited.missing.as_deref(), Some("did not wait for the nodes"));
+    }
 
     #[test]
     fn there_are_only_so_many_slots() {

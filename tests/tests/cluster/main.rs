@@ -26,6 +26,7 @@ mod plugin;
 mod pods;
 mod profiler;
 mod rails;
+mod report_files;
 mod resume;
 mod resume_each;
 mod setups;

@@ -416,6 +416,7 @@ struct PartVerdict {
 #[derive(Deserialize)]
 struct PartFinding {
     check: Short,
+    #[serde(default)]
     part: Short,
     severity: Severity,
     class: Class,
@@ -593,6 +594,13 @@ mod tests {
     fn told(report: &crate::NodeReport) -> NodeWord {
         let part: Part = serde_json::from_slice(&serde_json::to_vec(report).unwrap()).unwrap();
         part.word(48_213, "n1")
+    }
+
+    #[test]
+    fn a_finding_about_the_whole_node_has_no_part() {
+        let whole = crate::testing::finding("part-silent", "", Severity::Fail, Class::Node, "silent");
+        let word = told(&part("n1", &job(0..8), "", vec![whole], 256));
+        assert_eq!(word.evidence[0].subject, "part-silent");
     }
 
     #[test]

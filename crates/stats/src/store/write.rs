@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::NOBODY;
 use super::dirs::{below, made_below, mode_of, open_to_all, top};
+use super::placed::{Wanted, is_accounts, place};
 use crate::NodeReport;
 
 /// One file to be written; the content follows it, after a line feed.
@@ -141,7 +142,11 @@ fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
         if let Some(dir) = &early
             && !order.only_existing
         {
-            made_as_root(dir.as_fd(), order, (uid, reader.unwrap_or(Gid::from_raw(gid))));
+            let group = reader.unwrap_or(Gid::from_raw(gid));
+            match fstat(dir.as_fd()) {
+                Ok(stat) if uid != 0 && is_accounts(&stat) => placed(dir.as_fd(), order, uid, group, reader),
+                _ => made_as_root(dir.as_fd(), order, (uid, group)),
+            }
         }
         if uid != 0 {
             drop_root(uid, gid, reader)?;
@@ -165,6 +170,20 @@ fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
     let attempt = own_dir(job.as_fd(), &order.attempt.to_string(), order, reader)?;
     put(attempt.as_fd(), &order.file, content, file_mode(order), order.replace)
         .map_err(|why| format!("{}: {why}", order.file))
+}
+
+/// As the account that the report directory belongs to. What fails is tried again as the job's owner.
+fn placed(dir: BorrowedFd<'_>, order: &WriteOrder, uid: u32, group: Gid, reader: Option<Gid>) {
+    let (job, attempt) = (order.job.to_string(), order.attempt.to_string());
+    let wanted = Wanted {
+        cluster: &order.cluster,
+        job: &job,
+        attempt: &attempt,
+        uid,
+        group,
+        movers: reader.filter(|_| !order.account),
+    };
+    let _ = place(dir, wanted);
 }
 
 /// Makes the directories of cluster and job, as far as root is root here. No user can then make one in place of

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use nix::sys::resource::{UsageWho, getrusage};
 use railgate_tests::cluster::{Builder, Cluster, Session};
 
-use super::{build, packages, peers, reports, steady, storm, tasks};
+use super::{build, hostile_files, packages, peers, reports, steady, storm, tasks};
 
 /// Where the machines see this program, which takes the times in place.
 pub(super) const CLOCK: &str = "/usr/local/bin/xtask";
@@ -19,8 +19,8 @@ const WITH: &str = "optional /usr/lib/railgate/spank_railgate.so\n";
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// One of gate, tasks, steps, jobs, storm, reports, peers; all but peers when nothing is said
-    #[arg(value_parser = ["gate", "tasks", "steps", "jobs", "storm", "reports", "peers"])]
+    /// One of gate, tasks, steps, jobs, storm, reports, hostile-files, peers; all but peers when nothing is said
+    #[arg(value_parser = ["gate", "tasks", "steps", "jobs", "storm", "reports", "hostile-files", "peers"])]
     name: Option<String>,
     /// With peers: a checkout of github.com/mej/nhc, to be measured beside us
     #[arg(long, value_name = "DIR")]
@@ -72,6 +72,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if wanted("reports") {
         reports::run(&programs, arguments.count)?;
+    }
+    if wanted("hostile-files") {
+        hostile_files::run(&programs)?;
     }
     // Installs another project's program: only on demand.
     if arguments.name.as_deref() == Some("peers") {

@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod demo;
 mod dist;
+mod hostile_files;
 mod packaged;
 mod packages;
 mod peers;
@@ -48,6 +49,15 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<std::ffi::OsString>,
     },
+    /// Run a command and print its time, its exit code and the most memory that programs of this name had together
+    #[command(hide = true, name = "@watch")]
+    Watch {
+        /// File name of the programs
+        program: String,
+        /// The command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<std::ffi::OsString>,
+    },
     /// Read a task's environment once, as the plugin does, and print the nanoseconds that it took
     #[command(hide = true, name = "@task")]
     ReadEnv {
@@ -77,6 +87,9 @@ fn main() -> ExitCode {
         Task::Dist(arguments) => dist::run(&arguments).map(|_| ExitCode::SUCCESS),
         Task::Docs => docs().map(|()| ExitCode::SUCCESS),
         Task::Time { count, command } => bench::time(count, &command).map(|()| ExitCode::SUCCESS),
+        Task::Watch { program, command } => {
+            hostile_files::watch(&program, &command).map(|()| ExitCode::SUCCESS)
+        }
         Task::ReadEnv { dir } => tasks::once(&dir).map(|()| ExitCode::SUCCESS),
         Task::Pace => steady::pace().map(|()| ExitCode::SUCCESS),
         Task::Packages { names } => packages::install(&names).map(|()| ExitCode::SUCCESS),

@@ -1,0 +1,123 @@
+//! What a job's owner, or another user, lays into the report directory.
+
+use std::fs;
+use std::os::unix::fs::chown;
+
+use anyhow::Result;
+use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::poll;
+
+use crate::training::{ALL_MAY_DRAIN, MINUTE, end, log, started, submit};
+
+const REPORTS: &str = "/shared/railgate/test";
+const CONTROLLERS_LOG: &str = "/var/lib/railgate/controller/epilog-ctld.log";
+
+/// Waits until the prologs of the job's nodes have made the attempt's directory.
+fn begun(cluster: &Cluster, job: u32, nodes: &[&str]) -> Result<std::path::PathBuf> {
+    let dir = format!("{REPORTS}/{job}/0");
+    poll::until(MINUTE, "the prologs' parts", || {
+        let all = nodes.iter().all(|node| cluster.read("ctl", &format!("{dir}/{node}.json")).is_ok());
+        Ok(all.then_some(()))
+    })?;
+    cluster.path("ctl", &dir)
+}
+
+/// A file of alice's with nothing but a hole in it.
+fn hole(cluster: &Cluster, dir: &std::path::Path, name: &str) -> Result<()> {
+    let path = dir.join(name);
+    let _ = fs::remove_file(&path);
+    fs::File::create(&path)?.set_len(8 << 20)?;
+    let _ = cluster;
+    chown(&path, Some(5_001), Some(5_001))?;
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn only_files_of_the_jobs_nodes_are_read() -> Result<()> {
+    Builder::new(3).config(ALL_MAY_DRAIN)?.test(|cluster| {
+        let alice = cluster.alice();
+        let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
+        assert_eq!(started(cluster, id)?, "gn1");
+        let dir = begun(cluster, id, &["gn1", "gn2"])?;
+        for number in 0..100 {
+            hole(cluster, &dir, &format!("m{number}.json"))?;
+        }
+        let forged = format!(
+            r#"{{"schema":1,"railgate":"0","cluster":"test","node":"gn9","job":{{"id":{id},"uid":5001,"gid":5001,"user":"rgalice","het_leader":null,"partition":"main","nodelist":"gn9","restarts":0,"allocation":"no-gpus"}},"attempt":0,"start":1,"end":2,"epilog":{{"taken":1,"verdict":{{"phase":"epilog","fitness":"unfit","action":"drain","deciding":0,"findings":[{{"check":"gpu-lost","part":"3","severity":"fail","class":"node","what":"forged","fix":"x","evidence":[]}}]}}}}}}"#
+        );
+        fs::write(dir.join("gn9.json"), forged)?;
+        chown(dir.join("gn9.json"), Some(5_001), Some(5_001))?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        end(cluster, id, 3)?;
+        let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+        assert_eq!((job.nodes(), job.restarts()), ("gn[1,3]", 1));
+        let log = log(cluster, "rgalice", id);
+        assert!(log.contains("attempt 0 left node gn2, which failed while it ran: gpu-lost@3"), "{log}");
+        assert!(!log.contains("gn9"), "{log}");
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_part_that_cannot_be_read_is_not_a_part_without_evidence() -> Result<()> {
+    Builder::new(2).config(ALL_MAY_DRAIN)?.test(|cluster| {
+        let alice = cluster.alice();
+        let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
+        started(cluster, id)?;
+        let dir = begun(cluster, id, &["gn1", "gn2"])?;
+        hole(cluster, &dir, "gn2.json")?;
+        // Her own epilogs cannot replace it.
+        alice.run(&["chmod", "555", &format!("{REPORTS}/{id}/0")])?.ok()?;
+        end(cluster, id, 3)?;
+        cluster.wait_job(id, &["FAILED"], MINUTE)?;
+        let told = "no node has evidence of a fault that ended it (could not tell what gn2 reported: \
+                    gn2: refused: it has holes)";
+        poll::until(MINUTE, "the decision", || {
+            Ok(cluster.read("ctl", CONTROLLERS_LOG)?.contains(told).then_some(()))
+        })
+    })
+}
+
+/// As on a file server that squashes root: it may do no more than any other user.
+fn squashed(name: &str) -> String {
+    format!(
+        "#!/bin/sh\nexec setpriv --bounding-set=-dac_override,-dac_read_search \
+         /usr/libexec/railgate/railgate-{name}\n"
+    )
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn nobody_occupies_the_directories_of_jobs_to_come() -> Result<()> {
+    let builder = Builder::new(3).config(ALL_MAY_DRAIN)?;
+    let builder = builder
+        .file("/etc/slurm/squashed-prolog", &squashed("prolog"))
+        .file("/etc/slurm/squashed-epilog", &squashed("epilog"))
+        .slurm_conf("Prolog", "/etc/slurm/squashed-prolog")
+        .slurm_conf("Epilog", "/etc/slurm/squashed-epilog");
+    builder.test(|cluster| {
+        let (alice, bob, root) = (cluster.alice(), cluster.bob(), cluster.root());
+        // While everybody could make directories, bob made those of jobs to come.
+        root.run(&["install", "-d", "-m", "1777", REPORTS])?.ok()?;
+        let squat = "for job in {1..50}; do mkdir -m 777 $job; done; mkdir .new";
+        bob.clone().within(REPORTS).run(&["bash", "-c", squat])?.ok()?;
+        // What doctor asks for.
+        root.run(&["chown", "slurm", "/shared/railgate", REPORTS])?.ok()?;
+        root.run(&["chmod", "755", "/shared/railgate"])?.ok()?;
+
+        let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
+        assert_eq!(started(cluster, id)?, "gn1");
+        // The drain is somebody else's: the report alone says that the job died of its node.
+        root.run(&["scontrol", "update", "nodename=gn2", "state=drain", "reason=bad dimm"])?.ok()?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        end(cluster, id, 3)?;
+        let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+        assert_eq!((job.nodes(), job.restarts()), ("gn[1,3]", 1));
+        assert_ne!(bob.run(&["mkdir", &format!("{REPORTS}/99")])?.code, 0);
+        let parts = alice.run(&["ls", &format!("{REPORTS}/{id}/0")])?.ok()?;
+        assert!(parts.contains("gn1.json") && parts.contains("gn2.json"), "{parts}");
+        Ok(())
+    })
+}
