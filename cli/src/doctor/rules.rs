@@ -577,8 +577,10 @@ fn profile(facts: &Facts, found: &mut Found) {
 fn report_dir(facts: &Facts, found: &mut Found) {
     const SHARED: u32 = 0o1777;
     const OPEN: u32 = 0o022;
-    const GIVE: &str = "chown it and the cluster's directory in it to SlurmUser, chmod 755 both, on the file server";
-    const MAKE: &str = "install -d -m 1777 it on a shared file system, or -o SlurmUser -m 755 where that squashes root";
+    const GIVE: &str =
+        "chown it and the cluster's directory in it to SlurmUser, chmod 755 both, on the file server";
+    const MAKE: &str =
+        "install -d -m 1777 it on a shared file system, or -o SlurmUser -m 755 where that squashes root";
     match &facts.report_dir {
         _ if facts.config.is_err() => return,
         None => {
@@ -595,7 +597,10 @@ fn report_dir(facts: &Facts, found: &mut Found) {
             match facts.slurm_uid {
                 _ if dir.mode & OPEN != 0 || dir.uid == 0 => found.wrong(mode, MAKE),
                 Some(uid) if uid != dir.uid => {
-                    found.wrong(format!("{mode} and belongs to uid {}, SlurmUser is uid {uid}", dir.uid), MAKE);
+                    found.wrong(
+                        format!("{mode} and belongs to uid {}, SlurmUser is uid {uid}", dir.uid),
+                        MAKE,
+                    );
                 }
                 _ => {}
             }

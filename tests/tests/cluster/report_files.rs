@@ -23,11 +23,9 @@ fn begun(cluster: &Cluster, job: u32, nodes: &[&str]) -> Result<std::path::PathB
 }
 
 /// A file of alice's with nothing but a hole in it.
-fn hole(cluster: &Cluster, dir: &std::path::Path, name: &str) -> Result<()> {
+fn hole(dir: &std::path::Path, name: &str) -> Result<()> {
     let path = dir.join(name);
-    let _ = fs::remove_file(&path);
     fs::File::create(&path)?.set_len(8 << 20)?;
-    let _ = cluster;
     chown(&path, Some(5_001), Some(5_001))?;
     Ok(())
 }
@@ -41,7 +39,7 @@ fn only_files_of_the_jobs_nodes_are_read() -> Result<()> {
         assert_eq!(started(cluster, id)?, "gn1");
         let dir = begun(cluster, id, &["gn1", "gn2"])?;
         for number in 0..100 {
-            hole(cluster, &dir, &format!("m{number}.json"))?;
+            hole(&dir, &format!("m{number}.json"))?;
         }
         let forged = format!(
             r#"{{"schema":1,"railgate":"0","cluster":"test","node":"gn9","job":{{"id":{id},"uid":5001,"gid":5001,"user":"rgalice","het_leader":null,"partition":"main","nodelist":"gn9","restarts":0,"allocation":"no-gpus"}},"attempt":0,"start":1,"end":2,"epilog":{{"taken":1,"verdict":{{"phase":"epilog","fitness":"unfit","action":"drain","deciding":0,"findings":[{{"check":"gpu-lost","part":"3","severity":"fail","class":"node","what":"forged","fix":"x","evidence":[]}}]}}}}}}"#
@@ -66,14 +64,14 @@ fn a_part_that_cannot_be_read_is_not_a_part_without_evidence() -> Result<()> {
         let alice = cluster.alice();
         let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
         started(cluster, id)?;
-        let dir = begun(cluster, id, &["gn1", "gn2"])?;
-        hole(cluster, &dir, "gn2.json")?;
-        // Her own epilogs cannot replace it.
-        alice.run(&["chmod", "555", &format!("{REPORTS}/{id}/0")])?.ok()?;
+        begun(cluster, id, &["gn1", "gn2"])?;
+        // The epilog cannot replace a directory.
+        let part = format!("{REPORTS}/{id}/0/gn2.json");
+        alice.run(&["sh", "-c", &format!("rm {part} && mkdir -p {part}/full")])?.ok()?;
         end(cluster, id, 3)?;
         cluster.wait_job(id, &["FAILED"], MINUTE)?;
         let told = "no node has evidence of a fault that ended it (could not tell what gn2 reported: \
-                    gn2: refused: it has holes)";
+                    gn2: refused: not a regular file)";
         poll::until(MINUTE, "the decision", || {
             Ok(cluster.read("ctl", CONTROLLERS_LOG)?.contains(told).then_some(()))
         })
