@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Kernel log records that a user's program causes or imitates, beside a real libnvidia-ml: none drains the node.
+#
+#   tests/gpu/forged.sh RAILGATE      path of the `railgate` program
+#
+# As root on a machine with NVIDIA GPUs, PyTorch and cc. It changes nothing: its kernel log is a file, and begins with this kernel's own
+# records where those can be read. What it proves is printed as "ok: …"; the first thing that is wrong ends it.
+set -euo pipefail
+railgate=$(realpath "$1")
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+cd "$place"
+
+ok() { printf 'ok: %s\n' "$*"; }
+wrong() {
+    printf 'WRONG: %s\n' "$*"
+    exit 1
+}
+address=$(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader | head -n1 | tr '[:upper:]' '[:lower:]')
+address=${address#0000}
+address=${address%.*}
+
+printf '[source]\nkmsg = "%s/kmsg"\ntest_node = true\n[gate]\nstrikes = 1\n' "$place" >railgate.toml
+seq=0
+record() { # TEXT: one record of the kernel's
+    seq=$((seq + 1))
+    printf '3,%s,%s,-;%s\n' "$((1000000 + seq))" "$((1000000 * seq))" "$1" >>kmsg
+}
+judged() { # EXIT-CODE WORDS…: what a check says, at the first sight already
+    local want=$1 code=0
+    shift
+    "$railgate" --config railgate.toml check --phase prolog >said || code=$?
+    [[ $code == "$want" ]] || { cat said && wrong "exit code $code, not $want"; }
+    for words in "$@"; do
+        grep -qF -- "$words" said || { cat said && wrong "no '$words'"; }
+    done
+}
+
+: >kmsg
+judged 0
+ok "fit or degraded without records"
+
+printf 'int main() { *(volatile int *)8 = 1; }\n' >crash.c
+cc -o 'NVRM: fallen off the bus' crash.c
+before=$(dmesg 2>/dev/null | wc -l || true)
+('./NVRM: fallen off the bus' || true) 2>/dev/null
+text=$(dmesg 2>/dev/null | tail -n +"$((before + 1))" | sed -n 's/^\[[^]]*\] \(NVRM: .*segfault.*\)/\1/p' | head -n1)
+if [[ $text ]]; then
+    ok "this kernel wrote: $text"
+else
+    text='NVRM: fallen of[77]: segfault at 8 ip 0 sp 0 error 6 in NVRM: fallen off the bus[401000+1000]'
+    printf 'this kernel logs no crashes, or not to us; as another wrote it: %s\n' "$text"
+fi
+record "$text"
+record 'NVRM: GPU 1:0:0[78]: segfault at 8 ip 0 sp 0 error 6 in fallen off the bus[401000+1000]'
+judged 0 'kmsg-forged' 'imitated a driver'
+grep -q 'gpu-lost' said && wrong "a GPU is lost"
+ok "a program named like the driver is told from it"
+
+# A real error of a real program: an address that is not its own.
+before=$(dmesg 2>/dev/null | wc -l || true)
+python3 - <<'PYTHON' >/dev/null 2>&1 || true
+import torch
+x = torch.zeros(4, dtype=torch.int32, device="cuda")
+wild = torch.cuda._compile_kernel('extern "C" __global__ void wild(int *x) { x[1ll << 40] = 1; }', "wild")
+wild(grid=(1, 1, 1), block=(1, 1, 1), args=[x])
+torch.cuda.synchronize()
+PYTHON
+sleep 1
+xid=$(dmesg 2>/dev/null | tail -n +"$((before + 1))" | sed -n 's/^\[[^]]*\] \(NVRM: Xid .*\)/\1/p' | head -n1)
+if [[ $xid ]]; then ok "this driver wrote: $xid"; fi
+record "${xid:-NVRM: Xid (PCI:$address): 31, pid=79, name=): 79, x, Ch 00000018, intr 00000000. MMU Fault}"
+judged 0 'Xid 31'
+ok "a program's own Xid fails nothing"
+
+for code in '48, An uncorrectable double bit error (DBE) has been detected' '95, Uncontained: LTC TAG (0x2,0x0)' \
+    '119, Timeout after 6s of waiting for RPC response from GPU0 GSP!' '79, GPU has fallen off the bus.'; do
+    record "NVRM: Xid (PCI:$address): $code"
+done
+judged 0 'Xid 48' 'Xid 95' 'Xid 119' 'NVML reports no fault' 'fell off bus, Xid 79, answers again'
+ok "whole sentences of the driver that this NVML denies fail nothing"
+cat said
+ok "all done"
