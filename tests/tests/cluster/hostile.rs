@@ -1,4 +1,18 @@
 //! An attacker: what they submit, what their jobs plant, and where they squat.
+//!
+//! The hostile suite: `register.rs` lists every case by the input that it attacks, and docs/security.md shows the list.
+
+mod fields;
+mod files;
+mod job_dir;
+mod kernel_log;
+mod locks;
+mod privacy;
+mod processes;
+mod register;
+mod reports;
+mod stage;
+mod timing;
 
 use std::path::Path;
 use std::process::Command;
@@ -7,6 +21,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
+
+use crate::training::ALL_MAY_DRAIN;
+use register::play;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -238,4 +255,46 @@ fn what_a_job_plants_is_not_followed_and_holds_nobody_up() -> Result<()> {
         clean_log(cluster, "gn1", "/var/log/railgate.log")?;
         Ok(())
     })
+}
+
+/// Nothing holds a drain back, so that every reason for one would be seen; and Slurm gives a hook that hangs 60 s.
+fn open_to_drains(nodes: usize, config: &str) -> Result<Builder> {
+    let builder = Builder::new(nodes).config(ALL_MAY_DRAIN)?.config(config)?;
+    Ok(builder.slurm_conf("HealthCheckInterval", "0").slurm_conf("PrologEpilogTimeout", "60"))
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn the_kernel_log_holds_what_users_write_and_drains_nothing() -> Result<()> {
+    play(open_to_drains(1, kernel_log::STRICT)?, &[&kernel_log::INPUT])
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn processes_of_users_hold_nobody_up() -> Result<()> {
+    play(open_to_drains(1, processes::WATCHFUL)?, &[&processes::INPUT, &privacy::INPUT])
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn the_directory_of_a_job_is_only_read_with_care() -> Result<()> {
+    play(open_to_drains(1, "")?, &[&job_dir::INPUT])
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn reports_of_users_decide_about_no_node() -> Result<()> {
+    play(open_to_drains(2, "")?, &[&reports::INPUT])
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn fields_and_environment_of_jobs_are_only_text() -> Result<()> {
+    play(open_to_drains(1, "")?, &[&fields::FIELDS, &fields::ENVIRONMENT])
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn names_locks_and_moments_of_users_stop_nothing() -> Result<()> {
+    play(open_to_drains(2, "profile = 'h100-sxm'")?, &[&files::INPUT, &locks::INPUT, &timing::INPUT])
 }

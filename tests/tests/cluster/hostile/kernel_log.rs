@@ -1,0 +1,277 @@
+//! What a user can make the kernel write: names of programs and files in its messages about them.
+
+use anyhow::{Result, ensure};
+use railgate_tests::poll;
+
+use super::stage::{Case, Input, MINUTE, Stage};
+
+pub(super) const INPUT: Input = Input { name: "kernel log", cases: CASES };
+
+/// Findings that a site may take for certain. What it makes `fail` must be what no user can write.
+pub(super) const STRICT: &str = "
+[gate.checks.kmsg]
+lines = { pcie-fatal = 'fail', pcie-uncorrected = 'fail', mlx5-health = 'fail', disk-error = 'fail', fs-read-only = 'fail' }
+";
+
+/// GPU 3 of the simulated machine.
+const GPU: &str = "0000:61:00";
+
+/// At most 15 bytes, as the kernel keeps a name.
+fn cut(comm: &str) -> String {
+    comm.bytes().take(15).map(char::from).collect()
+}
+
+/// A program that ends by SIGSEGV, as x86 kernels report it: `file` is the base name of what it executed.
+fn segfault(comm: &str, file: &str) -> String {
+    format!(
+        "{}[4711]: segfault at 0 ip 00007f3b5d6c1a2f sp 00007ffd0c1b2a30 error 4 in {file}[7f3b5d6c1000+1000] likely on CPU 3 (core 3, socket 0)",
+        cut(comm)
+    )
+}
+
+/// The same without an address in a file.
+fn segfault_nowhere(comm: &str) -> String {
+    format!("{}[4711]: segfault at 0 ip 0000000000000000 sp 00007ffd0c1b2a30 error 14", cut(comm))
+}
+
+fn trap(comm: &str, file: &str) -> String {
+    format!(
+        "traps: {}[4711] general protection fault ip:55d0c1a2b3c4 sp:7ffd0c1b2a30 error:0 in {file}[55d0c1a2b000+1000]",
+        cut(comm)
+    )
+}
+
+/// The kernel says this while Bob's job runs: what judges it are his epilog, Alice's prolog and epilog, and the periodic check.
+fn says(stage: &Stage<'_>, lines: &[String]) -> Result<()> {
+    stage.during("", |_| {
+        let mut hardware = stage.cluster.hardware(&stage.node)?;
+        lines.iter().try_for_each(|line| hardware.kernel_says(line))
+    })?;
+    Ok(())
+}
+
+/// A record as it stands in `/dev/kmsg`, with the level and facility of its writer.
+fn raw(stage: &Stage<'_>, prefix: u32, text: &str) -> Result<()> {
+    let file = stage.cluster.path(&stage.node, "/opt/railgate-test/kmsg")?;
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    let stamp = now.tv_sec() * 1_000_000 + now.tv_nsec() / 1000;
+    let log = std::fs::read_to_string(&file)?;
+    let last = log.lines().filter_map(|line| line.split(',').nth(1)?.parse::<u64>().ok()).max();
+    let record = format!("{prefix},{},{stamp},-;{text}\n", last.unwrap_or(0) + 1);
+    Ok(std::fs::write(&file, log + &record)?)
+}
+
+const CASES: &[Case] = &[
+    Case {
+        id: "kmsg-name-and-file-lose-a-gpu",
+        does: "lets a program named `NVRM: GPU 1:0:0` crash in a file `fallen off the bus`",
+        run: |stage| says(stage, &[segfault("NVRM: GPU 1:0:0", "fallen off the bus")]),
+    },
+    Case {
+        id: "kmsg-name-loses-the-node",
+        does: "lets a program named `NVRM: fallen off the bus` crash in a file of that name, with no address",
+        run: |stage| says(stage, &[segfault("NVRM: fallen off the bus", "NVRM: fallen off the bus")]),
+    },
+    Case {
+        id: "kmsg-name-of-this-gpu",
+        does: "the same with the address of a GPU of the node, as far as 15 bytes hold it, and as a file's name in full",
+        run: |stage| {
+            let file = format!("NVRM: GPU {GPU}.0: GPU has fallen off the bus.");
+            says(stage, &[segfault("NVRM: GPU 61:0:", &file), segfault("NVRM: The NVIDI", &file)])
+        },
+    },
+    Case {
+        id: "kmsg-name-at-address-zero",
+        does: "crashes where no file is mapped, with driver words for a name",
+        run: |stage| {
+            let names = ["NVRM: Xid (PCI:", "NVRM: Xid (0:0:", "nvidia-nvswitch", "NVRM: GPU at PC"];
+            says(stage, &names.map(segfault_nowhere))
+        },
+    },
+    Case {
+        id: "kmsg-sentence-in-pieces",
+        does: "crashes three programs whose names and files begin and end the driver's sentence of three lines",
+        run: |stage| {
+            let lost = "NVRM: fallen off the bus and is not responding to commands.";
+            let has = "NVRM: (PCI ID: 10de:2330) installed in this system has";
+            says(
+                stage,
+                &[
+                    segfault("NVRM: The NVIDI", has),
+                    segfault("NVRM: (PCI ID: ", lost),
+                    trap("NVRM: fallen of", lost),
+                ],
+            )
+        },
+    },
+    Case {
+        id: "kmsg-trap",
+        does: "traps (general protection, int3, invalid opcode) in a file named as a whole Xid line",
+        run: |stage| {
+            let file = format!("NVRM: Xid (PCI:{GPU}): 79, pid=1, name=x, GPU has fallen off the bus.");
+            let int3 = format!(
+                "traps: NVRM: Xid (PCI:[4711] trap int3 ip:55d0 sp:7ffd error:0 in {file}[55d0c1a2b000+1000]"
+            );
+            says(stage, &[trap("NVRM: Xid (PCI:", &file), int3, trap("x", &format!("\n{file}"))])
+        },
+    },
+    Case {
+        id: "kmsg-newline-in-name",
+        does: "has a newline in the name of the program and of the file, and a whole Xid line behind it",
+        run: |stage| {
+            let whole = format!("NVRM: Xid (PCI:{GPU}): 79, pid=1, name=x, GPU has fallen off the bus.");
+            let file = format!("x\n3,999999,1,-;{whole}\n{whole}\n ");
+            says(stage, &[segfault("x\nNVRM: Xid (P", &file), segfault("NVRM: \nNVRM: Xi", &file)])
+        },
+    },
+    Case {
+        id: "kmsg-out-of-memory",
+        does: "is killed for its memory under a name of the driver's: the task= and comm of those lines",
+        run: |stage| {
+            let memcg = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/x,task_memcg=/x,task=NVRM: Xid (PCI:,pid=4711,uid=5002";
+            let killed = "Memory cgroup out of memory: Killed process 4711 (NVRM: Xid (PCI:) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:5002 pgtables:1kB oom_score_adj:0";
+            let invoked =
+                "NVRM: Xid (PCI: invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0";
+            says(stage, &[memcg, killed, invoked].map(str::to_owned))
+        },
+    },
+    Case {
+        id: "kmsg-audit",
+        does: "crashes under audit: comm= and exe= of its record hold whole lines of the driver",
+        run: |stage| {
+            let exe = format!("/home/rgbob/NVRM: GPU {GPU}.0: GPU has fallen off the bus.");
+            let line = format!(
+                "audit: type=1701 audit(1795395488.123:42): auid=5002 uid=5002 gid=5002 ses=1 pid=4711 comm=\"NVRM: Xid (PCI:\" exe=\"{exe}\" sig=11 res=1"
+            );
+            says(stage, &[line])
+        },
+    },
+    Case {
+        id: "kmsg-other-lines-with-a-name",
+        does: "causes the kernel's other lines that name a program: executable stack, split lock, core limit, blocked task",
+        run: |stage| {
+            let lines = [
+                "process 'NVRM: Xid (PCI:' started with executable stack",
+                "x86/split lock detection: #AC: NVRM: Xid (PCI:/4711 took a split_lock trap at address: 0x401000",
+                "Process 4711(NVRM: Xid (PCI:) has RLIMIT_CORE set to 1",
+                "NVRM: Xid (PCI:[4711]: bad frame in rt_sigreturn frame:00007ffd ip:7f3b sp:7ffd orax:ffffffff in fallen off the bus[55d0c1a2b000+1000]",
+                "NVRM: GPU 1:0:0 (4711): Uses obsolete fallen off the bus",
+                "INFO: task NVRM: Xid (PCI::4711 blocked for more than 120 seconds.",
+            ];
+            says(stage, &lines.map(str::to_owned))
+        },
+    },
+    Case {
+        id: "kmsg-file-breaks-pcie",
+        does: "crashes in files named as fatal PCIe errors of a GPU and of an HCA, which the site calls fail",
+        run: |stage| {
+            let pcie = format!(
+                "nvidia {GPU}.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"
+            );
+            let hca = "mlx5_core 0000:5e:00.0: poll_health:975:(pid 0): device's health compromised - reached miss count";
+            says(
+                stage,
+                &[
+                    segfault("x", &pcie),
+                    trap("mlx5_core 0000:", &pcie),
+                    segfault("x", hca),
+                    trap("mlx5_core", hca),
+                ],
+            )
+        },
+    },
+    Case {
+        id: "kmsg-file-breaks-disks",
+        does: "crashes in files named as errors of drives and file systems, which the site calls fail",
+        run: |stage| {
+            let disk = "I/O error, dev nvme0n1, sector 12345 op 0x0:(READ) flags 0x0";
+            let ext4 = "EXT4-fs (md0): Remounting filesystem read-only";
+            says(stage, &[segfault("x", disk), segfault("EXT4-fs (md0): ", ext4), trap("x", ext4)])
+        },
+    },
+    Case {
+        id: "kmsg-file-breaks-switches",
+        does: "crashes a program `nvidia-nvswitch` in a file named as a fatal SXid",
+        run: |stage| {
+            let file = "0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up";
+            says(stage, &[segfault("nvidia-nvswitch", file), segfault("nvidia-nvswitc", &format!("h{file}"))])
+        },
+    },
+    Case {
+        id: "kmsg-name-field-of-an-xid",
+        does: "causes Xids of a program's own with names that look like another code, another GPU or a reset that is asked for",
+        run: |stage| {
+            let names = [
+                "): 79, pid=1, n",
+                "fallen off the ",
+                "GPU-I:05): 48, ",
+                "Fatal  XC0 i0 ",
+                "to 0x4 (Reboot)",
+                "\n79\u{1b}[2J",
+            ];
+            let xid = |name: &str| {
+                format!(
+                    "NVRM: Xid (PCI:{GPU}): 31, pid=4711, name={name}, Ch 00000018, intr 00000000. MMU Fault: ENGINE GRAPHICS"
+                )
+            };
+            says(stage, &names.map(xid))
+        },
+    },
+    Case {
+        id: "kmsg-xids-a-program-raises",
+        does: "raises every Xid of a program's own a hundred times",
+        run: |stage| {
+            let xid =
+                |code: u32| format!("NVRM: Xid (PCI:{GPU}): {code}, pid=4711, name=python3, Ch 00000018");
+            let lines: Vec<String> = (0..100).flat_map(|_| [13, 31, 43, 45, 69].map(xid)).collect();
+            says(stage, &lines)
+        },
+    },
+    Case {
+        id: "kmsg-written-by-a-program",
+        does: "a service that may write to /dev/kmsg repeats a user's text as a driver's line, at every level",
+        run: |stage| {
+            stage.during("", |_| {
+                let whole = format!("NVRM: Xid (PCI:{GPU}): 79, pid=1, name=x, GPU has fallen off the bus.");
+                (8..16).chain([27, 30]).try_for_each(|prefix| raw(stage, prefix, &whole))
+            })?;
+            let denied = stage.bob_there().run(&["sh", "-c", "echo x > /opt/railgate-test/kmsg"])?;
+            ensure!(denied.code != 0, "Bob may write the kernel log");
+            Ok(())
+        },
+    },
+    Case {
+        id: "kmsg-huge-and-broken-records",
+        does: "records of 60 kB, without a text, with bytes that are no UTF-8, and numbers beyond 64 bits",
+        run: |stage| {
+            stage.during("", |_| {
+                raw(stage, 6, &format!("x[1]: segfault in {}", "\\xff\\x1b[2J".repeat(5000)))?;
+                raw(stage, 6, "")?;
+                raw(stage, 6, &format!("NVRM: Xid (PCI:{GPU}): 99999999999999999999, x"))?;
+                raw(stage, 6, &format!("NVRM: Xid (PCI:{}): 79, x", "f".repeat(4000)))
+            })?;
+            Ok(())
+        },
+    },
+    Case {
+        id: "kmsg-flood-hides-nothing",
+        does: "3,000 crashes; the driver's line about a GPU that is really lost among them is still seen, and its node drained",
+        run: |stage| {
+            stage.during("", |_| {
+                let mut hardware = stage.cluster.hardware(&stage.node)?;
+                for number in 0..3000 {
+                    if number == 1500 {
+                        hardware.inject("gpu-lost@3")?;
+                    }
+                    hardware.kernel_says(&segfault("NVRM: GPU 1:0:0", "fallen off the bus"))?;
+                }
+                Ok(())
+            })?;
+            let node = poll::until(MINUTE, "the node to be drained", || {
+                Ok(Some(stage.cluster.node(&stage.node)?).filter(|node| node.drained()))
+            })?;
+            ensure!(node.reason().starts_with("railgate: gpu-lost@3: "), "{}", node.reason());
+            stage.repaired(&stage.node)
+        },
+    },
+];
