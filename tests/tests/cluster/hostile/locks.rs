@@ -72,7 +72,7 @@ const CASES: &[Case] = &[
         id: "lock-on-the-controller",
         does: "holds a lock on every file of railgate's on the controller that he can open: Alice's job that lost a GPU comes back",
         run: |stage| {
-            let job = alice_loses_a_gpu(stage, || Ok(drop(stage.bob().run(&["bash", "-c", HOLD])?.ok()?)))?;
+            let job = alice_loses_a_gpu(stage, || stage.bob().run(&["bash", "-c", HOLD])?.ok().map(drop))?;
             let ended = stage.cluster.wait_job(job, &["COMPLETED"], MINUTE);
             bob_leaves(stage, CONTROLLER)?;
             ensure!(ended?.restarts() == 1, "Alice's job was not restarted once");

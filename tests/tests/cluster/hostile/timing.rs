@@ -126,8 +126,9 @@ const CASES: &[Case] = &[
         id: "time-components",
         does: "a heterogeneous job of two components, one of which fails, both with the report of the other in mind",
         run: |stage| {
-            let (half, words) = (["-N1", "-w", &stage.node, "--gres=gpu:2", "-o", "/dev/null"], [":"]);
-            let id = stage.bob().sbatch(&[&half[..], &words, &half].concat(), "srun -n1 true; exit 3")?;
+            let half = |node| ["-N1", "-w", node, "--gres=gpu:2", "-o", "/dev/null"];
+            let words = [&half("gn1")[..], &[":"], &half("gn2")].concat();
+            let id = stage.bob().sbatch(&words, "srun -n1 true; exit 3")?;
             all_over(stage)?;
             let said = stage.bob().run(&["railgate", "report", &id.to_string()])?;
             ensure!(said.both().lines().all(super::stage::clean), "{said}");
