@@ -116,14 +116,8 @@ const CASES: &[Case] = &[
                 stage.cluster.read(&stage.node, "/etc/railgate/railgate.toml")?,
             );
             root.run(&["chmod", "666", path])?.ok()?;
-            let wrong = format!(
-                "{kept}\n[gate.checks.gpu-temperature]\naction = 'drain'\n[log]\nfile = '/tmp/owned'\n"
-            );
-            stage
-                .bob_there()
-                .input(wrong.replace("[log]\nfile = '/tmp/owned'\n", ""))
-                .run(&["tee", path])?
-                .ok()?;
+            let wrong = format!("{kept}\n[log]\nfile = '/tmp/owned'\n");
+            stage.bob_there().input(wrong).run(&["tee", path])?.ok()?;
             let ran = stage.bobs("true");
             root.run(&["chmod", "644", path])?.ok()?;
             stage.cluster.write(&stage.node, path, &kept)?;

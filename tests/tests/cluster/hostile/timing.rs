@@ -20,7 +20,7 @@ const CASES: &[Case] = &[
         id: "time-cancelled-in-its-prolog",
         does: "cancels jobs while their prologs run",
         run: |stage| {
-            for _ in 0..6 {
+            for _ in 0..4 {
                 let id = stage.submit(&["-o", "/dev/null"], "sleep 60")?;
                 poll::until(MINUTE, "its prolog", || {
                     let jobs = stage.root_there().run(&["pgrep", "-x", "railgate-prolog"])?;
@@ -60,9 +60,9 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "time-many-at-once",
-        does: "40 jobs of one GPU that begin and end at the same time on one node",
+        does: "20 jobs of one GPU that begin and end at the same time on one node",
         run: |stage| {
-            for _ in 0..40 {
+            for _ in 0..20 {
                 let words = ["-N1", "-w", &stage.node, "--gres=gpu:1", "-o", "/dev/null"];
                 stage.bob().sbatch(&words, "exit $((SLURM_JOB_ID % 3))")?;
             }
