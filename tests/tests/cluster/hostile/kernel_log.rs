@@ -193,7 +193,7 @@ const CASES: &[Case] = &[
         id: "kmsg-file-breaks-switches",
         does: "crashes a program `nvidia-nvswitch` in a file named as a fatal SXid",
         run: |stage| {
-            let file = "0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up";
+            let file = "0: SXid (PCI:0000:05:00.0): 10003, Fatal, Host error";
             says(stage, &[segfault("nvidia-nvswitch", file), segfault("nvidia-nvswitc", &format!("h{file}"))])
         },
     },
