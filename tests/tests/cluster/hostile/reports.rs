@@ -163,20 +163,31 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "report-squat-alice",
-        does: "occupies the directories of the next 20 jobs with root squashed; Alice's job that dies of its node comes back all the same",
+        does: "occupies the directories of the next 20 jobs before the site gives the report directory to SlurmUser; Alice's job that dies of its node comes back",
         run: |stage| {
             let id = stage.bobs("true")?;
-            let (root, alice) = (stage.cluster.root(), stage.alice());
-            root.run(&["chmod", "1777", &format!("{REPORTS}/test")])?.ok()?;
+            let root = stage.cluster.root();
+            let own = |owner: &str, above: &str, cluster: &str| -> Result<()> {
+                let set = format!(
+                    "chown {owner} {REPORTS} {REPORTS}/test; chmod {above} {REPORTS}; chmod {cluster} {REPORTS}/test"
+                );
+                root.run(&["sh", "-c", &set])?.ok().map(drop)
+            };
+            own("root", "1777", "1777")?;
             let script = format!("for n in {{{}..{}}}; do mkdir -m 777 $n $n/0 $n/1; done", id + 1, id + 20);
             stage.bob().within(&format!("{REPORTS}/test")).run(&["bash", "-c", &script])?.ok()?;
+            own("slurm", "755", "755")?;
             // The node is someone else's already, so that the drain reason cannot carry the evidence.
             let worked = dies_of_its_node(stage, "ticket 4711");
-            let clear = format!("for n in {{{}..{}}}; do rm -rf $n; done", id + 1, id + 20);
-            stage.bob().within(&format!("{REPORTS}/test")).run(&["bash", "-c", &clear])?;
-            root.run(&["chmod", "755", &format!("{REPORTS}/test")])?.ok()?;
+            let clear = format!(
+                "cd {REPORTS}/test && rm -rf .new *.foreign.*; for n in {{{}..{}}}; do [ \"$(stat -c %U $n)\" != rgbob ] || rm -rf $n; done",
+                id + 1,
+                id + 20
+            );
+            root.run(&["bash", "-c", &clear])?;
+            own("root", "1777", "755")?;
             let job = worked?;
-            let text = alice.run(&["railgate", "report", &job.to_string()])?;
+            let text = stage.alice().run(&["railgate", "report", &job.to_string()])?;
             ensure!(text.code == 0, "{text}");
             Ok(())
         },
