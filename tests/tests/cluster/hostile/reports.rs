@@ -104,7 +104,8 @@ const CASES: &[Case] = &[
         id: "report-many-large-parts",
         does: "4,000 sparse files of 8 MiB as parts of nodes, and fails: prolog, epilog and controller read none of them for long",
         run: |stage| {
-            let plant = "for n in {1..4000}; do truncate -s 8M n$n.json n$n.live; done; truncate -s 8M gn1.json gn2.json; chmod 555 .; exit 3";
+            let plant =
+                "truncate -s 8M n{1..4000}.json n{1..4000}.live gn1.json gn2.json; chmod 555 .; exit 3";
             let id = stage.bobs_with(&[], &in_report(plant), &["FAILED"])?;
             stage.bob().run(&["chmod", "-R", "u+rwX", &format!("{REPORTS}/test/{id}")])?.ok()?;
             stage.bob().run(&["rm", "-r", &format!("{REPORTS}/test/{id}/0")])?.ok().map(drop)
@@ -112,10 +113,10 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "report-large-parts-then-requeue",
-        does: "the same, then requeues the job, so that its next prolog meets them",
+        does: "12,000 such parts, then requeues the job, so that its next prolog meets them",
         run: |stage| {
             let plant = in_report(
-                "[ ${SLURM_RESTART_COUNT:-0} = 0 ] || exit 0\nfor n in {1..4000}; do truncate -s 8M n$n.json; done\n\
+                "[ ${SLURM_RESTART_COUNT:-0} = 0 ] || exit 0\ntruncate -s 8M n{1..12000}.json\n\
                  scontrol requeue $SLURM_JOB_ID; sleep 60",
             );
             let id = stage.bobs_with(&["--requeue"], &plant, &["COMPLETED"])?;
