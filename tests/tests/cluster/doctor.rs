@@ -48,8 +48,9 @@ fn doctor_is_content_with_a_right_installation_and_names_what_is_not() -> Result
         let both = ["report-dir"];
         assert_eq!(found(cluster, "ctl")?, (1, rules(&[&both[..], &["ledger"]].concat())));
         // The health check's script lies in the directory that anybody can write.
-        let node = ["epilog-hook", "plugstack", "owners", "periodic-check"];
-        assert_eq!(found(cluster, "gn1")?, (1, rules(&[&both[..], &node].concat())));
+        // So does the configuration, which is refused, and what it says of the report directory with it.
+        let node = ["configuration", "epilog-hook", "plugstack", "owners", "periodic-check"];
+        assert_eq!(found(cluster, "gn1")?, (1, rules(&node)));
 
         cluster.write("gn2", "/etc/railgate/railgate.toml", "[gate]\nmodus = 'enforce'\n")?;
         assert!(found(cluster, "gn2")?.1.contains("configuration"));

@@ -1,6 +1,7 @@
 //! What a program tells through `contrib/python/railgate.py`, from its loop to the report.
 
 use anyhow::{Context as _, Result};
+use railgate_tests::accounting::{COMMENTS, SACCT, SACCTMGR};
 use railgate_tests::cluster::{Builder, Cluster, Session};
 use railgate_tests::poll;
 use serde_json::Value;
@@ -203,25 +204,18 @@ fn a_job_that_runs_is_shown_by_what_its_nodes_have_said() -> Result<()> {
     })
 }
 
-/// An accounting database of two lines of shell: what slurmdbd keeps is one text here.
-const SACCT: &str = "#!/bin/sh\necho \"$5|$(cat /tmp/accounted)\"\n";
-const SACCTMGR: &str = "#!/bin/sh\n[ $1 != -V ] || echo slurm 24.11.5\nfor word; do case $word in AdminComment=*) \
-                        printf %s \"${word#AdminComment=}\" > /tmp/accounted ;; esac; done\n";
-
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn a_failed_jobs_output_and_its_accounting_say_whose_fault_it_was() -> Result<()> {
-    Builder::new(2).config("report = { admin_comment = true }")?.test(|cluster| {
+    let builder = Builder::new(2).config("report = { admin_comment = true }")?;
+    let builder = builder.file("/usr/bin/sacct", SACCT).file("/usr/bin/sacctmgr", SACCTMGR);
+    builder.test(|cluster| {
         let (alice, root) = (cluster.alice(), cluster.root());
-        for (name, text) in [("sacct", SACCT), ("sacctmgr", SACCTMGR)] {
-            cluster.write("ctl", &format!("/tmp/{name}"), text)?;
-            let put = format!("install -m 755 /tmp/{name} /usr/bin/{name}");
-            root.run(&["sh", "-c", &put])?.ok()?;
-        }
-        root.run(&["sh", "-c", "printf 'JS1:H4sIAAAA+/==' > /tmp/accounted; chmod 666 /tmp/accounted"])?
-            .ok()?;
         let words = |node: &'static str| ["-N1", "-w", node, "--gres=gpu:8", "--railgate-requeue=never"];
         let (bad, good) = (submit(&alice, &words("gn1"))?, submit(&alice, &words("gn2"))?);
+        // Another program has its own field there.
+        let before = format!("umask 0; echo '{bad}|JS1:H4sIAAAA+/==' > {COMMENTS}");
+        root.run(&["sh", "-c", &before])?.ok()?;
         started(cluster, bad)?;
         started(cluster, good)?;
         cluster.hardware("gn1")?.inject("gpu-lost@3")?;
@@ -233,8 +227,9 @@ fn a_failed_jobs_output_and_its_accounting_say_whose_fault_it_was() -> Result<()
         assert!(last.starts_with(want) && last.ends_with(&format!("(railgate report {bad})")), "{said}");
 
         let accounted = poll::until(MINUTE, "a line in accounting", || {
-            let kept = cluster.read("ctl", "/tmp/accounted")?;
-            Ok(kept.contains("railgate:").then_some(kept))
+            let all = cluster.read("ctl", COMMENTS)?;
+            let kept = all.lines().rev().find_map(|line| line.strip_prefix(&format!("{bad}|")));
+            Ok(kept.filter(|kept| kept.contains("railgate:")).map(str::to_owned))
         })?;
         assert!(accounted.starts_with("JS1:H4sIAAAA+/== railgate: hardware fault"), "{accounted}");
         assert!(accounted.contains("gn1") && accounted.ends_with(';'), "{accounted}");

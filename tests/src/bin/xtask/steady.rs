@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_stats::NodeReport;
+use railgate_tests::accounting::{COMMENTS, SACCT, SACCTMGR};
 use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::poll;
 
@@ -32,31 +33,6 @@ const LOOK: Duration = Duration::from_millis(500);
 const MINUTE: Duration = Duration::from_secs(60);
 /// squeue's median with railgate, over that without.
 const GOAL: f64 = 2.0;
-
-const COMMENTS: &str = "/var/tmp/comments";
-const SACCT: &str = r#"#!/bin/sh
-mark='|'
-for word; do
-    case "$word" in --delimiter=*) mark=${word#*=} ;; esac
-    [ "$last" = -j ] && ids=$word
-    last=$word
-done
-exec awk -v ids="$ids" -v mark="$mark" 'BEGIN {
-    while ((getline line < "/var/tmp/comments") > 0) {
-        at = index(line, "|")
-        text[substr(line, 1, at - 1)] = substr(line, at + 1)
-    }
-    count = split(ids, wanted, ",")
-    for (n = 1; n <= count; n++) printf "%s%s%s%s\n", wanted[n], mark, text[wanted[n]], mark
-}'
-"#;
-const SACCTMGR: &str = r#"#!/bin/sh
-case "$*" in
--V) echo "slurm 24.11.5" ;;
--i) sed -n 's/^modify job where jobid=\([0-9]*\) set AdminComment="\(.*\)"$/\1|\2/p' >> /var/tmp/comments ;;
-*) echo "${5#jobid=}|${7#AdminComment=}" >> /var/tmp/comments ;;
-esac
-"#;
 
 #[derive(Debug, Default)]
 struct Minute {
