@@ -33,7 +33,7 @@ pub(crate) struct Mine {
     listener: UnixListener,
     yields: Option<UnixListener>,
     yielding: Vec<UnixStream>,
-    /// Until then nobody is heard on `yields`.
+    /// Until then no connection on `yields` is accepted.
     next_round: Instant,
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn of_gpu(scene: &Scene<'_>, part: &str, counterparts: &[Counterpart]
     let row = |got: &str| evidence(format!("gpu {part}"), got, "an answer", "NVML");
     let gpus = match &scene.now.gpus {
         Part::Read { data, .. } => &data.gpus,
-        // A driver that reports a fault and then answers nobody: two signs of one thing.
+        // The driver reports a fault, and NVML gives no answer: two signs of one thing.
         Part::Silent { .. } | Part::Stuck { .. } => return Nvml::Confirms(row("NVML gives no answer")),
         Part::Skipped | Part::Failed { .. } => return Nvml::Silent,
     };

@@ -45,7 +45,7 @@ impl Untrusted {
 ///
 /// Every directory, link and file on the way must belong to root and be writable by root alone. The caller's own
 /// files count as root's, which matters for SlurmUser and for tests. A sticky directory of root's (`/tmp`) may
-/// have others' files in it: what lies below one of root's directories there is trusted, as nobody else can rename that
+/// have others' files in it: what lies below one of root's directories there is trusted, as no other user can rename that
 /// directory; a file directly in it is not.
 ///
 /// As no other user can change such a path, it may be opened afterwards by name.

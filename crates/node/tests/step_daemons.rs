@@ -62,7 +62,7 @@ fn serve(dir: &Path) {
 }
 
 /// A proc tree with one process called slurmstepd, and the file system that its command line lies in. Ending the server
-/// frees whoever waits for it.
+/// frees the process that waits for it.
 struct Tree {
     dir: tempfile::TempDir,
     server: Child,

@@ -131,7 +131,7 @@ impl Root {
         let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
         let jobs = self.0.join("jobs");
         set(&jobs, PASSAGE);
-        // Root's directories, in which nobody else can change a name.
+        // Root's directories, in which no other user can change a name.
         for job in entries(&jobs).filter(is_dir).filter(is_open) {
             for run in entries(&job.path()).filter(is_dir) {
                 for file in entries(&run.path()).filter(is_open) {
@@ -176,7 +176,7 @@ impl JobDir {
     }
 
     /// Makes the run's directory and writes `run.json`. It becomes `current` and can be reached by the job only by
-    /// [`RunDir::publish`]: until then nobody can get in the way of what root does there.
+    /// [`RunDir::publish`]: until then no user can interfere with what root does there.
     ///
     /// # Errors
     /// Whatever the file system gave.
@@ -256,7 +256,7 @@ impl RunDir {
     }
 
     /// Writes a file for the job's tasks, which reach it by its name in the run's directory. It lies in `user/`, as
-    /// `.name`, which nobody but the job's user can open; root does not read it back, as that user can replace it.
+    /// `.name`, which only the job's user can open; root does not read it back, as that user can replace it.
     ///
     /// # Errors
     /// There is no `user/`; the run has been published, and it is too late; whatever the file system gave.
@@ -363,7 +363,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let job = Root::new(place.path()).job(7);
         let dir = job.create(&run(0)).unwrap();
-        assert_eq!(mode(dir.path()), 0o700, "nobody can be in root's way while it is made");
+        assert_eq!(mode(dir.path()), 0o700, "no user can interfere while it is made");
         fs::DirBuilder::new().mode(0o700).create(dir.user()).unwrap();
         let uid = nix::unistd::geteuid().as_raw();
         for content in [b"old", b"new"] {

@@ -219,7 +219,7 @@ impl Ledger {
     /// Adds a line, bounded in length.
     ///
     /// # Errors
-    /// Whatever the file system gave, also that somebody kept the file locked. Nothing is added then.
+    /// The file system's error, or the file stayed locked. Nothing is added then.
     pub fn append(&self, entry: &Entry) -> io::Result<()> {
         let mut line = serde_json::to_vec(&entry.bounded())?;
         line.push(b'\n');
@@ -347,7 +347,7 @@ impl Ledger {
     }
 
     /// Lines of a file that count within the window. A user with more than [`KEEP_OF_USER`] of them loses the oldest, and an
-    /// entry says so: their jobs are not restarted until the window has passed, instead of somebody else's being
+    /// entry says so: their jobs are not restarted until the window has passed, instead of another user's being
     /// restarted without end.
     fn still_counting(&self, path: &Path, now: UnixMillis) -> io::Result<Vec<u8>> {
         let mut of_user: BTreeMap<Option<u32>, Vec<Entry>> = BTreeMap::new();
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_job_that_cannot_be_read_leaves_its_count_unknown_and_nobody_elses() {
+    fn a_line_of_a_job_that_cannot_be_read_leaves_only_its_own_count_unknown() {
         let place = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(place.path());
         let long = format!("{{\"schema\":1,\"job\":7,\"why\":\"{}\"}}\n", "x".repeat(MAX_LINE));
@@ -546,7 +546,7 @@ mod tests {
         assert!(matches!(of_job(8), Err(Uncounted::Line { line: 2, .. })), "{:?}", of_job(8));
         assert_eq!(of_job(9).unwrap().len(), 1);
         assert_eq!(of_job(77).unwrap(), []);
-        // Held and released by somebody who has seen why: a new budget.
+        // Held and released by a person who has seen why: a new budget.
         ledger.append(&entry(Event::Held, 1, 1, 60)).unwrap();
         assert_eq!(of_job(7).unwrap().len(), 1);
     }

@@ -14,7 +14,7 @@ use railgate_node::UnixMillis;
 use railgate_rundir::write_whole;
 use serde::{Deserialize, Serialize};
 
-/// Notes that nobody has taken, bytes: more than 150,000.
+/// Notes that were not taken over yet, bytes: more than 150,000.
 const MOST: u64 = 32 << 20;
 /// Longest note, bytes.
 const MAX_NOTE: usize = 64 << 10;

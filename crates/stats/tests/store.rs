@@ -35,7 +35,7 @@ const CASES: &[Case] = &[
     ("a squatter's directory is refused, the part stays on the node", squatter),
     ("the directory of a cluster that a user made is refused", squatted_cluster),
     ("where root is squashed the owner makes the directory", squashed),
-    ("where root is squashed and the directory is SlurmUser's nobody squats", accounts_directory),
+    ("where root is squashed and the directory is SlurmUser's no user squats", accounts_directory),
     ("links, pipes, hard links and foreign files are refused", planted),
     ("a directory open to all without the sticky bit is refused", no_sticky_bit),
     ("a missing or full directory leaves the part on the node", missing_and_full),

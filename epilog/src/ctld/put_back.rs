@@ -295,7 +295,7 @@ mod tests {
         let ledger = scene.ledger();
         assert_eq!((ledger.len(), ledger[0].event), (1, Event::Held));
         assert!(ledger[0].why.contains("line 1 of ledger.jsonl"), "{}", ledger[0].why);
-        // Released by somebody who has seen why: counted from there.
+        // Released by a person who has seen why: counted from there.
         scene.set("SLURM_JOB_RESTART_COUNT", "2");
         scene.jobs(&[waiting("3")]);
         look(&scene.call());

@@ -202,7 +202,7 @@ impl Waiting {
     }
 }
 
-/// What a look at a job has shown.
+/// The result of checking a job.
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     /// All that can be done is done.

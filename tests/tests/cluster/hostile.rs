@@ -271,7 +271,7 @@ fn the_kernel_log_holds_what_users_write_and_drains_nothing() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn processes_of_users_hold_nobody_up() -> Result<()> {
+fn processes_of_users_delay_no_job() -> Result<()> {
     play(open_to_drains(1, processes::WATCHFUL)?, &[&processes::INPUT, &privacy::INPUT])
 }
 

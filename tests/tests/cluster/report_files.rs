@@ -88,7 +88,7 @@ fn squashed(name: &str) -> String {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn nobody_occupies_the_directories_of_jobs_to_come() -> Result<()> {
+fn no_user_occupies_the_directories_of_later_jobs() -> Result<()> {
     let builder = Builder::new(3).config(ALL_MAY_DRAIN)?;
     let builder = builder
         .file("/etc/slurm/squashed-prolog", &squashed("prolog"))
@@ -107,7 +107,7 @@ fn nobody_occupies_the_directories_of_jobs_to_come() -> Result<()> {
 
         let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
         assert_eq!(started(cluster, id)?, "gn1");
-        // The drain is somebody else's: the report alone says that the job died of its node.
+        // The drain is an admin's: the report alone says that the job died of its node.
         root.run(&["scontrol", "update", "nodename=gn2", "state=drain", "reason=bad dimm"])?.ok()?;
         cluster.hardware("gn2")?.inject("gpu-lost@3")?;
         end(cluster, id, 3)?;

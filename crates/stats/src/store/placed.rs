@@ -1,10 +1,10 @@
 //! A job's directory in a report directory that belongs to one account, SlurmUser's, and is closed to all others.
 //!
-//! Where a file server turns root into nobody, somebody else must make the directories. In a directory that is open to
+//! Where a file server squashes root, another account must make the directories. In a directory that is open to
 //! all (1777), any user can make those of future jobs first, and what the jobs' nodes report then stays on the nodes.
-//! In a directory of SlurmUser's (0755) nobody can. SlurmUser cannot make a directory for another user either, but it
+//! In a directory of SlurmUser's (0755) they cannot. SlurmUser cannot make a directory for another user either, but it
 //! can move one there: the job's owner makes it under a name that cannot be guessed, in a directory of SlurmUser's where
-//! everybody can add and nobody can look, and SlurmUser moves it to its place.
+//! any user can add a name and none can list them, and SlurmUser moves it to its place.
 
 use std::fs::File;
 use std::io::Read;
@@ -88,7 +88,7 @@ pub(super) fn place(dir: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<(), Errno
 }
 
 /// The cluster's directory and the one where directories are made, both the account's and as closed as they must be.
-/// `None`: the cluster's directory belongs to somebody else.
+/// `None`: the cluster's directory belongs to another user.
 fn prepared(dir: BorrowedFd<'_>, cluster: &str, account: Uid) -> Result<Option<(OwnedFd, OwnedFd)>, Errno> {
     let cluster = dir_with(dir, cluster, Mode::from_bits_truncate(0o755))?;
     let stat = fstat(&cluster)?;

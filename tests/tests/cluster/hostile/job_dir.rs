@@ -27,7 +27,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "user-fifos",
-        does: "FIFOs that nobody reads or writes for the same names",
+        does: "FIFOs without reader or writer for the same names",
         run: |stage| {
             plant(
                 stage,

@@ -51,7 +51,7 @@ const CASES: &[Case] = &[
         id: "proc-hangs-its-reader",
         does: "calls a process slurmstepd whose command line lies in a page that never comes: who reads it hangs",
         run: |stage| {
-            // The page of the arguments is taken away and handed to a userfaultfd that nobody answers.
+            // The page of the arguments is taken away and handed to a userfaultfd that is never answered.
             let program = "libc.prctl(15, b'slurmstepd')\nuffd = libc.syscall(323, 0)\n\
                  if uffd < 0: print('no userfaultfd', flush=True); ready(); time.sleep(100)\n\
                  import fcntl, struct\nfcntl.ioctl(uffd, 0xc018aa3f, struct.pack('QQQ', 0xaa, 0, 0))\n\
