@@ -110,8 +110,8 @@ impl Counterpart {
                 Reading::Known(RecoveryAction::None) => Nvml::Denies,
                 Reading::Known(action) => Nvml::Confirms(evidence(
                     name("recovery action"),
-                    &format!("{action:?}"),
-                    "None",
+                    &action.to_string(),
+                    &RecoveryAction::None.to_string(),
                     "NVML field 230",
                 )),
                 Reading::Unsupported | Reading::Failed(_) => Nvml::Silent,

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{GpuDetails, PciAddress, Reading};
@@ -153,6 +155,22 @@ pub enum RecoveryAction {
     DrainAndReset,
     /// Anything newer than this build.
     Other(u32),
+}
+
+impl fmt::Display for RecoveryAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RecoveryAction::None => "none",
+            RecoveryAction::GpuReset => "GPU reset",
+            RecoveryAction::NodeReboot => "node reboot",
+            RecoveryAction::DrainP2p => "drain P2P",
+            RecoveryAction::DrainAndReset => "drain and reset",
+            RecoveryAction::Other(5) => "recover IMEX domain",
+            RecoveryAction::Other(6) => "bus reset",
+            RecoveryAction::Other(7) => "system reboot",
+            RecoveryAction::Other(number) => return write!(f, "action {number}, newer than railgate"),
+        })
+    }
 }
 
 /// Uncorrected ECC errors.

@@ -419,7 +419,9 @@ pub fn sweep(dir: &Path, retention: Retention, now: UnixMillis, budget: Duration
         budget,
         owner: None,
         only: Vec::new(),
+        emptied: Vec::new(),
     };
+    let mut emptied = Vec::new();
     let (mut swept, mut left) = match ask_sweep(&order) {
         Ok(reply) => (reply.swept, reply.left),
         Err(why) => {
@@ -443,8 +445,15 @@ pub fn sweep(dir: &Path, retention: Retention, now: UnixMillis, budget: Duration
                 swept.kept += count.saturating_sub(reply.swept.removed);
                 swept.more |= reply.swept.more;
                 swept.problems.extend(reply.swept.problems);
+                emptied.extend(reply.emptied);
             }
             Err(why) => swept.problems.push(format!("{}: as uid {}: {why}", dir.display(), owner.0)),
+        }
+    }
+    if !emptied.is_empty() {
+        match ask_sweep(&sweep::SweepOrder { emptied, ..order }) {
+            Ok(reply) => swept.problems.extend(reply.swept.problems),
+            Err(why) => swept.problems.push(format!("{}: {why}", dir.display())),
         }
     }
     swept.problems.truncate(read::MOST_PROBLEMS);

@@ -46,7 +46,10 @@ pub(crate) fn known_xid(code: u32) -> Option<(Whose, &'static str)> {
         110 => (Hardware, "a security fault of the GPU"),
         119 | 120 => (Hardware, "the GPU's system processor (GSP) failed"),
         121 => (Other, "a corrected error on the link between CPU and GPU"),
-        136 | 137 | 144..=150 => (Hardware, "an NVLink error"),
+        136 | 144..=150 => (Hardware, "an NVLink error"),
+        137 => {
+            (Other, "an NVLink access was refused: a bad address of the program, or a fault of the peer GPU")
+        }
         139 => (Application, "the program used a copy engine wrongly"),
         140 => (Hardware, "an uncorrectable memory error that could not be recovered"),
         143 => (Hardware, "the GPU could not be initialised"),

@@ -289,6 +289,15 @@ fn squashed(place: &Place) {
 
 /// Stores as a root that may do no more than any other user, which is what a file server that squashes root makes of it.
 fn store_squashed(config: &ReportConfig, part: &NodeReport) -> String {
+    squashed_root(config, Some(part))
+}
+
+/// Removes what is 90 days old, 200 days from now, as such a root.
+fn sweep_squashed(config: &ReportConfig) -> String {
+    squashed_root(config, None)
+}
+
+fn squashed_root(config: &ReportConfig, part: Option<&NodeReport>) -> String {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("order.json");
     fs::write(&file, serde_json::to_string(&(config, part)).unwrap()).unwrap();
@@ -307,10 +316,18 @@ fn store_squashed(config: &ReportConfig, part: &NodeReport) -> String {
 const SQUASHED: &str = "store-squashed";
 
 fn squashed_program(file: &str) -> ExitCode {
-    let (config, part): (ReportConfig, NodeReport) =
+    let (config, part): (ReportConfig, Option<NodeReport>) =
         serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
-    let stored = store(&config, &part);
-    print!("shared {} {:?}", stored.shared, stored.problems);
+    match part {
+        Some(part) => {
+            let stored = store(&config, &part);
+            print!("shared {} {:?}", stored.shared, stored.problems);
+        }
+        None => {
+            let swept = swept_at(&config.dir.unwrap(), DEFAULT, now() + 200 * DAY);
+            print!("removed {} kept {} {:?}", swept.removed, swept.kept, swept.problems);
+        }
+    }
     ExitCode::SUCCESS
 }
 
@@ -357,6 +374,9 @@ fn accounts_directory(place: &Place) {
         assert_eq!(made.is_ok(), squat == ".new/x", "{squat}: {made:?}");
     }
     assert!(as_user(OTHER, OTHER, "list", &cluster.join(".new")).is_err(), "names there are not to be seen");
+    // The owners may not remove their directories, SlurmUser may: this job's, and the one that another user occupied.
+    assert_eq!(sweep_squashed(&config), "removed 2 kept 0 []");
+    assert!(!place.job_dir().exists());
     // From nothing, with the job's group as reader, and without a group of SlurmUser's.
     fs::remove_dir_all(&cluster).unwrap();
     let account = ReportConfig { access: ReportAccess::Account, ..config.clone() };

@@ -76,9 +76,9 @@ drain_p2p = \"warn\"   # note, unknown, warn, fail
                 RecoveryAction::Other(number) if !(5..=7).contains(&number) => Severity::Warn,
                 _ => Severity::Fail,
             };
-            let found = Found::new(severity, Class::Node, part, format!("driver asks: {}", text(action)))
+            let found = Found::new(severity, Class::Node, part, format!("driver asks: {action}"))
                 .fix(cure(action).unwrap_or("see nvidia-smi -q"))
-                .row(what, text(action), text(RecoveryAction::None), source);
+                .row(what, action.to_string(), RecoveryAction::None.to_string(), source);
             out.add(match written {
                 Some(time) => found.sign(SIGN_WINDOW, vec![time]),
                 None => found,
@@ -99,20 +99,6 @@ pub(super) fn cure(action: RecoveryAction) -> Option<&'static str> {
         RecoveryAction::Other(5) => Some("recover IMEX domain"),
         RecoveryAction::Other(6) => Some("reset PCIe bus"),
         RecoveryAction::Other(_) => None,
-    }
-}
-
-fn text(action: RecoveryAction) -> String {
-    match action {
-        RecoveryAction::None => "none".to_owned(),
-        RecoveryAction::GpuReset => "GPU reset".to_owned(),
-        RecoveryAction::NodeReboot => "node reboot".to_owned(),
-        RecoveryAction::DrainP2p => "drain P2P".to_owned(),
-        RecoveryAction::DrainAndReset => "drain and reset".to_owned(),
-        RecoveryAction::Other(5) => "recover IMEX domain".to_owned(),
-        RecoveryAction::Other(6) => "bus reset".to_owned(),
-        RecoveryAction::Other(7) => "system reboot".to_owned(),
-        RecoveryAction::Other(number) => format!("action {number}, newer than railgate"),
     }
 }
 

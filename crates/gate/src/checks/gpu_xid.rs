@@ -81,8 +81,8 @@ such a fault: uncorrected ECC errors (48, 94, 95, 140, 171, 172), row remap (64,
 the GPU answers (79), and for all of them the recovery action (field 230, R570 and later).
 
 - NVML confirms the fault, or no longer answers: `fail`.
-- NVML has no such reading (54, or a driver older than R570): `fail` when the driver writes it a second time within 24 hours
-  (`[gate] strikes`), until then `warn`.
+- NVML has no such reading (54; before R570 also the codes whose only reading is the recovery action), or could not be asked:
+  `fail` when the driver writes it a second time within 24 hours (`[gate] strikes`), until then `warn`.
 - NVML reads no fault: `warn`. A link that recovered, a peer that was reset and a timeout that passed look like this.
 - A code that a program can raise never fails without NVML, also where `codes` says `fail`.
 

@@ -141,7 +141,10 @@ fn unguessable() -> Result<String, Errno> {
 }
 
 /// For the time of a few calls; real and saved identity stay root's, so that the user can neither signal nor trace us.
-fn acting_as<T>((uid, gid): (Uid, Gid), work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(super) fn acting_as<T>(
+    (uid, gid): (Uid, Gid),
+    work: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
     let own = getegid();
     setegid(gid)?;
     let done = seteuid(uid).and_then(|()| work());

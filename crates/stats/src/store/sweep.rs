@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, unlinkat};
 use railgate_node::UnixMillis;
 use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{all_names, below, names, top};
+use super::placed::acting_as;
 use super::{LIVE, NOBODY, SAMPLES, Swept, dir_name};
 
 const MOST_CLUSTERS: usize = 64;
@@ -41,6 +42,9 @@ pub(super) struct SweepOrder {
     /// As this user, and only these jobs, each with whether all of it goes or the samples alone.
     pub(super) owner: Option<(u32, u32)>,
     pub(super) only: Vec<(JobPlace, bool)>,
+    /// Nothing but these directories, which their owners have emptied and may not remove: as the account that the cluster's
+    /// directory belongs to.
+    pub(super) emptied: Vec<JobPlace>,
 }
 
 /// `alpha`, `48213`
@@ -56,6 +60,8 @@ pub(super) struct SweepReply {
     pub(super) swept: Swept,
     /// Not allowed to us: owner, and whether all of it goes.
     pub(super) left: Vec<((u32, u32), JobPlace, bool)>,
+    /// Empty, in a cluster's directory of an account's: see [`SweepOrder::emptied`].
+    pub(super) emptied: Vec<JobPlace>,
 }
 
 /// In the child: removes the reports of jobs that are too old, or too many, oldest first.
@@ -83,6 +89,9 @@ fn sweep(order: &SweepOrder) -> Result<SweepReply, String> {
         Err(Errno::ENOENT) => return Ok(SweepReply::default()),
         Err(why) => return Err(text(why)),
     };
+    if !order.emptied.is_empty() {
+        return Ok(remove_empty(&dir, &order.emptied));
+    }
     if let Some((uid, gid)) = order.owner {
         become_user(uid, gid, &[]).map_err(|why| why.to_string())?;
     }
@@ -117,6 +126,26 @@ fn sweep(order: &SweepOrder) -> Result<SweepReply, String> {
         }
     }
     Ok(sweeper.reply)
+}
+
+/// Removes empty directories of jobs as the account whose cluster's directory holds them.
+fn remove_empty(dir: &OwnedFd, emptied: &[JobPlace]) -> SweepReply {
+    let mut reply = SweepReply::default();
+    for place in emptied {
+        let removed = below(dir.as_fd(), &place.cluster).and_then(|cluster| {
+            let stat = fstat(cluster.as_fd())?;
+            let account = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+            acting_as(account, || unlinkat(&cluster, place.job.as_str(), UnlinkatFlags::RemoveDir))
+        });
+        match removed {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(why) if reply.swept.problems.len() < MOST_PROBLEMS => {
+                reply.swept.problems.push(format!("{}/{}: {}", place.cluster, place.job, text(why)));
+            }
+            Err(_) => {}
+        }
+    }
+    reply
 }
 
 fn older(order: &SweepOrder, time: i64, days: u32) -> bool {
@@ -212,7 +241,10 @@ impl Sweeper<'_> {
         let removed = remove(cluster.as_fd(), &job.name, all);
         let swept = &mut self.reply.swept;
         match removed {
-            Ok(samples) => {
+            Ok(Removed { samples, emptied }) => {
+                if emptied {
+                    self.reply.emptied.push(place);
+                }
                 swept.samples = swept.samples.saturating_add(samples);
                 if all {
                     swept.removed += 1;
@@ -244,8 +276,15 @@ impl Sweeper<'_> {
     }
 }
 
-/// Removes a job's directory, or its samples alone; returns how many samples went. A link is removed, not followed.
-fn remove(cluster: BorrowedFd<'_>, name: &str, all: bool) -> Result<u32, Stays> {
+/// What went of a job's directory.
+struct Removed {
+    samples: u32,
+    /// The directory itself is still there, empty: its owner may not remove it.
+    emptied: bool,
+}
+
+/// Removes a job's directory, or its samples alone. A link is removed, not followed.
+fn remove(cluster: BorrowedFd<'_>, name: &str, all: bool) -> Result<Removed, Stays> {
     let job = below(cluster, name)?;
     let mut samples = 0;
     for attempt in all_names(&job, MOST_ENTRIES)? {
@@ -262,10 +301,12 @@ fn remove(cluster: BorrowedFd<'_>, name: &str, all: bool) -> Result<u32, Stays> 
             gone(unlinkat(&job, attempt.as_str(), UnlinkatFlags::RemoveDir))?;
         }
     }
-    if all {
-        gone(unlinkat(cluster, name, UnlinkatFlags::RemoveDir))?;
-    }
-    Ok(samples)
+    let emptied = match all.then(|| unlinkat(cluster, name, UnlinkatFlags::RemoveDir)) {
+        Some(Err(Errno::EACCES | Errno::EPERM)) if all_names(&job, 3)?.is_empty() => true,
+        Some(removed) => gone(removed).map(|()| false)?,
+        None => false,
+    };
+    Ok(Removed { samples, emptied })
 }
 
 fn remove_attempt(dir: &OwnedFd, all: bool) -> Result<u32, Stays> {
