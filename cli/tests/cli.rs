@@ -620,7 +620,10 @@ fn a_check_of_the_sites_own_is_listed_explained_and_run() {
         line("site-raid ").contains("prolog,periodic") && line("site-raid ").ends_with("raid.sh says"),
         "{listed}"
     );
-    assert!(line("site-theirs ").ends_with("not run: mode 0757: others may write it"), "{listed}");
+    assert!(
+        line("site-theirs ").ends_with("/theirs: not run: mode 0757: others may write it (chmod go-w)"),
+        "{listed}"
+    );
     assert!(cli.said(&["explain", "site-raid@md0"]).contains("docs/site-checks.md"));
     // This machine may have no GPU; the site's checks answer all the same.
     let looked = cli.run(&["check", "--format", "json"]);
@@ -636,7 +639,7 @@ fn a_check_of_the_sites_own_is_listed_explained_and_run() {
         .collect();
     assert!(found.contains(&"warn site-raid: md0 degraded in the periodic".to_owned()), "{found:?}");
     assert!(
-        found.contains(&"warn site-theirs: not run: mode 0757: others may write it".to_owned()),
+        found.contains(&"warn site-theirs: not run: mode 0757: others may write it (chmod go-w)".to_owned()),
         "{found:?}"
     );
     assert!(

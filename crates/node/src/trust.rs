@@ -41,7 +41,8 @@ impl Untrusted {
     }
 }
 
-/// Resolves an absolute path, component by component from `/`, and returns it without links.
+/// Resolves a path, component by component from `/`, and returns it without links. A relative one begins in the current
+/// directory.
 ///
 /// Every directory, link and file on the way must belong to root and be writable by root alone. The caller's own
 /// files count as root's, which matters for SlurmUser and for tests. A sticky directory of root's (`/tmp`) may
@@ -53,7 +54,8 @@ impl Untrusted {
 /// # Errors
 /// The first component that does not exist, cannot be examined or can be changed by others.
 pub fn trusted(path: &Path) -> Result<PathBuf, Untrusted> {
-    trusted_below(Path::new("/"), path)
+    let whole = std::path::absolute(path).map_err(|why| Untrusted::io(path, &why))?;
+    trusted_below(Path::new("/"), &whole)
 }
 
 /// [`trusted`] with another directory in the place of `/`.

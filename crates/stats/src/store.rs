@@ -1,6 +1,6 @@
 //! Where reports lie: `<dir>/<cluster>/<jobid>/<attempt>/<node>.json`, and `decision.json` beside them.
 //!
-//! `<dir>` is shared: root's, mode 1777, or SlurmUser's, mode 0755, where the file server squashes root ([`placed`] says
+//! `<dir>` is shared: root's, mode 1777, or SlurmUser's, mode 0755, where the file server squashes root (`placed` says
 //! why). A child takes on the job's identity before it writes, and goes from directory to directory by descriptors,
 //! following no link: whatever another user puts in the way is at most a refusal. A job's directory belongs to its owner, 0700, or 0770
 //! with the group of SlurmUser, through which the controller reads evidence and adds its decision. What
