@@ -87,15 +87,20 @@ fn one(cluster: &Cluster, ours: bool, part: &NodeReport, minute: &mut Minute) ->
     let (alice, root) = (cluster.alice(), cluster.root());
     root.run(&["sh", "-c", &format!("umask 0; : > {COMMENTS}")])?.ok()?;
     let many = format!(
-        "seq {ENDS} | xargs -P 4 -I@ salloc --no-shell -n1 -Q > /dev/null 2>&1; squeue -h -t R -o %A | sort -n"
+        "seq {ENDS} | xargs -P 4 -I@ salloc --no-shell -n1 -Q > /dev/null 2>&1; squeue -h -t R -o '%A %N' | sort -n"
     );
     let said = alice.deadline(10 * MINUTE).run(&["sh", "-c", &many])?.ok()?;
-    let ids: Vec<u32> = said.lines().map(str::parse).collect::<Result<_, _>>()?;
-    ensure!(ids.len() == ENDS, "{} of {ENDS} allocations", ids.len());
-    parts(cluster, part, &ids)?;
+    let job = |line: &str| -> Result<(u32, String)> {
+        let (id, node) = line.split_once(' ').with_context(|| format!("squeue: {line}"))?;
+        Ok((id.parse()?, node.trim().to_owned()))
+    };
+    let jobs: Vec<(u32, String)> = said.lines().map(job).collect::<Result<_, _>>()?;
+    ensure!(jobs.len() == ENDS, "{} of {ENDS} allocations", jobs.len());
+    parts(cluster, part, &jobs)?;
+    let ids: String = jobs.iter().map(|(id, _)| format!("{id}\n")).collect();
     root.run(&["sdiag", "-r"])?.ok()?;
 
-    let pace = cluster.alice().deadline(3 * MINUTE).input(said);
+    let pace = cluster.alice().deadline(3 * MINUTE).input(ids);
     let mut pace = pace.spawn(&[bench::CLOCK, "@pace"])?;
     while pace.running()? {
         let next = Instant::now() + LOOK;
@@ -122,7 +127,8 @@ fn one(cluster: &Cluster, ours: bool, part: &NodeReport, minute: &mut Minute) ->
 }
 
 /// What the nodes' epilogs would have written, as they write it.
-fn parts(cluster: &Cluster, part: &NodeReport, jobs: &[u32]) -> Result<()> {
+/// A part of each job, of the node that it is on: others are not read.
+fn parts(cluster: &Cluster, part: &NodeReport, jobs: &[(u32, String)]) -> Result<()> {
     let number = |words: &[&str]| -> Result<u32> { Ok(cluster.root().run(words)?.ok()?.trim().parse()?) };
     let (uid, gid) = (number(&["id", "-u", "rgalice"])?, number(&["id", "-g", "slurm"])?);
     let top = cluster.path("ctl", "/shared/railgate")?.join(&part.cluster);
@@ -130,8 +136,9 @@ fn parts(cluster: &Cluster, part: &NodeReport, jobs: &[u32]) -> Result<()> {
     fs::set_permissions(&top, fs::Permissions::from_mode(0o1777))?;
     let mut part = part.clone();
     (part.attempt, part.job.restarts, part.job.uid) = (0, 0, uid);
-    for job in jobs {
+    for (job, node) in jobs {
         part.job.id = *job;
+        (part.node, part.job.nodelist) = (node.clone(), node.clone());
         let attempt = top.join(job.to_string()).join("0");
         fs::create_dir_all(&attempt)?;
         let file = attempt.join(format!("{}.json", part.node));
