@@ -140,8 +140,8 @@ fn notices(hook: &Hook, look: &Look) -> Vec<String> {
 /// Why the attempt before this one ended, as its nodes reported. The file of a job without
 /// `--open-mode=append` was emptied at the restart, so it is said again.
 ///
-/// The nodes of that attempt are those of the controller's decision about it: whatever else is in the job's report
-/// directory is not opened.
+/// The nodes of that attempt are those of the controller's decision about it: other files in the job's report
+/// directory are not opened.
 fn why_it_moved(hook: &Hook) -> Vec<String> {
     let Some(last) = hook.job.restarts.checked_sub(1) else { return Vec::new() };
     let until = Instant::now() + PATIENCE;

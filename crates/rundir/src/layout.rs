@@ -179,7 +179,7 @@ impl JobDir {
     /// [`RunDir::publish`]: until then no user can interfere with what root does there.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn create(&self, run: &Run) -> io::Result<RunDir> {
         fs::DirBuilder::new().recursive(true).mode(PASSAGE).create(&self.0)?;
         let dir = self.0.join(format!("{}-{}", run.attempt, run.start));
@@ -232,7 +232,7 @@ impl RunDir {
     /// Makes this the job's `current` run, and lets the job in.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn publish(&self) -> io::Result<()> {
         let (Some(parent), Some(name)) = (self.0.parent(), self.0.file_name()) else {
             return Err(io::Error::other("run directory has no parent"));
@@ -250,7 +250,7 @@ impl RunDir {
     /// Writes a file that only root reads, whole: to a temporary name, then renamed.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         write_whole(&self.file(name), content, PRIVATE_FILE)
     }
@@ -259,7 +259,7 @@ impl RunDir {
     /// `.name`, which only the job's user can open; root does not read it back, as that user can replace it.
     ///
     /// # Errors
-    /// There is no `user/`; the run has been published, and it is too late; whatever the file system gave.
+    /// `user/` does not exist, the run is already published, or the file system returned an error.
     pub fn write_for_tasks(&self, name: &str, content: &[u8], uid: u32) -> io::Result<()> {
         if fs::metadata(&self.0)?.mode() & 0o077 != 0 {
             return Err(io::Error::other("the run is the job's already"));
@@ -277,7 +277,7 @@ impl RunDir {
     /// Writes a value as JSON.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn write_json<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
         self.write(name, &serde_json::to_vec(value)?)
     }
@@ -302,7 +302,7 @@ impl RunDir {
 /// Writes a file whole: a reader sees the old content or the new, never a part.
 ///
 /// # Errors
-/// Whatever the file system gave.
+/// The file system returned an error.
 pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let fresh = path.with_extension(format!("tmp{}", std::process::id()));
     let result = (|| {

@@ -226,7 +226,7 @@ pub fn mount_user(run: &RunDir, uid: u32, gid: u32, size: u64, inodes: u64) -> i
 /// many mounts that were. An absent directory has none.
 ///
 /// # Errors
-/// Whatever the system gave.
+/// The system call failed.
 pub fn unmount_user(run: &RunDir) -> io::Result<usize> {
     let place = run.user();
     for taken in 0..MOST_STACKED {

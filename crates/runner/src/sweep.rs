@@ -14,8 +14,8 @@ const SETTLED: u64 = 3600;
 /// The periodic check has a minute, most of it for other things.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Closes run directories that an earlier version left open to other users, and removes what jobs left that slurmd has no process of and slurmctld no longer has on this node. Whatever cannot be
-/// told leaves the directory where it is.
+/// Restricts run directories of an earlier version to root, and removes the directories of jobs that are gone: slurmd has no
+/// process of the job, and slurmctld no longer lists it on this node. If either cannot be determined, the directory stays.
 pub(crate) fn stale_runs(
     config: &Config,
     places: &Places,

@@ -97,7 +97,7 @@ fn what(program: &Path, args: &[String]) -> String {
     format!("{name} {}", words.join(" ")).trim_end().to_owned()
 }
 
-/// As [`run`], with a standard input and whatever bytes the answer has.
+/// As [`run`], with a standard input; returns the output as bytes, which need not be UTF-8.
 pub(crate) fn run_bytes(
     program: &Path,
     args: &[String],

@@ -347,7 +347,7 @@ impl Ledger {
     }
 
     /// Lines of a file that count within the window. A user with more than [`KEEP_OF_USER`] of them loses the oldest, and an
-    /// entry says so: their jobs are not restarted until the window has passed, instead of another user's being
+    /// entry says so: the user's jobs are not restarted until the window has passed, and no user is
     /// restarted without end.
     fn still_counting(&self, path: &Path, now: UnixMillis) -> io::Result<Vec<u8>> {
         let mut of_user: BTreeMap<Option<u32>, Vec<Entry>> = BTreeMap::new();

@@ -71,7 +71,7 @@ impl Spool {
     /// Leaves a note, one line. False where there is no room: then it is counted.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn leave(&self, note: &str) -> io::Result<bool> {
         // An unfinished line before it, of a disk that was full, does not spoil it.
         let text = format!("\n{note}\n");
@@ -109,7 +109,7 @@ impl Spool {
     /// Takes over what was left since the last time. It stays on the disk until [`Spool::keep`].
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn take(&self) -> io::Result<Vec<String>> {
         let taken = self.file("taken");
         if !taken.exists() {
@@ -126,7 +126,7 @@ impl Spool {
     /// What was kept by the last process.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn kept(&self) -> io::Result<Vec<String>> {
         lines(&self.file("kept"))
     }
@@ -134,7 +134,7 @@ impl Spool {
     /// Replaces what is kept by what there is to do still, with what was taken over in it.
     ///
     /// # Errors
-    /// Whatever the file system gave; then nothing is lost.
+    /// The file system returned an error; the notes are unchanged.
     pub fn keep(&self, notes: &[String]) -> io::Result<()> {
         let kept = self.file("kept");
         if notes.is_empty() {
@@ -148,7 +148,7 @@ impl Spool {
     /// Counts notes that were given up.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn lose(&self, count: u64, now: UnixMillis, why: &str) -> io::Result<()> {
         let before = self.given_up()?.unwrap_or_default();
         let lost = Lost { count: before.count + count, last: now, why: crate::env::clean_line(why, 300) };
@@ -166,7 +166,7 @@ impl Spool {
     /// How many notes there was no room for, and when the last one came.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn refused(&self) -> io::Result<(u64, UnixMillis)> {
         match fs::symlink_metadata(self.file("refused")) {
             Ok(found) => {
@@ -181,7 +181,7 @@ impl Spool {
     /// All notes that were not worked off; `None` where there are none.
     ///
     /// # Errors
-    /// Whatever the file system gave.
+    /// The file system returned an error.
     pub fn lost(&self) -> io::Result<Option<Lost>> {
         let given_up = self.given_up()?;
         let (refused, last) = self.refused()?;

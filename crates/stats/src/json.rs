@@ -1,5 +1,4 @@
-//! JSON for people's terminals and for programs: the report, schema 1, which `docs/report.md` describes, and whatever else
-//! railgate prints as JSON.
+//! JSON for terminals and for programs: the report (schema 1, `docs/report.md`) and every other JSON output of railgate.
 
 use std::io::{self, BufWriter, Write};
 

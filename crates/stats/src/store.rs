@@ -2,7 +2,7 @@
 //!
 //! `<dir>` is shared: root's, mode 1777, or SlurmUser's, mode 0755, where the file server squashes root (`placed` says
 //! why). A child takes on the job's identity before it writes, and goes from directory to directory by descriptors,
-//! following no link: whatever another user puts in the way is at most a refusal. A job's directory belongs to its owner, 0700, or 0770
+//! following no link: another user can at most cause a refusal. A job's directory belongs to its owner, 0700, or 0770
 //! with the group of SlurmUser, through which the controller reads evidence and adds its decision. What
 //! cannot be put there stays on the machine in `local_dir`, which is root's alone.
 //!

@@ -325,7 +325,7 @@ impl Desk {
                 return ROUND.max(asked * EASE).min(LONGEST);
             }
             self.batch(&due, &mut asked, &mut spent);
-            // Whatever came of it, none of them is due again in this round.
+            // Each job is checked once per round, regardless of the result.
             for id in due {
                 if let Some(waiting) = self.waiting.get_mut(&id).filter(|waiting| waiting.due <= now) {
                     waiting.later();

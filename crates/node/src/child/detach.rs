@@ -56,7 +56,7 @@ pub fn detach() -> Vec<String> {
 /// Gives up the right to `chown`. To be called before a thread is started, whose capabilities are its own.
 ///
 /// # Errors
-/// Whatever the system gave.
+/// The system call failed.
 pub fn keep_no_chown() -> io::Result<()> {
     keep_few(&KEPT)
 }

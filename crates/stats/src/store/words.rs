@@ -37,7 +37,7 @@ const LONG: usize = 60;
 const TEXT: usize = 300;
 /// The longest host list of a decision, bytes.
 const MOST_LIST: usize = 64 << 10;
-/// What a job may have the reader read, whatever its size, and for each of its nodes: a part with eight GPUs takes 0.15 MB.
+/// Byte budget of a read: a base amount, and an amount for each node of the job: a part with eight GPUs takes 0.15 MB.
 const BYTES: u64 = 16 << 20;
 const BYTES_PER_NODE: u64 = 512 << 10;
 const MOST_BYTES: u64 = 512 << 20;
@@ -368,7 +368,7 @@ fn nodelist(order: &Order, job: u32, dir: &OwnedFd) -> Result<Option<String>, St
 }
 
 /// As much of a node's part as something is decided by; lists are cut and all other fields are skipped, so that a part
-/// takes no more memory than its file, whatever is in it.
+/// takes no more memory than its file, regardless of content.
 #[derive(Deserialize)]
 struct Part {
     schema: u32,

@@ -152,7 +152,7 @@ fn parts(cluster: &Cluster, part: &NodeReport, jobs: &[(u32, String)]) -> Result
     Ok(())
 }
 
-/// Ends jobs at a steady pace, whatever slurmctld takes for it, and prints how long it took, in seconds. Their numbers
+/// Ends jobs at a steady pace, independent of slurmctld's response time, and prints how long it took, in seconds. Their numbers
 /// come from standard input.
 pub(super) fn pace() -> Result<()> {
     let ids = stdin().lock().lines().collect::<Result<Vec<_>, _>>()?;
