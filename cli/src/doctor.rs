@@ -6,8 +6,10 @@ mod files;
 mod hints;
 mod plugstack;
 mod rules;
+mod slurm_file;
 #[cfg(test)]
 mod testing;
+mod uninstall;
 
 use serde::Serialize;
 
@@ -21,19 +23,38 @@ use rules::{Finding, Level, RULES};
 Examples:
   railgate doctor                     on a compute node, the controller or a login node
   railgate doctor --fix-hints         lines for slurm.conf and plugstack.conf, ready to paste
+  railgate doctor --fix-hints=slurm.conf > /etc/slurm/railgate.conf
+  railgate doctor --uninstall         where Slurm still starts railgate, and how to take it out
   railgate doctor --format json
 
 It changes nothing. As root it also sees what others may not.
 
 Exit codes: 0 nothing is wrong, 1 something is, 2 wrong use, 3 nothing is wrong but something could
-not be told")]
+not be told. With --uninstall: 0 no hook leads to railgate, 1 at least one does, 3 none was found and
+not everything could be read")]
 pub(crate) struct Args {
     /// Print the fragments of slurm.conf and plugstack.conf that railgate needs, and nothing else
-    #[arg(long)]
-    fix_hints: bool,
+    #[arg(long, value_name = "FILE", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "both")]
+    fix_hints: Option<Hints>,
+    /// List the hooks of Slurm that lead to railgate, and the steps that take it out; nothing is changed
+    #[arg(long, conflicts_with_all = ["fix_hints", "format"])]
+    uninstall: bool,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
+}
+
+/// Whose lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Hints {
+    /// slurm.conf and plugstack.conf
+    Both,
+    /// slurm.conf, for a file that it includes; needs slurmctld's answer
+    #[value(name = "slurm.conf")]
+    Slurm,
+    /// plugstack.conf
+    #[value(name = "plugstack.conf")]
+    Plugstack,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,10 +68,14 @@ struct Diagnosis<'a> {
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    if args.uninstall {
+        let hooked = uninstall::look(site);
+        output::text(&hooked.text())?;
+        return Ok(hooked.code());
+    }
     let facts = facts::gather(site);
-    if args.fix_hints {
-        output::text(&hints::fragments(&facts))?;
-        return Ok(exit::OK);
+    if let Some(of) = args.fix_hints {
+        return print_hints(&facts, of);
     }
     let findings = judge(&facts);
     let has = |level| findings.iter().any(|finding: &Finding| finding.level == level);
@@ -74,6 +99,23 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Format::Table => output::text(&shown(&diagnosis))?,
     }
     Ok(code)
+}
+
+/// For a file without a person in between, lines are not guessed: they replace those that slurmctld has.
+fn print_hints(facts: &Facts, of: Hints) -> anyhow::Result<u8> {
+    if let (Hints::Slurm, Err(why)) = (of, &facts.slurm) {
+        anyhow::bail!(
+            "the lines of slurm.conf cannot be merged with this site's: {why}; \
+             /usr/share/railgate/slurm.conf has them for a site without any of its own"
+        );
+    }
+    let text = match of {
+        Hints::Both => format!("{}\n{}", hints::slurm_conf(facts), hints::plugstack_conf()),
+        Hints::Slurm => hints::slurm_conf(facts),
+        Hints::Plugstack => hints::plugstack_conf(),
+    };
+    output::text(&text)?;
+    Ok(exit::OK)
 }
 
 /// Every rule that concerns this machine, the worst first.

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use railgate_node::{PartName, Request, live};
+use railgate_node::{PartName, Profile, Request, live};
 use railgate_runner::{Config, switches};
 use railgate_slurm::{Client, Env, Lost, Spool};
 
 use super::files::{Hook, plugin_release, untrusted};
 use super::plugstack::Plugstack;
+use super::slurm_file::SlurmFile;
 use crate::Site;
 
 /// NVML without persistence takes its time; a directory on NFS may never answer.
@@ -66,6 +67,12 @@ impl SlurmConf {
         self.dir_or(Path::new(SENT))
     }
 
+    /// slurm.conf itself.
+    fn file(&self) -> PathBuf {
+        let name = Path::new(self.get("SLURM_CONF").unwrap_or_default()).file_name();
+        self.dir().join(name.unwrap_or("slurm.conf".as_ref()))
+    }
+
     fn dir_or(&self, sent: &Path) -> PathBuf {
         let file = Path::new(self.get("SLURM_CONF").unwrap_or("/etc/slurm/slurm.conf"));
         if !file.exists() && sent.join("slurm.conf").exists() {
@@ -90,6 +97,8 @@ pub(crate) struct Dir {
 pub(crate) struct PluginFile {
     pub(crate) path: PathBuf,
     pub(crate) release: Result<(u32, u32), String>,
+    /// Releases that the package brought a plugin for.
+    pub(crate) packaged: Vec<(u32, u32)>,
     pub(crate) untrusted: Option<String>,
 }
 
@@ -102,6 +111,8 @@ pub(crate) struct Facts {
     pub(crate) config: Result<Config, String>,
     pub(crate) config_file: PathBuf,
     pub(crate) slurm: Result<SlurmConf, String>,
+    /// slurm.conf as it stands here.
+    pub(crate) slurm_file: Result<SlurmFile, String>,
     pub(crate) prolog: Hook,
     pub(crate) epilog: Hook,
     pub(crate) ctld: Hook,
@@ -117,6 +128,10 @@ pub(crate) struct Facts {
     /// Job ends that were not summed up for accounting.
     pub(crate) lost_ends: Result<Option<Lost>, String>,
     pub(crate) slurm_uid: Option<u32>,
+    /// `[metrics] dir`.
+    pub(crate) metrics_dir: Option<Result<Dir, String>>,
+    /// Why the profile of this node cannot be loaded.
+    pub(crate) profile: Result<(), String>,
     /// `[report] dir`.
     pub(crate) report_dir: Option<Result<Dir, String>>,
     /// The cluster's directory in it, once there is one.
@@ -125,6 +140,20 @@ pub(crate) struct Facts {
     pub(crate) gpus: Result<usize, String>,
     /// Somebody switched railgate off: the sentence that says so.
     pub(crate) stopped: Option<String>,
+}
+
+impl Facts {
+    /// Keys of which this Slurm reads more than one line.
+    pub(crate) fn repeatable(&self, key: &str) -> bool {
+        const HOOKS: [&str; 4] = ["Prolog", "Epilog", "PrologSlurmctld", "EpilogSlurmctld"];
+        let new = self.slurm.as_ref().ok().and_then(SlurmConf::release).is_some_and(|have| have >= (24, 5));
+        new && HOOKS.iter().any(|hook| hook.eq_ignore_ascii_case(key))
+    }
+
+    /// slurm.conf sets it, and slurmctld has not read that yet: `slurm-conf-read` says so on the controller.
+    pub(crate) fn waits_for_restart(&self, key: &str) -> bool {
+        self.slurm_file.as_ref().is_ok_and(|file| file.last(key).is_some())
+    }
 }
 
 pub(crate) fn gather(site: &Site) -> Facts {
@@ -148,6 +177,7 @@ pub(crate) fn gather(site: &Site) -> Facts {
         ctld: hook("EpilogSlurmctld", "railgate-epilog-ctld"),
         // A script: it calls `railgate check`.
         periodic: hook("HealthCheckProgram", "railgate"),
+        slurm_file: SlurmFile::read(&said.file()),
         plugstack,
         plugin,
         untrusted: others_can_change(site, &in_force),
@@ -160,6 +190,11 @@ pub(crate) fn gather(site: &Site) -> Facts {
             .get("ClusterName")
             .and_then(|name| dir(&in_force.report.dir.as_ref()?.join(name)).ok()),
         report_dir: in_force.report.dir.as_deref().map(dir),
+        metrics_dir: in_force.metrics.dir.as_deref().map(dir),
+        profile: match in_force.profile.as_str() {
+            "auto" => Ok(()),
+            id => Profile::load(id, &site.places.profiles()).map(drop).map_err(|why| why.to_string()),
+        },
         gpus: if roles.compute { gpus(site, &in_force) } else { Ok(0) },
         stopped: stopped(site),
         config_file: site.config_file.clone(),
@@ -178,7 +213,7 @@ fn roles(site: &Site, client: &Client, said: &SlurmConf) -> Roles {
     Roles { controller: hosts.clone().any(|(_, host)| is_here(host)), compute: client.node(here).is_ok() }
 }
 
-fn plugstack_conf(said: &SlurmConf) -> PathBuf {
+pub(crate) fn plugstack_conf(said: &SlurmConf) -> PathBuf {
     said.get("PlugStackConfig").map_or_else(|| said.dir().join("plugstack.conf"), PathBuf::from)
 }
 
@@ -188,7 +223,22 @@ fn plugin_file(stack: &Plugstack, said: &SlurmConf) -> Option<PluginFile> {
     let dirs = said.get("PluginDir").unwrap_or_default().split(':');
     let mut places = dirs.map(|dir| Path::new(dir).join(&line.plugin));
     let path = places.find(|path| path.exists()).unwrap_or_else(|| line.plugin.clone());
-    Some(PluginFile { release: plugin_release(&path), untrusted: untrusted(&path), path })
+    let (release, untrusted) = (plugin_release(&path), untrusted(&path));
+    Some(PluginFile { release, packaged: packaged_plugins(Path::new(PACKAGED)), untrusted, path })
+}
+
+/// Where the package puts a plugin for each release, and the program that links one of them.
+const PACKAGED: &str = "/usr/lib/railgate";
+
+fn packaged_plugins(lib: &Path) -> Vec<(u32, u32)> {
+    let entries = fs::read_dir(lib).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (year, month) = name.strip_prefix("slurm-")?.split_once('.')?;
+            Some((year.parse().ok()?, month.parse().ok()?))
+        })
+        .collect()
 }
 
 /// What of our own directories, the profiles and the site's checks others than root can change. The configuration file

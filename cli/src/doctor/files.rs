@@ -69,7 +69,11 @@ impl Program {
             Ok(real) => not_runnable(real).or_else(|| untrusted(real)),
         };
         let named = |real: &Path| real.file_name().is_some_and(|name| name == ours);
-        let is_ours = real.is_ok_and(|real| named(&real) || is_script_with(&real, ours));
+        let is_ours = match &real {
+            Ok(real) => named(real) || is_script_with(real, ours),
+            // The package is gone, and its link is not.
+            Err(_) => fs::read_link(path).is_ok_and(|target| named(&target)),
+        };
         Program { path: path.to_owned(), ours: is_ours, trouble }
     }
 }

@@ -5,8 +5,9 @@ use super::rules::{
     CONTROLLER_HOOK, PLUGIN, PROLOG_FLAGS, SCHEDULER_PARAMETERS, hook_limit, start_limit, with_words,
 };
 
-/// slurm.conf's and plugstack.conf's lines. What this site's lists hold already stays in them.
-pub(crate) fn fragments(facts: &Facts) -> String {
+/// The lines of slurm.conf. What this site's lists hold already stays in them, so that the last of two lines of a key, which
+/// is the one that Slurm takes, has everything.
+pub(crate) fn slurm_conf(facts: &Facts) -> String {
     let nothing = SlurmConf::default();
     let conf = facts.slurm.as_ref().unwrap_or(&nothing);
     let lines = [
@@ -14,17 +15,34 @@ pub(crate) fn fragments(facts: &Facts) -> String {
         with_words(conf, "SchedulerParameters", &SCHEDULER_PARAMETERS),
         kept(conf, "Prolog", "/etc/slurm/prolog.d/*"),
         kept(conf, "Epilog", "/etc/slurm/epilog.d/*"),
-        CONTROLLER_HOOK.to_owned(),
+        controller_hook(facts),
         at_least(conf, "PrologEpilogTimeout", hook_limit(facts)),
         at_least(conf, "BatchStartTimeout", start_limit(facts)),
         kept(conf, "HealthCheckProgram", "/etc/railgate/periodic.sh"),
         at_least(conf, "HealthCheckInterval", 300),
+        kept(conf, "HealthCheckNodeState", "IDLE,CYCLE"),
         "JobFileAppend=1".to_owned(),
     ];
-    let lines = lines.join("\n");
-    format!(
-        "# slurm.conf (docs/install.md says why each)\n{lines}\n\n# plugstack.conf, before pyxis\n{PLUGIN}\n"
-    )
+    format!("# slurm.conf (docs/install.md says why each)\n{}\n", lines.join("\n"))
+}
+
+/// The line of plugstack.conf.
+pub(crate) fn plugstack_conf() -> String {
+    format!("# plugstack.conf, before pyxis\n{PLUGIN}\n")
+}
+
+/// A program that the site has there stays: Slurm before 24.05 runs one only.
+fn controller_hook(facts: &Facts) -> String {
+    let theirs = Some(&facts.ctld.value).filter(|value| !value.is_empty() && facts.ctld.ours().is_none());
+    match theirs {
+        Some(value) if facts.repeatable("EpilogSlurmctld") => {
+            format!("EpilogSlurmctld={value}\n{CONTROLLER_HOOK}")
+        }
+        Some(value) => format!(
+            "# {CONTROLLER_HOOK}: yours is EpilogSlurmctld={value}; let a script call both, and name it here"
+        ),
+        None => CONTROLLER_HOOK.to_owned(),
+    }
 }
 
 fn kept(conf: &SlurmConf, key: &str, otherwise: &str) -> String {
@@ -38,6 +56,7 @@ fn at_least(conf: &SlurmConf, key: &str, seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::files::Hook;
     use super::super::testing::right;
     use super::*;
 
@@ -49,11 +68,25 @@ mod tests {
             conf.0.insert("BatchStartTimeout".to_owned(), "900 sec".to_owned());
             conf.0.insert("Prolog".to_owned(), "/site/prolog.d/*".to_owned());
         }
-        let text = fragments(&facts);
+        let text = slurm_conf(&facts);
         for line in
             ["PrologFlags=X11,Alloc,Contain,DeferBatch", "BatchStartTimeout=900", "Prolog=/site/prolog.d/*"]
         {
             assert!(text.contains(&format!("{line}\n")), "{text}");
         }
+    }
+
+    #[test]
+    fn a_controllers_program_of_the_site_stays() {
+        let mut facts = right();
+        facts.ctld = Hook::look("/site/epilog-ctld", "railgate-epilog-ctld");
+        let text = slurm_conf(&facts);
+        assert!(text.contains("yours is EpilogSlurmctld=/site/epilog-ctld"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("EpilogSlurmctld=")), "{text}");
+        if let Ok(conf) = &mut facts.slurm {
+            conf.0.insert("SLURM_VERSION".to_owned(), "24.11.5".to_owned());
+        }
+        let text = slurm_conf(&facts);
+        assert!(text.contains(&format!("EpilogSlurmctld=/site/epilog-ctld\n{CONTROLLER_HOOK}\n")), "{text}");
     }
 }

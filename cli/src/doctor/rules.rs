@@ -1,5 +1,6 @@
 //! What must hold, one row each.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};
 
 use railgate_slurm::Consent;
@@ -7,6 +8,7 @@ use serde::Serialize;
 
 use super::facts::{Facts, Roles, SlurmConf};
 use super::files::Hook;
+use super::slurm_file::{Doubled, Setting};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -122,6 +124,18 @@ pub(crate) static RULES: &[Rule] = &[
         look: configuration,
     },
     Rule {
+        id: "slurm-conf-read",
+        on: On::Everywhere,
+        why: "slurmctld goes on with what it read when it started",
+        look: slurm_conf_read,
+    },
+    Rule {
+        id: "slurm-conf-doubles",
+        on: On::Everywhere,
+        why: "Slurm takes the last line of such a parameter and ignores those before",
+        look: slurm_conf_doubles,
+    },
+    Rule {
         id: "prolog-flags",
         on: On::Everywhere,
         why: "without Alloc only the first node is checked, without DeferBatch the batch script starts before \
@@ -202,7 +216,7 @@ pub(crate) static RULES: &[Rule] = &[
     },
     Rule {
         id: "plugstack",
-        on: On::Jobs,
+        on: On::Everywhere,
         why: "tasks get no NCCL environment, and sbatch refuses scripts with --railgate-… lines",
         look: plugstack,
     },
@@ -247,6 +261,12 @@ pub(crate) static RULES: &[Rule] = &[
         look: profile,
     },
     Rule {
+        id: "metrics-dir",
+        on: On::Compute,
+        why: "no metrics of this node reach Prometheus",
+        look: metrics_dir,
+    },
+    Rule {
         id: "report-dir",
         on: On::Everywhere,
         why: "each node keeps its own part, and a report says which are elsewhere",
@@ -284,6 +304,52 @@ fn configuration(facts: &Facts, found: &mut Found) {
     }
 }
 
+/// The hooks and limits that doctor judges, as slurm.conf names them.
+const JUDGED: &[&str] = &[
+    "PrologFlags",
+    "SchedulerParameters",
+    "JobRequeue",
+    "PrologEpilogTimeout",
+    "BatchStartTimeout",
+    "JobFileAppend",
+    "Prolog",
+    "Epilog",
+    "EpilogSlurmctld",
+    "HealthCheckProgram",
+    "HealthCheckInterval",
+];
+
+/// Words whose order and case do not matter; `180 sec` is `180`.
+fn normal(value: &str) -> BTreeSet<String> {
+    value.trim_end_matches(" sec").split(',').map(|word| word.trim().to_ascii_lowercase()).collect()
+}
+
+fn slurm_conf_read(facts: &Facts, found: &mut Found) {
+    let (Some(conf), Ok(file)) = (conf(facts), &facts.slurm_file) else { return };
+    for key in JUDGED {
+        let Some(line) = file.last(key) else { continue };
+        let running = conf.get(key);
+        // What another prints as a list of several lines is not compared.
+        let several = facts.repeatable(key) && file.all(key).len() > 1;
+        if several || running.is_some_and(|running| normal(running) == normal(&line.value)) {
+            continue;
+        }
+        let running = running.map_or_else(|| "no value".to_owned(), |value| format!("'{value}'"));
+        found.wrong(
+            format!("{}: {}={} is not in force: slurmctld has {running}", line.at, line.key, line.value),
+            "restart slurmctld and slurmd",
+        );
+    }
+}
+
+fn slurm_conf_doubles(facts: &Facts, found: &mut Found) {
+    let Ok(file) = &facts.slurm_file else { return };
+    for Doubled { key, at, lost, merged } in file.doubled(|key| facts.repeatable(key)) {
+        let put = merged.unwrap_or_else(|| format!("keep one line of {key}"));
+        found.wrong(format!("{}: {key} is set {} times, and {lost} is lost", at.join(", "), at.len()), put);
+    }
+}
+
 fn prolog_flags(facts: &Facts, found: &mut Found) {
     listed(facts, "PrologFlags", &PROLOG_FLAGS, found);
 }
@@ -295,7 +361,10 @@ fn held_jobs(facts: &Facts, found: &mut Found) {
 fn listed(facts: &Facts, key: &str, words: &[&str], found: &mut Found) {
     let Some(conf) = conf(facts) else { return };
     let missing: Vec<_> = words.iter().copied().filter(|word| !conf.lists(key, word)).collect();
-    if !missing.is_empty() {
+    let in_file =
+        |line: &Setting| missing.iter().all(|word| normal(&line.value).contains(&word.to_lowercase()));
+    let waits = facts.slurm_file.as_ref().is_ok_and(|file| file.last(key).is_some_and(in_file));
+    if !missing.is_empty() && !waits {
         found.wrong(format!("slurm.conf: {key} lacks {}", missing.join(", ")), with_words(conf, key, words));
     }
 }
@@ -394,6 +463,9 @@ fn node_hook(hook: &Hook, key: &str, name: &str, facts: &Facts, found: &mut Foun
     }
     let link = format!("ln -s /usr/libexec/railgate/railgate-{name} /etc/slurm/{name}.d/95-railgate");
     if hook.value.is_empty() {
+        if facts.waits_for_restart(key) {
+            return;
+        }
         return found.wrong(
             format!("slurm.conf: {key} is not set"),
             format!("{key}=/etc/slurm/{name}.d/* and {link}"),
@@ -430,7 +502,9 @@ fn controller_hook(facts: &Facts, found: &mut Found) {
     }
     let hook = &facts.ctld;
     if hook.value.is_empty() {
-        found.wrong("slurm.conf: EpilogSlurmctld is not set", CONTROLLER_HOOK);
+        if !facts.waits_for_restart("EpilogSlurmctld") {
+            found.wrong("slurm.conf: EpilogSlurmctld is not set", CONTROLLER_HOOK);
+        }
     } else if facts.roles.controller && hook.ours().is_none() {
         found.wrong(
             format!("slurm.conf: EpilogSlurmctld={} does not lead to railgate-epilog-ctld", hook.value),
@@ -480,7 +554,9 @@ fn periodic_check(facts: &Facts, found: &mut Found) {
     const LINES: &str = "HealthCheckProgram=/etc/railgate/periodic.sh and HealthCheckInterval=300";
     let hook = &facts.periodic;
     if hook.value.is_empty() {
-        found.wrong("slurm.conf: HealthCheckProgram is not set", LINES);
+        if !facts.waits_for_restart("HealthCheckProgram") {
+            found.wrong("slurm.conf: HealthCheckProgram is not set", LINES);
+        }
     } else if conf.seconds("HealthCheckInterval") == Some(0) {
         found.wrong(
             "slurm.conf: HealthCheckInterval=0, so HealthCheckProgram never runs",
@@ -493,12 +569,19 @@ fn periodic_check(facts: &Facts, found: &mut Found) {
     }
 }
 
+const SUBMITS: &str = "plugstack.conf: railgate's plugin is not there; where users submit on this machine, sbatch refuses \
+                       scripts with #SBATCH --railgate lines";
+
 fn plugstack(facts: &Facts, found: &mut Found) {
     let stack = match &facts.plugstack {
         Ok(stack) => stack,
         Err(why) => return found.add(Level::Unknown, why.clone(), ""),
     };
     let Some((place, ours)) = stack.ours() else {
+        // A controller only: the plugin matters there where users submit.
+        if facts.roles.controller && !facts.roles.compute {
+            return found.add(Level::Note, SUBMITS, PLUGIN);
+        }
         return found.wrong("plugstack.conf: railgate's plugin is not there", PLUGIN);
     };
     if ours.required {
@@ -517,15 +600,18 @@ fn plugstack(facts: &Facts, found: &mut Found) {
 
 fn plugin_file(facts: &Facts, found: &mut Found) {
     let Some(plugin) = &facts.plugin else { return };
-    match (&plugin.release, conf(facts).and_then(SlurmConf::release)) {
+    let wanted = conf(facts).and_then(SlurmConf::release);
+    match (&plugin.release, wanted) {
         (Err(why), _) => return found.wrong(why.clone(), "docs/install.md, \"Build and copy\""),
         (Ok(built), Some(running)) if *built != running => {
             let [built, running] = [*built, running].map(|(year, month)| format!("{year}.{month:02}"));
             let what = format!("{} is for Slurm {built}, and this is {running}", plugin.path.display());
-            found.wrong(
-                what,
-                format!("RAILGATE_SLURM_VERSION={running} cargo build --release -p spank-railgate"),
-            );
+            let put = if plugin.packaged.iter().any(|release| Some(*release) == wanted) {
+                format!("/usr/libexec/railgate/railgate-link-plugin {running}")
+            } else {
+                format!("RAILGATE_SLURM_VERSION={running} cargo build --release -p spank-railgate")
+            };
+            found.wrong(what, put);
         }
         _ => {}
     }
@@ -568,9 +654,18 @@ fn gpus(facts: &Facts, found: &mut Found) {
 
 fn profile(facts: &Facts, found: &mut Found) {
     let Ok(config) = &facts.config else { return };
+    if let Err(why) = &facts.profile {
+        return found.wrong(why.clone(), "`railgate simulate --list` has the names");
+    }
     if config.profile == "auto" || config.profile == "generic" {
         let what = format!("profile = \"{}\"", config.profile);
         found.add(Level::Note, what, "profile = \"h100-sxm\", or another of `railgate simulate --list`");
+    }
+}
+
+fn metrics_dir(facts: &Facts, found: &mut Found) {
+    if let Some(Err(why)) = &facts.metrics_dir {
+        found.wrong(why.clone(), "make it, or name the textfile collector's directory in [metrics] dir");
     }
 }
 
@@ -624,46 +719,4 @@ fn report_dir(facts: &Facts, found: &mut Found) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::judge;
-    use super::super::testing::{MISTAKES, right};
-    use super::*;
-
-    #[test]
-    fn a_right_installation_has_nothing_wrong() {
-        for roles in [(true, false), (false, true), (false, false), (true, true)] {
-            let mut facts = right();
-            facts.roles = Roles { compute: roles.0, controller: roles.1 };
-            assert_eq!(judge(&facts), [], "{roles:?}");
-        }
-    }
-
-    #[test]
-    fn every_planted_mistake_is_found_by_its_rule_alone() {
-        assert!(MISTAKES.len() >= 20);
-        for (rule, words, plant) in MISTAKES {
-            let mut facts = right();
-            plant(&mut facts);
-            let findings = judge(&facts);
-            assert_eq!(findings.len(), 1, "{words}: {findings:#?}");
-            assert_eq!((findings[0].rule, findings[0].level), (*rule, Level::Wrong), "{words}");
-            assert!(findings[0].what.contains(words), "{findings:#?}");
-            assert!(!findings[0].put.is_empty() && !findings[0].why.is_empty());
-        }
-        let named: Vec<_> = MISTAKES.iter().map(|(rule, ..)| *rule).collect();
-        let never: Vec<_> = RULES.iter().map(|rule| rule.id).filter(|id| !named.contains(id)).collect();
-        assert_eq!(never, ["slurm-answers", "requeue-delay", "profile"], "rules that no mistake proves");
-    }
-
-    #[test]
-    fn what_cannot_be_told_is_said_once() {
-        let mut facts = right();
-        facts.slurm = Err("no answer".to_owned());
-        let findings = judge(&facts);
-        assert_eq!(findings.len(), 1, "{findings:#?}");
-        assert_eq!(findings[0].level, Level::Unknown);
-        let mut facts = right();
-        facts.lost_ends = Err("Permission denied".to_owned());
-        assert_eq!((judge(&facts)[0].rule, judge(&facts)[0].level), ("job-ends", Level::Unknown));
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use railgate_slurm::{Consent, Lost};
 use super::facts::{Dir, Facts, PluginFile, Roles, SlurmConf};
 use super::files::{Hook, Program};
 use super::plugstack::{Line, Plugstack};
+use super::slurm_file::SlurmFile;
 
 fn hook(value: &str, path: &str) -> Hook {
     let ours = Program { path: PathBuf::from(path), ours: true, trouble: None };
@@ -49,7 +50,12 @@ pub(crate) fn right() -> Facts {
         ),
         periodic: hook("/etc/railgate/periodic.sh", "/etc/railgate/periodic.sh"),
         plugstack: Ok(Plugstack { lines: vec![line.clone()] }),
-        plugin: Some(PluginFile { path: line.plugin, release: Ok((22, 5)), untrusted: None }),
+        plugin: Some(PluginFile {
+            path: line.plugin,
+            release: Ok((22, 5)),
+            packaged: Vec::new(),
+            untrusted: None,
+        }),
         sampler: Ok(()),
         untrusted: Vec::new(),
         ledger: Ok(Dir { uid: 64030, mode: 0o755 }),
@@ -58,8 +64,17 @@ pub(crate) fn right() -> Facts {
         report_dir: Some(Ok(Dir { uid: 0, mode: 0o1777 })),
         report_cluster: Some(Dir { uid: 0, mode: 0o755 }),
         gpus: Ok(8),
+        slurm_file: Ok(SlurmFile::default()),
+        metrics_dir: None,
+        profile: Ok(()),
         stopped: None,
     }
+}
+
+fn slurm_file(text: &str) -> Result<SlurmFile, String> {
+    let place = tempfile::NamedTempFile::new().map_err(|why| why.to_string())?;
+    std::fs::write(place.path(), text).map_err(|why| why.to_string())?;
+    SlurmFile::read(place.path())
 }
 
 fn set(facts: &mut Facts, key: &str, value: &str) {
@@ -80,6 +95,25 @@ pub(crate) static MISTAKES: &[Mistake] = &[
     }),
     ("configuration", "gate.modus", |facts| {
         facts.config = Err("unknown key gate.modus".to_owned());
+    }),
+    ("slurm-conf-read", "EpilogSlurmctld=/new is not in force: slurmctld has no value", |facts| {
+        facts.ctld = Hook::default();
+        facts.slurm_file = slurm_file("EpilogSlurmctld=/new\nPrologEpilogTimeout=120\n");
+    }),
+    (
+        "slurm-conf-read",
+        "PrologFlags=Alloc,Contain,DeferBatch is not in force: slurmctld has 'Alloc'",
+        |facts| {
+            set(facts, "PrologFlags", "Alloc");
+            facts.slurm_file = slurm_file("PrologFlags=Alloc,Contain,DeferBatch\n");
+        },
+    ),
+    ("slurm-conf-read", "JobRequeue=0 is not in force: slurmctld has '1'", |facts| {
+        facts.slurm_file = slurm_file("JobRequeue=0\nBatchStartTimeout=180\n");
+    }),
+    ("slurm-conf-doubles", "SchedulerParameters is set 2 times, and defer is lost", |facts| {
+        facts.slurm_file =
+            slurm_file("SchedulerParameters=defer\nSchedulerParameters=nohold_on_prolog_fail\n");
     }),
     ("prolog-flags", "DeferBatch", |facts| set(facts, "PrologFlags", "Alloc,Contain")),
     ("prolog-flags", "Alloc, Contain, DeferBatch", |facts| set(facts, "PrologFlags", "(null)")),
@@ -145,6 +179,12 @@ pub(crate) static MISTAKES: &[Mistake] = &[
         }
     }),
     ("gpus", "libnvidia-ml", |facts| facts.gpus = Err("libnvidia-ml.so.1: not found".to_owned())),
+    ("profile", "no profile 'h10-sxm'", |facts| {
+        facts.profile = Err("no profile 'h10-sxm'".to_owned());
+    }),
+    ("metrics-dir", "No such file", |facts| {
+        facts.metrics_dir = Some(Err("/var/lib/node_exporter: No such file or directory".to_owned()));
+    }),
     ("report-dir", "mode 0755", |facts| facts.report_dir = Some(Ok(Dir { uid: 0, mode: 0o755 }))),
     ("report-dir", "belongs to uid 1000", |facts| {
         facts.report_dir = Some(Ok(Dir { uid: 1000, mode: 0o755 }));

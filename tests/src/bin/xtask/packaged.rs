@@ -93,12 +93,7 @@ fn installed(cluster: &Cluster, old: &Path, new: &Path) -> Result<()> {
     for line in lines.iter().filter(|line| !line.everywhere) {
         root.run(&["bash", "-c", &line.text])?.ok()?;
     }
-    cluster.stop_slurmctld()?;
-    cluster.start_slurmctld()?;
-    for node in cluster.nodes() {
-        cluster.kill_slurmd(node)?;
-        cluster.start_slurmd(node)?;
-    }
+    restart(cluster)?;
     for node in cluster.nodes() {
         cluster.wait_node(node, "idle", MINUTE, |node| node.state() == "IDLE")?;
     }
@@ -136,13 +131,69 @@ fn installed(cluster: &Cluster, old: &Path, new: &Path) -> Result<()> {
     reported(cluster, id, "gn2")?;
     cluster.wait_node("gn2", "idle", MINUTE, |node| node.state() == "IDLE")?;
 
+    removed(cluster, &machines)
+}
+
+/// The package stays while Slurm starts it, and goes as the page says: no node is drained, jobs run on.
+fn removed(cluster: &Cluster, machines: &[&str]) -> Result<()> {
+    let root = cluster.root();
     let gone = root.clone().on("gn3");
-    gone.run(&["dpkg", "-r", "railgate"])?.ok()?;
+    let refused = gone.run(&["dpkg", "-r", "railgate"])?;
+    ensure!(refused.code != 0, "removed while Slurm starts it: {}", refused.both());
+    for words in
+        ["Prolog: /etc/slurm/prolog.d/95-railgate", "railgate: not removed, as Slurm still starts it"]
+    {
+        ensure!(refused.both().contains(words), "{words}: {}", refused.both());
+    }
+    let runs = |name: &str| -> Result<()> {
+        let id = cluster.alice().sbatch(&["-N2", "-w", "gn[2-3]", "-o", name], "srun hostname")?;
+        cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+        ["gn2", "gn3"].iter().try_for_each(|node| {
+            cluster.wait_node(node, "idle", MINUTE, |node| node.state() == "IDLE").map(drop)
+        })
+    };
+    runs("refused")?;
+
+    let page = page()?;
+    let (_, section) = page.split_once("## Removing it").context("docs/install.md: no removal")?;
+    let mut blocks = section.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+    for line in blocks.next().context("no lines for slurm.conf")?.lines() {
+        let output = root.run(&["bash", "-c", line])?;
+        let doctor = line.starts_with("railgate doctor");
+        ensure!(output.code == i32::from(doctor), "{line}: {}", output.both());
+    }
+    restart(cluster)?;
+    let lines = blocks.next().context("no lines for the package")?;
+    for machine in machines {
+        for line in lines.lines() {
+            root.clone().on(machine).run(&["bash", "-c", line])?.ok()?;
+        }
+    }
+    runs("removed")?;
     let left =
         gone.run(&["find", "/usr", "/etc", "-path", "*railgate*", "-not", "-path", "/etc/slurm/*"])?.ok()?;
     let left: BTreeSet<&str> = left.lines().collect();
     let settings = ["/etc/logrotate.d/railgate", "/etc/railgate", "/etc/railgate/periodic.sh", SETTINGS];
     ensure!(left == BTreeSet::from(settings), "left after removal: {left:?}");
+
+    gone.run(&["dpkg", "-P", "railgate"])?.ok()?;
+    let left = gone.run(&["find", "/usr", "/etc", "/var", "-name", "*railgate*"])?.ok()?;
+    // The page's own file for slurm.conf, and a mount of the test's machines.
+    let expected = ["/etc/slurm/railgate.conf", "/var/lib/railgate"];
+    let left: Vec<&str> = left.lines().filter(|path| !expected.contains(path)).collect();
+    let state = gone.run(&["ls", "-A", "/var/lib/railgate"])?;
+    ensure!(state.stdout.is_empty(), "left after purge: {}", state.stdout);
+    ensure!(left.is_empty(), "left after purge: {left:?}");
+    Ok(())
+}
+
+fn restart(cluster: &Cluster) -> Result<()> {
+    cluster.stop_slurmctld()?;
+    cluster.start_slurmctld()?;
+    for node in cluster.nodes() {
+        cluster.kill_slurmd(node)?;
+        cluster.start_slurmd(node)?;
+    }
     Ok(())
 }
 
@@ -165,7 +216,7 @@ struct Typed {
 
 /// Those of `docs/install.md`, as they stand there.
 fn quick_start() -> Result<Vec<Typed>> {
-    let page = fs::read_to_string(build::workspace().join("docs/install.md"))?;
+    let page = page()?;
     let (_, section) = page.split_once("## Quick start").context("docs/install.md has no quick start")?;
     let block = section.split("```").nth(1).context("no commands")?;
     let lines: Vec<Typed> = block
@@ -175,6 +226,11 @@ fn quick_start() -> Result<Vec<Typed>> {
         .collect();
     ensure!(lines.len() == 4, "{} lines in the quick start", lines.len());
     Ok(lines)
+}
+
+fn page() -> Result<String> {
+    let page = build::workspace().join("docs/install.md");
+    fs::read_to_string(&page).with_context(|| page.display().to_string())
 }
 
 /// groff has nothing to say against any page.

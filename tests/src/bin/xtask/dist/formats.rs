@@ -104,7 +104,25 @@ has RDMA devices. Without it that one check says that it could not tell.";
 /// is SlurmUser's, which is `slurm` where nobody says otherwise.
 const AFTER: &str = "/usr/libexec/railgate/railgate-link-plugin || :
 if id slurm >/dev/null 2>&1; then install -d -o slurm -g slurm /var/lib/railgate/controller; fi";
-const BEFORE_REMOVAL: &str = "rm -f /usr/lib/railgate/spank_railgate.so";
+/// A link in prolog.d that leads nowhere drains the node at its next job, so a package that Slurm still starts stays.
+/// Slurm that does not answer (3) keeps nothing: the machine may not be part of a cluster any more.
+const BEFORE_REMOVAL: &str = "
+    if [ \"${RAILGATE_REMOVE:-}\" != force ]; then
+        left=0
+        /usr/bin/railgate doctor --uninstall >&2 || left=$?
+        if [ \"$left\" = 1 ]; then
+            echo 'railgate: not removed, as Slurm still starts it (above); RAILGATE_REMOVE=force removes it all the same' >&2
+            exit 1
+        fi
+    fi
+    rm -f /usr/lib/railgate/spank_railgate.so";
+
+/// Where the directory is a mount of its own it stays, empty.
+const PURGE: &str = "    if [ -d /var/lib/railgate ]; then
+        find /var/lib/railgate -xdev -mindepth 1 -delete
+        rmdir /var/lib/railgate 2>/dev/null || :
+    fi
+    rm -f /var/log/railgate.log*";
 
 /// A package on its way into files.
 pub(super) struct Packing<'a> {
@@ -144,17 +162,12 @@ impl Packing<'_> {
             fs::write(control.join("conffiles"), settings)?;
         }
         let scripts = scripts.iter().flat_map(|[after, before]| {
-        [
-            ("postinst", format!("#!/bin/sh\nset -e\n[ \"$1\" = configure ] || exit 0\n{after}\n")),
-            ("prerm", format!("#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then {before}; fi\n")),
-            (
-                "postrm",
-                "#!/bin/sh\nset -e\nif [ \"$1\" = purge ]; then\n    rm -rf --one-file-system /var/lib/railgate\n    \
-                 rm -f /var/log/railgate.log*\nfi\n"
-                    .to_owned(),
-            ),
-        ]
-    });
+            [
+                ("postinst", format!("#!/bin/sh\nset -e\n[ \"$1\" = configure ] || exit 0\n{after}\n")),
+                ("prerm", format!("#!/bin/sh\nset -e\nif [ \"$1\" = remove ]; then {before}; fi\n")),
+                ("postrm", format!("#!/bin/sh\nset -e\nif [ \"$1\" = purge ]; then\n{PURGE}\nfi\n")),
+            ]
+        });
         for (name, text) in scripts {
             let file = control.join(name);
             fs::write(&file, text)?;
