@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use railgate_gate::{CHECKS, Memory, Seen, judge};
 use railgate_node::{Action, Finding, Fitness, Phase, Profile, Severity, SiteOutcome, Snapshot, Verdict};
 use railgate_runner::{Purpose, acting, look, periodic, switches};
-use railgate_slurm::{Acting, DrainOutcome};
+use railgate_slurm::{Acting, Cap, Client, DrainOutcome};
 use serde::Serialize;
 
 use crate::node_source::{NodeArgs, origin, parts};
@@ -116,7 +116,13 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             (look.snapshot, look.verdict, look.profile, Some(acting(&config, &site.places)))
         }
     };
-    let follows = Follows { hint: hint(&verdict, acting.as_ref()), ..Follows::default() };
+    let breaker = || {
+        let env = std::env::vars_os().collect();
+        Client::new(&config.slurm, &env)
+            .reached_cap(&config.breaker, &site.node)
+            .map_err(|why| why.to_string())
+    };
+    let follows = Follows { hint: hint(&verdict, acting.as_ref(), breaker), ..Follows::default() };
     show(args.format, &snapshot, &verdict, &profile, follows)?;
     Ok(code(verdict.fitness))
 }
@@ -161,22 +167,30 @@ struct Follows {
     hint: Option<String>,
 }
 
-/// What would follow from this verdict if a prolog or the periodic check came to it now.
-fn hint(verdict: &Verdict, acting: Option<&Acting>) -> Option<String> {
+/// What would follow from this verdict if a prolog or the periodic check came to it now. Slurm is asked about the breaker only
+/// where a drain would follow.
+fn hint(
+    verdict: &Verdict,
+    acting: Option<&Acting>,
+    breaker: impl FnOnce() -> Result<Option<Cap>, String>,
+) -> Option<String> {
     let (Action::Drain, Some(cause)) = (verdict.action, verdict.cause()) else { return None };
+    let drain = format!("policy: drain for {}", cause.subject());
     Some(match acting {
-        None => {
-            format!("policy: drain for {}; nothing is done about a node that is not live", cause.subject())
-        }
-        Some(Acting::Allowed) => {
-            format!(
-                "policy: drain for {}; this look changed nothing, the next prolog or periodic check acts",
-                cause.subject()
-            )
-        }
-        Some(Acting::Forbidden(why)) => {
-            format!("policy: drain for {}, but nothing is done: {why}", cause.subject())
-        }
+        None => format!("{drain}; simulated or recorded node: no action"),
+        Some(Acting::Forbidden(why)) => format!("{drain}, but nothing is done: {why}"),
+        Some(Acting::Allowed) => match breaker() {
+            Ok(None) => format!("{drain}; this look changed nothing, the next prolog or periodic check acts"),
+            Ok(Some(cap)) => format!(
+                "{drain}, but the breaker is open: railgate holds {} nodes in the {}, the limit is {} of {}",
+                cap.held, cap.scope, cap.limit, cap.nodes
+            ),
+            Err(why) => {
+                format!(
+                    "{drain}; the next prolog or periodic check acts if [breaker] allows it (not known: {why})"
+                )
+            }
+        },
     })
 }
 

@@ -2,7 +2,9 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use railgate_runner::Places;
-use railgate_slurm::{Client, Entry, Env, Event, HeldNode, Ledger, Reason, is_ours};
+use railgate_slurm::{
+    BreakerConfig, Cap, Client, Entry, Env, Event, HeldNode, Ledger, OnBreaker, Reason, is_ours,
+};
 use serde::Serialize;
 
 use crate::history::time;
@@ -94,7 +96,8 @@ pub(crate) fn is_death(event: Event) -> bool {
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
     let env: Env = std::env::vars_os().collect();
-    let held = Client::new(&config.slurm, &env).held_nodes().context("slurmctld")?;
+    let client = Client::new(&config.slurm, &env);
+    let (held, caps) = client.held_nodes_and_caps(&config.breaker).context("slurmctld")?;
     let ledger = ledger(&site.places);
     let deaths = ledger.as_ref().map(|entries| {
         let mut deaths: BTreeMap<String, usize> = BTreeMap::new();
@@ -112,7 +115,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if args.format == Format::Json {
         output::json(&serde_json::json!({
             "schema": 1, "held": held_by_us, "max_nodes": config.breaker.max_nodes,
-            "max_percent": config.breaker.max_percent, "nodes": shown,
+            "max_percent": config.breaker.max_percent, "caps": caps, "nodes": shown,
         }))?;
         return Ok(exit::OK);
     }
@@ -141,12 +144,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         }));
         text.push_str(&output::table(&table));
     }
-    text.push_str(&format!(
-        "railgate holds {held_by_us} node{}; [breaker] stops at {} nodes or {}% of the cluster\n",
-        if held_by_us == 1 { "" } else { "s" },
-        config.breaker.max_nodes,
-        config.breaker.max_percent,
-    ));
+    text.push_str(&standing(&config.breaker, &caps));
     if held_by_others > 0 && !args.all {
         text.push_str(&format!("{held_by_others} more are held by others: --all\n"));
     }
@@ -155,4 +153,66 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
     output::text(&text)?;
     Ok(exit::OK)
+}
+
+/// What `[breaker]` allows now: the cluster's line, and one for each partition where no further node may be drained.
+fn standing(config: &BreakerConfig, caps: &[Cap]) -> String {
+    let Some((cluster, partitions)) = caps.split_first() else { return String::new() };
+    let mut text = format!("railgate holds {} of {} nodes", cluster.held, cluster.nodes);
+    let keys = format!("[breaker] max_nodes = {}, max_percent = {}", config.max_nodes, config.max_percent);
+    if cluster.is_reached() {
+        text.push_str(&format!("; the limit is {} ({keys})\n", cluster.limit));
+    } else {
+        text.push_str(&format!(
+            "; {} more may be drained ({keys}: {} here)\n",
+            cluster.limit - cluster.held,
+            cluster.limit
+        ));
+    }
+    for cap in partitions.iter().filter(|cap| cap.is_reached() && !cluster.is_reached()) {
+        text.push_str(&format!(
+            "{}: {} of {} nodes held; the limit is {}\n",
+            cap.scope, cap.held, cap.nodes, cap.limit
+        ));
+    }
+    if caps.iter().any(Cap::is_reached) {
+        let jobs = match config.on_breaker {
+            OnBreaker::Run => "jobs start on them, and their owners are notified",
+            OnBreaker::Hold => "jobs that would start on them are requeued and held",
+        };
+        text.push_str(&format!(
+            "the breaker is open: further unfit nodes are not drained, {jobs}; \
+             `grep 'breaker is open' /var/log/railgate.log` on a node shows whether it is one\n"
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cap(scope: &str, nodes: usize, held: usize, limit: usize) -> Cap {
+        Cap { scope: scope.to_owned(), nodes, held, limit }
+    }
+
+    #[test]
+    fn the_limit_that_holds_is_shown_with_what_it_forbids() {
+        let config = BreakerConfig::default();
+        let small = standing(&config, &[cap("cluster", 4, 1, 1), cap("partition main", 4, 1, 1)]);
+        assert!(
+            small.starts_with(
+                "railgate holds 1 of 4 nodes; the limit is 1 ([breaker] max_nodes = 10, max_percent = 10)\n\
+             the breaker is open: further unfit nodes are not drained, jobs start on them"
+            ),
+            "{small}"
+        );
+        let large = standing(&config, &[cap("cluster", 200, 3, 10), cap("partition small", 4, 1, 1)]);
+        assert!(large.starts_with(
+            "railgate holds 3 of 200 nodes; 7 more may be drained ([breaker] max_nodes = 10, max_percent = 10: 10 here)\n\
+             partition small: 1 of 4 nodes held; the limit is 1\nthe breaker is open"
+        ), "{large}");
+        let free = standing(&config, &[cap("cluster", 200, 0, 10), cap("partition main", 200, 0, 10)]);
+        assert!(!free.contains("breaker is open"), "{free}");
+    }
 }

@@ -186,7 +186,7 @@ fn nothing_that_is_not_this_node_is_ever_drained() {
         assert_eq!((refused.status.code(), out(&refused).as_str()), (Some(2), ""));
         assert!(err(&refused).contains("refuses recorded and simulated"), "{}", err(&refused));
         let looked = cli.run(&[&["check"][..], &stand_in].concat());
-        assert!(out(&looked).contains("nothing is done about a node that is not live"), "{}", out(&looked));
+        assert!(out(&looked).contains("simulated or recorded node: no action"), "{}", out(&looked));
     }
 }
 

@@ -2,56 +2,79 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
+
 use crate::answer::{SinfoLine, is_held};
 use crate::{BreakerConfig, is_ours};
 
-/// The cap that stands in the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Open {
+/// How many nodes railgate holds in the cluster or in one partition, and how many it may.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cap {
     /// `cluster`, or `partition main`.
-    pub(crate) scope: String,
-    /// Nodes that railgate holds there, this one not counted.
-    pub(crate) held: usize,
-    /// How many it may hold.
-    pub(crate) limit: usize,
+    pub scope: String,
+    /// Nodes there.
+    pub nodes: usize,
+    /// Nodes that railgate holds there; where the cap is asked for one node, those that were held before it.
+    pub held: usize,
+    /// How many it may hold, from `[breaker]` and the number of nodes.
+    pub limit: usize,
+}
+
+impl Cap {
+    /// No further node is drained there.
+    pub fn is_reached(&self) -> bool {
+        self.held >= self.limit
+    }
+}
+
+/// The cap of the cluster, then one for each partition, as they are now.
+pub(crate) fn caps(config: &BreakerConfig, cluster: &[SinfoLine]) -> Vec<Cap> {
+    let held: BTreeSet<&str> = ours(cluster).map(|line| line.node.as_str()).collect();
+    counted(config, cluster, &held, |_| true)
 }
 
 /// Whether `node` may be drained, or stay so: only nodes that we held before it count. `node` itself need not
 /// be held yet; then everything that we hold came before.
-pub(crate) fn allows(config: &BreakerConfig, cluster: &[SinfoLine], node: &str) -> Result<(), Open> {
+pub(crate) fn allows(config: &BreakerConfig, cluster: &[SinfoLine], node: &str) -> Result<(), Cap> {
     // Names too: times have whole seconds, and every node must come to the same order.
     let rank = |line: &SinfoLine| (line.since.unwrap_or(0), line.node.clone());
-    let ours = |line: &&SinfoLine| is_ours(&line.reason) && is_held(&line.state);
-    let mine = cluster.iter().filter(ours).find(|line| line.node == node).map(rank);
-    let earlier: BTreeSet<&str> = cluster
-        .iter()
-        .filter(ours)
+    let mine = ours(cluster).find(|line| line.node == node).map(rank);
+    let earlier: BTreeSet<&str> = ours(cluster)
         .filter(|line| line.node != node && mine.as_ref().is_none_or(|mine| rank(line) < *mine))
         .map(|line| line.node.as_str())
         .collect();
+    let caps = counted(config, cluster, &earlier, |members| members.contains(node));
+    caps.into_iter().find(Cap::is_reached).map_or(Ok(()), Err)
+}
+
+fn ours(cluster: &[SinfoLine]) -> impl Iterator<Item = &SinfoLine> {
+    cluster.iter().filter(|line| is_ours(&line.reason) && is_held(&line.state))
+}
+
+/// The cluster's cap, and those of the partitions that `with` picks.
+fn counted(
+    config: &BreakerConfig,
+    cluster: &[SinfoLine],
+    held: &BTreeSet<&str>,
+    with: impl Fn(&BTreeSet<&str>) -> bool,
+) -> Vec<Cap> {
     let mut partitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for line in cluster {
         partitions.entry(&line.partition).or_default().insert(&line.node);
     }
     let everything: BTreeSet<&str> = cluster.iter().map(|line| line.node.as_str()).collect();
-    check("cluster".to_owned(), &everything, &earlier, config.max_nodes, config.max_percent)?;
-    for (name, members) in partitions.iter().filter(|(_, members)| members.contains(node)) {
-        let scope = format!("partition {name}");
-        check(scope, members, &earlier, config.partition_max_nodes, config.partition_max_percent)?;
-    }
-    Ok(())
-}
-
-fn check(
-    scope: String,
-    members: &BTreeSet<&str>,
-    earlier: &BTreeSet<&str>,
-    nodes: u32,
-    percent: f64,
-) -> Result<(), Open> {
-    let held = members.intersection(earlier).count();
-    let limit = limit(members.len(), nodes, percent);
-    if held < limit { Ok(()) } else { Err(Open { scope, held, limit }) }
+    let cap = |scope: String, members: &BTreeSet<&str>, nodes: u32, percent: f64| Cap {
+        scope,
+        nodes: members.len(),
+        held: members.intersection(held).count(),
+        limit: limit(members.len(), nodes, percent),
+    };
+    let whole = cap("cluster".to_owned(), &everything, config.max_nodes, config.max_percent);
+    let parts = partitions.iter().filter(|(_, members)| with(members)).map(|(name, members)| {
+        let (nodes, percent) = (config.partition_max_nodes, config.partition_max_percent);
+        cap(format!("partition {name}"), members, nodes, percent)
+    });
+    std::iter::once(whole).chain(parts).collect()
 }
 
 /// Less than one node counts as one, or a small partition could never be protected.
@@ -98,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn caps() {
+    fn limits() {
         for (total, nodes, percent, expected) in [
             (4, 10, 10.0, 1),
             (100, 10, 25.0, 10),
@@ -117,6 +140,15 @@ mod tests {
         assert_eq!(allows(&config(2, 100.0), &cluster(&[(1, 5)]), "n9"), Ok(()));
         let open = allows(&config(2, 100.0), &cluster(&[(1, 5), (2, 9)]), "n9").unwrap_err();
         assert_eq!((open.scope.as_str(), open.held, open.limit), ("cluster", 2, 2));
+    }
+
+    #[test]
+    fn a_small_cluster_has_a_limit_of_one() {
+        let caps = super::caps(&BreakerConfig::default(), &cluster(&[(1, 5)])[..4]);
+        let told: Vec<_> =
+            caps.iter().map(|cap| (cap.scope.as_str(), cap.nodes, cap.held, cap.limit)).collect();
+        assert_eq!(told, [("cluster", 4, 1, 1), ("partition main", 4, 1, 1)]);
+        assert!(caps.iter().all(Cap::is_reached));
     }
 
     #[test]

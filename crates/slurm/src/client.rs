@@ -12,8 +12,9 @@ use crate::answer::{
     self, HeldNode, JobStanding, JobState, NodeState, OwnersView, Refusable, SINFO_FORMAT, SinfoLine,
     held_nodes,
 };
+use crate::breaker::{self, Cap};
 use crate::command::{SlurmError, run_bytes};
-use crate::{Env, SlurmConfig, hostlist};
+use crate::{BreakerConfig, Env, SlurmConfig, hostlist};
 
 /// Longest AdminComment that we read and therefore ever write, bytes.
 pub(crate) const MAX_ADMIN_COMMENT: usize = 8192;
@@ -105,12 +106,26 @@ impl Client {
             .collect()
     }
 
-    /// Every node that nobody gets jobs on or that waits for an admin, with the reason that stands on it, by name.
+    /// Nodes that are drained or going down, with the caps of `[breaker]` as they stand: the cluster's first, then each
+    /// partition's.
     ///
     /// # Errors
     /// [`SlurmError`].
-    pub fn held_nodes(&self) -> Result<Vec<HeldNode>, SlurmError> {
-        Ok(held_nodes(self.cluster()?))
+    pub fn held_nodes_and_caps(
+        &self,
+        config: &BreakerConfig,
+    ) -> Result<(Vec<HeldNode>, Vec<Cap>), SlurmError> {
+        let cluster = self.cluster()?;
+        let caps = breaker::caps(config, &cluster);
+        Ok((held_nodes(cluster), caps))
+    }
+
+    /// The cap of `[breaker]` that forbids draining a node now; `None` where none does.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn reached_cap(&self, config: &BreakerConfig, node: &str) -> Result<Option<Cap>, SlurmError> {
+        Ok(breaker::allows(config, &self.cluster()?, node).err())
     }
 
     /// Every node in every partition.

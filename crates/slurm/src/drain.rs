@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::answer::{SinfoLine, UnixSeconds};
-use crate::breaker::{self, Open};
+use crate::breaker::{self, Cap};
 use crate::{BreakerConfig, Client, NodeState, Reason, is_ours};
 
 /// How long the node's other railgate processes may keep the lock.
@@ -600,9 +600,9 @@ fn sent_by_us(state: &NodeState, made: Option<UnixSeconds>) -> bool {
     })
 }
 
-impl From<Open> for DrainOutcome {
-    fn from(open: Open) -> Self {
-        DrainOutcome::BreakerOpen { scope: open.scope, held: open.held, limit: open.limit }
+impl From<Cap> for DrainOutcome {
+    fn from(cap: Cap) -> Self {
+        DrainOutcome::BreakerOpen { scope: cap.scope, held: cap.held, limit: cap.limit }
     }
 }
 

@@ -22,6 +22,7 @@ pub use accounting::{Line as AccountingLine, Noted, note_in_accounting};
 pub use answer::{
     HeldNode, JobStanding, JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds,
 };
+pub use breaker::Cap;
 pub use client::{Client, JobRef};
 pub use command::{SlurmError, run as run_program};
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};
