@@ -21,6 +21,7 @@ static FILE: LazyLock<PathBuf> =
 
 const NODES: [&str; 6] = [
     "generic",
+    "cpu",
     "h100-sxm:gpu-lost@1,ib-port-down@2",
     "b200:gpu-ecc-contained@0",
     "a100-sxm:gpu-process-leftover@0,mount-hang",

@@ -136,7 +136,7 @@ pub(crate) struct Facts {
     pub(crate) report_dir: Option<Result<Dir, String>>,
     /// The cluster's directory in it, once there is one.
     pub(crate) report_cluster: Option<Dir>,
-    /// How many GPUs answered.
+    /// How many GPUs answered; none where Slurm gives none of this node to jobs.
     pub(crate) gpus: Result<usize, String>,
     /// Somebody switched railgate off: the sentence that says so.
     pub(crate) stopped: Option<String>,
@@ -163,7 +163,8 @@ pub(crate) fn gather(site: &Site) -> Facts {
     let slurm = client.config().map(SlurmConf).map_err(|why| why.to_string());
     let said = slurm.clone().unwrap_or_default();
     // Without an answer to the first question none is waited for a second time.
-    let roles = if slurm.is_ok() { roles(site, &client, &said) } else { Roles::default() };
+    let here = slurm.as_ref().ok().and_then(|_| client.node(&site.node).ok());
+    let roles = Roles { compute: here.is_some(), controller: is_controller(site, &said) };
     let hook = |key: &str, ours: &str| Hook::look(said.get(key).unwrap_or_default(), ours);
     let plugstack = Plugstack::read(&plugstack_conf(&said));
     let plugin = plugstack.as_ref().ok().and_then(|stack| plugin_file(stack, &said));
@@ -195,7 +196,10 @@ pub(crate) fn gather(site: &Site) -> Facts {
             "auto" => Ok(()),
             id => Profile::load(id, &site.places.profiles()).map(drop).map_err(|why| why.to_string()),
         },
-        gpus: if roles.compute { gpus(site, &in_force) } else { Ok(0) },
+        gpus: match &here {
+            Some(node) if node.gpus != Some(false) => gpus(site, &in_force),
+            _ => Ok(0),
+        },
         stopped: stopped(site),
         config_file: site.config_file.clone(),
         config,
@@ -203,14 +207,13 @@ pub(crate) fn gather(site: &Site) -> Facts {
     }
 }
 
-fn roles(site: &Site, client: &Client, said: &SlurmConf) -> Roles {
+fn is_controller(site: &Site, said: &SlurmConf) -> bool {
     let here = site.node.as_str();
     let is_here = |host: &str| {
         let host = host.split(['(', ' ']).next().unwrap_or_default();
         host.split('.').next() == Some(here)
     };
-    let hosts = said.0.iter().filter(|(key, _)| key.starts_with("SlurmctldHost"));
-    Roles { controller: hosts.clone().any(|(_, host)| is_here(host)), compute: client.node(here).is_ok() }
+    said.0.iter().filter(|(key, _)| key.starts_with("SlurmctldHost")).any(|(_, host)| is_here(host))
 }
 
 pub(crate) fn plugstack_conf(said: &SlurmConf) -> PathBuf {

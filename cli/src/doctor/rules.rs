@@ -577,11 +577,13 @@ fn plugstack(facts: &Facts, found: &mut Found) {
         Ok(stack) => stack,
         Err(why) => return found.add(Level::Unknown, why.clone(), ""),
     };
-    let Some((place, ours)) = stack.ours() else {
-        // A controller only: the plugin matters there where users submit.
-        if facts.roles.controller && !facts.roles.compute {
-            return found.add(Level::Note, SUBMITS, PLUGIN);
+    if facts.roles.controller && !facts.roles.compute {
+        if stack.ours().is_none() {
+            found.add(Level::Note, SUBMITS, PLUGIN);
         }
+        return;
+    }
+    let Some((place, ours)) = stack.ours() else {
         return found.wrong("plugstack.conf: railgate's plugin is not there", PLUGIN);
     };
     if ours.required {

@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_machine_says_what_its_profile_says() {
-        for id in Profile::builtin_ids().into_iter().filter(|id| *id != "generic") {
+        for id in Profile::builtin_ids().into_iter().filter(|id| !["generic", "cpu"].contains(id)) {
             let (like, _) = simulate::parse(id, &[]).unwrap();
             let got = recorded(id);
             let (gpus, want) = (&got.profile.gpus, &like.gpus);

@@ -22,7 +22,7 @@ macro_rules! builtin {
 /// In the order in which they are listed to people.
 const BUILTIN: &[(&str, &str)] = builtin![
     "h100-sxm", "h200-sxm", "h800-sxm", "h20", "a100-sxm", "a800-sxm", "b200", "l40s", "l20", "rtx4090",
-    "rtx3090", "a6000", "generic",
+    "rtx3090", "a6000", "generic", "cpu",
 ];
 
 /// One file. Its keys are those of [`Profile`] and `extends`; what it leaves out comes from the profile
@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(profile.id, id);
             assert_eq!(
                 profile.gpus.source.is_empty(),
-                id == "generic",
+                ["generic", "cpu"].contains(&id),
                 "{id} says where its facts come from"
             );
             for name in &profile.gpus.names {

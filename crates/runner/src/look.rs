@@ -1,4 +1,4 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use railgate_gate::{
     Seen, covers_whole_node, devices_are_well, drive_logs_wanted, fabric_manager_request, judge,
@@ -14,6 +14,7 @@ use railgate_node::{
 use railgate_rails::judge_topology_file;
 
 use railgate_rundir::Root;
+use railgate_slurm::{Client, Env};
 
 use crate::history::History;
 use crate::{Config, Past, Places, SAMPLER_XIDS};
@@ -123,6 +124,10 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
             (Profile::generic(), Some(why))
         }
     };
+    let (profile, profile_problem) = match without_gpus(config, places, &profile, &mut snapshot, began) {
+        Some(cpu) => (cpu, None),
+        None => (profile, profile_problem),
+    };
     judge_topology_file(&config.rails, Some(&profile), &mut snapshot);
     snapshot.nvml_xids = told_by_nvml(places, purpose, &snapshot);
     let seen = Seen {
@@ -150,6 +155,36 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     }
     look
 }
+
+/// The profile of a machine without GPUs, where this is one: NVML does not answer, and the site's profile has no GPUs or
+/// Slurm gives none of this node to jobs. What NVML says is then not missing. A node of a GPU profile whose driver is broken
+/// has GPUs in Slurm.
+fn without_gpus(
+    config: &Config,
+    places: &Places,
+    profile: &Profile,
+    snapshot: &mut Snapshot,
+    began: Instant,
+) -> Option<Profile> {
+    let Part::Failed { why, .. } = &snapshot.gpus else { return None };
+    let cpu = if profile.gpus.count == Some(0) {
+        profile.clone()
+    } else {
+        let until = began + config.gate.deadline;
+        let env: Env = std::env::vars_os().collect();
+        let client = Client::new(&config.slurm, &env).until(until.min(Instant::now() + PATIENCE));
+        if client.node(&snapshot.node).ok()?.gpus != Some(false) {
+            return None;
+        }
+        tracing::debug!("Slurm gives no GPUs of this node to jobs, so that NVML is not needed: {why}");
+        Profile::load("cpu", &places.profiles()).ok()?
+    };
+    snapshot.gpus = Part::Skipped;
+    Some(cpu)
+}
+
+/// Slurm's answer is worth no more waiting: without it the node is judged as one that could not be read.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the next look needs, and whoever asks later what was found; `open`: something was, and has not gone.
 fn remember(

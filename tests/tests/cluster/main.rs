@@ -7,6 +7,7 @@ mod beside;
 mod breaker;
 mod comes_back;
 mod controller_away;
+mod cpu_nodes;
 mod doctor;
 mod fabric;
 mod forged_lines;

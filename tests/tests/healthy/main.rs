@@ -131,4 +131,5 @@ profiles! {
     rtx3090 = "rtx3090",
     a6000 = "a6000",
     generic = "generic",
+    cpu = "cpu",
 }

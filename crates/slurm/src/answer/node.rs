@@ -11,6 +11,8 @@ pub struct NodeState {
     pub partitions: Vec<String>,
     /// The reason that stands on it. It may be left from an earlier time; only [`NodeState::held`] tells.
     pub reason: Option<NodeReason>,
+    /// Whether Slurm gives GPUs of it to jobs (`Gres=gpu:…`); `None` where the answer has no such field.
+    pub gpus: Option<bool>,
 }
 
 /// A reason, who set it and when.
@@ -65,7 +67,14 @@ pub(crate) fn node(line: &str) -> Result<NodeState, String> {
             .map(|list| list.split(',').map(str::to_owned).collect())
             .unwrap_or_default(),
         reason: line.split_once(" Reason=").map(|(_, rest)| node_reason(rest)),
+        gpus: first(line, "Gres").map(has_gpus),
     })
+}
+
+/// `gpu:h100:8(S:0-1),shard:16`, `(null)`: a shard, too, is of a GPU.
+fn has_gpus(gres: &str) -> bool {
+    let name = |one: &str| matches!(one.split([':', '(']).next(), Some("gpu" | "shard" | "mps"));
+    gres.split(',').any(name)
 }
 
 /// `text [user@time]`, and perhaps `Comment=` after it.
@@ -102,9 +111,26 @@ mod tests {
         assert_eq!((node.name.as_str(), node.state().as_str()), ("x1", "IDLE+DRAIN"));
         assert!(node.held() && node.has("DRAIN") && node.serviced().is_none());
         assert_eq!(node.partitions, ["main", "prio"]);
+        assert_eq!(node.gpus, Some(true));
         let reason = node.reason.unwrap();
         assert_eq!(reason.text, "railgate: a@3: b; c [epilog job=5]");
         assert_eq!((reason.user.as_str(), reason.since), ("root", Some(1_795_226_498)));
+    }
+
+    #[test]
+    fn gpus_of_a_node() {
+        for (gres, want) in [
+            ("gpu:8", true),
+            ("gpu:h100:8(S:0-1)", true),
+            ("bandwidth:lustre:4G,gpu:2", true),
+            ("shard:16", true),
+            ("(null)", false),
+            ("bandwidth:lustre:4G", false),
+        ] {
+            let answer = NODE.replace("Gres=gpu:4", &format!("Gres={gres}"));
+            assert_eq!(node(&answer).unwrap().gpus, Some(want), "{gres}");
+        }
+        assert_eq!(node(&NODE.replace("Gres=gpu:4 ", "")).unwrap().gpus, None);
     }
 
     #[test]
