@@ -1,4 +1,5 @@
 //! Takes every file of `sbatch-templates/` into the program: a new template is one file.
+#![expect(clippy::disallowed_macros, reason = "cargo reads what it prints")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! `railgate calibrate`: how much faster than its SMs under tensor load a model's clock is read.
 
-use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -10,7 +9,9 @@ use anyhow::{Context as _, bail, ensure};
 use railgate_node::child::Said;
 use railgate_node::{GpuId, GpuWatch, Reading, Watched, WatchedGpu};
 use railgate_stats::usage::peaks::{Model, model};
+use railgate_text::{Lines, put, toml_text};
 
+use crate::output::say;
 use crate::{Site, exit, output};
 
 #[derive(Debug, clap::Args)]
@@ -51,7 +52,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let (gpu, windows) = match measured? {
         Ok(measured) => measured,
         Err(why) => {
-            output::text(&format!("could not tell: {why}"))?;
+            say!("could not tell: {why}")?;
             return Ok(exit::UNKNOWN);
         }
     };
@@ -64,7 +65,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     match judged(&windows, &model, &load.done) {
         Ok(result) => output::text(&result.text(&name, &model))?,
         Err(why) => {
-            output::text(&format!("could not tell: {why}"))?;
+            say!("could not tell: {why}")?;
             return Ok(exit::UNKNOWN);
         }
     }
@@ -262,22 +263,24 @@ fn at(done: &[(Instant, f64)], moment: Instant) -> f64 {
 }
 
 impl Calibrated {
-    fn text(&self, name: &str, model: &Model) -> String {
-        let mut text = format!(
-            "{name}: {:.1} TFLOP/s as bf16 over {:.0} s; activity × clock is {:.3} times that, within {:.1} %\n",
+    fn text(&self, name: &str, model: &Model) -> Lines {
+        let mut text = Lines::new();
+        put!(
+            text,
+            "{name}: {:.1} TFLOP/s as bf16 over {:.0} s; activity × clock is {:.3} times that, within {:.1} %",
             self.tflops,
             self.seconds,
             self.activity_per_work,
             self.band * 100.0
         );
         if let Some((built_in, band, from)) = model.calibration {
-            let _ = writeln!(text, "in force: {built_in:.3} within {:.1} % ({from})", band * 100.0);
+            put!(text, "in force: {built_in:.3} within {:.1} % ({from})", band * 100.0);
         }
-        let _ = write!(
-            text,
-            "\n# railgate.toml\n[stats.models.\"{name}\"]\nactivity_per_work = {}\nband = {}\n",
-            self.activity_per_work, self.band
-        );
+        text.blank();
+        put!(text, "# railgate.toml");
+        put!(text, "[stats.models.{}]", toml_text(&toml::Value::from(name).to_string()));
+        put!(text, "activity_per_work = {}", self.activity_per_work);
+        put!(text, "band = {}", self.band);
         text
     }
 }

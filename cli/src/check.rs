@@ -1,13 +1,12 @@
-use std::fmt::Write as _;
-
 use railgate_gate::{CHECKS, Memory, Seen, judge};
 use railgate_node::{Action, Finding, Fitness, Phase, Profile, Severity, SiteOutcome, Snapshot, Verdict};
 use railgate_runner::{Purpose, acting, look, periodic, switches};
 use railgate_slurm::{Acting, Cap, Client, DrainOutcome};
+use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::node_source::{NodeArgs, origin, parts};
-use crate::output::{self, Format};
+use crate::output::{self, Format, complain};
 use crate::{Site, exit};
 
 #[derive(Debug, clap::Args)]
@@ -86,7 +85,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         if let Some(program) = &args.then {
             let status = std::process::Command::new(program).status();
             if let Err(why) = status {
-                eprintln!("railgate: --then {}: {why}", program.display());
+                complain!("--then {}: {why}", program.display());
             }
         }
         return drained;
@@ -235,8 +234,10 @@ fn show(
         output::json(&shown)?;
         return Ok(());
     }
-    let mut text = format!(
-        "{} ({}, {}), {}: {}\n",
+    let mut text = Lines::new();
+    put!(
+        text,
+        "{} ({}, {}), {}: {}",
         if snapshot.node.is_empty() { "this node" } else { &snapshot.node },
         profile,
         origin(snapshot),
@@ -244,11 +245,11 @@ fn show(
         verdict.fitness,
     );
     for finding in &verdict.findings {
-        text.push_str(&finding_text(finding));
+        add_finding(&mut text, finding);
     }
     for finding in verdict.shadow.iter().filter(|finding| finding.severity > Severity::Note) {
         let (subject, what, severity) = (finding.subject(), &finding.what, finding.severity);
-        let _ = writeln!(text, "shadow   {subject}: {what} ({severity}; counted only, nothing follows)");
+        put!(text, "shadow   {subject}: {what} ({severity}; counted only, nothing follows)");
     }
     let parts: Vec<String> = parts(snapshot)
         .into_iter()
@@ -257,13 +258,13 @@ fn show(
             Some(_) => format!("{} nothing after {took_ms:.1} ms", part.as_str()),
         })
         .collect();
-    let _ = writeln!(text, "read: {}", parts.join(", "));
+    put!(text, "read: {}", parts.join(", "));
     if let Some(hint) = follows.hint {
-        let _ = writeln!(text, "{hint}");
+        put!(text, "{hint}");
     }
     for (what, outcome) in [("pending reason", follows.pending), ("drain", follows.drain)] {
         if let Some(outcome) = outcome {
-            let _ = writeln!(text, "{what}: {outcome}");
+            put!(text, "{what}: {outcome}");
         }
     }
     output::text(&text)?;
@@ -271,22 +272,19 @@ fn show(
 }
 
 /// All findings of a verdict, for people.
-pub(crate) fn findings_text(verdict: &Verdict) -> String {
-    verdict.findings.iter().map(finding_text).collect()
+pub(crate) fn findings_text(verdict: &Verdict) -> Lines {
+    let mut text = Lines::new();
+    verdict.findings.iter().for_each(|finding| add_finding(&mut text, finding));
+    text
 }
 
-fn finding_text(finding: &Finding) -> String {
+fn add_finding(text: &mut Lines, finding: &Finding) {
     let subject = finding.subject();
-    let mut text = format!("{:<7}  {subject}: {}\n", finding.severity.to_string(), finding.what);
-    let _ = writeln!(
-        text,
-        "         fix: {} (class {}; railgate explain {})",
-        finding.fix, finding.class, finding.check
-    );
+    put!(text, "{:<7}  {subject}: {}", finding.severity.to_string(), finding.what);
+    put!(text, "         fix: {} (class {}; railgate explain {})", finding.fix, finding.class, finding.check);
     for row in &finding.evidence {
-        let _ = writeln!(text, "         {}: {}; want {} [{}]", row.what, row.got, row.want, row.source);
+        put!(text, "         {}: {}; want {} [{}]", row.what, row.got, row.want, row.source);
     }
-    text
 }
 
 /// One of the site's own checks, as it stands in the list.

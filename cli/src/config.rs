@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 use railgate_node::Profile;
 use railgate_runner::{ConfigError, InForce, Loaded, Problem, SetAt};
 use railgate_slurm::hostlist;
+use railgate_text::{Lines, put, toml_text};
 
-use crate::output::{self, Format};
+use crate::output::{self, Format, complain, say};
 use crate::{Site, exit};
 
 #[derive(Debug, clap::Args)]
@@ -78,7 +79,7 @@ fn check(site: &Site, node: Option<&str>) -> anyhow::Result<u8> {
     }
     profiles.dedup();
     for problem in &profiles {
-        eprintln!("{problem}");
+        complain!("{problem}");
     }
     if !problems.is_empty() {
         return Err(ConfigError::Invalid(problems).into());
@@ -87,10 +88,10 @@ fn check(site: &Site, node: Option<&str>) -> anyhow::Result<u8> {
         return Ok(exit::USAGE);
     }
     let path = site.config_file.display();
-    output::text(&match loaded?.file {
-        Some(_) => format!("{path}: ok on {}", nodes.join(", ")),
-        None => format!("{path}: absent, the defaults are in force"),
-    })?;
+    match loaded?.file {
+        Some(_) => say!("{path}: ok on {}", nodes.join(", "))?,
+        None => say!("{path}: absent, the defaults are in force")?,
+    }
     Ok(exit::OK)
 }
 
@@ -141,16 +142,15 @@ fn show(site: &Site, node: &str, origin: bool, format: Format) -> anyhow::Result
         output::json(&serde_json::json!({ "schema": 1, "node": node, "values": values }))?;
         return Ok(exit::OK);
     }
-    let mut text = String::new();
+    let mut text = Lines::new();
     for InForce { path, value, origin: at } in listing {
-        let setting = format!("{path} = {value}");
+        let setting = toml_text(&format!("{path} = {value}"));
         if origin {
             // One long list must not push all the others' origins off the screen.
             let at = at.map_or_else(|| "default".to_owned(), place);
-            text.push_str(&format!("{setting:<52}  # {at}\n"));
+            put!(text, "{setting:<52}  # {at}");
         } else {
-            text.push_str(&setting);
-            text.push('\n');
+            put!(text, "{setting}");
         }
     }
     output::text(&text)?;

@@ -11,6 +11,7 @@ mod slurm_file;
 mod testing;
 mod uninstall;
 
+use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::output::{self, Format};
@@ -109,11 +110,16 @@ fn print_hints(facts: &Facts, of: Hints) -> anyhow::Result<u8> {
              /usr/share/railgate/slurm.conf has them for a site without any of its own"
         );
     }
-    let text = match of {
-        Hints::Both => format!("{}\n{}", hints::slurm_conf(facts), hints::plugstack_conf()),
-        Hints::Slurm => hints::slurm_conf(facts),
-        Hints::Plugstack => hints::plugstack_conf(),
-    };
+    let mut text = Lines::new();
+    if of != Hints::Plugstack {
+        text.add(&hints::slurm_conf(facts));
+    }
+    if of == Hints::Both {
+        text.blank();
+    }
+    if of != Hints::Slurm {
+        text.add(&hints::plugstack_conf());
+    }
     output::text(&text)?;
     Ok(exit::OK)
 }
@@ -143,25 +149,28 @@ fn jobs_now(facts: &Facts) -> String {
     }
 }
 
-fn shown(diagnosis: &Diagnosis<'_>) -> String {
+fn shown(diagnosis: &Diagnosis<'_>) -> Lines {
     let slurm = diagnosis.slurm.map_or_else(|| "Slurm does not answer".to_owned(), |v| format!("Slurm {v}"));
-    let mut text = format!("{}: {}, {slurm}\n", diagnosis.node, diagnosis.roles.join(" and "));
-    text.push_str(&format!("now: {}\n\n", diagnosis.jobs_now));
+    let mut text = Lines::new();
+    put!(text, "{}: {}, {slurm}", diagnosis.node, diagnosis.roles.join(" and "));
+    put!(text, "now: {}", diagnosis.jobs_now);
+    text.blank();
     for finding in &diagnosis.findings {
-        text.push_str(&format!("{:<8} {}: {}\n", finding.level.word(), finding.rule, finding.what));
+        put!(text, "{:<8} {}: {}", finding.level.word(), finding.rule, finding.what);
         if !finding.why.is_empty() {
-            text.push_str(&format!("         {}\n", finding.why));
+            put!(text, "         {}", finding.why);
         }
         if !finding.put.is_empty() {
-            text.push_str(&format!("         do: {}\n", finding.put));
+            put!(text, "         do: {}", finding.put);
         }
     }
     let count = |level| diagnosis.findings.iter().filter(|finding| finding.level == level).count();
     let (wrong, unknown) = (count(Level::Wrong), count(Level::Unknown));
     if wrong + unknown == 0 {
-        text.push_str("nothing is wrong\n");
+        put!(text, "nothing is wrong");
     } else {
-        text.push_str(&format!("\n{wrong} wrong, {unknown} could not be told\n"));
+        text.blank();
+        put!(text, "{wrong} wrong, {unknown} could not be told");
     }
     text
 }

@@ -1,3 +1,5 @@
+use railgate_text::Lines;
+
 use crate::output::Format;
 use crate::{Site, exit, node_story, output};
 
@@ -29,7 +31,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         if args.format == Format::Json {
             output::json(&serde_json::json!({ "schema": 1, "check": check, "text": text.trim() }))?;
         } else {
-            output::text(text.trim_start())?;
+            output::text(&Lines::kept(text.trim_start()))?;
         }
         return Ok(exit::OK);
     }

@@ -10,8 +10,11 @@ use railgate_fabric::{
 };
 use railgate_fabric::{lldp, parse, table};
 use railgate_fabric::{topology_block, topology_tree, topology_yaml};
+use railgate_node::toml_error;
 use railgate_slurm::{hostlist, run_program};
+use railgate_text::Lines;
 
+use crate::output::complain;
 use crate::{exit, output};
 
 /// Longest table of the site's wiring, bytes.
@@ -94,23 +97,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
     };
     if analysis.units.is_empty() {
         let (switches, unnamed) = (analysis.switches.len(), analysis.unnamed.len());
-        eprintln!(
-            "railgate: {switches} switches, but no port on one of a node that was asked for ({unnamed} HCAs do not name theirs)"
+        complain!(
+            "{switches} switches, but no port on one of a node that was asked for ({unnamed} HCAs do not name theirs)"
         );
         return Ok(exit::UNKNOWN);
     }
     let compress: Hostlist<'_> = &|names| hostlist::compress(names);
     let content = match args.format {
         Show::Table => table(&analysis, compress),
-        Show::Json => railgate_stats::json_text(&analysis)? + "\n",
-        Show::TopologyTree => topology_tree(&analysis, compress),
-        Show::TopologyBlock => topology_block(&analysis, compress),
-        Show::TopologyYaml => topology_yaml(&analysis, compress),
+        Show::Json => Lines::kept(&railgate_text::json_text(&analysis)?),
+        Show::TopologyTree => Lines::kept(&topology_tree(&analysis, compress)),
+        Show::TopologyBlock => Lines::kept(&topology_block(&analysis, compress)),
+        Show::TopologyYaml => Lines::kept(&topology_yaml(&analysis, compress)),
     };
-    match &args.out {
-        None => output::text(&content)?,
-        Some(path) => std::fs::write(path, content).with_context(|| path.display().to_string())?,
-    }
+    output::to(args.out.as_deref(), &content)?;
     Ok(if judged && !analysis.faults.is_empty() { exit::UNFIT } else { exit::OK })
 }
 
@@ -121,7 +121,7 @@ fn discovered(args: &Args) -> anyhow::Result<Option<Fabric>> {
         None => match from_program(args) {
             Ok(text) => text,
             Err(why) => {
-                eprintln!("railgate: {why:#}");
+                complain!("{why:#}");
                 return Ok(None);
             }
         },
@@ -191,7 +191,8 @@ fn wiring(path: Option<&Path>) -> anyhow::Result<Wiring> {
     let said = || format!("--wiring {}", path.display());
     let file = std::fs::File::open(path).with_context(said)?;
     let text = String::from_utf8(bounded(file, MAX_WIRING).with_context(said)?).with_context(said)?;
-    let wiring: Wiring = toml::from_str(&text).with_context(said)?;
+    let wiring: Wiring =
+        toml::from_str(&text).map_err(|why| anyhow::anyhow!("{}: {}", said(), toml_error(&why, &text)))?;
     let problems = wiring.problems();
     if !problems.is_empty() {
         bail!("--wiring {}: {}", path.display(), problems.join("; "));

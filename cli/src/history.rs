@@ -1,6 +1,7 @@
 use railgate_gate::{CHECKS, CheckInfo};
 use railgate_node::{Action, rfc3339};
 use railgate_runner::{Config, Count, History, Past};
+use railgate_text::put;
 use serde::Serialize;
 
 use crate::output::{self, Format};
@@ -63,19 +64,19 @@ pub(crate) fn run(site: &Site, config: &Config, format: Format) -> anyhow::Resul
     }
     let mut text = output::table(&table);
     match since {
-        Some(since) => text.push_str(&format!(
-            "{}: counted since {}; a finding that stays counts once; {} other checks found nothing\n",
+        Some(since) => put!(
+            text,
+            "{}: counted since {}; a finding that stays counts once; {} other checks found nothing",
             site.node,
             time(since),
             silent.len()
-        )),
-        None => {
-            text.push_str(&format!("{}: nothing was found yet, or /var/lib/railgate was lost\n", site.node))
-        }
+        ),
+        None => put!(text, "{}: nothing was found yet, or /var/lib/railgate was lost", site.node),
     }
     if told.iter().any(|row| row.new && row.policy == Action::Shadow) {
-        text.push_str(
-            "shadow (new): an upgrade brought it; set its `action` in [gate.checks.<id>] to let it act\n",
+        put!(
+            text,
+            "shadow (new): an upgrade brought it; set its `action` in [gate.checks.<id>] to let it act"
         );
     }
     output::text(&text)?;

@@ -8,7 +8,9 @@ mod nhc_write;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use railgate_text::Lines;
 
+use crate::output::complain;
 use crate::{Site, exit, output};
 
 #[derive(Debug, clap::Args)]
@@ -55,16 +57,16 @@ pub(crate) fn run(_site: &Site, args: &Args) -> anyhow::Result<u8> {
         Ok(imported) => imported,
         Err(bad) => {
             for (line, why) in &bad {
-                eprintln!("{}:{line}: {why}", file.display());
+                complain!("{}:{line}: {why}", file.display());
             }
             anyhow::bail!("{} bad lines in {}; nothing is written", bad.len(), file.display());
         }
     };
-    output::text(&imported.told(file))?;
+    output::text(&Lines::kept(&imported.told(file)))?;
     if let Some(dir) = out {
         let files = nhc_write::files(&imported, file)?;
         nhc_write::write(dir, &files)?;
-        output::text(&nhc_write::next_steps(dir, &files))?;
+        output::text(&Lines::kept(&nhc_write::next_steps(dir, &files)))?;
     }
     Ok(exit::OK)
 }

@@ -136,7 +136,7 @@ fn main() -> ExitCode {
     if let Some(code) = railgate_node::child::dispatch(&railgate_runner::tasks()) {
         return code;
     }
-    let cli = Cli::parse();
+    let cli: Cli = output::parse();
     let places = Places::default();
     let site = Site {
         config_required: cli.config.is_some(),

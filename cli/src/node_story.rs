@@ -1,11 +1,11 @@
 //! `railgate explain NODE`: how the node stands, what was found on it, which jobs it took down, which parts fail.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use railgate_gate::CHECKS;
 use railgate_runner::{Episode, Given, History, Past};
 use railgate_slurm::{Client, Entry, Env, NodeState, Reason, hostlist, is_ours};
+use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::history::time;
@@ -162,23 +162,28 @@ fn parts(
         .collect()
 }
 
-fn text(story: &Story) -> String {
-    let mut text = format!("{}: {}", story.node, story.state);
-    if let Some(since) = story.since {
-        let _ = write!(text, " since {}", time(since / 1000));
-    }
-    text.push('\n');
+fn text(story: &Story) -> Lines {
+    let mut text = Lines::new();
+    let since = story.since.map_or_else(String::new, |since| format!(" since {}", time(since / 1000)));
+    put!(text, "{}: {}{since}", story.node, story.state);
     if let Some(reason) = &story.reason {
-        let _ = writeln!(text, "  {reason}");
+        put!(text, "  {reason}");
     }
     for line in &story.next {
-        let _ = writeln!(text, "  {line}");
+        put!(text, "  {line}");
     }
     match &story.jobs {
-        None => text.push_str("\nJobs it took down: the ledger is on the controller\n"),
-        Some(jobs) if jobs.is_empty() => text.push_str("\nJobs it took down: none in the ledger\n"),
+        None => {
+            text.blank();
+            put!(text, "Jobs it took down: the ledger is on the controller");
+        }
+        Some(jobs) if jobs.is_empty() => {
+            text.blank();
+            put!(text, "Jobs it took down: none in the ledger");
+        }
         Some(jobs) => {
-            text.push_str("\nJobs it took down or sent away\n");
+            text.blank();
+            put!(text, "Jobs it took down or sent away");
             let rows = jobs.iter().map(|entry| {
                 let of_this = entry.blamed.iter().filter(|blamed| blamed.node == story.node);
                 let subjects: Vec<&str> = of_this.map(|blamed| blamed.subject.as_str()).collect();
@@ -197,14 +202,16 @@ fn text(story: &Story) -> String {
     }
     match &story.found {
         None => {
-            let _ =
-                writeln!(text, "\nFound on it: on {} itself, railgate explain {}", story.node, story.node);
+            text.blank();
+            put!(text, "Found on it: on {} itself, railgate explain {}", story.node, story.node);
         }
         Some(found) if found.is_empty() => {
-            text.push_str("\nFound on it: nothing yet, or /var/lib/railgate was lost\n");
+            text.blank();
+            put!(text, "Found on it: nothing yet, or /var/lib/railgate was lost");
         }
         Some(found) => {
-            text.push_str("\nFound on it\n");
+            text.blank();
+            put!(text, "Found on it");
             let rows = found.iter().map(|episode| {
                 let last = if episode.open { "still there".to_owned() } else { time(episode.last) };
                 let jobs: Vec<String> = episode.jobs.iter().map(u32::to_string).collect();
@@ -221,12 +228,14 @@ fn text(story: &Story) -> String {
         }
     }
     if let Some(given) = story.given_back.as_ref().filter(|given| !given.is_empty()) {
-        text.push_str("\nGiven back\n");
+        text.blank();
+        put!(text, "Given back");
         let rows = given.iter().map(|given| vec![time(given.time), given.by.clone(), given.reason.clone()]);
         push_table(&mut text, &["TIME", "BY", "REASON THAT STOOD"], rows.collect());
     }
     if !story.parts.is_empty() {
-        text.push_str("\nParts\n");
+        text.blank();
+        put!(text, "Parts");
         let rows = story.parts.iter().map(|part| {
             let place = match part.here {
                 Some(true) => "in this node",
@@ -237,7 +246,7 @@ fn text(story: &Story) -> String {
             vec![part.identity.clone(), part.subjects.join(","), times, place.to_owned()]
         });
         let rows: Vec<_> = rows.collect();
-        text.push_str(&output::table(&rows));
+        text.add(&output::table(&rows));
     }
     text
 }
@@ -253,12 +262,12 @@ fn outcome(episode: &Episode) -> String {
 }
 
 /// The newest lines, oldest first.
-fn push_table(text: &mut String, head: &[&str], rows: Vec<Vec<String>>) {
+fn push_table(text: &mut Lines, head: &[&str], rows: Vec<Vec<String>>) {
     let over = rows.len().saturating_sub(SHOWN);
     if over > 0 {
-        let _ = writeln!(text, "({over} older: --format json)");
+        put!(text, "({over} older: --format json)");
     }
     let mut table = vec![head.iter().map(|cell| (*cell).to_owned()).collect()];
     table.extend(rows.into_iter().skip(over));
-    text.push_str(&output::table(&table));
+    text.add(&output::table(&table));
 }

@@ -5,6 +5,7 @@ use railgate_runner::Places;
 use railgate_slurm::{
     BreakerConfig, Cap, Client, Entry, Env, Event, HeldNode, Ledger, OnBreaker, Reason, is_ours,
 };
+use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::history::time;
@@ -119,7 +120,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         }))?;
         return Ok(exit::OK);
     }
-    let mut text = String::new();
+    let mut text = Lines::new();
     if !shown.is_empty() {
         let mut table =
             vec![["NODE", "STATE", "SINCE", "WHY", "DO", "JOBS", "DIED HERE"].map(str::to_owned).to_vec()];
@@ -142,48 +143,42 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
                 row.deaths.map_or_else(|| "unknown".to_owned(), |deaths| deaths.to_string()),
             ]
         }));
-        text.push_str(&output::table(&table));
+        text.add(&output::table(&table));
     }
-    text.push_str(&standing(&config.breaker, &caps));
+    text.add(&standing(&config.breaker, &caps));
     if held_by_others > 0 && !args.all {
-        text.push_str(&format!("{held_by_others} more are held by others: --all\n"));
+        put!(text, "{held_by_others} more are held by others: --all");
     }
     if held_by_us > 0 {
-        text.push_str("next: railgate explain NODE; after the repair, on the node: railgate readmit NODE\n");
+        put!(text, "next: railgate explain NODE; after the repair, on the node: railgate readmit NODE");
     }
     output::text(&text)?;
     Ok(exit::OK)
 }
 
 /// What `[breaker]` allows now: the cluster's line, and one for each partition where no further node may be drained.
-fn standing(config: &BreakerConfig, caps: &[Cap]) -> String {
-    let Some((cluster, partitions)) = caps.split_first() else { return String::new() };
-    let mut text = format!("railgate holds {} of {} nodes", cluster.held, cluster.nodes);
+fn standing(config: &BreakerConfig, caps: &[Cap]) -> Lines {
+    let mut text = Lines::new();
+    let Some((cluster, partitions)) = caps.split_first() else { return text };
     let keys = format!("[breaker] max_nodes = {}, max_percent = {}", config.max_nodes, config.max_percent);
-    if cluster.is_reached() {
-        text.push_str(&format!("; the limit is {} ({keys})\n", cluster.limit));
-    } else {
-        text.push_str(&format!(
-            "; {} more may be drained ({keys}: {} here)\n",
-            cluster.limit - cluster.held,
-            cluster.limit
-        ));
-    }
+    let allowed = match cluster.limit.checked_sub(cluster.held) {
+        Some(more @ 1..) => format!("{more} more may be drained ({keys}: {} here)", cluster.limit),
+        _ => format!("the limit is {} ({keys})", cluster.limit),
+    };
+    put!(text, "railgate holds {} of {} nodes; {allowed}", cluster.held, cluster.nodes);
     for cap in partitions.iter().filter(|cap| cap.is_reached() && !cluster.is_reached()) {
-        text.push_str(&format!(
-            "{}: {} of {} nodes held; the limit is {}\n",
-            cap.scope, cap.held, cap.nodes, cap.limit
-        ));
+        put!(text, "{}: {} of {} nodes held; the limit is {}", cap.scope, cap.held, cap.nodes, cap.limit);
     }
     if caps.iter().any(Cap::is_reached) {
         let jobs = match config.on_breaker {
             OnBreaker::Run => "jobs start on them, and their owners are notified",
             OnBreaker::Hold => "jobs that would start on them are requeued and held",
         };
-        text.push_str(&format!(
+        put!(
+            text,
             "the breaker is open: further unfit nodes are not drained, {jobs}; \
-             `grep 'breaker is open' /var/log/railgate.log` on a node shows whether it is one\n"
-        ));
+             `grep 'breaker is open' /var/log/railgate.log` on a node shows whether it is one"
+        );
     }
     text
 }

@@ -1,10 +1,15 @@
+//! The only place that writes to the terminal. What is printed is made of foreign text (names, paths, arguments, files,
+//! answers of Slurm), so it comes as [`Lines`], as JSON, or as one line, and cannot be anything else: `clippy.toml` forbids
+//! `println!` and its like elsewhere.
+
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
 use railgate_runner::ConfigError;
-use railgate_stats::json_text;
+use railgate_text::{Lines, json_text, printable, put};
 use serde::Serialize;
 
 /// How a listing is shown.
@@ -16,16 +21,54 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Writes to standard output.
-pub(crate) fn text(text: &str) -> anyhow::Result<()> {
-    pieces(None, |out| {
-        out.write_all(text.as_bytes())?;
-        if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") }
+/// One line on standard output: `say!("{node}: ok")?`.
+macro_rules! say {
+    ($($words:tt)+) => { $crate::output::line(::std::format_args!($($words)+)) };
+}
+
+/// One line on standard error, after `railgate: `.
+macro_rules! complain {
+    ($($words:tt)+) => { $crate::output::complaint(::std::format_args!($($words)+)) };
+}
+
+pub(crate) use {complain, say};
+
+/// The command line. An error or a page of help that clap prints quotes the arguments: it is made from printable ones.
+pub(crate) fn parse<P: clap::Parser>() -> P {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    P::try_parse_from(&args).unwrap_or_else(|wrong| {
+        let shown = args.iter().map(|arg| printable(&arg.to_string_lossy()).into_owned());
+        match P::try_parse_from(shown) {
+            Err(wrong) => wrong.exit(),
+            // Only the character that is not printable was wrong.
+            Ok(_) => {
+                P::command().error(wrong.kind(), "an argument has a character that is not printable").exit()
+            }
+        }
     })
 }
 
-/// Lets something that writes in large pieces do so to a file, or to standard output where there is none. A reader of
-/// that who has gone (`| head`) has read what they wanted: no error, and the exit code stays that of what was found.
+/// Writes to standard output. A reader of that who has gone (`| head`) has read what they wanted: no error, and the exit
+/// code stays that of what was found.
+pub(crate) fn text(text: &Lines) -> anyhow::Result<()> {
+    pieces(None, |out| out.write_all(text.as_ref()))
+}
+
+/// As [`text`], or to a file.
+pub(crate) fn to(file: Option<&Path>, content: &Lines) -> anyhow::Result<()> {
+    pieces(file, |out| out.write_all(content.as_ref()))
+}
+
+/// As [`text`], in place of what the terminal shows: home, and what is below the new text goes, so that nothing flickers.
+pub(crate) fn screen(text: &Lines) -> anyhow::Result<()> {
+    pieces(None, |out| {
+        out.write_all(b"\x1b[H\x1b[J")?;
+        out.write_all(text.as_ref())
+    })
+}
+
+/// Lets a writer of JSON ([`railgate_text::write_json`]) write in pieces to a file, or to standard output where there is none.
+#[expect(clippy::disallowed_methods, reason = "the one place")]
 pub(crate) fn pieces(
     file: Option<&Path>,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -42,9 +85,42 @@ pub(crate) fn pieces(
     }
 }
 
+/// Whether standard output is a terminal.
+#[expect(clippy::disallowed_methods, reason = "the one place")]
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Writes a value as indented JSON.
 pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    text(&json_text(value)?)
+    to_json(None, value)
+}
+
+/// As [`json`], or to a file.
+pub(crate) fn to_json<T: Serialize>(file: Option<&Path>, value: &T) -> anyhow::Result<()> {
+    let mut content = json_text(value)?;
+    content.push('\n');
+    pieces(file, |out| out.write_all(content.as_bytes()))
+}
+
+/// See [`say!`].
+pub(crate) fn line(words: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    let mut one = Lines::new();
+    one.line(words);
+    text(&one)
+}
+
+/// See [`complain!`].
+pub(crate) fn complaint(words: std::fmt::Arguments<'_>) {
+    let mut one = Lines::new();
+    put!(one, "railgate: {words}");
+    errors(&one);
+}
+
+/// Writes to standard error; where that is closed there is no other place.
+#[expect(clippy::disallowed_methods, reason = "the one place")]
+pub(crate) fn errors(text: &Lines) {
+    let _ = io::stderr().lock().write_all(text.as_ref());
 }
 
 /// Says on standard error what went wrong: a configuration's problems as `file:line:column: what`, each with its
@@ -54,13 +130,13 @@ pub(crate) fn failure(why: &anyhow::Error) {
         let mut problems: Vec<_> = problems.iter().collect();
         problems.sort_by_key(|problem| problem.line());
         for problem in &problems {
-            eprintln!("{problem}");
+            errors(&problem.text());
         }
         let count = problems.len();
-        eprintln!("railgate: {count} problem{} in the configuration", if count == 1 { "" } else { "s" });
+        complain!("{count} problem{} in the configuration", if count == 1 { "" } else { "s" });
         return;
     }
-    eprintln!("railgate: {}", chain(why));
+    complain!("{}", chain(why));
 }
 
 /// An error and its causes. Many say their cause themselves; it is not said twice.
@@ -77,22 +153,8 @@ fn chain(why: &anyhow::Error) -> String {
 }
 
 /// Rows with their columns aligned, two spaces between.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max())
-        .map(Option::unwrap_or_default)
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(&format!("{cell:<width$}  "));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+pub(crate) fn table(rows: &[Vec<String>]) -> Lines {
+    Lines::table(rows, "")
 }
 
 #[cfg(test)]
@@ -107,11 +169,5 @@ mod tests {
         let says_it_too = anyhow!(gone()).context(format!("x.json: {}", gone()));
         assert_eq!(chain(&says_it_too), "x.json: entity not found");
         assert_eq!(chain(&anyhow!(gone()).context("x.json")), "x.json: entity not found");
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [["a", "b"], ["long", "c"]].map(|row| row.map(str::to_owned).to_vec());
-        assert_eq!(table(&rows), "a     b\nlong  c\n");
     }
 }

@@ -4,7 +4,8 @@ use anyhow::Context as _;
 use railgate_runner::switches;
 
 use crate::history::time;
-use crate::{Site, exit, output};
+use crate::output::say;
+use crate::{Site, exit};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -38,7 +39,7 @@ pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
         Some(until) => format!("until {}", time(until)),
         None => "until `railgate resume`".to_owned(),
     };
-    output::text(&format!("{}: railgate judges and reports, and changes nothing, {until}", site.node))?;
+    say!("{}: railgate judges and reports, and changes nothing, {until}", site.node)?;
     Ok(exit::OK)
 }
 
@@ -51,6 +52,6 @@ pub(crate) fn resume(site: &Site, _args: &ResumeArgs) -> anyhow::Result<u8> {
     let was = switches::resume(&site.places)
         .with_context(|| format!("cannot resume ({})", site.places.state.display()))?;
     let text = if was { "railgate acts again" } else { "was not paused" };
-    output::text(&format!("{}: {text}", site.node))?;
+    say!("{}: {text}", site.node)?;
     Ok(exit::OK)
 }

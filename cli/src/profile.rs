@@ -1,11 +1,12 @@
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use railgate_gate::{Memory, Seen, judge};
 use railgate_node::{Fitness, Phase, Profile, Recorded, Snapshot, record};
+use railgate_text::{Lines, put, toml_text};
 
 use crate::check::findings_text;
 use crate::node_source::NodeArgs;
+use crate::output::say;
 use crate::{Site, exit, output};
 
 #[derive(Debug, clap::Args)]
@@ -55,20 +56,22 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let like = name.map(|name| Profile::matching(name, &dirs)).transpose()?.flatten();
     let recorded = record(&snapshot, id, like.as_ref());
     if let Some(wrong) = no_good(&config.gate, &snapshot, &recorded) {
-        output::text(&format!("not written: this is no good node\n{wrong}"))?;
+        say!("not written: this is no good node")?;
+        output::text(&wrong)?;
         return Ok(exit::UNFIT);
     }
-    let text = recorded.to_toml()?;
+    let text = Lines::kept(&toml_text(&recorded.to_toml()?));
+    output::to(args.out.as_deref(), &text)?;
     match &args.out {
-        None => output::text(&text)?,
+        None => {}
         Some(path) => {
-            std::fs::write(path, &text).with_context(|| path.display().to_string())?;
-            let mut said = format!("{}\n", path.display());
+            let mut said = Lines::new();
+            put!(said, "{}", path.display());
             for (key, why) in &recorded.unknown {
-                said.push_str(&format!("not recorded: {key}: {why}\n"));
+                put!(said, "not recorded: {key}: {why}");
             }
             for note in &recorded.notes {
-                said.push_str(&format!("look at: {note}\n"));
+                put!(said, "look at: {note}");
             }
             output::text(&said)?;
         }
@@ -78,7 +81,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
 
 /// What is wrong with the node by its own profile. What it had when it was recorded is what it has now, so only what
 /// no machine should have shows.
-fn no_good(gate: &railgate_gate::GateConfig, snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
+fn no_good(gate: &railgate_gate::GateConfig, snapshot: &Snapshot, recorded: &Recorded) -> Option<Lines> {
     let seen = Seen {
         phase: Phase::Periodic,
         now: snapshot,

@@ -5,6 +5,7 @@ use railgate_stats::ReportConfig;
 use railgate_stats::store::{Retention, Swept, sweep};
 
 use crate::exit;
+use crate::output::{complain, say};
 
 /// Of one call; a directory of many thousand jobs takes several.
 const BUDGET: Duration = Duration::from_secs(30);
@@ -43,13 +44,13 @@ pub(crate) fn run(config: &ReportConfig, args: &Prune, dirs: &[PathBuf]) -> anyh
             jobs: args.keep.unwrap_or(retention.jobs),
             ..retention
         };
-        well &= one(&dir, retention);
+        well &= one(&dir, retention)?;
     }
     Ok(if well { exit::OK } else { exit::UNKNOWN })
 }
 
 /// Until nothing is left to do, or nothing more can be done.
-fn one(dir: &std::path::Path, retention: Retention) -> bool {
+fn one(dir: &std::path::Path, retention: Retention) -> anyhow::Result<bool> {
     let (mut removed, mut samples) = (0, 0);
     loop {
         let Swept { removed: now, kept, samples: files, more, problems } =
@@ -60,12 +61,12 @@ fn one(dir: &std::path::Path, retention: Retention) -> bool {
             continue;
         }
         for problem in &problems {
-            eprintln!("railgate: {problem}");
+            complain!("{problem}");
         }
-        println!(
+        say!(
             "{}: reports of {removed} jobs and samples of {samples} nodes removed, {kept} jobs stay",
             dir.display()
-        );
-        return problems.is_empty();
+        )?;
+        return Ok(problems.is_empty());
     }
 }

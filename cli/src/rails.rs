@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use railgate_rails::{
     JobGpus, JobShape, NcclVersion, Net, View, env, environment, explain, net, rail_map, table, topology,
 };
+use railgate_text::Lines;
 
 use crate::node_source::NodeArgs;
 use crate::{Site, exit, output};
@@ -95,7 +96,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Show::Json => output::json(&View::new(&seen.snapshot.node, &map, &settings))?,
         Show::Env if args.explain => output::text(&explain(&settings, net, args.nccl))?,
         Show::Env => output::text(&env(&settings, net, args.nccl))?,
-        Show::Xml => output::text(&topology(&map, &seen.snapshot)?)?,
+        Show::Xml => output::text(&Lines::kept(&topology(&map, &seen.snapshot)?))?,
     }
     Ok(exit::OK)
 }

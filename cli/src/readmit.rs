@@ -1,5 +1,6 @@
 use railgate_runner::{Readmit, Readmitted, readmit};
 use railgate_slurm::Env;
+use railgate_text::{Lines, put};
 
 use crate::check::findings_text;
 use crate::{Site, exit, output};
@@ -38,25 +39,26 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let env: Env = std::env::vars_os().collect();
     let by = crate::pause::who();
     let how = Readmit { by: &by, repaired: args.repaired };
-    let (text, code) = match readmit(&config, &site.places, &env, node, how)? {
+    let mut text = Lines::new();
+    let code = match readmit(&config, &site.places, &env, node, how)? {
         Readmitted::Back(reason, look) => {
-            let findings = findings_text(&look.verdict);
-            (
-                format!("{node}: {}, back in service\n{findings}was: {reason}\n", look.verdict.fitness),
-                exit::OK,
-            )
+            put!(text, "{node}: {}, back in service", look.verdict.fitness);
+            text.add(&findings_text(&look.verdict));
+            put!(text, "was: {reason}");
+            exit::OK
         }
-        Readmitted::InService => (format!("{node}: nobody holds it\n"), exit::OK),
-        Readmitted::Left(why) => (format!("{node}: left as it is: {why}\n"), exit::UNFIT),
+        Readmitted::InService => {
+            put!(text, "{node}: nobody holds it");
+            exit::OK
+        }
+        Readmitted::Left(why) => {
+            put!(text, "{node}: left as it is: {why}");
+            exit::UNFIT
+        }
         Readmitted::Unfit(look) => {
-            let findings = findings_text(&look.verdict);
-            (
-                format!(
-                    "{node}: {} ({}), stays drained\n{findings}",
-                    look.verdict.fitness, look.verdict.phase
-                ),
-                exit::UNFIT,
-            )
+            put!(text, "{node}: {} ({}), stays drained", look.verdict.fitness, look.verdict.phase);
+            text.add(&findings_text(&look.verdict));
+            exit::UNFIT
         }
     };
     output::text(&text)?;

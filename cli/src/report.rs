@@ -1,5 +1,4 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +10,9 @@ use railgate_stats::{
     EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, html_with, json, live, redacted,
     redacted_html, redacted_json, store, text,
 };
+use railgate_text::Lines;
 
+use crate::output::complain;
 use crate::{Site, exit, fabric, output, prune};
 
 #[derive(Debug, clap::Args)]
@@ -91,7 +92,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let Some(job) = args.job else { return prune::run(&config.report, &args.prune, &args.dir) };
     let env = std::env::vars_os().collect();
     let client = Client::new(&config.slurm, &env);
-    let terminal = std::io::stdout().is_terminal();
+    let terminal = output::is_terminal();
     loop {
         let Some((report, slurm_knows)) = read(&config.report, &client, job, args) else {
             return Ok(exit::UNKNOWN);
@@ -110,16 +111,14 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             Show::Text if args.brief => brief(&report),
             Show::Text if args.redact => redacted(&report),
             Show::Text => text(&report, args.full),
-            Show::Json => redacted_json(&report),
-            Show::Html if args.redact => redacted_html(&report),
-            Show::Html => page(&config.report, &report, args)?,
+            Show::Json => Lines::kept(&redacted_json(&report)),
+            Show::Html if args.redact => Lines::kept(&redacted_html(&report)),
+            Show::Html => Lines::kept(&page(&config.report, &report, args)?),
         };
         let again = args.live && terminal && report.ended.kind == EndKind::Running;
         match &args.out {
-            Some(path) => std::fs::write(path, content).with_context(|| path.display().to_string())?,
-            // Home, and what is below the new text goes: no flicker.
-            None if args.live && terminal => output::text(&format!("\x1b[H\x1b[J{content}"))?,
-            None => output::text(&content)?,
+            None if args.live && terminal => output::screen(&content)?,
+            file => output::to(file.as_deref(), &content)?,
         }
         if !again {
             return Ok(if known { exit::OK } else { exit::UNKNOWN });
@@ -157,7 +156,7 @@ fn read(config: &ReportConfig, client: &Client, job: u32, args: &Args) -> Option
     let user = nix::unistd::geteuid();
     let own_only = !user.is_root() && config.access == ReportAccess::Owner;
     if let Some(owner) = owner.filter(|owner| own_only && *owner != user.as_raw()) {
-        eprintln!("railgate: job {} belongs to {}: its report is for them and for root", job, name(owner));
+        complain!("job {} belongs to {}: its report is for them and for root", job, name(owner));
         return None;
     }
     // What lies at a job's place is believed only if it is the job's owner's. Job numbers begin anew one day, and
@@ -199,15 +198,15 @@ fn nothing_known(config: &ReportConfig, job: u32, args: &Args, problems: &[Strin
     if places.is_empty() {
         match &config.dir {
             Some(dir) => places.push(dir.display().to_string()),
-            None => eprintln!("railgate: `[report] dir` is not set: every node keeps its parts to itself"),
+            None => complain!("`[report] dir` is not set: every node keeps its parts to itself"),
         }
         places.push(config.local_dir.display().to_string());
     }
     for problem in problems {
-        eprintln!("railgate: {problem}");
+        complain!("{problem}");
     }
-    eprintln!(
-        "railgate: nothing is known of job {}: no part of a report in {}, and Slurm does not answer or has forgotten it",
+    complain!(
+        "nothing is known of job {}: no part of a report in {}, and Slurm does not answer or has forgotten it",
         job,
         places.join(" or ")
     );

@@ -1,15 +1,14 @@
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use railgate_node::{Gpu, Reading, Snapshot, SxidEvent, XidEvent};
 use railgate_runner::{Episode, Past};
+use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::history::time;
 use crate::node_source::{NodeArgs, origin};
-use crate::output::{self, Format};
+use crate::output::{self, Format, say};
 use crate::{Site, exit};
 
 #[derive(Debug, clap::Args)]
@@ -76,9 +75,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         found: if live { Past::load(&site.places).episodes } else { Vec::new() },
     };
     if let Some(path) = &args.out {
-        let content = railgate_stats::json_text(&pack)? + "\n";
-        std::fs::write(path, content).with_context(|| path.display().to_string())?;
-        output::text(&format!("{}: {}", args.node, path.display()))?;
+        output::to_json(Some(path), &pack)?;
+        say!("{}: {}", args.node, path.display())?;
     } else if args.format == Format::Json {
         output::json(&pack)?;
     } else {
@@ -96,21 +94,23 @@ fn without_users(snapshot: &mut Snapshot) {
     }
 }
 
-fn page(pack: &Pack<'_>, snapshot: &Snapshot) -> String {
-    let mut text = format!("{} ({}), {}\n", pack.node, pack.origin, time(pack.taken / 1000));
+fn page(pack: &Pack<'_>, snapshot: &Snapshot) -> Lines {
+    let mut text = Lines::new();
+    put!(text, "{} ({}), {}", pack.node, pack.origin, time(pack.taken / 1000));
     match snapshot.gpus.data() {
         None => {
             let why = snapshot.gpus.missing().unwrap_or_default();
-            let _ = writeln!(text, "GPUs: nothing was read: {why}");
+            put!(text, "GPUs: nothing was read: {why}");
         }
         Some(gpus) => {
-            let _ = writeln!(
+            put!(
                 text,
-                "driver {}, NVML {}, kernel {}\n",
+                "driver {}, NVML {}, kernel {}",
                 said(&gpus.driver),
                 said(&gpus.nvml),
                 said(pack.kernel)
             );
+            text.blank();
             let head = [
                 "GPU",
                 "BUS",
@@ -126,11 +126,11 @@ fn page(pack: &Pack<'_>, snapshot: &Snapshot) -> String {
             ];
             let mut table = vec![head.map(str::to_owned).to_vec()];
             table.extend(gpus.gpus.iter().map(gpu_row));
-            text.push_str(&output::table(&table));
+            text.add(&output::table(&table));
         }
     }
     if let Some(fabric) = snapshot.fabric.data().filter(|fabric| !fabric.hcas.is_empty()) {
-        text.push('\n');
+        text.blank();
         let head = ["HCA", "BUS", "TYPE", "NODE GUID", "FIRMWARE", "PORTS"];
         let mut table = vec![head.map(str::to_owned).to_vec()];
         for hca in &fabric.hcas {
@@ -147,17 +147,20 @@ fn page(pack: &Pack<'_>, snapshot: &Snapshot) -> String {
                 ports.join(", "),
             ]);
         }
-        text.push_str(&output::table(&table));
+        text.add(&output::table(&table));
     }
     match snapshot.kernel_log.missing() {
         Some(why) => {
-            let _ = writeln!(text, "\nkernel log: nothing was read: {why}");
+            text.blank();
+            put!(text, "kernel log: nothing was read: {why}");
         }
         None if pack.xids.is_empty() && pack.sxids.is_empty() => {
-            text.push_str("\nkernel log: no Xid, no SXid\n")
+            text.blank();
+            put!(text, "kernel log: no Xid, no SXid");
         }
         None => {
-            text.push_str("\nkernel log\n");
+            text.blank();
+            put!(text, "kernel log");
             let lines = pack.xids.iter().map(|xid| (xid.time, &xid.text));
             let lines = lines.chain(pack.sxids.iter().map(|sxid| (sxid.time, &sxid.text)));
             // The driver may say the same thousands of times.
@@ -174,17 +177,18 @@ fn page(pack: &Pack<'_>, snapshot: &Snapshot) -> String {
                 } else {
                     String::new()
                 };
-                let _ = writeln!(text, "{}  {line}{again}", time(first / 1000));
+                put!(text, "{}  {line}{again}", time(first / 1000));
             }
         }
     }
     if !pack.found.is_empty() {
-        text.push_str("\nfound by railgate\n");
+        text.blank();
+        put!(text, "found by railgate");
         for episode in &pack.found {
             let (finding, part) = (&episode.finding, &episode.identity);
             let part = if part.is_empty() { String::new() } else { format!(" ({part})") };
             let (first, last) = (time(episode.first), time(episode.last));
-            let _ = writeln!(text, "{first} to {last}  {}{part}: {}", finding.subject(), finding.what);
+            put!(text, "{first} to {last}  {}{part}: {}", finding.subject(), finding.what);
         }
     }
     text

@@ -1,8 +1,7 @@
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-
 use crate::node_source::{NodeArgs, parts};
+use crate::output::say;
 use crate::{Site, exit, output};
 
 #[derive(Debug, clap::Args)]
@@ -25,15 +24,11 @@ pub(crate) struct Args {
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
     let seen = args.node.look(site, &config)?;
-    let content = railgate_stats::json_text(&seen.snapshot)?;
-    match &args.out {
-        None => output::text(&content)?,
-        Some(path) => {
-            std::fs::write(path, content + "\n").with_context(|| path.display().to_string())?;
-            for (part, missing, took_ms) in parts(&seen.snapshot) {
-                let outcome = missing.unwrap_or_else(|| "read".to_owned());
-                output::text(&format!("{:<10}  {took_ms:>8.1} ms  {outcome}", part.as_str()))?;
-            }
+    output::to_json(args.out.as_deref(), &seen.snapshot)?;
+    if args.out.is_some() {
+        for (part, missing, took_ms) in parts(&seen.snapshot) {
+            let outcome = missing.unwrap_or_else(|| "read".to_owned());
+            say!("{:<10}  {took_ms:>8.1} ms  {outcome}", part.as_str())?;
         }
     }
     Ok(exit::OK)

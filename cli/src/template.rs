@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use railgate_text::{Lines, is_printable, put};
 
-use crate::output::{self, Format};
+use crate::output::{self, Format, say};
 use crate::{Site, exit};
 
 const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
@@ -89,7 +90,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             }
             write(out.as_deref(), &filled)?;
         }
-        What::Task => output::text(TASK)?,
+        What::Task => output::text(&Lines::own(TASK))?,
     }
     Ok(exit::OK)
 }
@@ -109,6 +110,11 @@ fn all(dir: &Path) -> anyhow::Result<BTreeMap<String, String>> {
             (path.extension().and_then(|end| end.to_str()), path.file_stem().and_then(|name| name.to_str()))
         {
             let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            // A script that is shown changed would run changed.
+            let at = text.lines().position(|line| !line.chars().all(|c| c == '\t' || is_printable(c)));
+            if let Some(at) = at {
+                bail!("{}:{}: a character that is not printable", path.display(), at + 1);
+            }
             templates.insert(name.to_owned(), text);
         }
     }
@@ -136,15 +142,17 @@ fn list(templates: &BTreeMap<String, String>, format: Format) -> anyhow::Result<
 fn show_keys(text: &str) -> anyhow::Result<u8> {
     let mut rows = vec![["KEY", "VALUE"].map(str::to_owned).to_vec()];
     rows.extend(fill::keys(text).into_iter().map(|(key, value)| vec![key, value]));
-    output::text(&output::table(&rows))?;
-    output::text(&format!("\nBesides these, lines for sbatch can be added: {}", fill::ADDED.join(", ")))?;
+    let mut shown = output::table(&rows);
+    shown.blank();
+    put!(shown, "Besides these, lines for sbatch can be added: {}", fill::ADDED.join(", "));
+    output::text(&shown)?;
     Ok(exit::OK)
 }
 
 fn write(out: Option<&Path>, text: &str) -> anyhow::Result<()> {
-    let Some(path) = out else { return output::text(text) };
+    let Some(path) = out else { return output::text(&Lines::kept(text)) };
     let written = std::fs::File::create_new(path)
         .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
     written.with_context(|| path.display().to_string())?;
-    output::text(&format!("{}: sbatch {}", path.display(), path.display()))
+    say!("{}: sbatch {}", path.display(), path.display())
 }

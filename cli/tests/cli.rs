@@ -1,6 +1,7 @@
 //! The built `railgate`, as people and programs meet it: exit codes, what it prints where, and that the pages
 //! about it are true of it.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -33,7 +33,7 @@ fuzz_target!(|text: &[u8]| {
         for problem in &all.problems {
             assert!(problem.line <= lines && (problem.line == 0) == (problem.column == 0));
         }
-        let shown = TopologyView::new("topo.xml", "gn1", None, &all).to_string();
+        let shown = TopologyView::new("topo.xml", "gn1", None, &all).text();
         assert!(!shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
     }
 });

@@ -1,6 +1,8 @@
 //! What the administrator wrote behind the plugin in plugstack.conf.
 
-use slurm_spank::{LogLevel, spank_log};
+use slurm_spank::LogLevel;
+
+use crate::log::log;
 
 const RUN_DIR: &str = "/run/railgate";
 
@@ -38,8 +40,7 @@ impl Arguments {
     /// Tells slurmd's log, once per start, what was not understood. Users are spared it.
     pub(crate) fn complain(&self) {
         for argument in &self.unknown {
-            let text = format!("railgate: plugstack.conf: {argument}: expected run_dir=/absolute/path");
-            spank_log(LogLevel::Error, &text);
+            log(LogLevel::Error, format_args!("plugstack.conf: {argument}: expected run_dir=/absolute/path"));
         }
     }
 

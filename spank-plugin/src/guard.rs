@@ -3,13 +3,15 @@
 use std::ffi::c_int;
 use std::panic::{self, AssertUnwindSafe};
 
-use slurm_spank::{LogLevel, spank_log};
+use slurm_spank::LogLevel;
+
+use crate::log::log;
 
 /// Sends the message of a panic to Slurm's log instead of the user's terminal.
 fn quiet() {
     panic::set_hook(Box::new(|info| {
         let what = info.to_string().replace('\n', " ");
-        spank_log(LogLevel::Error, &format!("railgate: internal error, the job goes on without it: {what}"));
+        log(LogLevel::Error, format_args!("internal error, the job goes on without it: {what}"));
     }));
 }
 
@@ -20,7 +22,7 @@ pub(crate) fn guarded(hook: &str, work: impl FnOnce()) -> c_int {
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(work)) {
         // Dropping it could panic in its turn.
         std::mem::forget(panic);
-        spank_log(LogLevel::Debug, &format!("railgate: {hook} ended early"));
+        log(LogLevel::Debug, format_args!("{hook} ended early"));
     }
     0
 }

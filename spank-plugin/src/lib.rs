@@ -15,6 +15,7 @@
 
 mod arguments;
 mod guard;
+mod log;
 mod options;
 mod remote;
 mod submit;

@@ -10,11 +10,12 @@ use railgate_rundir::{
     CONTROL_GATE, CONTROL_PROFILE, CONTROL_PROFILER, CONTROL_REQUEUE, GateChoice, ProfileName,
     ProfilerChoice, RequeueChoice,
 };
+use slurm_spank::LogLevel;
 use slurm_spank::spank_sys::{spank_option, spank_option_register, spank_t};
-use slurm_spank::{LogLevel, spank_log};
 
 use crate::arguments::Arguments;
 use crate::guard;
+use crate::log::log;
 
 struct Described {
     name: &'static CStr,
@@ -79,7 +80,7 @@ pub(crate) fn register(spank: spank_t, arguments: &Arguments) {
         let answer = unsafe { spank_option_register(spank, &raw mut described) };
         if answer != 0 {
             let name = option.name.to_string_lossy();
-            spank_log(LogLevel::Debug, &format!("railgate: --{name}: slurm answered {answer}"));
+            log(LogLevel::Debug, format_args!("--{name}: slurm answered {answer}"));
         }
     }
 }
@@ -120,7 +121,7 @@ unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c
     match wrong {
         None => 0,
         Some(message) => {
-            guard::guarded("option", || spank_log(LogLevel::Error, &format!("railgate: {message}")));
+            guard::guarded("option", || log(LogLevel::Error, format_args!("{message}")));
             -1
         }
     }

@@ -5,15 +5,16 @@
 //! variables with it. So what lies on the node is read while slurmstepd itself is asked, and what the environment was
 //! like by then is kept: what is new since is the image's.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use railgate_rundir::{Change, NcclConf, NoteDir, TaskEnv, Used, Winner, merge};
-use slurm_spank::{LogLevel, SpankError, SpankHandle, spank_log};
+use slurm_spank::{LogLevel, SpankError, SpankHandle};
 
 use crate::arguments::Arguments;
+use crate::log::{log, tell};
 
 /// Steps beyond write no file about what they used: the job's directory is small, and a job can have many.
 const STEPS_NOTED: u32 = 64;
@@ -93,7 +94,7 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
         // The prolog was off, or came later than the job.
         Err(why) if why.kind() == io::ErrorKind::NotFound => return,
         Err(why) => {
-            spank_log(LogLevel::Error, &format!("railgate: {job_dir}/task.env: {why}; nothing is set"));
+            log(LogLevel::Error, format_args!("{job_dir}/task.env: {why}; nothing is set"));
             return;
         }
     };
@@ -105,7 +106,7 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
             Change::Unset(name) => (name, handle.unsetenv(name)),
         };
         if let Err(why) = done {
-            spank_log(LogLevel::Debug, &format!("railgate: {name}: {why}"));
+            log(LogLevel::Debug, format_args!("{name}: {why}"));
         }
     }
     if !handle.task_id().is_ok_and(|task| task == 0) {
@@ -153,14 +154,4 @@ fn step_name(step: u32) -> Option<String> {
         0xffff_fff0.. => None,
         _ => Some(step.to_string()),
     }
-}
-
-/// Standard error is the task's own by now: the job's output file.
-fn tell(notices: &[String]) {
-    let mut text = String::new();
-    for notice in notices.iter().take(16) {
-        text.push_str(notice);
-        text.push('\n');
-    }
-    let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -5,8 +5,9 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 
 use railgate_rundir::{CONTROL_OPEN_MODE, told_open_mode};
-use slurm_spank::{LogLevel, SpankHandle, spank_log};
+use slurm_spank::{LogLevel, SpankHandle};
 
+use crate::log::log;
 use crate::options;
 
 /// Longer than any command line that people write; what lies beyond is not looked at.
@@ -21,7 +22,7 @@ pub(crate) fn pass_on(handle: &SpankHandle<'_>) {
     let open_mode = open_mode().map(|mode| (CONTROL_OPEN_MODE, mode.to_owned()));
     for (name, value) in options::chosen_values().into_iter().chain(open_mode) {
         if let Err(why) = handle.job_control_setenv(name, &value, true) {
-            spank_log(LogLevel::Debug, &format!("railgate: {name}={value} is not passed on: {why}"));
+            log(LogLevel::Debug, format_args!("{name}={value} is not passed on: {why}"));
         }
     }
 }

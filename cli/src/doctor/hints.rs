@@ -1,5 +1,7 @@
 //! Fragments of Slurm's files, ready to paste.
 
+use railgate_text::{Lines, put};
+
 use super::facts::{Facts, SlurmConf};
 use super::rules::{
     CONTROLLER_HOOK, PLUGIN, PROLOG_FLAGS, SCHEDULER_PARAMETERS, hook_limit, start_limit, with_words,
@@ -7,15 +9,14 @@ use super::rules::{
 
 /// The lines of slurm.conf. What this site's lists hold already stays in them, so that the last of two lines of a key, which
 /// is the one that Slurm takes, has everything.
-pub(crate) fn slurm_conf(facts: &Facts) -> String {
+pub(crate) fn slurm_conf(facts: &Facts) -> Lines {
     let nothing = SlurmConf::default();
     let conf = facts.slurm.as_ref().unwrap_or(&nothing);
-    let lines = [
+    let mut lines = vec![
         with_words(conf, "PrologFlags", &PROLOG_FLAGS),
         with_words(conf, "SchedulerParameters", &SCHEDULER_PARAMETERS),
         kept(conf, "Prolog", "/etc/slurm/prolog.d/*"),
         kept(conf, "Epilog", "/etc/slurm/epilog.d/*"),
-        controller_hook(facts),
         at_least(conf, "PrologEpilogTimeout", hook_limit(facts)),
         at_least(conf, "BatchStartTimeout", start_limit(facts)),
         kept(conf, "HealthCheckProgram", "/etc/railgate/periodic.sh"),
@@ -23,25 +24,30 @@ pub(crate) fn slurm_conf(facts: &Facts) -> String {
         kept(conf, "HealthCheckNodeState", "IDLE,CYCLE"),
         "JobFileAppend=1".to_owned(),
     ];
-    format!("# slurm.conf (docs/install.md says why each)\n{}\n", lines.join("\n"))
+    lines.extend(controller_hooks(facts));
+    let mut text = Lines::own("# slurm.conf (docs/install.md says why each)");
+    lines.iter().for_each(|line| put!(text, "{line}"));
+    text
 }
 
 /// The line of plugstack.conf.
-pub(crate) fn plugstack_conf() -> String {
-    format!("# plugstack.conf, before pyxis\n{PLUGIN}\n")
+pub(crate) fn plugstack_conf() -> Lines {
+    let mut text = Lines::own("# plugstack.conf, before pyxis");
+    put!(text, "{PLUGIN}");
+    text
 }
 
 /// A program that the site has there stays: Slurm before 24.05 runs one only.
-fn controller_hook(facts: &Facts) -> String {
+fn controller_hooks(facts: &Facts) -> Vec<String> {
     let theirs = Some(&facts.ctld.value).filter(|value| !value.is_empty() && facts.ctld.ours().is_none());
     match theirs {
         Some(value) if facts.repeatable("EpilogSlurmctld") => {
-            format!("EpilogSlurmctld={value}\n{CONTROLLER_HOOK}")
+            vec![format!("EpilogSlurmctld={value}"), CONTROLLER_HOOK.to_owned()]
         }
-        Some(value) => format!(
+        Some(value) => vec![format!(
             "# {CONTROLLER_HOOK}: yours is EpilogSlurmctld={value}; let a script call both, and name it here"
-        ),
-        None => CONTROLLER_HOOK.to_owned(),
+        )],
+        None => vec![CONTROLLER_HOOK.to_owned()],
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use railgate_slurm::{Client, Env};
+use railgate_text::{Lines, put};
 
 use super::facts::{SlurmConf, plugstack_conf};
 use super::files::Hook;
@@ -107,50 +108,43 @@ impl Hooked {
     }
 
     /// For a person who takes railgate out.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
+    pub(crate) fn text(&self) -> Lines {
+        let mut text = Lines::new();
         for why in &self.unread {
-            text.push_str(&format!("not read: {why}\n"));
+            put!(text, "not read: {why}");
         }
         if self.starts.is_empty() && self.plugins.is_empty() {
-            text.push_str(&format!(
-                "{}: no hook of Slurm leads to railgate; the package may go\n",
-                self.node
-            ));
+            put!(text, "{}: no hook of Slurm leads to railgate; the package may go", self.node);
             return text;
         }
-        text.push_str(&format!("{}: Slurm still starts railgate\n", self.node));
+        put!(text, "{}: Slurm still starts railgate", self.node);
         for start in &self.starts {
-            text.push_str(&format!("  {}: {} ({})\n", start.key, start.program.display(), start.missing));
+            put!(text, "  {}: {} ({})", start.key, start.program.display(), start.missing);
         }
         for line in &self.plugins {
             let missing = if line.required { "slurmd does not start without it" } else { MISSING_PLUGIN };
-            text.push_str(&format!("  {}: {} ({missing})\n", line.at, line.plugin.display()));
+            put!(text, "  {}: {} ({missing})", line.at, line.plugin.display());
         }
-        text.push_str("\nTake it out in this order:\n");
-        let mut number = 0;
-        let mut step = |text: &mut String, what: &str, lines: &[String]| {
-            if !lines.is_empty() {
-                number += 1;
-                text.push_str(&format!("  {number}. {what}\n"));
-                lines.iter().for_each(|line| text.push_str(&format!("       {line}\n")));
-            }
-        };
-        let keys: Vec<String> = self.starts.iter().filter_map(Start::line_to_change).collect();
-        step(&mut text, "In slurm.conf and the files it includes, then restart slurmctld and slurmd:", &keys);
-        let scripts: Vec<String> = self.starts.iter().filter_map(Start::script_to_change).collect();
-        step(&mut text, "In these scripts:", &scripts);
-        let links: Vec<String> = self.starts.iter().filter_map(Start::link_to_remove).collect();
-        step(&mut text, "Remove the links:", &links);
-        let plugins: Vec<String> =
-            self.plugins.iter().map(|line| format!("{}: delete the line", line.at)).collect();
-        step(
-            &mut text,
-            "In plugstack.conf, once no waiting script has an #SBATCH --railgate line:",
-            &plugins,
-        );
-        let package = "dpkg -r railgate      or rpm -e railgate".to_owned();
-        step(&mut text, "On each machine, the package:", &[package]);
+        text.blank();
+        put!(text, "Take it out in this order:");
+        let steps = [
+            (
+                "In slurm.conf and the files it includes, then restart slurmctld and slurmd:",
+                self.starts.iter().filter_map(Start::line_to_change).collect(),
+            ),
+            ("In these scripts:", self.starts.iter().filter_map(Start::script_to_change).collect()),
+            ("Remove the links:", self.starts.iter().filter_map(Start::link_to_remove).collect()),
+            (
+                "In plugstack.conf, once no waiting script has an #SBATCH --railgate line:",
+                self.plugins.iter().map(|line| format!("{}: delete the line", line.at)).collect(),
+            ),
+            ("On each machine, the package:", vec!["dpkg -r railgate      or rpm -e railgate".to_owned()]),
+        ];
+        let needed = steps.iter().filter(|(_, lines): &&(_, Vec<String>)| !lines.is_empty());
+        for (number, (what, lines)) in (1..).zip(needed) {
+            put!(text, "  {number}. {what}");
+            lines.iter().for_each(|line| put!(text, "       {line}"));
+        }
         text
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use railgate_text::Printable;
+
 use super::nhc_line::{Command, Line, Mask};
 use super::nhc_map::{self, Became, Effect};
 use crate::output;
@@ -57,7 +59,7 @@ impl Imported {
             "{}\n{}: {all} lines: {} become settings, {by_itself} are on by themselves, {script} become checks of the site's \
              own, {rest} go on under NHC, {dropped} are dropped\n",
             output::table(&rows),
-            file.display(),
+            Printable(file.display()),
             all - rest - by_itself - dropped - script,
         )
     }

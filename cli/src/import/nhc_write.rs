@@ -266,7 +266,7 @@ pub(super) fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
 }
 
 pub(super) fn next_steps(dir: &Path, files: &[File]) -> String {
-    let dir = dir.display();
+    let dir = railgate_text::Printable(dir.display());
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
     format!(
         "written to {dir}: {}\n\nnext:\n  railgate --config {dir}/railgate.toml config check\n  \

@@ -21,7 +21,7 @@ pub(super) fn check(
     let name = file.display().to_string();
     let view = TopologyView::new(&name, &seen.snapshot.node, nccl, &check);
     match format {
-        Format::Table => output::text(&view.to_string())?,
+        Format::Table => output::text(&view.text())?,
         Format::Json => output::json(&view)?,
     }
     Ok(match () {

@@ -67,7 +67,7 @@ pub(super) fn keys(text: &str) -> Vec<(String, String)> {
 /// # Errors
 /// The template has no such key, or the value cannot stand there; what to do instead.
 pub(super) fn set(text: &str, key: &str, value: &str) -> Result<String, String> {
-    if value.chars().any(char::is_control) {
+    if !value.chars().all(railgate_text::is_printable) {
         return Err("control characters and line ends cannot be filled in".to_owned());
     }
     if is_variable(key) { set_variable(text, key, value) } else { set_option(text, key, value) }

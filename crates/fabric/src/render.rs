@@ -1,5 +1,7 @@
 //! For people.
 
+use railgate_text::{Lines, put};
+
 use crate::analysis::Analysis;
 use crate::slurm::Hostlist;
 use crate::units::{FaultKind, Unit};
@@ -8,56 +10,60 @@ use crate::units::{FaultKind, Unit};
 const MOST: usize = 200;
 
 /// The whole fabric: tiers, units and their leafs, what is wrong.
-pub fn table(analysis: &Analysis, hostlist: Hostlist<'_>) -> String {
+pub fn table(analysis: &Analysis, hostlist: Hostlist<'_>) -> Lines {
     let nodes: usize = analysis.units.iter().map(|unit| unit.nodes.len()).sum();
     let count = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
-    let mut text = format!(
-        "{}, {}, {}\n",
+    let mut text = Lines::new();
+    put!(
+        text,
+        "{}, {}, {}",
         count(analysis.switches.len(), "switch").replace("switchs", "switches"),
         count(nodes, "node"),
         count(analysis.ports.len(), "HCA port"),
     );
-    text.push_str(&tiers(analysis));
+    text.add(&tiers(analysis));
     for unit in &analysis.units {
-        text.push_str(&of_unit(unit, hostlist));
+        text.add(&of_unit(unit, hostlist));
     }
-    text.push('\n');
+    text.blank();
     match analysis.faults.len() {
-        0 => text.push_str("Wiring: every port is where its neighbours are\n"),
+        0 => put!(text, "Wiring: every port is where its neighbours are"),
         faults => {
             let wrong = |kind| analysis.faults.iter().filter(|fault| fault.kind == kind).count();
-            text.push_str(&format!(
-                "Wiring: {} on the wrong leaf, {} without a link, {} undecided\n",
+            put!(
+                text,
+                "Wiring: {} on the wrong leaf, {} without a link, {} undecided",
                 wrong(FaultKind::WrongLeaf),
                 wrong(FaultKind::NoLink),
                 wrong(FaultKind::Undecided)
-            ));
+            );
             for fault in analysis.faults.iter().take(MOST) {
-                text.push_str(&format!("  {}\n", fault.text));
+                put!(text, "  {}", fault.text);
             }
             if faults > MOST {
-                text.push_str(&format!("  and {} more: --format json has all\n", faults - MOST));
+                put!(text, "  and {} more: --format json has all", faults - MOST);
             }
         }
     }
     if analysis.roots() > 1 {
-        text.push_str(&format!("The fabric is in {} parts that no switch joins\n", analysis.roots()));
+        put!(text, "The fabric is in {} parts that no switch joins", analysis.roots());
     }
     if !analysis.absent.is_empty() {
-        text.push_str(&format!("Not in this fabric: {}\n", hostlist(&analysis.absent)));
+        put!(text, "Not in this fabric: {}", hostlist(&analysis.absent));
     }
     if !analysis.unnamed.is_empty() {
-        text.push_str(&format!(
-            "{} whose name does not tell its node (rdma-ndd sets it): {}{}\n",
+        put!(
+            text,
+            "{} whose name does not tell its node (rdma-ndd sets it): {}{}",
             count(analysis.unnamed.len(), "HCA"),
             analysis.unnamed.iter().take(4).cloned().collect::<Vec<_>>().join(", "),
             if analysis.unnamed.len() > 4 { ", …" } else { "" }
-        ));
+        );
     }
     text
 }
 
-fn tiers(analysis: &Analysis) -> String {
+fn tiers(analysis: &Analysis) -> Lines {
     let mut rows = vec![["TIER", "SWITCHES", "DOWN", "UP", "OVERSUBSCRIPTION"].map(str::to_owned)];
     for tier in &analysis.tiers {
         let side = |links: usize, gbps: Option<f64>| match gbps {
@@ -81,13 +87,14 @@ fn tiers(analysis: &Analysis) -> String {
             whole + &worst,
         ]);
     }
-    aligned(&rows, "")
+    Lines::table(&rows, "")
 }
 
-fn of_unit(unit: &Unit, hostlist: Hostlist<'_>) -> String {
+fn of_unit(unit: &Unit, hostlist: Hostlist<'_>) -> Lines {
     let kind = if unit.by_rail { "a leaf for each rail" } else { "rails share leafs" };
-    let mut text =
-        format!("\n{}: {} ({} nodes, {kind})\n", unit.name, hostlist(&unit.nodes), unit.nodes.len());
+    let mut text = Lines::new();
+    text.blank();
+    put!(text, "{}: {} ({} nodes, {kind})", unit.name, hostlist(&unit.nodes), unit.nodes.len());
     let mut rows = vec![["RAIL", "HCA", "PORT", "LEAF"].map(str::to_owned)];
     for rail in &unit.rails {
         rows.push([
@@ -97,22 +104,6 @@ fn of_unit(unit: &Unit, hostlist: Hostlist<'_>) -> String {
             rail.leaf.clone().unwrap_or_else(|| "undecided".to_owned()),
         ]);
     }
-    text.push_str(&aligned(&rows, "  "));
-    text
-}
-
-fn aligned<const N: usize>(rows: &[[String; N]], indent: &str) -> String {
-    let mut widths = [0; N];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text.push_str(&format!("{indent}{}\n", cells.join("  ").trim_end()));
-    }
+    text.add(&Lines::table(&rows, "  "));
     text
 }

@@ -34,7 +34,7 @@ impl<'a> Report<'a> {
         self.findings.into_iter()
     }
 
-    /// Adds a finding under this check's id, with control characters replaced and texts cut to size.
+    /// Adds a finding under this check's id, with characters that are not printable replaced and texts cut to size.
     pub(crate) fn add(&mut self, found: Found) {
         self.add_as(self.check, found);
     }
@@ -190,5 +190,5 @@ impl Found {
 }
 
 fn printable(text: &str) -> String {
-    text.chars().take(MAX_TEXT).map(|c| if c.is_control() { '?' } else { c }).collect()
+    railgate_text::clip(text, MAX_TEXT)
 }

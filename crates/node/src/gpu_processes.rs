@@ -138,7 +138,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
     let flags = fields.nth(4)?.parse().ok()?;
-    Some(Stat { name: sysfs::printable(name), state, parent, flags })
+    Some(Stat { name: railgate_text::printable(name).into_owned(), state, parent, flags })
 }
 
 /// The real uid. The owner of the directory would not do: it is root for a process that may not be dumped.

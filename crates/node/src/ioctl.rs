@@ -109,7 +109,7 @@ pub(crate) fn statistics(socket: &OwnedFd, interface: &str) -> io::Result<Vec<(S
     let (names, values) = (words(&names[3..3 + count * NAME_BYTES / 4]), words(&values[2..2 + count * 2]));
     let name = |bytes: &[u8]| {
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(text).trim().to_owned()
+        railgate_text::printable_bytes(text.trim_ascii())
     };
     let value = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default();
     Ok(names.chunks(NAME_BYTES).map(name).zip(values.chunks(8).map(value)).collect())

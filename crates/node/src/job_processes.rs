@@ -209,7 +209,7 @@ fn libraries(path: &Path) -> io::Result<Libraries> {
             found.nccl |= name.starts_with(b"libnccl.so");
             found.cuda |= name.starts_with(b"libcuda.so");
             if name.starts_with(b"libnccl-net") && found.net_plugin.is_none() {
-                found.net_plugin = Some(sysfs::printable(&String::from_utf8_lossy(name)));
+                found.net_plugin = Some(railgate_text::printable_bytes(name));
             }
         }
         line.clear();

@@ -74,6 +74,7 @@ pub use part::{Part, PartName};
 pub use pci::{Pci, PciAddress, PciDevice, PciLink};
 pub use profile::{FabricProfile, GpuProfile, HostProfile, Profile, ProfileError, RailProfile};
 pub use profile_record::{Recorded, record};
+pub use profiles::toml_error;
 pub use rail_counters::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
 pub use rail_map::{Distance, LeftOut, Rail, RailGpu, RailMap, Setting};
 pub use rdma_self_test::{SelfTested, rdma_self_test};

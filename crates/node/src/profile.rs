@@ -150,7 +150,7 @@ pub enum ProfileError {
         /// What there is.
         known: String,
     },
-    /// The file is not a profile; the text has file, line and caret.
+    /// The file is not a profile; the text has file, line and column.
     #[error("{0}")]
     Invalid(String),
 }

@@ -5,6 +5,8 @@ mod host;
 
 use std::collections::BTreeMap;
 
+use railgate_text::printable;
+
 use crate::{Access, Gpu, Hca, Pci, Port, PortState, Profile, Reading, Snapshot};
 
 /// A profile made from a machine, and what the machine could not say.
@@ -26,10 +28,10 @@ impl Recorded {
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let mut text = String::new();
         for (key, why) in &self.unknown {
-            text.push_str(&format!("# {key}: not recorded: {}\n", one_line(why)));
+            text.push_str(&format!("# {key}: not recorded: {}\n", printable(why)));
         }
         for note in &self.notes {
-            text.push_str(&format!("# {}\n", one_line(note)));
+            text.push_str(&format!("# {}\n", printable(note)));
         }
         Ok(text + &toml::to_string(&self.profile)?)
     }
@@ -40,7 +42,7 @@ impl Recorded {
 pub fn record(snapshot: &Snapshot, id: &str, like: Option<&Profile>) -> Recorded {
     let mut recorded = Recorded { profile: Profile::generic(), unknown: Vec::new(), notes: Vec::new() };
     id.clone_into(&mut recorded.profile.id);
-    recorded.profile.title = format!("recorded from {}", one_line(&snapshot.node));
+    recorded.profile.title = format!("recorded from {}", printable(&snapshot.node));
     gpus(snapshot, like, &mut recorded);
     fabric(snapshot, &mut recorded);
     host::host(snapshot, &mut recorded);
@@ -116,7 +118,7 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
         into.unknown.push(("gpus.bf16_tflops".to_owned(), why));
     }
     let peak = like.map_or_else(String::new, |like| format!("; bf16_tflops from {}", like.id));
-    into.profile.gpus.source = format!("recorded from {}{peak}", one_line(&snapshot.node));
+    into.profile.gpus.source = format!("recorded from {}{peak}", printable(&snapshot.node));
 }
 
 /// Compute ports are the many that are active and alike; the others are left out.
@@ -216,10 +218,6 @@ fn whole(value: f64) -> u64 {
 
 fn number(value: u64) -> Option<u32> {
     u32::try_from(value).ok()
-}
-
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Profile {
         let mut table = layers.table(id, dirs.len(), 0)?;
         table.insert("id".to_owned(), toml::Value::String(id.to_owned()));
         table.entry("title").or_insert_with(|| toml::Value::String(id.to_owned()));
-        let profile: Profile = table.try_into().map_err(|error| invalid(id, &error))?;
+        let profile: Profile = table.try_into().map_err(|error| invalid(id, "", &error))?;
         match profile.problems().first() {
             None => Ok(profile),
             Some(problem) => Err(ProfileError::Invalid(format!("machine profile '{id}': {problem}"))),
@@ -181,8 +181,8 @@ impl Layers<'_> {
             return Err(ProfileError::Invalid(format!("machine profile '{id}': `extends` goes in a circle")));
         }
         let (name, text, below) = self.find(id, layers)?;
-        toml::from_str::<ProfileFile>(&text).map_err(|error| invalid(&name, &error))?;
-        let mut table: toml::Table = text.parse().map_err(|error| invalid(&name, &error))?;
+        toml::from_str::<ProfileFile>(&text).map_err(|error| invalid(&name, &text, &error))?;
+        let mut table: toml::Table = text.parse().map_err(|error| invalid(&name, &text, &error))?;
         if let Some(own) = table.get("id").and_then(toml::Value::as_str)
             && own != id
         {
@@ -231,7 +231,7 @@ impl Layers<'_> {
                 return Ok((format!("built-in profile {id}"), (*text).to_owned(), None));
             }
         }
-        let id = sysfs::printable(&id.chars().take(80).collect::<String>());
+        let id = railgate_text::clip(id, 80);
         Err(ProfileError::Unknown { id, known: Profile::ids(self.dirs).join(", ") })
     }
 }
@@ -256,8 +256,23 @@ fn merged(mut base: toml::Table, over: toml::Table) -> toml::Table {
     base
 }
 
-fn invalid(name: &str, error: &toml::de::Error) -> ProfileError {
-    ProfileError::Invalid(format!("{name}: {}", error.to_string().trim_end()))
+fn invalid(name: &str, text: &str, error: &toml::de::Error) -> ProfileError {
+    ProfileError::Invalid(format!("{name}: {}", toml_error(error, text)))
+}
+
+/// An error of TOML in one line: `line 3, column 5: what is wrong`. The crate's own text has several lines and quotes
+/// the file.
+pub fn toml_error(error: &toml::de::Error, text: &str) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).filter(|_| !text.is_empty());
+    let what = error.message();
+    match before {
+        None => what.to_owned(),
+        Some(before) => {
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            format!("line {line}, column {column}: {what}")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -317,7 +332,7 @@ mod tests {
             Profile::load("ours", &dirs).unwrap_err().to_string()
         };
         let why = load("title = 'x'\n[gpus]\nnvlink_up = 4\n");
-        for part in ["ours.toml", "line 3, column 1", "nvlink_up = 4", "^^^^", "`nvlinks_up`"] {
+        for part in ["ours.toml: line 3, column 1: ", "`nvlink_up`", "`nvlinks_up`"] {
             assert!(why.contains(part), "{part} in {why}");
         }
         assert!(load("[gpus]\ncount = 'eight'\n").contains("line 2, column 9"));

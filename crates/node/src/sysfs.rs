@@ -9,6 +9,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use railgate_text::{clip, printable};
+
 use crate::Reading;
 
 /// Attributes of sysfs are one page at most.
@@ -43,7 +45,7 @@ impl ReadError {
     }
 
     pub(crate) fn odd(path: &Path, text: &str, want: &'static str) -> Self {
-        ReadError::Odd { path: path.to_owned(), text: printable(&clip(text, 80)), want }
+        ReadError::Odd { path: path.to_owned(), text: clip(text, 80), want }
     }
 
     /// The attribute is not there: this kernel or driver has none, or the device has just gone.
@@ -104,7 +106,7 @@ pub(crate) fn whole_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError>
 
 /// One attribute, trimmed.
 pub(crate) fn attribute(path: &Path) -> Result<String, ReadError> {
-    Ok(printable(whole(path, ATTRIBUTE_BYTES)?.trim()))
+    Ok(printable(whole(path, ATTRIBUTE_BYTES)?.trim()).into_owned())
 }
 
 /// One attribute as a reading. Absent and `EOPNOTSUPP` mean that the machine has no such value;
@@ -181,15 +183,6 @@ fn natural(name: &str) -> (&str, u64, &str) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = name.get(stem.len()..).unwrap_or_default();
     (stem, number.parse().unwrap_or(u64::MAX), number)
-}
-
-/// Text with its control characters replaced, fit for logs and terminals.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
-fn clip(text: &str, chars: usize) -> String {
-    text.chars().take(chars).collect()
 }
 
 #[cfg(test)]

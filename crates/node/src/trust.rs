@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::sysfs::printable;
+use railgate_text::Printable;
 
 /// As many symbolic links on one path as the kernel follows.
 const MAX_LINKS: usize = 40;
@@ -16,7 +16,7 @@ const STICKY: u32 = 0o1000;
 
 /// Why a path is not trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {what}", printable(&path.display().to_string()))]
+#[error("{}: {what}", Printable(path.display()))]
 pub struct Untrusted {
     /// The component at fault: the file itself, a directory above it, or a link on the way.
     pub path: PathBuf,

@@ -212,7 +212,7 @@ impl RailsConfig {
         if known.iter().any(|have| have == name) {
             return Ok(());
         }
-        let name = name.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect();
+        let name = railgate_text::clip(name, 64);
         Err(UnknownProfile { name, known })
     }
 

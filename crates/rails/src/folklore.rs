@@ -224,7 +224,7 @@ pub fn folklore<N: AsRef<str>, V: AsRef<str>>(environment: &[(N, V)]) -> Vec<Fol
         for row in FOLKLORE.iter().filter(|row| row.variable == name && (row.meant)(value)) {
             warnings.push(FolkloreWarning {
                 variable: name.to_owned(),
-                value: value.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect(),
+                value: railgate_text::clip(value, 200),
                 why: row.why,
                 source: row.source,
             });

@@ -43,7 +43,7 @@ impl FromStr for NcclRange {
     type Err = BadNcclRange;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || BadNcclRange(text.chars().filter(|c| !c.is_control()).take(60).collect());
+        let bad = || BadNcclRange(railgate_text::clip(text, 60));
         let mut range = NcclRange::ALL;
         for part in text.split(',') {
             let part = part.trim();

@@ -31,7 +31,7 @@ impl FromStr for NcclVersion {
 
     /// `2.28.9`, `2.28` (its first release), `2.28.9-1` and `2.28.9+cuda13.0` as packages and logs write them.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || BadNcclVersion(text.chars().filter(|c| !c.is_control()).take(40).collect());
+        let bad = || BadNcclVersion(railgate_text::clip(text, 40));
         let plain = text.trim().split(['-', '+']).next().unwrap_or_default();
         let mut numbers = plain.split('.').map(|number| match number.len() {
             1..=3 => number.parse::<u32>().map_err(|_| bad()),

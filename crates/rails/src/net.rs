@@ -41,7 +41,7 @@ impl FromStr for Net {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let all = [Net::Ib, Net::Ofi, Net::Sharp, Net::Other];
-        let bad = || BadNet(text.chars().filter(|c| !c.is_control()).take(40).collect());
+        let bad = || BadNet(railgate_text::clip(text, 40));
         all.into_iter().find(|net| net.as_str() == text).ok_or_else(bad)
     }
 }

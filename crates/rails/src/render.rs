@@ -1,6 +1,5 @@
-use std::fmt::Write as _;
-
 use railgate_node::{RailMap, Reading, Setting};
+use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::folklore::{FOLKLORE, Folklore};
@@ -29,11 +28,6 @@ impl<'a> View<'a> {
     }
 }
 
-/// Names come from the kernel and from profiles; neither may drive the terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
 fn or_unknown<T: std::fmt::Display>(reading: &Reading<T>) -> String {
     match reading {
         Reading::Known(value) => value.to_string(),
@@ -42,40 +36,19 @@ fn or_unknown<T: std::fmt::Display>(reading: &Reading<T>) -> String {
     }
 }
 
-fn columns(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .chain(std::iter::once(head[column].len()))
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        let cells: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    };
-    line(&mut head.iter().copied());
-    for row in rows {
-        line(&mut row.iter().map(String::as_str));
-    }
-}
-
 /// The rail map for a person.
-pub fn table(map: &RailMap) -> String {
-    let mut text = String::new();
-    let mut rows: Vec<Vec<String>> = Vec::new();
+pub fn table(map: &RailMap) -> Lines {
+    let head = ["RAIL", "GPU", "GPU PCI", "NUMA", "DIST", "HCA:PORT", "HCA PCI", "LINK", "RATE", "STATE"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
     let gpu_row = |gpu: &railgate_node::RailGpu| {
         vec![gpu.index.to_string(), or_unknown(&gpu.pci), or_unknown(&gpu.numa_node)]
     };
     for (index, rail) in map.rails.iter().enumerate() {
         let port = vec![
-            format!("{}:{}", plain(&rail.hca), rail.port),
+            format!("{}:{}", rail.hca, rail.port),
             or_unknown(&rail.pci),
             match &rail.link_layer {
-                Reading::Known(layer) => plain(layer_text(layer)),
+                Reading::Known(layer) => layer_text(layer).to_owned(),
                 _ => "unknown".to_owned(),
             },
             match &rail.rate_gbps {
@@ -105,21 +78,17 @@ pub fn table(map: &RailMap) -> String {
         row.extend(std::iter::repeat_n("-".to_owned(), 6));
         rows.push(row);
     }
-    columns(
-        &mut text,
-        &["RAIL", "GPU", "GPU PCI", "NUMA", "DIST", "HCA:PORT", "HCA PCI", "LINK", "RATE", "STATE"],
-        &rows,
-    );
-    // Writing to a String cannot fail.
-    let _ = match map.rails.as_slice() {
-        [] => writeln!(text, "\nno rails"),
-        _ => writeln!(text, "\npairs found by: {}", plain(&map.method)),
-    };
+    let mut text = Lines::table(&rows, "");
+    text.blank();
+    match map.rails.as_slice() {
+        [] => put!(text, "no rails"),
+        _ => put!(text, "pairs found by: {}", map.method),
+    }
     for left_out in &map.left_out {
-        let _ = writeln!(text, "left out: {}: {}", plain(&left_out.port), plain(&left_out.why));
+        put!(text, "left out: {}: {}", left_out.port, left_out.why);
     }
     for note in &map.notes {
-        let _ = writeln!(text, "note: {}", plain(note));
+        put!(text, "note: {note}");
     }
     text
 }
@@ -158,29 +127,29 @@ pub fn effective(settings: &[Setting], net: Net, release: Option<NcclVersion>) -
 
 /// The environment, `NAME=value` a line, quoted for a shell where it must be. What depends on NCCL's release stands
 /// behind it as comments.
-pub fn env(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> String {
-    let mut text = String::new();
+pub fn env(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Lines {
+    let mut text = Lines::new();
     for setting in effective(settings, net, release) {
-        let _ = writeln!(text, "{}={}", setting.name, quoted(&setting.value));
+        put!(text, "{}={}", setting.name, quoted(&setting.value));
     }
     for setting in later(settings, net, release) {
-        let _ = writeln!(text, "# {}: {}={}", condition(setting), setting.name, quoted(&setting.value));
+        put!(text, "# {}: {}={}", condition(setting), setting.name, quoted(&setting.value));
     }
     text
 }
 
 /// The same with each variable's reason, rule and source as comments, and what is left alone and why.
-pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> String {
-    let mut text = String::new();
+pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Lines {
+    let mut text = Lines::new();
     let mut about = |setting: &Setting, lead: &str| {
         let force = if setting.force { "; overrides the user's own value" } else { "" };
-        let _ = writeln!(text, "{lead}{}={}", setting.name, quoted(&setting.value));
-        let _ = writeln!(text, "#   why:    {}", plain(&setting.why));
-        let _ = writeln!(text, "#   rule:   {}{force}", plain(&setting.rule));
-        let _ = writeln!(text, "#   source: {}", plain(&setting.source));
+        put!(text, "{lead}{}={}", setting.name, quoted(&setting.value));
+        put!(text, "#   why:    {}", setting.why);
+        put!(text, "#   rule:   {}{force}", setting.rule);
+        put!(text, "#   source: {}", setting.source);
         let condition = condition(setting);
         if !condition.is_empty() {
-            let _ = writeln!(text, "#   only:   {condition}");
+            put!(text, "#   only:   {condition}");
         }
     };
     for setting in effective(settings, net, release) {
@@ -191,14 +160,16 @@ pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> 
     }
     let others: Vec<&Setting> = settings.iter().filter(|setting| is_for_others(setting, net)).collect();
     if !others.is_empty() {
-        let _ = writeln!(text, "\n# Left to the network plugin ({}):", net.as_str());
+        text.blank();
+        put!(text, "# Left to the network plugin ({}):", net.as_str());
     }
     for setting in others {
-        let _ = writeln!(text, "# {}={} ({})", setting.name, quoted(&setting.value), condition(setting));
+        put!(text, "# {}={} ({})", setting.name, quoted(&setting.value), condition(setting));
     }
-    text.push_str("\n# Never set by railgate:\n");
+    text.blank();
+    put!(text, "# Never set by railgate:");
     for row in FOLKLORE {
-        let _ = writeln!(text, "# {} ({}): {} [{}]", row.variable, row.values, row.why, row.source);
+        put!(text, "# {} ({}): {} [{}]", row.variable, row.values, row.why, row.source);
     }
     text
 }
@@ -228,7 +199,7 @@ fn condition(setting: &Setting) -> String {
     if let Some(with) = &setting.with {
         parts.push(format!("where {with} is railgate's"));
     }
-    plain(&parts.join("; "))
+    parts.join("; ")
 }
 
 #[cfg(test)]

@@ -78,9 +78,7 @@ impl FromStr for Net {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let all = [Net::Ib, Net::Ofi, Net::Sharp, Net::Other];
-        all.into_iter().find(|net| net.as_str() == text).ok_or_else(|| {
-            BadNet(text.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect())
-        })
+        all.into_iter().find(|net| net.as_str() == text).ok_or_else(|| BadNet(railgate_text::clip(text, 40)))
     }
 }
 

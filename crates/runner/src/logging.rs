@@ -70,7 +70,7 @@ impl<W: Write> Write for OneLine<W> {
     /// An event comes whole, its line break last.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event.strip_suffix(b"\n").unwrap_or(event));
-        let mut line: String = text.chars().take(MOST_CHARS).map(shown).collect();
+        let mut line: String = text.chars().take(MOST_CHARS).map(railgate_text::shown).collect();
         line.push('\n');
         self.0.write_all(line.as_bytes())?;
         Ok(event.len())
@@ -81,15 +81,15 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Also what turns or hides the text after it.
-fn shown(c: char) -> char {
-    let hides =
-        matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    if c.is_control() || hides { '?' } else { c }
+/// A line on standard error before there is a log.
+#[expect(clippy::disallowed_methods, reason = "the one place")]
+pub(crate) fn complain(words: std::fmt::Arguments<'_>) {
+    let _ = OneLine(io::stderr()).write_all(format!("railgate: {words}\n").as_bytes());
 }
 
 /// Starts logging to the configured file and to standard error. A file that cannot be opened is said on
 /// standard error and otherwise ignored: a full disk must not keep a job from starting.
+#[expect(clippy::disallowed_methods, reason = "the one place: every line passes OneLine")]
 pub fn start(config: &LogConfig) {
     let builder = || {
         tracing_subscriber::fmt()

@@ -31,7 +31,7 @@ pub fn guarded(name: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
 pub fn own_process() {
     // Slurm up to 24.05 starts its programs with signals blocked, and children would inherit that.
     if let Err(why) = SigSet::empty().thread_set_mask() {
-        eprintln!("railgate: cannot unblock signals: {why}");
+        crate::logging::complain(format_args!("cannot unblock signals: {why}"));
     }
     // Nothing of ours is for others to write, whatever mask slurmd was started with.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);

@@ -12,6 +12,7 @@ use nix::libc::{O_NOCTTY, O_NONBLOCK};
 use nix::unistd::{Gid, getgrouplist};
 use railgate_node::child::{self, Task, become_user};
 use railgate_slurm::{Client, JobRef, OwnersView};
+use railgate_text::printable;
 use serde::{Deserialize, Serialize};
 
 use crate::Hook;
@@ -45,7 +46,7 @@ pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -
         tracing::warn!(job = hook.job.id, "how its owner can be told: {why}");
         OwnersView::default()
     });
-    let text = one_line(&text(&view));
+    let text = printable(&text(&view)).into_owned();
     let mut told = false;
     // Slurm has nobody to notify for a batch job that has not started, and a plain number could mean a whole array.
     if view.batch == Some(false) {
@@ -68,7 +69,7 @@ pub fn append_to_output(hook: &Hook, client: &Client, text: &str) {
     let job = hook.job.id;
     match client.owners_view(job).map(|view| view.output) {
         Ok(Some(path)) => {
-            if let Err(why) = append_as_owner(hook, &path, &one_line(text), false) {
+            if let Err(why) = append_as_owner(hook, &path, &printable(text), false) {
                 tracing::info!(job, "{path:?}: its last line is not there: {why}");
             }
         }
@@ -88,11 +89,6 @@ fn append_as_owner(hook: &Hook, path: &Path, text: &str, create: bool) -> Result
     };
     let input = serde_json::to_vec(&line).map_err(|why| why.to_string())?;
     child::ask(APPEND, &input, DEADLINE).map(drop)
-}
-
-/// What was read from a machine may hold anything; the file is somebody's log.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// In a child: as the job's user, so that nothing is written that they could not write themselves.

@@ -50,7 +50,7 @@ fn read(dir: &RunDir, uid: u32) -> io::Result<Option<Application>> {
     let mut told = Application::default();
     let mut problems = Vec::new();
     for name in &names {
-        let shown = name.to_string_lossy().chars().filter(|c| !c.is_control()).take(40).collect::<String>();
+        let shown = railgate_text::clip(&name.to_string_lossy(), 40);
         match app.read(name, MOST_BYTES).map_err(|why| why.to_string()).and_then(|b| read_rank(&shown, &b)) {
             Ok(rank) => told.ranks.push(rank),
             Err(why) => problems.push(format!("{shown}: {why}")),

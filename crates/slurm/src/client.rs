@@ -366,7 +366,7 @@ impl Client {
     /// # Errors
     /// [`SlurmError`].
     pub fn notify(&self, job: &JobRef, text: &str) -> Result<(), SlurmError> {
-        self.run("scontrol", &["notify", &job.0, &crate::env::clean_line(text, 1000)]).map(drop)
+        self.run("scontrol", &["notify", &job.0, &railgate_text::clip(text, 1000)]).map(drop)
     }
 
     fn update(&self, fields: &[(&str, &str)]) -> Result<(), SlurmError> {

@@ -132,7 +132,7 @@ pub(crate) fn run_bytes(
         }
     };
     if !status.success() {
-        let said = crate::env::clean_line(&String::from_utf8_lossy(&err), MAX_SAID);
+        let said = railgate_text::clip(&String::from_utf8_lossy(&err), MAX_SAID);
         let said = match (said.is_empty(), status.signal()) {
             (false, _) => said,
             (true, Some(signal)) => format!("killed by signal {signal}"),

@@ -318,12 +318,7 @@ fn is_host_byte(byte: u8) -> bool {
 
 /// For logs and messages: one line without control characters.
 pub(crate) fn clean(text: &str) -> String {
-    clean_line(text, 120)
-}
-
-/// As [`clean`], of another length.
-pub(crate) fn clean_line(text: &str, length: usize) -> String {
-    text.trim().chars().take(length).map(|c| if c.is_control() { '?' } else { c }).collect()
+    railgate_text::clip(text, 120)
 }
 
 #[cfg(test)]

@@ -200,7 +200,7 @@ fn ranges(numbers: &[(u64, &str)]) -> Vec<String> {
 
 /// What an error message shows of a list.
 fn shown(list: &str) -> String {
-    list.chars().take(80).map(|c| if c.is_control() { '?' } else { c }).collect()
+    railgate_text::clip(list, 80)
 }
 
 #[cfg(test)]

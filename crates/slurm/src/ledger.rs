@@ -18,7 +18,6 @@ use railgate_rundir::write_whole;
 use serde::{Deserialize, Serialize};
 
 use crate::RequeueConfig;
-use crate::env::clean_line;
 
 /// The file is renamed away when it has grown to this, bytes.
 const ROTATE_AT: u64 = 16 << 20;
@@ -132,7 +131,7 @@ impl Entry {
 
 /// Without control characters, and at most so many characters long.
 fn cut(text: &str, most: usize) -> String {
-    let clean = clean_line(text, most + 1);
+    let clean = railgate_text::clip(text, most + 1);
     if clean.chars().count() <= most {
         return clean;
     }

@@ -151,7 +151,7 @@ impl Spool {
     /// The file system returned an error.
     pub fn lose(&self, count: u64, now: UnixMillis, why: &str) -> io::Result<()> {
         let before = self.given_up()?.unwrap_or_default();
-        let lost = Lost { count: before.count + count, last: now, why: crate::env::clean_line(why, 300) };
+        let lost = Lost { count: before.count + count, last: now, why: railgate_text::clip(why, 300) };
         write_whole(&self.file("lost"), &serde_json::to_vec(&lost)?, 0o600)
     }
 

@@ -6,7 +6,9 @@ mod numbers;
 
 use std::fmt::Write as _;
 
-use crate::plain::{clock, plain_to, span, stamp};
+use railgate_text::shorten;
+
+use crate::plain::{clock, span, stamp};
 use crate::redact::Cover;
 use crate::store::Course;
 use crate::text::screen;
@@ -17,7 +19,7 @@ const STYLE: &str = include_str!("html/style.css");
 /// Escaped for text and for attributes in double quotes; what could turn or hide the text after it is `?`.
 pub(crate) fn esc(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in plain_to(text, 4000).chars() {
+    for c in shorten(text, 4000).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
@@ -109,7 +111,7 @@ pub fn html(report: &JobReport) -> String {
 /// The same with time lines of GPUs, and why some are lacking.
 pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) -> String {
     let mut out = String::with_capacity(64 * 1024);
-    let name = report.name.as_ref().map(|name| format!(" '{}'", plain_to(name, 40))).unwrap_or_default();
+    let name = report.name.as_ref().map(|name| format!(" '{}'", shorten(name, 40))).unwrap_or_default();
     let title = format!("Job {}{name} on {}", report.job, report.cluster);
     begin(&mut out, &title);
     let _ = writeln!(out, "<h1>{}{}</h1>", esc(&title), pill(report.ended.kind));

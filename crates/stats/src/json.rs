@@ -1,16 +1,10 @@
-//! JSON for terminals and for programs: the report (schema 1, `docs/report.md`) and every other JSON output of railgate.
+//! The report as JSON (schema 1, `docs/report.md`).
 
-use std::io::{self, BufWriter, Write};
-
-use serde::Serialize;
-use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
+use std::io::{self, Write};
 
 use crate::JobReport;
-use crate::plain::is_printable;
 use crate::text::MOST_NODES;
 
-/// Bytes that go out at once.
-const PIECE: usize = 64 << 10;
 /// Of a job of many nodes each node is one line: the report, its attempts, an attempt and its nodes are indented.
 const INDENTED: usize = 4;
 
@@ -21,118 +15,7 @@ const INDENTED: usize = 4;
 pub fn json(report: &JobReport, out: &mut dyn Write) -> io::Result<()> {
     let nodes = report.attempts.iter().map(|attempt| attempt.nodes.len()).max();
     let most = if nodes > Some(MOST_NODES) { INDENTED } else { usize::MAX };
-    // Here and not further out: a million little words should not each be a call through `dyn`.
-    let mut out = BufWriter::with_capacity(PIECE, out);
-    report.serialize(&mut Serializer::with_formatter(&mut out, Shallow::new(most)))?;
-    out.write_all(b"\n")?;
-    out.flush()
-}
-
-/// Any value as indented JSON, without a newline at the end. What a terminal would not print as it is stands there as
-/// `\uXXXX`, so the value is unchanged for who parses it.
-///
-/// # Errors
-/// JSON cannot hold the value: a map whose keys are no strings.
-pub fn json_text<T: Serialize>(value: &T) -> serde_json::Result<String> {
-    let mut out = Vec::new();
-    value.serialize(&mut Serializer::with_formatter(&mut out, Shallow::new(usize::MAX)))?;
-    Ok(String::from_utf8_lossy(&out).into_owned())
-}
-
-/// Indents what lies no deeper than this, and escapes what is not printable.
-struct Shallow {
-    most: usize,
-    depth: usize,
-    pretty: PrettyFormatter<'static>,
-}
-
-impl Shallow {
-    fn new(most: usize) -> Self {
-        Shallow { most, depth: 0, pretty: PrettyFormatter::new() }
-    }
-
-    fn is_indented(&self) -> bool {
-        self.depth <= self.most
-    }
-}
-
-impl Formatter for Shallow {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
-        let mut rest = text;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| !is_printable(*c)) {
-            let (before, after) = rest.split_at(at);
-            out.write_all(before.as_bytes())?;
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(out, "\\u{unit:04x}")?;
-            }
-            rest = after.get(c.len_utf8()..).unwrap_or_default();
-        }
-        out.write_all(rest.as_bytes())
-    }
-
-    fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.depth += 1;
-        if self.is_indented() { self.pretty.begin_array(out) } else { CompactFormatter.begin_array(out) }
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if self.is_indented() {
-            self.pretty.begin_array_value(out, first)
-        } else {
-            CompactFormatter.begin_array_value(out, first)
-        }
-    }
-
-    fn end_array_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        if self.is_indented() {
-            self.pretty.end_array_value(out)
-        } else {
-            CompactFormatter.end_array_value(out)
-        }
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        let written =
-            if self.is_indented() { self.pretty.end_array(out) } else { CompactFormatter.end_array(out) };
-        self.depth -= 1;
-        written
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.depth += 1;
-        if self.is_indented() { self.pretty.begin_object(out) } else { CompactFormatter.begin_object(out) }
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if self.is_indented() {
-            self.pretty.begin_object_key(out, first)
-        } else {
-            CompactFormatter.begin_object_key(out, first)
-        }
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        if self.is_indented() {
-            self.pretty.begin_object_value(out)
-        } else {
-            CompactFormatter.begin_object_value(out)
-        }
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        if self.is_indented() {
-            self.pretty.end_object_value(out)
-        } else {
-            CompactFormatter.end_object_value(out)
-        }
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        let written =
-            if self.is_indented() { self.pretty.end_object(out) } else { CompactFormatter.end_object(out) };
-        self.depth -= 1;
-        written
-    }
+    railgate_text::write_json(report, most, out)
 }
 
 #[cfg(test)]

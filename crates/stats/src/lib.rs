@@ -39,7 +39,7 @@ pub use decision::{Budget, Decision, DecisionKind, DecisionNode};
 pub use evidence::{evidence, kernel_events};
 pub use html::{html, html_with, redacted_html};
 pub use job_report::{Attempt, JobReport, Missing, Parts, SlurmView};
-pub use json::{json, json_text};
+pub use json::json;
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,

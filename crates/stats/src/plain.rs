@@ -3,42 +3,11 @@
 use std::time::Duration;
 
 use railgate_node::{Reading, UnixMillis, rfc3339};
+use railgate_text::shorten;
 
-/// Text that users, programs or the kernel wrote, made harmless for a terminal: control characters, and
-/// those that turn or hide the text after them, become `?`; beyond `most` characters it is cut.
-pub(crate) fn plain_to(text: &str, most: usize) -> String {
-    let mut out = String::new();
-    for (count, c) in text.chars().enumerate() {
-        if count >= most {
-            out.push('…');
-            break;
-        }
-        out.push(if is_printable(c) { c } else { '?' });
-    }
-    out
-}
-
-/// Neither a control character (C0, DEL, C1) nor one that turns, breaks or hides the text around it: bidirectional
-/// controls, zero-width characters, line separators, soft hyphens, annotations, tags.
-pub(crate) fn is_printable(c: char) -> bool {
-    let hides = matches!(
-        c,
-        '\u{ad}'
-            | '\u{61c}'
-            | '\u{180e}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e007f}'
-    );
-    !c.is_control() && !hides
-}
-
-/// As [`plain_to`], for one line of a report.
+/// One line of a report, of what others wrote.
 pub(crate) fn plain(text: &str) -> String {
-    plain_to(text, 400)
+    shorten(text, 400)
 }
 
 /// `2026-11-21 01:51:00 UTC`
@@ -135,7 +104,6 @@ mod tests {
     #[test]
     fn foreign_text_cannot_drive_a_terminal() {
         assert_eq!(plain("a\x1b[31m\r\nb\u{9b}c\u{202e}d\u{200b}e"), "a?[31m??b?c?d?e");
-        assert_eq!(plain_to("äöü", 2), "äö…");
     }
 
     #[test]

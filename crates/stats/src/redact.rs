@@ -138,7 +138,7 @@ pub fn redacted_json(report: &JobReport) -> String {
         "screen": screen,
     });
     // Its keys are strings.
-    crate::json_text(&value).unwrap_or_default() + "\n"
+    railgate_text::json_text(&value).unwrap_or_default() + "\n"
 }
 
 fn attempt_of(cover: &Cover, attempt: &Attempt) -> Value {
@@ -212,13 +212,15 @@ mod tests {
         ];
         let mut whole = Vec::new();
         json(&report, &mut whole).unwrap();
-        let whole = text(&report, true) + &String::from_utf8(whole).unwrap() + &html(&report);
+        let whole = text(&report, true).to_string() + &String::from_utf8(whole).unwrap() + &html(&report);
         for secret in secrets {
             assert!(whole.contains(secret), "{secret} is not even in the whole one");
         }
-        for (form, page) in
-            [("text", redacted(&report)), ("json", redacted_json(&report)), ("html", redacted_html(&report))]
-        {
+        for (form, page) in [
+            ("text", redacted(&report).into()),
+            ("json", redacted_json(&report)),
+            ("html", redacted_html(&report)),
+        ] {
             for secret in secrets {
                 assert!(!page.contains(secret), "{secret} in {form}:\n{page}");
             }

@@ -8,8 +8,9 @@ pub use live::live;
 pub use summary::summary;
 
 use railgate_node::{PortState, Reading};
+use railgate_text::{Lines, put, shorten};
 
-use crate::plain::{cell, clock, float, plain, plain_to, span, stamp, wrap};
+use crate::plain::{cell, clock, float, plain, span, stamp, wrap};
 use crate::rails_said::warnings;
 use crate::redact::Cover;
 use crate::{Attempt, EndKind, JobReport, NodeReport, Weight};
@@ -20,7 +21,7 @@ pub(crate) const MOST_NODES: usize = 16;
 
 /// The report for a terminal: why it ended first, then what happened, then the details. Of a job of many nodes that has
 /// numbers only the first screen, unless `full` is asked for.
-pub fn text(report: &JobReport, full: bool) -> String {
+pub fn text(report: &JobReport, full: bool) -> Lines {
     let mut out = Text::default();
     let nodes = report.attempts.iter().map(|attempt| attempt.node_count.max(attempt.nodes.len())).max();
     let one_screen = !full && nodes > Some(MOST_NODES) && screen::telling(report).is_some();
@@ -48,7 +49,7 @@ pub fn text(report: &JobReport, full: bool) -> String {
 }
 
 /// The screen alone, without what names a node, a user or a rate: to be pasted where others read.
-pub fn redacted(report: &JobReport) -> String {
+pub fn redacted(report: &JobReport) -> Lines {
     let mut out = Text::default();
     out.line(&format!("job: {}", report.ended.kind.title()));
     for (name, line) in Cover::of(report).screen(report) {
@@ -58,7 +59,7 @@ pub fn redacted(report: &JobReport) -> String {
 }
 
 /// Three lines: what it was, what became of it, what to do.
-pub fn brief(report: &JobReport) -> String {
+pub fn brief(report: &JobReport) -> Lines {
     let whole = text(report, false);
     let mut out = Text::default();
     out.line(whole.lines().next().unwrap_or_default());
@@ -73,45 +74,42 @@ pub fn brief(report: &JobReport) -> String {
 }
 
 #[derive(Default)]
-struct Text(String);
+struct Text(Lines);
 
 impl Text {
     fn line(&mut self, text: &str) {
-        // Everything passes here: whatever is in it, a report stays text.
-        let clean = plain_to(text.trim_end(), 4000);
-        self.0.push_str(&clean);
-        self.0.push('\n');
+        put!(self.0, "{}", shorten(text.trim_end(), 4000));
     }
 
     fn section(&mut self, title: &str, about: &str) {
-        self.0.push('\n');
+        self.0.blank();
         self.line(&format!("{} {about}", title.to_uppercase()));
     }
 
     fn indented(&mut self, text: &str, by: usize) {
-        for line in wrap(&plain_to(text, 4000), WIDTH - by) {
+        for line in wrap(&shorten(text, 4000), WIDTH - by) {
             self.line(&format!("{:by$}{line}", ""));
         }
     }
 
     fn item(&mut self, text: &str) {
-        for (number, line) in wrap(&plain_to(text, 4000), WIDTH - 2).into_iter().enumerate() {
+        for (number, line) in wrap(&shorten(text, 4000), WIDTH - 2).into_iter().enumerate() {
             self.line(&format!("{}{line}", if number == 0 { "- " } else { "  " }));
         }
     }
 
     fn field(&mut self, name: &str, value: &str) {
-        for (number, line) in wrap(&plain_to(value, 4000), WIDTH - 14).into_iter().enumerate() {
+        for (number, line) in wrap(&shorten(value, 4000), WIDTH - 14).into_iter().enumerate() {
             self.line(&format!("{:13} {line}", if number == 0 { name } else { "" }));
         }
     }
 
     fn screen(&mut self, name: &str, value: &str) {
         if name == screen::TABLE {
-            self.line(&format!("{:9}{}", "", plain_to(value, WIDTH)));
+            self.line(&format!("{:9}{}", "", shorten(value, WIDTH)));
             return;
         }
-        for (number, line) in wrap(&plain_to(value, 600), WIDTH + 8 - 9).into_iter().enumerate() {
+        for (number, line) in wrap(&shorten(value, 600), WIDTH + 8 - 9).into_iter().enumerate() {
             self.line(&format!("{:8} {line}", if number == 0 { name } else { "" }));
         }
     }
@@ -153,12 +151,12 @@ fn head(out: &mut Text, report: &JobReport, one_screen: bool) {
     let cluster = plain(&report.cluster);
     let place = if cluster.is_empty() { String::new() } else { format!(" on {cluster}") };
     let shape = screen::shape(report).map(|shape| format!("; {shape}")).unwrap_or_default();
-    let name = report.name.as_ref().map(|name| format!(" '{}'", plain_to(name, 40))).unwrap_or_default();
+    let name = report.name.as_ref().map(|name| format!(" '{}'", shorten(name, 40))).unwrap_or_default();
     out.line(&format!("job {}{name}{het}{place}: {kind}{restarts}{shape}", report.job));
     for (name, line) in screen::lines(report) {
         out.screen(name, &line);
     }
-    out.0.push('\n');
+    out.0.blank();
     out.field("why", &report.ended.why);
     for (number, doubt) in report.ended.doubts.iter().enumerate() {
         out.field(if number == 0 { "but" } else { "" }, doubt);
@@ -241,9 +239,9 @@ fn story(out: &mut Text, report: &JobReport) {
         } else {
             format!(" {}", clock(event.time))
         };
-        let node = plain_to(&event.node, 14);
+        let node = shorten(&event.node, 14);
         let lead = format!("{mark}{time}  {node:14} ");
-        for (number, line) in wrap(&plain_to(&event.what, 1000), WIDTH - 31).into_iter().enumerate() {
+        for (number, line) in wrap(&shorten(&event.what, 1000), WIDTH - 31).into_iter().enumerate() {
             out.line(&format!("{}{line}", if number == 0 { lead.clone() } else { " ".repeat(31) }));
         }
     }
@@ -353,11 +351,11 @@ fn gate(out: &mut Text, attempt: &Attempt) {
         .map(|node| {
             let options = &node.options;
             vec![
-                plain_to(&node.node, 24),
+                shorten(&node.node, 24),
                 word(&node.prolog, node.end.is_some()),
                 word(&node.epilog, node.end.is_some()),
-                plain_to(&options.gate, 8),
-                plain_to(&options.requeue, 8),
+                shorten(&options.gate, 8),
+                shorten(&options.requeue, 8),
             ]
         })
         .collect();
@@ -428,7 +426,7 @@ fn wiring(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
             vec![
                 rail.number.to_string(),
                 if gpus.is_empty() { "-".to_owned() } else { gpus.join(", ") },
-                format!("{}:{}", plain_to(&rail.hca, 20), rail.port),
+                format!("{}:{}", shorten(&rail.hca, 20), rail.port),
                 cell(&rail.rate_gbps, |rate| format!("{rate} Gb/s")),
                 cell(&rail.numa_node, u32::to_string),
             ]
@@ -472,7 +470,7 @@ pub(crate) fn port_state(state: &Reading<PortState>) -> String {
         Reading::Known(PortState::Down) => "DOWN".to_owned(),
         Reading::Known(PortState::Init) => "INIT".to_owned(),
         Reading::Known(PortState::Armed) => "ARMED".to_owned(),
-        Reading::Known(PortState::Other(text)) => plain_to(text, 16),
+        Reading::Known(PortState::Other(text)) => shorten(text, 16),
         Reading::Unsupported => "-".to_owned(),
         Reading::Failed(_) => "?".to_owned(),
     }

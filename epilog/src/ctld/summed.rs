@@ -83,7 +83,11 @@ pub(crate) fn summed(config: &ReportConfig, of: &Of<'_>, view: Option<SlurmView>
     let input = serde_json::to_vec(&order).map_err(|why| why.to_string())?;
     let reply = ask(NAME, &input, order.time + MERGE)?;
     let summed: Summed = serde_json::from_slice(&reply).map_err(|why| format!("answer: {why}"))?;
-    if summed.line.as_ref().is_some_and(|line| line.len() > MOST_LINE || line.chars().any(char::is_control)) {
+    if summed
+        .line
+        .as_ref()
+        .is_some_and(|line| line.len() > MOST_LINE || !line.chars().all(railgate_text::is_printable))
+    {
         return Err("the summary breaks its bounds".to_owned());
     }
     Ok(summed)

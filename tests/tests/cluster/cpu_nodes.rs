@@ -16,7 +16,11 @@ fn a_node_without_gpus_is_fit_under_the_profile_of_the_others() -> Result<()> {
     builder.config_of("gn2", NO_DRIVER)?.test(|cluster| {
         let on = |node: &str, words: &[&str]| cluster.root().on(node).run(words);
         let check = on("gn2", &["railgate", "check"])?;
-        ensure!(check.code == 0 && check.stdout.starts_with("gn2 (cpu, live), periodic: fit"), "{}", check.both());
+        ensure!(
+            check.code == 0 && check.stdout.starts_with("gn2 (cpu, live), periodic: fit"),
+            "{}",
+            check.both()
+        );
         on("gn2", &["railgate", "check", "--phase", "periodic", "--drain"])?.ok()?;
         ensure!(cluster.node("gn2")?.state() == "IDLE");
 

@@ -16,6 +16,7 @@ use std::{mem, ptr};
 
 use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
+use railgate_text::printable_bytes;
 
 use super::returns;
 use crate::{
@@ -107,12 +108,12 @@ fn text(name: &str, call: impl FnOnce(*mut c_char, c_uint) -> Return) -> Reading
     // One byte less than there is, so that the text ends inside the buffer whatever the library does.
     let length = c_uint::try_from(TEXT - 1).unwrap_or_default();
     let code = call(buffer.as_mut_ptr().cast(), length);
-    returns::reading(name, code).map(|()| printable(&buffer))
+    returns::reading(name, code).map(|()| until_nul(&buffer))
 }
 
-pub(super) fn printable(buffer: &[u8]) -> String {
-    let text = CStr::from_bytes_until_nul(buffer).unwrap_or_default().to_string_lossy();
-    text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+pub(super) fn until_nul(buffer: &[u8]) -> String {
+    let text = CStr::from_bytes_until_nul(buffer).unwrap_or_default();
+    printable_bytes(text.to_bytes().trim_ascii())
 }
 
 type Symbol<'a, F, E> = (&'static str, &'a Result<F, E>);
@@ -265,7 +266,7 @@ impl Device<'_> {
         match info {
             Reading::Known(info) => {
                 let text: Vec<u8> = info.busId.iter().map(|c| c.cast_unsigned()).collect();
-                Reading::from_result(printable(&text).parse())
+                Reading::from_result(until_nul(&text).parse())
             }
             Reading::Unsupported => Reading::Unsupported,
             Reading::Failed(why) => Reading::Failed(why),

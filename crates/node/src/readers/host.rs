@@ -90,7 +90,7 @@ fn cpu(cpuinfo: &str) -> Option<(String, u32, u32)> {
     let vendor = cpuinfo_field(cpuinfo, "vendor_id")?;
     let family = cpuinfo_field(cpuinfo, "cpu family")?.parse().ok()?;
     let model = cpuinfo_field(cpuinfo, "model")?.parse().ok()?;
-    Some((sysfs::printable(vendor), family, model))
+    Some((railgate_text::printable(vendor).into_owned(), family, model))
 }
 
 fn numa_cpus(nodes: &Path) -> Vec<(u32, String)> {

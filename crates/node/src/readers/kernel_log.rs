@@ -182,7 +182,7 @@ impl Records {
         if !is_relevant(record.text) {
             return;
         }
-        let text = sysfs::printable(record.text);
+        let text = railgate_text::printable(record.text).into_owned();
         if let Some(worded) = worded_by_a_process(record.text) {
             let forged = ForgedLine { seq: record.seq, time, pid: worded.pid, uid: None, text };
             return keep_newest(&mut self.forged, forged);

@@ -7,6 +7,8 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::MountProbe;
+use railgate_text::printable_bytes;
+
 use crate::sysfs;
 
 /// A node with thousands of bind mounts stays far below this.
@@ -62,7 +64,7 @@ fn mounted_at(mountinfo: &str, path: &Path) -> Option<Mounted> {
         let super_options = file_system.next().unwrap_or_default();
         (Path::new(&point) == want).then(|| Mounted {
             fs_type: fs_type.to_owned(),
-            source: sysfs::printable(&unescape(source).to_string_lossy()),
+            source: printable_bytes(unescape(source).as_encoded_bytes()),
             read_only: [options, super_options]
                 .iter()
                 .any(|list| list.split(',').any(|option| option == "ro")),

@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use railgate_text::printable;
+
 use crate::sysfs;
 use crate::{BlockedProcess, Processes, Reading};
 
@@ -101,7 +103,7 @@ impl Stat {
         let (_, name) = head.split_once('(')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         Some(Stat {
-            name: sysfs::printable(name),
+            name: printable(name).into_owned(),
             state: fields.first()?.chars().next()?,
             flags: fields.get(6)?.parse().ok()?,
             started: fields.get(19)?.parse().ok()?,

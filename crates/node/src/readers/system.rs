@@ -5,6 +5,8 @@ use nix::sys::statvfs::statvfs;
 
 use super::mount::unescape;
 use super::{clock, processes};
+use railgate_text::{printable, printable_bytes};
+
 use crate::sysfs;
 use crate::{Dimm, FileSystem, MemoryController, Nvme, Reading, Space, System};
 
@@ -90,8 +92,8 @@ fn file_system(line: &str) -> Option<(&str, FileSystem)> {
         !read_only && (has(options, "ro") || has(options, "emergency_ro") || has(options, "shutdown"));
     let file_system = FileSystem {
         path,
-        fs_type: sysfs::printable(fs_type),
-        source: sysfs::printable(&unescape(source).to_string_lossy()),
+        fs_type: printable(fs_type).into_owned(),
+        source: printable_bytes(unescape(source).as_encoded_bytes()),
         read_only,
         given_up,
         space: Reading::Unsupported,
@@ -260,7 +262,7 @@ fn services(sysfs_root: &Path) -> Reading<Vec<String>> {
             } else if let Some(service) = name.strip_suffix(".service")
                 && has_process(&path)
             {
-                running.push(sysfs::printable(service));
+                running.push(printable(service).into_owned());
             }
         }
     }

@@ -569,7 +569,7 @@ impl FromStr for Fault {
 
     /// `gpu-lost@3`, `gpu-xid-94`, `nvml-missing`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let shown = || crate::sysfs::printable(&text.chars().take(80).collect::<String>());
+        let shown = || railgate_text::clip(text, 80);
         let (id, index) = match text.split_once('@') {
             Some((id, index)) => (id, Some(index)),
             None => (text, None),

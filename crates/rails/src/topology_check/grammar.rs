@@ -467,16 +467,7 @@ pub(super) fn number(text: &str) -> i64 {
 
 /// Short and harmless in a terminal.
 pub(super) fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let mut short: String = text
-        .chars()
-        .take(40)
-        .map(|c| if c.is_control() || c == char::REPLACEMENT_CHARACTER { '?' } else { c })
-        .collect();
-    if text.chars().count() > 40 {
-        short.push('…');
-    }
-    short
+    railgate_text::shorten(&String::from_utf8_lossy(bytes), 40)
 }
 
 fn called(byte: u8) -> String {

@@ -1,5 +1,6 @@
-use std::fmt::{self, Write as _};
+use std::fmt;
 
+use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use super::{Effect, TopologyCheck, TopologyProblem};
@@ -55,44 +56,37 @@ impl TopologyProblem {
     }
 }
 
-impl fmt::Display for TopologyView<'_> {
+impl TopologyView<'_> {
     /// `file:line:column: effect: what; fix` for each, as compilers write it, then what follows from all of it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::new();
+    pub fn text(&self) -> Lines {
+        let mut text = Lines::new();
         for problem in &self.check.problems {
             let place = problem.place();
             let colon = if place.is_empty() { "" } else { ":" };
-            let _ = write!(text, "{}:{place}{colon} {}: {}", self.file, problem.effect, problem.what);
-            if !problem.fix.is_empty() {
-                let _ = write!(text, "; {}", problem.fix);
-            }
-            if !problem.nccl.is_empty() {
-                let _ = write!(text, " [NCCL {}]", problem.nccl.join(", "));
-            }
-            text.push('\n');
+            let fix = if problem.fix.is_empty() { String::new() } else { format!("; {}", problem.fix) };
+            let nccl = if problem.nccl.is_empty() {
+                String::new()
+            } else {
+                format!(" [NCCL {}]", problem.nccl.join(", "))
+            };
+            put!(text, "{}:{place}{colon} {}: {}{fix}{nccl}", self.file, problem.effect, problem.what);
         }
         for unknown in &self.check.unknown {
-            let _ = writeln!(text, "{}: not compared: {unknown}", self.node);
+            put!(text, "{}: not compared: {unknown}", self.node);
         }
         let nccl = self.nccl.map_or_else(|| "NCCL".to_owned(), |version| format!("NCCL {version}"));
         let some = self.check.problems.iter().any(|p| p.effect == Effect::Refused && !p.nccl.is_empty());
         let whole = self.check.problems.iter().any(|p| p.effect == Effect::Refused && p.nccl.is_empty());
-        let _ = match () {
-            () if whole => writeln!(text, "{nccl} refuses this file: no job with it comes up"),
-            () if some => {
-                writeln!(text, "some releases of NCCL refuse this file: no job with it comes up there")
-            }
-            () if !self.right => {
-                writeln!(text, "{nccl} takes this file, and it is not right for {}", self.node)
-            }
+        match () {
+            () if whole => put!(text, "{nccl} refuses this file: no job with it comes up"),
+            () if some => put!(text, "some releases of NCCL refuse this file: no job with it comes up there"),
+            () if !self.right => put!(text, "{nccl} takes this file, and it is not right for {}", self.node),
             () if !self.check.unknown.is_empty() => {
-                writeln!(text, "{nccl} takes this file; whether it is right for {} is not known", self.node)
+                put!(text, "{nccl} takes this file; whether it is right for {} is not known", self.node);
             }
-            () => writeln!(text, "{nccl} takes this file, and it is right for {}", self.node),
-        };
-        // What a file says must not drive the terminal.
-        let plain: String = text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect();
-        f.write_str(&plain)
+            () => put!(text, "{nccl} takes this file, and it is right for {}", self.node),
+        }
+        text
     }
 }
 
@@ -104,7 +98,7 @@ mod tests {
 
     fn said(text: &str, nccl: Option<NcclVersion>) -> String {
         let check = check_topology(text.as_bytes(), nccl, None);
-        TopologyView::new("t.xml", "gn1", nccl, &check).to_string()
+        TopologyView::new("t.xml", "gn1", nccl, &check).text().into()
     }
 
     #[test]

@@ -2,6 +2,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use railgate_text::{Lines, put};
+
 /// One thing that is wrong with a configuration file, with the place it is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -39,12 +41,25 @@ impl Problem {
 
     /// One line, for a log.
     pub(super) fn line_text(&self) -> String {
+        let file = self.file.display();
         match &self.place {
-            Some(place) => {
-                format!("{}:{}:{}: {}", self.file.display(), place.line, place.column, self.message)
-            }
-            None => self.to_string(),
+            Some(place) => format!("{file}:{}:{}: {}", place.line, place.column, self.message),
+            None => format!("{file}: {}", self.message),
         }
+    }
+
+    /// `file:line:column: what`, then the line of the file with a caret below what is wrong.
+    pub fn text(&self) -> Lines {
+        let mut text = Lines::new();
+        put!(text, "{}", self.line_text());
+        if let Some(place) = &self.place {
+            let number = place.line.to_string();
+            let (gutter, indent) = (" ".repeat(number.len()), " ".repeat(place.column - 1));
+            // A tab would move the line away from its caret.
+            put!(text, "  {number} | {}", place.text.replace('\t', " "));
+            put!(text, "  {gutter} | {indent}{}", "^".repeat(place.width));
+        }
+        text
     }
 
     /// What is wrong, without the place.
@@ -74,13 +89,6 @@ impl Place {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(place) = &self.place else {
-            return write!(f, "{}: {}", self.file.display(), self.message);
-        };
-        writeln!(f, "{}", self.line_text())?;
-        let number = place.line.to_string();
-        writeln!(f, "  {number} | {}", place.text)?;
-        let (gutter, indent) = (" ".repeat(number.len()), " ".repeat(place.column - 1));
-        write!(f, "  {gutter} | {indent}{}", "^".repeat(place.width))
+        f.write_str(self.text().trim_end())
     }
 }

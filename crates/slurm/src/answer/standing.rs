@@ -20,7 +20,7 @@ const WIDTHS: [usize; 3] = [12, 24, 12];
 pub(crate) fn standings(text: &[u8]) -> Result<BTreeMap<u32, JobStanding>, String> {
     const RECORD: usize = WIDTHS[0] + WIDTHS[1] + WIDTHS[2] + 1;
     let bad = |record: &[u8]| {
-        let shown = crate::env::clean_line(&String::from_utf8_lossy(record), 80);
+        let shown = railgate_text::clip(&String::from_utf8_lossy(record), 80);
         format!("'{shown}' is no number, state and restarts of a job")
     };
     text.chunks(RECORD).map(|record| standing(record, RECORD).ok_or_else(|| bad(record))).collect()
@@ -45,7 +45,7 @@ pub(crate) fn accounted(text: &str, mark: &str) -> Result<BTreeMap<u32, String>,
     let mut found = BTreeMap::new();
     while let (Some(id), Some(comment)) = (fields.next(), fields.next()) {
         let number = id.trim_start_matches('\n').parse::<u32>();
-        let number = number.map_err(|_| format!("'{}' is no job", crate::env::clean_line(id, 40)))?;
+        let number = number.map_err(|_| format!("'{}' is no job", railgate_text::clip(id, 40)))?;
         found.insert(number, comment.to_owned());
     }
     Ok(found)

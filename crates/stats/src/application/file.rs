@@ -134,7 +134,7 @@ fn rank(name: &str, file: &File<'_>) -> Option<RankApplication> {
 }
 
 fn bounded(mut model: Model) -> Model {
-    let cut = |text: &str, most: usize| text.chars().filter(|c| !c.is_control()).take(most).collect();
+    let cut = |text: &str, most: usize| railgate_text::clip(text, most);
     model.name = cut(&model.name, 100);
     model.dtype = cut(&model.dtype, 16);
     model

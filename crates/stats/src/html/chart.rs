@@ -100,7 +100,7 @@ pub(super) fn chart(out: &mut String, report: &JobReport) {
 }
 
 fn lane_name(node: &str, attempt: u32, numbered: bool) -> String {
-    let name = crate::plain::plain_to(node, if numbered { 12 } else { 16 });
+    let name = railgate_text::shorten(node, if numbered { 12 } else { 16 });
     if numbered { format!("{name} #{attempt}") } else { name }
 }
 

@@ -117,8 +117,7 @@ fn escaped(value: &str) -> String {
         match c {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
-            c if c.is_control() => text.push('?'),
-            c => text.push(c),
+            c => text.push(railgate_text::shown(c)),
         }
     }
     text

@@ -232,7 +232,8 @@ fn strict(words: &Words, order: &Order) -> Result<(), String> {
     let mut seen = std::collections::HashSet::new();
     let plain =
         |text: &str, most: usize| text.len() <= most && text.bytes().all(|byte| byte.is_ascii_graphic());
-    let sentence = |text: &String| text.chars().count() <= TEXT && !text.chars().any(char::is_control);
+    let sentence =
+        |text: &String| text.chars().count() <= TEXT && text.chars().all(railgate_text::is_printable);
     let node_is_right = |word: &NodeWord| {
         known.contains(word.node.as_str())
             && order.jobs.contains(&word.job)
@@ -568,7 +569,7 @@ fn plain(text: &str) -> String {
 }
 
 fn sentence(text: &str) -> String {
-    text.chars().take(TEXT).map(|c| if c.is_control() { '?' } else { c }).collect()
+    railgate_text::clip(text, TEXT)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 use railgate_node::{Access, Reading};
+use railgate_text::shorten;
 
 use super::{Text, more_nodes, port_state};
-use crate::plain::{byte_rate, bytes, cell, energy, float, plain, plain_to, span, stamp};
+use crate::plain::{byte_rate, bytes, cell, energy, float, plain, span, stamp};
 use crate::{Attempt, Counter, NodeReport};
 
 fn count(counter: &Counter<u64>) -> String {
@@ -59,7 +60,7 @@ pub(super) fn counters(out: &mut Text, attempt: &Attempt, last: bool) {
         shown.extend(counted().next());
     }
     for node in &shown {
-        out.0.push('\n');
+        out.0.blank();
         let seconds = node.window.and_then(crate::Window::seconds);
         let window = match (node.window, seconds) {
             (Some(window), Some(seconds)) => format!("over {} from {}", span(seconds), stamp(window.start)),
@@ -133,11 +134,11 @@ pub(super) fn counters(out: &mut Text, attempt: &Attempt, last: bool) {
                     .errors
                     .iter()
                     .take(6)
-                    .map(|(name, counter)| format!("{}={}", plain_to(name, 40), count(counter)))
+                    .map(|(name, counter)| format!("{}={}", shorten(name, 40), count(counter)))
                     .collect();
                 vec![
                     port.rail.map_or_else(|| "-".to_owned(), |rail| rail.to_string()),
-                    format!("{}:{}", plain_to(&port.hca, 20), port.port),
+                    format!("{}:{}", shorten(&port.hca, 20), port.port),
                     port_state(&port.state_after),
                     cell(&port.tx_bytes.delta, |sent| bytes(float(*sent))),
                     rate(&port.tx_bytes),

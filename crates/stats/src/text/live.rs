@@ -1,15 +1,16 @@
 //! What is known of a job that runs, on one screen.
 
 use railgate_node::UnixMillis;
+use railgate_text::{Lines, shorten};
 
 use super::Text;
 use super::screen;
-use crate::plain::{clock, float, plain, plain_to, span};
+use crate::plain::{clock, float, plain, span};
 use crate::{Attempt, EndKind, JobReport};
 
 /// The screen of a job that runs, at `now`. It says how old the nodes' words are and what cannot be known yet. Of a
 /// job that does not run it is [`super::text`].
-pub fn live(report: &JobReport, now: UnixMillis) -> String {
+pub fn live(report: &JobReport, now: UnixMillis) -> Lines {
     let attempt = report.attempts.last().filter(|_| report.ended.kind == EndKind::Running);
     let Some(attempt) = attempt else { return super::text(report, false) };
     let mut out = Text::default();
@@ -18,7 +19,7 @@ pub fn live(report: &JobReport, now: UnixMillis) -> String {
         0 => String::new(),
         number => format!(", attempt {number}"),
     };
-    let name = report.name.as_ref().map(|name| format!(" '{}'", plain_to(name, 40))).unwrap_or_default();
+    let name = report.name.as_ref().map(|name| format!(" '{}'", shorten(name, 40))).unwrap_or_default();
     out.line(&format!(
         "job {}{name} on {}: running{since}{tries}; {} Z",
         report.job,

@@ -5,9 +5,10 @@ mod network;
 mod why;
 
 use railgate_node::Reading;
+use railgate_text::shorten;
 
 use crate::diagnosis::{Analysis, Diagnosis};
-use crate::plain::{energy, float, plain, plain_to, span, stamp};
+use crate::plain::{energy, float, plain, span, stamp};
 use crate::{Attempt, EndKind, JobReport};
 
 /// One line of the screen: `VERDICT` and what stands behind it.
@@ -93,7 +94,7 @@ pub(crate) fn shape(report: &JobReport) -> Option<String> {
         1 => "1 node".to_owned(),
         count => format!("{count} nodes"),
     };
-    Some(format!("{nodes} x {gpus} {}", plain_to(name.trim_start_matches("NVIDIA "), 32)))
+    Some(format!("{nodes} x {gpus} {}", shorten(name.trim_start_matches("NVIDIA "), 32)))
 }
 
 fn gpu_hours(attempt: &Attempt) -> Option<f64> {
@@ -152,7 +153,7 @@ fn model(analysis: &Analysis) -> String {
                 thousands(model.units_per_s / model.gpus.max(1.0)),
                 step(model.step_s),
                 model.convention,
-                plain_to(&model.dtype, 8),
+                shorten(&model.dtype, 8),
                 model.peak_tflops
             )
         }
@@ -284,7 +285,7 @@ fn collectives(attempt: &Attempt) -> Vec<String> {
     let mut rows = vec![row(["op", "size from", "calls/rank", "busbw GB/s", "ref", "% of ref"])];
     rows.extend(shown.iter().map(|kind| {
         row([
-            &plain_to(&kind.op, 14),
+            &shorten(&kind.op, 14),
             &crate::plain::bytes(float(kind.from_bytes)),
             &thousands(float(kind.calls_per_rank())),
             &number(kind.busbw_gb_s),
@@ -312,10 +313,10 @@ fn environment(attempt: &Attempt) -> Option<String> {
             let value = one.value.as_deref().unwrap_or("not set");
             let by = one.by.as_str();
             let wanted = one.wanted.as_deref().filter(|_| one.overruled());
-            let wanted = wanted.map(|wanted| format!("; railgate wanted {}", plain_to(wanted, 28)));
+            let wanted = wanted.map(|wanted| format!("; railgate wanted {}", shorten(wanted, 28)));
             let name = one.name.trim_start_matches("NCCL_");
             let wanted = wanted.unwrap_or_default();
-            format!("{}={} ({by}{wanted})", plain_to(name, 24), plain_to(value, 28))
+            format!("{}={} ({by}{wanted})", shorten(name, 24), shorten(value, 28))
         })
         .collect();
     Some(shown.join("  ")).filter(|text| !text.is_empty())
@@ -353,7 +354,7 @@ fn missing(report: &JobReport) -> String {
         let number =
             if report.attempts.len() > 1 { format!(" {}", why::number(place)) } else { String::new() };
         let names = attempt.silent_nodes.iter().take(MOST);
-        names.map(|name| format!("{}{number}{died}", plain_to(name, 24))).collect()
+        names.map(|name| format!("{}{number}{died}", shorten(name, 24))).collect()
     };
     let mut names: Vec<String> = report.attempts.iter().enumerate().flat_map(of).collect();
     names.truncate(MOST);
@@ -391,7 +392,7 @@ mod tests {
         let report = large(64);
         let said = text(&report, false);
         let want = include_str!("screen64.txt");
-        assert!(said == want, "text/screen64.txt: it is now\n{said}");
+        assert!(*said == *want, "text/screen64.txt: it is now\n{said}");
         let lines: Vec<&str> = said.lines().collect();
         assert!(lines.len() <= 40, "{} lines", lines.len());
         assert!(lines.iter().all(|line| line.chars().count() <= 106), "too wide");

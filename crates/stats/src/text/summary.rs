@@ -1,4 +1,5 @@
-use crate::plain::plain_to;
+use railgate_text::shorten;
+
 use crate::text::screen::telling;
 use crate::{EndKind, JobReport};
 
@@ -16,7 +17,7 @@ pub fn summary(report: &JobReport) -> Option<String> {
             let costs = first.costs.filter(|costs| *costs >= 0.005);
             let costs = costs.map(|costs| format!(" {:.1} %", 100.0 * costs)).unwrap_or_default();
             let part =
-                if first.part.is_empty() { String::new() } else { format!(" {}", plain_to(&first.part, 60)) };
+                if first.part.is_empty() { String::new() } else { format!(" {}", shorten(&first.part, 60)) };
             format!("{}{part}{costs}", first.rule)
         }));
     }
@@ -27,7 +28,7 @@ pub fn summary(report: &JobReport) -> Option<String> {
     if let (EndKind::Hardware | EndKind::NodeDied, Some(proof)) =
         (report.ended.kind, report.ended.proof.first())
     {
-        parts.push(format!("{}: {}", plain_to(&proof.node, 40), plain_to(&proof.what, 120)));
+        parts.push(format!("{}: {}", shorten(&proof.node, 40), shorten(&proof.what, 120)));
     }
     (parts.len() > 1).then(|| parts.join(", "))
 }

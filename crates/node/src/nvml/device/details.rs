@@ -1,6 +1,6 @@
 use super::{
-    Device, Out, OutOf, OutText, Reading, Return, Symbol, TEXT, c_char, c_uint, milli, printable, returns,
-    sys, version,
+    Device, Out, OutOf, OutText, Reading, Return, Symbol, TEXT, c_char, c_uint, milli, returns, sys,
+    until_nul, version,
 };
 use crate::{Access, GpuDetails, GpuFabric, LinkErrors, NvLink, NvLinkErrors, Peer, RetiredPages, SramEcc};
 
@@ -156,7 +156,7 @@ impl Device<'_> {
             let length = c_uint::try_from(TEXT - 1).unwrap_or_default();
             // SAFETY: the handle is NVML's own and the buffer has more than `length` bytes.
             let code = unsafe { call(self.handle, buffer.as_mut_ptr().cast(), length) };
-            (code, printable(&buffer))
+            (code, until_nul(&buffer))
         })
     }
 
@@ -166,7 +166,7 @@ impl Device<'_> {
             let mut buffer = [0_u8; TEXT];
             // SAFETY: the buffer is twice as long as the interface demands.
             let code = unsafe { call(self.handle, buffer.as_mut_ptr().cast::<c_char>()) };
-            (code, printable(&buffer))
+            (code, until_nul(&buffer))
         })
     }
 

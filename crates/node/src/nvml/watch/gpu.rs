@@ -5,7 +5,7 @@ use std::{mem, ptr};
 use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 
-use super::super::device::{self, present, printable};
+use super::super::device::{self, present, until_nul};
 use super::super::returns;
 use super::clocks::{Clocks, Mean};
 use super::gpm::{Gpm, OF_SAMPLE, OF_WINDOW};
@@ -115,7 +115,7 @@ impl<'l> Gpu<'l> {
             Ok(device) => ask(call, name, |call| {
                 let mut buffer = [0_u8; 128];
                 // SAFETY: the handle is NVML's own, and the buffer has one byte more than is said.
-                (unsafe { call(*device, buffer.as_mut_ptr().cast(), 127) }, printable(&buffer))
+                (unsafe { call(*device, buffer.as_mut_ptr().cast(), 127) }, until_nul(&buffer))
             }),
             Err(why) => Reading::Failed(why.clone()),
         };

@@ -1,9 +1,9 @@
 //! What the gate said before and after each attempt.
 
 use railgate_node::{Fitness, Severity};
+use railgate_text::shorten;
 
 use super::why::number;
-use crate::plain::plain_to;
 use crate::{Attempt, JobReport};
 
 /// More attempts say nothing more.
@@ -36,7 +36,7 @@ pub(super) fn line(report: &JobReport) -> Option<String> {
         })
         .flat_map(|(node, look, when)| look.verdict.findings.iter().map(move |found| (node, found, when)))
         .filter(|(_, found, _)| found.severity >= Severity::Warn)
-        .map(|(node, found, when)| format!("{} {}{when}", plain_to(&node.node, 24), found.subject()))
+        .map(|(node, found, when)| format!("{} {}{when}", shorten(&node.node, 24), found.subject()))
         .collect();
     checks.dedup();
     let more = checks.len().saturating_sub(3);

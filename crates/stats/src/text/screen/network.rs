@@ -1,10 +1,11 @@
 //! Collectives and rails on the screen.
 
 use railgate_node::{LinkLayer, Reading, Severity};
+use railgate_text::shorten;
 
 use crate::comm::Collective;
 use crate::diagnosis::{Analysis, median};
-use crate::plain::{float, plain, plain_to};
+use crate::plain::{float, plain};
 use crate::{Attempt, JobReport, NodeReport, PortUse};
 
 /// The library, over what it went, and how much of it was timed.
@@ -13,7 +14,7 @@ pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
     let process = all.iter().flat_map(|comm| &comm.processes).next()?;
     let version = process.nccl.as_deref().unwrap_or("of unknown version");
     let mode = process.mode.as_deref().unwrap_or("unknown");
-    let mut parts = vec![format!("{}, profiler {}", plain_to(version, 16), plain_to(mode, 12))];
+    let mut parts = vec![format!("{}, profiler {}", shorten(version, 16), shorten(mode, 12))];
     let transports: Vec<_> = attempt.nodes.iter().filter_map(|node| node.transport.as_ref()).collect();
     let over = |what: crate::Over| transports.iter().filter(|transport| transport.over == what).count();
     match (over(crate::Over::Rails), over(crate::Over::Sockets)) {
@@ -67,7 +68,7 @@ fn no_gpudirect(attempt: &Attempt) -> Option<String> {
             off.value.as_deref().unwrap_or_default(),
             off.by.as_str()
         )),
-        ([one], _) => Some(format!("no GPUDirect on {} (gpu-direct)", plain_to(&one.node, 24))),
+        ([one], _) => Some(format!("no GPUDirect on {} (gpu-direct)", shorten(&one.node, 24))),
         (many, _) => {
             Some(format!("no GPUDirect on {} of {} nodes (gpu-direct)", many.len(), attempt.nodes.len()))
         }
@@ -160,8 +161,8 @@ fn waits(report: &JobReport, attempt: &Attempt) -> Option<String> {
 
 /// `gn7 r2`, or `gn7 r2 (leaf07)` where the site has said what it is on.
 fn place(report: &JobReport, node: &str, rail: usize, port: &PortUse) -> String {
-    let leaf = report.leaf(node, port).map(|leaf| format!(" ({})", plain_to(leaf, 24)));
-    format!("{} r{rail}{}", plain_to(node, 24), leaf.unwrap_or_default())
+    let leaf = report.leaf(node, port).map(|leaf| format!(" ({})", shorten(leaf, 24)));
+    format!("{} r{rail}{}", shorten(node, 24), leaf.unwrap_or_default())
 }
 
 /// Those that are rails: node, rail, port.

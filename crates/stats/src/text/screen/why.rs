@@ -1,10 +1,11 @@
 //! One line for each attempt: how long, how it ended, on which node, what was done about it.
 
 use railgate_node::UnixMillis;
+use railgate_text::shorten;
 
 use super::{Line, short};
 use crate::comm::newest_launch;
-use crate::plain::{clock, float, plain, plain_to, span};
+use crate::plain::{clock, float, plain, span};
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
 /// Those of a job that came back more often are summed up in the middle.
@@ -94,7 +95,7 @@ fn proof(attempt: &Attempt) -> Option<String> {
         let beside = progress(attempt, time).map(|text| format!(", {text}")).unwrap_or_default();
         format!(" at {}Z{beside}", clock(time).get(..8).unwrap_or_default())
     });
-    Some(format!("{} {}{}", plain_to(&first.node, 24), plain_to(&first.what, 120), time.unwrap_or_default()))
+    Some(format!("{} {}{}", shorten(&first.node, 24), shorten(&first.what, 120), time.unwrap_or_default()))
 }
 
 /// How long after the job's last sign of life something was, or for how long the job went on. Steps where the program
@@ -131,7 +132,7 @@ fn done(attempt: &Attempt) -> Vec<String> {
     ] {
         match nodes(kind).as_slice() {
             [] => {}
-            [one] => parts.push(format!("{} {what}", plain_to(one, 24))),
+            [one] => parts.push(format!("{} {what}", shorten(one, 24))),
             many => parts.push(format!("{} nodes {what}", many.len())),
         }
     }
@@ -139,9 +140,9 @@ fn done(attempt: &Attempt) -> Vec<String> {
         DecisionKind::Requeued => "requeued by railgate".to_owned(),
         DecisionKind::RequeuedBySlurm => "requeued by Slurm".to_owned(),
         DecisionKind::Moved => "moved by Slurm".to_owned(),
-        DecisionKind::Held => format!("held: {}", plain_to(&decision.why, 100)),
-        DecisionKind::Left => format!("left as it was: {}", plain_to(&decision.why, 100)),
-        DecisionKind::Failed => format!("not requeued: {}", plain_to(&decision.why, 100)),
+        DecisionKind::Held => format!("held: {}", shorten(&decision.why, 100)),
+        DecisionKind::Left => format!("left as it was: {}", shorten(&decision.why, 100)),
+        DecisionKind::Failed => format!("not requeued: {}", shorten(&decision.why, 100)),
     }));
     parts
 }

@@ -1,0 +1,156 @@
+//! Foreign text: what users, programs, the kernel, firmware and files wrote, made fit for terminals, logs and JSON.
+//!
+//! Foreign text is never printed as it is. It could clear the screen, rename the window, turn the direction of the text
+//! after it, or begin a new line that looks like railgate's own. Every crate calls this one for it:
+//!
+//! - [`printable`], [`Printable`], [`clip`], [`shorten`]: one line;
+//! - [`Lines`]: output of several lines, in which only the program begins a line;
+//! - [`json_text`], [`write_json`], [`toml_text`]: notations that can escape, so the value stays the same.
+//!
+//! A character that is not printable becomes `?`, as `ls` prints it. `?` is one byte and one column: a text does not
+//! grow beyond the limit of a field (a drain reason, a comment), columns stay aligned, carets stay below their words, and
+//! a terminal or a log in any encoding shows it. What it was is in `--format json`, as `\uXXXX`.
+
+mod json;
+mod lines;
+mod toml_text;
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+pub use json::{json_text, write_json};
+pub use lines::Lines;
+pub use toml_text::toml_text;
+
+/// Neither a control character (C0, DEL, C1) nor one that a reader cannot see and that turns, breaks or hides the text
+/// around it: Unicode's `Default_Ignorable_Code_Point` (bidirectional controls, zero-width characters, soft hyphens,
+/// variation selectors, fillers, tags), line and paragraph separators, interlinear annotations.
+pub fn is_printable(c: char) -> bool {
+    match c {
+        ' '..='~' => true,
+        c if c.is_control() => false,
+        '\u{ad}'
+        | '\u{34f}'
+        | '\u{61c}'
+        | '\u{115f}'..='\u{1160}'
+        | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}'
+        | '\u{ffa0}'
+        | '\u{fff0}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}' => false,
+        _ => true,
+    }
+}
+
+/// The character, or `?` for one that is not printable.
+pub fn shown(c: char) -> char {
+    if is_printable(c) { c } else { '?' }
+}
+
+/// Foreign text as one line, of the same length in characters.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().all(is_printable) {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(text.chars().map(shown).collect())
+    }
+}
+
+/// As [`printable`], of bytes that may not be UTF-8: those that are not become U+FFFD.
+pub fn printable_bytes(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().map(shown).collect()
+}
+
+/// The first `most` characters as one line, without blanks around it: for a field with a limit.
+pub fn clip(text: &str, most: usize) -> String {
+    text.trim().chars().take(most).map(shown).collect()
+}
+
+/// As [`printable`]; beyond `most` characters it is cut, and `…` stands for the rest.
+pub fn shorten(text: &str, most: usize) -> String {
+    let mut chars = text.chars();
+    let mut out: String = chars.by_ref().take(most).map(shown).collect();
+    if chars.next().is_some() {
+        out.push('…');
+    }
+    out
+}
+
+/// Foreign text within a format string, one line and without an allocation: `format!("{}: {why}", Printable(path.display()))`.
+#[derive(Clone, Copy, Debug)]
+pub struct Printable<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Printable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Only { to: f, document: false }, "{}", self.0)
+    }
+}
+
+/// Lets only printable characters through; in a document also newlines and tabs.
+struct Only<'a, W: ?Sized> {
+    to: &'a mut W,
+    document: bool,
+}
+
+impl<W: fmt::Write + ?Sized> fmt::Write for Only<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let passes = |c: char| is_printable(c) || (self.document && matches!(c, '\n' | '\t'));
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| !passes(*c)) {
+            let (before, after) = rest.split_at(at);
+            self.to.write_str(before)?;
+            self.to.write_char('?')?;
+            rest = after.get(c.len_utf8()..).unwrap_or_default();
+        }
+        self.to.write_str(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a terminal or a reader must not get, one of each sort.
+    const HOSTILE: &str = "a\x1b[31m\x1b]0;x\x07\r\n\t\0\x7f\u{85}\u{9b}31m\u{61c}\u{200b}\u{200f}\u{202e}\u{2028}\u{2029}\
+                           \u{2060}\u{2066}\u{feff}\u{fffb}\u{e0041}\u{ad}\u{fe0f}z";
+
+    #[test]
+    fn what_acts_on_a_terminal_or_hides_is_a_question_mark() {
+        let plain = printable(HOSTILE);
+        assert_eq!(plain, "a?[31m?]0;x????????31m?????????????z");
+        assert_eq!(plain.chars().count(), HOSTILE.chars().count());
+        assert_eq!(Printable(HOSTILE).to_string(), plain);
+        assert_eq!(printable_bytes(HOSTILE.as_bytes()), plain);
+        assert_eq!(printable_bytes(b"a\xff\x1bb"), "a\u{fffd}?b");
+        for kept in ["é 漢 🚀 ا \u{fffd}", "a b", ""] {
+            assert!(matches!(printable(kept), Cow::Borrowed(same) if same == kept));
+        }
+    }
+
+    #[test]
+    fn a_field_has_a_limit() {
+        assert_eq!((clip(" a\nbc ", 3), clip("äöü", 2)), ("a?b".to_owned(), "äö".to_owned()));
+        assert_eq!((shorten("äöü", 2), shorten("äö", 2)), ("äö…".to_owned(), "äö".to_owned()));
+    }
+
+    proptest! {
+        #[test]
+        fn every_way_gives_the_same_line(text in any::<String>()) {
+            let plain = printable(&text);
+            prop_assert!(plain.chars().all(is_printable));
+            prop_assert_eq!(Printable(&text).to_string(), plain.as_ref());
+            prop_assert_eq!(printable_bytes(text.as_bytes()), plain.as_ref());
+            prop_assert_eq!(shorten(&text, usize::MAX), plain.as_ref());
+            prop_assert!(plain.len() <= text.len());
+        }
+    }
+}

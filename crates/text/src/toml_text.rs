@@ -1,0 +1,100 @@
+use crate::is_printable;
+
+/// TOML with every character that is not printable as `\uXXXX`, so the values stay the same for who parses it. In a
+/// comment, which has no escapes, such a character is `?`. Line breaks stay.
+pub fn toml_text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let (piece, after) = match c {
+            '#' => rest.split_at(rest.find('\n').unwrap_or(rest.len())),
+            '"' | '\'' => rest.split_at(string_end(rest, c)),
+            _ => rest.split_at(c.len_utf8()),
+        };
+        match c {
+            '"' | '\'' if !piece.chars().all(|c| is_printable(c) || c == '\n') => basic(piece, c, &mut out),
+            // Between values these are blanks.
+            '\t' | '\r' => out.push(' '),
+            _ => out.extend(piece.chars().map(|c| if c == '\n' { c } else { crate::shown(c) })),
+        }
+        rest = after;
+    }
+    out
+}
+
+/// Bytes of the string that `text` begins with.
+fn string_end(text: &str, quote: char) -> usize {
+    let triple = if quote == '"' { "\"\"\"" } else { "'''" };
+    let (delimiter, from) = if text.starts_with(triple) { (triple, 3) } else { (&triple[..1], 1) };
+    let mut at = from;
+    while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
+        if rest.starts_with(delimiter) {
+            // Up to two quotes may stand before the three that end it.
+            let more =
+                if from == 3 { rest.chars().skip(3).take(2).take_while(|c| *c == quote).count() } else { 0 };
+            return at + from + more;
+        }
+        let escaped = quote == '"' && rest.starts_with('\\');
+        let chars = if escaped { 2 } else { 1 };
+        at += rest.chars().take(chars).map(char::len_utf8).sum::<usize>();
+    }
+    text.len()
+}
+
+/// A string of any sort as one with escapes.
+fn basic(piece: &str, quote: char, out: &mut String) {
+    let long = piece.len() >= 6 && piece.starts_with(if quote == '"' { "\"\"\"" } else { "'''" });
+    let (delimiter, ends) = if long { ("\"\"\"", 3) } else { ("\"", 1) };
+    let inner = piece.get(ends..piece.len().saturating_sub(ends)).unwrap_or_default();
+    out.push_str(delimiter);
+    for c in inner.chars() {
+        match c {
+            // A literal string has no escapes: these mean themselves there.
+            '\\' | '"' if quote == '\'' => out.extend(['\\', c]),
+            '\n' if long => out.push('\n'),
+            c if is_printable(c) => out.push(c),
+            c => out.push_str(&format!("\\U{:08x}", u32::from(c))),
+        }
+    }
+    out.push_str(delimiter);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_string_of_each_sort_keeps_its_value() {
+        let turned = "a\u{202e}b\u{9b}";
+        for (text, value) in [
+            (format!("v = \"{turned}\\n\\\"\"\n"), format!("{turned}\n\"")),
+            (format!("v = '{turned}\\ \"'\n"), format!("{turned}\\ \"")),
+            (format!("v = \"\"\"\n{turned}\n\"\"\"\"\"\n"), format!("{turned}\n\"\"")),
+            (format!("v = '''\n{turned}\n\\'''''\n"), format!("{turned}\n\\''")),
+            (format!("v = \"\" # {turned}\n"), String::new()),
+            (format!("v = '' # '{turned}\n"), String::new()),
+        ] {
+            let read = |text: &str| text.parse::<toml::Table>().unwrap()["v"].as_str().unwrap().to_owned();
+            assert_eq!(read(&text), value);
+            let shown = toml_text(&text);
+            assert_eq!(read(&shown), value, "{shown}");
+            assert!(shown.chars().all(|c| c == '\n' || is_printable(c)), "{shown:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_keeps_its_values(key in any::<String>(), one in any::<String>(), two in any::<String>()) {
+            let table: toml::Table = [(key, toml::Value::Array(vec![one.into(), two.into()]))].into_iter().collect();
+            let shown = toml_text(&toml::to_string(&table).unwrap());
+            prop_assert!(shown.chars().all(|c| c == '\n' || is_printable(c)), "{shown:?}");
+            prop_assert_eq!(shown.parse::<toml::Table>().unwrap(), table);
+        }
+
+        #[test]
+        fn whatever_it_is_nothing_raw_comes_out(text in "[\"'#\\\\\n\u{202e}\u{1b}a=]{0,60}") {
+            prop_assert!(toml_text(&text).chars().all(|c| c == '\n' || is_printable(c)));
+        }
+    }
+}
