@@ -53,6 +53,7 @@ mod topology_file;
 mod trust;
 mod verdict;
 mod xid;
+pub mod xid_catalogue;
 mod xid_watch;
 
 pub use drive_log::DriveHealth;

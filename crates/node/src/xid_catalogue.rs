@@ -1,0 +1,112 @@
+//! What each Xid of the NVIDIA driver means: the one table that the gate and the reports read.
+//!
+//! `generated.rs` holds the facts of NVIDIA's Xid catalogue (`cargo xtask xid-catalogue`); beside them stand our own words,
+//! the rule that makes a severity of the catalogue's action, and the departures from that rule with their reasons.
+
+mod facts;
+#[rustfmt::skip]
+mod generated;
+mod nvlink5;
+mod policy;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use serde::{Deserialize, Serialize};
+
+pub use facts::{Bucket, Edition, Facts, Family, Nvlink5Row, Origin, Pattern, Promotion, Reach, SetsXid154};
+pub use generated::EDITION;
+pub use nvlink5::{Nvlink5, Nvlink5Line, nvlink5, nvlink5_line};
+pub use policy::{DEPARTURES, Departure, Judgement, judge};
+
+use crate::{Class, Severity};
+
+/// Whose fault an Xid is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Owner {
+    /// The GPU, its memory, its links, or the driver beside it.
+    Hardware,
+    /// The program that ran.
+    Application,
+    /// It follows from something else, or tells too little.
+    Other,
+}
+
+/// One Xid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xid {
+    /// Xid.
+    pub code: u32,
+    /// The driver's identifier: `ROBUST_CHANNEL_GPU_ECC_DBE`.
+    pub mnemonic: &'static str,
+    /// What the catalogue says to do at once; `None` where it gives no action or does not have the code yet.
+    pub immediate: Option<Bucket>,
+    /// What the catalogue says to investigate.
+    pub investigatory: Option<Bucket>,
+    /// The GPUs of the catalogue that report it.
+    pub families: &'static [Family],
+    /// The driver changes its recovery action (Xid 154) with it.
+    pub sets_154: Option<SetsXid154>,
+    /// NVIDIA's catalogue has it; otherwise only the driver's source.
+    pub in_catalogue: bool,
+    /// In a few words; the mnemonic for a code that is not used any more.
+    pub name: &'static str,
+    /// What it means for a job, in one sentence.
+    pub meaning: &'static str,
+    /// Whose fault it is.
+    pub owner: Owner,
+    /// A program can make the driver write it.
+    pub raisable: bool,
+    /// How bad the record is, whose it is and what to do.
+    pub judgement: Judgement,
+}
+
+/// The row of a code.
+pub fn lookup(code: u32) -> Option<Xid> {
+    let row = |rows: &'static [Facts]| {
+        rows.binary_search_by_key(&code, |row| row.code).ok().and_then(|at| rows.get(at))
+    };
+    match row(generated::FACTS) {
+        Some(facts) => Some(xid(facts, true)),
+        None => row(policy::NEWER).map(|facts| xid(facts, false)),
+    }
+}
+
+/// Every code, in order.
+pub fn all() -> impl Iterator<Item = Xid> {
+    let known = generated::FACTS.iter().map(|facts| xid(facts, true));
+    known.chain(policy::NEWER.iter().map(|facts| xid(facts, false)))
+}
+
+/// Every row of the NVLink 5 decode table, in the catalogue's order.
+pub fn nvlink5_rows() -> &'static [Nvlink5Row] {
+    generated::NVLINK5
+}
+
+/// The departure that a code falls under.
+pub fn departure(code: u32) -> Option<&'static Departure> {
+    DEPARTURES.iter().find(|departure| departure.codes.contains(&code))
+}
+
+fn xid(facts: &Facts, in_catalogue: bool) -> Xid {
+    let words = words::WORDS.binary_search_by_key(&facts.code, |row| row.code).ok();
+    let words = words.and_then(|at| words::WORDS.get(at));
+    let owner = words.map_or(Owner::Other, |words| words.owner);
+    let judgement =
+        departure(facts.code).map_or_else(|| judge(facts.immediate, owner), |departure| departure.judgement);
+    Xid {
+        code: facts.code,
+        mnemonic: facts.mnemonic,
+        immediate: facts.immediate,
+        investigatory: facts.investigatory,
+        families: facts.families,
+        sets_154: facts.sets_154,
+        in_catalogue,
+        name: words.map_or(facts.mnemonic, |words| words.name),
+        meaning: words.map_or("an error that only older GPUs report", |words| words.meaning),
+        owner,
+        raisable: judgement.severity != Severity::Fail || policy::RAISABLE.contains(&facts.code),
+        judgement,
+    }
+}

@@ -1,0 +1,165 @@
+//! What railgate makes of the catalogue's action, by one rule, and where it departs from it.
+
+use super::facts::{Bucket, Facts};
+use super::{Class, Owner, Severity};
+
+/// How bad a code is, and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// Of the record alone. `fail` drains only where a second source agrees.
+    pub severity: Severity,
+    /// Whose it is.
+    pub class: Class,
+    /// What to do, in a few words.
+    pub fix: &'static str,
+}
+
+/// Codes that railgate judges otherwise than by the rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Departure {
+    /// Xids.
+    pub codes: &'static [u32],
+    /// What the rule makes of them.
+    pub rule: Severity,
+    /// What railgate makes of them.
+    pub judgement: Judgement,
+    /// Why, in one sentence.
+    pub reason: &'static str,
+    /// Where the reason can be read.
+    pub source: &'static str,
+}
+
+const fn node(severity: Severity, fix: &'static str) -> Judgement {
+    Judgement { severity, class: Class::Node, fix }
+}
+
+const USER: Judgement = Judgement { severity: Severity::Note, class: Class::User, fix: "check application" };
+
+/// The rule: the catalogue's immediate action decides.
+pub fn judge(action: Option<Bucket>, owner: Owner) -> Judgement {
+    match action {
+        Some(Bucket::RestartApp | Bucket::WorkflowXid45 | Bucket::Xid154Eval) => USER,
+        Some(Bucket::Ignore) if owner == Owner::Application => USER,
+        Some(Bucket::Ignore | Bucket::IgnoreSympathetic | Bucket::Informational) => {
+            node(Severity::Note, "none")
+        }
+        Some(Bucket::ResetGpu | Bucket::WorkflowXid48 | Bucket::WorkflowNvlinkErr | Bucket::CheckUvm) => {
+            node(Severity::Fail, "reset GPU")
+        }
+        Some(Bucket::RestartBm | Bucket::RestartVm) => node(Severity::Fail, "reboot"),
+        Some(Bucket::CheckMechanicals) => node(Severity::Fail, "check power and seating"),
+        Some(Bucket::Xid154) => node(Severity::Warn, "see nvidia-smi -q"),
+        Some(Bucket::UpdateSwfw) => node(Severity::Warn, "update driver and firmware"),
+        Some(Bucket::WorkflowNvlink5Err) => node(Severity::Warn, "watch"),
+        // CONTACT_SUPPORT, and what the catalogue has for a later investigation only.
+        Some(_) => node(Severity::Warn, "contact support"),
+        None => node(Severity::Warn, "look it up"),
+    }
+}
+
+/// Every departure from the rule, with its reason.
+pub const DEPARTURES: &[Departure] = &[
+    Departure {
+        codes: &[47, 65, 73, 142],
+        rule: Severity::Warn,
+        judgement: USER,
+        reason: "a video encoder fails as a video decoder does, for which the catalogue says RESTART_APP",
+        source: "nverror.h of NVIDIA's open kernel modules 595.45.04 (ROBUST_CHANNEL_NVENC0_ERROR and later)",
+    },
+    Departure {
+        codes: &[63],
+        rule: Severity::Note,
+        judgement: node(Severity::Warn, "reset GPU when idle"),
+        reason: "a recorded remap takes effect only when the GPU is reset",
+        source: "NVIDIA GPU Memory Error Management, Row Remapping",
+    },
+    Departure {
+        codes: &[92],
+        rule: Severity::Note,
+        judgement: node(Severity::Warn, "watch"),
+        reason: "many corrected errors often come before uncorrected ones",
+        source: "the catalogue's investigatory action, CONTACT_SUPPORT",
+    },
+    Departure {
+        codes: &[94],
+        rule: Severity::Note,
+        judgement: node(Severity::Warn, "watch"),
+        reason: "only the application that met the error has to restart, and its cause is the GPU's memory",
+        source: "NVIDIA GPU Memory Error Management, Error Containment",
+    },
+    Departure {
+        codes: &[121],
+        rule: Severity::Note,
+        judgement: node(Severity::Warn, "reset GPU when idle"),
+        reason: "a reset at the next service window trains the link again",
+        source: "the catalogue's trigger conditions of Xid 121",
+    },
+    Departure {
+        codes: &[162, 163, 164, 165],
+        rule: Severity::Warn,
+        judgement: node(Severity::Note, "none"),
+        reason: "the catalogue gives no action, and the change of power smoothing ends no job",
+        source: "the catalogue's trigger conditions of Xid 163",
+    },
+    Departure {
+        codes: &[167],
+        rule: Severity::Warn,
+        judgement: node(Severity::Fail, "reboot"),
+        reason: "the catalogue gives no action, and a GPU that PCIe no longer reaches is treated as with Xid 79",
+        source: "nverror.h of NVIDIA's open kernel modules 595.45.04 (PCIE_FATAL_TIMEOUT)",
+    },
+    Departure {
+        codes: &[168],
+        rule: Severity::Warn,
+        judgement: node(Severity::Fail, "reboot"),
+        reason: "the catalogue gives no action, and only a new start of the driver moves the protected region",
+        source: "the catalogue's trigger conditions of Xid 168",
+    },
+    Departure {
+        codes: &[169],
+        rule: Severity::Warn,
+        judgement: node(Severity::Fail, "reset GPU"),
+        reason: "the catalogue gives no action, and describes the halt as it does Xid 62, which is RESET_GPU",
+        source: "the catalogue's row of Xid 62",
+    },
+    Departure {
+        codes: &[171, 172],
+        rule: Severity::Warn,
+        judgement: node(Severity::Fail, "reset GPU"),
+        reason: "the catalogue gives no action, and calls them details of Xid 48, which resets the GPU",
+        source: "the catalogue's row of Xid 48",
+    },
+    Departure {
+        codes: &[173],
+        rule: Severity::Warn,
+        judgement: node(Severity::Fail, "reboot"),
+        reason: "newer than the catalogue; the driver calls the link between CPU and GPU fatally failed",
+        source: "nverror.h of NVIDIA's open kernel modules 595.45.04 (C2C_FATAL_LINK_FAILURE)",
+    },
+    Departure {
+        codes: &[174],
+        rule: Severity::Warn,
+        judgement: node(Severity::Note, "none"),
+        reason: "newer than the catalogue; the driver reports the silent end of a process, not a fault",
+        source: "nverror.h of NVIDIA's open kernel modules 595.45.04 (ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT)",
+    },
+];
+
+/// Codes of the driver that the catalogue does not have yet: `nverror.h` of NVIDIA's open kernel modules 595.45.04.
+pub(super) const NEWER: &[Facts] = &[
+    newer(173, "C2C_FATAL_LINK_FAILURE"),
+    newer(174, "ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT"),
+    newer(175, "MEMORY_SUBSYSTEM_ERROR"),
+    newer(176, "PCIE_CORRECTABLE_ERROR_FAULT"),
+];
+
+const fn newer(code: u32, mnemonic: &'static str) -> Facts {
+    Facts { code, mnemonic, families: &[], immediate: None, investigatory: None, sets_154: None }
+}
+
+/// Codes of which a program can make the driver write a record although the rule says `fail`.
+pub(super) const RAISABLE: &[u32] = &[
+    // A kernel that does not yield is enough.
+    109, // So may be an access to an address that the CPU does not answer for.
+    159,
+];
