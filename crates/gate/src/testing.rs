@@ -1,8 +1,9 @@
 //! Looks for unit tests: simulated nodes that a test then bends.
 
+use railgate_node::readers::kernel_log_read;
 use railgate_node::{
-    Allocation, Fabric, Finding, Fitness, Gpu, GpuId, Host, Job, KernelLine, Part, Pci, Phase, Port, Profile,
-    Severity, Snapshot, Verdict, simulate,
+    Allocation, Fabric, Finding, Fitness, ForgedLine, Gpu, GpuId, Host, Job, KernelLine, Part, Pci, Phase,
+    Port, Profile, Severity, Snapshot, Verdict, simulate,
 };
 
 use crate::{GateConfig, Memory, Seen, judge};
@@ -126,13 +127,19 @@ impl Look {
         self.kernel(&format!("NVRM: Xid ({place}): {code}, {text}"))
     }
 
+    /// The kernel writes a record. It goes through the live reader: a line that the reader drops reaches no check.
     pub(crate) fn kernel(self, text: &str) -> Look {
         self.with(|look| {
-            // Nobody hears what is said to a log that cannot be read.
+            // A log that cannot be read gets no further records.
             let Part::Read { data: log, .. } = &mut look.now.kernel_log else { return };
             let seq = log.last_seq.map_or(1, |seq| seq + 1);
-            log.last_seq = Some(seq);
-            log.lines.push(KernelLine { seq, time: look.now.taken, level: 3, text: text.to_owned() });
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), format!("3,{seq},1000000,-;{text}\n")).unwrap();
+            let read = kernel_log_read(file.path(), None, "this boot").unwrap();
+            let time = look.now.taken;
+            log.last_seq = read.last_seq;
+            log.lines.extend(read.lines.into_iter().map(|line| KernelLine { time, ..line }));
+            log.forged.extend(read.forged.into_iter().map(|line| ForgedLine { time, ..line }));
         })
     }
 

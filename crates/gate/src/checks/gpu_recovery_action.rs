@@ -37,7 +37,7 @@ impl Check for GpuRecoveryAction {
     const EXPLAIN: &'static str = "
 Reads NVML field 230 (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, driver 570 and later). Where NVML has no such field, the
 last Xid 154 of the GPU since the last clean look stands in (\"GPU recovery action changed from … to …\"): a line of the kernel
-log alone, so `warn` until the driver writes it a second time within 24 hours.
+log alone, so `warn` until the driver writes it a second time within 24 hours. A line that does not state the action is `warn`.
 
 Why: this is NVIDIA's own verdict, made with knowledge that no table of Xid codes has; it goes before them.
 
@@ -62,10 +62,16 @@ drain_p2p = \"warn\"   # note, unknown, warn, fail
             let part = gpu.index.to_string();
             let what = format!("gpu {part} recovery action");
             let field = out.value(&part, &what, FIELD, &gpu.recovery_action).copied();
-            let (action, source, written) = match (field, last_said(scene, gpu)) {
+            let (action, source, written) = match (field, last_record(scene, gpu)) {
                 (Some(action), _) => (action, FIELD.to_owned(), None),
-                (None, Some((action, event))) => {
+                (None, Some((stated, event))) => {
                     let source = format!("kmsg seq {} at {}: {}", event.seq, iso(event.time), event.text);
+                    let Some(action) = stated else {
+                        let found = Found::warn(Class::Node, part, "driver changed its recovery action");
+                        let none = RecoveryAction::None.to_string();
+                        out.add(found.fix(UNNAMED).row(what, "not stated", none, source));
+                        continue;
+                    };
                     (action, source, Some(event.time))
                 }
                 (None, None) => continue,
@@ -77,7 +83,7 @@ drain_p2p = \"warn\"   # note, unknown, warn, fail
                 _ => Severity::Fail,
             };
             let found = Found::new(severity, Class::Node, part, format!("driver asks: {action}"))
-                .fix(cure(action).unwrap_or("see nvidia-smi -q"))
+                .fix(cure(action).unwrap_or(UNNAMED))
                 .row(what, action.to_string(), RecoveryAction::None.to_string(), source);
             out.add(match written {
                 Some(time) => found.sign(SIGN_WINDOW, vec![time]),
@@ -88,6 +94,7 @@ drain_p2p = \"warn\"   # note, unknown, warn, fail
 }
 
 const FIELD: &str = "NVML field 230";
+const UNNAMED: &str = "see nvidia-smi -q";
 
 /// What cures it, in two words; `None` where nothing needs to be cured or nobody knows.
 pub(super) fn cure(action: RecoveryAction) -> Option<&'static str> {
@@ -102,24 +109,30 @@ pub(super) fn cure(action: RecoveryAction) -> Option<&'static str> {
     }
 }
 
-/// What the last Xid 154 of the window says about a GPU.
+/// The action that the last Xid 154 of the window states.
 pub(super) fn last_said<'s>(scene: &'s Scene<'_>, gpu: &Gpu) -> Option<(RecoveryAction, &'s XidEvent)> {
-    let part = Whose::Judged(gpu.index.to_string());
-    scene
-        .xids
-        .iter()
-        .rev()
-        .filter(|event| event.code == 154 && event.gpu.is_some() && scene.whose(event.gpu) == part)
-        .find_map(|event| Some((changed_to(&event.text)?, event)))
+    let (action, event) = last_record(scene, gpu)?;
+    Some((action?, event))
 }
 
-/// `…, GPU recovery action changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)`, read from its end: a process name
-/// stands before it.
-fn changed_to(text: &str) -> Option<RecoveryAction> {
-    let (before, after) = text.rsplit_once(") to 0x")?;
-    let (hex, name) = after.strip_suffix(')')?.split_once(" (")?;
-    let (sentence, _) = before.rsplit_once("GPU recovery action changed from 0x")?;
-    if !sentence.ends_with(", ") || name.contains(['(', ')']) {
+/// The last Xid 154 of the window; without an action where its wording is unknown.
+fn last_record<'s>(scene: &'s Scene<'_>, gpu: &Gpu) -> Option<(Option<RecoveryAction>, &'s XidEvent)> {
+    let part = Whose::Judged(gpu.index.to_string());
+    let mut records = scene.xids.iter().rev();
+    let event =
+        records.find(|event| event.code == 154 && event.gpu.is_some() && scene.whose(event.gpu) == part)?;
+    Some((stated(&event.text), event))
+}
+
+/// `…, GPU recovery action changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)`, which drivers 565 to 595 write, or
+/// `…, GPU recovery action 0x1 (GPU Reset Required)`. Read from its end: a process name stands before it.
+fn stated(text: &str) -> Option<RecoveryAction> {
+    let (before, name) = text.strip_suffix(')')?.rsplit_once(" (")?;
+    let (sentence, hex) = before.rsplit_once(" 0x")?;
+    let (_, sentence) = sentence.rsplit_once(", GPU recovery action")?;
+    let changed = sentence.strip_prefix(" changed from 0x").and_then(|rest| rest.strip_suffix(") to"));
+    let known = changed.is_some() || matches!(sentence, "" | ":" | " changed to" | " is");
+    if !known || name.contains(['(', ')']) {
         return None;
     }
     Some(match u32::from_str_radix(hex, 16).ok()? {
@@ -189,7 +202,29 @@ mod tests {
             assert_eq!(look.xid(2, 154, &line).says(), "fit", "{name}");
         }
         let other = look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
-        assert_eq!(other.xid(2, 154, "pid=1, name=x (None) to 0x2 (Reboot)").says(), "fit");
+        let unstated = other.xid(2, 154, "pid=1, name=x (None) to 0x2 (Reboot)").says();
+        assert!(unstated.starts_with("degraded: warn gpu-recovery-action@2: driver changed"), "{unstated}");
+    }
+
+    #[test]
+    fn other_wordings_of_xid_154() {
+        let old = || look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
+        for stated in [
+            "GPU recovery action 0x2 (Node Reboot Required)",
+            "GPU recovery action: 0x2 (OS Reboot)",
+            "GPU recovery action changed to 0x2 (OS Reboot)",
+        ] {
+            let says = old().xid(2, 154, &format!("pid=1, name=x, {stated}")).says();
+            assert!(says.contains("driver asks: node reboot, strike 1 of 2"), "{stated}: {says}");
+        }
+        for unstated in ["GPU recovery action changed", "GPU Recovery Action", "recovery 0x2 (OS Reboot)"] {
+            let says = old().xid(2, 154, &format!("pid=1, name=x, {unstated}")).says();
+            let want =
+                "degraded: warn gpu-recovery-action@2: driver changed its recovery action; see nvidia-smi -q";
+            assert_eq!(says, want, "{unstated}");
+        }
+        let later = old().xid(2, 154, "GPU recovery action changed").xid(2, 154, NONE);
+        assert_eq!(later.says(), "fit", "the newest record counts");
     }
 
     #[test]

@@ -1,5 +1,8 @@
 use std::collections::BTreeMap;
 
+use railgate_node::xid_catalogue::{
+    Bucket, Judgement, Nvlink5, Nvlink5Line, Origin, Owner, Xid, departure, judge, lookup, nvlink5_line,
+};
 use railgate_node::{Action, Class, Evidence, Gpu, PartName, RecoveryAction, Severity, XidEvent};
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +12,8 @@ use crate::scene::{Scene, Whose};
 use crate::when::iso;
 
 use super::gpu_recovery_action::{asked, cure, last_said};
-use super::nvlink5;
-use super::xid_table::lookup;
-use crate::agreement::{Counterpart, Nvml, grade, of_gpu};
+use super::xid_counterparts::counterparts;
+use crate::agreement::{Nvml, grade, of_gpu};
 
 /// The check.
 pub(crate) struct GpuXid;
@@ -22,10 +24,11 @@ pub(crate) struct GpuXid;
 pub struct Settings {
     /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
     pub action: Action,
-    /// How bad a code is that railgate does not know.
+    /// How bad a code is that neither NVIDIA's catalogue nor the driver's source has.
     pub unknown_code: Severity,
-    /// How bad an NVLink 5 event (144 to 150) is that calls itself fatal; others are a note.
-    pub nvlink_fatal: Severity,
+    /// How bad an NVLink 5 record (144 to 150) is that says "Fatal"; without it the catalogue's decode table decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvlink_fatal: Option<Severity>,
     /// The site's own judgement of single codes: `"94" = "fail"`. A code that fails is then the node's.
     pub codes: BTreeMap<String, Severity>,
 }
@@ -35,7 +38,7 @@ impl Default for Settings {
         Settings {
             action: Action::Drain,
             unknown_code: Severity::Warn,
-            nvlink_fatal: Severity::Warn,
+            nvlink_fatal: None,
             codes: BTreeMap::new(),
         }
     }
@@ -66,25 +69,58 @@ this boot, and finds the GPU by its PCI address. On a shared node only the job's
 Why: the driver sees hardware faults before anything else does; and most of its lines are an application's own errors,
 for which a node must not be drained.
 
-A table says what each code means:
-- `fail`, class `node`: 46, 48, 54, 62, 64, 74, 95, 110, 119, 120, 136, 140, 143, 151, 155-158, 167-169, 171-173.
-  79 is reported by `gpu-lost`, 154 by `gpu-recovery-action`, where those are on.
-- `warn`: 63 (row remap recorded), 92, 94 (contained ECC error: only the application dies, counted), 109 (a context that
-  did not yield: a program can do that; a driver that wants a reset for it says so), 121, 137, and codes that the table does not know (`unknown_code`).
-- 144-150 (NVLink 5) say themselves whether they are fatal: `nvlink_fatal`, otherwise a note. A link that is really down
-  is `gpu-nvlink`'s.
-- `note`, class `user` (an application's own error, never a drain): 8, 11, 13, 25, 31, 32, 39-41, 43, 45, 68-72, 75-77,
-  80, 82-86, 88, 89, 96-105, 126-135, 139.
+The record alone is judged by NVIDIA's Xid catalogue (`Xid-Catalog.xlsx` of 2025-09-30, 172 codes). Its immediate action
+decides: RESET_GPU, RESTART_BM, RESTART_VM, CHECK_UVM, CHECK_MECHANICALS and the workflows of 48 and 74 are `fail`;
+CONTACT_SUPPORT, UPDATE_SWFW, XID_154 and an empty cell are `warn`; IGNORE, RESTART_APP and the workflow of 45 are `note`.
+The result, for the codes that a GPU of the catalogue (A100, H100, B100, GB200) reports, and for newer ones:
+
+- `fail`: 46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158, 159, 167-169,
+  171-173.
+- `warn`: 63, 78, 92, 94, 121, 154, 166, 170, 175, 176.
+- `note`: 37, 38, 44, 66, 67, 93, 106-108, 137, 141, 157, 160-165, 174.
+- `note`, class `user` (an application's own error, never a drain): 8, 11, 13, 14, 25, 31, 32, 39-41, 43, 45, 60,
+  68-72, 75-77, 80, 82-86, 88, 89, 96-105, 126-135, 139, 142.
+
+79 is reported by `gpu-lost`, 154 by `gpu-recovery-action`, where those are on. The other codes of the catalogue,
+which only older GPUs report, are `warn`, except 152 and 153 (IGNORE): `note`.
+A code that neither the catalogue nor the driver's source (595) has is `unknown_code`.
+
+144-150 (NVLink 5) are decoded: the first number of the record (`intrInfo`) and the second (error status) select a row of the
+catalogue's decode table, and its immediate action decides, also against the record's own \"Fatal\" or \"Nonfatal\". For
+example, 149 with subcode 33 is RESET_GPU, with subcode 38 or 40 IGNORE; 145 RLW_RXPIPE is IGNORE, and RESET_GPU where the
+record has the bit of the second action. Numbers without a row: `warn` where the record says \"Fatal\", otherwise a note.
+`nvlink_fatal` judges all records that say \"Fatal\" alike, whatever the table says.
+
+Where railgate departs from the catalogue, and why:
+
+- 47, 65, 73, 142: `note` (catalogue: CONTACT_SUPPORT): a video encoder fails as a video decoder does, for which the
+  catalogue says RESTART_APP.
+- 63: `warn` (catalogue: IGNORE): a recorded remap takes effect only when the GPU is reset.
+- 92: `warn` (catalogue: IGNORE): many corrected errors often come before uncorrected ones.
+- 94: `warn` (catalogue: RESTART_APP): only the application that met the error has to restart, and its cause is the
+  GPU's memory.
+- 121: `warn` (catalogue: IGNORE): a reset at the next service window trains the link again.
+- 162-165: `note` (catalogue: no action): a change of power smoothing ends no job.
+- 167: `fail` (catalogue: no action): a GPU that PCIe no longer reaches is treated as one that fell off the bus (Xid
+  79).
+- 168: `fail` (catalogue: no action): only a new start of the driver moves the protected region.
+- 169: `fail` (catalogue: no action): the catalogue describes the halt as it does Xid 62, which is RESET_GPU.
+- 171, 172: `fail` (catalogue: no action): the catalogue calls them details of Xid 48, which resets the GPU.
+- 173: `fail` (catalogue: no action): newer than the catalogue; the driver calls the link between CPU and GPU fatally
+  failed.
+- 174: `note` (catalogue: no action): newer than the catalogue; the driver reports the silent end of a process, not a
+  fault.
 
 A line of the kernel log alone drains no node. For each code that fails the table names the NVML readings that change with
-such a fault: uncorrected ECC errors (48, 94, 95, 140, 171, 172), row remap (64, 156, 157), NVLinks (74, 136, 155), whether
+such a fault: uncorrected ECC errors (48, 95, 140, 171, 172), row remap (64, 156), NVLinks (74, 136, 144-150, 155), whether
 the GPU answers (79), and for all of them the recovery action (field 230, R570 and later).
 
 - NVML confirms the fault, or no longer answers: `fail`.
 - NVML has no such reading (54; before R570 also the codes whose only reading is the recovery action), or could not be asked:
   `fail` when the driver writes it a second time within 24 hours (`[gate] strikes`), until then `warn`.
 - NVML reads no fault: `warn`. A link that recovered, a peer that was reset and a timeout that passed look like this.
-- A code that a program can raise never fails without NVML, also where `codes` says `fail`.
+- A code that a program can raise never fails without NVML, also where `codes` says `fail`. Of those that fail these are
+  109 and 159, and errors of 144-150 whose origin the catalogue does not call hardware or firmware.
 
 What field 230 or Xid 154 asks for is the fix; where the driver asked for a reset after the error and asks for none now, the
 error is cured and only a warning. `codes` overrides single codes; a code that a site makes `fail` is of class `node`.
@@ -96,7 +132,7 @@ Fix: as said; `nvidia-smi -r -i N` with the GPU idle, or reboot. The same code a
 [gate.checks.gpu-xid]
 action = \"drain\"        # off, report, notify, drain
 unknown_code = \"warn\"   # note, unknown, warn, fail
-nvlink_fatal = \"warn\"   # note, unknown, warn, fail
+# nvlink_fatal = \"warn\"   note, unknown, warn, fail; unset: by the decode table
 codes = {}              # { \"94\" = \"fail\", \"119\" = \"warn\" }
 ```";
     const CLASS: Class = Class::Node;
@@ -122,6 +158,65 @@ codes = {}              # { \"94\" = \"fail\", \"119\" = \"warn\" }
     }
 }
 
+/// What one record means, before NVML is asked.
+struct Meaning {
+    judgement: Judgement,
+    /// A program can make the driver write it.
+    raisable: bool,
+    /// Whose judgement it is.
+    source: String,
+}
+
+/// The row of a code, or what the site says of a code that has none.
+fn of_code(set: &Settings, row: Option<&Xid>) -> Meaning {
+    let Some(row) = row else {
+        // It may be one that a program raises.
+        let judgement = Judgement { severity: set.unknown_code, class: Class::Node, fix: "look it up" };
+        return Meaning { judgement, raisable: true, source: "not in the table".to_owned() };
+    };
+    let catalogue = row.immediate.map_or_else(|| "no action".to_owned(), |action| action.to_string());
+    let source = match departure(row.code) {
+        Some(departure) => format!("meaning: {} (NVIDIA Xid catalogue: {catalogue})", departure.reason),
+        None => format!("meaning: NVIDIA Xid catalogue, {catalogue}"),
+    };
+    Meaning { judgement: row.judgement, raisable: row.raisable, source }
+}
+
+/// The catalogue's decode table decides; where it has no row, the record's own "Fatal" is a warning.
+fn of_link(set: &Settings, line: &Nvlink5Line<'_>) -> Meaning {
+    let node = |severity, fix| Judgement { severity, class: Class::Node, fix };
+    let (mut judgement, raisable, source) = match line.decode() {
+        Some(Nvlink5 { immediate, origin, .. }) => {
+            let judgement = match immediate {
+                // An Xid 154 that asks for more is a finding of its own.
+                Bucket::Xid154Eval => judge(Some(immediate), Owner::Application),
+                _ => judge(Some(immediate), Owner::Hardware),
+            };
+            let source = format!("meaning: NVIDIA Xid catalogue, {immediate}");
+            (judgement, !matches!(origin, Origin::Hw | Origin::Fw), source)
+        }
+        None => {
+            let judgement = match line.fatal {
+                true => node(Severity::Warn, "watch"),
+                false => node(Severity::Note, "none"),
+            };
+            (judgement, true, "no row in the decode table of NVIDIA's Xid catalogue".to_owned())
+        }
+    };
+    if let Some(severity) = set.nvlink_fatal.filter(|_| line.fatal) {
+        judgement = node(severity, judgement.fix);
+    }
+    Meaning { judgement, raisable, source }
+}
+
+/// `NETIR_LINK_EVT 33, fatal, link 1`
+fn link_name(line: &Nvlink5Line<'_>) -> String {
+    let subcode = line.subcode().map_or_else(String::new, |number| format!(" {number}"));
+    let fatal = if line.fatal { "fatal" } else { "not fatal" };
+    let at = line.link.map_or_else(String::new, |number| format!(", link {number}"));
+    format!("{}{subcode}, {fatal}{at}", line.unit)
+}
+
 fn group(
     scene: &Scene<'_>,
     set: &Settings,
@@ -131,39 +226,39 @@ fn group(
     events: &[&XidEvent],
 ) -> Found {
     let row = lookup(code);
-    let mut severity = row.map_or(set.unknown_code, |row| row.severity);
-    let mut class = row.map_or(Class::Node, |row| row.class);
+    let mut name = row.map_or_else(|| "not in the table".to_owned(), |row| row.name.to_owned());
+    let mut meaning = of_code(set, row.as_ref());
+    let links = events.iter().filter_map(|event| nvlink5_line(code, &event.text));
+    let links: Vec<_> = links.map(|line| (of_link(set, &line), line)).collect();
+    // One record with another wording may be the fatal one.
+    let all_read = links.len() == events.len();
+    if let Some((worst, line)) =
+        links.into_iter().max_by_key(|(link, line)| (link.judgement.severity, !link.raisable, line.fatal))
+    {
+        name = link_name(&line);
+        if all_read || worst.judgement.severity > meaning.judgement.severity {
+            meaning = worst;
+        }
+    }
+    let Meaning { judgement: Judgement { mut severity, mut class, mut fix }, raisable, mut source } = meaning;
     let by_site = set.codes.get(&code.to_string());
     if let Some(wanted) = by_site {
         severity = *wanted;
         if severity >= Severity::Warn {
             class = Class::Node;
         }
+        source = "meaning: gate.checks.gpu-xid.codes".to_owned();
     }
-    let name = row.map_or("not in the table", |row| row.name);
     let mut what = format!("Xid {code} ({name})");
-    let links: Vec<_> = events.iter().filter_map(|event| nvlink5::event(code, &event.text)).collect();
-    if let Some(link) = links.iter().max_by_key(|link| link.fatal) {
-        // One line in words that nobody knows may be the fatal one.
-        let told = links.len() == events.len();
-        if by_site.is_none() && (link.fatal || told) {
-            severity = if link.fatal { set.nvlink_fatal } else { Severity::Note };
-        }
-        let fatal = if link.fatal { "fatal" } else { "not fatal" };
-        let at = link.link.map_or_else(String::new, |number| format!(", link {number}"));
-        let subcode = link.subcode.map_or_else(String::new, |number| format!(" {number}"));
-        what = format!("Xid {code} ({}{subcode}, {fatal}{at})", link.unit);
-    }
     if events.len() > 1 {
         what.push_str(&format!(" x{}", events.len()));
     }
-    let mut fix = row.map_or("look it up", |row| row.fix);
     let gpu = scene.all_gpus().iter().find(|gpu| gpu.index.to_string() == part);
     if let Some(gpu) = gpu.filter(|_| class == Class::Node && severity >= Severity::Warn) {
         if let Some(driver) = asked(scene, gpu).and_then(cure) {
             fix = driver;
         }
-        if by_site.is_none() && row.is_some_and(|row| row.curable) && is_cured(scene, gpu, events) {
+        if by_site.is_none() && meaning.judgement.curable() && is_cured(scene, gpu, events) {
             severity = severity.min(Severity::Warn);
             what.push_str(", reset since");
         }
@@ -172,11 +267,6 @@ fn group(
         severity = Severity::Unknown;
         what.push_str(", unclear whose");
     }
-    let source = match (by_site, row) {
-        (Some(_), _) => "meaning: gate.checks.gpu-xid.codes".to_owned(),
-        (None, Some(row)) => format!("meaning: {}", row.source),
-        (None, None) => "not in the table".to_owned(),
-    };
     let found = Found::new(severity, class, part, what).fix(fix);
     let found = events.iter().take(MOST_ROWS).fold(found, |found, event| {
         found.row(
@@ -186,13 +276,10 @@ fn group(
             format!("kmsg seq {} at {}; {source}", event.seq, iso(event.time)),
         )
     });
-    // A code that is not in the table may be one that a program raises.
-    let raisable = row.is_none_or(|row| row.raisable);
-    let counterparts = row.map_or(&[Counterpart::RecoveryAction][..], |row| row.counterparts);
     let written = events.iter().map(|event| event.time).collect();
     let nvml = match scene.told_by_nvml() && !raisable {
         true => Nvml::Confirms(told_by_nvml(part, code)),
-        false => of_gpu(scene, part, counterparts),
+        false => of_gpu(scene, part, counterparts(code)),
     };
     grade(found, nvml, raisable, written)
 }
@@ -219,200 +306,4 @@ fn is_cured(scene: &Scene<'_>, gpu: &Gpu, events: &[&XidEvent]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use railgate_node::{Class, Fitness, Reading, RecoveryAction, Severity};
-
-    use crate::testing::{Look, look};
-
-    const RESET: &str = "pid=1, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)";
-
-    fn xid(code: u32) -> Look {
-        look("h100-sxm").xid(3, code, "pid=4711, name=python3, Ch 00000010")
-    }
-
-    /// The same, and NVML reads it as well.
-    fn confirmed(code: u32) -> Look {
-        xid(code).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset))
-    }
-
-    /// NVML of a driver before R570 has no recovery action.
-    fn old_driver(look: Look) -> Look {
-        look.gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
-    }
-
-    #[test]
-    fn the_table_decides_where_nvml_agrees() {
-        let confirmed_by_ecc = xid(48).gpu(3, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(1));
-        assert_eq!(
-            confirmed_by_ecc.says(),
-            "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU"
-        );
-        for code in [64, 95, 119, 120, 140, 143] {
-            assert_eq!(confirmed(code).of("gpu-xid"), [Severity::Fail], "{code}");
-        }
-        for code in [63, 92, 94, 109, 145, 4242] {
-            assert_eq!(confirmed(code).of("gpu-xid"), [Severity::Warn], "{code}");
-        }
-    }
-
-    #[test]
-    fn a_line_that_nvml_denies_drains_nothing() {
-        for code in [48, 62, 64, 74, 95, 119, 140, 143, 155, 157, 172] {
-            let denied = xid(code).again().with(|look| look.config.strikes = 1);
-            assert_eq!(denied.fitness(), Fitness::Degraded, "{code}");
-            assert!(denied.says().contains(", NVML reports no fault"), "{}", denied.says());
-        }
-    }
-
-    #[test]
-    fn a_line_that_nvml_cannot_confirm_drains_when_it_is_written_again() {
-        let once = old_driver(xid(119));
-        assert!(once.says().contains("Xid 119 (GSP RPC timeout), strike 1 of 2"), "{}", once.says());
-        assert_eq!(
-            old_driver(xid(119)).again().again().fitness(),
-            Fitness::Degraded,
-            "one record is one sight"
-        );
-        let twice = old_driver(xid(119)).again().xid(3, 119, "pid=4711, name=python3, Timeout");
-        assert_eq!(twice.fitness(), Fitness::Unfit);
-        let other = old_driver(xid(119)).again().with(|look| look.now.taken += 25 * 3600 * 1000);
-        let other = other.xid(3, 119, "pid=4711, name=python3, Timeout");
-        assert_eq!(other.fitness(), Fitness::Degraded, "the day before");
-        let power = xid(54);
-        assert!(power.says().contains("strike 1 of 2"), "NVML has no such reading: {}", power.says());
-    }
-
-    #[test]
-    fn what_a_program_can_raise_fails_only_where_nvml_agrees() {
-        for code in [13, 31, 43, 69, 109, 4242] {
-            let strict = |look: Look| look.settings(&format!("[checks.gpu-xid.codes]\n{code} = \"fail\""));
-            let again = |look: Look| look.again().xid(3, code, "pid=4711, name=python3, Ch 00000010");
-            assert_eq!(strict(again(xid(code))).fitness(), Fitness::Degraded, "{code}");
-            assert_eq!(strict(again(old_driver(xid(code)))).fitness(), Fitness::Degraded, "{code}");
-            assert_eq!(strict(confirmed(code)).of("gpu-xid"), [Severity::Fail], "{code}");
-        }
-    }
-
-    #[test]
-    fn an_applications_own_error_is_a_users_note() {
-        for code in [13, 31, 43, 45] {
-            let look = xid(code);
-            assert_eq!(look.fitness(), Fitness::Fit, "{code}");
-            let finding = look.judge().findings.remove(0);
-            assert_eq!((finding.class, finding.severity), (Class::User, Severity::Note), "{code}");
-        }
-    }
-
-    #[test]
-    fn a_co_tenants_xid_is_not_this_jobs() {
-        assert_eq!(xid(48).holding(&[0, 1]).findings(), Vec::<String>::new());
-        assert_eq!(confirmed(48).holding(&[3]).fitness(), Fitness::Unfit);
-    }
-
-    #[test]
-    fn events_are_counted_and_told_once_for_each_gpu() {
-        let twice = xid(94).xid(3, 94, "pid=2, Contained").xid(1, 94, "pid=2, Contained");
-        assert_eq!(
-            twice.findings(),
-            [
-                "warn gpu-xid@3: Xid 94 (contained ECC error) x2; watch",
-                "warn gpu-xid@1: Xid 94 (contained ECC error); watch"
-            ]
-        );
-    }
-
-    #[test]
-    fn the_site_goes_before_the_table() {
-        let fail = confirmed(94).settings("[checks.gpu-xid.codes]\n94 = \"fail\"");
-        assert_eq!(fail.of("gpu-xid"), [Severity::Fail]);
-        let user = confirmed(31).settings("[checks.gpu-xid.codes]\n31 = \"fail\"");
-        assert_eq!(user.of("gpu-xid"), [Severity::Fail], "the site says that it is the node's");
-        let warn = xid(119).settings("[checks.gpu-xid.codes]\n119 = \"warn\"");
-        assert_eq!(warn.fitness(), Fitness::Degraded);
-        let strict = confirmed(4242).settings("[checks.gpu-xid]\nunknown_code = \"fail\"");
-        assert_eq!(strict.of("gpu-xid"), [Severity::Fail]);
-        let config: crate::GateConfig =
-            toml::from_str("[checks.gpu-xid.codes]\n013 = \"fail\"\nall = \"note\"").unwrap();
-        assert_eq!(config.problems().len(), 2);
-    }
-
-    #[test]
-    fn the_drivers_own_word_is_the_fix() {
-        let asks = xid(48).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::NodeReboot));
-        let findings = asks.findings();
-        assert!(findings.contains(&"fail gpu-xid@3: Xid 48 (double-bit ECC error); reboot".to_owned()));
-        assert!(asks.says().starts_with("unfit: fail gpu-recovery-action@3"));
-    }
-
-    #[test]
-    fn what_was_reset_since_is_cured() {
-        let cured = xid(95).xid(3, 154, RESET);
-        assert_eq!(
-            cured.says(),
-            "degraded: warn gpu-xid@3: Xid 95 (uncontained ECC error), reset since; reset GPU"
-        );
-        let before = look("h100-sxm").xid(3, 154, RESET).xid(3, 95, "pid=1, Uncontained");
-        assert!(!before.says().contains("reset since"), "the error came after the driver's word");
-        let old = old_driver(xid(95).xid(3, 154, RESET));
-        assert!(!old.says().contains("reset since"), "nothing says that it was reset");
-        let still = xid(95)
-            .xid(3, 154, RESET)
-            .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
-        assert_eq!(still.of("gpu-xid"), [Severity::Fail], "the driver still asks for it");
-    }
-
-    #[test]
-    fn a_link_that_recovered_is_no_fault() {
-        let recovered = "degraded: warn gpu-xid@3: Xid 74 (NVLink error), NVML reports no fault; reset GPUs";
-        assert_eq!(xid(74).says(), recovered);
-        assert_eq!(old_driver(xid(74)).says(), recovered, "its links are up");
-        assert_eq!(confirmed(74).fitness(), Fitness::Unfit);
-        let down = xid(74).gpu(3, |gpu| gpu.nvlinks[4].up = Reading::Known(false));
-        assert_eq!(down.says(), "unfit: fail gpu-xid@3: Xid 74 (NVLink error); reset GPUs");
-    }
-
-    #[test]
-    fn an_nvlink_5_event_says_itself_whether_it_is_fatal() {
-        let fatal = look("b200:gpu-nvlink5-fatal@3");
-        assert_eq!(
-            fatal.says(),
-            "degraded: warn gpu-xid@3: Xid 149 (NETIR_LINK_EVT 33, fatal, link 1); watch"
-        );
-        let asks = fatal.gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
-        let strict = asks.settings("[checks.gpu-xid]\nnvlink_fatal = \"fail\"");
-        assert_eq!(strict.of("gpu-xid"), [Severity::Fail]);
-        let other = look("b200:gpu-nvlink5-nonfatal@3");
-        assert_eq!((other.says(), other.of("gpu-xid")), ("fit".to_owned(), vec![Severity::Note]));
-        let unclear = other.xid(3, 145, "in words of tomorrow");
-        assert_eq!(unclear.of("gpu-xid"), [Severity::Warn]);
-    }
-
-    #[test]
-    fn the_evidence_says_when_and_by_whom() {
-        let finding = xid(48).judge().findings.remove(0);
-        assert!(
-            finding.evidence[0]
-                .source
-                .ends_with(" at 2026-01-05T08:00:00.000Z; meaning: NVIDIA Xid catalogue"),
-            "{}",
-            finding.evidence[0].source
-        );
-    }
-
-    #[test]
-    fn without_nvml_the_memory_says_whose_it_is() {
-        let blind = || look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").remembering();
-        assert!(blind().says().starts_with("unfit: fail gpu-xid@3"));
-        assert_eq!(blind().holding(&[0]).of("gpu-xid"), []);
-        let forgotten = look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").holding(&[0]);
-        assert_eq!(forgotten.of("gpu-xid"), [Severity::Unknown]);
-    }
-
-    #[test]
-    fn a_storm_of_events_stays_small() {
-        let storm = (0..200).fold(look("h100-sxm"), |look, _| look.xid(3, 31, "pid=1, MMU Fault"));
-        let finding = storm.judge().findings.remove(0);
-        assert!(finding.what.ends_with("x200"));
-        assert_eq!(finding.evidence.len(), super::MOST_ROWS);
-    }
-}
+mod tests;

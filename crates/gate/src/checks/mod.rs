@@ -58,7 +58,7 @@ mod memlock;
 mod memory;
 mod module;
 mod mounts;
-mod nvlink5;
+
 mod nvme;
 mod optic;
 mod part_silent;
@@ -73,7 +73,7 @@ mod site;
 mod sxid_table;
 mod tasks;
 mod topology_file;
-mod xid_table;
+mod xid_counterparts;
 
 register! {
     gpu_lost::GpuLost = "gpu-lost",

@@ -126,9 +126,12 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
                 say(snapshot, xid_text(94, at, Some(4711)));
             }
         }
-        FaultKind::GpuNvlink5Fatal => nvlink5(snapshot, index, 149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01"),
+        // Subcode 33: the other end went down.
+        FaultKind::GpuNvlink5Fatal => {
+            nvlink5(snapshot, index, 149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000");
+        }
         FaultKind::GpuNvlink5Nonfatal => {
-            nvlink5(snapshot, index, 145, "RLW_SRC_TRACK   Nonfatal XC1 i0 Link 03");
+            nvlink5(snapshot, index, 145, "RLW_SRC_TRACK   Nonfatal XC1 i0 Link 03 (0x040868e2 0x00000008");
         }
         FaultKind::GpuAcsOn => acs(snapshot, index),
         FaultKind::GpuPeersBlocked => {
@@ -161,7 +164,7 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
             }
         }
         FaultKind::SwitchFatal => {
-            say(snapshot, sxid("22003, Fatal, Port 61 HW-triggered recovery"));
+            say(snapshot, sxid("22003, Fatal, Link 61 MINION HALT (First)"));
             say(snapshot, sxid("22003, Severity 1 Engine instance 61 Sub-engine instance 00"));
         }
         FaultKind::SwitchLink => say(snapshot, sxid("20034, Fatal, Link 30 LTSSM Fault Up")),
@@ -187,8 +190,8 @@ fn sxid(what: &str) -> String {
 
 fn nvlink5(snapshot: &mut Snapshot, index: u32, code: u32, what: &str) {
     if let Some(PciAddress { domain, bus, device, .. }) = address(snapshot, index) {
-        let words = "(0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000)";
-        say(snapshot, format!("NVRM: Xid (PCI:{domain:04x}:{bus:02x}:{device:02x}): {code}, {what} {words}"));
+        let more = "0x00000000 0x00000000 0x00000000 0x00000000)";
+        say(snapshot, format!("NVRM: Xid (PCI:{domain:04x}:{bus:02x}:{device:02x}): {code}, {what} {more}"));
     }
 }
 

@@ -14,6 +14,13 @@ pub struct Judgement {
     pub fix: &'static str,
 }
 
+impl Judgement {
+    /// A reset or a reboot cures it, so that a driver that no longer asks for one has got it.
+    pub fn curable(&self) -> bool {
+        self.severity == Severity::Fail && (self.fix.starts_with("reset") || self.fix == "reboot")
+    }
+}
+
 /// Codes that railgate judges otherwise than by the rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Departure {
@@ -43,9 +50,11 @@ pub fn judge(action: Option<Bucket>, owner: Owner) -> Judgement {
         Some(Bucket::Ignore | Bucket::IgnoreSympathetic | Bucket::Informational) => {
             node(Severity::Note, "none")
         }
-        Some(Bucket::ResetGpu | Bucket::WorkflowXid48 | Bucket::WorkflowNvlinkErr | Bucket::CheckUvm) => {
+        Some(Bucket::ResetGpu | Bucket::WorkflowXid48 | Bucket::CheckUvm) => {
             node(Severity::Fail, "reset GPU")
         }
+        // GPUs on an NVSwitch of that age are reset together.
+        Some(Bucket::WorkflowNvlinkErr) => node(Severity::Fail, "reset GPUs"),
         Some(Bucket::RestartBm | Bucket::RestartVm) => node(Severity::Fail, "reboot"),
         Some(Bucket::CheckMechanicals) => node(Severity::Fail, "check power and seating"),
         Some(Bucket::Xid154) => node(Severity::Warn, "see nvidia-smi -q"),
@@ -98,35 +107,35 @@ pub const DEPARTURES: &[Departure] = &[
         codes: &[162, 163, 164, 165],
         rule: Severity::Warn,
         judgement: node(Severity::Note, "none"),
-        reason: "the catalogue gives no action, and the change of power smoothing ends no job",
+        reason: "a change of power smoothing ends no job",
         source: "the catalogue's trigger conditions of Xid 163",
     },
     Departure {
         codes: &[167],
         rule: Severity::Warn,
         judgement: node(Severity::Fail, "reboot"),
-        reason: "the catalogue gives no action, and a GPU that PCIe no longer reaches is treated as with Xid 79",
+        reason: "a GPU that PCIe no longer reaches is treated as one that fell off the bus (Xid 79)",
         source: "nverror.h of NVIDIA's open kernel modules 595.45.04 (PCIE_FATAL_TIMEOUT)",
     },
     Departure {
         codes: &[168],
         rule: Severity::Warn,
         judgement: node(Severity::Fail, "reboot"),
-        reason: "the catalogue gives no action, and only a new start of the driver moves the protected region",
+        reason: "only a new start of the driver moves the protected region",
         source: "the catalogue's trigger conditions of Xid 168",
     },
     Departure {
         codes: &[169],
         rule: Severity::Warn,
         judgement: node(Severity::Fail, "reset GPU"),
-        reason: "the catalogue gives no action, and describes the halt as it does Xid 62, which is RESET_GPU",
+        reason: "the catalogue describes the halt as it does Xid 62, which is RESET_GPU",
         source: "the catalogue's row of Xid 62",
     },
     Departure {
         codes: &[171, 172],
         rule: Severity::Warn,
         judgement: node(Severity::Fail, "reset GPU"),
-        reason: "the catalogue gives no action, and calls them details of Xid 48, which resets the GPU",
+        reason: "the catalogue calls them details of Xid 48, which resets the GPU",
         source: "the catalogue's row of Xid 48",
     },
     Departure {

@@ -1,0 +1,315 @@
+use railgate_node::xid_catalogue::{DEPARTURES, all, lookup};
+use railgate_node::{Class, Fitness, Gpu, Reading, RecoveryAction, Severity};
+
+use super::GpuXid;
+use crate::register::Check as _;
+use crate::testing::{Look, look};
+
+const RESET: &str = "pid=1, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)";
+
+fn xid(code: u32) -> Look {
+    look("h100-sxm").xid(3, code, "pid=4711, name=python3, Ch 00000010")
+}
+
+/// The same, and NVML reads it as well.
+fn confirmed(code: u32) -> Look {
+    xid(code).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset))
+}
+
+/// NVML of a driver before R570 has no recovery action.
+fn old_driver(look: Look) -> Look {
+    look.gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
+}
+
+#[test]
+fn the_table_decides_where_nvml_agrees() {
+    let confirmed_by_ecc = xid(48).gpu(3, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(1));
+    assert_eq!(confirmed_by_ecc.says(), "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU");
+    for code in [64, 95, 109, 119, 120, 140, 143, 151, 159, 169] {
+        assert_eq!(confirmed(code).of("gpu-xid"), [Severity::Fail], "{code}");
+    }
+    for code in [1, 63, 92, 94, 121, 145, 166, 4242] {
+        assert_eq!(confirmed(code).of("gpu-xid"), [Severity::Warn], "{code}");
+    }
+}
+
+#[test]
+fn a_line_that_nvml_denies_drains_nothing() {
+    for code in [48, 62, 64, 74, 95, 109, 119, 140, 143, 155, 159, 172] {
+        let denied = xid(code).again().with(|look| look.config.strikes = 1);
+        assert_eq!(denied.fitness(), Fitness::Degraded, "{code}");
+        assert!(denied.says().contains(", NVML reports no fault"), "{}", denied.says());
+    }
+}
+
+#[test]
+fn a_line_that_nvml_cannot_confirm_drains_when_it_is_written_again() {
+    let once = old_driver(xid(119));
+    assert!(once.says().contains("Xid 119 (GSP RPC timeout), strike 1 of 2"), "{}", once.says());
+    assert_eq!(old_driver(xid(119)).again().again().fitness(), Fitness::Degraded, "one record is one sight");
+    let twice = old_driver(xid(119)).again().xid(3, 119, "pid=4711, name=python3, Timeout");
+    assert_eq!(twice.fitness(), Fitness::Unfit);
+    let other = old_driver(xid(119)).again().with(|look| look.now.taken += 25 * 3600 * 1000);
+    let other = other.xid(3, 119, "pid=4711, name=python3, Timeout");
+    assert_eq!(other.fitness(), Fitness::Degraded, "the day before");
+    let power = xid(54);
+    assert!(power.says().contains("strike 1 of 2"), "NVML has no such reading: {}", power.says());
+}
+
+#[test]
+fn what_a_program_can_raise_fails_only_where_nvml_agrees() {
+    for code in [13, 31, 43, 69, 109, 137, 159, 4242] {
+        let strict = |look: Look| look.settings(&format!("[checks.gpu-xid.codes]\n{code} = \"fail\""));
+        let again = |look: Look| look.again().xid(3, code, "pid=4711, name=python3, Ch 00000010");
+        assert_eq!(strict(again(xid(code))).fitness(), Fitness::Degraded, "{code}");
+        assert_eq!(strict(again(old_driver(xid(code)))).fitness(), Fitness::Degraded, "{code}");
+        assert_eq!(strict(confirmed(code)).of("gpu-xid"), [Severity::Fail], "{code}");
+    }
+}
+
+#[test]
+fn an_applications_own_error_is_a_users_note() {
+    for code in [13, 31, 43, 45] {
+        let look = xid(code);
+        assert_eq!(look.fitness(), Fitness::Fit, "{code}");
+        let finding = look.judge().findings.remove(0);
+        assert_eq!((finding.class, finding.severity), (Class::User, Severity::Note), "{code}");
+    }
+}
+
+#[test]
+fn a_co_tenants_xid_is_not_this_jobs() {
+    assert_eq!(xid(48).holding(&[0, 1]).findings(), Vec::<String>::new());
+    assert_eq!(confirmed(48).holding(&[3]).fitness(), Fitness::Unfit);
+}
+
+#[test]
+fn events_are_counted_and_told_once_for_each_gpu() {
+    let twice = xid(94).xid(3, 94, "pid=2, Contained").xid(1, 94, "pid=2, Contained");
+    assert_eq!(
+        twice.findings(),
+        [
+            "warn gpu-xid@3: Xid 94 (contained ECC error) x2; watch",
+            "warn gpu-xid@1: Xid 94 (contained ECC error); watch"
+        ]
+    );
+}
+
+#[test]
+fn the_site_goes_before_the_table() {
+    let fail = confirmed(94).settings("[checks.gpu-xid.codes]\n94 = \"fail\"");
+    assert_eq!(fail.of("gpu-xid"), [Severity::Fail]);
+    let user = confirmed(31).settings("[checks.gpu-xid.codes]\n31 = \"fail\"");
+    assert_eq!(user.of("gpu-xid"), [Severity::Fail], "the site says that it is the node's");
+    let warn = xid(119).settings("[checks.gpu-xid.codes]\n119 = \"warn\"");
+    assert_eq!(warn.fitness(), Fitness::Degraded);
+    let strict = confirmed(4242).settings("[checks.gpu-xid]\nunknown_code = \"fail\"");
+    assert_eq!(strict.of("gpu-xid"), [Severity::Fail]);
+    let config: crate::GateConfig =
+        toml::from_str("[checks.gpu-xid.codes]\n013 = \"fail\"\nall = \"note\"").unwrap();
+    assert_eq!(config.problems().len(), 2);
+}
+
+#[test]
+fn the_drivers_own_word_is_the_fix() {
+    let asks = xid(48).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::NodeReboot));
+    let findings = asks.findings();
+    assert!(findings.contains(&"fail gpu-xid@3: Xid 48 (double-bit ECC error); reboot".to_owned()));
+    assert!(asks.says().starts_with("unfit: fail gpu-recovery-action@3"));
+}
+
+#[test]
+fn what_was_reset_since_is_cured() {
+    let cured = xid(95).xid(3, 154, RESET);
+    assert_eq!(
+        cured.says(),
+        "degraded: warn gpu-xid@3: Xid 95 (uncontained ECC error), reset since; reset GPU"
+    );
+    let before = look("h100-sxm").xid(3, 154, RESET).xid(3, 95, "pid=1, Uncontained");
+    assert!(!before.says().contains("reset since"), "the error came after the driver's word");
+    let old = old_driver(xid(95).xid(3, 154, RESET));
+    assert!(!old.says().contains("reset since"), "nothing says that it was reset");
+    let still = xid(95)
+        .xid(3, 154, RESET)
+        .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
+    assert_eq!(still.of("gpu-xid"), [Severity::Fail], "the driver still asks for it");
+}
+
+#[test]
+fn a_link_that_recovered_is_no_fault() {
+    let recovered = "degraded: warn gpu-xid@3: Xid 74 (NVLink error), NVML reports no fault; reset GPUs";
+    assert_eq!(xid(74).says(), recovered);
+    assert_eq!(old_driver(xid(74)).says(), recovered, "its links are up");
+    assert_eq!(confirmed(74).fitness(), Fitness::Unfit);
+    let down = xid(74).gpu(3, |gpu| gpu.nvlinks[4].up = Reading::Known(false));
+    assert_eq!(down.says(), "unfit: fail gpu-xid@3: Xid 74 (NVLink error); reset GPUs");
+}
+
+#[test]
+fn the_decode_table_judges_an_nvlink_5_record() {
+    let reset =
+        |look: Look| look.gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::DrainAndReset));
+    let fatal = || look("b200:gpu-nvlink5-fatal@3");
+    let text = "Xid 149 (NETIR_LINK_EVT 33, fatal, link 1)";
+    let denied = format!("degraded: warn gpu-xid@3: {text}, NVML reports no fault; reset GPU");
+    assert_eq!(fatal().says(), denied);
+    assert_eq!(reset(fatal()).of("gpu-xid"), [Severity::Fail]);
+    let down = fatal().gpu(3, |gpu| gpu.nvlinks[1].up = Reading::Known(false));
+    assert_eq!(down.of("gpu-xid"), [Severity::Fail], "the link is down");
+    let other = look("b200:gpu-nvlink5-nonfatal@3");
+    assert_eq!((other.says(), other.of("gpu-xid")), ("fit".to_owned(), vec![Severity::Note]));
+    assert_eq!(other.judge().findings[0].class, Class::User, "XID_154_EVAL, and there is no Xid 154");
+    assert_eq!(other.xid(3, 145, "with another wording").of("gpu-xid"), [Severity::Warn]);
+}
+
+#[test]
+fn the_decode_table_goes_before_the_records_own_word() {
+    let b200 = |code: u32, text: &str| {
+        let reset = |gpu: &mut Gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset);
+        look("b200").xid(3, code, text).gpu(3, reset).of("gpu-xid")
+    };
+    let link = |subcode: u32| {
+        let intr_info = 0x0000_01c6 | subcode << 20;
+        b200(
+            149,
+            &format!("NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x{intr_info:08x} 0x00000000 0x00000000)"),
+        )
+    };
+    for subcode in [0, 1, 2, 4, 10, 15, 16, 17, 18, 21, 22, 32, 33, 34, 35, 36, 37, 42, 43] {
+        assert_eq!(link(subcode), [Severity::Fail], "{subcode}: RESET_GPU");
+    }
+    for subcode in [38, 40] {
+        assert_eq!(link(subcode), [Severity::Note], "{subcode}: IGNORE");
+    }
+    assert_eq!(link(63), [Severity::Warn], "fatal, and no row");
+    let rxpipe = |intr_info: &str| {
+        b200(145, &format!("RLW_RXPIPE Nonfatal XC0 i0 Link 13 ({intr_info} 0x00000001 0x00000001)"))
+    };
+    assert_eq!(rxpipe("0x0409a0c2"), [Severity::Note], "IGNORE");
+    assert_eq!(rxpipe("0x0409a4c2"), [Severity::Fail], "action 2 is RESET_GPU");
+    assert_eq!(rxpipe("0x04000006"), [Severity::Note], "driver 575 and later");
+    assert_eq!(rxpipe("0x04000086"), [Severity::Fail], "driver 575 and later, action 2");
+    let cut = "NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025001c6)";
+    assert_eq!(b200(149, cut), [Severity::Warn], "cut short");
+}
+
+#[test]
+fn software_alone_drains_no_node_by_nvlink_5() {
+    let silent = |text: &str| {
+        let once = look("b200").xid(3, 145, text).gpu(3, |gpu| {
+            gpu.recovery_action = Reading::Unsupported;
+            gpu.nvlinks.clear();
+        });
+        once.again().xid(3, 145, text)
+    };
+    let software = silent("RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a4c2 0x00000001 0x00000001)");
+    assert!(software.says().contains("a program can raise it"), "{}", software.says());
+    assert_eq!(software.fitness(), Fitness::Degraded);
+    let hardware = silent("RLW_SRC_TRACK Fatal XC0 i0 Link 13 (0x040868e2 0x00000001 0x00000001)");
+    assert_eq!(hardware.of("gpu-xid"), [Severity::Fail], "{}", hardware.says());
+}
+
+#[test]
+fn nvlink_fatal_judges_all_that_say_fatal() {
+    let fatal = |value: &str| {
+        let look = look("b200:gpu-nvlink5-fatal@3")
+            .settings(&format!("[checks.gpu-xid]\nnvlink_fatal = \"{value}\""));
+        let reset = |gpu: &mut Gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset);
+        look.xid(3, 149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x026001c6 0x00000000)")
+            .gpu(3, reset)
+            .of("gpu-xid")
+    };
+    assert_eq!(fatal("warn"), [Severity::Warn]);
+    assert_eq!(fatal("note"), [Severity::Note]);
+    assert_eq!(fatal("fail"), [Severity::Fail]);
+}
+
+#[test]
+fn the_evidence_says_when_and_by_whom() {
+    let finding = xid(48).judge().findings.remove(0);
+    assert!(
+        finding.evidence[0]
+            .source
+            .ends_with(" at 2026-01-05T08:00:00.000Z; meaning: NVIDIA Xid catalogue, WORKFLOW_XID_48"),
+        "{}",
+        finding.evidence[0].source
+    );
+    let departs = xid(94).judge().findings.remove(0).evidence.remove(0).source;
+    assert!(departs.ends_with("the GPU's memory (NVIDIA Xid catalogue: RESTART_APP)"), "{departs}");
+}
+
+#[test]
+fn every_code_of_the_catalogue_and_the_driver_is_known() {
+    for code in 1..=176 {
+        let says = xid(code).judge().findings.iter().map(|finding| finding.what.clone()).collect::<String>();
+        assert!(!says.contains("not in the table"), "{code}: {says}");
+    }
+    assert!(xid(177).says().contains("Xid 177 (not in the table)"));
+}
+
+#[test]
+fn without_nvml_the_memory_says_whose_it_is() {
+    let blind = || look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").remembering();
+    assert!(blind().says().starts_with("unfit: fail gpu-xid@3"));
+    assert_eq!(blind().holding(&[0]).of("gpu-xid"), []);
+    let forgotten = look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").holding(&[0]);
+    assert_eq!(forgotten.of("gpu-xid"), [Severity::Unknown]);
+}
+
+#[test]
+fn a_storm_of_events_stays_small() {
+    let storm = (0..200).fold(look("h100-sxm"), |look, _| look.xid(3, 31, "pid=1, MMU Fault"));
+    let finding = storm.judge().findings.remove(0);
+    assert!(finding.what.ends_with("x200"));
+    assert_eq!(finding.evidence.len(), super::MOST_ROWS);
+}
+
+/// `46, 48, 74-77`
+fn ranges(codes: impl Iterator<Item = u32>) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for code in codes {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == code => *last = code,
+            _ => runs.push((code, code)),
+        }
+    }
+    let run = |(first, last): &(u32, u32)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}-{last}"),
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(", ")
+}
+
+/// The page of the check is made by hand; its lists are those of the table.
+#[test]
+fn the_page_lists_what_the_table_has() {
+    let listed = |severity: Severity, class: Class| {
+        let used = all().filter(|row| !row.families.is_empty() || !row.in_catalogue);
+        let here = used.filter(|row| row.judgement.severity == severity && row.judgement.class == class);
+        ranges(here.map(|row| row.code).filter(|code| !(144..=150).contains(code)))
+    };
+    let mut lines = vec![
+        format!("- `fail`: {}.", listed(Severity::Fail, Class::Node)),
+        format!("- `warn`: {}.", listed(Severity::Warn, Class::Node)),
+        format!("- `note`: {}.", listed(Severity::Note, Class::Node)),
+        format!(
+            "- `note`, class `user` (an application's own error, never a drain): {}.",
+            listed(Severity::Note, Class::User)
+        ),
+    ];
+    for departure in DEPARTURES {
+        let catalogue = lookup(departure.codes[0]).unwrap().immediate;
+        let catalogue = catalogue.map_or_else(|| "no action".to_owned(), |action| action.to_string());
+        let codes = ranges(departure.codes.iter().copied());
+        let severity = departure.judgement.severity;
+        lines.push(format!("- {codes}: `{severity}` (catalogue: {catalogue}): {}.", departure.reason));
+    }
+    let page: String = GpuXid::EXPLAIN.split_whitespace().collect::<Vec<_>>().join(" ");
+    let missing: Vec<&String> = lines.iter().filter(|line| !page.contains(line.as_str())).collect();
+    assert!(
+        missing.is_empty(),
+        "missing on the page:\n{}",
+        missing.iter().map(|line| format!("{line}\n")).collect::<String>()
+    );
+}
