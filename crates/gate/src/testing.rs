@@ -1,5 +1,7 @@
 //! Looks for unit tests: simulated nodes that a test then bends.
 
+use std::io::Write as _;
+
 use railgate_node::readers::kernel_log_read;
 use railgate_node::{
     Allocation, Fabric, Finding, Fitness, ForgedLine, Gpu, GpuId, Host, Job, KernelLine, Part, Pci, Phase,
@@ -133,8 +135,8 @@ impl Look {
             // A log that cannot be read gets no further records.
             let Part::Read { data: log, .. } = &mut look.now.kernel_log else { return };
             let seq = log.last_seq.map_or(1, |seq| seq + 1);
-            let file = tempfile::NamedTempFile::new().unwrap();
-            std::fs::write(file.path(), format!("3,{seq},1000000,-;{text}\n")).unwrap();
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            writeln!(file, "3,{seq},1000000,-;{text}").unwrap();
             let read = kernel_log_read(file.path(), None, "this boot").unwrap();
             let time = look.now.taken;
             log.last_seq = read.last_seq;

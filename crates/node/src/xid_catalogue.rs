@@ -84,6 +84,31 @@ pub fn nvlink5_rows() -> &'static [Nvlink5Row] {
     generated::NVLINK5
 }
 
+/// Whose fault one record is, and what it means for a job, in one sentence without its full stop.
+///
+/// The records of NVLink 5 (144 to 150) are decoded: most are not fatal.
+pub fn explain(code: u32, text: &str) -> (Owner, &'static str) {
+    let Some(row) = lookup(code) else {
+        return (Owner::Other, "not in railgate's table; see NVIDIA's Xid catalogue");
+    };
+    if !(144..=150).contains(&code) {
+        return (row.owner, row.meaning);
+    }
+    let line = nvlink5_line(code, text);
+    match line.and_then(|line| line.decode()) {
+        Some(Nvlink5 { immediate: Bucket::Ignore, .. }) => (Owner::Other, "an NVLink error; work goes on"),
+        Some(Nvlink5 { immediate: Bucket::Xid154Eval, .. }) => (
+            Owner::Other,
+            "an NVLink access failed: a bad address of the program, or the end of its peer on another GPU",
+        ),
+        // Software at the other end may be the cause.
+        Some(Nvlink5 { origin: Origin::Sw, reach: Reach::NonFatal, .. }) => (Owner::Other, row.meaning),
+        Some(_) => (Owner::Hardware, row.meaning),
+        None if line.is_some_and(|line| line.fatal) => (Owner::Hardware, row.meaning),
+        None => (Owner::Other, row.meaning),
+    }
+}
+
 /// The departure that a code falls under.
 pub fn departure(code: u32) -> Option<&'static Departure> {
     DEPARTURES.iter().find(|departure| departure.codes.contains(&code))

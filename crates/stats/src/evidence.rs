@@ -1,7 +1,7 @@
+use railgate_node::xid_catalogue::{Owner, explain};
 use railgate_node::{Class, Finding, Gpu, Job, PciAddress, RailMap, Severity, Snapshot, UnixMillis, Verdict};
 
 use crate::counters::holds;
-use crate::xids::{Whose, explain_xid};
 use crate::{EvidenceItem, KernelEvents, NodeReport, StatsConfig};
 
 fn gpus(snapshot: Option<&Snapshot>) -> &[Gpu] {
@@ -101,7 +101,7 @@ fn first_xid(kernel: &KernelEvents, pci: Option<PciAddress>) -> Option<UnixMilli
         .xids
         .iter()
         .filter(|xid| xid.gpu.map(place) == pci.map(place) && pci.is_some())
-        .filter(|xid| explain_xid(xid.code).0 == Whose::Hardware)
+        .filter(|xid| explain(xid.code, &xid.text).0 == Owner::Hardware)
         .map(|xid| xid.time)
         .min()
 }

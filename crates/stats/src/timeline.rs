@@ -1,7 +1,7 @@
 use railgate_node::UnixMillis;
+use railgate_node::xid_catalogue::{Owner, explain};
 use serde::{Deserialize, Serialize};
 
-use crate::xids::{Whose, explain_xid};
 use crate::{ActKind, Attempt, NodeReport};
 
 /// How much a line of the timeline matters.
@@ -108,8 +108,8 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
         events.push(Event { time, by_then, attempt, node: node.node.clone(), weight, what });
     };
     for xid in &node.kernel.xids {
-        let (whose, meaning) = explain_xid(xid.code);
-        let weight = if whose == Whose::Hardware { Weight::Fail } else { Weight::Warn };
+        let (owner, meaning) = explain(xid.code, &xid.text);
+        let weight = if owner == Owner::Hardware { Weight::Fail } else { Weight::Warn };
         let gpu = xid.gpu.map_or_else(|| "a GPU".to_owned(), |gpu| gpu.to_string());
         let index = node.gpus.iter().find(|line| {
             let place = |pci: railgate_node::PciAddress| (pci.domain, pci.bus, pci.device);

@@ -1,10 +1,11 @@
 mod lost;
 
-use railgate_node::{Allocation, PartName, Reading, UnixMillis, XidEvent};
+use railgate_node::xid_catalogue::{Owner, explain, lookup};
+use railgate_node::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
-use crate::xids::{Whose, explain_exit, explain_xid, known_xid};
+use crate::exits::explain_exit;
 use crate::{Attempt, Decision, DecisionKind, Exit, Look, NodeReport, SlurmView};
 use lost::{died, put_back};
 
@@ -217,7 +218,7 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
                 what: format!("{}{device}: {}{unsure}", item.finding.subject(), item.finding.what),
             });
         }
-        for (time, text) in own_xids(node, Whose::Hardware) {
+        for (time, text) in own_xids(node, Owner::Hardware) {
             // A finding that took its time from this very line says the same with more.
             if node.evidence.iter().any(|item| item.time == Some(time) && counts(item, node)) {
                 continue;
@@ -250,13 +251,13 @@ fn held_xids(node: &NodeReport) -> impl Iterator<Item = &XidEvent> {
 }
 
 /// Those of a kind, in words.
-fn own_xids(node: &NodeReport, kind: Whose) -> Vec<(UnixMillis, String)> {
+fn own_xids(node: &NodeReport, kind: Owner) -> Vec<(UnixMillis, String)> {
     held_xids(node)
         .filter_map(|xid| {
-            let (whose, meaning) = explain_xid(xid.code);
+            let (owner, meaning) = explain(xid.code, &xid.text);
             let gpu = xid.gpu.map(|gpu| format!(" on {gpu}")).unwrap_or_default();
             let pid = xid.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
-            (whose == kind).then(|| (xid.time, format!("Xid {}{gpu}{pid}: {meaning}", xid.code)))
+            (owner == kind).then(|| (xid.time, format!("Xid {}{gpu}{pid}: {meaning}", xid.code)))
         })
         .collect()
 }
@@ -436,17 +437,27 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
     unseen
 }
 
+/// A code that nobody can hold against the program or the hardware: it is not in the table, or the catalogue has it and no GPU
+/// of today reports it.
+fn unexplained(code: u32) -> Option<String> {
+    let Some(row) = lookup(code) else {
+        return Some(format!("Xid {code}, which railgate does not know"));
+    };
+    let silent =
+        row.families.is_empty() && row.owner == Owner::Other && row.judgement.severity >= Severity::Warn;
+    let action = row.immediate.map_or_else(|| "has no action".to_owned(), |action| format!("says {action}"));
+    silent.then(|| format!("Xid {code} ({}), for which NVIDIA's catalogue {action}", row.mnemonic))
+}
+
 /// Things that are no verdict and may yet have ended the job.
 fn suspicious(attempt: &Attempt) -> Vec<String> {
     let mut signs = Vec::new();
     for node in &attempt.nodes {
-        let mut strange: Vec<u32> =
-            held_xids(node).map(|xid| xid.code).filter(|code| known_xid(*code).is_none()).collect();
+        let mut strange: Vec<String> = held_xids(node).filter_map(|xid| unexplained(xid.code)).collect();
         strange.sort_unstable();
         strange.dedup();
-        for code in strange {
-            signs
-                .push(format!("{}: the driver reported Xid {code}, which railgate does not know", node.node));
+        for what in strange {
+            signs.push(format!("{}: the driver reported {what}", node.node));
         }
         let own_rails: Vec<usize> = node.rail_map.as_ref().map_or_else(Vec::new, |map| {
             let own = |index: u32| node.gpus.iter().any(|gpu| gpu.index == index && gpu.own == Some(true));
@@ -482,7 +493,7 @@ fn suspicious(attempt: &Attempt) -> Vec<String> {
 fn application(attempt: &Attempt, exit: Exit) -> Ended {
     let mut proof = Vec::new();
     for node in &attempt.nodes {
-        for kind in [Whose::Application, Whose::Other] {
+        for kind in [Owner::Application, Owner::Other] {
             for (time, what) in own_xids(node, kind) {
                 proof.push(Proof { time: Some(time), node: node.node.clone(), what });
             }
@@ -518,8 +529,8 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
             .nodes
             .iter()
             .flat_map(|node| &node.kernel.xids)
+            .filter(|xid| explain(xid.code, &xid.text).0 == Owner::Application)
             .map(|xid| xid.code)
-            .filter(|code| explain_xid(*code).0 == Whose::Application)
             .collect();
         codes.sort_unstable();
         codes.dedup();

@@ -109,3 +109,55 @@ impl Nvlink5Row {
         Some(Nvlink5 { code, unit, subcode, reach, origin, immediate, investigatory, promoted })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn said(code: u32, text: &str) -> (&str, bool, Option<u32>, Option<u32>, Option<Bucket>) {
+        let line = nvlink5_line(code, text).unwrap();
+        (line.unit, line.fatal, line.link, line.subcode(), line.decode().map(|row| row.immediate))
+    }
+
+    /// The shapes of lines are those of GB200 nodes, as tests of leptonai/gpud and NVIDIA/NVSentinel quote them.
+    #[test]
+    fn a_line_is_read_and_decoded() {
+        let line =
+            "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)";
+        assert_eq!(said(149, line), ("NETIR_LINK_EVT", true, Some(1), Some(33), Some(Bucket::ResetGpu)));
+        let line = "NVRM: Xid (PCI:0008:01:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x0)";
+        assert_eq!(said(145, line), ("RLW_SRC_TRACK", false, Some(12), Some(0), Some(Bucket::Xid154Eval)));
+        let line =
+            "NVRM: Xid (PCI:0008:01:00): 149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000)";
+        assert_eq!(said(149, line), ("NETIR", true, None, Some(0), Some(Bucket::ResetGpu)));
+        let named = "NVRM: Xid (PCI:0008:01:00): 145, pid=1, name=A Fatal XC0 i0, RLW_SRC_TRACK   Nonfatal XC1 i0 Link 17 (0x00000007 0x00000002)";
+        assert_eq!(
+            said(145, named),
+            ("RLW_SRC_TRACK", false, Some(17), Some(0), Some(Bucket::Ignore)),
+            "a process name is not fatal"
+        );
+        assert_eq!(nvlink5_line(145, "NVRM: Xid (PCI:0008:01:00): 145, with another wording"), None);
+        assert_eq!(nvlink5_line(79, line), None);
+    }
+
+    #[test]
+    fn numbers_of_another_unit_are_not_decoded() {
+        assert!(nvlink5(149, "NETIR_LINK_EVT", 0x0000_01c6, 0).is_some());
+        assert_eq!(nvlink5(149, "NETIR_BER_EVENT", 0x0000_01c6, 0), None, "the unit's bits are another's");
+        assert_eq!(nvlink5(145, "NETIR_LINK_EVT", 0x0000_01c6, 0), None, "another Xid");
+        assert_eq!(nvlink5(149, "NETIR_LINK_EVT", 0x03f0_01c6, 0), None, "no such subcode");
+        assert_eq!(nvlink5(144, "SAW_MVB", 0x0000_0021, 0x0000_0040), None, "no such error status");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(
+            code in 140_u32..155,
+            text in "([a-zA-Z(]{0,5} |Fatal |Link |\\(0x[0-9a-f]{0,12} ?){0,9}\\)?",
+        ) {
+            let _ = nvlink5_line(code, &text).map(|line| line.decode());
+        }
+    }
+}

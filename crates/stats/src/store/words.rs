@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, setrlimit};
 use railgate_node::child::ask;
+use railgate_node::xid_catalogue::{Owner, lookup};
 use railgate_node::{Class, Finding, PciAddress, Reading, Severity, UnixMillis};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,6 @@ use super::read::known_schema;
 use super::{DECISION, dir_name};
 use crate::application::AppEventKind;
 use crate::node_report::{ActKind, Exit};
-use crate::xids::{Whose, explain_xid};
 use crate::{Decision, ReportConfig};
 
 pub(super) const READ_WORDS: &str = "read-words";
@@ -558,10 +558,7 @@ pub fn programs_xid<'a>(
 ) -> Option<(u32, &'static str)> {
     let own: Vec<&PciAddress> = own_gpus.collect();
     let (code, _) = xids.find(|(_, gpu)| gpu.as_ref().is_some_and(|gpu| own.contains(&gpu)))?;
-    match explain_xid(code) {
-        (Whose::Application, what) => Some((code, what)),
-        _ => None,
-    }
+    lookup(code).filter(|row| row.owner == Owner::Application).map(|row| (code, row.meaning))
 }
 
 fn plain(text: &str) -> String {

@@ -40,6 +40,54 @@ fn an_xid_that_nobody_knows_is_no_acquittal() {
     assert_eq!(report.ended.kind, EndKind::Application, "another job's GPU: {:#?}", report.ended);
 }
 
+/// The kernel log of the first node has one record of this Xid, and of nothing else.
+fn with_record(code: u32, text: &str) -> JobReport {
+    let mut node = part("n1", &job(0..8), "gpu-xid-31@2", vec![], 256);
+    let place = "NVRM: Xid (PCI:0000:c3:00)";
+    for xid in &mut node.kernel.xids {
+        (xid.code, xid.text) = (code, format!("{place}: {code}, {text}"));
+    }
+    pair(node, quiet("n2", 256))
+}
+
+#[test]
+fn the_reports_and_the_gate_read_the_same_table() {
+    let ended = |code: u32| with_record(code, "pid=4711, name=python3, Ch 00000010").ended;
+    // Not in the table of the reports, where the gate drained.
+    for code in [151, 169] {
+        assert_eq!(ended(code).kind, EndKind::Hardware, "{code}");
+    }
+    // Harmless, and made an application's failure "could not tell".
+    for code in [14, 37, 38, 66, 67, 93, 106, 107, 141, 152, 153, 160, 161, 162, 163, 164, 165] {
+        assert_eq!(ended(code).kind, EndKind::Application, "{code}: {}", ended(code).why);
+    }
+    // A note of the gate.
+    assert_eq!(ended(157).kind, EndKind::Application);
+    assert_eq!(ended(137).kind, EndKind::Application);
+    assert!(ended(137).proof[0].what.contains("a fault of the peer GPU"), "{:?}", ended(137).proof);
+    // The catalogue has it, and no GPU of today reports it.
+    let unused = ended(61);
+    assert_eq!(unused.kind, EndKind::Unknown);
+    assert!(
+        unused.why.contains("Xid 61 (PMU_BREAKPOINT), for which NVIDIA's catalogue says CONTACT_SUPPORT")
+    );
+}
+
+#[test]
+fn an_nvlink_5_record_is_hardware_where_the_catalogue_resets() {
+    let ended = |code: u32, text: &str| with_record(code, text).ended.kind;
+    let link = |intr_info: &str| {
+        ended(149, &format!("NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 ({intr_info} 0x00000000 0x00000000)"))
+    };
+    assert_eq!(link("0x021425c6"), EndKind::Hardware, "RESET_GPU");
+    assert_eq!(link("0x026001c6"), EndKind::Application, "IGNORE");
+    let track = "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000)";
+    assert_eq!(ended(145, track), EndKind::Application, "XID_154_EVAL");
+    let software = "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a4c2 0x00000001 0x00000001)";
+    assert_eq!(ended(145, software), EndKind::Application, "software may be the cause");
+    assert_eq!(ended(145, "with another wording"), EndKind::Application);
+}
+
 #[test]
 fn what_the_controller_saw_counts_where_the_part_is_lacking() {
     let nodes = vec![quiet("n2", 256)];
