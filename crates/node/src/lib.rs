@@ -90,5 +90,5 @@ pub use time::rfc3339;
 pub use topology_file::{TopologyFile, TopologyRemark, read_topology_file};
 pub use trust::{Untrusted, trusted};
 pub use verdict::{Action, Fitness, Sign, Verdict};
-pub use xid::SxidEvent;
+pub use xid::{SxidEvent, SxidSeverity};
 pub use xid_watch::XidWatch;

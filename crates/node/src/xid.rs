@@ -5,6 +5,21 @@ use crate::{KernelLine, KernelLog, PciAddress, UnixMillis, XidEvent};
 /// How long the driver takes to say the same thing in several ways.
 const SAME_FAULT_MS: u64 = 5_000;
 
+/// How bad the driver says that an SXid is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SxidSeverity {
+    /// `Correctable`: repaired.
+    Correctable,
+    /// `Non-fatal`: links go on.
+    NonFatal,
+    /// It says nothing: `26006, SOE HALTED`.
+    #[default]
+    Unstated,
+    /// `Fatal`: a link or the switch is lost.
+    Fatal,
+}
+
 /// A line of the NVSwitch driver that reports an SXid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SxidEvent {
@@ -12,8 +27,11 @@ pub struct SxidEvent {
     pub code: u32,
     /// The switch it names; function 0.
     pub switch: Option<PciAddress>,
-    /// `Fatal`, as against `Non-fatal`.
+    /// Whether `severity` is `Fatal`.
     pub fatal: bool,
+    /// How bad the driver says that it is.
+    #[serde(default)]
+    pub severity: SxidSeverity,
     /// When.
     pub time: UnixMillis,
     /// The record's sequence number.
@@ -169,28 +187,40 @@ fn pid(rest: &str) -> Option<u32> {
     rest.strip_prefix("pid=")?.split(',').next()?.parse().ok()
 }
 
+/// `nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, …`: "nvidia-%s: SXid (PCI:%04x:%02x:%02x.%x): %05d, " in
+/// `common_nvswitch.h` of NVIDIA's open kernel modules 515 to 595.
 fn sxid(line: &KernelLine) -> Option<SxidEvent> {
-    let (switch, said) = line.text.strip_prefix("nvidia-nvswitch")?.split_once(": SXid (")?;
+    let (switch, said) = line.text.strip_prefix("nvidia-nvswitch")?.split_once(": SXid (PCI:")?;
     if !is_number(switch, 10) {
         return None;
     }
     let (place, rest) = said.split_once("): ")?;
-    let switch = address(place.strip_prefix("PCI:").unwrap_or(place), true)?;
-    let (code, rest) = rest.split_once(", ")?;
-    let fatal = match rest.split([',', ' ']).next()? {
-        "Fatal" => true,
-        "Non-fatal" => false,
-        // `Severity 1 Engine instance …`, `Data {…}`: more about the line before.
-        _ => return None,
-    };
-    is_number(code, 10).then_some(())?;
+    let switch = address(place, true)?;
+    let (code, what) = rest.split_once(", ")?;
+    (code.len() >= 5 && is_number(code, 10)).then_some(())?;
+    let severity = sxid_severity(what)?;
     Some(SxidEvent {
         code: code.parse().ok()?,
         switch: Some(switch),
-        fatal,
+        fatal: severity == SxidSeverity::Fatal,
+        severity,
         time: line.time,
         seq: line.seq,
         text: line.text.clone(),
+    })
+}
+
+/// `None` for a line that tells more about the one before: `error_nvswitch.c` and `flcn_ls10.c` of the same source.
+fn sxid_severity(what: &str) -> Option<SxidSeverity> {
+    const DUMPS: &[&str] = &["Severity ", "Data {", "SOE HALT data["];
+    if DUMPS.iter().any(|dump| what.starts_with(dump)) {
+        return None;
+    }
+    Some(match what.split([',', ' ']).next()? {
+        "Fatal" => SxidSeverity::Fatal,
+        "Non-fatal" => SxidSeverity::NonFatal,
+        "Correctable" => SxidSeverity::Correctable,
+        _ => SxidSeverity::Unstated,
     })
 }
 
@@ -321,6 +351,77 @@ mod tests {
         .sxids();
         let found: Vec<_> = found.iter().map(|event| (event.code, event.fatal, event.seq)).collect();
         assert_eq!(found, [(20034, true, 0), (12028, false, 2)]);
+    }
+
+    /// Every format string of an SXid in NVIDIA's open kernel modules 515.43.04 to 595.45.04, with numbers in it.
+    #[test]
+    fn every_sxid_of_the_driver_is_an_event() {
+        let severity = |what: &str| {
+            let line = format!("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {what}");
+            log(&[(0, &line)]).sxids().first().map(|event| event.severity)
+        };
+        use SxidSeverity::{Correctable, Fatal, NonFatal, Unstated};
+        for (want, what) in [
+            (Correctable, "19055, Correctable, Link 07 RX HDR ECC LIMIT Error (First)"),
+            (Fatal, "10003, Fatal, unhandled interrupt in nvswitch_lib_service_interrupts(2310)"),
+            (Fatal, "10001, Fatal, Unexpected PRI error"),
+            (Fatal, "10001, Fatal, PRI WRITE SYS error, instance=2, chiplet=0"),
+            (
+                Fatal,
+                "10008, Fatal, Firmware initialization failure (0x1/0x2, 0x3, 0x4, 0x5/0x6, 0x7, 0x8, 0x9, 0xa",
+            ),
+            (Fatal, "26003, Fatal, Failed to post command to SOE. Data {0x00000001, 0x00000002}"),
+            (NonFatal, "10002, Non-fatal, PBUS PRI TIMEOUT error, instance=3, chiplet=0"),
+            (NonFatal, "22013, Non-fatal, Link 12 Minion Link DLREQ interrupt"),
+            (Unstated, "10004, Thermal Slowdown Engaged | Temp higher than WARN Threshold"),
+            (Unstated, "10004, Thermal Slowdown Engaged | Links Thermal Mode ON"),
+            (Unstated, "10004, NVSWITCH Temperature 98C | TSENSE WARN Threshold 95C"),
+            (Unstated, "10004, PMGR OVERT Threshold reached. Shutting Down"),
+            (Unstated, "10005, Thermal slowdown Disengaged"),
+            (Unstated, "10006, TSENSE OVERT Threshold reached. Shutting Down"),
+            (Unstated, "10006, NVSWITCH Temperature 108C | OVERT Threshold 105C"),
+            (Unstated, "10007, IO failure"),
+            (Unstated, "10010, TNVL mode is locked"),
+            (Unstated, "25010, ALI Training failure. Info 0x1000000000"),
+            (Unstated, "26001, Failed to reset SOE(0)"),
+            (Unstated, "26002, SOE init failed(2)"),
+            (Unstated, "26003, Failed to post command to SOE. Data {0x00000001, 0x00000002}"),
+            (Unstated, "26004, SOE reset timeout error(1)"),
+            (Unstated, "26006, SOE HALTED"),
+            (Unstated, "26007, SOE EXTERR"),
+            (Unstated, "26008, SOE Watchdog error"),
+            (Unstated, "27002, Failed to init CCI(0)"),
+            (Unstated, "27005, Module 3 access error"),
+            (Unstated, "27006, Module 3 Image A boot failure"),
+            (Unstated, "28003, OSFP Thermal Overt Activated"),
+        ] {
+            assert_eq!(severity(what), Some(want), "{what}");
+        }
+        for dump in [
+            "22003, Severity 1 Engine instance 61 Sub-engine instance 00",
+            "22003, Data {0x00000005, 0x00000006, 0x00000000}",
+            "26006, SOE HALT data[0] = 0x              10",
+            "26006, SOE HALT data[1] = unavailable",
+        ] {
+            assert_eq!(severity(dump), None, "{dump}");
+        }
+    }
+
+    #[test]
+    fn a_process_cannot_call_itself_a_switch() {
+        for forged in [
+            "nvidia-nvswitch[77]: segfault at 0 ip 0 sp 0 error 4 in x: SXid (PCI:0000:05:00.0): 26006, SOE HALTED",
+            "nvidia-nvswitch0[77]: segfault at 0 in y: SXid (PCI:0000:05:00.0): 22003, Fatal, x",
+            "nvidia-nvswitch: SXid (PCI:0000:05:00.0): 26006, SOE HALTED",
+            "nvidia-nvswitch0: SXid (0000:05:00.0): 26006, SOE HALTED",
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00): 26006, SOE HALTED",
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 266, SOE HALTED",
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 26006",
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 26oo6, SOE HALTED",
+            "x nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 26006, SOE HALTED",
+        ] {
+            assert_eq!(log(&[(0, forged)]).sxids(), [], "{forged}");
+        }
     }
 
     proptest! {

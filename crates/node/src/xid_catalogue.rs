@@ -1,4 +1,5 @@
-//! What each Xid of the NVIDIA driver means: the one table that the gate and the reports read.
+//! What each Xid of the NVIDIA driver and each SXid of its NVSwitch driver means: the one table that the gate and the reports
+//! read.
 //!
 //! `generated.rs` holds the facts of NVIDIA's Xid catalogue (`cargo xtask xid-catalogue`); beside them stand our own words,
 //! the rule that makes a severity of the catalogue's action, and the departures from that rule with their reasons.
@@ -8,6 +9,8 @@ mod facts;
 mod generated;
 mod nvlink5;
 mod policy;
+mod sxid;
+mod sxid_names;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -18,6 +21,7 @@ pub use facts::{Bucket, Edition, Facts, Family, Nvlink5Row, Origin, Pattern, Pro
 pub use generated::EDITION;
 pub use nvlink5::{Nvlink5, Nvlink5Line, nvlink5, nvlink5_line};
 pub use policy::{DEPARTURES, Departure, Judgement, judge};
+pub use sxid::{FabricLoss, fabric_loss, sxid_name, unstated_severity};
 
 use crate::{Class, Severity};
 

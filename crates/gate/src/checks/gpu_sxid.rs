@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Action, Class, KernelLog, PartName, Severity, SxidEvent};
+use railgate_node::xid_catalogue::{FabricLoss, fabric_loss, sxid_name, unstated_severity};
+use railgate_node::{Action, Class, KernelLog, PartName, Severity, SxidEvent, SxidSeverity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -8,7 +9,6 @@ use crate::report::{Found, Report};
 use crate::scene::Scene;
 use crate::when::iso;
 
-use super::sxid_table::{LINK_FAULT, always_fatal, name};
 use crate::agreement::{Counterpart, grade, of_any_gpu};
 
 /// The check.
@@ -55,12 +55,16 @@ the last clean look of this boot. Register dumps that follow a line are skipped.
 
 Why: an NVSwitch serves all GPUs of the node; after some errors only a reboot brings its links back.
 
-- Codes after which the fabric is lost for good (10003, 12020, 22003, 22011, 23001-23017), where the line says fatal: `fail`
-  where NVML agrees (a GPU of the node is lost, asks for a reset, or has NVLinks down), else when the driver writes it a second
-  time within 24 hours, until then `warn`. NVML has no reading of a switch itself.
+- Codes after which the fabric is lost for good (12020, 22003, 22011, 23001-23017: always fatal by the Fabric Manager User
+  Guide) or until all GPUs and switches are reset (10003, 19084), where the line says fatal: `fail` where NVML agrees (a GPU
+  of the node is lost, asks for a reset, or has NVLinks down), else when the driver writes it a second time within 24 hours,
+  until then `warn`. NVML has no reading of a switch itself.
 - Other lines that say fatal: `fatal` (a link that is really down is `gpu-nvlink`'s). A link fault (20034) within five
   seconds after a GPU fell off the bus is that GPU's, and a note.
-- Lines that say non-fatal: a note.
+- Lines that say neither (`26006, SOE HALTED`; `10004, Thermal Slowdown Engaged`; `10007, IO failure`; `25010, ALI Training
+  failure`): `warn`; the end of a thermal event (10005, 28002, 28004) and 10010 are a note. They report the switch's controller,
+  temperature, registers and cables; a link or GPU that is lost with it has a finding of its own.
+- Lines that say non-fatal or correctable: a note.
 
 `codes` overrides single codes. A job that holds a part of the node's GPUs is warned only: nobody knows whose link it was.
 Machines whose switches are managed elsewhere (NVL72) have no such lines.
@@ -94,22 +98,32 @@ codes = {}          # { \"20034\" = \"fail\" }
 /// A broken link can write thousands of them.
 const MOST_ROWS: usize = 5;
 
+/// A link between switch and GPU failed: what a GPU that falls off the bus leaves behind on the other side.
+const LINK_FAULT: u32 = 20034;
+
 /// What one fault makes several drivers say.
 const SAME_FAULT_MS: u64 = 5_000;
 
 fn group(scene: &Scene<'_>, set: &Settings, code: u32, switch: String, events: &[SxidEvent]) -> Found {
-    let fatal = events.iter().any(|event| event.fatal);
+    let worst = events.iter().map(|event| event.severity).max().unwrap_or_default();
     let follows = code == LINK_FAULT && events.iter().all(|event| follows_a_lost_gpu(scene, event));
-    let severity = match set.codes.get(&code.to_string()) {
-        Some(severity) => *severity,
-        None if follows || !fatal => Severity::Note,
-        None if always_fatal(code) => Severity::Fail,
-        None => set.fatal,
+    let loss = fabric_loss(code);
+    let severity = match (set.codes.get(&code.to_string()), worst) {
+        (Some(severity), _) => *severity,
+        (None, _) if follows => Severity::Note,
+        (None, SxidSeverity::Correctable | SxidSeverity::NonFatal) => Severity::Note,
+        (None, SxidSeverity::Unstated) => unstated_severity(code),
+        (None, SxidSeverity::Fatal) if loss == FabricLoss::OneLink => set.fatal,
+        (None, SxidSeverity::Fatal) => Severity::Fail,
     };
-    let name = name(code).map_or_else(String::new, |name| format!(" ({name})"));
+    let name = sxid_name(code, worst).map_or_else(String::new, |name| format!(" ({name})"));
     let times = if events.len() > 1 { format!(" x{}", events.len()) } else { String::new() };
     let after = if follows { ", after a lost GPU" } else { "" };
-    let fix = if severity == Severity::Fail { "reboot" } else { "watch" };
+    let fix = match (severity, loss) {
+        (Severity::Fail, FabricLoss::UntilReset) => "reset all GPUs",
+        (Severity::Fail, _) => "reboot",
+        _ => "watch",
+    };
     let found = Found::new(severity, Class::Node, switch, format!("SXid {code}{name}{times}{after}"));
     // A switch serves all GPUs, and only some of its errors are everybody's.
     let found = if scene.whole() || severity < Severity::Warn { found } else { found.shared() };
@@ -142,10 +156,7 @@ mod tests {
             look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_node::Reading::Known(false))
         };
         let fatal = agrees(look("h100-sxm:nvswitch-fatal"));
-        assert_eq!(
-            fatal.says(),
-            "unfit: fail gpu-sxid@0000:05:00.0: SXid 22003 (switch needs recovery); reboot"
-        );
+        assert_eq!(fatal.says(), "unfit: fail gpu-sxid@0000:05:00.0: SXid 22003 (Minion halt); reboot");
         assert_eq!(fatal.of("gpu-sxid").len(), 1, "the dump that follows is no event");
         let part = fatal.holding(&[0, 1]);
         assert!(part.says().starts_with("degraded: warn gpu-sxid@0000:05:00.0"), "{}", part.says());
@@ -154,8 +165,7 @@ mod tests {
     #[test]
     fn the_log_alone_drains_at_the_second_record() {
         let once = || look("h100-sxm:nvswitch-fatal");
-        let says =
-            "degraded: warn gpu-sxid@0000:05:00.0: SXid 22003 (switch needs recovery), strike 1 of 2; reboot";
+        let says = "degraded: warn gpu-sxid@0000:05:00.0: SXid 22003 (Minion halt), strike 1 of 2; reboot";
         assert_eq!(once().says(), says);
         assert_eq!(once().again().again().says(), says, "one record is one sight");
         let line = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 22003, Fatal, Link 30 Minion Halt";
@@ -172,6 +182,55 @@ mod tests {
         assert!(strict.says().contains("strike 1 of 2"), "{}", strict.says());
         let config: crate::GateConfig = toml::from_str("[checks.gpu-sxid.codes]\n020034 = \"note\"").unwrap();
         assert_eq!(config.problems().len(), 1);
+    }
+
+    #[test]
+    fn a_line_that_does_not_say_how_bad_it_is_warns() {
+        let switch = |what: &str| {
+            look("h100-sxm").kernel(&format!("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {what}"))
+        };
+        for (what, name) in [
+            ("26006, SOE HALTED", "SXid 26006 (SOE halt)"),
+            ("26007, SOE EXTERR", "SXid 26007 (SOE EXTERR)"),
+            ("26008, SOE Watchdog error", "SXid 26008 (SOE watchdog)"),
+            ("10006, TSENSE OVERT Threshold reached. Shutting Down", "SXid 10006 (thermal shutdown)"),
+            ("10004, Thermal Slowdown Engaged | Links Thermal Mode ON", "SXid 10004 (thermal slowdown)"),
+            ("10007, IO failure", "SXid 10007 (I/O failure)"),
+            ("25010, ALI Training failure. Info 0x1000000000", "SXid 25010 (link training failed)"),
+            ("28003, OSFP Thermal Overt Activated", "SXid 28003 (cable cage too hot)"),
+            ("31999, a code of a newer driver", "SXid 31999"),
+        ] {
+            let says = switch(what).says();
+            assert_eq!(says, format!("degraded: warn gpu-sxid@0000:05:00.0: {name}; watch"), "{what}");
+            let again =
+                switch(what).again().kernel(&format!("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {what}"));
+            assert_eq!(again.fitness(), Fitness::Degraded, "never a drain: {what}");
+        }
+        for what in [
+            "10005, Thermal slowdown Disengaged",
+            "28004, OSFP Thermal Overt Deactivated",
+            "19055, Correctable, Link 07 RX HDR ECC LIMIT Error (First)",
+            "22013, Non-fatal, Link 12 Minion Link DLREQ interrupt",
+        ] {
+            assert_eq!(switch(what).of("gpu-sxid"), [Severity::Note], "{what}");
+            assert_eq!(switch(what).fitness(), Fitness::Fit, "{what}");
+        }
+        let dump = switch("26006, SOE HALT data[0] = 0x              10");
+        assert_eq!((dump.findings(), dump.fitness()), (vec![], Fitness::Fit));
+    }
+
+    #[test]
+    fn an_error_of_the_whole_fabric_fails() {
+        let down = |look: crate::testing::Look| {
+            look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_node::Reading::Known(false))
+        };
+        let line =
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 10003, Fatal, unhandled interrupt in service(2310)";
+        let found = down(look("h100-sxm").kernel(line)).findings();
+        let want = "fail gpu-sxid@0000:05:00.0: SXid 10003 (unhandled interrupt); reset all GPUs";
+        assert!(found.contains(&want.to_owned()), "{found:?}");
+        let soft = line.replace("Fatal", "Non-fatal");
+        assert_eq!(look("h100-sxm").kernel(&soft).of("gpu-sxid"), [Severity::Note]);
     }
 
     #[test]

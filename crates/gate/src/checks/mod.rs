@@ -70,7 +70,6 @@ mod roce_pause;
 mod service;
 mod shm;
 mod site;
-mod sxid_table;
 mod tasks;
 mod topology_file;
 mod xid_counterparts;
