@@ -35,6 +35,7 @@ mod wanted;
 mod when;
 
 pub use catalogue::{catalogue_markdown, explain};
+pub use checks::kmsg_table::{KernelLineJudgement, kernel_line_judgement};
 pub use checks::{CHECKS, Checks};
 pub use config::{GateConfig, Mode, NewChecks};
 pub use gpu_counters::KnownCounts;

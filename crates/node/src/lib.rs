@@ -25,6 +25,7 @@ mod ioctl;
 mod job;
 mod job_group;
 mod job_processes;
+pub mod kernel_lines;
 mod kernel_log;
 mod kernel_origin;
 mod live;

@@ -1,9 +1,10 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Action, Class, KernelLine, PartName, PciAddress, Severity, UnixMillis};
+use railgate_node::kernel_lines::{KernelPart, ids, taken_back};
+use railgate_node::{Action, Class, KernelLine, PartName, Severity, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use super::kmsg_table::{Begins, LINES, Line, Names};
+use super::kmsg_table::{KernelLineJudgement, kernel_line_judgement};
 use crate::agreement::{Nvml, grade};
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
@@ -34,30 +35,39 @@ impl Table for Settings {
     }
 
     fn problems(&self) -> Vec<String> {
-        let known = |id: &&String| LINES.iter().all(|line| line.id != **id);
-        let ids: Vec<&str> = LINES.iter().map(|line| line.id).collect();
-        let why = |id: &String| format!("lines: no kind '{id}' (known: {})", ids.join(", "));
-        self.lines.keys().filter(known).map(why).collect()
+        let known: Vec<&str> = ids().collect();
+        let why = |id: &String| format!("lines: no kind '{id}' (known: {})", known.join(", "));
+        self.lines.keys().filter(|id| !known.contains(&id.as_str())).map(why).collect()
     }
 }
 
 impl Check for KernelMessages {
     const ABOUT: &'static str = "the kernel complains: hung tasks, PCIe, HCAs, NFS, disks, memory";
     const EXPLAIN: &'static str = "
-Reads the lines of `/dev/kmsg` since the last look that was acted on (those that the kernel itself wrote), against a table:
+Reads the lines of `/dev/kmsg` since the last look that was acted on (those that the kernel itself wrote), against a table of the
+format strings of the kernel and its drivers. The table knows the wordings of Linux 5.10 to 6.12, which RHEL 9 (5.14), Ubuntu 22.04
+and 24.04 (5.15, 6.8) and Debian 11 to 13 run, and of MLNX_OFED:
 
-- `task-hung`, `soft-lockup`: tasks and processors that do not move.
+- `task-hung`, `soft-lockup`, `hard-lockup`, `rcu-stall`: tasks and processors that do not move.
 - `pcie-fatal`, `pcie-uncorrected`, `pcie-corrected` (a note): errors that AER reports.
-- `mlx5-power`, `mlx5-cable`, `mlx5-health`: slot power, optic and firmware of an HCA.
-- `nfs-silent`: a server does not respond, and has not come back since.
-- `disk-error`, `nvme-timeout`, `fs-error`, `fs-read-only`, `fs-shutdown`: drives and file systems.
+- `mlx5-power`, `mlx5-cable`, `mlx5-temperature`, `mlx5-health`: slot power, optic, heat and firmware of an HCA.
+- `mlx5-command`, `net-timeout`: an HCA does not answer a command; a queue of a network interface is stuck.
+- `nfs-silent`: a server does not respond, and has not come back since. `nfs-locks` (a note): it gave locks to others.
+- `disk-error`, `disk-past-end`: I/O errors; access beyond the end of a drive.
+- `nvme-timeout`, `nvme-path`, `nvme-path-wait` (a note): an NVMe drive does not answer, is gone, or comes back.
+- `md-drive`, `md-failed`: an md array lost a drive, or works no longer.
+- `fs-error`, `fs-read-only`, `fs-shutdown`: file systems.
 - `memory-uncorrected`, `memory-corrected` (a note), `machine-check` (a note).
+- `file-max`: the kernel opens no more files (`fs.file-max`).
+- `peermem` (a note), `nvlink-detect`: the NVIDIA driver about GPU memory that an HCA used, and about NVLinks.
 
 Why: drivers say here first, and often only here, what breaks an hour later. Xids have a check of their own.
 
 All are `warn` unless it says otherwise; `lines` gives single ones another severity. A line of the log is one source, so with
-`\"fail\"` a node is drained when the kernel writes of the same part a second time within 24 hours. `task-hung` and
-`soft-lockup` never fail: a program can cause them.
+`\"fail\"` a node is drained when the kernel writes of the same part a second time within 24 hours. A program can cause
+`task-hung`, `soft-lockup`, `hard-lockup`, `rcu-stall`, `nfs-locks`, `file-max`, `peermem`, `nvlink-detect`, `mlx5-command`,
+`net-timeout` and `disk-past-end`, so these never fail; nor does any line about a `dm-N` device, since container runtimes map
+users' encrypted images to such. Lines about loop devices are not judged: they are users' images.
 
 Fix: the line itself says which part; `dmesg -T`.
 
@@ -75,100 +85,69 @@ lines = {}            # { \"pcie-fatal\" = \"fail\", \"nfs-silent\" = \"note\" }
         // That the log could not be read `kernel-log` says.
         let Some(log) = scene.now.kernel_log.data() else { return };
         let mut sights: BTreeMap<(&str, String), Sight<'_>> = BTreeMap::new();
-        for kernel in &log.lines {
-            // What has come back is no news any more.
-            sights.retain(|(_, part), sight| !sight.is_over(part, &kernel.text));
-            let Some(line) = LINES.iter().find(|line| fits(line, &kernel.text)) else { continue };
-            let part = part_of(line.names, &kernel.text);
-            let sight =
-                sights.entry((line.id, part)).or_insert(Sight { line, written: Vec::new(), last: kernel });
-            sight.written.push(kernel.time);
-            sight.last = kernel;
+        for line in &log.lines {
+            if let Some(back) = taken_back(&line.text) {
+                sights.remove(&(back.id, name(back.part)));
+            }
+            let Some(seen) = line.recognise() else { continue };
+            let Some(judgement) = kernel_line_judgement(seen.id) else { continue };
+            let sight = sights.entry((seen.id, name(seen.part))).or_insert(Sight {
+                judgement,
+                part: seen.part,
+                written: Vec::new(),
+                last: line,
+            });
+            sight.written.push(line.time);
+            sight.last = line;
         }
-        for ((id, part), sight) in sights {
-            let line = sight.line;
-            let severity = set.lines.get(id).copied().unwrap_or(line.severity);
-            let part = device(scene, line.names, part);
-            let what = if sight.written.len() > 1 {
-                format!("{} ({} times)", line.what, sight.written.len())
-            } else {
-                line.what.to_owned()
-            };
+        for ((id, _), sight) in sights {
+            let KernelLineJudgement { what, fix, class, severity, .. } = *sight.judgement;
+            let severity = set.lines.get(id).copied().unwrap_or(severity);
+            let times = sight.written.len();
+            let what = if times > 1 { format!("{what} ({times} times)") } else { what.to_owned() };
             let source = format!("kmsg seq {}", sight.last.seq);
-            let found = Found::new(severity, line.class, part, what).fix(line.fix).row(
+            let found = Found::new(severity, class, device(scene, sight.part), what).fix(fix).row(
                 id,
                 &sight.last.text,
                 "no such line",
                 source,
             );
-            out.add(grade(found, Nvml::Silent, line.raisable, sight.written));
+            let raisable = sight.judgement.raisable || is_mapped(sight.part);
+            out.add(grade(found, Nvml::Silent, raisable, sight.written));
         }
     }
 }
 
 /// A kind of line about one part.
 struct Sight<'a> {
-    line: &'static Line,
+    judgement: &'static KernelLineJudgement,
+    part: KernelPart<'a>,
     written: Vec<UnixMillis>,
     last: &'a KernelLine,
 }
 
-impl Sight<'_> {
-    fn is_over(&self, part: &str, text: &str) -> bool {
-        let Some(over) = self.line.over else { return false };
-        text.ends_with(over) && part_of(self.line.names, text) == part
-    }
+/// A container runtime maps a user's encrypted image to such a device as well.
+fn is_mapped(part: KernelPart<'_>) -> bool {
+    matches!(part, KernelPart::Name(name) if name.starts_with("dm-"))
 }
 
-fn fits(line: &Line, text: &str) -> bool {
-    let own = match line.begins {
-        Begins::Line => text,
-        Begins::Device(driver) => match of_device(text) {
-            Some((by, _, own)) if by.starts_with(driver) => own,
-            _ => return false,
-        },
-    };
-    // An image file that a user's container runtime has mounted: its errors are the user's.
-    let image = matches!(line.names, Names::After(_)) && part_of(line.names, text).starts_with("loop");
-    !image
-        && line.texts.iter().any(|all| {
-            let (first, others) = all.split_first().unwrap_or((&"", &[]));
-            own.strip_prefix(first).is_some_and(|rest| others.iter().all(|one| rest.contains(one)))
-        })
-}
-
-/// `mlx5_core 0000:1a:00.0: …`: the driver, its device, and what it says.
-fn of_device(text: &str) -> Option<(&str, PciAddress, &str)> {
-    let (driver, rest) = text.split_once(' ')?;
-    let (place, _) = rest.split_once([' ', ','])?;
-    let address = place.trim_end_matches(':').parse().ok()?;
-    let own = rest.get(place.len()..)?.trim_start();
-    place.contains('.').then_some((driver, address, own))
-}
-
-fn part_of(names: Names, text: &str) -> String {
-    match names {
-        Names::Node => String::new(),
-        Names::Pci => of_device(text).map_or_else(String::new, |(_, at, _)| at.to_string()),
-        Names::After(lead) => {
-            let rest = text.split_once(lead).map_or("", |(_, rest)| rest);
-            let word = rest.split([' ', ',', ')', '(']).next().unwrap_or_default();
-            word.trim_end_matches(':').chars().take(40).collect()
-        }
+fn name(part: KernelPart<'_>) -> String {
+    match part {
+        KernelPart::Node => String::new(),
+        KernelPart::Pci(at) => at.to_string(),
+        KernelPart::Name(name) => name.chars().take(40).collect(),
     }
 }
 
 /// People know GPUs and HCAs by other names than their addresses.
-fn device(scene: &Scene<'_>, names: Names, part: String) -> String {
-    let Some(at) = (names == Names::Pci).then(|| part.parse::<PciAddress>().ok()).flatten() else {
-        return part;
-    };
+fn device(scene: &Scene<'_>, part: KernelPart<'_>) -> String {
+    let KernelPart::Pci(at) = part else { return name(part) };
     let hcas = scene.now.fabric.data().map_or(&[][..], |fabric| fabric.hcas.as_slice());
     if let Some(hca) = hcas.iter().find(|hca| hca.pci.known() == Some(&at)) {
         return hca.name.clone();
     }
     let gpu = scene.all_gpus().iter().find(|gpu| gpu.pci.known() == Some(&at));
-    gpu.map_or(part, |gpu| format!("gpu{}", gpu.index))
+    gpu.map_or_else(|| name(part), |gpu| format!("gpu{}", gpu.index))
 }
 
 #[cfg(test)]
@@ -248,6 +227,62 @@ mod tests {
                 "note kmsg@MC3: corrected memory error; watch it",
             ),
             (
+                "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12",
+                "warn kmsg: processor locked up with interrupts off; see log; reboot",
+            ),
+            (
+                "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
+                "warn kmsg: processor stalls the kernel; see log; reboot",
+            ),
+            (
+                "NFS: nfs4_reclaim_open_state: Lock reclaim failed!",
+                "note kmsg: NFS locks lost; check server; restart their job",
+            ),
+            (
+                "VFS: file-max limit 1000000 reached",
+                "warn kmsg: no more files can be opened; raise fs.file-max",
+            ),
+            (
+                "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+                "note kmsg: GPU memory freed under an HCA; update driver if it repeats",
+            ),
+            (
+                "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+                "warn kmsg: driver cannot read NVLink states; reset GPUs",
+            ),
+            (
+                "mlx5_core 0000:5e:00.0: temp_warn:162:(pid 0): High temperature on sensors with bit set 0 1",
+                "warn kmsg@mlx5_3: HCA is too hot; check cooling",
+            ),
+            (
+                "mlx5_core 0000:5e:00.0: wait_func:1176:(pid 77): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource",
+                "warn kmsg@mlx5_3: HCA firmware does not answer a command; reset HCA",
+            ),
+            (
+                "NETDEV WATCHDOG: eth2 (mlx5_core): transmit queue 5 timed out",
+                "warn kmsg@eth2: network interface does not send or receive; see log; check link",
+            ),
+            (
+                "block nvme0n1: no available path - failing I/O",
+                "warn kmsg@nvme0n1: NVMe drive has no working path; check drive",
+            ),
+            (
+                "block nvme0n1: no usable path - requeuing I/O",
+                "note kmsg@nvme0n1: NVMe drive waits for its controller; watch it",
+            ),
+            (
+                "attempt to access beyond end of device\\x0asda1: rw=0, want=9, limit=4",
+                "warn kmsg@sda1: access beyond the end of a drive; fsck, check partitions",
+            ),
+            (
+                "md/raid1:md1: Disk failure on sda1, disabling device.\\x0amd/raid1:md1: Operation continuing on 1 devices.",
+                "warn kmsg@sda1: array lost a drive; replace drive",
+            ),
+            (
+                "md/raid0md0: Disk failure on nvme0n1p1 detected, failing array.",
+                "warn kmsg@md0: array failed; replace drive, rebuild array",
+            ),
+            (
                 "mce: [Hardware Error]: Machine check events logged",
                 "note kmsg: machine check events; see mcelog",
             ),
@@ -255,10 +290,16 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for (line, finding) in cases {
             assert_eq!(says(&[line]), [finding], "{line}");
-            seen.insert(LINES.iter().find(|known| fits(known, line)).unwrap().id);
+            seen.insert(railgate_node::kernel_lines::recognise(line).unwrap().id);
         }
-        let all: std::collections::BTreeSet<&str> = LINES.iter().map(|line| line.id).collect();
+        let all: std::collections::BTreeSet<&str> = ids().collect();
         assert_eq!(seen, all, "a kind without a line");
+    }
+
+    /// Every kind as `fail`.
+    fn strict() -> String {
+        let lines: Vec<String> = ids().map(|id| format!("{id} = \"fail\"")).collect();
+        format!("[checks.kmsg]\nlines = {{ {} }}", lines.join(", "))
     }
 
     #[test]
@@ -266,10 +307,46 @@ mod tests {
         for line in [
             "INFO: task python3:4711 blocked for more than 120 seconds.",
             "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:77]",
+            "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12",
+            "rcu: INFO: rcu_preempt self-detected stall on CPU",
+            "NFS: nfs4_reclaim_open_state: Lock reclaim failed!",
+            "VFS: file-max limit 1000000 reached",
+            "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+            "mlx5_core 0000:5e:00.0: wait_func:1176:(pid 77): CREATE_QP(0x500) timeout. Will cause a leak of a command resource",
+            "mlx5_core 0000:5e:00.0 eth2: NETDEV WATCHDOG: CPU: 3: transmit queue 5 timed out 5012 ms",
+            "attempt to access beyond end of device\\x0asda1: rw=0, want=9, limit=4",
+            "I/O error, dev dm-3, sector 12345 op 0x0:(READ) flags 0x0",
+            "EXT4-fs error (device dm-3): ext4_lookup:1858: inode #2: comm ls: iget: checksum invalid",
         ] {
-            let strict = "[checks.kmsg]\nlines = { task-hung = \"fail\", soft-lockup = \"fail\" }";
-            let look = look("h100-sxm").settings(strict).kernel(line).again().kernel(line);
+            let look = look("h100-sxm").settings(&strict()).kernel(line).again().kernel(line);
             assert_eq!(look.of("kmsg"), [Severity::Warn], "{line}");
+        }
+    }
+
+    #[test]
+    fn what_no_program_can_raise_fails_where_the_site_says_so() {
+        for line in [
+            "nvme nvme4: Disabling device after reset failure: -19",
+            "md/raid1:md1: Disk failure on sda1, disabling device.",
+            "mlx5_core 0000:5e:00.0: print_health_info:447:(pid 0): synd 0x8: unrecoverable hardware error",
+            "critical medium error, dev nvme0n1, sector 12345 op 0x0:(READ) flags 0x0",
+        ] {
+            let look = look("h100-sxm").settings(&strict()).kernel(line).again().kernel(line);
+            assert_eq!(look.of("kmsg"), [Severity::Fail], "{line}");
+        }
+    }
+
+    #[test]
+    fn the_page_names_every_kind_and_says_which_never_fail() {
+        let (lists, rest) = KernelMessages::EXPLAIN.split_once("\nWhy: ").unwrap();
+        let (_, raisable) = rest.split_once("A program can cause").unwrap();
+        let (raisable, _) = raisable.split_once("so these never fail").unwrap();
+        for id in ids() {
+            let judgement = kernel_line_judgement(id).unwrap();
+            let note = lists.contains(&format!("`{id}` (a note)"));
+            assert!(lists.contains(&format!("`{id}`")), "{id}");
+            assert_eq!(note, judgement.severity == Severity::Note, "{id}");
+            assert_eq!(raisable.contains(&format!("`{id}`")), judgement.raisable, "{id}");
         }
     }
 

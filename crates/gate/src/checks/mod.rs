@@ -53,7 +53,7 @@ mod ib_width;
 mod kernel_log;
 mod kmsg;
 mod kmsg_forged;
-mod kmsg_table;
+pub(crate) mod kmsg_table;
 mod memlock;
 mod memory;
 mod module;

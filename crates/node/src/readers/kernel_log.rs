@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
+use railgate_text::printable;
 
 use crate::kernel_origin::{audited_crash, worded_by_a_process};
 use crate::sysfs::{self, ReadError};
-use crate::{ForgedLine, KernelLine, KernelLog, KernelMark, PciAddress, UnixMillis};
+use crate::{ForgedLine, KernelLine, KernelLog, KernelMark, UnixMillis, kernel_lines};
 
 /// The kernel's bound for one record is 8 KiB with its dictionary; a smaller buffer would make the read
 /// fail with EINVAL for ever.
@@ -179,16 +180,22 @@ impl Records {
         if let Some((pid, uid)) = audited_crash(record.text) {
             keep_newest(&mut self.crashes, (pid, uid, time));
         }
-        if !is_relevant(record.text) {
-            return;
-        }
-        let text = railgate_text::printable(record.text).into_owned();
-        if let Some(worded) = worded_by_a_process(record.text) {
-            let forged = ForgedLine { seq: record.seq, time, pid: worded.pid, uid: None, text };
-            return keep_newest(&mut self.forged, forged);
-        }
-        let line = KernelLine { seq: record.seq, time, level: record.level, text };
-        if record.text.starts_with("NVRM:") || record.text.starts_with("nvidia") {
+        let own = match worded_by_a_process(record.text) {
+            None if kernel_lines::is_read(record.text) => record.text,
+            None => return,
+            Some(worded) => {
+                if kernel_lines::imitates(record.text) {
+                    let text = printable(record.text).into_owned();
+                    let forged = ForgedLine { seq: record.seq, time, pid: worded.pid, uid: None, text };
+                    keep_newest(&mut self.forged, forged);
+                }
+                let Some(own) = kernel_lines::own_words(record.text) else { return };
+                own
+            }
+        };
+        let line =
+            KernelLine { seq: record.seq, time, level: record.level, text: printable(own).into_owned() };
+        if own.starts_with("NVRM:") || own.starts_with("nvidia") {
             self.gpus.push(line);
         } else {
             self.others.push(line);
@@ -244,56 +251,6 @@ impl<'a> Record<'a> {
             text,
         })
     }
-}
-
-/// What a check or a report reads: the NVIDIA drivers, HCAs, PCIe and memory errors, file systems and their servers, processes
-/// that the kernel killed or that hang in it. Judged by how the record begins: what stands further on may be a file's name.
-fn is_relevant(text: &str) -> bool {
-    const LEADERS: &[&str] = &[
-        "NVRM:",
-        "nvidia",
-        "mlx4",
-        "mlx5",
-        "infiniband",
-        "pcieport",
-        "AER:",
-        "mce:",
-        "EDAC",
-        "nfs:",
-        "NFS:",
-        "nfs4",
-        "RPC:",
-        "rpc",
-        "Lustre",
-        "LNet",
-        "EXT4-fs",
-        "XFS",
-        "BTRFS",
-        "Buffer I/O error",
-        "I/O error",
-        "blk_update_request",
-        "nvme",
-        "INFO: task",
-        "Out of memory",
-        "Memory cgroup out of memory",
-        "oom-kill:",
-        "watchdog:",
-        "NMI watchdog:",
-        "rcu: INFO:",
-        "[Hardware Error]",
-    ];
-    // `{1}[Hardware Error]: …`: the kernel numbers what the firmware reports.
-    let numbered = text.strip_prefix('{').and_then(|rest| Some(rest.split_once('}')?.1));
-    let text = numbered.unwrap_or(text);
-    LEADERS.iter().any(|leader| text.starts_with(leader)) || is_of_a_device(text)
-}
-
-/// `bnxt_en 0000:1a:00.0 …`: a driver and the PCI address of its device, as the kernel's `dev_err` writes.
-fn is_of_a_device(text: &str) -> bool {
-    let Some((driver, rest)) = text.split_once(' ') else { return false };
-    let place = rest.split([' ', ',']).next().unwrap_or_default().trim_end_matches(':');
-    let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    driver.bytes().all(word) && place.contains('.') && place.parse::<PciAddress>().is_ok()
 }
 
 #[cfg(test)]

@@ -1,0 +1,184 @@
+//! A record of the kernel log against a format string.
+//!
+//! A format is written as the kernel writes it, with a typed hole in place of each `%s` or `%d`:
+//! `nvme {part}: Disabling device after reset failure: {int}`. It fits a whole record, from its first character to its last.
+//! What a user can choose (the name of a process) stands in holes that decide nothing.
+//!
+//! | hole | accepts |
+//! |---|---|
+//! | `{int}`, `{hex}` | digits, with a sign; hexadecimal digits |
+//! | `{word}` | a name of the kernel's own: function, driver, array |
+//! | `{part}` | a device: `md1`, `nvme0n1p1`, `MC0`; not a loop device |
+//! | `{disk}` | the same, and only a drive or what is built on drives |
+//! | `{host}` | a server: name or address |
+//! | `{bdf}` | a PCI address with its function |
+//! | `{name}` | the name of a process, as `/dev/kmsg` escapes it |
+//! | `{text}`, `{rest}` | anything: in the middle, to the end |
+//!
+//! `{part}`, `{disk}`, `{host}` and `{bdf}` name what the record is about. A `|` separates words that the kernel's source has in
+//! different places; it matches nothing.
+
+use crate::PciAddress;
+
+use super::KernelPart;
+
+/// Longest name of a device or server that is accepted.
+const NAME_BYTES: usize = 100;
+
+/// `TASK_COMM_LEN` without its NUL, each byte escaped as `\xNN`.
+const PROCESS_BYTES: usize = 15 * 4;
+
+/// Devices that are drives, or arrays and volumes of drives. Not among them: `sr0`, `fd0`, `loop0`, `zram0`, `nbd0`.
+const DISKS: &[&str] = &["nvme", "sd", "vd", "xvd", "hd", "md", "dm-", "pmem", "mmcblk", "cciss"];
+
+/// Whether `text` is what the formats, one behind the other, write. Gives the part that it names.
+pub(super) fn fit<'a>(formats: &[&str], text: &'a str) -> Option<KernelPart<'a>> {
+    let mut part = KernelPart::Node;
+    follows(formats, text, &mut part).then_some(part)
+}
+
+fn follows<'a>(formats: &[&str], text: &'a str, part: &mut KernelPart<'a>) -> bool {
+    let Some((format, behind)) = formats.split_first() else { return text.is_empty() };
+    let end = format.find(['{', '|']).unwrap_or(format.len());
+    let (literal, rest) = format.split_at(end);
+    let Some(text) = text.strip_prefix(literal) else { return false };
+    if rest.is_empty() {
+        return follows(behind, text, part);
+    }
+    let (hole, rest) = match rest.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
+        Some(split) => split,
+        None => ("", rest.get(1..).unwrap_or_default()),
+    };
+    let mut next = vec![rest];
+    next.extend_from_slice(behind);
+    match hole {
+        "" => follows(&next, text, part),
+        "rest" => true,
+        "name" => somewhere(&next, text, PROCESS_BYTES, part),
+        "text" => somewhere(&next, text, usize::MAX, part),
+        _ => filled(hole, text).is_some_and(|(what, text)| {
+            if let Some(what) = what {
+                *part = what;
+            }
+            follows(&next, text, part)
+        }),
+    }
+}
+
+/// The formats fit behind some text of at most `most` bytes.
+fn somewhere<'a>(formats: &[&str], text: &'a str, most: usize, part: &mut KernelPart<'a>) -> bool {
+    let literal = formats.first().map_or("", |first| first.split(['{', '|']).next().unwrap_or_default());
+    let mut places = text.match_indices(literal).map(|(at, _)| at).take_while(|at| *at <= most);
+    places.any(|at| text.get(at..).is_some_and(|rest| follows(formats, rest, part)))
+}
+
+/// Fills one hole with as much as it accepts: what it names, and the text behind it.
+fn filled<'a>(hole: &str, text: &'a str) -> Option<(Option<KernelPart<'a>>, &'a str)> {
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    let device = |byte: u8| word(byte) || byte == b'!';
+    match hole {
+        "int" => {
+            let (_, rest) = run(text.strip_prefix('-').unwrap_or(text), |byte| byte.is_ascii_digit())?;
+            Some((None, rest))
+        }
+        "hex" => run(text, |byte| byte.is_ascii_hexdigit()).map(|(_, rest)| (None, rest)),
+        "word" => run(text, word).map(|(_, rest)| (None, rest)),
+        "part" => {
+            let (name, rest) = run(text, device)?;
+            (!name.starts_with("loop")).then_some((Some(KernelPart::Name(name)), rest))
+        }
+        "disk" => {
+            let (name, rest) = run(text, device)?;
+            let disk = DISKS.iter().any(|disk| name.starts_with(disk));
+            disk.then_some((Some(KernelPart::Name(name)), rest))
+        }
+        "host" => {
+            let (name, rest) = run(text, |byte| word(byte) || matches!(byte, b':' | b'[' | b']' | b'%'))?;
+            Some((Some(KernelPart::Name(name)), rest))
+        }
+        "bdf" => {
+            let (run, _) = run(text, |byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))?;
+            let place = run.trim_end_matches(':');
+            let address: PciAddress = place.contains('.').then(|| place.parse().ok()).flatten()?;
+            Some((Some(KernelPart::Pci(address)), text.get(place.len()..)?))
+        }
+        _ => None,
+    }
+}
+
+fn run(text: &str, accepts: impl Fn(u8) -> bool) -> Option<(&str, &str)> {
+    let end = text.bytes().position(|byte| !accepts(byte)).unwrap_or(text.len());
+    (1..=NAME_BYTES).contains(&end).then(|| text.split_at(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part<'a>(format: &str, text: &'a str) -> Option<KernelPart<'a>> {
+        fit(&[format], text)
+    }
+
+    #[test]
+    fn a_format_fits_the_whole_record() {
+        let format = "nvme {part}: Disabling device after reset failure: {int}";
+        let nvme4 = Some(KernelPart::Name("nvme4"));
+        assert_eq!(part(format, "nvme nvme4: Disabling device after reset failure: -19"), nvme4);
+        for other in [
+            "x nvme nvme4: Disabling device after reset failure: -19",
+            "nvme nvme4: Disabling device after reset failure: -19 x",
+            "nvme nvme4: Disabling device after reset failure: x",
+            "nvme : Disabling device after reset failure: -19",
+            "nvme nvme 4: Disabling device after reset failure: -19",
+            "nvme nvme4: Disabling device after reset failure: ",
+            "",
+        ] {
+            assert_eq!(part(format, other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn holes_have_types() {
+        let at = KernelPart::Pci("0000:5e:00.0".parse().unwrap());
+        assert_eq!(part("{word} {bdf}: {rest}", "mlx5_core 0000:5e:00.0: x"), Some(at));
+        assert_eq!(part("{word} {bdf}: {rest}", "mlx5_core 0000:5e:00: x"), None, "no function");
+        assert_eq!(part("{word} {bdf}: {rest}", "a b 0000:5e:00.0: x"), None);
+        assert_eq!(part("dev {disk}, {rest}", "dev dm-0, x"), Some(KernelPart::Name("dm-0")));
+        for no_disk in ["dev sr0, x", "dev loop0, x", "dev fd0, x", "dev ?, x", "dev nbd0, x"] {
+            assert_eq!(part("dev {disk}, {rest}", no_disk), None, "{no_disk}");
+        }
+        assert_eq!(part("({part}): {rest}", "(loop0): x"), None);
+        assert_eq!(
+            part("server {host} OK", "server fe80::1%eth0 OK"),
+            Some(KernelPart::Name("fe80::1%eth0"))
+        );
+        assert_eq!(part("0x{hex}: end", "0x1f: end"), Some(KernelPart::Node));
+        assert_eq!(part("a {unknown}", "a b"), None);
+    }
+
+    #[test]
+    fn a_process_name_has_a_bounded_length_and_decides_nothing() {
+        let format = "task {name}:{int} blocked";
+        assert_eq!(part(format, "task a:1 blocked:2 blocked"), Some(KernelPart::Node));
+        let escaped = format!("task {}:7 blocked", "\\x0a".repeat(15));
+        assert_eq!(part(format, &escaped), Some(KernelPart::Node));
+        let long = format!("task {}:7 blocked", "x".repeat(PROCESS_BYTES + 1));
+        assert_eq!(part(format, &long), None);
+    }
+
+    #[test]
+    fn a_bar_matches_nothing() {
+        assert_eq!(part("severity=|Fatal|, type={rest}", "severity=Fatal, type=x"), Some(KernelPart::Node));
+        assert_eq!(fit(&["lead ", "{int}|", "s"], "lead 5s"), Some(KernelPart::Node));
+    }
+
+    /// A flood of long records must cost time in proportion to its size.
+    #[test]
+    fn a_long_record_is_cheap() {
+        let long = format!("XFS (md0): {}", "Log ".repeat(200_000));
+        assert_eq!(
+            part("XFS ({part}): {text} (0x{hex}) detected at {text}.  Shutting down filesystem.", &long),
+            None
+        );
+    }
+}
