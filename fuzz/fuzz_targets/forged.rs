@@ -38,6 +38,15 @@ const WORDS: &[&str] = &[
     "INFO: task ",
     " blocked for more than 120 seconds.",
     "nfs: server a not responding",
+    "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
+    "attempt to access beyond end of device\nsda1: rw=0, want=9, limit=4",
+    "nvme nvme4: Disabling device after reset failure: -19",
+    "md/raid1:md1: Disk failure on sda1, disabling device.",
+    "critical medium error, dev nvme0n1, sector 7",
+    "Buffer I/O error on dev sda1, logical block 7",
+    "EXT4-fs (md0): Remounting filesystem read-only",
+    "watchdog: Watchdog detected hard LOCKUP on cpu 1",
+    "print_health_info:447:(pid 0): synd 0x8: unrecoverable hardware error",
     "\n",
     "\u{1}c",
     "\\x0a",
@@ -88,7 +97,7 @@ impl Bytes<'_> {
 
 /// One message as the kernel formats it: the format strings of Linux 6.1 and of NVIDIA's driver, `{}` for what the process chooses.
 fn message(bytes: &mut Bytes<'_>) -> Vec<u8> {
-    let kind = bytes.next() % 20;
+    let kind = bytes.next() % 26;
     let (name, file) = (bytes.name(), bytes.file());
     let raisable = RAISABLE.get(usize::from(bytes.next()) % RAISABLE.len()).copied().unwrap_or(13);
     let xid = format!("NVRM: Xid (PCI:0000:61:00): {raisable}, pid=77, name=");
@@ -145,6 +154,22 @@ fn message(bytes: &mut Bytes<'_>) -> Vec<u8> {
             &file,
             b" sig=11 res=1",
         ],
+        19 => vec![
+            &name,
+            b": attempt to access beyond end of device\nloop0: rw=0, sector=9, nr_sectors = 8 limit=4",
+        ],
+        20 => vec![
+            b"EXT4-fs error (device dm-3): ext4_lookup:1858: inode #2: comm ",
+            &name,
+            b": iget: checksum invalid",
+        ],
+        21 => vec![b"VFS: file-max limit 1000000 reached"],
+        22 => vec![b"rcu: INFO: rcu_preempt self-detected stall on CPU"],
+        23 => vec![b"task ", &name, b":77 blocked for more than 120 seconds."],
+        24 => vec![
+            &name,
+            b": attempt to access beyond end of device\ndm-3: rw=0, sector=9, nr_sectors = 8 limit=4",
+        ],
         _ => vec![xid.as_bytes(), &name, b", Ch 00000010"],
     };
     parts.concat()
@@ -184,5 +209,5 @@ codes = { "8" = "fail", "13" = "fail", "31" = "fail", "32" = "fail", "43" = "fai
 [checks.gpu-sxid]
 fatal = "fail"
 [checks.kmsg]
-lines = { "task-hung" = "fail", "soft-lockup" = "fail", "pcie-fatal" = "fail", "pcie-uncorrected" = "fail", "mlx5-power" = "fail", "mlx5-cable" = "fail", "mlx5-health" = "fail", "nfs-silent" = "fail", "disk-error" = "fail", "nvme-timeout" = "fail", "fs-error" = "fail", "fs-read-only" = "fail", "fs-shutdown" = "fail", "memory-uncorrected" = "fail", "memory-corrected" = "fail", "machine-check" = "fail" }
+lines = { "task-hung" = "fail", "soft-lockup" = "fail", "pcie-fatal" = "fail", "pcie-uncorrected" = "fail", "pcie-corrected" = "fail", "mlx5-power" = "fail", "mlx5-cable" = "fail", "mlx5-health" = "fail", "nfs-silent" = "fail", "disk-error" = "fail", "nvme-timeout" = "fail", "fs-error" = "fail", "fs-read-only" = "fail", "fs-shutdown" = "fail", "memory-uncorrected" = "fail", "memory-corrected" = "fail", "machine-check" = "fail", "hard-lockup" = "fail", "rcu-stall" = "fail", "nfs-locks" = "fail", "file-max" = "fail", "peermem" = "fail", "nvlink-detect" = "fail", "mlx5-temperature" = "fail", "mlx5-command" = "fail", "net-timeout" = "fail", "nvme-path" = "fail", "nvme-path-wait" = "fail", "disk-past-end" = "fail", "md-drive" = "fail", "md-failed" = "fail" }
 "#;

@@ -56,6 +56,15 @@ proptest! {
     }
 }
 
+#[test]
+fn the_strictest_site_has_every_kind_of_line() {
+    for id in railgate_node::kernel_lines::ids() {
+        assert!(forged::STRICT.contains(&format!("\"{id}\" = \"fail\"")), "{id}");
+    }
+    let strict: GateConfig = toml::from_str(forged::STRICT).unwrap();
+    assert_eq!(strict.problems(), Vec::<String>::new());
+}
+
 /// The records of the attack, as x86 kernels wrote them.
 #[test]
 fn the_records_of_the_attack() {

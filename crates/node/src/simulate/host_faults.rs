@@ -60,6 +60,13 @@ pub enum HostFault {
 pub(super) mod says {
     pub(crate) const TASK_HUNG: &str = "INFO: task python3:4711 blocked for more than 120 seconds.";
     pub(crate) const SOFT_LOCKUP: &str = "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4711]";
+    pub(crate) const HARD_LOCKUP: &str = "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12";
+    pub(crate) const FILE_MAX: &str = "VFS: file-max limit 1048576 reached";
+    pub(crate) const HCA_COMMAND: &str = "mlx5_core HCA: wait_func:1176:(pid 812): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource";
+    pub(crate) const NET_TIMEOUT: &str =
+        "mlx5_core HCA ibs2: NETDEV WATCHDOG: CPU: 12: transmit queue 5 timed out 5012 ms";
+    pub(crate) const NVME_PATH: &str = "block nvme1n1: no available path - failing I/O";
+    pub(crate) const MD_DRIVE: &str = "md/raid1:md0: Disk failure on nvme1n1p2, disabling device.";
     pub(crate) const PCIE_FATAL: &str =
         "nvidia GPU: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)";
     pub(crate) const PCIE_UNCORRECTED: &str = "nvidia GPU: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)";
@@ -258,9 +265,10 @@ fn line(snapshot: &Snapshot, text: &str) -> Option<String> {
     let hca =
         snapshot.fabric.data().and_then(|fabric| fabric.hcas.get(2).or(fabric.hcas.first())?.pci.known());
     let mut text = text.to_owned();
-    for (name, address) in [(" GPU:", gpu), (" HCA:", hca)] {
+    for (name, address) in [(" GPU:", gpu), (" HCA:", hca), (" HCA ", hca)] {
         if text.contains(name) {
-            text = text.replace(name, &format!(" {}:", address?));
+            let end = name.get(" GPU".len()..).unwrap_or_default();
+            text = text.replace(name, &format!(" {}{end}", address?));
         }
     }
     Some(text)

@@ -10,11 +10,14 @@ pub(super) const INPUT: Input = Input { name: "kernel log", cases: CASES };
 /// Findings that a site may take for certain. What it makes `fail` must be what no user can write.
 pub(super) const STRICT: &str = "
 [gate.checks.kmsg]
-lines = { pcie-fatal = 'fail', pcie-uncorrected = 'fail', mlx5-health = 'fail', disk-error = 'fail', fs-read-only = 'fail' }
+lines = { pcie-fatal = 'fail', pcie-uncorrected = 'fail', mlx5-health = 'fail', disk-error = 'fail', fs-read-only = 'fail', disk-past-end = 'fail', net-timeout = 'fail' }
 ";
 
 /// GPU 3 of the simulated machine.
 const GPU: &str = "0000:61:00";
+
+/// An HCA of it.
+const HCA: &str = "0000:5e:00.0";
 
 /// At most 15 bytes, as the kernel keeps a name.
 fn cut(comm: &str) -> String {
@@ -168,7 +171,9 @@ const CASES: &[Case] = &[
             let pcie = format!(
                 "nvidia {GPU}.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"
             );
-            let hca = "mlx5_core 0000:5e:00.0: poll_health:975:(pid 0): device's health compromised - reached miss count";
+            let hca = &format!(
+                "mlx5_core {HCA}: poll_health:975:(pid 0): device's health compromised - reached miss count"
+            );
             says(
                 stage,
                 &[
@@ -187,6 +192,30 @@ const CASES: &[Case] = &[
             let disk = "I/O error, dev nvme0n1, sector 12345 op 0x0:(READ) flags 0x0";
             let ext4 = "EXT4-fs (md0): Remounting filesystem read-only";
             says(stage, &[segfault("x", disk), segfault("EXT4-fs (md0): ", ext4), trap("x", ext4)])
+        },
+    },
+    Case {
+        id: "kmsg-name-past-the-end",
+        does: "reads past the end of an image under names that look like a driver's record, and causes other lines that the site calls fail",
+        run: |stage| {
+            let past = |name: &str, device: &str| {
+                let name = cut(name);
+                format!(
+                    "{name}: attempt to access beyond end of device\n{device}: rw=0, sector=9, nr_sectors = 8 limit=4"
+                )
+            };
+            says(
+                stage,
+                &[
+                    past("NVRM: GPU 1:0:0", "loop0"),
+                    past("EXT4-fs (md0): ", "dm-3"),
+                    past("x: attempt to a", "sda1: rw=0, sector=9, nr_sectors = 8 limit=4\nloop0"),
+                    format!(
+                        "mlx5_core {HCA} eth2: NETDEV WATCHDOG: CPU: 3: transmit queue 5 timed out 5012 ms"
+                    ),
+                    "VFS: file-max limit 1048576 reached".to_owned(),
+                ],
+            )
         },
     },
     Case {
