@@ -96,10 +96,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
         },
     };
     if analysis.units.is_empty() {
-        let (switches, unnamed) = (analysis.switches.len(), analysis.unnamed.len());
+        let unnamed = analysis.unnamed.first().map_or(String::new(), |name| format!(", as {name}"));
         complain!(
-            "{switches} switches, but no port on one of a node that was asked for ({unnamed} HCAs do not name theirs)"
+            "no {}node with a port on one of {} switches; {} HCAs name no node{unnamed}",
+            if options.nodes.is_some() { "such " } else { "" },
+            analysis.switches.len(),
+            analysis.unnamed.len()
         );
+        for shared in &analysis.shared {
+            complain!("{}", shared.text);
+        }
         return Ok(exit::UNKNOWN);
     }
     let compress: Hostlist<'_> = &|names| hostlist::compress(names);
@@ -111,7 +117,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
         Show::TopologyYaml => Lines::kept(&topology_yaml(&analysis, compress)),
     };
     output::to(args.out.as_deref(), &content)?;
-    Ok(if judged && !analysis.faults.is_empty() { exit::UNFIT } else { exit::OK })
+    Ok(match judged {
+        true if !analysis.faults.is_empty() => exit::UNFIT,
+        true if !analysis.unrecorded.is_empty() => exit::UNKNOWN,
+        _ => exit::OK,
+    })
 }
 
 /// What ibnetdiscover says, here or elsewhere; `None` where it said nothing, which has been told.

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::discover::{Fabric, Kind};
+use crate::discover::{Device, Fabric, Kind};
 use crate::name;
 use crate::tiers::{self, Tier};
 use crate::tree::{self, Branch};
-use crate::units::{self, Fault, Group, Key, LeafPort, Nodes, Seat, Unit};
+use crate::units::{self, Fault, Gaps, Group, Key, LeafPort, Nodes, Seat, Unit};
 use crate::wiring::Wiring;
 
 /// What is known beside the fabric itself.
@@ -35,8 +35,14 @@ pub struct Analysis {
     pub ports: Vec<PortPlace>,
     /// What is wired wrongly, and what cannot be told.
     pub faults: Vec<Fault>,
-    /// HCAs whose name does not tell a node, or tells one that another HCA has told already.
+    /// HCAs whose node description names no node: description and GUID.
     pub unnamed: Vec<String>,
+    /// Host names that several hosts use.
+    pub shared: Vec<SharedName>,
+    /// Devices that only their neighbours' lines name: the text is cut or filtered, and lacks cables.
+    pub unrecorded: Vec<String>,
+    /// Errors that `ibnetdiscover` reported; devices that did not answer are missing.
+    pub errors: usize,
     /// Nodes that were asked for and have no link in this fabric.
     pub absent: Vec<String>,
     /// The tree for Slurm, from the nodes up; more than one root where the fabric is in parts.
@@ -75,6 +81,17 @@ pub struct PortPlace {
     pub leaf_port: LeafPort,
 }
 
+/// A host name that is no single host's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SharedName {
+    /// The host name.
+    pub name: String,
+    /// GUIDs of the HCAs that have it.
+    pub guids: Vec<String>,
+    /// How it shows, in one line.
+    pub text: String,
+}
+
 impl Analysis {
     /// Tops of the tree.
     pub fn roots(&self) -> usize {
@@ -86,9 +103,14 @@ impl Analysis {
 /// Looks at a fabric.
 pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
     let names = switch_names(fabric);
-    let Seats { nodes, leafs, below, unnamed } = seats(fabric, options);
+    let Seats { nodes, leafs, below, unnamed, shared, unnamed_on } = seats(fabric, options);
     let tiers = tiers::tiers(fabric, &leafs);
-    let (groups, mut analysis) = judged(&nodes, &names, options);
+    let unrecorded: Vec<String> = fabric
+        .unrecorded()
+        .map(|(at, device)| names.get(&at).cloned().unwrap_or_else(|| format!("H-{:016x}", device.guid)))
+        .collect();
+    let gaps = Gaps { unnamed: unnamed_on, unrecorded: unrecorded.len() };
+    let (groups, mut analysis) = judged(&nodes, &names, options, &gaps);
     for (at, name) in &names {
         if let Some(switch) = analysis.switches.iter_mut().find(|switch| switch.name == *name) {
             let device = fabric.devices.get(*at);
@@ -100,6 +122,9 @@ pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
     analysis.tree = tree::tree(fabric, &tiers, &names, &twigs(&nodes, &groups, &analysis.units));
     analysis.tiers = tiers::sums(fabric, &tiers, &below, &names);
     analysis.unnamed = unnamed;
+    analysis.shared = shared;
+    analysis.unrecorded = unrecorded;
+    analysis.errors = fabric.errors;
     analysis
 }
 
@@ -108,18 +133,14 @@ pub(crate) fn judged(
     nodes: &Nodes,
     names: &BTreeMap<usize, String>,
     options: &Options,
+    gaps: &Gaps,
 ) -> (Vec<Group>, Analysis) {
     let groups = units::groups(nodes);
-    let (units, faults) = units::judge(nodes, &groups, names, &options.wiring);
+    let (units, faults) = units::judge(nodes, &groups, names, &options.wiring, gaps);
     let mut rails: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     let mut ports = Vec::new();
     for group in &groups {
-        let numbers: BTreeMap<&Key, usize> = group
-            .leafs
-            .keys()
-            .enumerate()
-            .map(|(place, key)| (key, units::rail_number(key, place)))
-            .collect();
+        let numbers = group.rails();
         for (key, leaf) in &group.leafs {
             if let (Some(leaf), Some(rail)) = (leaf, numbers.get(key)) {
                 rails.entry(*leaf).or_default().insert(*rail);
@@ -161,6 +182,9 @@ pub(crate) fn judged(
         ports,
         faults,
         unnamed: Vec::new(),
+        shared: Vec::new(),
+        unrecorded: Vec::new(),
+        errors: 0,
         absent: wanted.filter(|node| !nodes.contains_key(*node)).cloned().collect(),
         tree: Vec::new(),
     };
@@ -192,14 +216,19 @@ fn twigs(nodes: &Nodes, groups: &[Group], units: &[Unit]) -> Vec<(String, BTreeS
 /// Each switch's name by index, no two the same.
 fn switch_names(fabric: &Fabric) -> BTreeMap<usize, String> {
     let switches = || fabric.devices.iter().enumerate().filter(|(_, device)| device.kind == Kind::Switch);
-    let mut count: BTreeMap<&str, usize> = BTreeMap::new();
-    for name in switches().filter_map(|(_, device)| name::switch(&device.name)) {
-        *count.entry(name).or_default() += 1;
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    for (_, device) in switches() {
+        let names = [name::switch(&device.name).map(str::to_owned), name::switch_and_slot(&device.name)];
+        for name in names.into_iter().flatten() {
+            *count.entry(name).or_default() += 1;
+        }
     }
+    let only = |name: &String| count.get(name) == Some(&1);
     switches()
         .map(|(at, device)| {
-            let own = name::switch(&device.name).filter(|name| count.get(name) == Some(&1));
-            (at, own.map_or_else(|| format!("S-{:016x}", device.guid), str::to_owned))
+            let own = name::switch(&device.name).map(str::to_owned).filter(only);
+            let own = own.or_else(|| name::switch_and_slot(&device.name).filter(only));
+            (at, own.unwrap_or_else(|| format!("S-{:016x}", device.guid)))
         })
         .collect()
 }
@@ -209,37 +238,76 @@ struct Seats {
     leafs: BTreeSet<usize>,
     below: BTreeSet<usize>,
     unnamed: Vec<String>,
+    shared: Vec<SharedName>,
+    /// HCAs without a node's name by leaf.
+    unnamed_on: BTreeMap<usize, usize>,
+}
+
+/// HCAs, not aggregation nodes, with the host and HCA that their descriptions name.
+fn hcas(fabric: &Fabric) -> impl Iterator<Item = (usize, &Device, Option<(&str, &str)>)> {
+    let all = fabric.devices.iter().enumerate();
+    all.filter(|(_, device)| device.kind == Kind::Hca && !name::aggregation(&device.name))
+        .map(|(at, device)| (at, device, name::node_and_hca(&device.name)))
+}
+
+/// Host names that several HCAs use in a way that no single host does.
+fn shared_names(fabric: &Fabric) -> Vec<SharedName> {
+    let mut by_node: BTreeMap<&str, Vec<(&str, &Device)>> = BTreeMap::new();
+    for (_, device, names) in hcas(fabric) {
+        if let Some((node, hca)) = names {
+            by_node.entry(node).or_default().push((hca, device));
+        }
+    }
+    let shared = |(node, hcas): (&str, Vec<(&str, &Device)>)| {
+        let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+        for (hca, _) in &hcas {
+            *count.entry(hca).or_default() += 1;
+        }
+        let twice = count.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 1);
+        let text = match twice {
+            Some((hca, count)) => {
+                format!(
+                    "{count} HCAs are called '{}', so several hosts are called {node}",
+                    format!("{node} {hca}").trim()
+                )
+            }
+            None if name::no_host_name(node) => {
+                format!("{node} is the name of any host without one of its own")
+            }
+            None => return None,
+        };
+        let guids = hcas.iter().map(|(_, device)| format!("H-{:016x}", device.guid)).collect();
+        Some(SharedName { name: node.to_owned(), guids, text })
+    };
+    by_node.into_iter().filter_map(shared).collect()
 }
 
 /// Which port of which node is on which switch.
 fn seats(fabric: &Fabric, options: &Options) -> Seats {
-    let mut found =
-        Seats { nodes: Nodes::new(), leafs: BTreeSet::new(), below: BTreeSet::new(), unnamed: Vec::new() };
-    let mut owners: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    let mut strange: BTreeSet<usize> = BTreeSet::new();
-    for (at, device) in fabric.devices.iter().enumerate() {
-        if device.kind != Kind::Hca || name::aggregation(&device.name) {
-            continue;
+    let mut found = Seats {
+        nodes: Nodes::new(),
+        leafs: BTreeSet::new(),
+        below: BTreeSet::new(),
+        unnamed: Vec::new(),
+        shared: shared_names(fabric),
+        unnamed_on: BTreeMap::new(),
+    };
+    let shared: BTreeSet<&str> = found.shared.iter().map(|shared| shared.name.as_str()).collect();
+    let mut told: BTreeMap<usize, Option<(&str, &str)>> = BTreeMap::new();
+    for (at, device, names) in hcas(fabric) {
+        if names.is_none() {
+            found.unnamed.push(format!("{} (H-{:016x})", device.name, device.guid));
         }
-        match name::node_and_hca(&device.name) {
-            Some(names) if *owners.entry(names).or_insert(at) == at => {}
-            _ => {
-                strange.insert(at);
-                found.unnamed.push(format!("{} (H-{:016x})", device.name, device.guid));
-            }
-        }
+        told.insert(at, names.filter(|(node, _)| !shared.contains(node)));
     }
     for link in &fabric.links {
         let [one, other] = link.ends;
         for (own, peer) in [(one, other), (other, one)] {
-            let (Some(hca), Some(switch)) = (fabric.devices.get(own.device), fabric.devices.get(peer.device))
-            else {
-                continue;
-            };
-            if hca.kind != Kind::Hca || switch.kind != Kind::Switch || name::aggregation(&hca.name) {
-                continue;
+            let switch = fabric.devices.get(peer.device).filter(|device| device.kind == Kind::Switch);
+            let (Some(told), Some(_)) = (told.get(&own.device).copied(), switch) else { continue };
+            if told.is_none() {
+                *found.unnamed_on.entry(peer.device).or_default() += 1;
             }
-            let told = name::node_and_hca(&hca.name).filter(|_| !strange.contains(&own.device));
             let wanted = match (&options.nodes, told) {
                 (None, _) => true,
                 (Some(nodes), Some((node, _))) => nodes.contains(node),

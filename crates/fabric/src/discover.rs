@@ -32,8 +32,11 @@ pub struct Device {
     pub kind: Kind,
     /// Node GUID.
     pub guid: u64,
-    /// What it calls itself, printable; empty where nothing was said.
+    /// Node description as its neighbours' lines show it, else as its own record shows it; printable, empty where
+    /// there is none. With `--node-name-map` only the neighbours' lines have the mapped name of an HCA.
     pub name: String,
+    /// The text has a record of its own for it, not only a neighbour's line.
+    pub recorded: bool,
 }
 
 /// One end of a cable.
@@ -61,6 +64,16 @@ pub struct Fabric {
     pub devices: Vec<Device>,
     /// Each cable once.
     pub links: Vec<Link>,
+    /// Errors that `ibnetdiscover` reported among its lines: devices that did not answer are not in the text.
+    pub errors: usize,
+}
+
+impl Fabric {
+    /// Devices that only their neighbours' lines name. `ibnetdiscover` writes a record for each device, switches first,
+    /// so such a text is cut or filtered, and cables are missing from it.
+    pub fn unrecorded(&self) -> impl Iterator<Item = (usize, &Device)> {
+        self.devices.iter().enumerate().filter(|(_, device)| !device.recorded)
+    }
 }
 
 /// A text that is not `ibnetdiscover`'s.
@@ -84,7 +97,8 @@ pub enum BadDiscovery {
     Empty,
 }
 
-/// Reads the text that `ibnetdiscover` writes, with or without `--full`, `--show` and `--grouping`.
+/// Reads the text that `ibnetdiscover` writes, with or without `--full`, `--show` and `--grouping`. Lines before the
+/// first device may be anything (a prompt, errors of a run that went on); after it they must be of the format.
 ///
 /// # Errors
 /// [`BadDiscovery`] for a line that does not belong to the format, a port with two cables, a text without a
@@ -94,19 +108,28 @@ pub fn parse(text: &str) -> Result<Fabric, BadDiscovery> {
         return Err(BadDiscovery::TooLarge("more than 64 MiB of text"));
     }
     let mut reader = Reader::default();
-    for (at, line) in text.lines().enumerate() {
-        reader.line(line.trim()).map_err(|what| match what {
-            Wrong::Line(what) => BadDiscovery::Line { line: at + 1, what, text: printable(line.trim(), 60) },
-            Wrong::TooLarge(what) => BadDiscovery::TooLarge(what),
-        })?;
+    let mut stray: Option<BadDiscovery> = None;
+    for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let line = line.trim();
+        let bad = |what| BadDiscovery::Line { line: at + 1, what, text: printable(line, 60) };
+        match reader.line(line) {
+            Ok(()) => {}
+            Err(Wrong::Stray(what)) if reader.fabric.devices.is_empty() => {
+                stray.get_or_insert_with(|| bad(what));
+            }
+            Err(Wrong::Stray(what) | Wrong::Line(what)) => return Err(bad(what)),
+            Err(Wrong::TooLarge(what)) => return Err(BadDiscovery::TooLarge(what)),
+        }
     }
     if reader.fabric.devices.is_empty() {
-        return Err(BadDiscovery::Empty);
+        return Err(stray.unwrap_or(BadDiscovery::Empty));
     }
     Ok(reader.fabric)
 }
 
 enum Wrong {
+    /// Nothing of the format; allowed before the first device.
+    Stray(&'static str),
     Line(&'static str),
     TooLarge(&'static str),
 }
@@ -122,12 +145,26 @@ struct Reader {
 
 impl Reader {
     fn line(&mut self, line: &str) -> Result<(), Wrong> {
-        let first = line.split_ascii_whitespace().next().unwrap_or_default();
+        let mut words = line.split_ascii_whitespace();
+        let (first, second) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         match first {
+            "Switch" | "Ca" | "Rt" | "Router" if second.starts_with(':') => Err(Wrong::Line(
+                "a list of devices without cables, as -l, -H, -S and -R write it; want ibnetdiscover without them",
+            )),
+            "SW" | "CA" | "RT" if second.parse::<u32>().is_ok() => {
+                Err(Wrong::Line("a ports report, as -p writes it; want ibnetdiscover without -p"))
+            }
             "Switch" | "Ca" | "Rt" | "Router" => self.device(line),
-            _ if first.starts_with('[') => self.cable(line),
-            "" | "Chassis" | "Non-Chassis" => Ok(()),
-            _ if first.starts_with(['#', '(']) || first.starts_with("ibwarn:") => Ok(()),
+            _ if numbered(first) => self.cable(line),
+            "" | "Chassis" | "Non-Chassis" | "Hostname:" => Ok(()),
+            _ if first.starts_with(['#', '(']) => Ok(()),
+            // --show
+            "DR" if second == "path" => Ok(()),
+            // Standard error in the same file.
+            _ if first.starts_with("ibwarn:") || first.starts_with("src/") => {
+                self.fabric.errors += 1;
+                Ok(())
+            }
             // vendid=, devid=, sysimgguid=, switchguid=, caguid=, rtguid=
             _ if first
                 .split_once('=')
@@ -136,7 +173,9 @@ impl Reader {
                 self.current = None;
                 Ok(())
             }
-            _ => Err(Wrong::Line("neither a device nor a port")),
+            // The prompt of the shell that ran it.
+            _ if first.contains('@') && !line.contains('"') => Ok(()),
+            _ => Err(Wrong::Stray("neither a device nor a port")),
         }
     }
 
@@ -151,7 +190,10 @@ impl Reader {
         let name = rest.split_once('#').and_then(|(_, rest)| quoted(rest)).unwrap_or_default();
         let device = self.known(key)?;
         if let Some(slot) = self.fabric.devices.get_mut(device) {
-            slot.name = printable(name, MAX_NAME);
+            slot.recorded = true;
+            if slot.name.is_empty() {
+                slot.name = printable(name, MAX_NAME);
+            }
         }
         self.current = Some((device, ports));
         Ok(())
@@ -181,7 +223,8 @@ impl Reader {
         let mut ends = [End { device, port }, End { device: peer, port: peer_port }];
         ends.sort_unstable();
         if ends[0] == ends[1] {
-            return Err(Wrong::Line("a port that is its own peer"));
+            // A loopback plug.
+            return Ok(());
         }
         match (self.ends.get(&ends[0]), self.ends.get(&ends[1])) {
             (None, None) => {
@@ -209,7 +252,7 @@ impl Reader {
         if at == MAX_DEVICES {
             return Err(Wrong::TooLarge("more devices than a subnet can have"));
         }
-        self.fabric.devices.push(Device { kind, guid, name: String::new() });
+        self.fabric.devices.push(Device { kind, guid, name: String::new(), recorded: false });
         self.devices.insert((kind, guid), at);
         Ok(at)
     }
@@ -228,6 +271,11 @@ fn device_id(text: &str) -> Option<(Kind, u64)> {
         return None;
     }
     Some((kind, u64::from_str_radix(guid, 16).ok()?))
+}
+
+/// `[12]`, also `[12](2c90300293e1f)` and `[12][ext 3]`; `[root@gn1 ~]#` is a prompt.
+fn numbered(word: &str) -> bool {
+    word.strip_prefix('[').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
 }
 
 /// `[12]` and what follows; port 0 is a switch's own and has no cable.
@@ -303,7 +351,6 @@ Ca\t1 \"H-000000000010020e\"\t\t# \"gn33 mlx5_7\"\n\
         assert!(lines("[9] \"S-2\"[1]").contains("a port beyond the device's last"));
         assert!(lines("[1] \"S-2\"[99999999999999999999]").contains("a peer's port number that cannot be"));
         assert!(lines("[1] \"S-2\"[1]\n[1] \"S-3\"[1]").starts_with("line 3: a port with two cables"));
-        assert!(lines("[1] \"S-1\"[1]").contains("its own peer"));
         assert!(
             lines("[1] \"S-00000000000000002\u{7}\"[1]")
                 .contains("not a GUID: '[1] \"S-00000000000000002?\"")

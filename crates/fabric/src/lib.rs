@@ -14,7 +14,7 @@ mod tree;
 mod units;
 mod wiring;
 
-pub use analysis::{Analysis, Options, PortPlace, Switch, analyse};
+pub use analysis::{Analysis, Options, PortPlace, SharedName, Switch, analyse};
 pub use discover::{BadDiscovery, Device, End, Fabric, Kind, Link, MAX_TEXT, parse};
 pub use lldp::{BadSeen, Seen, analyse_seen, cable_table, lldp};
 pub use render::table;

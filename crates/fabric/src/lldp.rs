@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::analysis::{Analysis, Options, judged};
 use crate::name::{natural, plain};
-use crate::units::{Key, LeafPort, Nodes, Seat};
+use crate::units::{Gaps, Key, LeafPort, Nodes, Seat};
 
 /// One end of a cable and the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,7 +194,7 @@ pub fn analyse_seen(seen: &[Seen], options: &Options) -> Analysis {
         }
     }
     let names = leafs.iter().enumerate().map(|(at, leaf)| (at, (*leaf).to_owned())).collect();
-    let (_, mut analysis) = judged(&nodes, &names, options);
+    let (_, mut analysis) = judged(&nodes, &names, options, &Gaps::default());
     for switch in &mut analysis.switches {
         switch.tier = Some(1);
     }

@@ -1,12 +1,70 @@
-//! What the names of devices tell.
+//! Host, HCA and switch names in node descriptions.
 
-/// The node and the HCA, where a name has the usual form: `gn3 mlx5_2`, `gn3 HCA-1`. A card that nobody named
-/// yet (`MT4129 ConnectX7 Mellanox Technologies`) tells neither.
+/// The host and the HCA of a node description: `gn3 mlx5_2`, `gn3 HCA-1`; `gn3` alone, as old drivers set it, is a
+/// host with an empty HCA name. `None` for a vendor's default (`MT4129 ConnectX7   Mellanox Technologies`) and for
+/// anything else that names no host.
 pub(crate) fn node_and_hca(name: &str) -> Option<(&str, &str)> {
     let mut words = name.split_ascii_whitespace();
-    let (node, hca) = (words.next()?, words.next()?);
-    let both = words.next().is_none() && plain(node) && plain(hca);
-    (both && hca.bytes().any(|byte| byte.is_ascii_digit())).then_some((node, hca))
+    let (node, hca) = (words.next()?, words.next().unwrap_or_default());
+    if words.next().is_some() || !plain(node) || chip(node) {
+        return None;
+    }
+    match hca {
+        "" => (!vendor(node) && !device(node)).then_some((node, hca)),
+        _ => {
+            (plain(hca) && !chip(hca) && hca.bytes().any(|byte| byte.is_ascii_digit())).then_some((node, hca))
+        }
+    }
+}
+
+/// `localhost`: the name of every machine that has none of its own.
+pub(crate) fn no_host_name(node: &str) -> bool {
+    let first = node.split('.').next().unwrap_or_default();
+    first.eq_ignore_ascii_case("localhost")
+}
+
+/// `MT4129`, `ConnectX-7`, `BlueField3`: a chip, where a host or a device is expected.
+fn chip(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let number = word
+        .strip_prefix("mt")
+        .is_some_and(|rest| rest.len() >= 4 && rest.bytes().all(|byte| byte.is_ascii_digit()));
+    number
+        || ["connectx", "connect-ib", "bluefield", "infinihost", "infiniscale"]
+            .iter()
+            .any(|chip| word.starts_with(chip))
+}
+
+/// One-word defaults of vendors' firmware and drivers.
+fn vendor(word: &str) -> bool {
+    const WORDS: [&str; 11] = [
+        "mellanox",
+        "nvidia",
+        "qlogic",
+        "truescale",
+        "omnipath",
+        "omni-path",
+        "intel",
+        "voltaire",
+        "hfi",
+        "hca",
+        "infiniband",
+    ];
+    WORDS.iter().any(|vendor| word.eq_ignore_ascii_case(vendor))
+}
+
+/// `HCA-1`, `mlx5_0`: a device of a host that was not named.
+fn device(word: &str) -> bool {
+    const FAMILIES: [&str; 11] =
+        ["HCA-", "mlx4_", "mlx5_", "mthca", "hfi1_", "qib", "ipath", "ib", "ibp", "rocep", "irdma"];
+    FAMILIES.iter().any(|family| {
+        word.strip_prefix(family).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    })
+}
+
+/// How an HCA is named, without its numbers: `mlx_`, `HCA-`. Names of one style can be compared between nodes.
+pub(crate) fn style(natural: &[(String, u64)]) -> String {
+    natural.iter().map(|(word, _)| word.as_str()).collect()
 }
 
 /// A name that may stand in Slurm's files as it is.
@@ -26,6 +84,14 @@ pub(crate) fn switch(name: &str) -> Option<&str> {
     let name = name.split_once(';').map_or(name, |(_, name)| name);
     let name = name.split_once(':').map_or(name, |(name, _)| name).trim();
     plain(name).then_some(name)
+}
+
+/// `core-1-L05-U1` of `MF0;core-1:MCS8500/L05/U1`: a director's switches share the system's name and differ in slot.
+pub(crate) fn switch_and_slot(name: &str) -> Option<String> {
+    let (_, model) = name.split_once(';')?.1.split_once(':')?;
+    let (_, slot) = model.split_once('/')?;
+    let name = format!("{}-{}", switch(name)?, slot.trim().replace('/', "-"));
+    plain(&name).then_some(name)
 }
 
 /// Orders `mlx5_10` behind `mlx5_9`.
@@ -55,11 +121,46 @@ mod tests {
     fn names() {
         assert_eq!(node_and_hca("gn3 mlx5_2"), Some(("gn3", "mlx5_2")));
         assert_eq!(node_and_hca("gn3 HCA-1"), Some(("gn3", "HCA-1")));
-        for other in
-            ["", "gn3", "MT4129 ConnectX7   Mellanox Technologies", "gn\"3 mlx5_0", "--x mlx5_0", "a b"]
-        {
+        assert_eq!(node_and_hca("gn3"), Some(("gn3", "")));
+        assert_eq!(node_and_hca("atlas35.site.org ibp65s0f1"), Some(("atlas35.site.org", "ibp65s0f1")));
+        let none = [
+            "",
+            "gn\"3 mlx5_0",
+            "--x mlx5_0",
+            "a b",
+            "gn3 'ib0'",
+            "'gn3 ib0'",
+            "gn3 HCA-1 (old)",
+            "(none) HCA-1",
+            "HCA-1",
+            "mlx5_0",
+            "ib0",
+            "HFI",
+            "OmniPath",
+            "TrueScale",
+            "InfiniBand",
+            "Mellanox Technologies",
+            "MT25408",
+            "MT4119 ConnectX5",
+            "MT4129 ConnectX7   Mellanox Technologies",
+            "MT25408 ConnectX Mellanox Technologies",
+            "ConnectX-6",
+            "gn3 BlueField-3",
+            "Mellanox Technologies Aggregation Node",
+            "QLogic Infiniband HCA gn3",
+            "Intel Infiniband HCA gn3",
+            "MT23108 InfiniHost Mellanox Technologies",
+            "gn3\u{202e} mlx5_0",
+            "n\u{f6}de mlx5_0",
+        ];
+        for other in none {
             assert_eq!(node_and_hca(other), None, "{other}");
         }
+        assert!(
+            no_host_name("localhost") && no_host_name("localhost.localdomain") && !no_host_name("localhosts")
+        );
+        assert_eq!(switch_and_slot("MF0;core-1:MCS8500/L05/U1").as_deref(), Some("core-1-L05-U1"));
+        assert_eq!(switch_and_slot("MF0;leaf-5:MQM9700"), None);
         assert_eq!(switch("MF0;leaf-5:MQM9700/U1"), Some("leaf-5"));
         assert_eq!(switch("leaf-5"), Some("leaf-5"));
         assert_eq!(switch("Quantum Mellanox Technologies"), None);

@@ -51,14 +51,33 @@ pub fn table(analysis: &Analysis, hostlist: Hostlist<'_>) -> Lines {
     if !analysis.absent.is_empty() {
         put!(text, "Not in this fabric: {}", hostlist(&analysis.absent));
     }
+    text.add(&gaps(analysis, &count));
+    text
+}
+
+/// What the text does not say: HCAs without a node, and cables that are missing.
+fn gaps(analysis: &Analysis, count: &impl Fn(usize, &str) -> String) -> Lines {
+    let some = |all: &[String]| {
+        let first: Vec<_> = all.iter().take(4).map(String::as_str).collect();
+        first.join(", ") + if all.len() > 4 { ", …" } else { "" }
+    };
+    let mut text = Lines::new();
+    for shared in analysis.shared.iter().take(MOST) {
+        let hcas = count(shared.guids.len(), "HCA");
+        put!(text, "{}; {hcas} belong to no node: {}", shared.text, some(&shared.guids));
+    }
     if !analysis.unnamed.is_empty() {
-        put!(
-            text,
-            "{} whose name does not tell its node (rdma-ndd sets it): {}{}",
-            count(analysis.unnamed.len(), "HCA"),
-            analysis.unnamed.iter().take(4).cloned().collect::<Vec<_>>().join(", "),
-            if analysis.unnamed.len() > 4 { ", …" } else { "" }
-        );
+        let hcas = count(analysis.unnamed.len(), "HCA");
+        put!(text, "{hcas} without a node's name (rdma-ndd sets it): {}", some(&analysis.unnamed));
+    }
+    if !analysis.unrecorded.is_empty() {
+        let devices = count(analysis.unrecorded.len(), "device");
+        let which = some(&analysis.unrecorded);
+        put!(text, "Incomplete: {devices} without a record, so cables may be missing: {which}");
+    }
+    if analysis.errors > 0 {
+        let errors = count(analysis.errors, "error");
+        put!(text, "ibnetdiscover reported {errors}: devices that did not answer are missing");
     }
     text
 }
@@ -99,7 +118,7 @@ fn of_unit(unit: &Unit, hostlist: Hostlist<'_>) -> Lines {
     for rail in &unit.rails {
         rows.push([
             rail.rail.to_string(),
-            rail.hca.clone(),
+            if rail.hca.is_empty() { "-".to_owned() } else { rail.hca.clone() },
             rail.port.to_string(),
             rail.leaf.clone().unwrap_or_else(|| "undecided".to_owned()),
         ]);

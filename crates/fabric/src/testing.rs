@@ -44,7 +44,7 @@ impl Made {
         self.uplinks.push((one.0.to_owned(), one.1, other.0.to_owned(), other.1));
     }
 
-    /// As the switches tell it.
+    /// As `ibnetdiscover` writes it: switches with their cables, then HCAs.
     pub(crate) fn text(&self) -> String {
         let mut switches: BTreeMap<&str, Vec<(usize, String)>> = BTreeMap::new();
         let mut guids: BTreeMap<&str, usize> = BTreeMap::new();
@@ -80,6 +80,15 @@ impl Made {
                 let _ = writeln!(text, "[{port}] {peer}");
             }
             text.push('\n');
+        }
+        for ((node, rail), (leaf, port)) in &self.seats {
+            let hca = node * 100 + rail + 1;
+            let _ = writeln!(text, "Ca 1 \"H-{hca:x}\"  # \"gn{} mlx5_{rail}\"", node + 1);
+            let _ = writeln!(
+                text,
+                "[1](0) \"S-{:x}\"[{port}]  # lid 0 lmc 0 \"{leaf}\" lid 0 4xNDR\n",
+                guids[leaf.as_str()]
+            );
         }
         text
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use crate::name::natural;
+use crate::name::{natural, style};
 use crate::wiring::Wiring;
 
 /// Orders the HCA ports of a node, and says which ports of two nodes are the same one.
@@ -23,6 +23,14 @@ impl Key {
             return Some(Key::Named(natural(hca), port));
         }
         wiring.rail_of(hca, port).map(Key::Rail)
+    }
+
+    /// Keys of one style can be compared between nodes; the site's table makes all one style.
+    fn style(&self) -> String {
+        match self {
+            Key::Rail(_) => String::new(),
+            Key::Named(name, _) => style(name),
+        }
     }
 }
 
@@ -78,7 +86,7 @@ pub struct Unit {
 pub struct Expected {
     /// From 0.
     pub rail: usize,
-    /// The HCA's name on the first node that has it.
+    /// The HCA's name on the first node that has it; empty where node descriptions are a host's name alone.
     pub hca: String,
     /// Port of the HCA.
     pub port: u8,
@@ -94,7 +102,8 @@ pub enum FaultKind {
     WrongLeaf,
     /// The port has no link, while those of the node's neighbours have.
     NoLink,
-    /// The nodes disagree, and none of the leafs has more than half of them.
+    /// The nodes disagree, and none of the leafs has more than half of them; or the port may be one that the text
+    /// does not name or does not hold.
     Undecided,
 }
 
@@ -103,7 +112,7 @@ pub enum FaultKind {
 pub struct Fault {
     /// What is wrong.
     pub kind: FaultKind,
-    /// The node; empty where a whole unit is undecided.
+    /// The node; empty where all nodes of the unit are undecided.
     pub node: String,
     /// Its HCA.
     pub hca: String,
@@ -127,8 +136,44 @@ pub struct Fault {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) nodes: Vec<String>,
-    /// The rails that more than half of its nodes have; the leaf that holds more than half of those.
+    /// The ports that more than half of its nodes with names of the same style have; the leaf that holds more than
+    /// half of those.
     pub(crate) leafs: BTreeMap<Key, Option<usize>>,
+}
+
+impl Group {
+    /// The rail of each port in `leafs`: its place among the names of its style.
+    pub(crate) fn rails(&self) -> BTreeMap<&Key, usize> {
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        let mut rails = BTreeMap::new();
+        for key in self.leafs.keys() {
+            let place = places.entry(key.style()).or_default();
+            let rail = if let Key::Rail(rail) = key { *rail } else { *place };
+            *place += 1;
+            rails.insert(key, rail);
+        }
+        rails
+    }
+
+    /// Each port of a node has a leaf of its own.
+    fn by_rail(&self) -> bool {
+        let mut styles: BTreeMap<String, Vec<Option<usize>>> = BTreeMap::new();
+        for (key, leaf) in &self.leafs {
+            styles.entry(key.style()).or_default().push(*leaf);
+        }
+        let apart =
+            |leafs: &Vec<Option<usize>>| leafs.iter().flatten().collect::<BTreeSet<_>>().len() == leafs.len();
+        styles.values().all(apart) && styles.values().any(|leafs| leafs.len() > 1)
+    }
+}
+
+/// Why a port without a link may have one all the same.
+#[derive(Debug, Default)]
+pub(crate) struct Gaps {
+    /// HCAs without a node's name, by leaf.
+    pub(crate) unnamed: BTreeMap<usize, usize>,
+    /// Devices without a record of their own, as in a text that is cut.
+    pub(crate) unrecorded: usize,
 }
 
 /// Sorts nodes into units: a node belongs where it shares more than half of its leafs, so that a few wrong
@@ -209,17 +254,49 @@ fn shared(one: &[(&Key, usize)], other: &[(&Key, usize)]) -> usize {
 
 fn majority(nodes: &Nodes, members: &[String]) -> BTreeMap<Key, Option<usize>> {
     let mut votes: BTreeMap<Key, BTreeMap<usize, usize>> = BTreeMap::new();
-    for (key, seat) in members.iter().filter_map(|name| nodes.get(name)).flatten() {
-        *votes.entry(key.clone()).or_default().entry(seat.leaf).or_default() += 1;
+    let mut users: BTreeMap<String, usize> = BTreeMap::new();
+    for seats in members.iter().filter_map(|name| nodes.get(name)) {
+        for style in seats.keys().map(Key::style).collect::<BTreeSet<_>>() {
+            *users.entry(style).or_default() += 1;
+        }
+        for (key, seat) in seats {
+            *votes.entry(key.clone()).or_default().entry(seat.leaf).or_default() += 1;
+        }
     }
     votes
         .into_iter()
         .filter_map(|(key, votes)| {
             let all: usize = votes.values().sum();
             let most = votes.iter().find(|(_, count)| **count * 2 > all).map(|(leaf, _)| *leaf);
-            (all * 2 > members.len()).then_some((key, most))
+            let users = match key {
+                Key::Rail(_) => members.len(),
+                Key::Named(..) => users.get(&key.style()).copied().unwrap_or_default(),
+            };
+            // The only node with names of a style has none to be compared with.
+            let compared = users > 1 || users * 2 >= members.len();
+            (compared && all * 2 > users).then_some((key, most))
         })
         .collect()
+}
+
+/// The ports of the unit that a node lacks: not those that it has under another name.
+fn lacking<'a>(group: &'a Group, seats: &BTreeMap<Key, Seat>) -> BTreeSet<&'a Key> {
+    let styles: BTreeSet<String> = seats.keys().map(Key::style).collect();
+    let mut others: Vec<(&Key, &Seat)> =
+        seats.iter().filter(|(key, _)| !group.leafs.contains_key(key)).collect();
+    let mut lacking: Vec<&Key> = group.leafs.keys().filter(|key| !seats.contains_key(key)).collect();
+    lacking.retain(|key| matches!(key, Key::Rail(_)) || styles.contains(&key.style()));
+    // First the ports on the leaf where this one belongs, then those whose names cannot be compared.
+    lacking.retain(|key| {
+        let leaf = group.leafs.get(*key).copied().flatten();
+        let found = others.iter().position(|(_, seat)| Some(seat.leaf) == leaf);
+        found.map(|at| others.remove(at)).is_none()
+    });
+    lacking.retain(|key| {
+        let found = others.iter().position(|(other, _)| other.style() != key.style());
+        found.map(|at| others.remove(at)).is_none()
+    });
+    lacking.into_iter().collect()
 }
 
 /// The units and their faults. `names` are the switches' by index.
@@ -228,8 +305,11 @@ pub(crate) fn judge(
     groups: &[Group],
     names: &BTreeMap<usize, String>,
     wiring: &Wiring,
+    gaps: &Gaps,
 ) -> (Vec<Unit>, Vec<Fault>) {
     let named = |leaf: usize| names.get(&leaf).cloned().unwrap_or_default();
+    let unnamed: BTreeMap<String, usize> =
+        gaps.unnamed.iter().map(|(leaf, count)| (named(*leaf), *count)).collect();
     let mut units = Vec::new();
     let mut faults = Vec::new();
     for (number, group) in groups.iter().enumerate() {
@@ -241,10 +321,14 @@ pub(crate) fn judge(
             },
             nodes: group.nodes.clone(),
             rails: Vec::new(),
-            by_rail: leafs.len() == group.leafs.len() && leafs.len() > 1,
+            by_rail: group.by_rail(),
         };
-        for (place, (key, leaf)) in group.leafs.iter().enumerate() {
-            let rail = rail_number(key, place);
+        let none = BTreeMap::new();
+        let seats = |name: &String| nodes.get(name).unwrap_or(&none);
+        let lacking: BTreeMap<&String, BTreeSet<&Key>> =
+            group.nodes.iter().map(|name| (name, lacking(group, seats(name)))).collect();
+        for (key, rail) in group.rails() {
+            let leaf = group.leafs.get(key).copied().flatten();
             let seat = group.nodes.iter().find_map(|name| nodes.get(name)?.get(key));
             let (hca, port) = seat.map_or_else(Default::default, |seat| (seat.hca.clone(), seat.port));
             let expected = Expected { rail, hca, port, leaf: leaf.map(named) };
@@ -256,8 +340,15 @@ pub(crate) fn judge(
                 faults.push(undecided(group, nodes, key, &expected, &named));
             }
             for name in &group.nodes {
-                let seat = nodes.get(name).and_then(|seats| seats.get(key));
-                faults.extend(fault(name, seat, &expected, allowed, &named));
+                let seat = seats(name).get(key);
+                if seat.is_none() && !lacking.get(name).is_some_and(|keys| keys.contains(key)) {
+                    continue;
+                }
+                let mut fault = fault(name, seat, &expected, allowed, &named);
+                if let Some(fault) = fault.as_mut().filter(|fault| fault.kind == FaultKind::NoLink) {
+                    doubt(fault, &unnamed, gaps.unrecorded);
+                }
+                faults.extend(fault);
             }
             unit.rails.push(expected);
         }
@@ -267,12 +358,20 @@ pub(crate) fn judge(
     (units, faults)
 }
 
-/// The rail of a key that is the `place`-th of its unit.
-pub(crate) fn rail_number(key: &Key, place: usize) -> usize {
-    match key {
-        Key::Rail(rail) => *rail,
-        Key::Named(..) => place,
-    }
+/// A missing link is undecided where an HCA without a node's name, or a switch without its record, may hold it.
+fn doubt(fault: &mut Fault, unnamed: &BTreeMap<String, usize>, unrecorded: usize) {
+    let near: usize = match fault.should[..] {
+        [] => unnamed.values().sum(),
+        _ => fault.should.iter().filter_map(|leaf| unnamed.get(leaf)).sum(),
+    };
+    let s = |count: usize| if count == 1 { "" } else { "s" };
+    let why = match (near, unrecorded) {
+        (0, 0) => return,
+        (0, devices) => format!("the text is incomplete: {devices} device{} without a record", s(devices)),
+        (hcas, _) => format!("{hcas} HCA{} there without a node's name may be it", s(hcas)),
+    };
+    fault.kind = FaultKind::Undecided;
+    fault.text.push_str(&format!("; {why}"));
 }
 
 fn fault(
@@ -295,12 +394,12 @@ fn fault(
     let (hca, port) = seat.map_or((expected.hca.as_str(), expected.port), |seat| (&seat.hca, seat.port));
     let rail = expected.rail;
     let place = if should.is_empty() { "some leaf".to_owned() } else { should.join(" or ") };
+    let of = port_of(node, hca, port);
     let text = match (&leaf, seat) {
-        (Some(leaf), Some(seat)) => format!(
-            "{node} {hca} port {port} is on {leaf} port {}, should be on {place} (rail {rail})",
-            seat.leaf_port
-        ),
-        _ => format!("{node} {hca} port {port} has no link, should be on {place} (rail {rail})"),
+        (Some(leaf), Some(seat)) => {
+            format!("{of} is on {leaf} port {}, should be on {place} (rail {rail})", seat.leaf_port)
+        }
+        _ => format!("{of} has no link, should be on {place} (rail {rail})"),
     };
     Some(Fault {
         kind: if leaf.is_some() { FaultKind::WrongLeaf } else { FaultKind::NoLink },
@@ -314,6 +413,12 @@ fn fault(
         swapped_with: None,
         text,
     })
+}
+
+/// `gn3 mlx5_2 port 1`; `gn3 port 1` where the HCA has no name.
+fn port_of(node: &str, hca: &str, port: u8) -> String {
+    let words = [node, hca].into_iter().filter(|word| !word.is_empty());
+    words.map(|word| format!("{word} ")).collect::<String>() + &format!("port {port}")
 }
 
 fn undecided(
@@ -330,7 +435,8 @@ fn undecided(
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let Expected { rail, hca, port, .. } = expected;
     let text = format!(
-        "rail {rail} ({hca} port {port}): the nodes disagree, and no leaf has more than half: {}{more}",
+        "rail {rail} ({}): the nodes disagree, and no leaf has more than half: {}{more}",
+        port_of("", hca, *port),
         said.join(", ")
     );
     Fault {
@@ -371,7 +477,7 @@ fn pair(faults: &mut [Fault]) {
         }) else {
             continue;
         };
-        let label = |at: usize| faults.get(at).map(|f| format!("{} {} port {}", f.node, f.hca, f.port));
+        let label = |at: usize| faults.get(at).map(|f| port_of(&f.node, &f.hca, f.port));
         for (at, with) in [(at, label(other)), (other, label(at))] {
             if let (Some(fault), Some(with)) = (faults.get_mut(at), with)
                 && fault.swapped_with.is_none()
