@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use railgate_node::{Distance, Host, PciAddress, Rail, RailGpu, RailMap, Reading, Snapshot};
+use railgate_node::{
+    Distance, Hca, Host, LinkLayer, PciAddress, Port, Rail, RailGpu, RailMap, Reading, Snapshot,
+};
 
 use crate::config::{RailsConfig, TopologyFile};
 use crate::distance::device;
@@ -213,6 +215,15 @@ pub(crate) fn belong_together(map: &RailMap, gpu: &RailGpu) -> bool {
 /// NCCL looks its HCAs up with device and function set to zero: ports and virtual functions merge.
 pub(crate) fn as_nccl_finds_it(address: &PciAddress) -> PciAddress {
     PciAddress { device: 0, function: 0, ..*address }
+}
+
+/// The bus id by which NCCL looks an HCA up. NCCL's own transport speaks InfiniBand and RoCE; what has another link
+/// layer (EFA) comes from a network plugin, and aws-ofi-nccl hands over the address as it is.
+pub(crate) fn busid_of(hca: &Hca) -> Option<PciAddress> {
+    let address = hca.pci.known()?;
+    let foreign = |port: &Port| matches!(port.link_layer, Reading::Known(LinkLayer::Other(_)));
+    let plugin = !hca.ports.is_empty() && hca.ports.iter().all(foreign);
+    Some(if plugin { *address } else { as_nccl_finds_it(address) })
 }
 
 /// What may stand in an attribute without a thought.

@@ -5,6 +5,8 @@ mod grammar;
 mod graph;
 mod render;
 
+use std::collections::BTreeSet;
+
 use railgate_node::{RailMap, Snapshot};
 use serde::Serialize;
 
@@ -77,9 +79,10 @@ pub fn check_topology(
         Some(version) => vec![era(version)],
         None => ERAS.iter().collect(),
     };
+    let mut untold = BTreeSet::new();
     let mut all: Vec<(Found, Vec<&'static str>)> = Vec::new();
     for era in &eras {
-        for found in judge(text, era, machine.as_ref()) {
+        for found in judge(text, era, machine.as_ref(), &mut untold) {
             match all.iter_mut().find(|(known, _)| *known == found) {
                 Some((_, names)) if !names.contains(&era.name) => names.push(era.name),
                 Some(_) => {}
@@ -101,7 +104,12 @@ pub fn check_topology(
     TopologyCheck {
         accepted: problems.iter().all(|problem| problem.effect != Effect::Refused),
         problems,
-        unknown: machine.map(|machine| machine.untold).unwrap_or_default(),
+        unknown: machine
+            .map(|machine| machine.untold)
+            .unwrap_or_default()
+            .into_iter()
+            .chain(untold)
+            .collect(),
     }
 }
 
@@ -114,7 +122,7 @@ struct Found {
     fix: String,
 }
 
-fn judge(text: &[u8], era: &Era, machine: Option<&Machine<'_>>) -> Vec<Found> {
+fn judge(text: &[u8], era: &Era, machine: Option<&Machine<'_>>, untold: &mut BTreeSet<String>) -> Vec<Found> {
     let fix = String::new();
     let tree = match grammar::read(text, era) {
         Ok(tree) => tree,
@@ -130,13 +138,12 @@ fn judge(text: &[u8], era: &Era, machine: Option<&Machine<'_>>) -> Vec<Found> {
             Found { effect, at: Some(remark.at), what, fix: String::new() }
         }));
     }
-    let devices = machine.and_then(|machine| machine.devices(&tree));
-    let devices = devices.unwrap_or_else(|| graph::Devices::assumed(&tree));
-    graph::judge(&tree, era, &devices, &mut found);
+    let devices = machine.map_or_else(|| graph::Devices::assumed(&tree), |machine| machine.devices(&tree));
+    graph::judge(&tree, era, &devices, &mut found, untold);
     if let Some(machine) = machine
         && !tree.elements.is_empty()
     {
-        machine.compare(&tree, era, &mut found);
+        machine.compare(&tree, era, &mut found, untold);
     }
     found
 }

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use railgate_node::{Host, PciAddress, RailMap, Reading, Snapshot};
+use railgate_node::{Hca, Host, PciAddress, Rail, RailMap, Snapshot};
 
 use super::grammar::{Era, Kind, Tree, printable};
-use super::graph::{Devices, Placed, below, cpus, is_busid, looks_like_gpu, looks_like_hca, upwards};
+use super::graph::{
+    Asked, Devices, Placed, below, cpus, is_busid, looks_like_gpu, looks_like_hca, may_be_real, upwards,
+};
 use super::{Effect, Found};
 use crate::map::{BY_PROFILE, BY_TREE};
-use crate::topology::{as_nccl_finds_it, belong_together, cpu_mask};
+use crate::topology::{as_nccl_finds_it, belong_together, busid_of, cpu_mask};
 
 /// A live machine to hold a file against.
 pub(super) struct Machine<'a> {
@@ -42,30 +44,57 @@ impl<'a> Machine<'a> {
         self.snapshot.host.data()
     }
 
-    /// `None` where the machine did not say which devices it has.
-    pub(super) fn devices(&self, tree: &Tree) -> Option<Devices> {
-        if self.snapshot.gpus.data().is_none() || self.snapshot.fabric.data().is_none() {
-            return None;
-        }
-        let mut devices = Devices {
-            vendor: self.host().and_then(|host| host.cpu.known()).map(|(vendor, ..)| vendor.clone()),
-            ..Devices::default()
+    /// Where the machine did not say which GPUs or HCAs it has, everything at the end of a branch may be one.
+    pub(super) fn devices(&self, tree: &Tree) -> Devices {
+        let vendor = self.host().and_then(|host| host.cpu.known()).map(|(vendor, ..)| vendor.clone());
+        let whole = self.snapshot.gpus.data().is_some() && self.snapshot.fabric.data().is_some();
+        let mut devices = match whole {
+            true => Devices { asked: Asked::Whole, ..Devices::default() },
+            false => Devices { asked: Asked::Partly, ..Devices::assumed(tree) },
         };
+        if self.snapshot.pci.data().is_none() {
+            devices.asked = Asked::Partly;
+        }
+        devices.vendor = vendor;
         for device in self.snapshot.pci.data().map_or(&[][..], |pci| &pci.devices) {
             devices.real.insert(device.address.to_string());
             devices.real.extend(device.bridges.iter().map(PciAddress::to_string));
         }
-        for (index, address) in self.gpus() {
-            devices.real.insert(address.to_string());
-            let placed = pci_at(tree, &address.to_string());
-            devices.placed.extend(placed.map(|at| Placed { name: gpu_name(index), at, gpu: true }));
-        }
-        for hca in self.snapshot.fabric.data().map_or(&[][..], |fabric| &fabric.hcas) {
+        for hca in self.hcas() {
             devices.real.extend(hca.pci.known().map(PciAddress::to_string));
-            let at = hca_at(tree, &hca.name, &hca.pci);
-            devices.placed.extend(at.map(|at| Placed { name: hca.name.clone(), at, gpu: false }));
         }
-        Some(devices)
+        devices.real.extend(self.gpus().map(|(_, address)| address.to_string()));
+        if whole {
+            for (index, address) in self.gpus() {
+                match pci_at(tree, &address.to_string()) {
+                    Some(at) => devices.placed.push(Placed { name: gpu_name(index), at, gpu: true }),
+                    None => devices.hung.extend(self.bridge_of(tree, &address).map(|at| (at, true))),
+                }
+            }
+            for hca in self.hcas() {
+                let busid = busid_of(hca);
+                match hca_at(tree, &hca.name, busid) {
+                    Some(at) => devices.placed.push(Placed { name: hca.name.clone(), at, gpu: false }),
+                    None => {
+                        let at = hca.pci.known().and_then(|address| self.bridge_of(tree, address));
+                        devices.hung.extend(at.map(|at| (at, false)));
+                    }
+                }
+            }
+        }
+        devices
+    }
+
+    /// The file's bridge under which NCCL hangs a device that the file lacks. It climbs the kernel's tree two levels at
+    /// a time, from a device to its switch's upstream port, until the file has that port.
+    fn bridge_of(&self, tree: &Tree, address: &PciAddress) -> Option<usize> {
+        let device = self.snapshot.pci.data()?.devices.iter().find(|device| device.address == *address)?;
+        let ports = device.bridges.iter().rev().skip(1).step_by(2);
+        ports.map(|port| pci_at(tree, &port.to_string())).find(Option::is_some).flatten()
+    }
+
+    fn hcas(&self) -> &'a [Hca] {
+        self.snapshot.fabric.data().map_or(&[], |fabric| &fabric.hcas)
     }
 
     fn gpus(&self) -> impl Iterator<Item = (u32, PciAddress)> {
@@ -73,16 +102,37 @@ impl<'a> Machine<'a> {
     }
 
     /// Says what of the machine is not in the file, or elsewhere in it.
-    pub(super) fn compare(&self, tree: &Tree, era: &Era, found: &mut Vec<Found>) {
+    pub(super) fn compare(
+        &self,
+        tree: &Tree,
+        era: &Era,
+        found: &mut Vec<Found>,
+        untold: &mut BTreeSet<String>,
+    ) {
         let mut say = |effect: Effect, at: Option<usize>, what: String, fix: &str| {
             found.push(Found { effect, at, what, fix: fix.to_owned() });
         };
         let mut known = BTreeSet::new();
         let mut absent = 0_usize;
+        // NCCL hangs what the file lacks under a bridge of the file, where the kernel has it there.
+        let unseen = self.snapshot.pci.data().is_none() && tree.elements.iter().any(|e| may_be_real(tree, e));
+        let mut unplaced = |name: &str, address: &PciAddress| {
+            untold.insert(format!(
+                "{name} ({address}) is not in the file: where NCCL places it depends on the PCI tree"
+            ));
+        };
         let present = self.gpus().any(|(_, address)| pci_at(tree, &address.to_string()).is_some());
         for (index, address) in self.gpus() {
             known.insert(address.to_string());
             if pci_at(tree, &address.to_string()).is_none() {
+                if let Some(bridge) = self.bridge_of(tree, &address) {
+                    say(Effect::Note, None, hung(&gpu_name(index), &address, tree, bridge), "");
+                    continue;
+                }
+                if unseen {
+                    unplaced(&gpu_name(index), &address);
+                    continue;
+                }
                 absent += 1;
                 let (effect, then) = if era.splits_hosts && present && !self.has_its_cpu(tree, index) {
                     (Effect::Refused, "takes it for another host's, and comes up with neither")
@@ -94,31 +144,40 @@ impl<'a> Machine<'a> {
             }
         }
         for rail in &self.map.rails {
-            if hca_at(tree, &rail.hca, &rail.pci).is_none() {
-                let Some(address) = rail.pci.known() else { continue };
+            let busid = rail.pci.known().map(as_nccl_finds_it);
+            if hca_at(tree, &rail.hca, busid).is_none() {
+                let Some(address) = busid else { continue };
+                if let Some(bridge) = rail.pci.known().and_then(|address| self.bridge_of(tree, address)) {
+                    say(Effect::Note, None, hung(&rail.hca, &address, tree, bridge), "");
+                    continue;
+                }
+                if unseen {
+                    unplaced(&rail.hca, &address);
+                    continue;
+                }
                 absent += 1;
-                let what = format!(
-                    "{} ({}) is not in the file: NCCL places it by itself",
-                    rail.hca,
-                    as_nccl_finds_it(address)
-                );
+                let what = format!("{} ({address}) is not in the file: NCCL places it by itself", rail.hca);
                 say(Effect::Misled, None, what, "make the file anew on this machine");
             }
         }
-        for hca in self.snapshot.fabric.data().map_or(&[][..], |fabric| &fabric.hcas) {
-            known.extend(hca.pci.known().map(|address| as_nccl_finds_it(address).to_string()));
-        }
-        for element in tree.elements.iter().filter(|element| element.kind == Kind::Pci) {
+        known.extend(self.hcas().iter().filter_map(busid_of).map(|address| address.to_string()));
+        let named: BTreeSet<usize> =
+            self.hcas().iter().filter_map(|hca| hca_at(tree, &hca.name, None)).collect();
+        for (at, element) in tree.elements.iter().enumerate().filter(|(_, element)| element.kind == Kind::Pci)
+        {
             let Some(busid) = element.get("busid").filter(|busid| is_busid(busid)) else { continue };
             let leaf = below(tree, element, Kind::Pci).next().is_none();
-            if !leaf || known.contains(busid) {
+            if !leaf || known.contains(busid) || named.contains(&at) {
                 continue;
             }
-            let kind = match () {
-                () if looks_like_gpu(tree, element) => "GPU",
-                () if looks_like_hca(tree, element) => "HCA",
+            let (kind, asked) = match () {
+                () if looks_like_gpu(tree, element) => ("GPU", self.snapshot.gpus.data().is_some()),
+                () if looks_like_hca(tree, element) => ("HCA", self.snapshot.fabric.data().is_some()),
                 () => continue,
             };
+            if !asked {
+                continue;
+            }
             // With devices of the machine missing from the file, it is another machine's; else one is broken.
             let effect = if absent > 0 { Effect::Misled } else { Effect::Note };
             say(effect, Some(element.at), format!("{kind} {busid} is not on this machine"), "");
@@ -163,8 +222,7 @@ impl<'a> Machine<'a> {
         if self.map.method != BY_TREE && self.map.method != BY_PROFILE {
             return;
         }
-        let places: Vec<Option<usize>> =
-            self.map.rails.iter().map(|rail| hca_at(tree, &rail.hca, &rail.pci)).collect();
+        let places: Vec<Option<usize>> = self.map.rails.iter().map(|rail| rail_at(tree, rail)).collect();
         for gpu in &self.map.gpus {
             let (Some(own), Some(address)) = (gpu.rail, gpu.pci.known()) else { continue };
             let Some(from) = pci_at(tree, &address.to_string()) else { continue };
@@ -212,9 +270,11 @@ impl<'a> Machine<'a> {
         let gpus = self.map.gpus.iter().filter_map(|gpu| {
             Some((gpu_name(gpu.index), pci_at(tree, &gpu.pci.known()?.to_string())?, *gpu.numa_node.known()?))
         });
-        let hcas = self.map.rails.iter().filter_map(|rail| {
-            Some((rail.hca.clone(), hca_at(tree, &rail.hca, &rail.pci)?, *rail.numa_node.known()?))
-        });
+        let hcas = self
+            .map
+            .rails
+            .iter()
+            .filter_map(|rail| Some((rail.hca.clone(), rail_at(tree, rail)?, *rail.numa_node.known()?)));
         for (name, at, node) in gpus.chain(hcas).collect::<BTreeSet<_>>() {
             let cpu = upwards(tree, at).find(|up| tree.elements[*up].kind == Kind::Cpu);
             let Some(said) = cpu.and_then(|cpu| tree.elements[cpu].get("numaid")) else { continue };
@@ -227,6 +287,12 @@ impl<'a> Machine<'a> {
     }
 }
 
+fn hung(name: &str, address: &PciAddress, tree: &Tree, bridge: usize) -> String {
+    let bridge = tree.elements[bridge].get("busid").unwrap_or_default();
+    let bridge = printable(bridge.as_bytes());
+    format!("{name} ({address}) is not in the file: NCCL places it under {bridge}, as the kernel does")
+}
+
 fn gpu_name(index: u32) -> String {
     format!("GPU {index}")
 }
@@ -237,13 +303,17 @@ fn pci_at(tree: &Tree, busid: &str) -> Option<usize> {
 }
 
 /// By the name of a `<net>` first, then by its bus id.
-fn hca_at(tree: &Tree, name: &str, pci: &Reading<PciAddress>) -> Option<usize> {
+fn hca_at(tree: &Tree, name: &str, busid: Option<PciAddress>) -> Option<usize> {
     let net = tree
         .elements
         .iter()
         .position(|element| element.kind == Kind::Net && element.get("name") == Some(name));
     let holder = |at| upwards(tree, at).find(|up| matches!(tree.elements[*up].kind, Kind::Pci | Kind::Cpu));
-    net.and_then(holder).or_else(|| pci_at(tree, &as_nccl_finds_it(pci.known()?).to_string()))
+    net.and_then(holder).or_else(|| pci_at(tree, &busid?.to_string()))
+}
+
+fn rail_at(tree: &Tree, rail: &Rail) -> Option<usize> {
+    hca_at(tree, &rail.hca, rail.pci.known().map(as_nccl_finds_it))
 }
 
 /// How many elements up from `from` the first is that holds `to` as well, and what it is.

@@ -4,6 +4,8 @@
 //! NCCL keeps the branches that lead to a GPU of the communicator or to an HCA and drops the rest unread, so
 //! a rule holds only on the way to a device.
 
+use std::collections::BTreeSet;
+
 use super::grammar::{Element, Era, Kind, MAX_ATTRIBUTES, Tree, number, printable};
 use super::{Effect, Found};
 
@@ -17,13 +19,27 @@ pub(super) struct Placed {
     pub(super) gpu: bool,
 }
 
+/// How much is known of the machine that the file is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// There is no machine: devices are assumed, bridges are taken for made up.
+    #[default]
+    Nothing,
+    /// GPUs, HCAs or the PCI tree could not be read: a bridge of the file may be real.
+    Partly,
+    Whole,
+}
+
 /// What is known of the machine that the file is for.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
+    pub(super) asked: Asked,
     pub(super) placed: Vec<Placed>,
+    /// Bridges that get a device which the file lacks, and whether it is a GPU.
+    pub(super) hung: Vec<(usize, bool)>,
     /// A device with this bus id exists, so NCCL reads its class and link from the kernel. Always false
     /// where there is no machine.
-    pub(super) real: std::collections::BTreeSet<String>,
+    pub(super) real: BTreeSet<String>,
     /// CPU vendor of the machine.
     pub(super) vendor: Option<String>,
 }
@@ -81,8 +97,15 @@ pub(super) fn is_busid(text: &str) -> bool {
     fits && parts.next().is_none() && places
 }
 
-pub(super) fn judge(tree: &Tree, era: &Era, devices: &Devices, found: &mut Vec<Found>) {
-    let mut judge = Judge { tree, devices, found };
+/// Adds to `found` what is wrong, and to `untold` what NCCL reads from the machine where the machine could not be asked.
+pub(super) fn judge(
+    tree: &Tree,
+    era: &Era,
+    devices: &Devices,
+    found: &mut Vec<Found>,
+    untold: &mut BTreeSet<String>,
+) {
+    let mut judge = Judge { tree, devices, found, untold };
     if tree.elements.is_empty() {
         judge.say(
             Effect::Ignored,
@@ -98,6 +121,12 @@ pub(super) fn judge(tree: &Tree, era: &Era, devices: &Devices, found: &mut Vec<F
         for at in upwards(tree, device.at) {
             used[at] = true;
             leads_to_gpu[at] |= device.gpu;
+        }
+    }
+    for (bridge, gpu) in &devices.hung {
+        for at in upwards(tree, *bridge) {
+            used[at] = true;
+            leads_to_gpu[at] |= gpu;
         }
     }
     judge.systems();
@@ -121,8 +150,9 @@ pub(super) fn judge(tree: &Tree, era: &Era, devices: &Devices, found: &mut Vec<F
     // Each rank adds what it finds, and the tables are merged in the same room.
     let (gpus, hcas) =
         (devices.placed.iter().filter(|d| d.gpu).count(), devices.placed.iter().filter(|d| !d.gpu).count());
-    let wanted = tree.elements.len() + room_wanted(gpus, hcas);
-    if !devices.real.is_empty() && wanted > era.max_elements {
+    let there: usize = devices.placed.iter().map(|device| already_there(tree, device)).sum();
+    let wanted = tree.elements.len() + room_wanted(gpus, hcas) - there;
+    if devices.asked == Asked::Whole && !devices.real.is_empty() && wanted > era.max_elements {
         let what = format!(
             "{} elements leave too little room for what NCCL adds (of {} in all)",
             tree.elements.len(),
@@ -137,16 +167,29 @@ pub(crate) fn room_wanted(gpus: usize, hcas: usize) -> usize {
     9 * gpus + 2 * hcas
 }
 
+/// Those of [`room_wanted`] that a device has in the file.
+fn already_there(tree: &Tree, device: &Placed) -> usize {
+    let own = &tree.elements[device.at];
+    let (kind, inside, most) =
+        if device.gpu { (Kind::Gpu, Kind::NvLink, 8) } else { (Kind::Nic, Kind::Net, 1) };
+    below(tree, own, kind).next().map_or(0, |first| 1 + below(tree, first, inside).count().min(most))
+}
+
 struct Judge<'a> {
     tree: &'a Tree,
     devices: &'a Devices,
     found: &'a mut Vec<Found>,
+    untold: &'a mut BTreeSet<String>,
 }
 
 impl Judge<'_> {
     fn say(&mut self, effect: Effect, at: impl Into<Option<usize>>, what: &str, fix: &str) {
         let at = at.into();
         self.found.push(Found { effect, at, what: what.to_owned(), fix: fix.to_owned() });
+    }
+
+    fn untold(&mut self, what: String) {
+        self.untold.insert(what);
     }
 
     fn systems(&mut self) {
@@ -214,11 +257,17 @@ impl Judge<'_> {
                 false
             }
         };
-        let vendor = element.get("vendor").or(self.devices.vendor.as_deref()).unwrap_or("GenuineIntel");
+        let vendor = element.get("vendor").or(self.devices.vendor.as_deref());
+        let named = vendor.is_some() || self.devices.asked == Asked::Nothing;
+        let vendor = vendor.unwrap_or("GenuineIntel");
         let by_model =
             ["GenuineIntel", "CentaurHauls", "  Shanghai  "].iter().any(|known| vendor.starts_with(known));
         if x86 && by_model && element.get("familyid").is_some() && element.get("modelid").is_none() {
-            self.say(Effect::Refused, element.at, "<cpu> has familyid and no modelid", "both, or neither");
+            let what = "<cpu> has familyid and no modelid";
+            match named {
+                true => self.say(Effect::Refused, element.at, what, "both, or neither"),
+                false => self.untold(format!("the CPU's vendor: {what}, which NCCL refuses on Intel")),
+            }
         }
         if x86 && !by_model && !vendor.starts_with("AuthenticAMD") {
             let what = format!("vendor '{}' is none that NCCL knows", printable(vendor.as_bytes()));
@@ -242,14 +291,20 @@ impl Judge<'_> {
         };
         let real = self.devices.real.contains(busid);
         let is_used = |child: &&usize| self.tree.elements[**child].kind == Kind::Pci && used[**child];
-        let bridges = element.children.iter().filter(is_used).count() > 0;
-        let bridges_gpu = element
-            .children
-            .iter()
-            .any(|child| self.tree.elements[*child].kind == Kind::Pci && leads_to_gpu[*child]);
+        let hung = |gpu: bool| self.devices.hung.contains(&(at, gpu));
+        let bridges = element.children.iter().filter(is_used).count() > 0 || hung(true) || hung(false);
+        let bridges_gpu = hung(true)
+            || element
+                .children
+                .iter()
+                .any(|child| self.tree.elements[*child].kind == Kind::Pci && leads_to_gpu[*child]);
         let subject = printable(busid.as_bytes());
         if bridges && !real {
-            self.made_up_bridge(element, &subject, bridges_gpu);
+            if self.devices.asked == Asked::Partly && may_be_real(self.tree, element) {
+                self.unseen_bridge(element, &subject);
+            } else {
+                self.made_up_bridge(element, &subject, bridges_gpu);
+            }
         }
         let device =
             self.devices.placed.iter().find(|device| device.at == at).map(|device| device.name.clone());
@@ -276,15 +331,33 @@ impl Judge<'_> {
         }
     }
 
+    /// NCCL reads the class of a bridge that exists from the kernel, and its link where the file has none.
+    fn unseen_bridge(&mut self, element: &Element, subject: &str) {
+        let missing: Vec<&str> = ["class", "link_speed", "link_width"]
+            .into_iter()
+            .filter(|key| element.get(key).is_none())
+            .collect();
+        if !missing.is_empty() {
+            let what = missing.join(", ");
+            self.untold(format!(
+                "bridge {subject}: the file has no {what}; NCCL reads it from the kernel where the bridge exists"
+            ));
+        }
+        if let Some(class) = element.get("class").filter(|class| of_a_device(class)) {
+            self.untold(format!(
+                "bridge {subject}: the file says class {}; NCCL reads it from the kernel where the bridge exists",
+                printable(class.as_bytes())
+            ));
+        }
+    }
+
     fn made_up_bridge(&mut self, element: &Element, subject: &str, bridges_gpu: bool) {
         match element.get("class") {
             None => {
                 let what = format!("bridge {subject} has no class");
                 self.say(Effect::Refused, element.at, &what, "class=\"0x060400\"");
             }
-            Some(class)
-                if ["0x068000", "0x068001", "0x03", "0x02"].iter().any(|other| class.starts_with(other)) =>
-            {
+            Some(class) if of_a_device(class) => {
                 let what = format!(
                     "bridge {subject} has class {}: NCCL takes it for a device and never looks into it",
                     printable(class.as_bytes())
@@ -331,6 +404,11 @@ impl Judge<'_> {
             self.say(Effect::Misled, element.at, &what, "as in \"32.0 GT/s PCIe\"");
         }
         if let Some(width) = element.get("link_width")
+            && number(width) == 0
+        {
+            let what = format!("link_width '{}' of {subject}: NCCL takes 16", printable(width.as_bytes()));
+            self.say(Effect::Note, element.at, &what, "");
+        } else if let Some(width) = element.get("link_width")
             && !(1..=32).contains(&number(width))
         {
             let what =
@@ -378,7 +456,7 @@ impl Judge<'_> {
     }
 
     fn twice(&mut self) {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let tree = self.tree;
         for element in tree.elements.iter().filter(|element| element.kind == Kind::Pci) {
             if let Some(busid) = element.get("busid")
@@ -390,6 +468,17 @@ impl Judge<'_> {
             }
         }
     }
+}
+
+/// A bridge that a machine can have; domain ffff is no machine's.
+pub(super) fn may_be_real(tree: &Tree, element: &Element) -> bool {
+    let busid = element.get("busid").filter(|busid| is_busid(busid) && !busid.starts_with("ffff:"));
+    element.kind == Kind::Pci && busid.is_some() && below(tree, element, Kind::Pci).next().is_some()
+}
+
+/// NCCL takes it for an NVSwitch, a GPU or an HCA.
+fn of_a_device(class: &str) -> bool {
+    ["0x068000", "0x068001", "0x03", "0x02"].iter().any(|device| class.starts_with(device))
 }
 
 /// CPUs of the kernel's `cpumap`; `None` where NCCL reads no CPU from it, or not those that are meant.

@@ -1,4 +1,4 @@
-use railgate_node::{Host, Part, Reading, Snapshot};
+use railgate_node::{Host, LinkLayer, Part, Reading, Snapshot};
 
 use super::*;
 use crate::testing::{flat_machine, switches, wired_profile};
@@ -326,4 +326,164 @@ fn a_wiring_that_cannot_be_is_not_written_down() {
     }
     let why = topology(&rail_map(&flat, &wired_profile()), &flat).unwrap_err().to_string();
     assert!(why.starts_with("the machine profile wires GPU 0 to mlx5_3, and the machine says"), "{why}");
+}
+
+/// Bridges and HCAs of two switches as a cloud's file for a machine with a visible PCI tree has them: no class, no GPU.
+fn bridges_and_hcas(root: &str) -> String {
+    let cpu = |numa: u32, bus: &str, hca: &str| {
+        format!(
+            "  <cpu numaid=\"{numa}\">\n    <pci busid=\"{root}:{bus}:00.0\">\n      <pci busid=\"{hca}\" \
+             link_speed=\"32 GT/s\" link_width=\"16\"/>\n    </pci>\n  </cpu>\n"
+        )
+    };
+    format!(
+        "<system version=\"1\">\n{}{}</system>\n",
+        cpu(0, "11", "0000:13:00.0"),
+        cpu(1, "21", "0000:23:00.0")
+    )
+}
+
+fn silent<T>() -> Part<T> {
+    Part::Silent { after_ms: 8000.0 }
+}
+
+#[test]
+fn a_real_bridge_needs_no_class_and_holds_the_gpus_that_the_kernel_has_there() {
+    let machine = switches(2, 1, 1);
+    let map = rail_map(&machine, None);
+    let check = check_topology(bridges_and_hcas("0000").as_bytes(), None, Some((&machine, &map)));
+    assert!(check.accepted && check.right() && check.unknown.is_empty(), "{check:?}");
+    assert_eq!(
+        lines(&check),
+        [
+            "0:0 note GPU 0 (0000:14:00.0) is not in the file: NCCL places it under 0000:11:00.0, as the kernel does",
+            "0:0 note GPU 1 (0000:24:00.0) is not in the file: NCCL places it under 0000:21:00.0, as the kernel does"
+        ]
+    );
+    let elsewhere = check_topology(bridges_and_hcas("0001").as_bytes(), None, Some((&machine, &map)));
+    assert!(lines(&elsewhere).contains(&"3:5 refused bridge 0001:11:00.0 has no class".to_owned()));
+}
+
+#[test]
+fn what_the_kernel_would_say_of_a_bridge_is_unknown_where_it_was_not_asked() {
+    for unread in [true, false] {
+        let mut machine = switches(2, 1, 1);
+        machine.pci = silent();
+        if unread {
+            machine.gpus = silent();
+        }
+        let map = rail_map(&machine, None);
+        let check = check_topology(bridges_and_hcas("0000").as_bytes(), None, Some((&machine, &map)));
+        assert!(check.accepted && check.right(), "{:?}", lines(&check));
+        let bridge = "bridge 0000:11:00.0: the file has no class, link_speed, link_width; NCCL reads it from the kernel \
+                      where the bridge exists";
+        assert!(check.unknown.contains(&bridge.to_owned()), "{:?}", check.unknown);
+        let gpu = "GPU 0 (0000:14:00.0) is not in the file: where NCCL places it depends on the PCI tree";
+        assert_eq!(check.unknown.contains(&gpu.to_owned()), !unread, "{:?}", check.unknown);
+        let hidden = bridges_and_hcas("0000").replace("11:00.0\">", "11:00.0\" class=\"0x020000\">");
+        let check = check_topology(hidden.as_bytes(), None, Some((&machine, &map)));
+        assert!(
+            check.accepted && check.unknown.iter().any(|why| why.contains("the file says class 0x020000"))
+        );
+        // Domain ffff exists nowhere, and the rest of the file is judged as ever.
+        let made_up = check_topology(bridges_and_hcas("ffff").as_bytes(), None, Some((&machine, &map)));
+        assert!(!made_up.accepted, "{:?}", lines(&made_up));
+        let broken = bridges_and_hcas("0000").replace(" numaid=\"0\"", "");
+        assert!(!check_topology(broken.as_bytes(), None, Some((&machine, &map))).accepted);
+    }
+}
+
+#[test]
+fn devices_are_missed_only_where_the_machine_was_asked_for_them() {
+    let whole = switches(2, 1, 1);
+    let map = rail_map(&whole, None);
+    let text = topology(&map, &whole)
+        .unwrap()
+        .replace("0000:14:00.0", "0000:77:00.0")
+        .replace("0000:13:00.0", "0000:78:00.0");
+    let missed = |machine: &Snapshot| {
+        let map = rail_map(machine, None);
+        let check = check_topology(text.as_bytes(), None, Some((machine, &map)));
+        let all = lines(&check);
+        ["GPU 0000:77:00.0 is not on", "HCA 0000:78:00.0 is not on"]
+            .map(|what| all.iter().any(|line| line.contains(what)))
+    };
+    assert_eq!(missed(&whole), [true, true]);
+    assert_eq!(missed(&Snapshot { gpus: silent(), ..whole.clone() }), [false, true]);
+    assert_eq!(missed(&Snapshot { fabric: silent(), ..whole.clone() }), [true, false]);
+}
+
+#[test]
+fn a_vendor_that_is_not_known_refuses_nothing() {
+    let mut machine = switches(2, 1, 1);
+    let map = rail_map(&machine, None);
+    let text = topology(&map, &machine).unwrap();
+    let text = text.replace(" vendor=\"GenuineIntel\"", "").replace(" modelid=\"143\"", "");
+    assert!(!check_topology(text.as_bytes(), None, Some((&machine, &map))).accepted);
+    machine.host = silent();
+    let check = check_topology(text.as_bytes(), None, Some((&machine, &map)));
+    assert!(check.accepted, "{:?}", lines(&check));
+    assert!(
+        check
+            .unknown
+            .iter()
+            .any(|why| why.starts_with("the CPU's vendor: <cpu> has familyid and no modelid"))
+    );
+}
+
+/// NCCL's own transport sets device and function to zero; aws-ofi-nccl hands EFA's address over as it is.
+#[test]
+fn efa_devices_keep_device_and_function() {
+    let mut machine = switches(2, 1, 1);
+    let (Part::Read { data: fabric, .. }, Part::Read { data: pci, .. }) =
+        (&mut machine.fabric, &mut machine.pci)
+    else {
+        panic!("{machine:?}");
+    };
+    for (bus, at) in [("0000:13", "0000:13:1b.0"), ("0000:23", "0000:23:1b.0")] {
+        let device =
+            pci.devices.iter_mut().find(|device| device.address.to_string().starts_with(bus)).unwrap();
+        device.address = at.parse().unwrap();
+        let hca =
+            fabric.hcas.iter_mut().find(|hca| hca.pci.known().unwrap().to_string().starts_with(bus)).unwrap();
+        hca.pci = Reading::Known(at.parse().unwrap());
+        hca.name = format!("rdmap{}s27", u32::from_str_radix(&bus[5..], 16).unwrap());
+        hca.ports[0].link_layer = Reading::Known(LinkLayer::Other("Unknown".to_owned()));
+    }
+    let map = rail_map(&machine, None);
+    let efa = "<pci busid=\"0000:13:1b.0\" class=\"0x020000\"/>";
+    let own = bridges_and_hcas("0000")
+        .replace("<pci busid=\"0000:13:00.0\" link_speed=\"32 GT/s\" link_width=\"16\"/>", efa);
+    let absent = |text: &str| {
+        let check = check_topology(text.as_bytes(), None, Some((&machine, &map)));
+        lines(&check).iter().filter(|line| line.contains("is not on this machine")).count()
+    };
+    assert_eq!(absent(&own), 0);
+    assert_eq!(absent(&own.replace("13:1b.0", "13:1c.0")), 1);
+    // A <net> of its name is the device, whatever its address says.
+    let net = "<pci busid=\"0000:13:1c.0\" class=\"0x020000\"><nic><net name=\"rdmap19s27\"/></nic></pci>";
+    assert_eq!(absent(&own.replace(efa, net)), 0);
+    assert_eq!(absent(&own.replace(efa, &net.replace("rdmap19s27", "rdmap20s27"))), 1);
+}
+
+#[test]
+fn a_dumps_own_elements_take_no_room_twice() {
+    let check = after(|good| {
+        let gpu = " link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"><gpu dev=\"0\">";
+        let links = "<nvlink target=\"0000:0a:00.0\" count=\"4\" tclass=\"0x068000\"/>".repeat(8);
+        let good = good.replace(
+            "class=\"0x030200\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"/>",
+            &format!("class=\"0x030200\"{gpu}{links}</gpu></pci>"),
+        );
+        let spare: String = (0..20).map(|k| format!("<pci busid=\"0077:{k:02x}:00.0\"/>")).collect();
+        let more: String = (2..10).map(|numa| format!("<cpu numaid=\"{numa}\">{spare}</cpu>")).collect();
+        good.replacen("</system>", &format!("{more}</system>"), 1)
+    });
+    assert!(!lines(&check).iter().any(|line| line.contains("leave too little room")), "{:?}", lines(&check));
+}
+
+#[test]
+fn no_width_is_the_widest() {
+    let check = after(|good| good.replacen("link_width=\"16\"", "link_width=\"0\"", 1));
+    assert_eq!(lines(&check), ["3:5 note link_width '0' of ffff:ff:01.0: NCCL takes 16"]);
 }
