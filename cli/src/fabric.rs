@@ -29,7 +29,7 @@ Examples:
   railgate fabric --lldp lldp/*.json                   Ethernet: gn1.json is what `lldpctl -f json` printed on gn1
 
 Exit code: 0 all ports are where they should be, 1 some are not, 2 wrong use, 3 could not tell.
-A topology file is written all the same, with exit code 0.")]
+A topology file is written regardless of faults, with exit code 0.")]
 pub(crate) struct Args {
     /// What ibnetdiscover wrote, instead of running it; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ibnetdiscover", "timeout", "hca", "name_map"])]
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// ibnetdiscover's table of names by GUID, for switches that have none
     #[arg(long, value_name = "FILE")]
     name_map: Option<PathBuf>,
-    /// How the site means its rails to be wired (docs/fabric.md) [default: the majority of the nodes is right]
+    /// Intended wiring of the rails (docs/fabric.md) [default: the majority of the nodes is right]
     #[arg(long, value_name = "FILE")]
     wiring: Option<PathBuf>,
     /// Only these nodes, as Slurm writes them: gn[1-64]. Topology files need it where other machines have HCAs too
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
     })
 }
 
-/// What ibnetdiscover says, here or elsewhere; `None` where it said nothing, which has been told.
+/// Output of ibnetdiscover, from here or a file; `None` where it failed, which has been reported.
 fn discovered(args: &Args) -> anyhow::Result<Option<Fabric>> {
     let text = match &args.file {
         Some(path) => from_file(path)?,
@@ -140,7 +140,7 @@ fn discovered(args: &Args) -> anyhow::Result<Option<Fabric>> {
     Ok(Some(parse(&text).with_context(|| source.display().to_string())?))
 }
 
-/// The ends of cables that LLDP or a table tells; `None` where neither was given.
+/// Ends of cables from LLDP or a table; `None` where neither was given.
 fn seen(args: &Args) -> anyhow::Result<Option<Vec<Seen>>> {
     if let Some(path) = &args.table {
         let cables = cable_table(&from_file(path)?).with_context(|| path.display().to_string())?;
@@ -185,7 +185,7 @@ pub(crate) fn from_file(path: &Path) -> anyhow::Result<String> {
         std::fs::File::open(path).map_err(Into::into).and_then(|file| bounded(file, MAX_TEXT))
     };
     let bytes = bytes.with_context(|| path.display().to_string())?;
-    // Names come from whoever set them.
+    // Names may hold any bytes.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
