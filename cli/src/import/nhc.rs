@@ -1,108 +1,306 @@
-//! A whole NHC configuration: what becomes of each line, and which nodes share one fate.
+//! A whole NHC configuration: what becomes of each line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use railgate_text::Printable;
+use railgate_text::{Lines, put};
 
-use super::nhc_line::{Command, Line, Mask};
-use super::nhc_map::{self, Became, Effect};
+use super::nhc_checks::{self, Known};
+use super::nhc_line::{self, Line, Words};
 use crate::output;
 
-/// Every line that says something, with what becomes of it.
-#[derive(Debug)]
-pub(super) struct Imported {
-    pub(super) lines: Vec<(Line, Became)>,
+/// What becomes of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Railgate's configuration has the same meaning; this is its key and value.
+    Same(&'static str),
+    /// NHC runs this very line, called by railgate.
+    UnderNhc,
+    /// Not imported, and why.
+    Not(&'static str),
 }
 
-/// A line's number, and what is wrong with it.
-pub(super) type Bad = (usize, String);
+/// A line that is not empty and no comment.
+#[derive(Debug)]
+pub(super) struct Entry<'t> {
+    pub(super) line: Line<'t>,
+    pub(super) outcome: Outcome,
+    /// What an admin should know of a line that runs under NHC.
+    notes: Vec<String>,
+}
 
-impl Imported {
-    /// Reads a configuration. `nodes` are the cluster's, where they are known.
-    ///
-    /// # Errors
-    /// Every line that is none of NHC's.
-    pub(super) fn read(text: &str, nodes: &[String]) -> Result<Imported, Vec<Bad>> {
-        let (mut lines, mut bad) = (Vec::new(), Vec::new());
-        for (index, text) in text.lines().enumerate() {
-            let number = index + 1;
-            let read = Line::read(number, text, nodes).and_then(|line| match line {
-                Some(line) => Ok(Some((became(&line)?, line))),
-                None => Ok(None),
+/// A configuration.
+#[derive(Debug)]
+pub(super) struct Imported<'t> {
+    /// All of its lines, with the entry that each is, in the file's order.
+    pub(super) lines: Vec<(Line<'t>, Option<Entry<'t>>)>,
+}
+
+const SWALLOWED: &str = "the comment before it ends in a backslash, so NHC reads it as part of the comment";
+const NO_NEWLINE: &str =
+    "the file does not end in a newline, so NHC never runs this line; add one, and import it anew";
+const EMPTY: &str = "NHC skips it: nothing before or behind ||";
+const REPORTS: &str = "railgate.toml: [gate] mode = \"report\"";
+const MARKS: &str =
+    "railgate marks nodes, NHC no more; it begins with [gate] mode = \"report\", and \"enforce\" drains";
+const DRAINS: &str = "it drains or resumes nodes, which is railgate's to decide";
+
+impl<'t> Imported<'t> {
+    /// Reads a configuration. No line of it is an error: NHC runs what railgate does not understand.
+    pub(super) fn read(file: &'t [u8]) -> Imported<'t> {
+        let mut lines = Vec::new();
+        let mut facts: BTreeMap<(String, String), (usize, Vec<String>)> = BTreeMap::new();
+        for line in nhc_line::lines(file) {
+            let entry = entry(&line).map(|(outcome, mut notes)| {
+                notes.extend(contradiction(&line, &mut facts));
+                Entry { line: line.clone(), outcome, notes }
             });
-            match read {
-                Ok(Some((became, line))) => lines.push((line, became)),
-                Ok(None) => {}
-                Err(why) => bad.push((number, why)),
-            }
+            lines.push((line, entry));
         }
-        if bad.is_empty() { Ok(Imported { lines }) } else { Err(bad) }
+        Imported { lines }
     }
 
-    /// Line by line, for a person.
-    pub(super) fn told(&self, file: &Path) -> String {
-        let mut rows = vec![["LINE", "NHC", "BECOMES"].map(str::to_owned).to_vec()];
-        for (line, became) in &self.lines {
-            let command = line.text.split_once("||").map_or("", |(_, command)| command.trim());
-            let command: String = command.chars().take(48).collect();
-            rows.push(vec![line.number.to_string(), command, became.told.clone()]);
-        }
-        let count =
-            |wanted: &dyn Fn(&Became) -> bool| self.lines.iter().filter(|(_, became)| wanted(became)).count();
-        let rest = count(&|became| became.effects.contains(&Effect::Rest));
-        let by_itself = count(&|became| became.told.starts_with("on by itself"));
-        let dropped = count(&|became| became.told.starts_with("dropped"));
-        let script = count(&|became| matches!(became.effects.first(), Some(Effect::Script(..))));
-        let all = self.lines.len();
-        format!(
-            "{}\n{}: {all} lines: {} become settings, {by_itself} are on by themselves, {script} become checks of the site's \
-             own, {rest} go on under NHC, {dropped} are dropped\n",
-            output::table(&rows),
-            Printable(file.display()),
-            all - rest - by_itself - dropped - script,
-        )
-    }
-
-    /// The effects for all nodes, and for each set of nodes that share further lines: names, and theirs and everybody's.
-    pub(super) fn groups(&self) -> Vec<(Vec<String>, Vec<&Effect>)> {
-        let mut lines_of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (index, (line, _)) in self.lines.iter().enumerate() {
-            if let Mask::Nodes(names) = &line.mask {
-                for name in names {
-                    lines_of.entry(name).or_default().push(index);
+    /// Lines that say something, each with its number, its text and its outcome.
+    pub(super) fn entries(&self) -> Vec<(String, String, Outcome, String)> {
+        let mut rows = Vec::new();
+        for (line, entry) in &self.lines {
+            if let Some(entry) = entry {
+                let last = line.number + line.height() - 1;
+                let number =
+                    if last == line.number { last.to_string() } else { format!("{}-{last}", line.number) };
+                let (_, command) = line.parts();
+                let note = match &entry.outcome {
+                    Outcome::Same(what) | Outcome::Not(what) => (*what).to_owned(),
+                    Outcome::UnderNhc => entry.notes.join("; "),
+                };
+                rows.push((number, command.to_owned(), entry.outcome.clone(), note));
+            } else {
+                // A comment of several lines, of which NHC's author saw the first as one.
+                let raw = String::from_utf8_lossy(line.raw);
+                for (index, text) in raw.lines().enumerate().skip(1) {
+                    let text = text.trim();
+                    if !text.is_empty() && !text.starts_with('#') {
+                        let number = (line.number + index).to_string();
+                        rows.push((number, text.to_owned(), Outcome::Not(SWALLOWED), SWALLOWED.to_owned()));
+                    }
                 }
             }
         }
-        let mut sets: BTreeMap<Vec<usize>, Vec<String>> = BTreeMap::new();
-        for (name, lines) in lines_of {
-            sets.entry(lines).or_default().push(name.to_owned());
+        rows
+    }
+
+    /// Line by line, for a person.
+    pub(super) fn listing(&self, file: &Path) -> Lines {
+        let mut rows = vec![["LINE", "OUTCOME", "NHC", "NOTE"].map(str::to_owned).to_vec()];
+        let (mut same, mut under, mut not, mut warnings) = (0, 0, 0, 0);
+        for (number, command, outcome, note) in self.entries() {
+            let (word, count) = match outcome {
+                Outcome::Same(_) => ("same meaning", &mut same),
+                Outcome::UnderNhc => ("under NHC", &mut under),
+                Outcome::Not(_) => ("not imported", &mut not),
+            };
+            *count += 1;
+            warnings += usize::from(note.contains("warning: "));
+            rows.push(vec![number, word.to_owned(), command.chars().take(56).collect(), note]);
         }
-        let effects = |own: &[usize]| -> Vec<&Effect> {
-            let meant =
-                |(index, (line, _)): &(usize, &(Line, Became))| line.mask == Mask::All || own.contains(index);
-            self.lines.iter().enumerate().filter(meant).flat_map(|(_, (_, became))| &became.effects).collect()
-        };
-        let mut groups = vec![(Vec::new(), effects(&[]))];
-        groups.extend(sets.iter().map(|(own, names)| (names.clone(), effects(own))));
-        groups
+        let mut text = output::table(&rows);
+        text.blank();
+        put!(
+            text,
+            "{}: {} lines: {same} same meaning, {under} under NHC, {not} not imported; {warnings} warnings",
+            file.display(),
+            same + under + not
+        );
+        text
+    }
+
+    /// Whether NHC has anything to run.
+    pub(super) fn runs_nhc(&self) -> bool {
+        self.lines.iter().any(|(_, entry)| {
+            entry.as_ref().is_some_and(|entry| {
+                entry.outcome == Outcome::UnderNhc && nhc_line::assignments(entry.line.parts().1).is_none()
+            })
+        })
     }
 }
 
-fn became(line: &Line) -> Result<Became, String> {
-    let became = match &line.command {
-        Command::Check(words) => nhc_map::map(words)?,
-        Command::Variable(_) => nhc_map::rest("a setting of NHC's own"),
-        // Of some checks the arguments do not matter.
-        Command::Bash(text) => {
-            let name = text.split_whitespace().next().unwrap_or_default();
-            let plain = nhc_map::map(&[name.to_owned()]).ok().filter(|became| became.effects.is_empty());
-            plain.unwrap_or_else(|| nhc_map::rest("bash must work it out"))
-        }
-    };
-    let settles = |effect: &Effect| !matches!(effect, Effect::Rest);
-    if line.mask == Mask::NhcOnly && became.effects.iter().any(settles) {
-        return Ok(nhc_map::rest("a mask that is no list of nodes (--nodes turns gpu* into one)"));
+/// `None` for what is no check: an empty line, a comment.
+fn entry(line: &Line<'_>) -> Option<(Outcome, Vec<String>)> {
+    let (mask, command) = line.parts();
+    if line.text.trim_matches([' ', '\t']).is_empty() || mask.starts_with('#') {
+        return None;
     }
-    Ok(became)
+    let not = |why| Some((Outcome::Not(why), Vec::new()));
+    if mask.is_empty() || command.is_empty() {
+        return not(EMPTY);
+    }
+    if !line.ended {
+        return not(NO_NEWLINE);
+    }
+    match nhc_line::assignments(command).as_deref() {
+        Some([("MARK_OFFLINE", "0")]) => return Some((Outcome::Same(REPORTS), Vec::new())),
+        Some([("MARK_OFFLINE", _)]) => return not(MARKS),
+        _ => {}
+    }
+    let drains = ["OFFLINE_NODE=", "ONLINE_NODE=", "node-mark-o"].iter().any(|word| command.contains(word))
+        || command.contains("scontrol")
+            && ["drain", "resume", "down"].iter().any(|word| command.to_lowercase().contains(word));
+    if drains {
+        return not(DRAINS);
+    }
+    if let Some(why) = nhc_line::commands(command).find_map(nhc_checks::left) {
+        return not(why);
+    }
+    Some((Outcome::UnderNhc, notes(line)))
+}
+
+/// What an admin should know of a line that runs under NHC.
+fn notes(line: &Line<'_>) -> Vec<String> {
+    let (mask, command) = line.parts();
+    let mut notes = Vec::new();
+    let mut warn = |what: &str| notes.push(format!("warning: {what}"));
+    if !line.text.contains("||") {
+        warn("no || in it: NHC takes the whole line for the mask and for the check");
+    }
+    if line.text.contains("{{") || line.text.contains("{%") {
+        warn("a template's placeholder: import the file that your nodes have");
+    }
+    if line.text.ends_with('\r') {
+        warn("a carriage return at its end, which NHC hands to the check");
+    }
+    let range = mask.trim_start_matches('!').strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    if range.is_some_and(|range| !nhc_line::is_range(range)) {
+        warn("NHC does not understand this mask, and skips the line on every node");
+    }
+    let words = Words::of(command);
+    if words == Words::Broken {
+        warn("a quote without its end: bash refuses the line, and NHC fails");
+    }
+    if nhc_line::assignments(command).is_some() {
+        notes.push("a setting for the lines below it".to_owned());
+        return notes;
+    }
+    let known: Vec<&Known> = nhc_line::commands(command).filter_map(Known::find).collect();
+    let acts = match &words {
+        Words::Plain(words) => words
+            .split_first()
+            .is_some_and(|(name, rest)| Known::find(name).is_some_and(|known| known.acts(rest))),
+        Words::Computed | Words::Broken => false,
+    };
+    if acts {
+        notes.push("changes the node, as under NHC".to_owned());
+    }
+    if known.is_empty() {
+        notes.push("no check that NHC brings: its script stays where NHC finds it".to_owned());
+    }
+    let near: Vec<&str> = known.iter().map(|known| known.near).filter(|near| !near.is_empty()).collect();
+    if !near.is_empty() {
+        notes.push(format!("near it: {}", near.join(", ")));
+    }
+    notes
+}
+
+/// A line above with the same mask that expects another value of the same thing.
+fn contradiction(
+    line: &Line<'_>,
+    facts: &mut BTreeMap<(String, String), (usize, Vec<String>)>,
+) -> Option<String> {
+    let (mask, command) = line.parts();
+    let Words::Plain(words) = Words::of(command) else { return None };
+    let (name, arguments) = words.split_first()?;
+    let key = (mask.to_owned(), Known::find(name)?.fact(arguments)?);
+    match facts.get(&key) {
+        Some((above, other)) if other != arguments => {
+            Some(format!("warning: line {above} expects another value, and NHC fails where either does"))
+        }
+        Some(_) => None,
+        None => {
+            facts.insert(key, (line.number, arguments.to_vec()));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(text: &str) -> (Outcome, String) {
+        let file = format!("{text}\n");
+        let imported = Imported::read(file.as_bytes());
+        let rows = imported.entries();
+        assert_eq!(rows.len(), 1, "{text}");
+        (rows[0].2.clone(), rows[0].3.clone())
+    }
+
+    #[test]
+    fn no_line_refuses_the_file() {
+        for (text, why) in [
+            ("check_hw_eth lo", "no || in it"),
+            ("{{ mask }} || check_hw_ib 100", "a template's placeholder"),
+            ("{n[1-} || check_hw_ib 100", "does not understand this mask"),
+            ("{n[1-4,7]} || check_hw_ib 100", "does not understand this mask"),
+            ("* || check_cmd_status 'a", "a quote without its end"),
+            ("* || check_hw_eth lo\r", "a carriage return"),
+            ("* || check_fs_mount_rw -F \"/home\"", "near it: mounts"),
+            ("* || check_hw_cpuinfo 2 24", "near it: cpu"),
+            ("* || check_hw_physmem 1eb 1eb", "near it: memory"),
+            ("* || check_ps_service -k sshd:", "changes the node"),
+            ("* || check_of_our_own 7", "no check that NHC brings"),
+            ("* || export TIMEOUT=20", "a setting"),
+            ("* || export MARK_OFFLINE=1 NHC_CHECK_ALL=0", "a setting"),
+        ] {
+            let (outcome, note) = outcome(text);
+            assert!(outcome == Outcome::UnderNhc && note.contains(why), "{text}: {outcome:?} {note}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_imported_says_why() {
+        for (text, why) in [
+            ("* || check_gpu_bw 48 335", "a load test"),
+            ("* || check_nccl_allreduce 460.0 1 16G $AZ_NHC_ROOT/x.xml", "a load test"),
+            ("* || [[ -e /x ]] && check_ib_bw_gdr 380", "a load test"),
+            ("* || check_hw_gm myri0", "Myrinet"),
+            ("* || check_moab_rm", "Slurm"),
+            ("* || export MARK_OFFLINE=1", "railgate marks nodes"),
+            ("* || OFFLINE_NODE=/opt/mark", "drains or resumes"),
+            (
+                "* || check_ps_service -e 'scontrol update nodename=x state=DRAIN reason=x' sshd",
+                "drains or resumes",
+            ),
+            ("* ||", "nothing before or behind"),
+            ("|| check_hw_eth lo", "nothing before or behind"),
+        ] {
+            let (outcome, note) = outcome(text);
+            assert!(matches!(outcome, Outcome::Not(_)) && note.contains(why), "{text}: {outcome:?} {note}");
+        }
+        assert_eq!(outcome("* || export MARK_OFFLINE=0").0, Outcome::Same(REPORTS));
+        // A word that a line only mentions is no command of it.
+        assert_eq!(outcome("* || check_cmd_output -m '*ok*' grep check_gpu_bw /x").0, Outcome::UnderNhc);
+    }
+
+    #[test]
+    fn lines_that_nhc_does_not_run_are_named() {
+        let imported = Imported::read(b"# a \\\n* || check_hw_eth a\n* || check_hw_eth b");
+        let rows: Vec<_> = imported.entries().into_iter().map(|row| (row.0, row.3)).collect();
+        assert_eq!(rows, [("2".to_owned(), SWALLOWED.to_owned()), ("3".to_owned(), NO_NEWLINE.to_owned())]);
+        assert!(!imported.runs_nhc());
+    }
+
+    #[test]
+    fn contradictions_are_named_and_both_lines_count() {
+        let file =
+            b"* || check_hw_physmem 1g 1g\nn1 || check_hw_physmem 2g 2g\n* || check_hw_physmem 2g 2g\n\
+                     * || check_hw_ib 100 a:1\n* || check_hw_ib 100 b:1\n* || check_hw_ib 200 a:1\n";
+        let imported = Imported::read(file);
+        let warned: Vec<_> = imported
+            .entries()
+            .into_iter()
+            .filter(|row| row.3.contains("another value"))
+            .map(|row| row.0)
+            .collect();
+        assert_eq!(warned, ["3", "6"]);
+        assert!(imported.entries().iter().all(|row| row.2 == Outcome::UnderNhc));
+    }
 }

@@ -1,265 +1,274 @@
-//! One line of an NHC configuration: a mask of nodes, `||`, and a command of bash.
+//! The lines of an NHC configuration, read as NHC reads them.
+//!
+//! NHC uses bash's `read`: a backslash at the end joins two lines, every other backslash disappears, and a last line
+//! without a newline is never run.
 
-use glob::Pattern;
-use railgate_slurm::hostlist;
-
-/// Which nodes a line is for.
+/// A line as NHC sees it, which may be several lines of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Mask {
-    /// All of them.
-    All,
-    /// These.
-    Nodes(Vec<String>),
-    /// Nobody but NHC can say: a regular expression, a negation, a glob without a list of nodes.
-    NhcOnly,
-}
-
-/// What stands behind the `||`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Command {
-    /// A check and its arguments, as bash would split them.
-    Check(Vec<String>),
-    /// A variable for NHC itself.
-    Variable(String),
-    /// Something that bash must work out: a variable, a substitution, a pipe.
-    Bash(String),
-}
-
-/// A line of the file that says something.
-#[derive(Clone, Debug)]
-pub(super) struct Line {
-    /// From 1.
+pub(super) struct Line<'t> {
+    /// Number of its first line in the file, from 1.
     pub(super) number: usize,
-    /// As it stands there.
+    /// Its bytes in the file, newlines included.
+    pub(super) raw: &'t [u8],
+    /// What NHC reads.
     pub(super) text: String,
-    pub(super) mask: Mask,
-    pub(super) command: Command,
+    /// It ends in a newline.
+    pub(super) ended: bool,
 }
 
-impl Line {
-    /// `None` for a comment or an empty line.
-    ///
-    /// # Errors
-    /// What is wrong with it, in one line.
-    pub(super) fn read(number: usize, text: &str, nodes: &[String]) -> Result<Option<Line>, String> {
-        let text = text.trim();
-        if text.is_empty() || text.starts_with('#') {
-            return Ok(None);
+impl Line<'_> {
+    /// How many lines of the file it takes.
+    pub(super) fn height(&self) -> usize {
+        self.raw.split_inclusive(|byte| *byte == b'\n').count()
+    }
+
+    /// Mask and command. Where there is no `||`, NHC takes the whole line for both.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        let trim = |text| str::trim_matches(text, [' ', '\t']);
+        let (mask, command) = self.text.split_once("||").unwrap_or((&self.text, &self.text));
+        (trim(mask), trim(command))
+    }
+}
+
+/// All lines of a file.
+pub(super) fn lines(file: &[u8]) -> Vec<Line<'_>> {
+    let (mut lines, mut rest, mut number) = (Vec::new(), file, 1);
+    while !rest.is_empty() {
+        let (mut read, mut length, mut ended) = (Vec::new(), rest.len(), false);
+        let mut bytes = rest.iter().enumerate();
+        while let Some((at, byte)) = bytes.next() {
+            match byte {
+                b'\n' => {
+                    (length, ended) = (at + 1, true);
+                    break;
+                }
+                b'\\' => read.extend(bytes.next().map(|(_, byte)| *byte).filter(|byte| *byte != b'\n')),
+                0 => {}
+                byte => read.push(*byte),
+            }
         }
-        if text.contains("{{") || text.contains("{%") {
-            return Err(
-                "a template's placeholder: import what your nodes really have, below /etc/nhc".to_owned()
-            );
+        let (raw, after) = rest.split_at(length);
+        let line = Line { number, raw, text: String::from_utf8_lossy(&read).into_owned(), ended };
+        (rest, number) = (after, number + line.height());
+        lines.push(line);
+    }
+    lines
+}
+
+/// Words of a command as bash splits them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    /// These.
+    Plain(Vec<String>),
+    /// Bash works them out: a variable, a substitution, several commands.
+    Computed,
+    /// A quote without its end: bash refuses the line.
+    Broken,
+}
+
+impl Words {
+    pub(super) fn of(command: &str) -> Words {
+        let (mut words, mut word) = (Vec::new(), None::<String>);
+        let mut signs = command.chars().peekable();
+        while let Some(sign) = signs.next() {
+            match sign {
+                '\'' | '"' => {
+                    let word = word.get_or_insert_default();
+                    loop {
+                        match signs.next() {
+                            None => return Words::Broken,
+                            Some(end) if end == sign => break,
+                            Some('$' | '`') if sign == '"' => return Words::Computed,
+                            Some('\\') if sign == '"' => word.extend(signs.next()),
+                            Some(inside) => word.push(inside),
+                        }
+                    }
+                }
+                '\\' => word.get_or_insert_default().extend(signs.next()),
+                '$' | '`' | '|' | '&' | ';' | '<' | '>' | '(' | ')' => return Words::Computed,
+                '#' if word.is_none() => break,
+                blank if blank == ' ' || blank == '\t' => words.extend(word.take()),
+                sign => word.get_or_insert_default().push(sign),
+            }
         }
-        let Some((mask, command)) = text.split_once("||") else {
-            return Err("expected MASK || CHECK".to_owned());
-        };
-        let mask = read_mask(mask.trim(), nodes)?;
-        let command = read_command(command.trim())?;
-        Ok(Some(Line { number, text: text.to_owned(), mask, command }))
+        words.extend(word);
+        Words::Plain(words)
     }
 }
 
-fn read_mask(mask: &str, nodes: &[String]) -> Result<Mask, String> {
-    if mask.is_empty() {
-        return Err("no mask of nodes before ||".to_owned());
-    }
-    if mask == "*" {
-        return Ok(Mask::All);
-    }
-    if let Some(list) = mask.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
-        let list = hostlist::expand(list).map_err(|why| format!("mask {mask}: {why}"))?;
-        return Ok(Mask::Nodes(list));
-    }
-    if mask.starts_with(['!', '/']) || mask.contains(char::is_whitespace) {
-        return Ok(Mask::NhcOnly);
-    }
-    if !mask.contains(['*', '?', '[']) {
-        return Ok(Mask::Nodes(vec![mask.to_owned()]));
-    }
-    let pattern = Pattern::new(mask).map_err(|why| format!("mask {mask}: {why}"))?;
-    let meant: Vec<String> = nodes.iter().filter(|node| pattern.matches(node)).cloned().collect();
-    Ok(if meant.is_empty() { Mask::NhcOnly } else { Mask::Nodes(meant) })
-}
-
-fn read_command(command: &str) -> Result<Command, String> {
-    if command.is_empty() {
-        return Err("nothing after ||".to_owned());
-    }
-    let variable = command.strip_prefix("export ").unwrap_or(command);
-    let name: String = variable.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-    if !name.is_empty() && variable[name.len()..].starts_with('=') {
-        return Ok(Command::Variable(command.to_owned()));
-    }
-    Ok(match words(command)? {
-        Some(words) => Command::Check(words),
-        None => Command::Bash(command.to_owned()),
+/// Names of the commands that a line runs, quotes left aside: the first word of each command in it.
+pub(super) fn commands(line: &str) -> impl Iterator<Item = &str> {
+    line.split([';', '&', '|', '(', ')', '{', '}', '`', '\n']).filter_map(|command| {
+        command.split_whitespace().find(|word| {
+            let assigns = word.split_once('=').is_some_and(|(name, _)| is_name(name));
+            !assigns && !["!", "then", "do", "else", "if", "while", "until", "time", "eval"].contains(word)
+        })
     })
 }
 
-/// As bash splits them; `None` where it would do more than that.
-fn words(text: &str) -> Result<Option<Vec<String>>, String> {
-    let (mut words, mut word, mut begun) = (Vec::new(), String::new(), false);
-    let mut signs = text.chars().peekable();
-    while let Some(sign) = signs.next() {
-        match sign {
-            '\'' => {
-                begun = true;
-                loop {
-                    match signs.next() {
-                        Some('\'') => break,
-                        Some(sign) => word.push(sign),
-                        None => return Err("a quote without its end".to_owned()),
-                    }
-                }
-            }
-            '"' => {
-                begun = true;
-                loop {
-                    match signs.next() {
-                        Some('"') => break,
-                        Some('$' | '`') => return Ok(None),
-                        Some('\\') if matches!(signs.peek(), Some('"' | '\\' | '$' | '`')) => {
-                            word.extend(signs.next())
-                        }
-                        Some(sign) => word.push(sign),
-                        None => return Err("a quote without its end".to_owned()),
-                    }
-                }
-            }
-            '\\' => {
-                begun = true;
-                word.extend(signs.next());
-            }
-            '$' | '`' | '|' | '&' | ';' | '<' | '>' | '(' | ')' => return Ok(None),
-            '#' if !begun => break,
-            sign if sign.is_whitespace() => {
-                if begun {
-                    words.push(std::mem::take(&mut word));
-                    begun = false;
-                }
-            }
-            sign => {
-                begun = true;
-                word.push(sign);
-            }
-        }
-    }
-    if begun {
-        words.push(word);
-    }
-    Ok(Some(words))
+/// Variables that a line sets, where it does nothing else: `export A=1 B=2`.
+pub(super) fn assignments(command: &str) -> Option<Vec<(&str, &str)>> {
+    let words = command.strip_prefix("export ").unwrap_or(command).trim();
+    let pairs = words.split_whitespace().map(|word| word.split_once('=').filter(|(name, _)| is_name(name)));
+    pairs.collect::<Option<Vec<_>>>().filter(|pairs| !pairs.is_empty())
 }
 
-/// Options of a check, as bash's getopts reads them: letters that take a value stand in `valued`.
-pub(super) fn options<'w>(words: &'w [String], valued: &str) -> (Vec<(char, &'w str)>, &'w [String]) {
-    let mut found = Vec::new();
-    let mut at = 0;
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Letters that bash's getopts finds; `spec` is NHC's own, where `:` follows a letter that takes a value.
+pub(super) fn options(words: &[String], spec: &str) -> String {
+    let takes_value = |letter: char| spec.split_once(letter).is_some_and(|(_, rest)| rest.starts_with(':'));
+    let mut found = String::new();
+    let mut words = words.iter();
     while let Some(letters) =
-        words.get(at).and_then(|word| word.strip_prefix('-')).filter(|rest| !rest.is_empty())
+        words.next().and_then(|word| word.strip_prefix('-')).filter(|rest| !rest.is_empty())
     {
-        at += 1;
-        for (index, letter) in letters.char_indices() {
-            if valued.contains(letter) {
-                let rest = &letters[index + letter.len_utf8()..];
-                let value = if rest.is_empty() {
-                    at += 1;
-                    words.get(at - 1).map_or("", String::as_str)
-                } else {
-                    rest
-                };
-                found.push((letter, value));
+        if letters == "-" {
+            break;
+        }
+        for (at, letter) in letters.char_indices() {
+            found.push(letter);
+            if takes_value(letter) {
+                if letters.len() == at + letter.len_utf8() {
+                    words.next();
+                }
                 break;
             }
-            found.push((letter, ""));
         }
     }
-    (found, words.get(at..).unwrap_or_default())
+    found
 }
 
-/// A size as NHC writes it, in KiB: `32gb`, `1915071MB`, `5T`; a bare number is KiB.
-pub(super) fn kib(text: &str) -> Option<u64> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().ok()?;
-    let factor: u64 = match unit.to_ascii_lowercase().trim_end_matches('b') {
-        "" if unit.is_empty() => 1,
-        "" => return Some(number / 1024),
-        "k" => 1,
-        "m" => 1 << 10,
-        "g" => 1 << 20,
-        "t" => 1 << 30,
-        "p" => 1 << 40,
-        _ => return None,
-    };
-    number.checked_mul(factor)
+/// Whether NHC understands a range mask, `{n[1-4],n7}`. Where it does not, it skips the line on every node.
+pub(super) fn is_range(inside: &str) -> bool {
+    let name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    let tail = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
+    let number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    inside.split(',').filter(|group| !group.is_empty()).all(|group| match group.split_once('[') {
+        Some((head, rest)) => rest.split_once(']').is_some_and(|(range, end)| {
+            !head.is_empty()
+                && name(head)
+                && tail(end)
+                && range.split_once('-').is_some_and(|(low, high)| number(low) && number(high))
+        }),
+        // One node: a digit after the first character, and a domain only behind it.
+        None => group.char_indices().any(|(at, c)| {
+            at > 0
+                && c.is_ascii_digit()
+                && group.get(..at).is_some_and(name)
+                && group.get(at + 1..).is_some_and(tail)
+        }),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(text: &str) -> Command {
-        Line::read(1, text, &[]).unwrap().unwrap().command
+    fn read(file: &str) -> Vec<(usize, String, bool)> {
+        lines(file.as_bytes()).into_iter().map(|line| (line.number, line.text, line.ended)).collect()
+    }
+
+    #[test]
+    fn lines_are_those_that_bash_reads() {
+        let file = "* || check_x a\\\n b\n# c \\\n* || swallowed\n\n* || y '/\\bz/'\n* || last";
+        let wanted = [
+            (1, "* || check_x a b", true),
+            (3, "# c * || swallowed", true),
+            (5, "", true),
+            (6, "* || y '/bz/'", true),
+            (7, "* || last", false),
+        ];
+        assert_eq!(read(file), wanted.map(|(number, text, ended)| (number, text.to_owned(), ended)));
+        let whole: Vec<u8> = lines(file.as_bytes()).into_iter().flat_map(|line| line.raw.to_vec()).collect();
+        assert_eq!(whole, file.as_bytes());
+    }
+
+    #[test]
+    fn without_bars_the_line_is_mask_and_command() {
+        let parts = |text: &str| {
+            let lines = lines(text.as_bytes());
+            let (mask, command) = lines[0].parts();
+            (mask.to_owned(), command.to_owned())
+        };
+        let pair = |mask: &str, command: &str| (mask.to_owned(), command.to_owned());
+        assert_eq!(parts("\t* ||\tcheck_x || y \n"), pair("*", "check_x || y"));
+        assert_eq!(parts("check_hw_eth lo\n"), pair("check_hw_eth lo", "check_hw_eth lo"));
+        assert_eq!(parts("* ||\n"), pair("*", ""));
     }
 
     #[test]
     fn words_are_those_of_bash() {
-        let wanted =
-            ["check_fs_mount_rw", "-o", "/(^|,)vers=3(,|$)/", "-f", "/a b"].map(str::to_owned).to_vec();
+        let plain = |words: &[&str]| Words::Plain(words.iter().map(|word| (*word).to_owned()).collect());
         assert_eq!(
-            check("* || check_fs_mount_rw -o '/(^|,)vers=3(,|$)/' -f /a\\ b  # why"),
-            Command::Check(wanted)
+            Words::of("x -o '/(^|,)rw/' -f /a\\ b  # why"),
+            plain(&["x", "-o", "/(^|,)rw/", "-f", "/a b"])
         );
-        assert!(matches!(check("* || check_ps_loadavg $((2*HW_CORES))"), Command::Bash(_)));
-        assert!(matches!(check("* || export MARK_OFFLINE=0"), Command::Variable(_)));
-        assert!(matches!(check("* || HOSTNAME=\"$HOSTNAME_S\""), Command::Variable(_)));
+        assert_eq!(Words::of("x \"a b\" '' c#d"), plain(&["x", "a b", "", "c#d"]));
+        assert_eq!(Words::of("x $((2*HW_CORES))"), Words::Computed);
+        assert_eq!(Words::of("x \"$y\""), Words::Computed);
+        assert_eq!(Words::of("x 'a"), Words::Broken);
     }
 
     #[test]
-    fn masks_are_lists_where_they_can_be() {
-        let nodes = ["gn1", "gn2", "cpu1"].map(str::to_owned);
-        let mask = |text: &str| read_mask(text, &nodes).unwrap();
-        let list = |names: &[&str]| Mask::Nodes(names.iter().map(|name| (*name).to_owned()).collect());
-        assert_eq!(mask("*"), Mask::All);
-        assert_eq!(mask("{n[01-03],m5}"), list(&["n01", "n02", "n03", "m5"]));
-        assert_eq!(mask("gn*"), list(&["gn1", "gn2"]));
-        assert_eq!(mask("login"), list(&["login"]));
-        for text in ["other*", "/^gn[0-9]+$/", "!gn1"] {
-            assert_eq!(mask(text), Mask::NhcOnly, "{text}");
+    fn every_command_of_a_line_has_a_name() {
+        let names = |line| commands(line).collect::<Vec<_>>();
+        assert_eq!(
+            names("[[ -e /x ]] && FOO=1 check_gpu_bw 4 || ! check_y"),
+            ["[[", "check_gpu_bw", "check_y"]
+        );
+        assert_eq!(names("if a; then b; fi"), ["a", "b", "fi"]);
+    }
+
+    #[test]
+    fn settings_are_assignments_and_nothing_else() {
+        assert_eq!(assignments("export MARK_OFFLINE=0"), Some(vec![("MARK_OFFLINE", "0")]));
+        assert_eq!(assignments("A=1 B=2"), Some(vec![("A", "1"), ("B", "2")]));
+        for other in ["check_x", "A=1 check_x", "export", ""] {
+            assert_eq!(assignments(other), None, "{other}");
         }
     }
 
     #[test]
-    fn bad_lines_say_what_is_wrong() {
-        for (text, why) in [
-            ("check_hw_ib 100", "expected MASK || CHECK"),
-            ("|| check_hw_ib 100", "no mask"),
-            ("* ||", "nothing after"),
-            ("* || check_cmd_status 'a", "a quote without"),
-            ("{{ host }} || check_hw_ib 100", "placeholder"),
-            ("{n[1-} || check_hw_ib 100", "mask {n[1-}"),
-        ] {
-            let said = Line::read(1, text, &[]).unwrap_err();
-            assert!(said.contains(why), "{text}: {said}");
-        }
-        assert!(Line::read(1, "  # text || x", &[]).unwrap().is_none());
+    fn options_are_those_that_getopts_finds() {
+        let found = |words: &str| {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            options(&words, ":0E:SVcd:e:fkm:rsu:v")
+        };
+        assert_eq!(found("-u root -s sshd"), "us");
+        assert_eq!(found("-rdsshd ssh -k"), "rd");
+        assert_eq!(found("-d -k sshd"), "d");
+        assert_eq!(found("-0v -- -k"), "0v");
+        assert_eq!(found("sshd"), "");
     }
 
     #[test]
-    fn sizes_and_options_are_nhcs() {
-        let sizes = ["32gb", "1915071MB", "7", "1024b", "0kB", "5x", ""].map(kib);
-        assert_eq!(sizes, [Some(32 << 20), Some(1_915_071 << 10), Some(7), Some(1), Some(0), None, None]);
-        let words = ["-r", "-u", "root", "-dsshd", "ssh"].map(str::to_owned);
-        assert_eq!(options(&words, "ud"), (vec![('r', ""), ('u', "root"), ('d', "sshd")], &words[4..]));
+    fn range_masks_are_those_that_nhc_understands() {
+        for good in ["n1", "n[1-4]", "n[01-20],m7", "gpu-a1.cluster", "n[1-2]-ib"] {
+            assert!(is_range(good), "{good}");
+        }
+        for bad in ["login", "n[1-", "n[1-4,7]", "n[1]", "n*", "[1-4]", "1"] {
+            assert!(!is_range(bad), "{bad}");
+        }
     }
 
     proptest::proptest! {
         #[test]
-        fn no_line_is_too_strange(text in "\\PC{0,80}") {
-            let _ = Line::read(1, &text, &["gn1".to_owned()]);
-            let _ = Line::read(1, &format!("* || check_x {text}"), &[]);
-            let _ = kib(&text);
+        fn no_file_is_too_strange(file in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let whole: Vec<u8> = lines(&file).into_iter().flat_map(|line| line.raw.to_vec()).collect();
+            proptest::prop_assert_eq!(whole, file);
+        }
+
+        #[test]
+        fn no_command_is_too_strange(command in "\\PC{0,80}") {
+            let _ = Words::of(&command);
+            let _ = commands(&command).count();
+            let _ = assignments(&command);
+            let _ = is_range(&command);
+            let _ = options(&command.split(' ').map(str::to_owned).collect::<Vec<_>>(), ":a:b");
         }
     }
 }

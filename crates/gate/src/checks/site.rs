@@ -20,7 +20,7 @@ pub(crate) struct Site;
 pub struct Settings {
     /// The strongest thing that may follow from any of them.
     pub action: Action,
-    /// Where they lie.
+    /// Where they lie. A relative path begins at railgate.toml's directory.
     pub directory: PathBuf,
     /// How long one of them may run.
     #[serde(with = "railgate_node::duration_text")]
@@ -156,7 +156,7 @@ Fix: what the check says; run it by hand as `env -i RAILGATE_PHASE=prolog /etc/r
 ```toml
 [gate.checks.site]
 action = \"drain\"      # off, shadow, report, notify, drain
-directory = \"/etc/railgate/checks.d\"
+directory = \"/etc/railgate/checks.d\"    # or relative to this file's directory
 deadline = \"10s\"      # for each; all run side by side
 phases = [\"prolog\", \"periodic\"]
 worst = \"warn\"        # note, warn, fail: how bad their findings may be

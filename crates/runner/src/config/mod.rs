@@ -204,6 +204,13 @@ impl Loaded {
             return Err(problems);
         }
         let mut config: Config = site.read()?;
+        // Relative to the file, so that a configuration can be tried before it is installed.
+        let checks = &mut config.gate.checks.site.directory;
+        if checks.is_relative()
+            && let Some(beside) = std::path::absolute(path).ok().as_deref().and_then(Path::parent)
+        {
+            *checks = beside.join(&*checks);
+        }
         let places = site.places();
         let chosen = places.iter().filter_map(|(path, _)| {
             path.strip_prefix("gate.checks.")?.strip_suffix(".action").map(str::to_owned)
@@ -338,6 +345,22 @@ mod tests {
         assert!(absent.unwrap_err().contains("etc: mode 0775"), "others may have removed it");
         mode(&dir, 0o755);
         assert_eq!(Loaded::read(&dir.join("absent"), false, "gn1").unwrap().config, Config::default());
+    }
+
+    #[test]
+    fn checks_of_the_site_may_lie_beside_the_file() {
+        let directory = |text: &str| parse(text, "gn1").unwrap().config.gate.checks.site.directory;
+        for (text, wanted) in [
+            ("", "/etc/railgate/checks.d"),
+            ("[gate.checks.site]\ndirectory = \"own\"", "/etc/railgate/own"),
+            ("[gate.checks.site]\ndirectory = \"/opt/checks\"", "/opt/checks"),
+        ] {
+            assert_eq!(directory(text), Path::new(wanted), "{text}");
+        }
+        let relative =
+            Loaded::parse(Path::new("new/railgate.toml"), "[gate.checks.site]\ndirectory = \"own\"", "gn1");
+        let wanted = std::env::current_dir().unwrap().join("new/own");
+        assert_eq!(relative.unwrap().config.gate.checks.site.directory, wanted);
     }
 
     #[test]

@@ -1,0 +1,27 @@
+#!/bin/bash
+# Runs ../nhc/nhc.conf under LBNL's Node Health Check. Made by `railgate import nhc`.
+nhc=/usr/sbin/nhc
+RAILGATE_NHC_DIR=$(cd "${0%/*}/../nhc" && pwd) || exit 3
+export RAILGATE_NHC_DIR
+
+# NHC takes an absent configuration for a healthy node.
+for file in "$nhc" "$RAILGATE_NHC_DIR/nhc.conf" "$RAILGATE_NHC_DIR/sysconfig/nhc"; do
+    [[ -r $file ]] || { echo "$file is missing"; exit 3; }
+done
+
+# NHC evaluates its arguments. This also waits for what a line has started in the background.
+output=$("$nhc" 'NHC_SITE_SETTINGS=$SYSCONFIGDIR' 'SYSCONFIGDIR=$RAILGATE_NHC_DIR/sysconfig' 2>&1)
+code=$?
+[[ $code == 0 ]] && exit 0
+
+what=
+while IFS= read -r line; do
+    [[ $line == *'Health check failed:  '* ]] && what+=${what:+; }${line#*Health check failed:  }
+done <<< "$output"
+what=${what:-"NHC ended with exit code $code"}
+what=${what:0:1000}
+what=${what//\\/\\\\}
+what=${what//\"/\\\"}
+what=${what//[[:cntrl:]]/ }
+echo "{\"status\": \"fail\", \"what\": \"${what//  / }\"}"
+exit 2
