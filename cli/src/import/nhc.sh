@@ -1,12 +1,12 @@
 #!/bin/bash
 # Runs ../nhc/nhc.conf under LBNL's Node Health Check. Made by `railgate import nhc`.
-nhc=/usr/sbin/nhc
 RAILGATE_NHC_DIR=$(cd "${0%/*}/../nhc" && pwd) || exit 3
 export RAILGATE_NHC_DIR
+nhc=$(type -P nhc) || { echo "nhc is not installed"; exit 3; }
 
 # NHC takes an absent configuration for a healthy node.
-for file in "$nhc" "$RAILGATE_NHC_DIR/nhc.conf" "$RAILGATE_NHC_DIR/sysconfig/nhc"; do
-    [[ -r $file ]] || { echo "$file is missing"; exit 3; }
+for file in nhc.conf sysconfig/nhc; do
+    [[ -r $RAILGATE_NHC_DIR/$file ]] || { echo "$RAILGATE_NHC_DIR/$file is missing"; exit 3; }
 done
 
 # NHC evaluates its arguments. This also waits for what a line has started in the background.
