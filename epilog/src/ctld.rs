@@ -46,6 +46,8 @@
 
 #[path = "ctld/call.rs"]
 mod call;
+#[path = "ctld/ended_job.rs"]
+mod ended_job;
 #[path = "ctld/ends.rs"]
 mod ends;
 #[path = "ctld/evidence.rs"]
@@ -54,6 +56,8 @@ mod evidence;
 mod failed;
 #[path = "ctld/kept_log.rs"]
 mod kept_log;
+#[path = "ctld/old_notes.rs"]
+mod old_notes;
 #[path = "ctld/put_back.rs"]
 mod put_back;
 #[path = "ctld/record.rs"]

@@ -10,15 +10,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::libc::O_NOFOLLOW;
 use railgate_node::child::{Task, ask};
 use railgate_node::{FileLock, UnixMillis};
 use railgate_runner::{Config, Loaded, LogConfig, LogLevel, Places, start_logging};
@@ -26,32 +24,24 @@ use railgate_slurm::{
     AccountingLine, Client, Env, JobRef, JobStanding, Noted, Spool, cluster_name, job_from_env,
     note_in_accounting,
 };
-use railgate_stats::SlurmView;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{now, own};
-use crate::summed::{Of, summed};
+use crate::ended_job::{LONGEST, Look, Note, ROUND, Waiting, look};
+use crate::old_notes::old_notes;
 
 /// The first argument of the process that works the notes off.
 const WORD: &str = "sum-up";
-/// Between two rounds, and until a job's first look.
-const ROUND: Duration = Duration::from_secs(5);
-/// Longest wait of a job between two looks.
-const LONGEST: Duration = Duration::from_secs(60);
 /// A round's pause is at least so many times as long as slurmctld and the database took to answer in it.
 const EASE: u32 = 4;
 /// Jobs in one query to slurmctld.
 const ASKED_ABOUT: usize = 2000;
 /// Jobs in one query to the database, and in one process that writes.
 const WRITTEN: usize = 200;
-/// Epilogs and file servers are slow; a part that has not come by then is missing.
-const PATIENCE_MS: u64 = 5 * 60 * 1000;
 /// What the database has not taken by then is lost.
 const GIVE_UP_MS: u64 = 60 * 60 * 1000;
 /// Notes that are worked on at once; more wait in the spool. An hour of 2,000 a minute is 120,000.
 const MOST: usize = 150_000;
-/// Reading reports of one user takes at most that much of a round, so that slow files of one do not hold up all.
-const SHARE: Duration = Duration::from_secs(5);
 
 /// What [`FIND`] is asked for.
 const FIND_NAME: &str = "find-reports";
@@ -63,17 +53,6 @@ struct FindOrder {
     dirs: Vec<PathBuf>,
     cluster: String,
     jobs: Vec<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
-    job: u32,
-    /// The array and the member's number, of a member.
-    member: Option<(u32, u32)>,
-    uid: u32,
-    restarts: u32,
-    nodelist: String,
-    time: UnixMillis,
 }
 
 /// Leaves a note of the job that this call is about, and sees to it that somebody works it off. Trouble is logged where
@@ -165,52 +144,6 @@ pub(crate) fn work(places: &Places, env: &Env) -> io::Result<()> {
 
 fn lock(own: &Path) -> io::Result<Option<FileLock>> {
     FileLock::try_take(&own.join("sum-up.lock"))
-}
-
-/// A job to be summed up.
-#[derive(Debug)]
-struct Waiting {
-    note: Note,
-    /// When it is looked at next.
-    due: Instant,
-    /// How long it waits after that look.
-    wait: Duration,
-    /// The line, once the report is whole.
-    line: Option<String>,
-}
-
-impl Waiting {
-    fn new(note: Note) -> Self {
-        let age = Duration::from_millis(now().saturating_sub(note.time));
-        Waiting { note, due: Instant::now() + ROUND.saturating_sub(age), wait: ROUND, line: None }
-    }
-
-    fn name(&self) -> JobRef {
-        match self.note.member {
-            Some((array, task)) => JobRef::member(array, task),
-            None => JobRef::plain(self.note.job),
-        }
-    }
-
-    fn age(&self) -> u64 {
-        now().saturating_sub(self.note.time)
-    }
-
-    fn later(&mut self) {
-        self.due = Instant::now() + self.wait;
-        self.wait = (2 * self.wait).min(LONGEST);
-    }
-}
-
-/// The result of checking a job.
-#[derive(Debug, PartialEq, Eq)]
-enum Look {
-    /// All that can be done is done.
-    Done,
-    /// Something is still to come.
-    Later,
-    /// What is to be written.
-    Line(String),
 }
 
 /// The notes and what working them off needs.
@@ -448,21 +381,6 @@ impl Desk {
     }
 }
 
-/// Notes of an earlier version of this program: a file for each job, named by its number.
-fn old_notes(dir: &Path) -> Vec<(PathBuf, String)> {
-    let mut notes = Vec::new();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
-            let mut text = String::new();
-            let file = File::options().read(true).custom_flags(O_NOFOLLOW).open(entry.path());
-            // What cannot be read is counted as a note that cannot be read.
-            let _ = file.and_then(|file| file.take(64 << 10).read_to_string(&mut text));
-            notes.push((entry.path(), text));
-        }
-    }
-    notes
-}
-
 /// In a child: the directories in which each of the jobs has one.
 fn find(order: &[u8]) -> Result<Vec<u8>, String> {
     let order: FindOrder = serde_json::from_slice(order).map_err(|why| why.to_string())?;
@@ -482,69 +400,11 @@ fn find(order: &[u8]) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&found).map_err(|why| why.to_string())
 }
 
-/// Looks at one job. `standing` is what slurmctld knows of it, `dirs` where it has reports: empty, where that could not
-/// be told.
-fn look(
-    config: &Config,
-    cluster: Option<&str>,
-    waiting: &Waiting,
-    standing: Option<&JobStanding>,
-    dirs: Option<&[PathBuf]>,
-    spent: &mut Duration,
-) -> Look {
-    let note = &waiting.note;
-    // What slurmctld has forgotten has ended.
-    if let Some(standing) = standing {
-        if standing.restarts > note.restarts || is_back(standing) {
-            return Look::Done;
-        }
-        if standing.state.contains("COMPLETING") && waiting.age() < PATIENCE_MS {
-            return Look::Later;
-        }
-    }
-    if let Some(line) = &waiting.line {
-        return Look::Line(line.clone());
-    }
-    let in_time = waiting.age() < PATIENCE_MS;
-    let Some(dirs) = dirs else { return if in_time { Look::Later } else { Look::Done } };
-    if *spent > SHARE {
-        return Look::Later;
-    }
-    let begun = Instant::now();
-    let view = standing.map(|standing| SlurmView {
-        state: standing.state.clone(),
-        restarts: Some(standing.restarts),
-        nodelist: note.nodelist.clone(),
-        ..SlurmView::default()
-    });
-    let of =
-        Of { cluster, dirs, job: note.job, uid: note.uid, attempt: note.restarts, nodelist: &note.nodelist };
-    let summed = summed(&config.report, &of, view);
-    *spent += begun.elapsed();
-    match summed {
-        Ok(summed) if !summed.whole && in_time => Look::Later,
-        Ok(summed) => summed.line.map_or(Look::Done, Look::Line),
-        Err(why) => {
-            tracing::warn!(job = %waiting.name(), "AdminComment: could not tell: {why}");
-            if in_time { Look::Later } else { Look::Done }
-        }
-    }
-}
-
-fn is_back(standing: &JobStanding) -> bool {
-    ["PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE"]
-        .iter()
-        .any(|word| standing.state.contains(word))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Scene;
-
-    fn note(job: u32, time: UnixMillis) -> Note {
-        Note { job, member: None, uid: 1000, restarts: 0, nodelist: "n[1-2]".to_owned(), time }
-    }
+    use crate::ended_job::PATIENCE_MS;
+    use crate::testing::{Scene, ended_at as note};
 
     /// As squeue prints it.
     fn shown(job: u32, state: &str, restarts: u32) -> String {
@@ -560,29 +420,6 @@ mod tests {
         let config = format!("[slurm]\nbin_dir = '{}'\n", place("bin").display());
         fs::write(places.config(), config).unwrap();
         places
-    }
-
-    #[test]
-    fn only_a_job_that_has_ended_for_good_is_summed_up() {
-        let config = Scene::new("0", "0").call().config;
-        let look = |state: &str, restarts, time| {
-            let standing = JobStanding { state: state.to_owned(), restarts };
-            super::look(
-                &config,
-                None,
-                &Waiting::new(note(7, time)),
-                Some(&standing),
-                None,
-                &mut Duration::default(),
-            )
-        };
-        // Its nodes' epilogs run; it went back; it waits.
-        assert_eq!(look("COMPLETING", 0, now()), Look::Later);
-        assert_eq!(look("COMPLETING", 1, now()), Look::Done);
-        assert_eq!(look("PENDING", 0, now()), Look::Done);
-        // No report: in time one may come, then there is nothing to say.
-        assert_eq!(look("COMPLETED", 0, now()), Look::Later);
-        assert_eq!(look("COMPLETED", 0, now() - PATIENCE_MS - 1), Look::Done);
     }
 
     #[test]

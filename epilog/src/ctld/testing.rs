@@ -6,11 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use railgate_node::UnixMillis;
 use railgate_runner::Config;
 use railgate_slurm::{Acting, Consent, Entry, Env, Ledger, RequeueConfig, SlurmConfig, job_from_env};
 use railgate_stats::ReportConfig;
 
 use crate::call::Call;
+use crate::ended_job::Note;
 
 const SCONTROL: &str = r#"#!/bin/sh
 here=@HERE@
@@ -180,4 +182,9 @@ impl Scene {
     pub(crate) fn ledger(&self) -> Vec<Entry> {
         Ledger::new(self.place.path()).read().unwrap()
     }
+}
+
+/// A note of a job on two nodes.
+pub(crate) fn ended_at(job: u32, time: UnixMillis) -> Note {
+    Note { job, member: None, uid: 1000, restarts: 0, nodelist: "n[1-2]".to_owned(), time }
 }
