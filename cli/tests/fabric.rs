@@ -46,6 +46,9 @@ fn exit_codes_and_lines() {
     let (code, out, _) = run(cut, &[]);
     assert_eq!(code, Some(3), "{out}");
     assert!(out.contains("Incomplete: 4 devices without a record"), "{out}");
+    let (code, out, _) = run(cut, &["--format", "topology-block"]);
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains("# INCOMPLETE: ibnetdiscover's output lacks the records of 4 devices"), "{out}");
 
     let shared = text(&[
         "gn1 mlx5_0",
@@ -61,6 +64,7 @@ fn exit_codes_and_lines() {
     );
     assert!(out.contains("1 HCA without a node's name (rdma-ndd sets it): MT4129 ConnectX7"), "{out}");
     let (_, out, _) = run(&shared, &["--format", "topology-tree"]);
+    assert!(out.contains("# HCAs that belong to no node: 3; railgate fabric names them\n"), "{out}");
     assert!(out.contains("SwitchName=leaf-1 Nodes=gn1\n"), "{out}");
 
     let (code, out, err) = run(&text(&["localhost HCA-1", "localhost HCA-1"]), &[]);

@@ -64,6 +64,17 @@ fn head(analysis: &Analysis, what: &str) -> String {
     if faults > 0 {
         text.push_str(&format!("# wiring faults: {faults}; railgate fabric names them\n"));
     }
+    let without =
+        analysis.unnamed.len() + analysis.shared.iter().map(|shared| shared.guids.len()).sum::<usize>();
+    if without > 0 {
+        text.push_str(&format!("# HCAs that belong to no node: {without}; railgate fabric names them\n"));
+    }
+    let unrecorded = analysis.unrecorded.len();
+    if unrecorded > 0 {
+        text.push_str(&format!(
+            "# INCOMPLETE: ibnetdiscover's output lacks the records of {unrecorded} devices, so nodes may be missing\n"
+        ));
+    }
     if analysis.roots() > 1 {
         text.push_str(&format!(
             "# the fabric is in {} parts: no job can spread over two\n",
