@@ -117,3 +117,28 @@ fn the_gate_looks_at_the_sites_file() {
     std::fs::create_dir(&file).unwrap();
     assert_eq!(found().unwrap().0, "unknown");
 }
+
+/// Files of vendors are not part of railgate: `RAILGATE_TOPOLOGIES` names a directory of topology files that NCCL takes.
+#[test]
+fn no_vendors_file_is_refused_on_a_machine_without_nvml() {
+    let Some(files) = std::env::var_os("RAILGATE_TOPOLOGIES") else {
+        println!("skipped: RAILGATE_TOPOLOGIES names no directory of topology files");
+        return;
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    let mut checked = 0;
+    for entry in std::fs::read_dir(files).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "xml") {
+            continue;
+        }
+        let file = path.to_str().unwrap();
+        let output = rails(scratch.path(), &["--check", file, "--simulate", "h100-sxm:nvml-missing"]);
+        let said = text(&output.stdout);
+        assert!(said.contains("not compared: GPUs: ") && !said.contains(": refused: "), "{said}");
+        assert!(!said.contains("GPU 0000:"), "GPUs were not read: {said}");
+        checked += 1;
+    }
+    println!("{checked} files");
+    assert!(checked > 0);
+}
