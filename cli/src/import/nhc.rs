@@ -25,7 +25,7 @@ pub(super) enum Outcome {
 pub(super) struct Entry<'t> {
     pub(super) line: Line<'t>,
     pub(super) outcome: Outcome,
-    /// What an admin should know of a line that runs under NHC.
+    /// For the admin, where it runs under NHC.
     notes: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ impl<'t> Imported<'t> {
                 };
                 rows.push((number, command.to_owned(), entry.outcome.clone(), note));
             } else {
-                // A comment of several lines, of which NHC's author saw the first as one.
+                // A comment that continues on lines which look like checks.
                 let raw = String::from_utf8_lossy(line.raw);
                 for (index, text) in raw.lines().enumerate().skip(1) {
                     let text = text.trim();
@@ -154,16 +154,16 @@ fn entry(line: &Line<'_>) -> Option<(Outcome, Vec<String>)> {
     Some((Outcome::UnderNhc, notes(line)))
 }
 
-/// What an admin should know of a line that runs under NHC.
+/// Warnings and hints about a line that runs under NHC.
 fn notes(line: &Line<'_>) -> Vec<String> {
     let (mask, command) = line.parts();
+    if line.text.contains("{{") || line.text.contains("{%") {
+        return vec!["warning: a template's placeholder: import the file that your nodes have".to_owned()];
+    }
     let mut notes = Vec::new();
     let mut warn = |what: &str| notes.push(format!("warning: {what}"));
     if !line.text.contains("||") {
         warn("no || in it: NHC takes the whole line for the mask and for the check");
-    }
-    if line.text.contains("{{") || line.text.contains("{%") {
-        warn("a template's placeholder: import the file that your nodes have");
     }
     if line.text.ends_with('\r') {
         warn("a carriage return at its end, which NHC hands to the check");
@@ -177,7 +177,7 @@ fn notes(line: &Line<'_>) -> Vec<String> {
         warn("a quote without its end: bash refuses the line, and NHC fails");
     }
     if nhc_line::assignments(command).is_some() {
-        notes.push("a setting for the lines below it".to_owned());
+        notes.push("a setting of NHC".to_owned());
         return notes;
     }
     let known: Vec<&Known> = nhc_line::commands(command).filter_map(Known::find).collect();
@@ -191,11 +191,11 @@ fn notes(line: &Line<'_>) -> Vec<String> {
         notes.push("changes the node, as under NHC".to_owned());
     }
     if known.is_empty() {
-        notes.push("no check that NHC brings: its script stays where NHC finds it".to_owned());
+        notes.push("not a check of NHC itself: NHC needs its script".to_owned());
     }
     let near: Vec<&str> = known.iter().map(|known| known.near).filter(|near| !near.is_empty()).collect();
     if !near.is_empty() {
-        notes.push(format!("near it: {}", near.join(", ")));
+        notes.push(format!("similar: {}", near.join(", ")));
     }
     notes
 }
@@ -242,11 +242,11 @@ mod tests {
             ("{n[1-4,7]} || check_hw_ib 100", "does not understand this mask"),
             ("* || check_cmd_status 'a", "a quote without its end"),
             ("* || check_hw_eth lo\r", "a carriage return"),
-            ("* || check_fs_mount_rw -F \"/home\"", "near it: mounts"),
-            ("* || check_hw_cpuinfo 2 24", "near it: cpu"),
-            ("* || check_hw_physmem 1eb 1eb", "near it: memory"),
+            ("* || check_fs_mount_rw -F \"/home\"", "similar: mounts"),
+            ("* || check_hw_cpuinfo 2 24", "similar: cpu"),
+            ("* || check_hw_physmem 1eb 1eb", "similar: memory"),
             ("* || check_ps_service -k sshd:", "changes the node"),
-            ("* || check_of_our_own 7", "no check that NHC brings"),
+            ("* || check_of_our_own 7", "not a check of NHC itself"),
             ("* || export TIMEOUT=20", "a setting"),
             ("* || export MARK_OFFLINE=1 NHC_CHECK_ALL=0", "a setting"),
         ] {

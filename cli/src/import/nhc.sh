@@ -9,6 +9,10 @@ for file in nhc.conf sysconfig/nhc; do
     [[ -r $RAILGATE_NHC_DIR/$file ]] || { echo "$RAILGATE_NHC_DIR/$file is missing"; exit 3; }
 done
 
+# NHC runs what these files say. Railgate has checked this script and the directories above it in the same way.
+unsafe=$(find -L "$RAILGATE_NHC_DIR" \( ! -uid 0 ! -uid "$EUID" -o -perm /022 \) -print -quit) || exit 3
+[[ -z $unsafe ]] || { echo "$unsafe: others may write it"; exit 3; }
+
 # NHC evaluates its arguments. This also waits for what a line has started in the background.
 output=$("$nhc" 'NHC_SITE_SETTINGS=$SYSCONFIGDIR' 'SYSCONFIGDIR=$RAILGATE_NHC_DIR/sysconfig' 2>&1)
 code=$?

@@ -129,13 +129,53 @@ fn railgate_passes(machine: &Machine, new: &Path) -> Option<bool> {
     }
 }
 
+/// A checkout of NHC, where there is one and it can be run.
+fn checkout() -> Option<PathBuf> {
+    let checkout = std::env::var_os("RAILGATE_NHC").map(PathBuf::from);
+    let skipped = match checkout {
+        None => "RAILGATE_NHC names no checkout of NHC 1.4.3",
+        Some(_) if !nix::unistd::geteuid().is_root() => "mounting another /proc needs root",
+        Some(checkout) => return Some(checkout),
+    };
+    writeln!(std::io::stderr(), "skipped: {skipped}").unwrap();
+    None
+}
+
+/// NHC's own settings count, but for those that say who marks nodes and where results go.
+#[test]
+fn the_settings_of_nhc_stay_and_it_marks_no_node() {
+    let Some(checkout) = checkout() else { return };
+    let place = tempfile::tempdir().unwrap();
+    let machine = Machine::start(&place.path().join("machine"), &machines()["settings"], &checkout);
+    let lines = [
+        ("* || check_hw_eth lo", true),
+        ("* || check_hw_mcelog", false),
+        ("* || export MARK_OFFLINE=1 NHC_CHECK_ALL=0 ¶ * || false", false),
+        ("* || export MARK_OFFLINE=1 NHC_CHECK_ALL=0 ¶ * || true", true),
+        ("* || check_ps_service -r absentd", false),
+    ];
+    for (index, (conf, wanted)) in lines.into_iter().enumerate() {
+        let dir = place.path().join(index.to_string());
+        fs::create_dir(&dir).unwrap();
+        let new = import(&dir, &format!("{}\n", conf.replace(" ¶ ", "\n")));
+        assert_eq!(railgate_passes(&machine, &new), Some(wanted), "{conf}");
+        let marked = machine.run(Command::new("test").args(["-e", "/etc/machine/marked"]));
+        assert!(!marked.status.success(), "{conf}");
+    }
+    // What a line starts in the background is not cut short.
+    assert!(machine.run(Command::new("test").args(["-e", "/etc/machine/restarted"])).status.success());
+}
+
 #[test]
 fn nhc_and_railgate_agree_on_every_line() {
-    let Some(checkout) = std::env::var_os("RAILGATE_NHC").map(PathBuf::from) else {
-        return writeln!(std::io::stderr(), "skipped: RAILGATE_NHC names no checkout of NHC 1.4.3").unwrap();
-    };
-    if !nix::unistd::geteuid().is_root() {
-        return writeln!(std::io::stderr(), "skipped: mounting NHC's /proc needs root").unwrap();
+    let Some(checkout) = checkout() else { return };
+    for script in fs::read_dir(checkout.join("scripts")).unwrap() {
+        let script = fs::read_to_string(script.unwrap().path()).unwrap();
+        for name in script.lines().filter_map(|line| line.strip_prefix("function check_")?.split('(').next())
+        {
+            let known = VERDICTS.contains(&format!("check_{name}"));
+            assert!(known || name == "hw_gm" || name.starts_with("moab_"), "no line with check_{name}");
+        }
     }
     let (cases, machines) = (cases(), machines());
     let place = tempfile::tempdir().unwrap();
