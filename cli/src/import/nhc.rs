@@ -51,8 +51,8 @@ impl<'t> Imported<'t> {
         let mut lines = Vec::new();
         let mut facts: BTreeMap<(String, String), (usize, Vec<String>)> = BTreeMap::new();
         for line in nhc_line::lines(file) {
-            let entry = entry(&line).map(|(outcome, mut notes)| {
-                notes.extend(contradiction(&line, &mut facts));
+            let entry = entry(&line).map(|(outcome, notes)| {
+                let notes = contradiction(&line, &mut facts).into_iter().chain(notes).collect();
                 Entry { line: line.clone(), outcome, notes }
             });
             lines.push((line, entry));

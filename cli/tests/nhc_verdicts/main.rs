@@ -41,6 +41,11 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
+/// On standard error, which the harness does not capture this way.
+fn say(text: &str) {
+    std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
+}
+
 fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
@@ -137,7 +142,7 @@ fn checkout() -> Option<PathBuf> {
         Some(_) if !nix::unistd::geteuid().is_root() => "mounting another /proc needs root",
         Some(checkout) => return Some(checkout),
     };
-    writeln!(std::io::stderr(), "skipped: {skipped}").unwrap();
+    say(&format!("skipped: {skipped}"));
     None
 }
 
@@ -203,8 +208,7 @@ fn nhc_and_railgate_agree_on_every_line() {
             }
         });
     }
-    writeln!(std::io::stderr(), "{} lines, {compared} comparisons, {} wrong", cases.len(), wrong.len())
-        .unwrap();
+    say(&format!("{} lines, {compared} comparisons, {} wrong", cases.len(), wrong.len()));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -239,11 +243,7 @@ fn compare(place: &Path, name: &str, machine: &Machine, cases: &[&Case]) -> (usi
 #[test]
 fn public_configurations_import() {
     let Some(dir) = std::env::var_os("RAILGATE_NHC_CONFS").map(PathBuf::from) else {
-        return writeln!(
-            std::io::stderr(),
-            "skipped: RAILGATE_NHC_CONFS names no directory of nhc.conf files"
-        )
-        .unwrap();
+        return say("skipped: RAILGATE_NHC_CONFS names no directory of nhc.conf files");
     };
     let (mut files, mut counts) = (0, [0; 3]);
     for file in fs::read_dir(dir).unwrap().map(|file| file.unwrap().path()) {
@@ -267,10 +267,8 @@ fn public_configurations_import() {
         files += 1;
     }
     let [same, under, not] = counts;
-    writeln!(
-        std::io::stderr(),
+    say(&format!(
         "{files} configurations, {} lines: {same} same meaning, {under} under NHC, {not} not imported",
         same + under + not
-    )
-    .unwrap();
+    ));
 }
