@@ -148,6 +148,11 @@ fn without_nhc_or_the_sites_own_lines_nothing_is_healthy() {
     fs::set_permissions(&lines, fs::Permissions::from_mode(0o664)).unwrap();
     assert_eq!(run(&path), (Some(3), format!("{}: others may write it\n", lines.display())));
     fs::set_permissions(&lines, fs::Permissions::from_mode(0o644)).unwrap();
+    let blank = place.path().join("a b");
+    fs::rename(&new, &blank).unwrap();
+    let done = Command::new(blank.join("checks.d/nhc.sh")).env("PATH", &path).output().unwrap();
+    assert_eq!(done.status.code(), Some(3), "{}", out(&done));
+    fs::rename(&blank, &new).unwrap();
     for file in ["nhc/sysconfig/nhc", "nhc/nhc.conf"] {
         fs::remove_file(new.join(file)).unwrap();
         assert_eq!(run(&path), (Some(3), format!("{} is missing\n", new.join(file).display())));

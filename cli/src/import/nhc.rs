@@ -127,7 +127,7 @@ impl<'t> Imported<'t> {
 /// `None` for what is no check: an empty line, a comment.
 fn entry(line: &Line<'_>) -> Option<(Outcome, Vec<String>)> {
     let (mask, command) = line.parts();
-    if line.text.trim_matches([' ', '\t']).is_empty() || mask.starts_with('#') {
+    if line.text.trim_matches([' ', '\t', '\r']).is_empty() || mask.starts_with('#') {
         return None;
     }
     let not = |why| Some((Outcome::Not(why), Vec::new()));
@@ -142,9 +142,11 @@ fn entry(line: &Line<'_>) -> Option<(Outcome, Vec<String>)> {
         Some([("MARK_OFFLINE", _)]) => return not(MARKS),
         _ => {}
     }
-    let drains = ["OFFLINE_NODE=", "ONLINE_NODE=", "node-mark-o"].iter().any(|word| command.contains(word))
-        || command.contains("scontrol")
-            && ["drain", "resume", "down"].iter().any(|word| command.to_lowercase().contains(word));
+    let has = |words: &[&str]| words.iter().all(|word| command.to_lowercase().contains(word));
+    let drains = has(&["offline_node="])
+        || has(&["online_node="])
+        || has(&["node-mark-o"])
+        || has(&["scontrol", "update", "state"]);
     if drains {
         return not(DRAINS);
     }
@@ -276,8 +278,16 @@ mod tests {
             assert!(matches!(outcome, Outcome::Not(_)) && note.contains(why), "{text}: {outcome:?} {note}");
         }
         assert_eq!(outcome("* || export MARK_OFFLINE=0").0, Outcome::Same(REPORTS));
+        // What only reads drains nothing.
+        assert_eq!(outcome("* || check_cmd_output -m '!/DRAIN/' scontrol show node n1").0, Outcome::UnderNhc);
         // A word that a line only mentions is no command of it.
         assert_eq!(outcome("* || check_cmd_output -m '*ok*' grep check_gpu_bw /x").0, Outcome::UnderNhc);
+    }
+
+    #[test]
+    fn empty_lines_and_comments_are_no_entries() {
+        let imported = Imported::read(b"\n  \r\n# a\r\n\t# b || c\n");
+        assert_eq!(imported.entries(), []);
     }
 
     #[test]

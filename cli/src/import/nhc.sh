@@ -4,6 +4,8 @@ RAILGATE_NHC_DIR=$(cd "${0%/*}/../nhc" && pwd) || exit 3
 export RAILGATE_NHC_DIR
 nhc=$(type -P nhc) || { echo "nhc is not installed"; exit 3; }
 
+# NHC would not find its settings, and mark nodes.
+[[ $RAILGATE_NHC_DIR != *[[:space:]]* ]] || { echo "$RAILGATE_NHC_DIR: NHC reads no path with a blank"; exit 3; }
 # NHC takes an absent configuration for a healthy node.
 for file in nhc.conf sysconfig/nhc; do
     [[ -r $RAILGATE_NHC_DIR/$file ]] || { echo "$RAILGATE_NHC_DIR/$file is missing"; exit 3; }

@@ -158,6 +158,8 @@ fn the_settings_of_nhc_stay_and_it_marks_no_node() {
         ("* || export MARK_OFFLINE=1 NHC_CHECK_ALL=0 ¶ * || false", false),
         ("* || export MARK_OFFLINE=1 NHC_CHECK_ALL=0 ¶ * || true", true),
         ("* || check_ps_service -r absentd", false),
+        ("* || check_cmd_status -t 4 true", false),
+        ("* || sleep 60", false),
     ];
     for (index, (conf, wanted)) in lines.into_iter().enumerate() {
         let dir = place.path().join(index.to_string());
@@ -258,6 +260,11 @@ fn public_configurations_import() {
         assert!(checked.status.success(), "{}: {}", file.display(), text(&checked));
         let listing = text(&done);
         let rows: Vec<&str> = listing.lines().skip(1).take_while(|line| !line.is_empty()).collect();
+        let conf = String::from_utf8_lossy(&fs::read(&file).unwrap()).into_owned();
+        let lines = conf.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        if !conf.lines().any(|line| line.ends_with('\\')) {
+            assert_eq!(rows.len(), lines.count(), "{}", file.display());
+        }
         for row in &rows {
             let outcome = ["same meaning", "under NHC", "not imported"].iter().position(|outcome| {
                 row.split_once(' ').is_some_and(|(_, rest)| rest.trim_start().starts_with(outcome))
