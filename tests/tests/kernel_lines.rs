@@ -1,0 +1,287 @@
+//! Lines of kernel logs, as machines printed them: each goes through the live reader, is classified by NVIDIA's Xid catalogue and by
+//! the table of kernel lines, and has the recorded verdict (`tests/kernel-lines/README.md`). What a user's program can cause
+//! drains no node.
+
+#![expect(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use railgate_gate::{GateConfig, Memory, Seen, judge};
+use railgate_node::readers::kernel_log_read;
+use railgate_node::xid_catalogue::{self, lookup, nvlink5_line};
+use railgate_node::{
+    Fitness, KernelLine, KernelLog, Part, PciAddress, Phase, Reading, Severity, Snapshot, kernel_lines,
+    simulate,
+};
+
+/// The files of a collection; `formats` is not from the logs of machines.
+const FILES: [&str; 5] = ["xid", "switch", "kernel", "harmless", "formats"];
+
+/// One line of a collection.
+struct Row {
+    /// File and line, for messages.
+    place: String,
+    file: &'static str,
+    /// A user's program can cause it.
+    by_user: bool,
+    verdict: String,
+    text: String,
+}
+
+/// The collection in a folder.
+fn collection(folder: &Path) -> Vec<Row> {
+    let path = |name: &str| folder.join(format!("{name}.tsv"));
+    let text = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+    let sources = text("sources");
+    let sources: BTreeSet<&str> =
+        sources.lines().map(|line| line.split_once('\t').map_or(line, |(key, _)| key)).collect();
+    let mut rows = Vec::new();
+    for file in FILES {
+        for (at, line) in text(file).lines().enumerate() {
+            let place = format!("{}:{}", path(file).display(), at + 1);
+            let fields: Vec<&str> = line.split('\t').collect();
+            let (&[source, cause, verdict], text) = (fields.get(..3).unwrap_or_default(), fields.get(3..))
+            else {
+                panic!("{place}: want a source, a cause, a verdict and a line, between tabs");
+            };
+            assert!(sources.contains(source), "{place}: source '{source}' is not in sources.tsv");
+            assert!(["user", "machine"].contains(&cause), "{place}: cause '{cause}'");
+            let text = text.unwrap_or_default().join("\t");
+            rows.push(Row { place, file, by_user: cause == "user", verdict: verdict.to_owned(), text });
+        }
+    }
+    rows
+}
+
+/// The collection of this repository, and the raw one that the environment names.
+fn collections() -> Vec<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernel-lines");
+    match std::env::var_os("RAILGATE_KERNEL_LINES") {
+        Some(raw) => vec![own, raw.into()],
+        None => {
+            eprintln!("skipped: raw lines, RAILGATE_KERNEL_LINES names no folder of them");
+            vec![own]
+        }
+    }
+}
+
+/// What a log with these records holds, a second apart.
+fn read<'a>(texts: impl IntoIterator<Item = &'a str>, boot_id: &str) -> KernelLog {
+    let mut records = String::new();
+    for (seq, text) in texts.into_iter().enumerate() {
+        writeln!(records, "3,{seq},{},-;{text}", (seq + 1) * 1_000_000).unwrap();
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), records).unwrap();
+    kernel_log_read(file.path(), None, boot_id).unwrap()
+}
+
+/// `0000:61:00`
+fn place(address: Option<PciAddress>) -> String {
+    let address = address.map_or_else(String::new, |address| address.to_string());
+    address.strip_suffix(".0").unwrap_or(&address).to_owned()
+}
+
+/// What to do at once by the catalogue: `?` where it has no row for the numbers of an NVLink 5 line.
+fn action(code: u32, text: &str) -> String {
+    let Some(xid) = lookup(code) else { return "UNKNOWN".to_owned() };
+    if (144..=150).contains(&code) {
+        let row = nvlink5_line(code, text).and_then(|line| line.decode());
+        return row.map_or_else(|| "?".to_owned(), |row| row.immediate.to_string());
+    }
+    xid.immediate.map_or_else(|| "NONE".to_owned(), |bucket| bucket.to_string())
+}
+
+fn of_table(line: &KernelLine) -> Option<String> {
+    use kernel_lines::KernelPart::{Name, Node, Pci};
+    let found = kernel_lines::recognise(&line.text)?;
+    let part = match found.part {
+        Node => String::new(),
+        Pci(address) => format!(" {address}"),
+        Name(name) => format!(" {name}"),
+    };
+    Some(format!("line {}{part}", found.id))
+}
+
+/// The verdict that the live reader, the catalogue and the table give together.
+fn verdict(text: &str) -> String {
+    let log = read([text], "this");
+    let xids = log
+        .xids()
+        .into_iter()
+        .map(|xid| format!("xid {} {} {}", xid.code, place(xid.gpu), action(xid.code, &xid.text)));
+    let sxids = log.sxids().into_iter().map(|sxid| {
+        let severity = if sxid.fatal { "fatal" } else { "nonfatal" };
+        format!("sxid {} {} {severity}", sxid.code, place(sxid.switch))
+    });
+    let all: Vec<String> = xids.chain(sxids).chain(log.lines.iter().filter_map(of_table)).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join(" and ") }
+}
+
+#[test]
+fn each_line_has_its_verdict() {
+    let mut wrong = Vec::new();
+    for folder in collections() {
+        let rows = collection(&folder);
+        let known = wrong.len();
+        wrong.extend(
+            rows.iter()
+                .map(|row| (row, verdict(&row.text)))
+                .filter(|(row, got)| row.verdict != *got)
+                .map(|(row, got)| format!("{}: want {}, got {got}: {}", row.place, row.verdict, row.text)),
+        );
+        let filled = rows.iter().filter(|row| row.file == "formats").count();
+        let printed = rows.len() - filled;
+        let count = wrong.len() - known;
+        println!("{}: {printed} lines of logs, {filled} of formats, {count} wrong", folder.display());
+        assert!(printed >= 400, "{printed}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A code that the catalogue has is known, and the collection has each that GPUs of today report.
+#[test]
+fn no_code_of_the_catalogue_is_unknown() {
+    let own = collections().remove(0);
+    let codes: BTreeSet<u32> = collection(&own)
+        .iter()
+        .filter(|row| !row.verdict.ends_with(" UNKNOWN"))
+        .filter_map(|row| row.verdict.strip_prefix("xid ")?.split(' ').next()?.parse().ok())
+        .collect();
+    assert!(codes.iter().all(|code| lookup(*code).is_some_and(|xid| xid.in_catalogue)));
+    let reported = xid_catalogue::all().filter(|xid| !xid.families.is_empty());
+    let missing: Vec<u32> = reported.map(|xid| xid.code).filter(|code| !codes.contains(code)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Each kind of line, each code and each fatal error drains, at the first sight.
+fn strictest(rows: &[Row]) -> GateConfig {
+    let word = |row: &Row, kind: &str| {
+        row.verdict.strip_prefix(kind).and_then(|rest| rest.split(' ').next()).map(ToOwned::to_owned)
+    };
+    let fail = |names: BTreeSet<String>| -> toml::Table {
+        names.into_iter().map(|name| (name, "fail".into())).collect()
+    };
+    let xids = rows.iter().filter_map(|row| word(row, "xid ")).collect();
+    let sxids = rows.iter().filter_map(|row| word(row, "sxid ")).collect();
+    let ids = kernel_lines::ids().map(ToOwned::to_owned).collect();
+    let table = toml::toml! {
+        strikes = 1
+        new_checks = "act"
+        [prolog]
+        warn = "report"
+        [checks.gpu-xid]
+        unknown_code = "fail"
+        [checks.gpu-sxid]
+        fatal = "fail"
+        [checks.kmsg]
+    };
+    let mut table = table;
+    for (check, key, names) in
+        [("gpu-xid", "codes", xids), ("gpu-sxid", "codes", sxids), ("kmsg", "lines", ids)]
+    {
+        let settings = table["checks"][check].as_table_mut().unwrap();
+        settings.insert(key.to_owned(), fail(names).into());
+    }
+    table.try_into().unwrap()
+}
+
+/// A healthy machine, and one whose NVML has no recovery action (before R570), so that NVML can neither confirm nor deny.
+fn machines() -> [Snapshot; 2] {
+    let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
+    let healthy = simulate::simulated(&profile, &[]);
+    let mut silent = healthy.clone();
+    if let Part::Read { data, .. } = &mut silent.gpus {
+        for gpu in &mut data.gpus {
+            gpu.recovery_action = Reading::Unsupported;
+        }
+    }
+    [healthy, silent]
+}
+
+/// The findings that fail, over a prolog, an epilog and a periodic check a minute apart.
+fn failures(healthy: &Snapshot, config: &GateConfig, texts: &[&str]) -> Vec<String> {
+    let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
+    let log = read(texts.iter().copied(), &healthy.boot_id);
+    let mut now = Snapshot { kernel_log: Part::Read { data: log, took_ms: 1.0 }, ..healthy.clone() };
+    let mut memory = Memory::default();
+    let mut failed = Vec::new();
+    for phase in [Phase::Prolog, Phase::Epilog, Phase::Periodic] {
+        let before = Some(healthy);
+        let seen = Seen { phase, now: &now, before, job: None, profile: Some(&profile), memory: &memory };
+        let verdict = judge(config, &seen);
+        let findings = verdict.findings.iter().chain(&verdict.shadow);
+        failed.extend(
+            findings
+                .filter(|one| one.severity == Severity::Fail)
+                .map(|one| format!("{phase}: {}: {}", one.subject(), one.what)),
+        );
+        if verdict.fitness == Fitness::Unfit && failed.is_empty() {
+            failed.push(format!("{phase}: unfit"));
+        }
+        memory.strike(&now, &verdict);
+        now.taken += 60_000;
+    }
+    failed
+}
+
+/// The same line about a GPU of the simulated machine: an error of a GPU that is not there is nobody's.
+fn of_this_machine(text: &str) -> String {
+    let known =
+        |rest: &str| rest.split_once(')').map(|(_, rest)| format!("NVRM: Xid (PCI:0000:61:00){rest}"));
+    text.strip_prefix("NVRM: Xid (").and_then(known).unwrap_or_else(|| text.to_owned())
+}
+
+#[test]
+fn what_a_user_can_cause_drains_nothing() {
+    let mut drained = Vec::new();
+    for folder in collections() {
+        let rows = collection(&folder);
+        let config = strictest(&rows);
+        let texts: Vec<(&Row, String)> =
+            rows.iter().filter(|row| row.by_user).map(|row| (row, of_this_machine(&row.text))).collect();
+        assert!(texts.len() > 200, "{}", texts.len());
+        let known = drained.len();
+        for healthy in machines() {
+            for (row, text) in &texts {
+                let failures = failures(&healthy, &config, &[text.as_str(); 3]);
+                drained.extend(failures.first().map(|failure| format!("{}: {failure}: {text}", row.place)));
+            }
+            let all: Vec<&str> = texts.iter().map(|(_, text)| text.as_str()).collect();
+            drained.extend(failures(&healthy, &config, &all).first().map(|one| format!("together: {one}")));
+        }
+        let count = drained.len() - known;
+        println!("{}: {} lines that a user can cause, {count} drain", folder.display(), texts.len());
+    }
+    assert!(drained.is_empty(), "{}", drained.join("\n"));
+}
+
+/// The configuration is strict enough: lines of faults drain where the driver writes them again.
+#[test]
+fn what_the_machine_causes_drains() {
+    let rows = collection(&collections().remove(0));
+    let config = strictest(&rows);
+    let [_, silent] = machines();
+    for kind in FAULTS {
+        let text = rows.iter().find(|row| !row.by_user && row.verdict.starts_with(kind)).map(|row| &row.text);
+        let text = of_this_machine(text.unwrap());
+        assert!(!failures(&silent, &config, &[text.as_str(); 3]).is_empty(), "{kind}: {text}");
+    }
+}
+
+const FAULTS: [&str; 12] = [
+    "xid 46 ",
+    "xid 62 ",
+    "xid 119 ",
+    "xid 120 ",
+    "sxid 12028 ",
+    "sxid 20034 ",
+    "line mlx5-health ",
+    "line pcie-fatal ",
+    "line memory-uncorrected ",
+    "line disk-error ",
+    "line fs-error ",
+    "line nvme-timeout ",
+];
