@@ -156,6 +156,26 @@ fn no_code_of_the_catalogue_is_unknown() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// What a user can cause is marked so, whatever the machine's NVML would say to it.
+#[test]
+fn what_a_user_can_cause_is_marked() {
+    let marked = |verdict: &str| {
+        let words: Vec<&str> = verdict.split(' ').collect();
+        match words.as_slice() {
+            ["xid", code, ..] => lookup(code.parse().unwrap()).is_none_or(|xid| xid.raisable),
+            ["line", id, ..] => { let _ = id; true },
+            _ => true,
+        }
+    };
+    let rows = collection(&collections().remove(0));
+    let not: BTreeSet<&str> = rows
+        .iter()
+        .filter(|row| row.by_user && !marked(&row.verdict))
+        .map(|row| row.verdict.as_str())
+        .collect();
+    assert!(not.is_empty(), "{not:?}");
+}
+
 /// Each kind of line, each code and each fatal error drains, at the first sight.
 fn strictest(rows: &[Row]) -> GateConfig {
     let word = |row: &Row, kind: &str| {
