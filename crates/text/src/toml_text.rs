@@ -1,7 +1,7 @@
 use crate::is_printable;
 
-/// TOML with every character that is not printable as `\uXXXX`, so the values stay the same for who parses it. In a
-/// comment, which has no escapes, such a character is `?`. Line breaks stay.
+/// TOML with every character of a string that is not printable as `\uXXXX`, so the values stay the same for who parses it
+/// and no value begins a line. In a comment, which has no escapes, such a character is `?`.
 pub fn toml_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -12,7 +12,7 @@ pub fn toml_text(text: &str) -> String {
             _ => rest.split_at(c.len_utf8()),
         };
         match c {
-            '"' | '\'' if !piece.chars().all(|c| is_printable(c) || c == '\n') => basic(piece, c, &mut out),
+            '"' | '\'' if !piece.chars().all(is_printable) => basic(piece, c, &mut out),
             // Between values these are blanks.
             '\t' | '\r' => out.push(' '),
             _ => out.extend(piece.chars().map(|c| if c == '\n' { c } else { crate::shown(c) })),
@@ -41,22 +41,33 @@ fn string_end(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// A string of any sort as one with escapes.
+/// A string of any sort on one line, with escapes.
 fn basic(piece: &str, quote: char, out: &mut String) {
     let long = piece.len() >= 6 && piece.starts_with(if quote == '"' { "\"\"\"" } else { "'''" });
-    let (delimiter, ends) = if long { ("\"\"\"", 3) } else { ("\"", 1) };
+    let ends = if long { 3 } else { 1 };
     let inner = piece.get(ends..piece.len().saturating_sub(ends)).unwrap_or_default();
-    out.push_str(delimiter);
-    for c in inner.chars() {
+    // A line break right behind the opening quotes is none of the value.
+    let inner = inner.strip_prefix('\n').filter(|_| long).unwrap_or(inner);
+    let mut rest = inner.chars().peekable();
+    out.push('"');
+    while let Some(c) = rest.next() {
         match c {
             // A literal string has no escapes: these mean themselves there.
             '\\' | '"' if quote == '\'' => out.extend(['\\', c]),
-            '\n' if long => out.push('\n'),
+            // At a line's end it takes the line break and the blanks after it away.
+            '\\' if rest.peek().is_some_and(|next| next.is_whitespace()) => {
+                while rest.next_if(|next| next.is_whitespace()).is_some() {}
+            }
+            '\\' => out.extend(['\\', rest.next().map_or('\\', crate::shown)]),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
             c if is_printable(c) => out.push(c),
+            c if u32::from(c) <= 0xffff => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => out.push_str(&format!("\\U{:08x}", u32::from(c))),
         }
     }
-    out.push_str(delimiter);
+    out.push('"');
 }
 
 #[cfg(test)]
@@ -72,6 +83,7 @@ mod tests {
             (format!("v = '{turned}\\ \"'\n"), format!("{turned}\\ \"")),
             (format!("v = \"\"\"\n{turned}\n\"\"\"\"\"\n"), format!("{turned}\n\"\"")),
             (format!("v = '''\n{turned}\n\\'''''\n"), format!("{turned}\n\\''")),
+            ("v = \"\"\"a \"b\"\nFORGED = 1 \\\n   c\"\"\"\n".to_owned(), "a \"b\"\nFORGED = 1 c".to_owned()),
             (format!("v = \"\" # {turned}\n"), String::new()),
             (format!("v = '' # '{turned}\n"), String::new()),
         ] {
@@ -80,6 +92,7 @@ mod tests {
             let shown = toml_text(&text);
             assert_eq!(read(&shown), value, "{shown}");
             assert!(shown.chars().all(|c| c == '\n' || is_printable(c)), "{shown:?}");
+            assert_eq!(shown.lines().count(), 1, "{shown}");
         }
     }
 
