@@ -87,13 +87,14 @@ pub struct Helper {
 /// Where a wording comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// The kernel's source: a file, and the releases (Debian's 5.10, 6.1 and 6.12 and those between) that have the wording.
+    /// The kernel's source: a file, and the oldest and the newest release in which it was seen to have the wording. Debian's 5.10,
+    /// 6.1 and 6.12 and Ubuntu's 5.15 were searched for all.
     Linux {
         /// Path in the source tree.
         file: &'static str,
-        /// First release that has it.
+        /// Oldest release.
         since: Release,
-        /// Last release that has it.
+        /// Newest release.
         until: Release,
     },
     /// NVIDIA's driver: a file of github.com/NVIDIA/open-gpu-kernel-modules 595.45.04.

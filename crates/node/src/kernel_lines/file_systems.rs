@@ -28,6 +28,8 @@ const BTRFS_INFO_STATE: Helper = Helper {
 };
 
 const XFS_SHUTDOWN: &str = "fs/xfs/xfs_fsops.c";
+/// Between the wordings of 5.10 and 5.15, as a patch of `xfs_fsops.c` on linux-xfs shows them.
+const XFS_BETWEEN: &str = "Linux 5.11 to 5.14, fs/xfs/xfs_fsops.c";
 const XFS_ERROR: &str = "fs/xfs/xfs_error.c";
 const GPUD_DISK: &str = "leptonai/gpud, components/disk/kmsg_matcher_test.go";
 
@@ -78,21 +80,31 @@ pub(super) static ROWS: &[Row] = &[
             linux_in(
                 XFS_SHUTDOWN,
                 OLDEST,
-                (5, 14),
+                (5, 10),
                 "Corruption of in-memory data detected.  Shutting down filesystem",
             )
             .after(XFS),
-            linux_in(XFS_SHUTDOWN, OLDEST, (5, 14), "Log I/O Error Detected. Shutting down filesystem")
+            linux_in(XFS_SHUTDOWN, OLDEST, (5, 10), "Log I/O Error Detected. Shutting down filesystem")
                 .after(XFS),
-            linux_in(XFS_SHUTDOWN, OLDEST, (5, 14), "I/O Error Detected. Shutting down filesystem")
+            linux_in(XFS_SHUTDOWN, OLDEST, (5, 10), "I/O Error Detected. Shutting down filesystem")
+                .after(XFS),
+            reported(XFS_BETWEEN, "Corruption of on-disk metadata detected.  Shutting down filesystem")
+                .after(XFS),
+            reported(XFS_BETWEEN, "Log I/O error (0x{hex}) detected at {text}. Shutting down filesystem")
+                .after(XFS),
+            reported(XFS_BETWEEN, "I/O error (0x{hex}) detected at {text}. Shutting down filesystem")
                 .after(XFS),
             shutdown("|Log I/O Error| (0x{hex}) detected at {text}.  Shutting down filesystem."),
             shutdown(
                 "|Corruption of in-memory data| (0x{hex}) detected at {text}.  Shutting down filesystem.",
             ),
-            shutdown(
+            linux_in(
+                XFS_SHUTDOWN,
+                (6, 1),
+                NEWEST,
                 "|Corruption of on-disk metadata| (0x{hex}) detected at {text}.  Shutting down filesystem.",
-            ),
+            )
+            .after(XFS),
             shutdown("|Metadata I/O Error| (0x{hex}) detected at {text}.  Shutting down filesystem."),
             linux_in(
                 XFS_SHUTDOWN,
@@ -103,7 +115,7 @@ pub(super) static ROWS: &[Row] = &[
             .after(XFS),
             linux_in(
                 "fs/xfs/xfs_log.c",
-                (5, 15),
+                (6, 1),
                 NEWEST,
                 "Filesystem has been shut down due to log error (0x{hex}).",
             )

@@ -65,15 +65,15 @@ pub(super) static ROWS: &[Row] = &[
         &[
             health("device's health compromised - reached miss count"),
             health("Fatal error {int} detected"),
-            linux_in(HEALTH, (5, 15), NEWEST, "Health issue observed, {text}, severity(|0|) {rest}")
+            linux_in(HEALTH, (6, 1), NEWEST, "Health issue observed, {text}, severity(|0|) {rest}")
                 .after(MLX5),
-            linux_in(HEALTH, (5, 15), NEWEST, "Health issue observed, {text}, severity(|1|) {rest}")
+            linux_in(HEALTH, (6, 1), NEWEST, "Health issue observed, {text}, severity(|1|) {rest}")
                 .after(MLX5),
-            linux_in(HEALTH, (5, 15), NEWEST, "Health issue observed, {text}, severity(|2|) {rest}")
+            linux_in(HEALTH, (6, 1), NEWEST, "Health issue observed, {text}, severity(|2|) {rest}")
                 .after(MLX5),
-            linux_in(HEALTH, (5, 15), NEWEST, "Health issue observed, {text}, severity(|3|) {rest}")
+            linux_in(HEALTH, (6, 1), NEWEST, "Health issue observed, {text}, severity(|3|) {rest}")
                 .after(MLX5),
-            linux_in(HEALTH, (5, 15), NEWEST, "PCI slot is unavailable").after(MLX5),
+            linux_in(HEALTH, (6, 1), NEWEST, "PCI slot is unavailable").after(MLX5),
             syndrome("synd 0x{hex}: |firmware internal error"),
             syndrome("synd 0x{hex}: |irisc not responding"),
             syndrome("synd 0x{hex}: |unrecoverable hardware error"),
@@ -85,7 +85,7 @@ pub(super) static ROWS: &[Row] = &[
             syndrome("synd 0x{hex}: |Invalid EQ referenced"),
             syndrome("synd 0x{hex}: |FFSER error"),
             syndrome("synd 0x{hex}: |High temperature"),
-            linux_in(HEALTH, (6, 2), NEWEST, "synd 0x{hex}: |ICM fetch PCI data poisoned error")
+            linux_in(HEALTH, (6, 12), NEWEST, "synd 0x{hex}: |ICM fetch PCI data poisoned error")
                 .after(MLX5)
                 .below_level(NOTICE),
         ],

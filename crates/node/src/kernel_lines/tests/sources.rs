@@ -1,9 +1,9 @@
-//! The table against the source of the kernel: `RAILGATE_KERNEL_SOURCE` names one or more unpacked trees, separated by `:`, and
-//! `RAILGATE_NVIDIA_SOURCE` a checkout of NVIDIA's open-gpu-kernel-modules.
+//! The table against the source of the kernel: `RAILGATE_KERNEL_SOURCE` names one or more unpacked trees, separated by `:`,
+//! `RAILGATE_NVIDIA_SOURCE` a checkout of NVIDIA's open-gpu-kernel-modules, and `RAILGATE_MLNX_OFED_SOURCE` an unpacked mlnx-ofa_kernel.
 
 use std::path::{Path, PathBuf};
 
-use super::super::{Format, Lead, Release, Source, rows};
+use super::super::{Format, Lead, NEWEST, Release, Source, rows};
 
 /// `VERSION` and `PATCHLEVEL` of the tree's `Makefile`.
 fn release(tree: &Path) -> Release {
@@ -123,6 +123,28 @@ fn the_formats_stand_in_the_source_of_the_nvidia_driver() {
             all_missing.extend(missing(Path::new(&tree), format, file));
         }
     }
+    assert!(all_missing.is_empty(), "{all_missing:#?}");
+}
+
+/// MLNX_OFED prints what the newest kernel prints.
+#[test]
+fn the_formats_of_mlx5_stand_in_the_source_of_mlnx_ofed() {
+    let Some(tree) = std::env::var_os("RAILGATE_MLNX_OFED_SOURCE") else {
+        return eprintln!("skipped: RAILGATE_MLNX_OFED_SOURCE names no unpacked mlnx-ofa_kernel");
+    };
+    let mut all_missing = Vec::new();
+    let mut checked = 0;
+    for format in rows().flat_map(|row| row.formats) {
+        let Source::Linux { file, until, .. } = format.source else { continue };
+        if file.starts_with("drivers/net/ethernet/mellanox/") && until == NEWEST {
+            checked += 1;
+            // Of the helpers, only those of mlx5 are in that tree.
+            let mut missing = missing(Path::new(&tree), format, file);
+            missing.retain(|what| !what.starts_with("net/core/") && !what.starts_with("drivers/base/"));
+            all_missing.extend(missing);
+        }
+    }
+    println!("{}: {checked} formats of mlx5", Path::new(&tree).display());
     assert!(all_missing.is_empty(), "{all_missing:#?}");
 }
 
