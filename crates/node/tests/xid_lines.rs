@@ -27,10 +27,11 @@ fn xid(code: u32, text: &str) -> String {
 /// What the catalogue says to do at once about one line.
 fn action(line: &str) -> Option<Bucket> {
     let events = read(&[line]).xids();
-    let event = events.first().unwrap_or_else(|| panic!("no event: {line}"));
+    assert_eq!(events.len(), 1, "{line}");
+    let event = events.first()?;
     match nvlink5_line(event.code, &event.text) {
         Some(line) => line.decode().map(|row| row.immediate),
-        None => lookup(event.code).unwrap_or_else(|| panic!("unknown: {line}")).immediate,
+        None => lookup(event.code)?.immediate,
     }
 }
 

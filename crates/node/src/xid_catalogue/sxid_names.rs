@@ -1,7 +1,8 @@
-//! Names of SXids in the NVSwitch driver. Generated: `cargo xtask sxid-names ctrl_dev_nvswitch.h…`. Do not edit.
+//! Names of SXids in the NVSwitch driver. Generated: `cargo xtask sxid-names RELEASE=PATH…`. Do not edit.
 //!
-//! From `src/common/nvswitch/interface/ctrl_dev_nvswitch.h` of NVIDIA's open kernel modules 515.43.04, 535.104.05, 550.54.14,
-//! 570.86.15 and 595.45.04. Codes that these name differently are left out.
+//! From `src/common/nvswitch/interface/ctrl_dev_nvswitch.h` of NVIDIA's open kernel modules
+//! 515.43.04, 535.104.05, 550.54.14, 570.86.15, 595.45.04.
+//! Codes that these name differently are left out.
 
 /// By code, without `NVSWITCH_ERR_HW_`.
 pub(super) const NAMES: &[(u32, &str)] = &[

@@ -1,4 +1,5 @@
-//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`, `cargo xtask dist`.
+//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`, `cargo xtask dist`,
+//! `cargo xtask docs`, `cargo xtask xid-catalogue`.
 
 mod bench;
 mod build;
@@ -15,6 +16,8 @@ mod storm;
 mod tasks;
 mod test;
 mod vm;
+mod workbook;
+mod xid_catalogue;
 
 use std::process::ExitCode;
 
@@ -40,6 +43,10 @@ enum Task {
     Dist(dist::Arguments),
     /// Write the pages that come from the code: docs/checks.md, docs/metrics.md
     Docs,
+    /// Write the facts of NVIDIA's Xid catalogue from a local copy of Xid-Catalog.xlsx (needs unzip and sha256sum)
+    XidCatalogue(xid_catalogue::Catalogue),
+    /// Write the names of SXids from local copies of the switch driver's ctrl_dev_nvswitch.h
+    SxidNames(xid_catalogue::Names),
     /// Run a command again and again and print how long each run took, in microseconds
     #[command(hide = true, name = "@time")]
     Time {
@@ -86,6 +93,8 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments).map(|_| ExitCode::SUCCESS),
         Task::Docs => docs().map(|()| ExitCode::SUCCESS),
+        Task::XidCatalogue(arguments) => xid_catalogue::catalogue(&arguments).map(|()| ExitCode::SUCCESS),
+        Task::SxidNames(arguments) => xid_catalogue::names(&arguments).map(|()| ExitCode::SUCCESS),
         Task::Time { count, command } => bench::time(count, &command).map(|()| ExitCode::SUCCESS),
         Task::Watch { program, command } => {
             hostile_files::watch(&program, &command).map(|()| ExitCode::SUCCESS)
