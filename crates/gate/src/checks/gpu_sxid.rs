@@ -51,7 +51,8 @@ impl Check for GpuSxid {
     const ABOUT: &'static str = "an NVSwitch reported an error (SXid) since the last clean look";
     const EXPLAIN: &'static str = "
 Reads the NVSwitch driver's lines in the kernel log (`nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, …`) since
-the last clean look of this boot. Register dumps that follow a line are skipped.
+the last clean look of this boot. Register dumps that follow a line are skipped. Names of errors are those of the driver's own
+list (NVIDIA's open kernel modules 515 to 595).
 
 Why: an NVSwitch serves all GPUs of the node; after some errors only a reboot brings its links back.
 

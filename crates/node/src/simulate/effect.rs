@@ -271,7 +271,7 @@ fn xid(snapshot: &mut Snapshot, index: u32, code: u32) {
                 *count = count.clone().map(|errors| errors + 1);
             }
         }
-        46 | 62 | 64 | 110 | 119 | 120 | 143 | 151 | 156..=158 | 167..=169 | 173 => {
+        46 | 62 | 64 | 110 | 119 | 120 | 143 | 151 | 156 | 158 | 167..=169 | 173 => {
             gpu.recovery_action = gpu.recovery_action.clone().map(|_| RecoveryAction::GpuReset);
         }
         _ => {}

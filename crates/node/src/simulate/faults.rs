@@ -75,6 +75,7 @@ pub enum FaultKind {
     SwitchFatal,
     SwitchLink,
     SwitchNonfatal,
+    SwitchHalt,
     NvmlMissing,
     NvmlSlow,
     NvmlSilent,
@@ -262,6 +263,7 @@ pub const FAULTS: &[FaultInfo] = &[
         FaultKind::SwitchLink,
         "the kernel log has a fatal NVSwitch link error (SXid 20034)",
     ),
+    node("nvswitch-soe-halt", FaultKind::SwitchHalt, "an NVSwitch's controller halted (SXid 26006)"),
     node(
         "nvswitch-nonfatal",
         FaultKind::SwitchNonfatal,

@@ -168,6 +168,10 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
             say(snapshot, sxid("22003, Severity 1 Engine instance 61 Sub-engine instance 00"));
         }
         FaultKind::SwitchLink => say(snapshot, sxid("20034, Fatal, Link 30 LTSSM Fault Up")),
+        FaultKind::SwitchHalt => {
+            say(snapshot, sxid("26006, SOE HALTED"));
+            say(snapshot, sxid("26006, SOE HALT data[0] = 0x              10"));
+        }
         FaultKind::SwitchNonfatal => {
             say(snapshot, sxid("12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"));
         }

@@ -1,4 +1,4 @@
-use railgate_node::xid_catalogue::{DEPARTURES, all, lookup};
+use railgate_node::xid_catalogue::{DEPARTURES, EDITION, Owner, all, lookup};
 use railgate_node::{Class, Fitness, Gpu, Reading, RecoveryAction, Severity};
 
 use super::GpuXid;
@@ -74,6 +74,18 @@ fn an_applications_own_error_is_a_users_note() {
         assert_eq!(look.fitness(), Fitness::Fit, "{code}");
         let finding = look.judge().findings.remove(0);
         assert_eq!((finding.class, finding.severity), (Class::User, Severity::Note), "{code}");
+    }
+}
+
+/// Also where NVML reads a fault of that GPU at the same time.
+#[test]
+fn what_an_application_can_cause_never_fails() {
+    let own = all().filter(|row| row.owner == Owner::Application).map(|row| row.code);
+    let own: Vec<u32> = own.chain([45]).collect();
+    assert!(own.len() > 50);
+    for code in own {
+        assert_eq!(confirmed(code).of("gpu-xid"), [Severity::Note], "{code}");
+        assert_eq!(xid(code).again().xid(3, code, "pid=1, name=x").fitness(), Fitness::Fit, "{code}");
     }
 }
 
@@ -281,7 +293,7 @@ fn ranges(codes: impl Iterator<Item = u32>) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// The page of the check is made by hand; its lists are those of the table.
+/// The page of the check is written by hand; its lists are those of the table.
 #[test]
 fn the_page_lists_what_the_table_has() {
     let listed = |severity: Severity, class: Class| {
@@ -290,6 +302,7 @@ fn the_page_lists_what_the_table_has() {
         ranges(here.map(|row| row.code).filter(|code| !(144..=150).contains(code)))
     };
     let mut lines = vec![
+        format!("(`{}` of {}, 172 codes)", EDITION.file, EDITION.modified),
         format!("- `fail`: {}.", listed(Severity::Fail, Class::Node)),
         format!("- `warn`: {}.", listed(Severity::Warn, Class::Node)),
         format!("- `note`: {}.", listed(Severity::Note, Class::Node)),
