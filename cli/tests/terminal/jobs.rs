@@ -1,0 +1,130 @@
+//! Reports of jobs, and programs that a user runs beside railgate.
+
+use railgate_node::simulate::{parse, simulated};
+use railgate_node::{Allocation, GpuId, Job, Phase, Snapshot};
+use railgate_stats::{Exit, Look, NodeReport, Window, evidence, gpu_uses, kernel_events, port_uses};
+use serde_json::{Value, json};
+
+use crate::stage::{Stage, hostile, places, spoiled};
+
+/// A node's part of the report of a job on whose node a GPU was lost.
+fn part() -> Value {
+    let (profile, faults) = parse("h100-sxm:gpu-lost@3", &[]).unwrap();
+    let (before, after) = (simulated(&profile, &[]), simulated(&profile, &faults));
+    let after = Snapshot { taken: before.taken + 3_600_000, ..after };
+    let job: Job = serde_json::from_value(json!({
+        "id": 7, "uid": 0, "gid": 0, "user": "root", "het_leader": null, "partition": "gpu", "nodelist": "n[1-2]",
+        "restarts": 0, "allocation": Allocation::Gpus((0..8).map(GpuId::Index).collect()),
+    }))
+    .unwrap();
+    let map = railgate_rails::rail_map(&before, &profile);
+    let mut part = NodeReport::new("alpha", "n1", job, 0, before.taken);
+    let seen = railgate_gate::Seen {
+        phase: Phase::Epilog,
+        now: &after,
+        before: Some(&before),
+        job: None,
+        profile: Some(&profile),
+        memory: &railgate_gate::Memory::default(),
+    };
+    let verdict = railgate_gate::judge(&railgate_gate::GateConfig::default(), &seen);
+    part.end = Some(after.taken);
+    part.kernel = kernel_events(&after, part.start, &railgate_stats::StatsConfig::default());
+    part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &part.job, Some(&map));
+    part.window = Some(Window { start: before.taken, end: after.taken });
+    part.gpus = gpu_uses(Some(&before), &after, &part.job.allocation);
+    part.ports = port_uses(Some(&before), &after, Some(&map));
+    part.rail_map = Some(map);
+    part.epilog = Some(Look::new(&after, verdict, 27.0));
+    part.exit = Some(Exit { status: 256, derived: None });
+    part.faults = vec!["a fault".to_owned()];
+    serde_json::to_value(&part).unwrap()
+}
+
+/// Every way to show a report.
+const SHOW: [&[&str]; 9] = [
+    &["--full"],
+    &["--brief"],
+    &["--live"],
+    &["--redact"],
+    &["--format", "json"],
+    &["--format", "json", "--redact"],
+    &["--format", "html"],
+    &["--format", "html", "--redact"],
+    &["--format", "html", "--samples", "n1"],
+];
+
+pub(crate) fn report(stage: &mut Stage) {
+    let text = hostile();
+    let report = ["report", "7"];
+    let mut all = part();
+    let mut kept = 0;
+    for place in places(&all) {
+        let one = spoiled(&all, &place);
+        stage.write("reports/alpha/7/0/n1.json", serde_json::to_vec(&one).unwrap());
+        let ran = stage.run(&[&report[..], &["--full"]].concat());
+        // One that is no part any more is a problem of the report.
+        if ran.code == Some(0) && !ran.out.contains("not a part") {
+            (all, kept) = (one, kept + 1);
+        }
+    }
+    if kept < 20 {
+        stage.problem(format!("only {kept} texts of a part are read"));
+    }
+    stage.write("reports/alpha/7/0/n1.json", serde_json::to_vec(&all).unwrap());
+    stage.shows(&[&report[..], &["--full"]].concat());
+    stage.shows(&[&report[..], &["--format", "json"]].concat());
+    for words in SHOW {
+        stage.run(&[&report[..], words].concat());
+    }
+    // What Slurm says of the job, files that are none, and names in the directory.
+    stage.program("scontrol", &format!("cat <<'END'\nJobId=7 JobName={text} UserId=root(0) JobState=RUNNING Reason={text} Requeue=1 Restarts=0 BatchFlag=1 SubmitTime=2026-01-01T00:00:00 StartTime=2026-01-01T00:00:00 EndTime=2027-01-01T00:00:00 NodeList={text} StdOut={text}\nEND"));
+    stage.write("reports/alpha/7/0/n2.json", &text);
+    stage.write("reports/alpha/7/0/n3.json", format!("{{\"{}\": 1}}", text.escape_default()));
+    stage.write("reports/alpha/7/0/decision.json", &text);
+    stage.write(format!("reports/alpha/7/0/{text}.json"), "{}");
+    stage.write(format!("reports/alpha/7/{text}/n1.json"), "{}");
+    stage.write(format!("reports/{text}/7/0/n1.json"), serde_json::to_vec(&all).unwrap());
+    for words in SHOW {
+        stage.run(&[&report[..], words].concat());
+        stage.run(&[&report[..], words, &["--cluster", "alpha"]].concat());
+        stage.run(&[&report[..], words, &["--cluster", &text]].concat());
+    }
+    stage.program("scontrol", &format!("cat <<'END' >&2\n{text}\nEND\nexit 1"));
+    stage.run(&["report", "9"]);
+    stage.shows(&["report", "9", "--dir", &text]);
+    stage.shows(&["report", "7", "--format", "html", "--samples", &text]);
+    stage.shows(&["report", &format!("7_{text}")]);
+    stage.write("reports/alpha/7/0/mine", "");
+    stage.run(&["report", "--prune", "--days", "0"]);
+    stage.shows(&["report", "--prune", "--dir", &text]);
+    let config = std::fs::read_to_string(stage.path("railgate.toml")).unwrap();
+    stage.write(
+        "railgate.toml",
+        config.replace(
+            "[log]",
+            &format!(
+                "cables = {}\n[log]",
+                railgate_text::toml_text(&toml::Value::from(text.clone()).to_string())
+            ),
+        ),
+    );
+    stage.write(&text, &text);
+    stage.shows(&["report", "7", "--dir", "reports"]);
+}
+
+pub(crate) fn calibrate(stage: &mut Stage) {
+    let text = hostile();
+    stage.write("load", format!("{text}\nbf16 1e12\n"));
+    stage.run(&["calibrate", "--for", "10s", "--", "/bin/cat", "load"]);
+    stage.shows(&["calibrate", "--", &text]);
+}
+
+pub(crate) fn stand_aside(stage: &mut Stage) {
+    let text = hostile();
+    stage.shows(&["yield", "--job", "7", "--", &text]);
+    stage.env("SLURM_JOB_ID", &text);
+    stage.shows(&["yield", "--", "/bin/true"]);
+    stage.unset("SLURM_JOB_ID");
+    stage.run(&["yield", "--", &text]);
+}

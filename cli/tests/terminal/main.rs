@@ -1,0 +1,133 @@
+//! No byte that others wrote reaches a terminal raw: hostile text goes through every argument, file, answer, name and
+//! variable that a command of `railgate` reads, and none of it may act on a terminal or begin a line of the output.
+//!
+//! The hooks and the sampler, which print their log alone, have tests of the same kind in their own packages (`hooks.rs`
+//! here). The cluster's hostile cases read the logs, drain reasons and reports of a real run.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
+
+mod arguments;
+mod files;
+mod jobs;
+mod machines;
+mod stage;
+mod state;
+
+use std::collections::BTreeSet;
+
+use stage::Stage;
+
+const RAILGATE: &str = env!("CARGO_BIN_EXE_railgate");
+
+/// A command of `railgate` that does something, what it must be given, and hostile input for what it reads.
+struct Case {
+    command: &'static str,
+    needs: &'static [&'static str],
+    inputs: fn(&mut Stage),
+}
+
+const fn case(command: &'static str, needs: &'static [&'static str], inputs: fn(&mut Stage)) -> Case {
+    Case { command, needs, inputs }
+}
+
+/// Every one of them: a new command without its row fails [`every_command_has_a_case`].
+const CASES: &[Case] = &[
+    case("calibrate", &["--", "/bin/false"], jobs::calibrate),
+    case("check", &["--simulate", "h100-sxm"], machines::check),
+    case("config check", &[], files::config),
+    case("config show", &[], files::config),
+    case("doctor", &[], state::doctor),
+    case("explain", &["gn1"], state::explain),
+    case("fabric", &["--file", "absent"], files::fabric),
+    case("generate", &["made"], nothing_but_arguments),
+    case("import nhc", &["absent"], files::import),
+    case("nodes", &[], state::nodes),
+    case("pause", &[], state::pause),
+    case("profile record", &["--id", "mine", "--simulate", "h100-sxm"], machines::snapshots),
+    case("rails", &["--simulate", "h100-sxm"], files::topology),
+    case("readmit", &["gn1"], state::readmit),
+    case("report", &["7"], jobs::report),
+    case("resume", &[], state::pause),
+    case("rma", &["gn1", "--simulate", "h100-sxm"], machines::snapshots),
+    case("simulate", &["--list"], machines::profiles),
+    case("snapshot", &["--simulate", "h100-sxm"], machines::live),
+    case("template list", &[], files::templates),
+    case("template show", &["jax"], files::templates),
+    case("template task", &[], nothing_but_arguments),
+    case("yield", &["--", "/bin/true"], jobs::stand_aside),
+];
+
+fn nothing_but_arguments(_: &mut Stage) {}
+
+/// As clap lists them: there is a man page for each that is not hidden.
+fn commands(stage: &mut Stage) -> BTreeSet<String> {
+    stage.run(&["generate", "made"]);
+    let names: Vec<String> = std::fs::read_dir(stage.path("made/man1"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .map(|name| name.trim_end_matches(".1").to_owned())
+        .collect();
+    let is_leaf = |name: &&String| !names.iter().any(|other| other.starts_with(&format!("{name}-")));
+    let leafs = names.iter().filter(is_leaf).filter_map(|name| name.strip_prefix("railgate-"));
+    leafs.map(|name| name.replace('-', " ")).chain(["generate".to_owned()]).collect()
+}
+
+#[test]
+fn every_command_has_a_case() {
+    let Some(mut stage) = Stage::new(RAILGATE) else { return };
+    let cases: BTreeSet<String> = CASES.iter().map(|case| case.command.to_owned()).collect();
+    assert_eq!(commands(&mut stage), cases);
+    stage.end();
+}
+
+#[test]
+fn no_argument_reaches_a_terminal_raw() {
+    let Some(mut stage) = Stage::new(RAILGATE) else { return };
+    arguments::of_the_program(&mut stage);
+    for case in CASES {
+        arguments::of(&mut stage, case);
+    }
+    stage.end();
+}
+
+/// What the commands in `CASES` read, in tests of their own, so that they share the time.
+macro_rules! inputs {
+    ($($name:ident: $inputs:expr;)+) => {
+        $(#[test]
+        fn $name() {
+            let Some(mut stage) = Stage::new(RAILGATE) else { return };
+            $inputs(&mut stage);
+            stage.end();
+        })+
+
+        #[test]
+        fn every_input_is_tried() {
+            let tried: &[fn(&mut Stage)] = &[$($inputs),+];
+            for case in CASES {
+                let of_case = case.inputs as usize;
+                let known = tried.iter().any(|one| *one as usize == of_case);
+                assert!(known || of_case == nothing_but_arguments as fn(&mut Stage) as usize, "{}", case.command);
+            }
+        }
+    };
+}
+
+inputs! {
+    a_snapshot_of_which_every_text_is_hostile: machines::snapshots;
+    a_check_of_hostile_machines: machines::check;
+    a_machine_whose_names_are_hostile: machines::live;
+    profiles_of_hostile_text: machines::profiles;
+    a_hostile_configuration: files::config;
+    a_hostile_fabric: files::fabric;
+    a_hostile_nhc_configuration: files::import;
+    a_hostile_topology_file: files::topology;
+    hostile_job_templates: files::templates;
+    a_report_of_which_every_text_is_hostile: jobs::report;
+    a_load_that_prints_hostile_text: jobs::calibrate;
+    a_job_with_a_hostile_environment: jobs::stand_aside;
+    hostile_answers_of_slurm_to_doctor: state::doctor;
+    hostile_answers_of_slurm_and_a_hostile_ledger: state::explain;
+    hostile_reasons_of_held_nodes: state::nodes;
+    a_pause_for_hostile_reasons: state::pause;
+    a_node_that_is_held_for_hostile_reasons: state::readmit;
+}
