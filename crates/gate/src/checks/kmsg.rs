@@ -65,8 +65,8 @@ Why: drivers say here first, and often only here, what breaks an hour later. Xid
 
 All are `warn` unless it says otherwise; `lines` gives single ones another severity. A line of the log is one source, so with
 `\"fail\"` a node is drained when the kernel writes of the same part a second time within 24 hours. A program can cause
-`task-hung`, `soft-lockup`, `hard-lockup`, `rcu-stall`, `nfs-locks`, `file-max`, `peermem`, `nvlink-detect`, `mlx5-command`,
-`net-timeout` and `disk-past-end`, so these never fail; nor does any line about a `dm-N` device, since container runtimes map
+`task-hung`, `soft-lockup`, `hard-lockup`, `rcu-stall`, `nfs-silent`, `nfs-locks`, `file-max`, `peermem`, `nvlink-detect`,
+`mlx5-command`, `net-timeout` and `disk-past-end`, so these never fail; nor does any line about a `dm-N` device, since container runtimes map
 users' encrypted images to such. Lines about loop devices are not judged: they are users' images.
 
 Fix: the line itself says which part; `dmesg -T`.

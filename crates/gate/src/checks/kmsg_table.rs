@@ -51,7 +51,8 @@ pub(crate) static JUDGEMENTS: &[KernelLineJudgement] = &[
     line("memory-uncorrected", "uncorrected memory error", "replace DIMM"),
     line("memory-corrected", "corrected memory error", "watch it").note(),
     line("machine-check", "machine check events", "see mcelog").note(),
-    line("nfs-silent", "NFS server does not respond", "check server").of(Class::Site),
+    // Load from jobs is enough.
+    line("nfs-silent", "NFS server does not respond", "check server").of(Class::Site).raisable(),
     // The server restarted, or a program's lease ran out.
     line("nfs-locks", "NFS locks lost", "check server; restart their job").of(Class::Site).note().raisable(),
     line("file-max", "no more files can be opened", "raise fs.file-max").of(Class::Site).raisable(),
