@@ -57,6 +57,7 @@ pub(super) static ROWS: &[Row] = &[
             nvme_pci(OLDEST, (6, 1), "Removing after probe failure status: {int}"),
             nvme_pci((6, 12), NEWEST, "Disabling device after reset failure: {int}"),
             linux("drivers/nvme/host/core.c", "Device not ready; aborting {word}, CSTS=0x{hex}").after(NVME),
+            reported("Linux 4.18 and older", "Device not ready; aborting {word}").after(NVME),
         ],
     ),
     row("nvme-path", &[linux(NVME_PATHS, "no available path - failing I/O").after(BLOCK)]),
