@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use railgate_gate::{GateConfig, Memory, Seen, judge};
+use railgate_gate::{GateConfig, Memory, Seen, judge, kernel_line_judgement};
 use railgate_node::readers::kernel_log_read;
 use railgate_node::xid_catalogue::{self, lookup, nvlink5_line};
 use railgate_node::{
-    Fitness, KernelLine, KernelLog, Part, PciAddress, Phase, Reading, Severity, Snapshot, kernel_lines,
-    simulate,
+    Fitness, KernelLine, KernelLog, Part, PciAddress, Phase, Reading, Severity, Snapshot, SxidSeverity,
+    kernel_lines, simulate,
 };
 
 /// The files of a collection; `formats` is not from the logs of machines.
@@ -41,14 +41,11 @@ fn collection(folder: &Path) -> Vec<Row> {
     for file in FILES {
         for (at, line) in text(file).lines().enumerate() {
             let place = format!("{}:{}", path(file).display(), at + 1);
-            let fields: Vec<&str> = line.split('\t').collect();
-            let (&[source, cause, verdict], text) = (fields.get(..3).unwrap_or_default(), fields.get(3..))
-            else {
-                panic!("{place}: want a source, a cause, a verdict and a line, between tabs");
-            };
+            let fields: Vec<&str> = line.splitn(4, '\t').collect();
+            assert_eq!(fields.len(), 4, "{place}: want a source, a cause, a verdict and a line between tabs");
+            let (source, cause, verdict, text) = (fields[0], fields[1], fields[2], fields[3].to_owned());
             assert!(sources.contains(source), "{place}: source '{source}' is not in sources.tsv");
             assert!(["user", "machine"].contains(&cause), "{place}: cause '{cause}'");
-            let text = text.unwrap_or_default().join("\t");
             rows.push(Row { place, file, by_user: cause == "user", verdict: verdict.to_owned(), text });
         }
     }
@@ -113,7 +110,12 @@ fn verdict(text: &str) -> String {
         .into_iter()
         .map(|xid| format!("xid {} {} {}", xid.code, place(xid.gpu), action(xid.code, &xid.text)));
     let sxids = log.sxids().into_iter().map(|sxid| {
-        let severity = if sxid.fatal { "fatal" } else { "nonfatal" };
+        let severity = match sxid.severity {
+            SxidSeverity::Fatal => "fatal",
+            SxidSeverity::NonFatal => "nonfatal",
+            SxidSeverity::Correctable => "correctable",
+            SxidSeverity::Unstated => "unsaid",
+        };
         format!("sxid {} {} {severity}", sxid.code, place(sxid.switch))
     });
     let all: Vec<String> = xids.chain(sxids).chain(log.lines.iter().filter_map(of_table)).collect();
@@ -163,7 +165,7 @@ fn what_a_user_can_cause_is_marked() {
         let words: Vec<&str> = verdict.split(' ').collect();
         match words.as_slice() {
             ["xid", code, ..] => lookup(code.parse().unwrap()).is_none_or(|xid| xid.raisable),
-            ["line", id, ..] => { let _ = id; true },
+            ["line", id, ..] => kernel_line_judgement(id).unwrap().raisable,
             _ => true,
         }
     };
