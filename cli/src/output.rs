@@ -48,8 +48,7 @@ pub(crate) fn parse<P: clap::Parser>() -> P {
     })
 }
 
-/// Writes to standard output. A reader of that who has gone (`| head`) has read what they wanted: no error, and the exit
-/// code stays that of what was found.
+/// Writes to standard output. A reader that closes it early (`| head`) is no error: the exit code stays that of the result.
 pub(crate) fn text(text: &Lines) -> anyhow::Result<()> {
     pieces(None, |out| out.write_all(text.as_ref()))
 }

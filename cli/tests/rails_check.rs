@@ -120,6 +120,7 @@ fn the_gate_looks_at_the_sites_file() {
 
 /// Files of vendors are not part of railgate: `RAILGATE_TOPOLOGIES` names a directory of topology files that NCCL takes.
 #[test]
+#[expect(clippy::disallowed_macros, reason = "the test's own words")]
 fn no_vendors_file_is_refused_on_a_machine_without_nvml() {
     let Some(files) = std::env::var_os("RAILGATE_TOPOLOGIES") else {
         println!("skipped: RAILGATE_TOPOLOGIES names no directory of topology files");

@@ -15,7 +15,7 @@ pub(crate) fn of_the_program(stage: &mut Stage) {
     }
 }
 
-/// A value of this command, and a file of hostile name and content, for whatever takes one.
+/// Hostile text for each option and argument of this command; a file of that name has hostile content, too.
 pub(crate) fn of(stage: &mut Stage, case: &Case) {
     let command: Vec<&str> = case.command.split(' ').collect();
     let help = stage.run(&[&command[..], &["--help"]].concat()).out;

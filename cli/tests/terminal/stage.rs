@@ -68,7 +68,7 @@ mount --bind etc /etc/railgate; mount --bind state /var/lib/railgate; mount --bi
 exec \"$@\"";
 
 impl Stage {
-    /// `None` where this machine lets nobody mount: said, and the test is skipped.
+    /// `None` where neither root nor a user may mount: the test is skipped with a line that says so.
     pub(crate) fn new(program: &'static str) -> Option<Stage> {
         let works = |words: &&&[&str]| {
             let (program, rest) = words.split_first().unwrap();

@@ -311,7 +311,7 @@ fn rate(word: &str) -> Option<u32> {
 
 /// One line of plain text for terminals and files.
 fn printable(text: &str, most: usize) -> String {
-    text.trim().chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(most).collect()
+    text.trim().chars().map(railgate_text::ascii).take(most).collect()
 }
 
 #[cfg(test)]

@@ -171,9 +171,7 @@ fn wanted(name: &[u8], names: &[String]) -> bool {
 fn put(env: &mut BTreeMap<String, String>, name: &[u8], value: &[u8]) {
     let name = String::from_utf8_lossy(name).into_owned();
     if env.len() < MOST_VARIABLES && !env.contains_key(&name) {
-        let clean =
-            |byte: &u8| if *byte == b' ' || byte.is_ascii_graphic() { char::from(*byte) } else { '?' };
-        env.insert(name, value.iter().take(MOST_CHARS).map(clean).collect());
+        env.insert(name, railgate_text::ascii_bytes(value, MOST_CHARS));
     }
 }
 

@@ -48,12 +48,7 @@ impl Winner {
 impl Used {
     /// One variable; the value is cut and cleaned.
     pub fn new(winner: Winner, name: &str, value: &[u8]) -> Self {
-        let value = value
-            .iter()
-            .take(MOST_VALUE)
-            .map(|&byte| if byte == b' ' || byte.is_ascii_graphic() { char::from(byte) } else { '?' })
-            .collect();
-        Used { winner, name: name.to_owned(), value }
+        Used { winner, name: name.to_owned(), value: railgate_text::ascii_bytes(value, MOST_VALUE) }
     }
 
     /// The file's text: a head, then `railgate NAME=VALUE`, `user NAME=VALUE`, `overruled NAME=VALUE` or

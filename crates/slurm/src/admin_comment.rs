@@ -15,8 +15,7 @@ pub(crate) fn with_field(comment: &str, text: &str) -> Option<String> {
         .chars()
         .map(|c| match c {
             ';' => ',',
-            c if c.is_ascii_graphic() || c == ' ' => c,
-            _ => '?',
+            c => railgate_text::ascii(c),
         })
         .take(MAX_TEXT)
         .collect();

@@ -127,9 +127,8 @@ fn plain(text: &str) -> String {
         .map(|c| match c {
             '[' => '(',
             ']' => ')',
-            c if c.is_ascii_graphic() || c == ' ' => c,
             c if c.is_whitespace() => ' ',
-            _ => '?',
+            c => railgate_text::ascii(c),
         })
         .collect();
     clean.split_ascii_whitespace().collect::<Vec<_>>().join(" ")

@@ -4,6 +4,7 @@
 //! after it, or begin a new line that looks like railgate's own. Every crate calls this one for it:
 //!
 //! - [`printable`], [`Printable`], [`clip`], [`shorten`]: one line;
+//! - [`ascii`], [`ascii_bytes`]: where a field or a file is to be ASCII;
 //! - [`Lines`]: output of several lines, in which only the program begins a line;
 //! - [`json_text`], [`write_json`], [`toml_text`]: notations that can escape, so the value stays the same.
 //!
@@ -84,6 +85,16 @@ pub fn shorten(text: &str, most: usize) -> String {
     out
 }
 
+/// The character where it is printable ASCII, else `?`: for fields of Slurm, and files that other programs read.
+pub fn ascii(c: char) -> char {
+    if matches!(c, ' '..='~') { c } else { '?' }
+}
+
+/// The first `most` bytes as printable ASCII, `?` for each other byte.
+pub fn ascii_bytes(bytes: &[u8], most: usize) -> String {
+    bytes.iter().take(most).map(|&byte| ascii(char::from(byte))).collect()
+}
+
 /// Foreign text within a format string, one line and without an allocation: `format!("{}: {why}", Printable(path.display()))`.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<T>(pub T);
@@ -139,10 +150,13 @@ mod tests {
     #[test]
     fn a_field_has_a_limit() {
         assert_eq!((clip(" a\nbc ", 3), clip("äöü", 2)), ("a?b".to_owned(), "äö".to_owned()));
+        assert_eq!(ascii_bytes("aä\x1b b~".as_bytes(), 6), "a??? b");
         assert_eq!((shorten("äöü", 2), shorten("äö", 2)), ("äö…".to_owned(), "äö".to_owned()));
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn every_way_gives_the_same_line(text in any::<String>()) {
             let plain = printable(&text);

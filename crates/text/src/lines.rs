@@ -131,6 +131,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn foreign_text_never_adds_a_line(a in any::<String>(), b in any::<String>()) {
             let mut lines = Lines::new();

@@ -254,6 +254,36 @@ fn a_wrong_value_is_refused_where_it_is_written_and_only_there() {
 }
 
 #[test]
+fn no_message_of_the_plugin_holds_hostile_text_raw() {
+    let hostile = "h\x1b[31m\x1b]0;x\x07\u{9b}31m\u{85}\u{202e}\u{2066}\u{2028}\u{e0041}\r\x7f\nFORGED";
+    let raw = |c: char| c.is_control() || "\u{202e}\u{2066}\u{2028}\u{e0041}".contains(c);
+    let plain = || {
+        slurm(|slurm| {
+            let shown = slurm.log.iter().filter(|line| line.contains("FORGED")).count();
+            slurm.log.iter().for_each(|line| assert!(!line.chars().any(raw), "{line:?}"));
+            shown
+        })
+    };
+    let plugin = Plugin::load(ALLOCATOR);
+    assert_eq!(plugin.call("slurm_spank_init"), 0);
+    for option in ["railgate-gate", "railgate-requeue", "railgate-profiler", "railgate-profile"] {
+        plugin.choose(option, hostile, 0);
+    }
+    assert_eq!(plain(), 4);
+    drop(plugin);
+    let plugin = Plugin::load_from("libspank_railgate.so", SLURMD, &[hostile]);
+    assert_eq!(plugin.call("slurm_spank_init"), 0);
+    assert_eq!(plain(), 1);
+    drop(plugin);
+    for content in [hostile.to_owned(), format!("railgate-task-env 1\ndefault {hostile}=1\n")] {
+        let plugin = Plugin::load(REMOTE);
+        plugin.prolog_left(content.as_bytes());
+        plugin.task(0, 0, &[]);
+        plain();
+    }
+}
+
+#[test]
 fn where_nothing_is_to_be_done_nothing_is_done() {
     for context in [SLURMD, JOB_SCRIPT, 99] {
         let plugin = Plugin::load(context);
