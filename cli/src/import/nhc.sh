@@ -16,7 +16,7 @@ unsafe=$(find -L "$RAILGATE_NHC_DIR" \( ! -uid 0 ! -uid "$EUID" -o -perm /022 \)
 [[ -z $unsafe ]] || { echo "$unsafe: others may write it"; exit 3; }
 
 # NHC evaluates its arguments. This also waits for what a line has started in the background.
-output=$("$nhc" 'NHC_SITE_SETTINGS=$SYSCONFIGDIR' 'SYSCONFIGDIR=$RAILGATE_NHC_DIR/sysconfig' 2>&1)
+output=$("$nhc" "NHC_SITE_SETTINGS=\$SYSCONFIGDIR" "SYSCONFIGDIR=\$RAILGATE_NHC_DIR/sysconfig" 2>&1)
 code=$?
 [[ $code == 0 ]] && exit 0
 
