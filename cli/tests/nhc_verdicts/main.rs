@@ -88,31 +88,38 @@ fn recorded_verdicts_come_through_the_import() {
     fs::write(&nhc, STAND_IN).unwrap();
     fs::set_permissions(&nhc, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:/usr/bin:/bin", place.path().display());
-    for (index, case) in cases.iter().enumerate() {
-        let dir = place.path().join(index.to_string());
-        fs::create_dir(&dir).unwrap();
-        let script = import(&dir, &case.conf).join("checks.d/nhc.sh");
-        let comments = case.conf.lines().all(|line| line.starts_with('#')) || case.shown.starts_with('#');
-        assert_eq!(script.exists(), !comments, "{}", case.shown);
-        for (name, pass) in &case.verdicts {
-            assert!(machines.contains_key(*name), "no machine {name}");
-            if comments {
-                assert!(pass, "{}", case.shown);
-                continue;
-            }
-            let done = Command::new(&script)
-                .env_clear()
-                .envs([("PATH", path.as_str()), ("VERDICT", if *pass { "pass" } else { "fail" })])
-                .env("RECORDED", dir.join("nhc.conf"))
-                .output()
-                .unwrap();
-            let wanted = if *pass {
-                (Some(0), String::new())
-            } else {
-                (Some(2), "{\"status\": \"fail\", \"what\": \"check_x: a \\\"b\\\\c\\\" | d\"}\n".to_owned())
-            };
-            assert_eq!((done.status.code(), text(&done)), wanted, "{}", case.shown);
+    std::thread::scope(|scope| {
+        for some in cases.chunks(cases.len().div_ceil(4)) {
+            let (machines, path) = (&machines, &path);
+            scope.spawn(move || some.iter().for_each(|case| play(case, machines, path)));
         }
+    });
+}
+
+/// Imports a configuration, and compares what becomes of each of its recorded verdicts.
+fn play(case: &Case, machines: &BTreeMap<String, machine::Files>, path: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let script = import(dir.path(), &case.conf).join("checks.d/nhc.sh");
+    let comments = case.conf.lines().all(|line| line.starts_with('#')) || case.shown.starts_with('#');
+    assert_eq!(script.exists(), !comments, "{}", case.shown);
+    for (name, pass) in &case.verdicts {
+        assert!(machines.contains_key(*name), "no machine {name}");
+        if comments {
+            assert!(pass, "{}", case.shown);
+            continue;
+        }
+        let done = Command::new(&script)
+            .env_clear()
+            .envs([("PATH", path), ("VERDICT", if *pass { "pass" } else { "fail" })])
+            .env("RECORDED", dir.path().join("nhc.conf"))
+            .output()
+            .unwrap();
+        let wanted = if *pass {
+            (Some(0), String::new())
+        } else {
+            (Some(2), "{\"status\": \"fail\", \"what\": \"check_x: a \\\"b\\\\c\\\" | d\"}\n".to_owned())
+        };
+        assert_eq!((done.status.code(), text(&done)), wanted, "{}", case.shown);
     }
 }
 
