@@ -22,8 +22,7 @@ pub(super) enum Outcome {
 
 /// A line that is not empty and no comment.
 #[derive(Debug)]
-pub(super) struct Entry<'t> {
-    pub(super) line: Line<'t>,
+pub(super) struct Entry {
     pub(super) outcome: Outcome,
     /// For the admin, where it runs under NHC.
     notes: Vec<String>,
@@ -33,7 +32,7 @@ pub(super) struct Entry<'t> {
 #[derive(Debug)]
 pub(super) struct Imported<'t> {
     /// All of its lines, with the entry that each is, in the file's order.
-    pub(super) lines: Vec<(Line<'t>, Option<Entry<'t>>)>,
+    pub(super) lines: Vec<(Line<'t>, Option<Entry>)>,
 }
 
 const SWALLOWED: &str = "the comment before it ends in a backslash, so NHC reads it as part of the comment";
@@ -42,7 +41,7 @@ const NO_NEWLINE: &str =
 const EMPTY: &str = "NHC skips it: nothing before or behind ||";
 const REPORTS: &str = "railgate.toml: [gate] mode = \"report\"";
 const MARKS: &str =
-    "railgate marks nodes, NHC no more; it begins with [gate] mode = \"report\", and \"enforce\" drains";
+    "railgate marks nodes instead of NHC: it begins with [gate] mode = \"report\", and \"enforce\" drains";
 const DRAINS: &str = "it drains or resumes nodes, which is railgate's to decide";
 
 impl<'t> Imported<'t> {
@@ -53,7 +52,7 @@ impl<'t> Imported<'t> {
         for line in nhc_line::lines(file) {
             let entry = entry(&line).map(|(outcome, notes)| {
                 let notes = contradiction(&line, &mut facts).into_iter().chain(notes).collect();
-                Entry { line: line.clone(), outcome, notes }
+                Entry { outcome, notes }
             });
             lines.push((line, entry));
         }
@@ -116,11 +115,9 @@ impl<'t> Imported<'t> {
 
     /// Whether NHC has anything to run.
     pub(super) fn runs_nhc(&self) -> bool {
-        self.lines.iter().any(|(_, entry)| {
-            entry.as_ref().is_some_and(|entry| {
-                entry.outcome == Outcome::UnderNhc && nhc_line::assignments(entry.line.parts().1).is_none()
-            })
-        })
+        self.lines
+            .iter()
+            .any(|(_, entry)| entry.as_ref().is_some_and(|entry| entry.outcome == Outcome::UnderNhc))
     }
 }
 
@@ -170,9 +167,11 @@ fn notes(line: &Line<'_>) -> Vec<String> {
     if line.text.ends_with('\r') {
         warn("a carriage return at its end, which NHC hands to the check");
     }
-    let range = mask.trim_start_matches('!').strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let (negated, positive) = mask.strip_prefix('!').map_or((false, mask), |rest| (true, rest));
+    let range = positive.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     if range.is_some_and(|range| !nhc_line::is_range(range)) {
-        warn("NHC does not understand this mask, and skips the line on every node");
+        let does = if negated { "runs" } else { "skips" };
+        warn(&format!("NHC does not understand this mask, and {does} the line on every node"));
     }
     let words = Words::of(command);
     if words == Words::Broken {
@@ -193,7 +192,7 @@ fn notes(line: &Line<'_>) -> Vec<String> {
         notes.push("changes the node, as under NHC".to_owned());
     }
     if known.is_empty() {
-        notes.push("not a check of NHC itself: NHC needs its script".to_owned());
+        notes.push("not a check of NHC itself: a command, or a check with a script of its own".to_owned());
     }
     let near: Vec<&str> = known.iter().map(|known| known.near).filter(|near| !near.is_empty()).collect();
     if !near.is_empty() {
@@ -241,7 +240,8 @@ mod tests {
             ("check_hw_eth lo", "no || in it"),
             ("{{ mask }} || check_hw_ib 100", "a template's placeholder"),
             ("{n[1-} || check_hw_ib 100", "does not understand this mask"),
-            ("{n[1-4,7]} || check_hw_ib 100", "does not understand this mask"),
+            ("{n[1-4,7]} || check_hw_ib 100", "skips the line on every node"),
+            ("!{n[1-4,7]} || check_hw_ib 100", "runs the line on every node"),
             ("* || check_cmd_status 'a", "a quote without its end"),
             ("* || check_hw_eth lo\r", "a carriage return"),
             ("* || check_fs_mount_rw -F \"/home\"", "similar: mounts"),
