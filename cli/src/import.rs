@@ -30,9 +30,9 @@ Examples:
   railgate import nhc /etc/nhc/nhc.conf --out new         writes new/railgate.toml and what it needs
   railgate --config new/railgate.toml check               tries it on this node
 
-Each line has one of three outcomes: it has the same meaning in railgate.toml, it runs under NHC, or it is
-not imported, for the reason that is given. The import reads the file alone and changes nothing, and
-nothing that it writes drains until you say so. docs/from-nhc.md has the checks.
+Each line has one of three outcomes: it has the same meaning in railgate.toml, it runs under NHC,
+or it is not imported, for the reason that is given. The import only reads the file, and nothing
+that it writes drains until you say so. docs/from-nhc.md lists the checks.
 
 Exit codes: 0 done, 2 the file cannot be read, or the directory exists")]
     Nhc {
