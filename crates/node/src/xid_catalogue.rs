@@ -1,7 +1,7 @@
 //! What each Xid of the NVIDIA driver and each SXid of its NVSwitch driver means: the one table that the gate and the reports
 //! read.
 //!
-//! `generated.rs` holds the facts of NVIDIA's Xid catalogue (`cargo xtask xid-catalogue`); beside them stand our own words,
+//! `generated.rs` holds the facts of NVIDIA's Xid catalogue (`cargo xtask xid-catalogue`); beside them stand railgate's names,
 //! the rule that makes a severity of the catalogue's action, and the departures from that rule with their reasons.
 
 mod facts;

@@ -437,8 +437,7 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
     unseen
 }
 
-/// A code that nobody can hold against the program or the hardware: it is not in the table, or the catalogue has it and no GPU
-/// of today reports it.
+/// A code that points neither at the program nor at the hardware: it is not in the table, or no GPU of the catalogue reports it.
 fn unexplained(code: u32) -> Option<String> {
     let Some(row) = lookup(code) else {
         return Some(format!("Xid {code}, which railgate does not know"));

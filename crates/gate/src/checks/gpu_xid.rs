@@ -89,7 +89,7 @@ A code that neither the catalogue nor the driver's source (595) has is `unknown_
 catalogue's decode table, and its immediate action decides, also against the record's own \"Fatal\" or \"Nonfatal\". For
 example, 149 with subcode 33 is RESET_GPU, with subcode 38 or 40 IGNORE; 145 RLW_RXPIPE is IGNORE, and RESET_GPU where the
 record has the bit of the second action. Numbers without a row: `warn` where the record says \"Fatal\", otherwise a note.
-`nvlink_fatal` judges all records that say \"Fatal\" alike, whatever the table says.
+`nvlink_fatal`, where it is set, judges all records that say \"Fatal\" alike, and the table those that do not.
 
 Where railgate departs from the catalogue, and why:
 

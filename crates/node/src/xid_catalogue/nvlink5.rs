@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    fn said(code: u32, text: &str) -> (&str, bool, Option<u32>, Option<u32>, Option<Bucket>) {
+    fn read(code: u32, text: &str) -> (&str, bool, Option<u32>, Option<u32>, Option<Bucket>) {
         let line = nvlink5_line(code, text).unwrap();
         (line.unit, line.fatal, line.link, line.subcode(), line.decode().map(|row| row.immediate))
     }
@@ -126,15 +126,15 @@ mod tests {
     fn a_line_is_read_and_decoded() {
         let line =
             "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)";
-        assert_eq!(said(149, line), ("NETIR_LINK_EVT", true, Some(1), Some(33), Some(Bucket::ResetGpu)));
+        assert_eq!(read(149, line), ("NETIR_LINK_EVT", true, Some(1), Some(33), Some(Bucket::ResetGpu)));
         let line = "NVRM: Xid (PCI:0008:01:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x0)";
-        assert_eq!(said(145, line), ("RLW_SRC_TRACK", false, Some(12), Some(0), Some(Bucket::Xid154Eval)));
+        assert_eq!(read(145, line), ("RLW_SRC_TRACK", false, Some(12), Some(0), Some(Bucket::Xid154Eval)));
         let line =
             "NVRM: Xid (PCI:0008:01:00): 149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000)";
-        assert_eq!(said(149, line), ("NETIR", true, None, Some(0), Some(Bucket::ResetGpu)));
+        assert_eq!(read(149, line), ("NETIR", true, None, Some(0), Some(Bucket::ResetGpu)));
         let named = "NVRM: Xid (PCI:0008:01:00): 145, pid=1, name=A Fatal XC0 i0, RLW_SRC_TRACK   Nonfatal XC1 i0 Link 17 (0x00000007 0x00000002)";
         assert_eq!(
-            said(145, named),
+            read(145, named),
             ("RLW_SRC_TRACK", false, Some(17), Some(0), Some(Bucket::Ignore)),
             "a process name is not fatal"
         );

@@ -8,11 +8,11 @@ pub enum FabricLoss {
     UntilReboot,
     /// Until all GPUs and switches of the node are reset.
     UntilReset,
-    /// One link, until the GPU at its end is reset.
+    /// One link, until the GPU at its end is reset. Also codes that the guide does not list.
     OneLink,
 }
 
-/// NVIDIA Fabric Manager User Guide, table 23: always fatal, whatever the job does.
+/// NVIDIA Fabric Manager User Guide, table 23 (edition of 2025-11-14): always fatal.
 const ALWAYS_FATAL: &[u32] = &[
     12020, 22003, 22011, 23001, 23002, 23003, 23004, 23005, 23006, 23007, 23008, 23009, 23010, 23011, 23012,
     23013, 23014, 23015, 23016, 23017,

@@ -175,7 +175,7 @@ fn the_decode_table_judges_an_nvlink_5_record() {
 }
 
 #[test]
-fn the_decode_table_goes_before_the_records_own_word() {
+fn the_decode_table_overrides_fatal_and_nonfatal() {
     let b200 = |code: u32, text: &str| {
         let reset = |gpu: &mut Gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset);
         look("b200").xid(3, code, text).gpu(3, reset).of("gpu-xid")
