@@ -140,19 +140,27 @@ impl Format {
     }
 
     fn fit<'a>(&self, text: &'a str) -> Option<KernelPart<'a>> {
+        // Most records fail here: the whole log is compared with all formats.
+        let first = self.begin().bytes().next().filter(|first| !matches!(first, b'{' | b'|'));
+        if first.is_some_and(|first| text.bytes().next() != Some(first)) {
+            return None;
+        }
         match self.lead {
             Lead::None | Lead::Process => format::fit(&[self.text], text),
             Lead::Text(helper) => format::fit(&[helper.text, self.text], text),
         }
     }
 
-    /// The fixed words that a record of this format begins with.
-    fn head(&self) -> &'static str {
-        let text = match self.lead {
+    fn begin(&self) -> &'static str {
+        match self.lead {
             Lead::Text(helper) => helper.text,
             Lead::None | Lead::Process => self.text,
-        };
-        text.split(['{', '|']).next().unwrap_or_default()
+        }
+    }
+
+    /// The fixed words that a record of this format begins with.
+    fn head(&self) -> &'static str {
+        self.begin().split(['{', '|']).next().unwrap_or_default()
     }
 }
 

@@ -12,8 +12,8 @@ pub struct KernelMark {
 }
 
 /// Records of `/dev/kmsg` after a mark: those that the kernel itself wrote (facility 0), and of those only the ones that a
-/// check or a report reads (NVRM, nvswitch, mlx5, AER, NFS, file systems). Records that a process worded through its name are
-/// not among them.
+/// check or a report reads ([`kernel_lines`](crate::kernel_lines)). Records that a process worded through its name are not among
+/// them; where the kernel's own words behind the name are known, only these are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelLog {
     /// Where the reading began; `None` means from the oldest record that is left.
