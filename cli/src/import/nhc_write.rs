@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 
-use railgate_text::{Lines, put};
+use railgate_text::{Lines, printable, put};
 
 use super::nhc::{Imported, Outcome};
 
@@ -64,7 +64,7 @@ fn lines(imported: &Imported<'_>) -> Vec<u8> {
 
 /// For a comment.
 fn one_line(path: &Path) -> String {
-    path.display().to_string().replace(char::is_control, "?")
+    printable(&path.to_string_lossy()).into_owned()
 }
 
 /// Into a directory that does not exist yet, readable for everybody and writable for its owner alone.

@@ -38,7 +38,37 @@ fn part() -> Value {
     part.epilog = Some(Look::new(&after, verdict, 27.0));
     part.exit = Some(Exit { status: 256, derived: None });
     part.faults = vec!["a fault".to_owned()];
-    serde_json::to_value(&part).unwrap()
+    let shape = railgate_rails::JobShape::default();
+    let rails = railgate_rails::RailsConfig::default();
+    part.settings = railgate_rails::environment(part.rail_map.as_ref().unwrap(), &before, &rails, &shape);
+    let mut value = serde_json::to_value(&part).unwrap();
+    // What the job's own programs and libraries write.
+    let own = json!({
+        "application": {
+            "ranks": [{ "file": "rank0", "rank": 0, "steps": 9, "model": { "name": "a model", "dtype": "bf16" } }],
+            "problems": ["a file that is none"],
+        },
+        "communication": {
+            "processes": [{ "pid": 1, "nccl": "2.28.9", "mode": "full" }],
+            "communicators": [{}],
+            "collectives": [{ "op": "AllReduce", "datatype": "Float32", "algorithm": "RING", "protocol": "LL", "calls": 3 }],
+            "blind_spots": ["a blind spot"],
+            "unread": ["a file that could not be read"],
+        },
+        "steps": [{ "step": "0", "settings": [{ "name": "NCCL_DEBUG", "value": "INFO", "from": "user", "over": "WARN" }] }],
+        "applied": [{
+            "name": "NCCL_IB_HCA", "wanted": "mlx5_0", "value": "mlx5_1", "by": "user", "processes": 8, "steps": ["0"],
+        }],
+        "transport": { "over": "sockets", "sure": "likely", "why": "a sign", "cause": "NCCL_IB_DISABLE=1" },
+        "acts": [{ "what": "drained", "time": after.taken, "by": "epilog", "detail": "a reason" }],
+        "tasks": { "looks": 1, "problems": ["a look that failed"] },
+    });
+    // Each where it is one of the report's: a field that is renamed must not be tried for nothing.
+    for (name, field) in own.as_object().unwrap() {
+        value[name] = field.clone();
+        serde_json::from_value::<NodeReport>(value.clone()).unwrap_or_else(|why| panic!("{name}: {why}"));
+    }
+    value
 }
 
 /// Every way to show a report.

@@ -3,7 +3,7 @@
 //!
 //! The hooks and the sampler, which print their log alone, have tests of the same kind in their own packages (`hooks.rs`
 //! here). The cluster's hostile cases read the logs, drain reasons and reports of a real run.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 #![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
 
 mod arguments;
