@@ -54,7 +54,8 @@ and 24.04 (5.15, 6.8) and Debian 11 to 13 run, and of MLNX_OFED:
 - `mlx5-command`, `net-timeout`: an HCA does not answer a command; a queue of a network interface is stuck.
 - `nfs-silent`: a server does not respond, and has not come back since. `nfs-locks` (a note): it gave locks to others.
 - `disk-error`, `disk-past-end`: I/O errors; access beyond the end of a drive.
-- `nvme-timeout`, `nvme-path`, `nvme-path-wait` (a note): an NVMe drive does not answer, is gone, or comes back.
+- `nvme-timeout`, `nvme-path`, `nvme-path-wait` (a note): an NVMe drive does not answer, has no working path, or waits
+  for its controller.
 - `md-drive`, `md-failed`: an md array lost a drive, or works no longer.
 - `fs-error`, `fs-read-only`, `fs-shutdown`: file systems.
 - `memory-uncorrected`, `memory-corrected` (a note), `machine-check` (a note).
