@@ -79,5 +79,16 @@ for code in '48, An uncorrectable double bit error (DBE) has been detected' '95,
 done
 judged 0 'Xid 48' 'Xid 95' 'Xid 119' 'NVML reports no fault' 'fell off bus, Xid 79, answers again'
 ok "whole sentences of the driver that this NVML denies fail nothing"
+
+# Codes of the catalogue whose action is RESET_GPU and that a program can raise, or that are decoded; switch and kernel lines.
+for code in '109, pid=79, name=x, Ch 00000018, errorString CTX SWITCH TIMEOUT, Info 0x2c014' \
+    '145, RLW_RXPIPE  Nonfatal XC0 i0 Link 11 (0x00000002 0x00000001 0x00000000 0x00000000 0x00000000 0x00000000)' \
+    '149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)'; do
+    record "NVRM: Xid (PCI:$address): $code"
+done
+record 'nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 26006, SOE HALTED'
+record 'NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 0 timed out'
+judged 0 'Xid 109' 'Xid 145' 'Xid 149' 'SXid 26006' 'net-timeout'
+ok "RESET_GPU codes that NVML denies, a switch's line without a severity and a kernel line only warn"
 cat said
 ok "all done"
