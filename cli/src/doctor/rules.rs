@@ -1,6 +1,7 @@
 //! What must hold, one row each.
 
-use std::collections::BTreeSet;
+mod slurm_conf;
+
 use std::time::{Duration, UNIX_EPOCH};
 
 use railgate_slurm::Consent;
@@ -8,7 +9,7 @@ use serde::Serialize;
 
 use super::facts::{Facts, Roles, SlurmConf};
 use super::files::Hook;
-use super::slurm_file::{Doubled, Setting};
+use super::slurm_file::Setting;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -127,13 +128,13 @@ pub(crate) static RULES: &[Rule] = &[
         id: "slurm-conf-read",
         on: On::Everywhere,
         why: "slurmctld goes on with what it read when it started",
-        look: slurm_conf_read,
+        look: slurm_conf::read,
     },
     Rule {
         id: "slurm-conf-doubles",
         on: On::Everywhere,
         why: "Slurm takes the last line of such a parameter and ignores those before",
-        look: slurm_conf_doubles,
+        look: slurm_conf::doubles,
     },
     Rule {
         id: "prolog-flags",
@@ -304,52 +305,6 @@ fn configuration(facts: &Facts, found: &mut Found) {
     }
 }
 
-/// The hooks and limits that doctor judges, as slurm.conf names them.
-const JUDGED: &[&str] = &[
-    "PrologFlags",
-    "SchedulerParameters",
-    "JobRequeue",
-    "PrologEpilogTimeout",
-    "BatchStartTimeout",
-    "JobFileAppend",
-    "Prolog",
-    "Epilog",
-    "EpilogSlurmctld",
-    "HealthCheckProgram",
-    "HealthCheckInterval",
-];
-
-/// Words whose order and case do not matter; `180 sec` is `180`.
-fn normal(value: &str) -> BTreeSet<String> {
-    value.trim_end_matches(" sec").split(',').map(|word| word.trim().to_ascii_lowercase()).collect()
-}
-
-fn slurm_conf_read(facts: &Facts, found: &mut Found) {
-    let (Some(conf), Ok(file)) = (conf(facts), &facts.slurm_file) else { return };
-    for key in JUDGED {
-        let Some(line) = file.last(key) else { continue };
-        let running = conf.get(key);
-        // What another prints as a list of several lines is not compared.
-        let several = facts.repeatable(key) && file.all(key).len() > 1;
-        if several || running.is_some_and(|running| normal(running) == normal(&line.value)) {
-            continue;
-        }
-        let running = running.map_or_else(|| "no value".to_owned(), |value| format!("'{value}'"));
-        found.wrong(
-            format!("{}: {}={} is not in force: slurmctld has {running}", line.at, line.key, line.value),
-            "restart slurmctld and slurmd",
-        );
-    }
-}
-
-fn slurm_conf_doubles(facts: &Facts, found: &mut Found) {
-    let Ok(file) = &facts.slurm_file else { return };
-    for Doubled { key, at, lost, merged } in file.doubled(|key| facts.repeatable(key)) {
-        let put = merged.unwrap_or_else(|| format!("keep one line of {key}"));
-        found.wrong(format!("{}: {key} is set {} times, and {lost} is lost", at.join(", "), at.len()), put);
-    }
-}
-
 fn prolog_flags(facts: &Facts, found: &mut Found) {
     listed(facts, "PrologFlags", &PROLOG_FLAGS, found);
 }
@@ -361,8 +316,9 @@ fn held_jobs(facts: &Facts, found: &mut Found) {
 fn listed(facts: &Facts, key: &str, words: &[&str], found: &mut Found) {
     let Some(conf) = conf(facts) else { return };
     let missing: Vec<_> = words.iter().copied().filter(|word| !conf.lists(key, word)).collect();
-    let in_file =
-        |line: &Setting| missing.iter().all(|word| normal(&line.value).contains(&word.to_lowercase()));
+    let in_file = |line: &Setting| {
+        missing.iter().all(|word| slurm_conf::normal(&line.value).contains(&word.to_lowercase()))
+    };
     let waits = facts.slurm_file.as_ref().is_ok_and(|file| file.last(key).is_some_and(in_file));
     if !missing.is_empty() && !waits {
         found.wrong(format!("slurm.conf: {key} lacks {}", missing.join(", ")), with_words(conf, key, words));
