@@ -106,9 +106,10 @@ impl<'t> Imported<'t> {
         text.blank();
         put!(
             text,
-            "{}: {} lines: {same} same meaning, {under} under NHC, {not} not imported; {warnings} warnings",
+            "{}: {} lines: {same} same meaning, {under} under NHC, {not} not imported; {warnings} warning{}",
             file.display(),
-            same + under + not
+            same + under + not,
+            if warnings == 1 { "" } else { "s" }
         );
         text
     }
