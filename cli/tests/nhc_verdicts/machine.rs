@@ -85,10 +85,13 @@ fn build(place: &Path, files: &Files, nhc: &Path) {
         let options = format!("lowerdir={top},upperdir={},workdir={}", upper.display(), work.display());
         mount(Some("none"), top, Some("overlay"), MsFlags::empty(), Some(options.as_str())).unwrap();
     }
-    // Also where NHC makes directories for what is not mounted.
-    for top in ["/sys/class", "/srv", "/home"] {
+    // Also where NHC makes directories for what is not mounted, and keeps its own.
+    for top in ["/sys/class", "/srv", "/home", "/run"] {
         tmpfs(Path::new(top));
     }
+    // Nothing of the machine that the tests run on can be changed, also not through a link in what is laid over it.
+    let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    mount(None::<&str>, "/", None::<&str>, read_only, None::<&str>).unwrap();
     for (index, (path, text)) in files.iter().enumerate() {
         let path = Path::new(path);
         if !path.starts_with("/proc") {
@@ -117,8 +120,12 @@ fn build(place: &Path, files: &Files, nhc: &Path) {
     }
 }
 
+/// In place of what is there: `/usr/sbin/lsmod` is a link to a program elsewhere, which stays as it is.
 fn write(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
+    if path.symlink_metadata().is_ok() {
+        fs::remove_file(path).unwrap();
+    }
     fs::write(path, text).unwrap();
     let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
