@@ -178,8 +178,8 @@ fn removed(cluster: &Cluster, machines: &[&str]) -> Result<()> {
 
     gone.run(&["dpkg", "-P", "railgate"])?.ok()?;
     let left = gone.run(&["find", "/usr", "/etc", "/var", "-name", "*railgate*"])?.ok()?;
-    // The page's own file for slurm.conf, and a mount of the test's machines.
-    let expected = ["/etc/slurm/railgate.conf", "/var/lib/railgate"];
+    // The page's own file for slurm.conf, a mount of the test's machines, and what the tests keep on the machine that they run on.
+    let expected = ["/etc/slurm/railgate.conf", "/var/lib/railgate", "/var/cache/railgate"];
     let left: Vec<&str> = left.lines().filter(|path| !expected.contains(path)).collect();
     let state = gone.run(&["ls", "-A", "/var/lib/railgate"])?;
     ensure!(state.stdout.is_empty(), "left after purge: {}", state.stdout);
