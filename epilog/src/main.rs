@@ -135,7 +135,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         seen = look(&hook.config, &hook.places, &hook.node, &purpose);
     }
     report.boot_id.clone_from(&seen.snapshot.boot_id);
-    report.kernel = kernel_events(&seen.snapshot, report.start, &hook.config.stats);
+    report.kernel = kernel_events(&seen.snapshot, report.start, job, &hook.config.stats);
     report.evidence =
         evidence(&seen.verdict, baseline, &seen.snapshot, &report.kernel, job, report.rail_map.as_ref());
     report.window = baseline.map(|before| Window { start: before.taken, end: seen.snapshot.taken });

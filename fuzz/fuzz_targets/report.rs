@@ -44,7 +44,7 @@ static PART: LazyLock<(NodeReport, Value)> = LazyLock::new(|| {
         },
     );
     part.end = Some(after.taken);
-    part.kernel = kernel_events(&after, part.start, &railgate_stats::StatsConfig::default());
+    part.kernel = kernel_events(&after, part.start, &part.job, &railgate_stats::StatsConfig::default());
     part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &part.job, Some(&map));
     part.window = Some(Window { start: before.taken, end: after.taken });
     part.gpus = gpu_uses(Some(&before), &after, &part.job.allocation);

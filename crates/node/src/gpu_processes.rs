@@ -191,7 +191,11 @@ fn slurm_job(proc: &Path, pid: u32, stat: &Stat) -> Reading<Option<u32>> {
 /// with several slurmd) and `/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0` (v2;
 /// `NODE_slurmstepd.scope`). The outermost job counts: below it the names are the user's.
 pub(crate) fn job_of_cgroup(line: &str) -> Option<u32> {
-    let path = line.splitn(3, ':').nth(2)?;
+    job_of_path(line.splitn(3, ':').nth(2)?)
+}
+
+/// The job of a cgroup's path.
+pub(crate) fn job_of_path(path: &str) -> Option<u32> {
     let mut ours = false;
     for name in path.split('/') {
         if ours && let Some(id) = name.strip_prefix("job_") {

@@ -7,10 +7,13 @@ mod file_systems;
 mod format;
 mod hosts;
 mod nics;
+mod processes;
 mod storage;
 
 #[cfg(test)]
 mod tests;
+
+pub use processes::without_processes;
 
 use crate::{KernelLine, PciAddress};
 
@@ -140,6 +143,10 @@ impl Format {
     }
 
     fn fit<'a>(&self, text: &'a str) -> Option<KernelPart<'a>> {
+        self.filled(text).map(|found| found.part)
+    }
+
+    fn filled<'a>(&self, text: &'a str) -> Option<format::Filled<'a>> {
         // Most records fail here: the whole log is compared with all formats.
         let first = self.begin().bytes().next().filter(|first| !matches!(first, b'{' | b'|'));
         if first.is_some_and(|first| text.bytes().next() != Some(first)) {

@@ -1,5 +1,8 @@
 use railgate_node::xid_catalogue::{Owner, explain};
-use railgate_node::{Class, Finding, Gpu, Job, PciAddress, RailMap, Severity, Snapshot, UnixMillis, Verdict};
+use railgate_node::{
+    Class, Finding, Gpu, Job, KernelLine, PciAddress, RailMap, Severity, Snapshot, UnixMillis, Verdict,
+    is_oom, oom_kills,
+};
 
 use crate::counters::holds;
 use crate::{EvidenceItem, KernelEvents, NodeReport, StatsConfig};
@@ -143,8 +146,9 @@ pub fn evidence(
     items
 }
 
-/// What the kernel said during the run: Xids apart, of the rest the first `max_kernel_events`.
-pub fn kernel_events(after: &Snapshot, start: UnixMillis, config: &StatsConfig) -> KernelEvents {
+/// What the kernel said during the run: Xids apart, of the rest the first `max_kernel_events`. Of the processes that it killed for
+/// want of memory only the job's own are among them.
+pub fn kernel_events(after: &Snapshot, start: UnixMillis, job: &Job, config: &StatsConfig) -> KernelEvents {
     let Some(log) = after.kernel_log.data() else {
         // Those of NVML are of this job's time: its sampler has waited for them.
         let mut xids = after.xids();
@@ -158,12 +162,13 @@ pub fn kernel_events(after: &Snapshot, start: UnixMillis, config: &StatsConfig) 
     xids.retain(|xid| xid.time >= since);
     xids.sort_by_key(|xid| (xid.time, xid.seq));
     xids.truncate(config.max_kernel_events.max(1));
-    let lines: Vec<_> = log
+    let mut lines: Vec<_> = log
         .lines
         .iter()
         .filter(|line| line.time >= since && !xids.iter().any(|xid| xid.seq == line.seq))
         .cloned()
         .collect();
+    keep_own_kills(&mut lines, job);
     let more = lines.len().saturating_sub(config.max_kernel_events);
     KernelEvents {
         xids,
@@ -172,6 +177,13 @@ pub fn kernel_events(after: &Snapshot, start: UnixMillis, config: &StatsConfig) 
         overrun: log.overrun,
         unread: None,
     }
+}
+
+/// Takes away the records about processes of others that the kernel killed for want of memory.
+pub(crate) fn keep_own_kills(lines: &mut Vec<KernelLine>, job: &Job) {
+    let own: Vec<u64> =
+        oom_kills(lines).into_iter().filter(|kill| kill.is_of(job)).flat_map(|kill| kill.seqs).collect();
+    lines.retain(|line| !is_oom(&line.text) || own.contains(&line.seq));
 }
 
 /// Evidence that counts for the question why the job ended: not another job's device, and not later than

@@ -12,6 +12,7 @@ mod decision;
 pub mod diagnosis;
 mod evidence;
 mod exits;
+mod for_reader;
 mod html;
 mod job_report;
 mod json;

@@ -151,7 +151,7 @@ pub(crate) fn part(node: &str, job: &Job, faults: &str, findings: Vec<Finding>, 
     report.end = Some(START + HOUR);
     report.options = Options { profile: None, gate: "quick".to_owned(), requeue: "auto".to_owned() };
     report.prolog = Some(look(Phase::Prolog, START, vec![]));
-    report.kernel = kernel_events(&now, START, &StatsConfig::default());
+    report.kernel = kernel_events(&now, START, job, &StatsConfig::default());
     let look = look(Phase::Epilog, START + HOUR, findings);
     report.evidence = evidence(&look.verdict, Some(&before), &now, &report.kernel, job, Some(&map));
     report.epilog = Some(look);

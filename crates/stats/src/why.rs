@@ -1,7 +1,7 @@
 mod lost;
 
 use railgate_node::xid_catalogue::{Owner, explain, lookup};
-use railgate_node::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent};
+use railgate_node::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent, oom_kills};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
@@ -358,12 +358,12 @@ fn exit_text(exit: Exit) -> String {
     }
 }
 
+/// The first process of the job that the kernel killed for want of memory.
 fn out_of_memory(attempt: &Attempt) -> Option<Proof> {
     attempt.nodes.iter().find_map(|node| {
-        let line = node.kernel.lines.iter().find(|line| {
-            let text = line.text.to_ascii_lowercase();
-            text.contains("out of memory") || text.contains("oom-kill")
-        })?;
+        let lines = &node.kernel.lines;
+        let kill = oom_kills(lines).into_iter().find(|kill| kill.is_of(&node.job))?;
+        let line = lines.iter().find(|line| kill.seqs.contains(&line.seq))?;
         Some(Proof { time: Some(line.time), node: node.node.clone(), what: line.text.clone() })
     })
 }

@@ -13,10 +13,13 @@
 //! | `{host}` | a server: name or address |
 //! | `{bdf}` | a PCI address with its function |
 //! | `{name}` | the name of a process, as `/dev/kmsg` escapes it |
+//! | `{pid}` | the number of a process |
 //! | `{text}`, `{rest}` | anything: in the middle, to the end |
 //!
 //! `{part}`, `{disk}`, `{host}` and `{bdf}` name what the record is about. A `|` separates words that the kernel's source has in
 //! different places; it matches nothing.
+
+use std::ops::Range;
 
 use crate::PciAddress;
 
@@ -31,19 +34,29 @@ const PROCESS_BYTES: usize = 15 * 4;
 /// Devices that are drives, or arrays and volumes of drives. Not among them: `sr0`, `fd0`, `loop0`, `zram0`, `nbd0`.
 const DISKS: &[&str] = &["nvme", "sd", "vd", "xvd", "hd", "md", "dm-", "pmem", "mmcblk", "cciss"];
 
-/// Whether `text` is what the formats, one behind the other, write. Gives the part that it names.
-pub(super) fn fit<'a>(formats: &[&str], text: &'a str) -> Option<KernelPart<'a>> {
-    let mut part = KernelPart::Node;
-    follows(formats, text, &mut part).then_some(part)
+/// What a text holds that fits.
+#[derive(Debug)]
+pub(super) struct Filled<'a> {
+    pub(super) part: KernelPart<'a>,
+    /// Where names and numbers of processes stand, in order.
+    pub(super) processes: Vec<Range<usize>>,
 }
 
-fn follows<'a>(formats: &[&str], text: &'a str, part: &mut KernelPart<'a>) -> bool {
+/// Whether `text` is what the formats, one behind the other, write. Gives what it names.
+pub(super) fn fit<'a>(formats: &[&str], text: &'a str) -> Option<Filled<'a>> {
+    let mut found = Filled { part: KernelPart::Node, processes: Vec::new() };
+    follows(formats, (text, 0), &mut found).then_some(found)
+}
+
+/// `text` stands at `at` of the whole.
+fn follows<'a>(formats: &[&str], (text, at): (&'a str, usize), found: &mut Filled<'a>) -> bool {
     let Some((format, behind)) = formats.split_first() else { return text.is_empty() };
     let end = format.find(['{', '|']).unwrap_or(format.len());
     let (literal, rest) = format.split_at(end);
     let Some(text) = text.strip_prefix(literal) else { return false };
+    let at = at + literal.len();
     if rest.is_empty() {
-        return follows(behind, text, part);
+        return follows(behind, (text, at), found);
     }
     let (hole, rest) = match rest.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
         Some(split) => split,
@@ -52,24 +65,40 @@ fn follows<'a>(formats: &[&str], text: &'a str, part: &mut KernelPart<'a>) -> bo
     let mut next = vec![rest];
     next.extend_from_slice(behind);
     match hole {
-        "" => follows(&next, text, part),
+        "" => follows(&next, (text, at), found),
         "rest" => true,
-        "name" => somewhere(&next, text, PROCESS_BYTES, part),
-        "text" => somewhere(&next, text, usize::MAX, part),
-        _ => filled(hole, text).is_some_and(|(what, text)| {
+        "name" => somewhere(&next, (text, at), PROCESS_BYTES, found),
+        "text" => somewhere(&next, (text, at), usize::MAX, found),
+        _ => filled(hole, text).is_some_and(|(what, rest)| {
             if let Some(what) = what {
-                *part = what;
+                found.part = what;
             }
-            follows(&next, text, part)
+            let behind = at + (text.len() - rest.len());
+            if hole == "pid" {
+                found.processes.push(at..behind);
+            }
+            follows(&next, (rest, behind), found)
         }),
     }
 }
 
-/// The formats fit behind some text of at most `most` bytes.
-fn somewhere<'a>(formats: &[&str], text: &'a str, most: usize, part: &mut KernelPart<'a>) -> bool {
+/// The formats fit behind some text of at most `most` bytes, which is a name of a process unless any length will do.
+fn somewhere<'a>(
+    formats: &[&str],
+    (text, at): (&'a str, usize),
+    most: usize,
+    found: &mut Filled<'a>,
+) -> bool {
     let literal = formats.first().map_or("", |first| first.split(['{', '|']).next().unwrap_or_default());
-    let mut places = text.match_indices(literal).map(|(at, _)| at).take_while(|at| *at <= most);
-    places.any(|at| text.get(at..).is_some_and(|rest| follows(formats, rest, part)))
+    let before = found.processes.len();
+    let mut places = text.match_indices(literal).map(|(place, _)| place).take_while(|place| *place <= most);
+    places.any(|place| {
+        found.processes.truncate(before);
+        if most == PROCESS_BYTES {
+            found.processes.push(at..at + place);
+        }
+        text.get(place..).is_some_and(|rest| follows(formats, (rest, at + place), found))
+    })
 }
 
 /// Fills one hole with as much as it accepts: what it names, and the text behind it.
@@ -77,7 +106,7 @@ fn filled<'a>(hole: &str, text: &'a str) -> Option<(Option<KernelPart<'a>>, &'a 
     let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let device = |byte: u8| word(byte) || byte == b'!';
     match hole {
-        "int" => {
+        "int" | "pid" => {
             let (_, rest) = run(text.strip_prefix('-').unwrap_or(text), |byte| byte.is_ascii_digit())?;
             Some((None, rest))
         }
@@ -116,7 +145,7 @@ mod tests {
     use super::*;
 
     fn part<'a>(format: &str, text: &'a str) -> Option<KernelPart<'a>> {
-        fit(&[format], text)
+        fit(&[format], text).map(|found| found.part)
     }
 
     #[test]
@@ -169,7 +198,7 @@ mod tests {
     #[test]
     fn a_bar_matches_nothing() {
         assert_eq!(part("severity=|Fatal|, type={rest}", "severity=Fatal, type=x"), Some(KernelPart::Node));
-        assert_eq!(fit(&["lead ", "{int}|", "s"], "lead 5s"), Some(KernelPart::Node));
+        assert_eq!(fit(&["lead ", "{int}|", "s"], "lead 5s").map(|found| found.part), Some(KernelPart::Node));
     }
 
     /// A flood of long records must cost time in proportion to its size.

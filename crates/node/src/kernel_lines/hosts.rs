@@ -29,12 +29,12 @@ const MCE: Helper = Helper {
     files: &["arch/x86/kernel/cpu/mce/internal.h"],
 };
 
-const SOFT: &str = "BUG: soft lockup - CPU#{int} stuck for {int}s! [{name}:{int}]";
+const SOFT: &str = "BUG: soft lockup - CPU#{int} stuck for {int}s! [{name}:{pid}]";
 const HARD: &str = "Watchdog detected hard LOCKUP on cpu {int}";
 const SELF_STALL: &str = "INFO: {word} self-detected stall on CPU|{rest}";
 const STALLS: &str = "INFO: {word} detected stalls on CPUs/tasks:|{rest}";
 const EXPEDITED: &str = "INFO: {word} detected expedited stalls on CPUs/tasks: {rest}";
-const BLOCKED: &str = "task {name}:{int} blocked for more than {int} seconds.";
+const BLOCKED: &str = "task {name}:{pid} blocked for more than {int} seconds.";
 
 /// RHEL 6 and 7, as their users' reports have it.
 const OLD_KERNEL: &str = "Linux 3.10 and older";
@@ -68,7 +68,7 @@ pub(super) static ROWS: &[Row] = &[
     row(
         "task-hung",
         &[
-            linux("kernel/hung_task.c", "INFO: task {name}:{int} blocked for more than {int} seconds."),
+            linux("kernel/hung_task.c", "INFO: task {name}:{pid} blocked for more than {int} seconds."),
             reported("leptonai/gpud, components/cpu/kmsg_matcher.go", BLOCKED),
         ],
     ),

@@ -4,7 +4,7 @@ use super::{DEVICE, Format, Helper, NEWEST, OLDEST, Row, linux, linux_in, report
 
 /// `mlx5_core_err`, `mlx5_core_warn` and `mlx5_log`
 const MLX5: Helper = Helper {
-    text: "mlx5_core {bdf}: {word}:{int}:(pid {int}): ",
+    text: "mlx5_core {bdf}: {word}:{int}:(pid {pid}): ",
     wording: "%s:%d:(pid %d): ",
     files: &["drivers/net/ethernet/mellanox/mlx5/core/mlx5_core.h"],
 };

@@ -9,6 +9,7 @@ mod sources;
 fn sample_of(hole: &str) -> &'static str {
     match hole {
         "int" => "7",
+        "pid" => "4711",
         "hex" => "1f",
         "word" => "rcu_preempt",
         "part" => "md127",

@@ -58,8 +58,9 @@ impl WriteOrder {
 /// Takes something out of a report.
 type Cut = fn(&mut NodeReport);
 
-/// The report's JSON, without what can be spared where it is too large.
+/// The report's JSON, fit for the job's owner, and without what can be spared where it is too large.
 pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String> {
+    let report = &report.for_reader();
     let fits = |content: &Vec<u8>| u64::try_from(content.len()).is_ok_and(|size| size <= max);
     let write = |report: &NodeReport| serde_json::to_vec(report).map_err(|why| format!("report: {why}"));
     let whole = write(report)?;

@@ -157,6 +157,55 @@ fn exit_code_zero_alone_tells_nothing() {
     assert!(ended.why.contains("cancelled and timed-out jobs"));
 }
 
+fn killed_text(pid: u32, uid: u32) -> String {
+    format!(
+        "Memory cgroup out of memory: Killed process {pid} (python) total-vm:9kB, anon-rss:9kB, file-rss:0kB, \
+         shmem-rss:0kB, UID:{uid} pgtables:4kB oom_score_adj:0"
+    )
+}
+
+/// Two jobs share the node, and the kernel kills a process of the other one.
+#[test]
+fn memory_that_another_job_ran_out_of_is_not_the_jobs() {
+    let summary = |path: &str, uid: u32| {
+        format!(
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={path},\
+             task_memcg={path}/step_0,task=python,pid=4711,uid={uid}"
+        )
+    };
+    let ended = |texts: &[String]| {
+        let mut node = quiet("n1", 256);
+        node.kernel.lines = (9..)
+            .zip(texts)
+            .map(|(seq, text)| railgate_node::KernelLine {
+                seq,
+                time: START + 5,
+                level: 3,
+                text: text.clone(),
+            })
+            .collect();
+        pair(node, quiet("n2", 256)).ended
+    };
+    let plain = ended(&[]);
+    assert_eq!(plain.kind, EndKind::Application);
+    for foreign in [
+        vec![summary("/slurm_n2/uid_5002/job_1057", 5002), killed_text(4711, 5002)],
+        // The same user's other job.
+        vec![summary("/system.slice/slurmstepd.scope/job_1057", 1000), killed_text(4711, 1000)],
+        vec![summary("/user.slice/user-1000.slice/session-3.scope", 1000)],
+        vec![killed_text(4711, 5002)],
+    ] {
+        assert_eq!(ended(&foreign), plain, "{foreign:?}");
+    }
+    for own in [
+        vec![summary("/slurm_n2/uid_1000/job_48213", 1000), killed_text(4711, 1000)],
+        vec![summary("/system.slice/slurmstepd.scope/job_48213", 1000), killed_text(4711, 1000)],
+        vec![killed_text(4711, 1000)],
+    ] {
+        assert_eq!(ended(&own).kind, EndKind::OutOfMemory, "{own:?}");
+    }
+}
+
 #[test]
 fn memory_is_told_by_slurm_by_its_signal_and_by_the_kernel() {
     assert_eq!(pair(quiet("n1", 125), quiet("n2", 125)).ended.kind, EndKind::OutOfMemory);
@@ -165,7 +214,7 @@ fn memory_is_told_by_slurm_by_its_signal_and_by_the_kernel() {
         seq: 9,
         time: START + 5,
         level: 3,
-        text: "Memory cgroup out of memory: Killed process 4711 (python)".to_owned(),
+        text: killed_text(4711, 1000),
     });
     let ended = pair(killed, quiet("n2", 137 << 8)).ended;
     assert_eq!(ended.kind, EndKind::OutOfMemory);
@@ -188,7 +237,7 @@ fn what_was_not_seen_is_not_blamed_on_the_program() {
     let mut blind = quiet("n1", 256);
     let mut now = after(&machine("n1", ""), "");
     now.kernel_log = Part::Failed { why: "permission denied".to_owned(), took_ms: 1.0 };
-    blind.kernel = kernel_events(&now, START, &crate::StatsConfig::default());
+    blind.kernel = kernel_events(&now, START, &blind.job, &crate::StatsConfig::default());
     let ended = pair(blind, quiet("n2", 256)).ended;
     assert_eq!(ended.kind, EndKind::Unknown);
     assert!(ended.doubts[0].contains("permission denied"), "{:?}", ended.doubts);

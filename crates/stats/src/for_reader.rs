@@ -1,0 +1,153 @@
+//! A node's part as the job's owner may read it: others' processes, users and jobs are not in it.
+//!
+//! On a shared node the kernel log, the driver and `/proc` name processes of every job. The whole finding is in the system's log and
+//! the node's history, which are root's.
+
+use std::borrow::Cow;
+
+use railgate_node::kernel_lines::without_processes;
+use railgate_node::{Evidence, Finding, Job, PciAddress, is_oom};
+
+use crate::NodeReport;
+use crate::evidence::keep_own_kills;
+
+impl NodeReport {
+    /// The report without processes, users and jobs of others. Kernel lines that name a process keep the rest of their words; an Xid
+    /// on a GPU that the job does not hold keeps its code, GPU and time.
+    #[must_use]
+    pub fn for_reader(&self) -> NodeReport {
+        let mut report = self.clone();
+        let held: Vec<PciAddress> = self
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.own == Some(true))
+            .filter_map(|gpu| gpu.pci.known().copied())
+            .collect();
+        let reader = Reader { job: &self.job, held };
+        keep_own_kills(&mut report.kernel.lines, &self.job);
+        for line in &mut report.kernel.lines {
+            match without_cpuset(&line.text) {
+                Some(own_kill) => line.text = own_kill,
+                None => reader.line(&mut line.text),
+            }
+        }
+        for xid in &mut report.kernel.xids {
+            if !xid.gpu.is_some_and(|gpu| reader.holds(gpu)) || of_a_slice(&xid.text) {
+                xid.pid = None;
+                xid.text = without_processes(&xid.text).into_owned();
+            }
+        }
+        let mut renamed = Vec::new();
+        for look in [&mut report.prolog, &mut report.epilog].into_iter().flatten() {
+            let findings = look.verdict.findings.iter_mut().chain(&mut look.verdict.shadow);
+            renamed.extend(findings.filter_map(|finding| reader.finding(finding)));
+        }
+        renamed.extend(report.evidence.iter_mut().filter_map(|item| reader.finding(&mut item.finding)));
+        // Reasons and messages quote the finding, some of them shortened.
+        for act in &mut report.acts {
+            for Renamed { subject, was, is } in &renamed {
+                if act.detail.contains(was.as_str()) {
+                    act.detail = act.detail.replace(was.as_str(), is);
+                } else if !act.detail.contains(is.as_str())
+                    && let Some((head, _)) = act.detail.split_once(&format!("{subject}: "))
+                {
+                    act.detail = format!("{head}{subject}: {is}");
+                }
+            }
+        }
+        report
+    }
+}
+
+struct Reader<'a> {
+    job: &'a Job,
+    held: Vec<PciAddress>,
+}
+
+impl Reader<'_> {
+    fn holds(&self, gpu: PciAddress) -> bool {
+        let place = |at: PciAddress| (at.domain, at.bus, at.device);
+        self.held.iter().any(|held| place(*held) == place(gpu))
+    }
+
+    /// A text that may quote a line of the kernel log.
+    fn line(&self, text: &mut String) {
+        let own_gpu = text
+            .split_once("NVRM: Xid (")
+            .and_then(|(_, rest)| rest.trim_start_matches("PCI:").split([')', ' ']).next()?.parse().ok())
+            .is_some_and(|gpu| self.holds(gpu));
+        if own_gpu && !of_a_slice(text) {
+            return;
+        }
+        if let Cow::Owned(covered) = without_processes(text) {
+            *text = covered;
+        }
+    }
+
+    fn finding(&self, finding: &mut Finding) -> Option<Renamed> {
+        let Some(is) = self.instead(finding) else {
+            for row in finding.evidence.iter_mut().filter(|row| row.source.starts_with("kmsg")) {
+                self.line(&mut row.got);
+                self.line(&mut row.source);
+            }
+            return None;
+        };
+        finding.evidence.clear();
+        if finding.what == is {
+            return None;
+        }
+        let subject = finding.subject();
+        Some(Renamed { subject, was: std::mem::replace(&mut finding.what, is.clone()), is })
+    }
+
+    /// What stands in place of a finding that names processes of others in words of its own. Its rows are left out.
+    fn instead(&self, finding: &Finding) -> Option<String> {
+        let uid = self.job.uid;
+        match (finding.check.as_str(), finding.part.as_str()) {
+            ("gpu-processes", _) => {
+                let (_, behind) = finding.what.split_once("process ")?;
+                let of = |row: &Evidence, uid: u32| row.got.starts_with(&format!("uid {uid},"));
+                // The rows begin with what /proc says, not with a name. Root's are daemons.
+                let shown = !finding.evidence.is_empty()
+                    && finding.evidence.iter().all(|row| of(row, uid) || of(row, 0));
+                let numbered = behind.starts_with(|c: char| c.is_ascii_digit());
+                (numbered && !shown).then(|| "a process that is not of this job".to_owned())
+            }
+            ("kmsg-forged", _) if finding.what.contains(&format!(" of uid {uid} imitated")) => {
+                Some(finding.what.clone())
+            }
+            ("kmsg-forged", _) => Some("a process imitated a driver in the kernel log".to_owned()),
+            ("tasks", "blocked") => {
+                let (count, _) = finding.what.split_once(": ").unwrap_or((&finding.what, ""));
+                Some(count.to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A finding's words, and those in place of them.
+struct Renamed {
+    subject: String,
+    was: String,
+    is: String,
+}
+
+/// A record of a kill, without the cpuset: it is that of the process that asked for memory, which may be another job's.
+fn without_cpuset(text: &str) -> Option<String> {
+    is_oom(text).then(|| match text.split_once(",cpuset=") {
+        Some((head, rest)) => match rest.rsplit_once(",mems_allowed=") {
+            Some((_, tail)) => format!("{head},cpuset=…,mems_allowed={tail}"),
+            None => format!("{head}…"),
+        },
+        None => text.to_owned(),
+    })
+}
+
+/// A slice of the GPU (MIG): it may be another job's than the rest.
+fn of_a_slice(text: &str) -> bool {
+    text.split_once("): ").is_some_and(|(place, _)| place.contains(" GPU-I:"))
+}
+
+#[cfg(test)]
+mod tests;
