@@ -81,7 +81,7 @@ fn run(hook: &Hook) {
     for problem in &stored.problems {
         tracing::warn!(job = job.id, "report: {problem}");
     }
-    last_word::say(hook, &report);
+    last_word::say(hook, &report.for_reader());
     let runs = hook.runs().job(job.id);
     if let Err(why) = runs.remove() {
         tracing::warn!(job = job.id, "{}: {why}", runs.path().display());

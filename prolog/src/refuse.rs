@@ -1,7 +1,7 @@
 use railgate_node::{Phase, Verdict};
 use railgate_runner::{Hook, now, tell_owner};
 use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView, Reason};
-use railgate_stats::{Act, ActKind, NodeReport};
+use railgate_stats::{Act, ActKind, NodeReport, finding_for_reader};
 
 /// Whether the prolog must fail so that Slurm moves the job, after an unfit verdict was acted on.
 ///
@@ -18,9 +18,12 @@ pub(crate) fn must_not_start(
         .cause()
         .map(|cause| format!("{}: {}; {}", cause.subject(), cause.what, cause.fix))
         .unwrap_or_default();
-    // The fix is for whoever owns the node, not for whoever owns the job.
-    let seen =
-        verdict.cause().map(|cause| format!("{}: {}", cause.subject(), cause.what)).unwrap_or_default();
+    // The fix is for the node's owner, not for the job's.
+    let seen = verdict
+        .cause()
+        .map(|cause| finding_for_reader(&hook.job, cause))
+        .map(|cause| format!("{}: {}", cause.subject(), cause.what))
+        .unwrap_or_default();
     match outcome {
         DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. } | DrainOutcome::Foreign { .. } => {
             note(report, ActKind::Refused, &what);

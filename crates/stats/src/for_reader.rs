@@ -59,6 +59,14 @@ impl NodeReport {
     }
 }
 
+/// A finding as the owner of a job may read it that holds no GPU yet.
+#[must_use]
+pub fn finding_for_reader(job: &Job, finding: &Finding) -> Finding {
+    let mut finding = finding.clone();
+    Reader { job, held: Vec::new() }.finding(&mut finding);
+    finding
+}
+
 struct Reader<'a> {
     job: &'a Job,
     held: Vec<PciAddress>,

@@ -104,3 +104,40 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
         Ok(())
     })
 }
+
+/// The kernel kills a process of Bob's job. Alice's job beside it dies of a bug of its own.
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn the_memory_of_one_job_is_not_the_verdict_of_the_other() -> Result<()> {
+    Builder::new(1).test(|cluster| {
+        let (alice, bob) = (cluster.alice(), cluster.bob());
+        let (buggy, hungry, node) = pair(cluster)?;
+        let uid = bob.run(&["id", "-u"])?.ok()?.trim().to_owned();
+        let path = format!("/slurm_{node}/uid_{uid}/job_{hungry}");
+        let mut hardware = cluster.hardware(&node)?;
+        hardware.kernel_says(&format!(
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={path},\
+             task_memcg={path}/step_0,task=bobsprogram,pid=770077,uid={uid}"
+        ))?;
+        hardware.kernel_says(&format!(
+            "Memory cgroup out of memory: Killed process 770077 (bobsprogram) total-vm:9kB, anon-rss:9kB, \
+             file-rss:0kB, shmem-rss:0kB, UID:{uid} pgtables:4kB oom_score_adj:0"
+        ))?;
+        hardware.xid(6, 31, Some(770_077))?;
+        for id in [buggy, hungry] {
+            end(cluster, id, 1)?;
+            cluster.wait_job(id, &["FAILED"], MINUTE)?;
+        }
+        let told = report(&alice, buggy)?;
+        let head = format!("job {buggy} 'sbatch' on test: looks like the application");
+        assert!(told.starts_with(&head), "{told}");
+        let json = alice.run(&["railgate", "report", &buggy.to_string(), "--format", "json"])?.ok()?;
+        for foreign in ["bobsprogram", "770077", &format!("uid_{uid}"), &format!("job_{hungry}")] {
+            assert!(!json.contains(foreign), "{foreign} in {json}");
+        }
+        let told = report(&bob, hungry)?;
+        let head = format!("job {hungry} 'sbatch' on test: out of memory");
+        assert!(told.starts_with(&head), "{told}");
+        Ok(())
+    })
+}
