@@ -235,6 +235,7 @@ fn slurm_view(state: JobState) -> SlurmView {
         // One that completes to wait again shows the latest end it could have.
         end: millis(state.end, ended).filter(|end| *end <= railgate_runner::now()),
         nodelist: state.nodes,
+        request: state.request,
     }
 }
 

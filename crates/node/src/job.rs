@@ -53,6 +53,18 @@ pub enum Allocation {
     Unreadable(String),
 }
 
+/// What a job asked for, as far as advice to its owner needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobRequest {
+    /// The file that its errors go to. Its owner's text; `None` for a job without one.
+    pub log: Option<String>,
+    /// Memory, in Slurm's words: `4G per node`, `500M per CPU`; `None` without a limit of its own.
+    pub memory: Option<String>,
+    /// The time limit, seconds; `None` without one.
+    pub time_limit_s: Option<u64>,
+}
+
 /// A job as this node sees it. Made by `slurm` from the environment Slurm gives to its hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {

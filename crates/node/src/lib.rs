@@ -67,7 +67,7 @@ pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, Recov
 pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};
 pub use gpu_watch::{GpuSample, GpuSamples, GpuWatch, Watched, WatchedGpu, own_memory_mib};
 pub use host::{Host, Mount, MountProbe};
-pub use job::{Allocation, GpuId, Job, Phase};
+pub use job::{Allocation, GpuId, Job, JobRequest, Phase};
 pub use job_group::{GroupUse, JobGroup};
 pub use job_processes::{JobLook, JobProcess, JobProcesses, job_is_here, job_is_stopped, job_processes};
 pub use kernel_log::{ForgedLine, KernelLine, KernelLog, KernelMark, XidEvent};

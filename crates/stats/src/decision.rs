@@ -1,4 +1,4 @@
-use railgate_node::UnixMillis;
+use railgate_node::{JobRequest, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 /// What the controller decided about one attempt of a job, and why: `<attempt>/decision.json`.
@@ -21,6 +21,9 @@ pub struct Decision {
     /// Slurm's base state of the job where it could be seen: `FAILED`, `NODE_FAIL`.
     #[serde(default)]
     pub state: Option<String>,
+    /// What the job asked for, where Slurm was asked about it.
+    #[serde(default)]
+    pub request: JobRequest,
     /// `SLURM_JOB_EXIT_CODE`, a raw wait status.
     #[serde(default)]
     pub exit_status: Option<i32>,

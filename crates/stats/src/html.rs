@@ -103,6 +103,17 @@ pub(crate) fn ended(out: &mut String, ended: &Ended) {
     }
 }
 
+fn steps(out: &mut String, steps: &[String]) {
+    if steps.is_empty() {
+        return;
+    }
+    out.push_str("<h3>What to do</h3><ul>");
+    for step in steps {
+        let _ = write!(out, "<li>{}</li>", esc(step));
+    }
+    out.push_str("</ul>\n");
+}
+
 /// The report as one page that needs nothing else: no network, no script, light and dark.
 pub fn html(report: &JobReport) -> String {
     html_with(report, &[], &[])
@@ -154,6 +165,10 @@ pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) ->
         let more =
             if earlier.len() > 12 { format!(" and {} more", earlier.len() - 12) } else { String::new() };
         let _ = writeln!(out, "<p>Before: {}{more}</p>", told.join(", "));
+    }
+    steps(&mut out, &report.next_steps);
+    if let Some(log) = &report.log {
+        let _ = writeln!(out, "<p class=\"soft\">Log: <code>{}</code></p>", esc(log));
     }
     if let Some(slurm) = &report.slurm {
         let reason = Some(slurm.reason.as_str()).filter(|reason| *reason != "None").unwrap_or_default();

@@ -1,9 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_node::{Allocation, UnixMillis};
+use railgate_node::{Allocation, JobRequest, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::{Analysis, Outcome, analyse};
+use crate::next_step::{next_steps, request};
 use crate::plain::stamp;
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
@@ -37,6 +38,12 @@ pub struct JobReport {
     pub slurm: Option<SlurmView>,
     /// Why the last attempt ended.
     pub ended: Ended,
+    /// The file that the job's errors go to, where Slurm or the controller's decision names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    /// What the job's owner does next, the most useful first; empty where there is nothing to do.
+    #[serde(default)]
+    pub next_steps: Vec<String>,
     /// In order.
     pub attempts: Vec<Attempt>,
     /// What happened, in time order, over all attempts.
@@ -119,6 +126,8 @@ pub struct SlurmView {
     pub end: Option<UnixMillis>,
     /// `NodeList=`
     pub nodelist: String,
+    /// What the job asked for.
+    pub request: JobRequest,
 }
 
 /// A part that is lacking.
@@ -231,7 +240,7 @@ impl JobReport {
         components.dedup();
         let sample = attempts.iter().flat_map(|attempt| &attempt.nodes).next_back();
         let name = slurm.as_ref().and_then(|view| view.name.clone()).or_else(|| name_seen(&attempts));
-        JobReport {
+        let mut report = JobReport {
             schema: REPORT_SCHEMA,
             railgate: env!("CARGO_PKG_VERSION").to_owned(),
             cluster: cluster.to_owned(),
@@ -248,7 +257,12 @@ impl JobReport {
             missing,
             problems,
             leafs: BTreeMap::new(),
-        }
+            log: None,
+            next_steps: Vec::new(),
+        };
+        report.log = request(&report).log;
+        report.next_steps = next_steps(&report);
+        report
     }
 }
 

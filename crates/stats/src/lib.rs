@@ -17,6 +17,7 @@ mod html;
 mod job_report;
 mod json;
 pub mod metrics;
+mod next_step;
 mod node_report;
 mod plain;
 mod rails_said;

@@ -41,6 +41,8 @@ impl Cover {
             names.push((name.clone(), stands.to_owned()));
         }
         names.extend(report.name.iter().map(|name| (name.clone(), "NAME".to_owned())));
+        // A path may hold blanks.
+        names.extend(report.log.iter().map(|path| (path.clone(), "LOG".to_owned())));
         names.retain(|(name, _)| !name.is_empty());
         names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         Cover { names }

@@ -1,8 +1,8 @@
 //! Jobs for the tests of this crate, on simulated machines.
 
 use railgate_node::{
-    Action, Allocation, Class, Finding, Fitness, GpuId, Job, KernelLog, KernelMark, Part, Phase, Port, Rail,
-    RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict, simulate,
+    Action, Allocation, Class, Finding, Fitness, GpuId, Job, JobRequest, KernelLog, KernelMark, Part, Phase,
+    Port, Rail, RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict, simulate,
 };
 
 mod large;
@@ -216,6 +216,7 @@ pub(crate) fn decision(attempt: u32, what: DecisionKind, status: i32) -> Decisio
         what,
         why: "GPU 3 of n1 was lost at 08:59:00, before the job's first failure".to_owned(),
         state: None,
+        request: JobRequest::default(),
         exit_status: Some(status),
         consent: "auto".to_owned(),
         budget: Some(Budget { restarts: 1, max_restarts: 3, moves: 0, max_moves: 10 }),

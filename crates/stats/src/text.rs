@@ -153,13 +153,20 @@ fn head(out: &mut Text, report: &JobReport, one_screen: bool) {
     let shape = screen::shape(report).map(|shape| format!("; {shape}")).unwrap_or_default();
     let name = report.name.as_ref().map(|name| format!(" '{}'", shorten(name, 40))).unwrap_or_default();
     out.line(&format!("job {}{name}{het}{place}: {kind}{restarts}{shape}", report.job));
-    for (name, line) in screen::lines(report) {
-        out.screen(name, &line);
+    let numbers = screen::telling(report).is_some();
+    if numbers {
+        for (name, line) in screen::lines(report) {
+            out.screen(name, &line);
+        }
     }
     out.0.blank();
     out.field("why", &report.ended.why);
     for (number, doubt) in report.ended.doubts.iter().enumerate() {
         out.field(if number == 0 { "but" } else { "" }, doubt);
+    }
+    // With numbers the screen has said it.
+    for (number, step) in report.next_steps.iter().filter(|_| !numbers).enumerate() {
+        out.field(if number == 0 { "do" } else { "" }, step);
     }
     if let [earlier @ .., _] = report.attempts.as_slice()
         && !earlier.is_empty()
@@ -188,6 +195,9 @@ fn head(out: &mut Text, report: &JobReport, one_screen: bool) {
         user.into_iter().chain(partition.map(|name| format!("partition {name}"))).collect();
     if !known.is_empty() {
         out.field("user", &known.join(", "));
+    }
+    if let Some(log) = &report.log {
+        out.field("log", log);
     }
     if let Some(slurm) = &report.slurm {
         let reason = if slurm.reason.is_empty() || slurm.reason == "None" {

@@ -55,10 +55,9 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
         Ok(used) => used,
         Err(why) => return uncounted(call, job, attempt, ran, &nodes, &why),
     };
-    let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
     match by(call, job, &nodes) {
-        By::NodeFail => node_fail(call, attempt, ran, used, &nodes, &shown),
-        By::Gate(blamed) => moved(call, attempt, used, blamed, &shown),
+        By::NodeFail => node_fail(call, job, attempt, ran, used, &nodes),
+        By::Gate(blamed) => moved(call, job, attempt, used, blamed, &nodes),
         By::Somebody => {
             write(
                 call,
@@ -97,8 +96,16 @@ fn uncounted(
         write(call, Event::Held, attempt, ran, Down::of(nodes.iter()).blamed, &text);
     }
     let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
-    let record =
-        Record { attempt, what, why: text, state: None, used: None, nodes: &shown, waited: Duration::ZERO };
+    let record = Record {
+        attempt,
+        what,
+        why: text,
+        state: None,
+        request: job.request.clone(),
+        used: None,
+        nodes: &shown,
+        waited: Duration::ZERO,
+    };
     decision(call, record);
 }
 
@@ -139,11 +146,11 @@ pub(crate) fn refused(call: &Call, nodes: &[NodeState]) -> Vec<Blamed> {
 
 fn node_fail(
     call: &Call,
+    job: &JobState,
     attempt: u32,
     ran: Option<Duration>,
     used: Used,
     nodes: &[NodeState],
-    shown: &[DecisionNode],
 ) {
     let Down { blamed: dead, text } = Down::of(nodes.iter());
     let died = if text.is_empty() { format!("a node of {} died", call.nodelist()) } else { text };
@@ -169,10 +176,10 @@ fn node_fail(
             Err(failed) => (DecisionKind::Failed, format!("{why}, but: {failed}")),
         },
     };
-    record(call, attempt, what, why, used, shown);
+    record(call, job, (attempt, what, why), used, nodes);
 }
 
-fn moved(call: &Call, attempt: u32, used: Used, blamed: Vec<Blamed>, shown: &[DecisionNode]) {
+fn moved(call: &Call, job: &JobState, attempt: u32, used: Used, blamed: Vec<Blamed>, nodes: &[NodeState]) {
     let used = Used { moves: used.moves + 1, ..used };
     let mut why = format!("{} before it started; move {}", named(&blamed), used.moves);
     if !write(call, Event::Move, attempt, None, blamed, &why) {
@@ -185,11 +192,27 @@ fn moved(call: &Call, attempt: u32, used: Used, blamed: Vec<Blamed>, shown: &[De
         }
         effect::note(&call.client, &call.name, &why);
     }
-    record(call, attempt, DecisionKind::Moved, why, used, shown);
+    record(call, job, (attempt, DecisionKind::Moved, why), used, nodes);
 }
 
-fn record(call: &Call, attempt: u32, what: DecisionKind, why: String, used: Used, nodes: &[DecisionNode]) {
-    let record = Record { attempt, what, why, state: None, used: Some(used), nodes, waited: Duration::ZERO };
+fn record(
+    call: &Call,
+    job: &JobState,
+    (attempt, what, why): (u32, DecisionKind, String),
+    used: Used,
+    nodes: &[NodeState],
+) {
+    let nodes: Vec<DecisionNode> = nodes.iter().map(seen).collect();
+    let record = Record {
+        attempt,
+        what,
+        why,
+        state: None,
+        request: job.request.clone(),
+        used: Some(used),
+        nodes: &nodes,
+        waited: Duration::ZERO,
+    };
     decision(call, record);
 }
 

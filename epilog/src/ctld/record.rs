@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use railgate_node::JobRequest;
 use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Uncounted, Used, used};
 use railgate_stats::store::store_decision;
 use railgate_stats::{Budget, Decision, DecisionKind, DecisionNode, REPORT_SCHEMA};
@@ -21,6 +22,8 @@ pub(crate) struct Record<'a> {
     pub(crate) why: String,
     /// Slurm's state of the job, where it shows one.
     pub(crate) state: Option<String>,
+    /// What the job asked for, where Slurm was asked about it.
+    pub(crate) request: JobRequest,
     /// What of the budget is used, this attempt included.
     pub(crate) used: Option<Used>,
     /// The nodes.
@@ -49,6 +52,7 @@ fn decision_about(call: &Call, record: Record<'_>, ended: End, exit: Option<u32>
         what,
         why: record.why,
         state: record.state,
+        request: record.request,
         exit_status: exit.map(u32::cast_signed),
         consent: call.consent.to_string(),
         budget: record.used.map(|used| Budget {
@@ -156,6 +160,7 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
         what: DecisionKind::RequeuedBySlurm,
         why,
         state: None,
+        request: JobRequest::default(),
         used: None,
         nodes: &shown,
         waited: Duration::ZERO,

@@ -77,6 +77,8 @@ pub(crate) fn job(more: &[(&str, &str)]) -> String {
         ("NodeList", ""),
         ("OverSubscribe", "OK"),
         ("TresPerNode", "gres:gpu:8"),
+        ("StdErr", "/home/ada/err"),
+        ("StdIn", "/dev/null"),
         ("StdOut", "/home/ada/out"),
     ];
     for (key, value) in more {

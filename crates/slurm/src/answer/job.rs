@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use railgate_node::JobRequest;
+
 use super::{UnixSeconds, duration, first, only, time};
 
 /// A job as slurmctld sees it.
@@ -47,6 +49,8 @@ pub struct JobState {
     pub gpus: bool,
     /// `StdOut` is `/dev/null`: no log can be lost.
     pub silent: bool,
+    /// What it asked for.
+    pub request: JobRequest,
 }
 
 impl JobState {
@@ -122,6 +126,33 @@ fn job(record: &str) -> Result<JobState, String> {
             })
         }),
         silent: record.split(' ').any(|word| word == "StdOut=/dev/null"),
+        request: JobRequest {
+            log: log(record),
+            memory: memory(record),
+            time_limit_s: duration(limit).map(|limit| limit.as_secs()),
+        },
+    })
+}
+
+/// The file that the job's errors go to: `StdErr`, which Slurm also fills in where a job has one file for both.
+fn log(record: &str) -> Option<String> {
+    only(record, "StdErr").ok()??;
+    only(record, "StdIn").ok()??;
+    // A path may hold blanks, so it ends where the next field begins.
+    let (_, rest) = record.split_once(" StdErr=")?;
+    let (path, _) = rest.split_once(" StdIn=")?;
+    // What Slurm has not filled in (%N and the like) names no file.
+    let is_file = path.starts_with('/') && path != "/dev/null" && !path.contains('%');
+    (is_file && !path.contains(char::is_control)).then(|| path.to_owned())
+}
+
+/// Slurm shows one of the two keys; 0 stands for all memory of the node, or none asked for.
+fn memory(record: &str) -> Option<String> {
+    [("MinMemoryNode", "node"), ("MinMemoryCPU", "CPU")].into_iter().find_map(|(key, of)| {
+        let amount = only(record, key).ok()??;
+        let is_amount = amount.starts_with(|c: char| c.is_ascii_digit() && c != '0')
+            && amount.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
+        is_amount.then(|| format!("{amount} per {of}"))
     })
 }
 
@@ -197,6 +228,26 @@ mod tests {
         assert_eq!((job.nodes.as_str(), job.excluded.as_str()), ("x[1-2]", ""));
         let last = super::jobs(&JOB.replace(" NodeList=x[1-2]", " NodeList=")).unwrap();
         assert!(!last[0].completing());
+    }
+
+    #[test]
+    fn what_a_job_asked_for() {
+        let of = |from: &str, to: &str| jobs(&JOB.replace(from, to)).unwrap().remove(0).request;
+        let plain = of("", "");
+        assert_eq!((plain.log.as_deref(), plain.memory), (Some("/tmp/sxout.1"), None));
+        assert_eq!(plain.time_limit_s, Some(86_400));
+        assert_eq!(
+            of("StdErr=/tmp/sxout.1", "StdErr=/home/ada/my run.err").log.as_deref(),
+            Some("/home/ada/my run.err")
+        );
+        for odd in ["/dev/null", "/home/ada/%N.err", "relative", "/a\u{1b}[2J"] {
+            assert_eq!(of("StdErr=/tmp/sxout.1", &format!("StdErr={odd}")).log, None, "{odd}");
+        }
+        // Its owner's text looks like the field: which of the two is Slurm's cannot be told.
+        assert_eq!(of("JobName=wrap", "JobName=x StdErr=/y StdIn=/z").log, None);
+        assert_eq!(of("Nice=0", "Nice=0 MinMemoryNode=1000M").memory.as_deref(), Some("1000M per node"));
+        assert_eq!(of("Nice=0", "Nice=0 MinMemoryCPU=1.50G").memory.as_deref(), Some("1.50G per CPU"));
+        assert_eq!(of("Nice=0", "Nice=0 MinMemoryNode=0").memory, None);
     }
 
     #[test]

@@ -19,9 +19,11 @@ pub(crate) fn telling(report: &JobReport) -> Option<(&Attempt, &Analysis)> {
     report.attempts.iter().rev().find_map(|attempt| Some((attempt, attempt.analysis.as_ref()?)))
 }
 
-/// The lines that have something to say, in their order; nothing where no part has any numbers.
+/// The lines that have something to say, in their order; only what to do where no part has any numbers.
 pub(crate) fn lines(report: &JobReport) -> Vec<Line> {
-    let Some((attempt, analysis)) = telling(report) else { return Vec::new() };
+    let steps = Some(report.next_steps.join(" | ")).filter(|text| !text.is_empty());
+    let steps = steps.map(|text| ("DO", text));
+    let Some((attempt, analysis)) = telling(report) else { return steps.into_iter().collect() };
     let mut lines: Vec<Line> = vec![("RAN", ran(report)), ("VERDICT", verdict(report, analysis))];
     lines.extend(why::lines(report));
     let place = report.attempts.iter().position(|one| one.attempt == attempt.attempt).unwrap_or_default();
@@ -43,7 +45,7 @@ pub(crate) fn lines(report: &JobReport) -> Vec<Line> {
     lines.extend(gate::line(report).map(|text| ("GATE", text)));
     lines.extend(environment(attempt).map(|text| ("ENV", text)));
     lines.extend(unknown(report, analysis).map(|text| ("UNKNOWN", text)));
-    lines.extend(advice(report, analysis).map(|text| ("DO", text)));
+    lines.extend(steps);
     lines
 }
 
@@ -359,26 +361,6 @@ fn missing(report: &JobReport) -> String {
     let mut names: Vec<String> = report.attempts.iter().enumerate().flat_map(of).collect();
     names.truncate(MOST);
     names.join(", ")
-}
-
-fn advice(report: &JobReport, analysis: &Analysis) -> Option<String> {
-    let mut list: Vec<String> = Vec::new();
-    for one in analysis.diagnoses.iter().take(3) {
-        let text = match one.rule.as_str() {
-            "slow-clock" if one.confidence != "low" => {
-                format!("exclude {}", one.part.split(' ').next().unwrap_or_default())
-            }
-            _ => one.fix.clone(),
-        };
-        if !list.contains(&text) {
-            list.push(text);
-        }
-    }
-    if !report.missing.is_empty() {
-        list.push("collect the missing parts (--full says how)".to_owned());
-    }
-    let list: Vec<String> = list.iter().map(|text| plain(text)).collect();
-    Some(list.join(" | ")).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]

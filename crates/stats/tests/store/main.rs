@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use railgate_node::child::{Outcome, Task, become_user, dispatch, run};
-use railgate_node::{Allocation, Job};
+use railgate_node::{Allocation, Job, JobRequest};
 use railgate_stats::store::{Retention, Swept, TASKS, load, store, store_decision, sweep as sweep_store};
 use railgate_stats::{Decision, DecisionKind, JobReport, NodeReport, ReportConfig};
 
@@ -117,6 +117,7 @@ pub(crate) fn decision() -> Decision {
         what: DecisionKind::Requeued,
         why: "GPU 3 of n1 was lost".to_owned(),
         state: None,
+        request: JobRequest::default(),
         exit_status: Some(256),
         consent: "auto".to_owned(),
         budget: None,
