@@ -84,7 +84,7 @@ pub use rail_map::{Distance, LeftOut, Rail, RailGpu, RailMap, Setting};
 pub use rdma_self_test::{SelfTested, rdma_self_test};
 pub use reading::Reading;
 pub use recorded::{RecordedError, recorded};
-pub use site_check::{SiteCheck, SiteFinding, SiteOutcome, SiteRequest, site_checks};
+pub use site_check::{SiteCheck, SiteFinding, SiteOutcome, SiteRequest, is_site_check, site_checks};
 pub use snapshot::{Origin, SNAPSHOT_SCHEMA, Snapshot, UnixMillis};
 pub use source::SourceConfig;
 pub use statistics::{InterfaceStatistics, interface_statistics};

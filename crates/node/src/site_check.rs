@@ -33,6 +33,12 @@ pub struct SiteCheck {
     pub took_ms: f64,
 }
 
+/// Whether a finding's subject (`site-raid`, `site-raid@md0`) is that of a site's check.
+pub fn is_site_check(subject: &str) -> bool {
+    let id = subject.split('@').next().unwrap_or_default();
+    id == "site" || id.starts_with("site-")
+}
+
 /// How a site's check ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

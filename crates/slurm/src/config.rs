@@ -149,6 +149,9 @@ pub struct RequeueConfig {
     pub wait: Duration,
     /// At most so many waiters; a later one asks once.
     pub waiters: u32,
+    /// Whether a failure that a check of the site's own found counts as the cause of a job's death, where the job held
+    /// the part.
+    pub site_checks: bool,
     /// Evidence may be this much later than the job's end: the clocks of nodes and controller differ.
     #[serde(with = "duration_text")]
     pub clock_slack: Duration,
@@ -178,6 +181,7 @@ impl Default for RequeueConfig {
             allow_truncated_log: false,
             wait: Duration::from_secs(60),
             waiters: 16,
+            site_checks: true,
             clock_slack: Duration::from_secs(5),
         }
     }

@@ -34,7 +34,7 @@ pub use railgate_rundir::{GateChoice as GateLevel, RequeueChoice as Consent};
 pub use readmit::{NotGivenBack, Standing};
 pub use reason::{LEADER, MAX_REASON, Reason, is_ours};
 pub use requeue::{
-    Channel, Decision, Facts, NodeEvidence, after_node_fail, decide, fatal, may_come_back, move_delay,
-    script_appends,
+    Channel, Decision, Facts, NodeEvidence, Weight, after_node_fail, decide, fatal, may_come_back,
+    move_delay, script_appends, weigh,
 };
 pub use spool::{Lost, Spool};

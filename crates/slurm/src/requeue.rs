@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use railgate_node::{Class, Severity, UnixMillis};
+use railgate_node::{Class, Severity, UnixMillis, is_site_check};
 use serde::{Deserialize, Serialize};
 
 use crate::{Acting, Consent, ExitCodes, JobState, RequeueConfig, Used};
@@ -103,24 +103,48 @@ impl Decision {
     }
 }
 
-/// The evidence that counts: node-fatal, on the job's own devices, not later than its end.
+/// Whether evidence counts as the cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// It does: node-fatal, on the job's own devices, not later than its end.
+    Counts,
+    /// It speaks of no fault of a node, or of another job's device.
+    Beside,
+    /// A fault of a node that does not count, and why.
+    Discounted(&'static str),
+}
+
+/// The one judgement about a piece of evidence.
+pub fn weigh(item: &NodeEvidence, job: &JobState, config: &RequeueConfig) -> Weight {
+    let of_a_node = item.severity == Severity::Fail && matches!(item.class, Class::Node | Class::Fabric);
+    if !of_a_node || item.own == Some(false) {
+        return Weight::Beside;
+    }
+    if !config.site_checks && is_site_check(&item.subject) {
+        return Weight::Discounted(
+            "findings of the site's own checks do not count here (requeue.site_checks)",
+        );
+    }
+    if item.own.is_none() {
+        return Weight::Discounted("whether the job held the part could not be told");
+    }
+    let slack = u64::try_from(config.clock_slack.as_millis()).unwrap_or(u64::MAX);
+    match (item.at, job.end) {
+        // Slurm's times are whole seconds, so the end is anywhere in its second.
+        (Some(at), Some(end)) if at > end.saturating_add(1).saturating_mul(1000).saturating_add(slack) => {
+            Weight::Discounted("it came after the job's end")
+        }
+        _ => Weight::Counts,
+    }
+}
+
+/// The evidence that counts.
 pub fn fatal<'a>(
     evidence: &'a [NodeEvidence],
     job: &JobState,
     config: &RequeueConfig,
 ) -> Vec<&'a NodeEvidence> {
-    let slack = u64::try_from(config.clock_slack.as_millis()).unwrap_or(u64::MAX);
-    evidence
-        .iter()
-        .filter(|item| item.severity == Severity::Fail)
-        .filter(|item| matches!(item.class, Class::Node | Class::Fabric))
-        .filter(|item| item.own == Some(true))
-        .filter(|item| match (item.at, job.end) {
-            // Slurm's times are whole seconds, so the end is anywhere in its second.
-            (Some(at), Some(end)) => at <= end.saturating_add(1).saturating_mul(1000).saturating_add(slack),
-            _ => true,
-        })
-        .collect()
+    evidence.iter().filter(|item| weigh(item, job, config) == Weight::Counts).collect()
 }
 
 /// Whether the job could come back at all; `Err` says why not. Asks for nothing but the job itself, so that
@@ -172,7 +196,7 @@ pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
     }
     let fatal = fatal(facts.evidence, facts.job, config);
     if fatal.is_empty() {
-        return Decision::Leave { why: "no node has evidence of a fault that ended it".to_owned() };
+        return Decision::Leave { why: without_cause(config, facts) };
     }
     let mut blamed: Vec<String> =
         fatal.iter().map(|item| format!("{} on {}", item.subject, item.node)).collect();
@@ -203,6 +227,30 @@ pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
     exclude.dedup();
     let why = format!("{blamed}; restart {} of {allowed}", facts.used.deaths + 1);
     Decision::Requeue { exclude, why }
+}
+
+/// Why nothing that was found counts.
+fn without_cause(config: &RequeueConfig, facts: &Facts<'_>) -> String {
+    const MOST: usize = 3;
+    let mut found: Vec<String> = facts
+        .evidence
+        .iter()
+        .filter_map(|item| match weigh(item, facts.job, config) {
+            Weight::Discounted(why) => {
+                Some(format!("{} on {} does not count: {why}", item.subject, item.node))
+            }
+            _ => None,
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    let more = found.len().saturating_sub(MOST);
+    found.truncate(MOST);
+    match (found.is_empty(), more) {
+        (true, _) => "no node has evidence of a fault that ended it".to_owned(),
+        (false, 0) => found.join("; "),
+        (false, more) => format!("{}; and {more} more", found.join("; ")),
+    }
 }
 
 /// What follows when Slurm itself has put a job back because a node died (`died` says which): `Some` holds it.
@@ -372,6 +420,29 @@ mod tests {
         for (name, case) in cases {
             assert!(matches!(outcome(&case), Decision::Leave { .. }), "{name}: {:?}", outcome(&case));
         }
+    }
+
+    #[test]
+    fn what_does_not_count_is_named_with_its_reason() {
+        let site = |own| NodeEvidence { subject: "site-raid".to_owned(), own, ..lost("n1") };
+        let case = |site_checks, item| Case {
+            evidence: vec![item],
+            config: RequeueConfig { site_checks, ..RequeueConfig::default() },
+            ..Case::default()
+        };
+        assert!(matches!(outcome(&case(true, site(Some(true)))), Decision::Requeue { .. }));
+        let why = |case: &Case| outcome(case).why().to_owned();
+        assert_eq!(
+            why(&case(true, site(None))),
+            "site-raid on n1 does not count: whether the job held the part could not be told"
+        );
+        assert_eq!(
+            why(&case(false, site(Some(true)))),
+            "site-raid on n1 does not count: findings of the site's own checks do not count here (requeue.site_checks)"
+        );
+        // The key is about the site's checks alone, and another job's device is no news.
+        assert!(matches!(outcome(&case(false, lost("n2"))), Decision::Requeue { .. }));
+        assert_eq!(why(&case(true, site(Some(false)))), "no node has evidence of a fault that ended it");
     }
 
     #[test]

@@ -24,6 +24,12 @@ pub struct Decision {
     /// What the job asked for, where Slurm was asked about it.
     #[serde(default)]
     pub request: JobRequest,
+    /// Faults that were found on its nodes and do not count as the cause.
+    #[serde(default)]
+    pub discounted: Vec<Discounted>,
+    /// The nodes were not asked, because the owner had not asked for a restart and nothing else forbade one.
+    #[serde(default)]
+    pub not_asked: bool,
     /// `SLURM_JOB_EXIT_CODE`, a raw wait status.
     #[serde(default)]
     pub exit_status: Option<i32>,
@@ -88,6 +94,18 @@ pub struct Budget {
     pub moves: u32,
     /// How many are allowed before the back-off is at its longest.
     pub max_moves: u32,
+}
+
+/// A fault that was found on a node and does not count as the cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Discounted {
+    /// Slurm's name of the node.
+    pub node: String,
+    /// `site-raid`, `gpu-lost@3`.
+    pub subject: String,
+    /// Why it does not count.
+    pub why: String,
 }
 
 /// What was known of one node when it was decided.

@@ -129,7 +129,7 @@ fn again(attempt: &Attempt) -> String {
     nodes.truncate(MOST);
     let exclude =
         if nodes.is_empty() { String::new() } else { format!(" with --exclude={}", nodes.join(",")) };
-    let without_consent = attempt.decision.as_ref().is_some_and(|decision| decision.consent == "never");
+    let without_consent = attempt.decision.as_ref().is_some_and(|decision| decision.not_asked);
     let option = "#SBATCH --railgate-requeue=auto";
     let asks = if without_consent {
         format!("; {option} lets railgate restart it after such a fault")
@@ -278,6 +278,7 @@ mod tests {
         let left = |consent: &str, state: &str| {
             let mut left = decision(0, DecisionKind::Left, 256);
             consent.clone_into(&mut left.consent);
+            left.not_asked = consent == "never";
             state.clone_into(&mut left.nodes[0].state);
             merged(broken(), vec![left], slurm("FAILED")).next_steps.remove(0)
         };

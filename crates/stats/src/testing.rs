@@ -217,6 +217,8 @@ pub(crate) fn decision(attempt: u32, what: DecisionKind, status: i32) -> Decisio
         why: "GPU 3 of n1 was lost at 08:59:00, before the job's first failure".to_owned(),
         state: None,
         request: JobRequest::default(),
+        discounted: Vec::new(),
+        not_asked: false,
         exit_status: Some(status),
         consent: "auto".to_owned(),
         budget: Some(Budget { restarts: 1, max_restarts: 3, moves: 0, max_moves: 10 }),

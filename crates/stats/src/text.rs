@@ -13,6 +13,7 @@ use railgate_text::{Lines, put, shorten};
 use crate::plain::{cell, clock, float, plain, span, stamp, wrap};
 use crate::rails_said::warnings;
 use crate::redact::Cover;
+use crate::why::decided;
 use crate::{Attempt, EndKind, JobReport, NodeReport, Weight};
 
 const WIDTH: usize = 96;
@@ -310,7 +311,7 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
             &format!(
                 "{}: {} (consent {})",
                 decision.what.title(),
-                decision.why,
+                decided(attempt, decision),
                 if decision.consent.is_empty() { "unknown" } else { &decision.consent }
             ),
         );

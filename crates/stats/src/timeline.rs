@@ -2,6 +2,7 @@ use railgate_node::UnixMillis;
 use railgate_node::xid_catalogue::{Owner, explain};
 use serde::{Deserialize, Serialize};
 
+use crate::why::decided;
 use crate::{ActKind, Attempt, NodeReport};
 
 /// How much a line of the timeline matters.
@@ -54,7 +55,7 @@ pub(crate) fn timeline(attempts: &[Attempt]) -> Vec<Event> {
                 attempt: attempt.attempt,
                 node: "controller".to_owned(),
                 weight: Weight::Act,
-                what: format!("{}: {}", decision.what.title(), decision.why),
+                what: format!("{}: {}", decision.what.title(), decided(attempt, decision)),
             });
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
 use crate::exits::explain_exit;
-use crate::{Attempt, Decision, DecisionKind, Exit, Look, NodeReport, SlurmView};
+use crate::{Attempt, Decision, DecisionKind, EvidenceItem, Exit, Look, NodeReport, SlurmView};
 use lost::{died, put_back};
 
 /// How an attempt ended.
@@ -208,15 +208,9 @@ fn in_time_order(proof: &mut [Proof]) {
 fn hardware(attempt: &Attempt) -> Vec<Proof> {
     let mut proof = Vec::new();
     for node in &attempt.nodes {
-        for item in node.evidence.iter().filter(|item| counts(item, node)) {
-            let told = item.device.is_empty() || item.finding.what.contains(&item.device);
-            let device = if told { String::new() } else { format!(" ({})", item.device) };
-            let unsure = if item.own.is_none() { "; whether the job held it could not be told" } else { "" };
-            proof.push(Proof {
-                time: item.time,
-                node: node.node.clone(),
-                what: format!("{}{device}: {}{unsure}", item.finding.subject(), item.finding.what),
-            });
+        let found = node.evidence.iter().filter(|item| counts(item, node));
+        for item in found.filter(|item| why_not(attempt, node, item).is_none()) {
+            proof.push(Proof { time: item.time, node: node.node.clone(), what: fault(item) });
         }
         for (time, text) in own_xids(node, Owner::Hardware) {
             // A finding that took its time from this very line says the same with more.
@@ -235,6 +229,50 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
     }
     in_time_order(&mut proof);
     proof
+}
+
+/// A fault in words.
+fn fault(item: &EvidenceItem) -> String {
+    let named = item.device.is_empty() || item.finding.what.contains(&item.device);
+    let device = if named { String::new() } else { format!(" ({})", item.device) };
+    format!("{}{device}: {}", item.finding.subject(), item.finding.what)
+}
+
+/// Why a fault does not count as the cause: the controller's reason where it has judged the fault, else its rule.
+fn why_not(attempt: &Attempt, node: &NodeReport, item: &EvidenceItem) -> Option<String> {
+    let judged = attempt.decision.iter().flat_map(|decision| &decision.discounted);
+    let subject = item.finding.subject();
+    let mut judged = judged.filter(|one| one.node == node.node && one.subject == subject);
+    match judged.next() {
+        Some(one) => Some(one.why.clone()),
+        None => item.own.is_none().then(|| "whether the job held the part could not be told".to_owned()),
+    }
+}
+
+/// Faults of the job's nodes that do not count as the cause, each with the reason.
+fn discounted(attempt: &Attempt) -> Vec<(Proof, String)> {
+    let mut found = Vec::new();
+    for node in &attempt.nodes {
+        for item in node.evidence.iter().filter(|item| counts(item, node)) {
+            if let Some(why) = why_not(attempt, node, item) {
+                found.push((Proof { time: item.time, node: node.node.clone(), what: fault(item) }, why));
+            }
+        }
+    }
+    found
+}
+
+/// What the controller's decision says, in the light of all that the nodes have reported. The controller asks no node
+/// where a restart was not asked for, so only the report knows whether asking would have helped.
+pub(crate) fn decided(attempt: &Attempt, decision: &Decision) -> String {
+    if !decision.not_asked {
+        return decision.why.clone();
+    }
+    match attempt.ended.kind {
+        EndKind::Hardware => "a restart was not asked for (#SBATCH --railgate-requeue=auto)".to_owned(),
+        EndKind::Unknown => "whether a fault of a node ended it could not be told".to_owned(),
+        _ => "no fault of a node ended it".to_owned(),
+    }
 }
 
 /// Xids on the job's own GPUs, or on GPUs of which nobody knows.
@@ -502,6 +540,20 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
     let said = exit_text(exit);
     let suspicious = suspicious(attempt);
     let unseen = unseen(attempt);
+    let discounted = discounted(attempt);
+    if let Some((first, why)) = discounted.first() {
+        let more = match discounted.len() - 1 {
+            0 => String::new(),
+            more => format!(" {more} more: see the evidence."),
+        };
+        let why = format!(
+            "It ended with {said}. {} on {} does not count as the cause: {why}.{more}",
+            first.what, first.node
+        );
+        proof.extend(discounted.iter().map(|(proof, _)| proof.clone()));
+        in_time_order(&mut proof);
+        return Ended { kind: EndKind::Unknown, why, proof, doubts: unseen };
+    }
     if !suspicious.is_empty() {
         return Ended {
             kind: EndKind::Unknown,

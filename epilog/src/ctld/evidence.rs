@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use railgate_node::{Class, Phase, Severity};
-use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, fatal, hostlist};
+use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, Weight, fatal, hostlist, weigh};
 use railgate_stats::DecisionNode;
 use railgate_stats::store::{Asked, NodeWord, Words, load_words};
 
@@ -45,12 +45,16 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
             shared.insert(state.name.clone());
         }
         let reason = state.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone());
+        let counts = item
+            .as_ref()
+            .zip(job.first())
+            .is_some_and(|(item, job)| weigh(item, job, &call.config.requeue) == Weight::Counts);
         found.nodes.push(DecisionNode {
             node: state.name.clone(),
             state: state.state(),
             reason,
-            evidence: item.is_some(),
-            source: item.as_ref().map_or_else(String::new, |_| "drain reason".to_owned()),
+            evidence: counts,
+            source: if counts { "drain reason".to_owned() } else { String::new() },
         });
         found.evidence.extend(item);
     }

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use railgate_slurm::effect::{Comeback, come_back, come_back_held};
-use railgate_slurm::{Decision, Event, Facts, JobState, Used, decide, fatal, hostlist, may_come_back};
-use railgate_stats::DecisionKind;
+use railgate_slurm::{
+    Consent, Decision, Event, Facts, JobState, NodeEvidence, Used, Weight, decide, fatal, hostlist,
+    may_come_back, weigh,
+};
+use railgate_stats::{DecisionKind, Discounted};
 
 use crate::call::Call;
 use crate::evidence::{Gathered, gather, states};
@@ -56,6 +59,8 @@ pub(crate) fn look(call: &Call) {
             why: format!("{refused}{why}"),
             state: Some(shown(leader)),
             request: leader.request.clone(),
+            discounted: discounted(call, leader, &found),
+            not_asked: false,
             used: Some(used),
             nodes: &found.nodes,
             waited: waited.took,
@@ -94,11 +99,27 @@ fn leave(call: &Call, why: String, job: Option<&JobState>) {
         why,
         state: job.map(shown),
         request: job.map(|job| job.request.clone()).unwrap_or_default(),
+        discounted: Vec::new(),
+        not_asked: job.is_some_and(|job| {
+            call.consent == Consent::Never
+                && may_come_back(call.exit, call.job.restarts, job, Consent::Auto).is_ok()
+        }),
         used: None,
         nodes: &[],
         waited: Duration::ZERO,
     };
     decision(call, record);
+}
+
+/// Faults that were found and do not count.
+fn discounted(call: &Call, job: &JobState, found: &Gathered) -> Vec<Discounted> {
+    let of = |item: &NodeEvidence| match weigh(item, job, &call.config.requeue) {
+        Weight::Discounted(why) => {
+            Some(Discounted { node: item.node.clone(), subject: item.subject.clone(), why: why.to_owned() })
+        }
+        Weight::Counts | Weight::Beside => None,
+    };
+    found.evidence.iter().filter_map(of).collect()
 }
 
 /// Decides and does it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 use railgate_node::JobRequest;
 use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Uncounted, Used, used};
 use railgate_stats::store::store_decision;
-use railgate_stats::{Budget, Decision, DecisionKind, DecisionNode, REPORT_SCHEMA};
+use railgate_stats::{Budget, Decision, DecisionKind, DecisionNode, Discounted, REPORT_SCHEMA};
 
 use crate::call::{Call, now};
 use crate::ends::{self, End};
@@ -24,6 +24,10 @@ pub(crate) struct Record<'a> {
     pub(crate) state: Option<String>,
     /// What the job asked for, where Slurm was asked about it.
     pub(crate) request: JobRequest,
+    /// Faults that do not count as the cause, and why.
+    pub(crate) discounted: Vec<Discounted>,
+    /// It would have been looked into, had its owner asked for a restart.
+    pub(crate) not_asked: bool,
     /// What of the budget is used, this attempt included.
     pub(crate) used: Option<Used>,
     /// The nodes.
@@ -53,6 +57,8 @@ fn decision_about(call: &Call, record: Record<'_>, ended: End, exit: Option<u32>
         why: record.why,
         state: record.state,
         request: record.request,
+        discounted: record.discounted,
+        not_asked: record.not_asked,
         exit_status: exit.map(u32::cast_signed),
         consent: call.consent.to_string(),
         budget: record.used.map(|used| Budget {
@@ -161,6 +167,8 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
         why,
         state: None,
         request: JobRequest::default(),
+        discounted: Vec::new(),
+        not_asked: false,
         used: None,
         nodes: &shown,
         waited: Duration::ZERO,

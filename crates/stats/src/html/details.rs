@@ -6,6 +6,7 @@ use super::{ended, esc, pill, table};
 use crate::plain::{byte_rate, bytes, cell, energy, float, span, stamp};
 use crate::rails_said::warnings;
 use crate::text::port_state;
+use crate::why::decided;
 use crate::{Attempt, Counter, Look, NodeReport, Window};
 
 /// Beyond so many nodes the rest is in the JSON.
@@ -31,7 +32,7 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
             out,
             "<dt>Controller</dt><dd>{}: {} <span class=\"soft\">(consent {}, waited {:.1} s)</span></dd>",
             decision.what.title(),
-            esc(&decision.why),
+            esc(&decided(attempt, decision)),
             esc(&decision.consent),
             float(decision.waited_ms) / 1000.0
         );

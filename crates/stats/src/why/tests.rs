@@ -32,6 +32,56 @@ fn a_lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
 }
 
 #[test]
+fn the_report_and_the_controller_judge_a_sites_finding_alike() {
+    let raid = finding("site-raid", "", Severity::Fail, Class::Node, "md0 degraded");
+    let judged = |own: Option<bool>, discounted: Vec<crate::Discounted>| {
+        let mut node = part("n1", &job(0..8), "", vec![raid.clone()], 256);
+        node.evidence[0].own = own;
+        let mut left = decision(0, DecisionKind::Left, 256);
+        (left.nodes, left.discounted) = (vec![], discounted);
+        "no node has evidence of a fault that ended it".clone_into(&mut left.why);
+        merged(vec![node, quiet("n2", 256)], vec![left], slurm("FAILED")).ended
+    };
+    // A node without GPUs: the controller counts it as little.
+    let unsure = judged(None, vec![]);
+    assert_eq!(unsure.kind, EndKind::Unknown, "{unsure:#?}");
+    assert!(
+        unsure.why.contains(
+            "site-raid: md0 degraded on n1 does not count as the cause: whether the job held the part could not be \
+             told"
+        ),
+        "{}",
+        unsure.why
+    );
+    assert!(unsure.proof.iter().any(|proof| proof.what.contains("md0 degraded")), "it stays visible");
+    assert_eq!(judged(Some(true), vec![]).kind, EndKind::Hardware);
+    // What the controller has left out, the report leaves out for the same reason.
+    let left_out = crate::Discounted {
+        node: "n1".to_owned(),
+        subject: "site-raid".to_owned(),
+        why: "(requeue.site_checks)".to_owned(),
+    };
+    let ended = judged(Some(true), vec![left_out]);
+    assert_eq!(ended.kind, EndKind::Unknown, "{ended:#?}");
+    assert!(ended.why.contains("does not count as the cause: (requeue.site_checks)"), "{}", ended.why);
+}
+
+#[test]
+fn asking_for_a_restart_is_named_only_where_it_would_have_helped() {
+    let page = |node: NodeReport| {
+        let mut left = decision(0, DecisionKind::Left, 256);
+        (left.nodes, left.not_asked, left.consent) = (vec![], true, "never".to_owned());
+        "a restart was not asked for (--railgate-requeue)".clone_into(&mut left.why);
+        let report = merged(vec![node, quiet("n2", 256)], vec![left], slurm("FAILED"));
+        crate::text(&report, true).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let own = page(quiet("n1", 256));
+    assert!(!own.contains("not asked for") && own.contains("no fault of a node ended it"), "{own}");
+    let lost = page(part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256));
+    assert!(lost.contains("a restart was not asked for (#SBATCH --railgate-requeue=auto)"), "{lost}");
+}
+
+#[test]
 fn an_xid_that_nobody_knows_is_no_acquittal() {
     let report = pair(part("n1", &job(0..8), "gpu-xid-9999@2", vec![], 256), quiet("n2", 256));
     assert_eq!(report.ended.kind, EndKind::Unknown, "{:#?}", report.ended);

@@ -118,6 +118,8 @@ pub(crate) fn decision() -> Decision {
         why: "GPU 3 of n1 was lost".to_owned(),
         state: None,
         request: JobRequest::default(),
+        discounted: Vec::new(),
+        not_asked: false,
         exit_status: Some(256),
         consent: "auto".to_owned(),
         budget: None,

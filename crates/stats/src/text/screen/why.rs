@@ -6,6 +6,7 @@ use railgate_text::shorten;
 use super::{Line, short};
 use crate::comm::newest_launch;
 use crate::plain::{clock, float, plain, span};
+use crate::why::decided;
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
 /// Those of a job that came back more often are summed up in the middle.
@@ -141,7 +142,7 @@ fn done(attempt: &Attempt) -> Vec<String> {
         DecisionKind::RequeuedBySlurm => "requeued by Slurm".to_owned(),
         DecisionKind::Moved => "moved by Slurm".to_owned(),
         DecisionKind::Held => format!("held: {}", shorten(&decision.why, 100)),
-        DecisionKind::Left => format!("left as it was: {}", shorten(&decision.why, 100)),
+        DecisionKind::Left => format!("left as it was: {}", shorten(&decided(attempt, decision), 140)),
         DecisionKind::Failed => format!("not requeued: {}", shorten(&decision.why, 100)),
     }));
     parts
