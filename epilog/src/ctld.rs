@@ -17,8 +17,9 @@
 //!
 //! So exit code 0 and restart count 0 return at once, before anything is read: that is every job that ran well
 //! or was cancelled. Where it ran is noted (a line in a file). Of a job that was restarted before, one query tells
-//! whether it ended or went back; a death of a node during the very first attempt is seen only at the next event,
-//! as a restart that nothing explains, and the note tells on which nodes.
+//! whether it ended or went back. A death of a node during the very first attempt is seen only at the next event:
+//! the note names the attempt's nodes, and one that Slurm shows as down since then is the evidence. A restart without it
+//! is not counted as a death.
 //!
 //! # Waiting for the nodes
 //! This program runs at the same time as the nodes' epilogs, and a job keeps completing until both are through;

@@ -298,6 +298,8 @@ mod tests {
     fn nodes_that_keep_dying_hold_the_job() {
         let mut scene = Scene::new("0", "1");
         scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "DOWN", "Not responding")));
+        // Of the first attempt there is a note alone.
+        crate::ends::note(&scene.call().own, &scene.env);
         for attempt in 1..4_u32 {
             scene.set("SLURM_JOB_RESTART_COUNT", &attempt.to_string());
             scene.jobs(&[waiting(&(attempt + 1).to_string())
@@ -345,6 +347,31 @@ mod tests {
         look(&scene.call());
         assert_eq!(scene.ledger()[0].event, Event::Requeued);
         assert!(scene.changes().is_empty());
+    }
+
+    #[test]
+    fn a_restart_that_nobody_saw_is_no_death_of_a_node() {
+        // Put back by its owner while railgate was off on the controller, then once more.
+        for down_since in [None, Some("2026-11-21T01:10:01")] {
+            let mut scene = Scene::new("0", "0");
+            scene.set("SLURM_JOB_NODELIST", "n[1-2]");
+            let call = scene.call();
+            crate::ends::note(&call.own, &scene.env);
+            let n2 = match down_since {
+                Some(_) => node("n2", "DOWN", "Not responding"),
+                None => node("n2", "IDLE", ""),
+            };
+            scene.file("nodes", &(node("n1", "IDLE", "") + &n2));
+            scene.set("SLURM_JOB_RESTART_COUNT", "1");
+            scene.jobs(&[job(&[("Reason", "None"), ("Restarts", "1")])]);
+            look(&scene.call());
+            let wants = if down_since.is_some() { Event::NodeFail } else { Event::Requeued };
+            let events: Vec<Event> = scene.ledger().iter().map(|entry| entry.event).collect();
+            assert_eq!(events, [wants], "{:?}", scene.ledger());
+            // Asked again, nothing is added.
+            look(&scene.call());
+            assert_eq!(scene.ledger().len(), 1);
+        }
     }
 
     #[test]

@@ -135,7 +135,8 @@ pub(crate) fn not_counted(why: &Uncounted) -> String {
     format!("the ledger cannot be used: {why}; how often the job has come back is not known")
 }
 
-/// Nothing but a node's death explains the first restart: which one it was, as far as that can still be told.
+/// What explains the first restart, where this program did not see it: a node of that attempt that is down since then. A
+/// restart alone says nothing, because a job also goes back by hand while railgate is off on the controller.
 fn first_restart(call: &Call) -> std::io::Result<Entry> {
     let ended = ends::find(&call.own, call.job.id);
     let mut problems = Vec::new();
@@ -150,16 +151,19 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
         .filter(|node| down_since(node).is_none_or(|since| since <= ended.time / 1000 + 5))
         .collect();
     let down = Down::of(down.into_iter());
-    let why = if down.blamed.is_empty() {
-        let place = if ended.nodelist.is_empty() { "one of its nodes" } else { &ended.nodelist };
-        format!("nobody asked for it and no check refused the job, so a node died ({place})")
+    let (event, why) = if down.blamed.is_empty() {
+        (Event::Requeued, "put back unseen by railgate; Slurm shows no node that went down".to_owned())
     } else {
-        down.text
+        (Event::NodeFail, down.text)
     };
-    let mut first = entry(call, Event::NodeFail, 0, None, down.blamed, &why);
+    let mut first = entry(call, event, 0, None, down.blamed, &why);
     first.time = ended.time;
     call.ledger.append(&first)?;
     tally::count(call, &first);
+    // What the report says about a past attempt changes on evidence alone.
+    if event != Event::NodeFail {
+        return Ok(first);
+    }
     let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
     let record = Record {
         attempt: 0,

@@ -3,9 +3,11 @@
 use super::{EndKind, Ended, Proof, in_time_order};
 use crate::Attempt;
 
+/// At most so many nodes are named.
+const MOST: usize = 8;
+
 /// Slurm lost a node of it.
 pub(super) fn died(attempt: &Attempt, mut proof: Vec<Proof>) -> Ended {
-    const MOST: usize = 8;
     let down = |name: &str| {
         let nodes = attempt.decision.iter().flat_map(|decision| &decision.nodes);
         nodes.into_iter().find(|node| node.node == name && node.state.to_ascii_uppercase().contains("DOWN"))
@@ -64,12 +66,19 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
             ..Ended::nothing_known()
         }
     } else {
-        let mut end = died(attempt, Vec::new());
-        end.why = format!(
-            "It was put back into the queue, and no epilog came from {}: probably it died.",
-            end.proof.iter().map(|proof| proof.node.as_str()).collect::<Vec<_>>().join(", ")
-        );
-        end
+        // Silence is no death: railgate may be off on the node.
+        let unfinished = attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| &node.node);
+        let silent: Vec<&str> =
+            attempt.silent_nodes.iter().chain(unfinished).take(MOST).map(String::as_str).collect();
+        Ended {
+            kind: EndKind::Requeued,
+            why: format!(
+                "It was put back into the queue: no check refused it, and Slurm has recorded no death of a node. No \
+                 epilog came from {}.",
+                silent.join(", ")
+            ),
+            ..Ended::nothing_known()
+        }
     };
     end.proof.extend(hardware);
     in_time_order(&mut end.proof);

@@ -411,8 +411,12 @@ fn followed(nodes: Vec<NodeReport>, decisions: Vec<crate::Decision>, state: &str
 fn an_attempt_that_has_a_successor_was_put_back() {
     let kind = |report: &JobReport| report.attempts[0].ended.kind;
     let lost = followed(vec![quiet("n1", 0)], vec![], "PENDING", "BeginTime");
-    assert_eq!(kind(&lost), EndKind::NodeDied);
-    assert!(lost.attempts[0].ended.why.contains("no epilog came from n2"), "{:#?}", lost.attempts[0].ended);
+    // A restart and a silent node are no record of a death.
+    assert_eq!(kind(&lost), EndKind::Requeued);
+    assert!(lost.attempts[0].ended.why.contains("No epilog came from n2"), "{:#?}", lost.attempts[0].ended);
+    let recorded = decision(0, DecisionKind::RequeuedBySlurm, 0);
+    let dead = followed(vec![quiet("n1", 0)], vec![recorded], "PENDING", "BeginTime");
+    assert_eq!(kind(&dead), EndKind::NodeDied);
     assert_eq!(lost.ended.kind, EndKind::Waiting);
     let asked = followed(vec![quiet("n1", 0), quiet("n2", 0)], vec![], "RUNNING", "None");
     assert_eq!((kind(&asked), asked.ended.kind), (EndKind::Requeued, EndKind::Running));
