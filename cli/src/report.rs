@@ -7,8 +7,8 @@ use nix::unistd::{Uid, User};
 use railgate_fabric::cable_table;
 use railgate_slurm::{Client, JobRef, JobState, hostlist};
 use railgate_stats::{
-    EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, html_with, json, live, redacted,
-    redacted_html, redacted_json, store, text,
+    DownNode, EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, html_with, json, live,
+    redacted, redacted_html, redacted_json, store, text,
 };
 use railgate_text::Lines;
 
@@ -83,6 +83,9 @@ fn job_id(text: &str) -> Result<u32, String> {
         None => "not a job id, which is a number".to_owned(),
     })
 }
+
+/// Slurm is asked about at most so many silent nodes.
+const MOST_DOWN: usize = 256;
 
 /// How often `--live` looks again: more often than nodes speak, and cheap.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -169,7 +172,13 @@ fn read(config: &ReportConfig, client: &Client, job: u32, args: &Args) -> Option
     let slurm = state.map(slurm_view);
     let slurm_knows = slurm.is_some();
     let expand = |list: &str| hostlist::expand(list).ok();
-    let mut report = store::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
+    let load = |slurm| store::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
+    let mut report = load(slurm);
+    if let Some(down) = down(client, &report)
+        && let Some(view) = report.slurm.take()
+    {
+        report = load(Some(SlurmView { down, ..view }));
+    }
     if let Some(path) = &config.cables
         && let Err(why) = name_leafs(&mut report, path)
     {
@@ -217,6 +226,25 @@ fn slurm_state(client: &Client, job: u32) -> Option<JobState> {
     client.job(&JobRef::plain(job)).ok()?.into_iter().next()
 }
 
+/// Nodes of attempts that were put back without a decision, from which no epilog came and that Slurm shows as down.
+/// Before 24.11 the controller's program hears of such a death only at the job's next end.
+fn down(client: &Client, report: &JobReport) -> Option<Vec<DownNode>> {
+    let (_, earlier) = report.attempts.split_last()?;
+    let open = earlier.iter().filter(|attempt| attempt.decision.is_none());
+    let names: BTreeSet<String> =
+        open.flat_map(|attempt| attempt.without_epilog().cloned()).take(MOST_DOWN).collect();
+    let states = client.nodes(&names.into_iter().collect::<Vec<_>>()).ok()?;
+    let down: Vec<DownNode> = states
+        .into_iter()
+        .filter(|node| node.has("DOWN"))
+        .filter_map(|node| {
+            let reason = node.reason?;
+            Some(DownNode { node: node.name, since: reason.since?.saturating_mul(1000), reason: reason.text })
+        })
+        .collect();
+    (!down.is_empty()).then_some(down)
+}
+
 fn slurm_view(state: JobState) -> SlurmView {
     // Of a job that has not begun or not ended, Slurm shows what it expects.
     let begun = !state.state.contains("PENDING") && !state.state.contains("CONFIGURING");
@@ -236,6 +264,7 @@ fn slurm_view(state: JobState) -> SlurmView {
         end: millis(state.end, ended).filter(|end| *end <= railgate_runner::now()),
         nodelist: state.nodes,
         request: state.request,
+        down: Vec::new(),
     }
 }
 

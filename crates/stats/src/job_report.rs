@@ -81,6 +81,9 @@ pub struct Attempt {
     pub node_count: usize,
     /// Nodes without a part.
     pub silent_nodes: Vec<String>,
+    /// Those without an epilog that Slurm has shown as down since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down: Vec<DownNode>,
     /// Why it ended.
     pub ended: Ended,
     /// The nodes' parts, by name.
@@ -93,6 +96,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Nodes that no epilog has come from.
+    pub fn without_epilog(&self) -> impl Iterator<Item = &String> {
+        let unfinished = self.nodes.iter().filter(|node| node.end.is_none()).map(|node| &node.node);
+        self.silent_nodes.iter().chain(unfinished)
+    }
+
     /// The worst exit that any node's epilog was told, else the controller's.
     pub fn exit(&self) -> Option<Exit> {
         let of_nodes = self.nodes.iter().filter_map(|node| node.exit);
@@ -128,6 +137,21 @@ pub struct SlurmView {
     pub nodelist: String,
     /// What the job asked for.
     pub request: JobRequest,
+    /// Nodes of the job that are down now, where somebody asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub down: Vec<DownNode>,
+}
+
+/// A node that Slurm shows as down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DownNode {
+    /// Slurm's name.
+    pub node: String,
+    /// Since when.
+    pub since: UnixMillis,
+    /// `Not responding`
+    pub reason: String,
 }
 
 /// A part that is lacking.
@@ -174,6 +198,7 @@ impl JobReport {
             nodelist: String::new(),
             node_count: 0,
             silent_nodes: Vec::new(),
+            down: Vec::new(),
             ended: Ended::default(),
             nodes: Vec::new(),
             decision: None,
@@ -223,6 +248,8 @@ impl JobReport {
                 None => is_last,
             });
             complete(attempt, view, expand);
+            attempt.down =
+                slurm.iter().flat_map(|view| &view.down).filter(|d| died_in(attempt, d)).cloned().collect();
             attempt.ended = why_ended(attempt, view, next);
             let decision = attempt.decision.as_ref().filter(|decision| decision.what == DecisionKind::Held);
             held = decision.map(|decision| decision.why.clone());
@@ -324,6 +351,12 @@ fn complete(attempt: &mut Attempt, view: Option<&SlurmView>, expand: &dyn Fn(&st
         .filter(|name| !attempt.nodes.iter().any(|node| node.node == *name))
         .take(100_000)
         .collect();
+}
+
+/// Whether a node that is down went down under the attempt: since its start, and no epilog came from the node.
+fn died_in(attempt: &Attempt, down: &DownNode) -> bool {
+    attempt.start.is_some_and(|start| down.since >= start)
+        && attempt.without_epilog().any(|name| *name == down.node)
 }
 
 fn some_of(names: &[String]) -> String {

@@ -41,7 +41,7 @@ pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
 pub use evidence::{evidence, kernel_events};
 pub use for_reader::finding_for_reader;
 pub use html::{html, html_with, redacted_html};
-pub use job_report::{Attempt, JobReport, Missing, Parts, SlurmView};
+pub use job_report::{Attempt, DownNode, JobReport, Missing, Parts, SlurmView};
 pub use json::json;
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,

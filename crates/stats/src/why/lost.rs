@@ -12,8 +12,7 @@ pub(super) fn died(attempt: &Attempt, mut proof: Vec<Proof>) -> Ended {
         let nodes = attempt.decision.iter().flat_map(|decision| &decision.nodes);
         nodes.into_iter().find(|node| node.node == name && node.state.to_ascii_uppercase().contains("DOWN"))
     };
-    let unfinished = attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| &node.node);
-    let mut dead: Vec<&String> = attempt.silent_nodes.iter().chain(unfinished).collect();
+    let mut dead: Vec<&String> = attempt.without_epilog().collect();
     for node in attempt.decision.iter().flat_map(|decision| &decision.nodes) {
         if down(&node.node).is_some() && !dead.contains(&&node.node) {
             dead.push(&node.node);
@@ -65,11 +64,26 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
                     .to_owned(),
             ..Ended::nothing_known()
         }
+    } else if !attempt.down.is_empty() {
+        let names: Vec<String> =
+            attempt.down.iter().take(MOST).map(|down| format!("{} ({})", down.node, down.reason)).collect();
+        let proof = attempt.down.iter().map(|down| Proof {
+            time: Some(down.since),
+            node: down.node.clone(),
+            what: format!("DOWN: {}", down.reason),
+        });
+        Ended {
+            kind: EndKind::NodeDied,
+            why: format!(
+                "It was put back into the queue; no epilog came from {}, which Slurm shows as down since then.",
+                names.join(", ")
+            ),
+            proof: proof.collect(),
+            ..Ended::nothing_known()
+        }
     } else {
         // Silence is no death: railgate may be off on the node.
-        let unfinished = attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| &node.node);
-        let silent: Vec<&str> =
-            attempt.silent_nodes.iter().chain(unfinished).take(MOST).map(String::as_str).collect();
+        let silent: Vec<&str> = attempt.without_epilog().take(MOST).map(String::as_str).collect();
         Ended {
             kind: EndKind::Requeued,
             why: format!(

@@ -414,6 +414,14 @@ fn an_attempt_that_has_a_successor_was_put_back() {
     // A restart and a silent node are no record of a death.
     assert_eq!(kind(&lost), EndKind::Requeued);
     assert!(lost.attempts[0].ended.why.contains("No epilog came from n2"), "{:#?}", lost.attempts[0].ended);
+    let down = |since| {
+        let down = crate::DownNode { node: "n2".to_owned(), since, reason: "Not responding".to_owned() };
+        let view = SlurmView { restarts: Some(1), down: vec![down], ..slurm("RUNNING").unwrap() };
+        merged(vec![quiet("n1", 0)], vec![], Some(view)).attempts.remove(0).ended
+    };
+    assert_eq!(down(START + 9_000).kind, EndKind::NodeDied);
+    assert!(down(START + 9_000).why.contains("no epilog came from n2 (Not responding)"));
+    assert_eq!(down(START - 9_000).kind, EndKind::Requeued, "it was down before the attempt began");
     let recorded = decision(0, DecisionKind::RequeuedBySlurm, 0);
     let dead = followed(vec![quiet("n1", 0)], vec![recorded], "PENDING", "BeginTime");
     assert_eq!(kind(&dead), EndKind::NodeDied);
