@@ -1,3 +1,6 @@
+mod array;
+mod which;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -5,13 +8,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::unistd::{Uid, User};
 use railgate_fabric::cable_table;
-use railgate_slurm::{Client, JobRef, JobState, hostlist};
+use railgate_slurm::{Client, JobRef, JobState, ListedJob, TypedJob, hostlist};
 use railgate_stats::{
     DownNode, EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, html_with, json, live,
     redacted, redacted_html, redacted_json, store, text,
 };
-use railgate_text::Lines;
+use railgate_text::{Lines, put};
 
+use self::which::{Asked, One, Which};
 use crate::output::complain;
 use crate::{Site, exit, fabric, output, prune};
 
@@ -19,6 +23,10 @@ use crate::{Site, exit, fabric, output, prune};
 #[command(after_help = "\
 Examples:
   railgate report 48213
+  railgate report                                      my last job
+  railgate report --name pretrain                      my last job of that name
+  railgate report 48213_4                              a task of an array
+  railgate report 48213_[1-8]                          a line for each of these tasks; all: 48213 --array
   railgate report 48213 --brief                        three lines, for a mail
   railgate report 48213 --format html --out 48213.html
   railgate report 48213 --format html --samples gn[1-4] --out 48213.html    with time lines of their GPUs
@@ -33,9 +41,16 @@ node kept to itself is read there, as root: --dir /var/lib/railgate/reports.
 
 Exit codes: 0 shown; 2 wrong use; 3 nothing is known of the job, or it is somebody else's")]
 pub(crate) struct Args {
-    /// Job id, a number; of an array's member its own one (JobId in `scontrol show job 48213_4`)
-    #[arg(value_parser = job_id, required_unless_present = "prune", conflicts_with = "prune")]
-    job: Option<u32>,
+    /// Job id: 48213, 48213_4 or 48213_[1-4] of an array, 48213+1 of a heterogeneous job; 48213.0, a step, means its job.
+    /// Without one, your last job
+    #[arg(value_name = "JOB", conflicts_with = "prune")]
+    job: Option<TypedJob>,
+    /// Your newest job of this name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["job", "prune"])]
+    name: Option<String>,
+    /// All tasks of the array, a line each
+    #[arg(long, requires = "job", conflicts_with_all = ["format", "brief", "redact", "full", "live", "samples", "prune"])]
+    array: bool,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Show::Text)]
     format: Show,
@@ -77,13 +92,6 @@ enum Show {
     Html,
 }
 
-fn job_id(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| match text.split_once(['_', '+', '.']) {
-        Some(_) => format!("wants a plain number: JobId in `scontrol show job {text}`"),
-        None => "not a job id, which is a number".to_owned(),
-    })
-}
-
 /// Slurm is asked about at most so many silent nodes.
 const MOST_DOWN: usize = 256;
 
@@ -92,17 +100,52 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
-    let Some(job) = args.job else { return prune::run(&config.report, &args.prune, &args.dir) };
+    if args.prune.prune {
+        return prune::run(&config.report, &args.prune, &args.dir);
+    }
     let env = std::env::vars_os().collect();
     let client = Client::new(&config.slurm, &env);
+    let asked = match (&args.job, &args.name) {
+        (Some(job), _) if args.array => Asked::Array(job),
+        (Some(job), _) => Asked::Typed(job),
+        (None, Some(name)) => Asked::Name(name),
+        (None, None) => Asked::Last,
+    };
+    if let Some(list @ TypedJob::Tasks(..)) = &args.job {
+        let one_only = args.format != Show::Text
+            || args.brief
+            || args.redact
+            || args.full
+            || args.live
+            || args.samples.is_some();
+        anyhow::ensure!(!one_only, "{list} names several jobs: only --out and --dir go with them");
+    }
+    match which::find(&client, &asked, nix::unistd::geteuid().as_raw()) {
+        Ok(Which::One(one)) => show(&config.report, &client, &one, args),
+        Ok(Which::Tasks(tasks)) => overview(&config.report, tasks, args),
+        Err(why) => {
+            complain!("{why}");
+            Ok(exit::UNKNOWN)
+        }
+    }
+}
+
+/// One job's report.
+fn show(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> anyhow::Result<u8> {
     let terminal = output::is_terminal();
+    let above = args.format == Show::Text && args.out.is_none();
+    // Three lines stay three lines.
+    let note_above = above && !args.brief && !args.redact;
+    if let Some(note) = one.note.as_ref().filter(|_| !note_above) {
+        complain!("{note}");
+    }
     loop {
-        let Some((report, slurm_knows)) = read(&config.report, &client, job, args) else {
+        let Some((report, slurm_knows)) = read(config, client, one, args) else {
             return Ok(exit::UNKNOWN);
         };
         let known = !report.attempts.is_empty();
-        if !known && !slurm_knows && args.format == Show::Text && args.out.is_none() {
-            nothing_known(&config.report, job, args, &report.problems);
+        if !known && !slurm_knows && above {
+            nothing_known(config, one.job, args, &report.problems);
             return Ok(exit::UNKNOWN);
         }
         if args.format == Show::Json && !args.redact {
@@ -116,9 +159,18 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             Show::Text => text(&report, args.full),
             Show::Json => Lines::kept(&redacted_json(&report)),
             Show::Html if args.redact => Lines::kept(&redacted_html(&report)),
-            Show::Html => Lines::kept(&page(&config.report, &report, args)?),
+            Show::Html => Lines::kept(&page(config, &report, args)?),
         };
         let again = args.live && terminal && report.ended.kind == EndKind::Running;
+        let content = match one.note.as_ref().filter(|_| note_above) {
+            Some(note) => {
+                let mut noted = Lines::new();
+                put!(noted, "{note}");
+                noted.add(&content);
+                noted
+            }
+            None => content,
+        };
         match &args.out {
             None if args.live && terminal => output::screen(&content)?,
             file => output::to(file.as_deref(), &content)?,
@@ -128,6 +180,32 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         }
         std::thread::sleep(AGAIN);
     }
+}
+
+/// Tasks of an array, a line each.
+fn overview(config: &ReportConfig, tasks: Vec<ListedJob>, args: &Args) -> anyhow::Result<u8> {
+    let user = nix::unistd::geteuid();
+    let owner = tasks.iter().find_map(|task| task.uid);
+    if is_foreign(config, owner) {
+        let array = tasks.first().and_then(|task| task.task).map_or(0, |(array, _)| array);
+        complain!("{}", foreign(array, owner));
+        return Ok(exit::UNKNOWN);
+    }
+    let owner = if user.is_root() { owner.filter(|_| args.dir.is_empty()) } else { Some(user.as_raw()) };
+    let (shown, more) = tasks.split_at(tasks.len().min(array::MOST_TASKS));
+    let expand = |list: &str| hostlist::expand(list).ok();
+    let rows: Vec<(ListedJob, Option<JobReport>)> = shown
+        .iter()
+        .map(|task| {
+            let report = array::has_begun(task).then(|| {
+                let (cluster, slurm) = (args.cluster.as_deref(), Some(array::view(task)));
+                store::load(config, &args.dir, cluster, task.job, owner, slurm, &expand)
+            });
+            (task.clone(), report)
+        })
+        .collect();
+    output::to(args.out.as_deref(), &array::overview(&rows, more))?;
+    Ok(exit::OK)
 }
 
 /// The page, with what was asked for of the samples.
@@ -153,13 +231,14 @@ fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Resul
 }
 
 /// The report, and whether Slurm knows the job; `None`: it is somebody else's.
-fn read(config: &ReportConfig, client: &Client, job: u32, args: &Args) -> Option<(JobReport, bool)> {
-    let state = slurm_state(client, job);
+fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Option<(JobReport, bool)> {
+    let job = one.job;
+    let state = slurm_state(client, &one.name);
     let owner = state.as_ref().and_then(|state| state.uid);
     let user = nix::unistd::geteuid();
     let own_only = !user.is_root() && config.access == ReportAccess::Owner;
-    if let Some(owner) = owner.filter(|owner| own_only && *owner != user.as_raw()) {
-        complain!("job {} belongs to {}: its report is for them and for root", job, name(owner));
+    if is_foreign(config, owner) {
+        complain!("{}", foreign(job, owner));
         return None;
     }
     // What lies at a job's place is believed only if it is the job's owner's. Job numbers begin anew one day, and
@@ -185,6 +264,18 @@ fn read(config: &ReportConfig, client: &Client, job: u32, args: &Args) -> Option
         report.problems.push(format!("report.cables: {why:#}: leafs have no names here"));
     }
     Some((report, slurm_knows))
+}
+
+/// It is known to be somebody else's, whose reports are not the caller's to read.
+fn is_foreign(config: &ReportConfig, owner: Option<u32>) -> bool {
+    let user = nix::unistd::geteuid();
+    let own_only = !user.is_root() && config.access == ReportAccess::Owner;
+    own_only && owner.is_some_and(|owner| owner != user.as_raw())
+}
+
+fn foreign(job: u32, owner: Option<u32>) -> String {
+    let owner = owner.map_or_else(|| "another user".to_owned(), name);
+    format!("job {job} belongs to {owner}: its report is for them and for root")
 }
 
 /// Takes the leafs of the job's nodes from the site's table of cables.
@@ -222,8 +313,8 @@ fn nothing_known(config: &ReportConfig, job: u32, args: &Args, problems: &[Strin
 }
 
 /// What Slurm still knows of the job; nothing where it does not answer or has forgotten it.
-fn slurm_state(client: &Client, job: u32) -> Option<JobState> {
-    client.job(&JobRef::plain(job)).ok()?.into_iter().next()
+fn slurm_state(client: &Client, job: &JobRef) -> Option<JobState> {
+    client.job(job).ok()?.into_iter().next()
 }
 
 /// Nodes of attempts that were put back without a decision, from which no epilog came and that Slurm shows as down.
@@ -249,23 +340,24 @@ fn slurm_view(state: JobState) -> SlurmView {
     // Of a job that has not begun or not ended, Slurm shows what it expects.
     let begun = !state.state.contains("PENDING") && !state.state.contains("CONFIGURING");
     let ended = begun && !["RUNNING", "SUSPENDED"].iter().any(|live| state.state.contains(live));
-    let millis = |seconds: Option<u64>, known: bool| {
-        seconds.filter(|_| known).map(|seconds| seconds.saturating_mul(1000))
-    };
     SlurmView {
         state: state.state,
         reason: state.reason,
         name: state.name,
-        submitted: millis(state.submitted, true),
+        submitted: millis(state.submitted),
         exit: None,
         restarts: Some(state.restarts),
-        start: millis(state.start, begun),
+        start: millis(state.start).filter(|_| begun),
         // One that completes to wait again shows the latest end it could have.
-        end: millis(state.end, ended).filter(|end| *end <= railgate_runner::now()),
+        end: millis(state.end).filter(|end| ended && *end <= railgate_runner::now()),
         nodelist: state.nodes,
         request: state.request,
         down: Vec::new(),
     }
+}
+
+fn millis(seconds: Option<u64>) -> Option<u64> {
+    seconds.map(|seconds| seconds.saturating_mul(1000))
 }
 
 fn name(uid: u32) -> String {

@@ -117,7 +117,12 @@ fn exit_codes_say_how_the_node_is() {
         (&["check", "--history", "--list"], 2),
         (&["rails", "--simulate", "h100-sxm", "--gpus", "0-8"], 2),
         (&["rails", "--simulate", "h100-sxm", "--profile", "fast"], 2),
-        (&["report", "7_1"], 2),
+        (&["report", "7_"], 2),
+        (&["report", "7.x"], 2),
+        (&["report", "7_[4-1]"], 2),
+        (&["report", "--array"], 2),
+        (&["report", "7", "--name", "x"], 2),
+        (&["report", "7_[1-4]", "--format", "json"], 2),
         (&["nosuch"], 2),
     ] {
         assert_eq!(cli.code(words), Some(code), "{words:?}");
@@ -310,7 +315,11 @@ fn old_reports_go_and_what_is_not_ours_stays() {
         cli.said(&["report", "--prune"])
             .contains("reports of 0 jobs and samples of 0 nodes removed, 2 jobs stay")
     );
-    for words in [&["report"][..], &["report", "7", "--prune"], &["report", "7", "--days", "3"]] {
+    for words in [
+        &["report", "7", "--prune"][..],
+        &["report", "--name", "x", "--prune"],
+        &["report", "7", "--days", "3"],
+    ] {
         assert_eq!(cli.code(words), Some(2), "{words:?}");
     }
     let output = cli.run(&["report", "--prune", "--keep", "0", "--days", "0"]);

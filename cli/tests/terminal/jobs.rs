@@ -84,6 +84,30 @@ const SHOW: [&[&str]; 9] = [
     &["--format", "html", "--samples", "n1"],
 ];
 
+/// What Slurm's lists say of jobs whose numbers are not given.
+fn which(stage: &mut Stage) {
+    let text = hostile();
+    // The fields have a mark between them that the program is given.
+    let list = |name: &str| {
+        format!(
+            "for word; do case $word in %A*) mark=${{word#%A}}; mark=${{mark%%%i*}};; --delimiter=*) mark=${{word#*=}};; esac; done\n\
+             row() {{ for field; do printf '%s%s' \"$field\" \"$mark\"; done; echo; }}\n\
+             for task in 1 2; do row 7 7_$task $(id -u) '{text}' '{text}' '' 2026-01-01T00:00:00 '{text}' '{text}' '{name}'; done"
+        )
+    };
+    for program in ["squeue", "sacct"] {
+        stage.program(program, &list(&text));
+        stage.run(&["report"]);
+        stage.run(&["report", "--name", &text]);
+        stage.shows(&["report", "7", "--array"]);
+        stage.shows(&["report", "7_[1-2]", "--cluster", &text]);
+        stage.program(program, &format!("cat <<'END' >&2\n{text}\nEND\nexit 1"));
+        stage.run(&["report"]);
+        stage.shows(&["report", "--name", &text]);
+        stage.run(&["report", "7_1"]);
+    }
+}
+
 pub(crate) fn report(stage: &mut Stage) {
     let text = hostile();
     let report = ["report", "7"];
@@ -125,6 +149,7 @@ pub(crate) fn report(stage: &mut Stage) {
     stage.shows(&["report", "9", "--dir", &text]);
     stage.shows(&["report", "7", "--format", "html", "--samples", &text]);
     stage.shows(&["report", &format!("7_{text}")]);
+    which(stage);
     stage.write("reports/alpha/7/0/mine", "");
     stage.run(&["report", "--prune", "--days", "0"]);
     stage.shows(&["report", "--prune", "--dir", &text]);

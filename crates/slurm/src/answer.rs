@@ -2,6 +2,7 @@
 //! anything, also what looks like a field, so a field that stands there twice is nobody's.
 
 mod job;
+mod listed;
 mod node;
 mod owner;
 mod sinfo;
@@ -12,6 +13,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 pub use job::JobState;
 pub(crate) use job::{jobs, runs_on};
+pub use listed::ListedJob;
+pub(crate) use listed::{SACCT_FORMAT, listed, squeue_format};
 pub(crate) use node::node;
 pub use node::{NodeReason, NodeState};
 pub use owner::{OwnersView, Refusable};

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::answer::{
-    self, HeldNode, JobStanding, JobState, NodeState, OwnersView, Refusable, SINFO_FORMAT, SinfoLine,
-    held_nodes,
+    self, HeldNode, JobStanding, JobState, ListedJob, NodeState, OwnersView, Refusable, SINFO_FORMAT,
+    SinfoLine, held_nodes,
 };
 use crate::breaker::{self, Cap};
 use crate::command::{SlurmError, run_bytes};
@@ -45,6 +45,24 @@ impl JobRef {
     /// A member of an array.
     pub fn member(array: u32, task: u32) -> Self {
         JobRef(format!("{array}_{task}"))
+    }
+}
+
+/// Which jobs to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// The job of this number, and all members of the array of this number.
+    Job(u32),
+    /// This user's.
+    User(u32),
+}
+
+impl Listing {
+    fn args(self) -> [String; 2] {
+        match self {
+            Listing::Job(job) => ["-j".to_owned(), job.to_string()],
+            Listing::User(uid) => ["-u".to_owned(), uid.to_string()],
+        }
     }
 }
 
@@ -180,6 +198,39 @@ impl Client {
         }
     }
 
+    /// Jobs as slurmctld has them, an array's members one by one; none where it has forgotten them.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn queued_jobs(&self, which: Listing) -> Result<Vec<ListedJob>, SlurmError> {
+        let mark = mark()?;
+        let format = answer::squeue_format(&mark);
+        let [option, value] = which.args();
+        let args = ["-h", "-a", "-r", "-t", "all", &option, &value, "-o", &format];
+        match self.run_bytes("squeue", &args, Stdio::null(), Duration::ZERO) {
+            Ok(text) => answer::listed(&String::from_utf8_lossy(&text), &mark)
+                .map_err(|why| unreadable("squeue", why)),
+            Err(SlurmError::Refused { said, .. }) if said.contains("Invalid job id") => Ok(Vec::new()),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Jobs as the accounting database has them, a user's for the last 30 days.
+    ///
+    /// # Errors
+    /// [`SlurmError`]; `Refused` also on a site without accounting.
+    pub fn accounted_jobs(&self, which: Listing) -> Result<Vec<ListedJob>, SlurmError> {
+        let mark = mark()?;
+        let delimiter = format!("--delimiter={mark}");
+        let [option, value] = which.args();
+        let mut args = vec!["-n", "-X", "-p", &delimiter, &option, &value, "-o", answer::SACCT_FORMAT];
+        if matches!(which, Listing::User(_)) {
+            args.extend(["-S", "now-30days"]);
+        }
+        let text = self.run_bytes("sacct", &args, Stdio::null(), Duration::ZERO)?;
+        answer::listed(&String::from_utf8_lossy(&text), &mark).map_err(|why| unreadable("sacct", why))
+    }
+
     /// AdminComment of jobs in the accounting database, of their last run, by their numbers, in one query. Those that
     /// the database does not know are missing. Bytes that are no UTF-8 are replaced.
     ///
@@ -188,7 +239,7 @@ impl Client {
     pub fn accounted_comments(&self, jobs: &[&JobRef]) -> Result<BTreeMap<u32, String>, SlurmError> {
         // A comment may have line breaks and any delimiter that could be guessed in it, and would then look like the
         // comment of another job.
-        let mark = unguessable().map_err(|why| unreadable("/dev/urandom", why.to_string()))?;
+        let mark = mark()?;
         let delimiter = format!("--delimiter={mark}");
         let args = ["-n", "-X", "-p", &delimiter, "-j", &list(jobs), "-o", "JobIDRaw,AdminComment"];
         let text = self.run_bytes("sacct", &args, Stdio::null(), Duration::ZERO)?;
@@ -412,6 +463,11 @@ impl Client {
 
 fn list(jobs: &[&JobRef]) -> String {
     jobs.iter().map(|job| job.0.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// What parts fields: texts of users stand between them.
+fn mark() -> Result<String, SlurmError> {
+    unguessable().map_err(|why| unreadable("/dev/urandom", why.to_string()))
 }
 
 /// 32 hexadecimal digits.

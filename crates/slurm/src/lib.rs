@@ -17,13 +17,14 @@ mod readmit;
 mod reason;
 mod requeue;
 mod spool;
+mod typed;
 
 pub use accounting::{Line as AccountingLine, Noted, note_in_accounting};
 pub use answer::{
-    HeldNode, JobStanding, JobState, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds,
+    HeldNode, JobStanding, JobState, ListedJob, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds,
 };
 pub use breaker::Cap;
-pub use client::{Client, JobRef};
+pub use client::{Client, JobRef, Listing};
 pub use command::{SlurmError, run as run_program};
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};
 pub use drain::{Acting, DrainDesk, DrainOutcome, Pending, Stage};
@@ -38,3 +39,4 @@ pub use requeue::{
     move_delay, script_appends, weigh,
 };
 pub use spool::{Lost, Spool};
+pub use typed::{Tasks, TypedJob};

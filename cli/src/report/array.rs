@@ -1,0 +1,56 @@
+//! An array at a glance: one row for each task.
+
+use railgate_slurm::ListedJob;
+use railgate_stats::{JobReport, SlurmView};
+use railgate_text::{Lines, put, shorten};
+
+use super::millis;
+
+/// So many reports are read at most.
+pub(super) const MOST_TASKS: usize = 200;
+
+/// Has started, and has a number of its own.
+pub(super) fn has_begun(job: &ListedJob) -> bool {
+    !job.state.contains("PENDING") && job.start.is_some()
+}
+
+/// TASK, JOB, STATE, WHY; `more` tasks are not shown.
+pub(super) fn overview(rows: &[(ListedJob, Option<JobReport>)], more: &[ListedJob]) -> Lines {
+    let mut table = vec![["TASK", "JOB", "STATE", "WHY"].map(str::to_owned)];
+    for (job, report) in rows {
+        let task = job.task.map(|(_, task)| task.to_string()).unwrap_or_default();
+        let number = if has_begun(job) { job.job.to_string() } else { "-".to_owned() };
+        let why = match report {
+            Some(report) => shorten(&report.ended.why, 200).clone(),
+            None => "has not started".to_owned(),
+        };
+        let state = job.state.split(' ').next().unwrap_or_default().to_owned();
+        table.push([task, number, state, why]);
+    }
+    let mut lines = Lines::table(&table, "");
+    if let (Some((array, first)), Some((_, last))) =
+        (more.first().and_then(|job| job.task), more.last().and_then(|job| job.task))
+    {
+        put!(lines, "{} more tasks: railgate report {array}_[{first}-{last}]", more.len());
+    }
+    lines
+}
+
+/// What the list says of a job, for its report.
+pub(super) fn view(job: &ListedJob) -> SlurmView {
+    let begun = has_begun(job);
+    let ended = begun && !["RUNNING", "SUSPENDED", "COMPLETING"].iter().any(|live| job.state.contains(live));
+    SlurmView {
+        state: job.state.clone(),
+        reason: String::new(),
+        name: Some(job.name.clone()),
+        submitted: millis(job.submitted),
+        exit: job.exit.filter(|_| ended),
+        restarts: None,
+        start: millis(job.start).filter(|_| begun),
+        end: millis(job.end).filter(|_| ended),
+        nodelist: job.nodes.clone(),
+        request: railgate_node::JobRequest::default(),
+        down: Vec::new(),
+    }
+}
