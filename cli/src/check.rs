@@ -20,7 +20,7 @@ Examples:
   railgate check --phase periodic --drain              as HealthCheckProgram does
   railgate check --drain --then /usr/sbin/nhc          the site's own check afterwards
 
-Without --drain nothing is changed. Live, it wants root, for the kernel log and the GPUs' processes.
+Without --drain nothing is changed; with another --config nothing is remembered either. Live, it wants root, for the kernel log and the GPUs' processes.
 It takes a second or less on a healthy node and at most `[gate] deadline` (30s).
 
 Exit codes: 0 fit or degraded, 1 unfit, 2 wrong use or configuration, 3 could not tell.

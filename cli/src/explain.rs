@@ -1,4 +1,4 @@
-use railgate_text::Lines;
+use railgate_text::{Lines, did_you_mean};
 
 use crate::output::Format;
 use crate::{Site, exit, node_story, output};
@@ -38,7 +38,17 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let node = node_story::run(site, subject, args.format);
     match node {
         Ok(Some(code)) => Ok(code),
-        Err(why) => Err(why.context(format!("no check '{id}' (railgate check --list)"))),
-        Ok(None) => anyhow::bail!("no check and no node '{subject}' (railgate check --list; sinfo -N)"),
+        Err(why) => {
+            let meant = meant(id);
+            Err(why.context(format!("no check '{id}'{meant} (railgate check --list)")))
+        }
+        Ok(None) => {
+            let meant = meant(id);
+            anyhow::bail!("no check and no node '{subject}'{meant} (railgate check --list; sinfo -N)")
+        }
     }
+}
+
+fn meant(id: &str) -> String {
+    did_you_mean(id, railgate_gate::CHECKS.iter().map(|check| check.id))
 }

@@ -35,8 +35,7 @@ use railgate_runner::{Config, Places};
 #[derive(Debug, Parser)]
 #[command(name = "railgate", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
-    /// Site configuration [default: /etc/railgate/railgate.toml; the defaults where there is none].
-    /// Of a `check` with another file nothing is remembered, unless it is to drain
+    /// Use this site configuration [default: /etc/railgate/railgate.toml; built-in values where there is no such file]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use railgate_text::{Lines, is_printable, put};
+use railgate_text::{Lines, did_you_mean, is_printable, put};
 
 use crate::output::{self, Format, say};
 use crate::{Site, exit};
@@ -73,9 +73,11 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         What::List { format } => list(&templates()?, *format)?,
         What::Show { name, set, keys, out } => {
             let templates = templates()?;
-            let Some(text) = templates.get(name.trim_end_matches(".sbatch")) else {
+            let plain = name.trim_end_matches(".sbatch");
+            let Some(text) = templates.get(plain) else {
                 let known: Vec<&str> = templates.keys().map(String::as_str).collect();
-                bail!("no template '{name}' (known: {})", known.join(", "));
+                let meant = did_you_mean(plain, known.iter().copied());
+                bail!("no template '{name}'{meant} (known: {})", known.join(", "));
             };
             if *keys {
                 return show_keys(text);
@@ -153,6 +155,11 @@ fn write(out: Option<&Path>, text: &str) -> anyhow::Result<()> {
     let Some(path) = out else { return output::text(&Lines::kept(text)) };
     let written = std::fs::File::create_new(path)
         .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
-    written.with_context(|| path.display().to_string())?;
+    match written {
+        Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists => {
+            bail!("{}: exists already: remove it, or give another name to --out", path.display())
+        }
+        written => written.with_context(|| path.display().to_string())?,
+    }
     say!("{}: sbatch {}", path.display(), path.display())
 }

@@ -130,6 +130,43 @@ fn exit_codes_say_how_the_node_is() {
 }
 
 #[test]
+fn a_slip_is_answered_with_what_was_meant() {
+    let cli = Cli::new("[slurm]\nbin_dir = '/nonexistent'\n");
+    for (words, meant) in [
+        (&["explain", "gpu-xdi"][..], "did you mean 'gpu-xid'?"),
+        (&["explain", "gpu-lots@3"], "did you mean 'gpu-lost'?"),
+        (&["check", "--simulate", "h100-sxn"], "did you mean 'h100-sxm'?"),
+        (&["template", "show", "jaxx"], "did you mean 'jax'?"),
+    ] {
+        let wrong = cli.run(words);
+        assert_eq!(wrong.status.code(), Some(2), "{words:?}");
+        assert!(err(&wrong).contains(meant) && err(&wrong).lines().count() == 1, "{}", err(&wrong));
+    }
+    assert!(!err(&cli.run(&["explain", "gn7"])).contains("did you mean"));
+}
+
+#[test]
+fn a_template_is_not_written_over_a_file() {
+    let cli = Cli::new("");
+    cli.said(&["template", "show", "jax", "--out", "jax.sbatch"]);
+    let again = cli.run(&["template", "show", "jax", "--out", "jax.sbatch"]);
+    assert_eq!(again.status.code(), Some(2));
+    let said = "railgate: jax.sbatch: exists already: remove it, or give another name to --out\n";
+    assert_eq!(err(&again), said);
+}
+
+#[test]
+fn help_that_all_commands_share_is_about_all_of_them() {
+    let cli = Cli::new("");
+    for command in ["doctor", "readmit", "report"] {
+        let help = cli.said(&[command, "--help"]);
+        let (_, about) = help.split_once("--config <FILE>").unwrap();
+        let about: Vec<&str> = about.lines().take(3).collect();
+        assert!(!about.concat().contains("check"), "{command}: {about:?}");
+    }
+}
+
+#[test]
 fn what_was_found_goes_to_standard_output_and_errors_do_not() {
     let cli = Cli::new("");
     let unfit = cli.run(&["check", "--simulate", "h100-sxm:gpu-lost@3"]);

@@ -143,10 +143,12 @@ pub struct RailProfile {
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// No such id; the text lists the known ones.
-    #[error("no machine profile '{id}' (known: {known})")]
+    #[error("no machine profile '{id}'{meant} (known: {known})")]
     Unknown {
         /// What was asked for.
         id: String,
+        /// `; did you mean 'h100-sxm'?`, or nothing.
+        meant: String,
         /// What there is.
         known: String,
     },

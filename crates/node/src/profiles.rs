@@ -231,8 +231,10 @@ impl Layers<'_> {
                 return Ok((format!("built-in profile {id}"), (*text).to_owned(), None));
             }
         }
+        let known = Profile::ids(self.dirs);
+        let meant = railgate_text::did_you_mean(id, known.iter().map(String::as_str));
         let id = railgate_text::clip(id, 80);
-        Err(ProfileError::Unknown { id, known: Profile::ids(self.dirs).join(", ") })
+        Err(ProfileError::Unknown { id, meant, known: known.join(", ") })
     }
 }
 

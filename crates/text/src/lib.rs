@@ -14,6 +14,7 @@
 
 mod json;
 mod lines;
+mod near;
 mod toml_text;
 
 use std::borrow::Cow;
@@ -21,6 +22,7 @@ use std::fmt::{self, Write as _};
 
 pub use json::{json_text, write_json};
 pub use lines::Lines;
+pub use near::{did_you_mean, nearest};
 pub use toml_text::toml_text;
 
 /// Neither a control character (C0, DEL, C1) nor one that a reader cannot see and that turns, breaks or hides the text

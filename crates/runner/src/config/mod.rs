@@ -377,6 +377,25 @@ mod tests {
     }
 
     #[test]
+    fn a_slip_is_answered_with_what_was_meant() {
+        for (text, wanted) in [
+            ("[breaker]\nmax_percent = 'x'", "wants a number, not string \"x\""),
+            ("[requeue]\nmax_restarts = 'x'", "wants a whole number, 0 or larger, not string \"x\""),
+            ("[requeue]\nmax_restarts = -1", "wants a whole number, 0 or larger, not integer `-1`"),
+            ("[gate.checks.gpu-ec]", "unknown field `gpu-ec`; did you mean `gpu-ecc`?"),
+            ("[gaet]", "unknown field `gaet`; did you mean `gate`?"),
+            ("gate.mode = 'enfroce'", "unknown variant `enfroce`; did you mean `enforce`?"),
+            ("profile = 3", "invalid type: integer `3`, expected a string"),
+        ] {
+            let problems = parse(text, "gn1").unwrap_err();
+            assert_eq!(problems.first().map(Problem::message), Some(wanted), "{text}");
+        }
+        // Where nothing is near, all that is known.
+        let far = parse("[nothing-like-it]", "gn1").unwrap_err();
+        assert!(list(&far).contains("expected one of `profile`, "), "{}", list(&far));
+    }
+
+    #[test]
     fn all_syntax_errors_are_reported() {
         let problems = parse("a = \nb = 1\nc = ]\n", "gn1").unwrap_err();
         assert!(problems.len() >= 2, "{}", list(&problems));

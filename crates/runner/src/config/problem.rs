@@ -12,6 +12,30 @@ pub struct Problem {
     place: Option<Place>,
 }
 
+/// In the words of a person: a type of Rust is a number, and of sixty known keys the one that was meant is enough.
+fn worded(message: String) -> String {
+    if let Some((what, wanted)) = message.rsplit_once(", expected ") {
+        let found = what.strip_prefix("invalid type: ").or_else(|| what.strip_prefix("invalid value: "));
+        let number = match wanted {
+            "f64" | "f32" => Some("a number"),
+            "u64" | "u32" | "u16" | "u8" | "usize" => Some("a whole number, 0 or larger"),
+            "i64" | "i32" => Some("a whole number"),
+            _ => None,
+        };
+        if let (Some(found), Some(number)) = (found, number) {
+            return format!("wants {number}, not {found}");
+        }
+    }
+    let near = message.split_once(", expected ").and_then(|(what, known)| {
+        let typed =
+            what.strip_prefix("unknown field `").or_else(|| what.strip_prefix("unknown variant `"))?;
+        let known = known.split('`').skip(1).step_by(2);
+        let nearest = railgate_text::nearest(typed.strip_suffix('`')?, known)?;
+        Some(format!("{what}; did you mean `{nearest}`?"))
+    });
+    near.unwrap_or(message)
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     line: usize,
@@ -29,7 +53,7 @@ impl Problem {
     ) -> Self {
         Problem {
             file: file.to_owned(),
-            message: message.into(),
+            message: worded(message.into()),
             place: span.map(|span| Place::of(text, span)),
         }
     }
