@@ -2,6 +2,7 @@
 
 mod accounting;
 mod apptainer;
+mod array_report;
 mod array_storm;
 mod beside;
 mod breaker;
