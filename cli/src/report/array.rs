@@ -21,7 +21,7 @@ pub(super) fn overview(rows: &[(ListedJob, Option<JobReport>)], more: &[ListedJo
         let task = job.task.map(|(_, task)| task.to_string()).unwrap_or_default();
         let number = if has_begun(job) { job.job.to_string() } else { "-".to_owned() };
         let why = match report {
-            Some(report) => shorten(&report.ended.why, 200).clone(),
+            Some(report) => shorten(first_sentence(&report.ended.why), 90),
             None => "has not started".to_owned(),
         };
         let state = job.state.split(' ').next().unwrap_or_default().to_owned();
@@ -34,6 +34,11 @@ pub(super) fn overview(rows: &[(ListedJob, Option<JobReport>)], more: &[ListedJo
         put!(lines, "{} more tasks: railgate report {array}_[{first}-{last}]", more.len());
     }
     lines
+}
+
+/// A row has room for one; the job's own report has the rest.
+fn first_sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text, |(first, _)| first).trim_end_matches('.')
 }
 
 /// What the list says of a job, for its report.
@@ -52,5 +57,24 @@ pub(super) fn view(job: &ListedJob) -> SlurmView {
         nodelist: job.nodes.clone(),
         request: railgate_node::JobRequest::default(),
         down: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_first_sentence() {
+        for (why, shown) in [
+            (
+                "It ended with exit code 1 (2.5 s). Nothing points at hardware.",
+                "It ended with exit code 1 (2.5 s)",
+            ),
+            ("Slurm recorded success.", "Slurm recorded success"),
+            ("", ""),
+        ] {
+            assert_eq!(first_sentence(why), shown);
+        }
     }
 }
