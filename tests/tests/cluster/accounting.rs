@@ -89,9 +89,8 @@ fn fails(cluster: &Cluster, node: &str, comment: &str) -> Result<u32> {
     Ok(id)
 }
 
-#[test]
-#[ignore = "needs root and Slurm: cargo xtask test"]
-fn slurmdbd_keeps_our_line_beside_what_others_wrote() -> Result<()> {
+/// A root directory that has slurmdbd; `None` where there is none, with a line that says so.
+fn with_slurmdbd() -> Option<PathBuf> {
     let place = match std::env::var_os(SLURM_ROOT) {
         Some(root) if root != "/" => PathBuf::from(root),
         _ => PathBuf::from(ROOT),
@@ -101,8 +100,48 @@ fn slurmdbd_keeps_our_line_beside_what_others_wrote() -> Result<()> {
             "skipped: {} has no slurmdbd: cargo xtask test --accounting makes one that has",
             place.display()
         );
-        return Ok(());
+        return None;
     }
+    Some(place)
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_task_that_slurmctld_has_forgotten_is_found_in_slurmdbd() -> Result<()> {
+    let Some(place) = with_slurmdbd() else { return Ok(()) };
+    Builder::new(1).slurm_root(place).slurm_conf("MinJobAge", "2").test(|cluster| {
+        let database = with_accounting(cluster)?;
+        let alice = cluster.alice();
+        let words = ["--array=1-2", "--gres=gpu:1", "-o", "/dev/null", "-J", "my sweep"];
+        let array = alice.sbatch(&words, "exit $((SLURM_ARRAY_TASK_ID - 1))")?;
+        poll::until(2 * MINUTE, "slurmctld to forget the array", || {
+            let known = cluster.root().run(&["scontrol", "show", "job", &array.to_string()])?;
+            Ok((known.code != 0).then_some(()))
+        })?;
+        let report = |words: &[&str]| alice.run(&[&["railgate", "report"], words].concat());
+        let overview = report(&[&array.to_string(), "--array"])?.ok()?;
+        let rows: Vec<Vec<&str>> =
+            overview.lines().skip(1).map(|line| line.split_whitespace().take(3).collect()).collect();
+        let states: Vec<(&str, &str)> = rows.iter().map(|row| (row[0], row[2])).collect();
+        assert_eq!(states, [("1", "COMPLETED"), ("2", "FAILED")], "{overview}");
+        for (row, words) in
+            [(&rows[0], vec![format!("{array}_1")]), (&rows[1], vec![format!("{array}_2.batch")])]
+        {
+            let words: Vec<&str> = words.iter().map(String::as_str).chain(["--format", "json"]).collect();
+            let json: serde_json::Value = serde_json::from_str(&report(&words)?.ok()?)?;
+            assert_eq!(json["job"].to_string(), row[1], "{words:?}");
+        }
+        let whole = report(&["--name", "my sweep"])?.ok()?;
+        assert!(rows.iter().any(|row| whole.contains(row[1])), "{whole}");
+        drop(database);
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn slurmdbd_keeps_our_line_beside_what_others_wrote() -> Result<()> {
+    let Some(place) = with_slurmdbd() else { return Ok(()) };
     let keeps_capitals = slurm_release(&place)? >= (23, 2);
     let builder = Builder::new(2).slurm_root(place).config("report = { admin_comment = true }")?;
     builder.config(ALL_MAY_DRAIN)?.test(|cluster| {
