@@ -1,6 +1,6 @@
 //! Whom the kernel killed for want of memory, and whose process it was.
 //!
-//! Two records, one behind the other, name a victim (`mm/oom_kill.c` and `mm/memcontrol.c`; RHEL 8's 4.18, 5.10, 6.1 and 6.12):
+//! Two records, one behind the other, name a victim (`mm/oom_kill.c` and `mm/memcontrol.c` of 5.10, 5.15, 6.1 and 6.12):
 //!
 //! ```text
 //! oom-kill:constraint=…,cpuset=NAME,mems_allowed=…,oom_memcg=PATH,task_memcg=PATH,task=NAME,pid=4711,uid=1000

@@ -262,7 +262,8 @@ mod tests {
             seq: 9,
             time: START + 5,
             level: 3,
-            text: "Memory cgroup out of memory: Killed process 4711 (python)".to_owned(),
+            text: "Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB, UID:1000"
+                .to_owned(),
         });
         let request = JobRequest { memory: Some("500M per CPU".to_owned()), ..asked() };
         let view = SlurmView { request, ..slurm("FAILED").unwrap() };
