@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 static FILE: LazyLock<PathBuf> =
     LazyLock::new(|| PathBuf::from(format!("/dev/shm/railgate-fuzz-snapshot-{}", std::process::id())));
 
-const NODES: [&str; 6] = [
+const NODES: [&str; 7] = [
     "generic",
     "cpu",
     "h100-sxm:gpu-lost@1,ib-port-down@2",

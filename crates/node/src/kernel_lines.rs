@@ -1,6 +1,6 @@
 //! The lines of the kernel log that railgate knows, as the format strings of the kernel and its drivers.
 //!
-//! One table: the reader of `/dev/kmsg` keeps what fits a row of it (and what [`LEADERS`] lists), so a row that the reader drops
+//! One table: the reader of `/dev/kmsg` keeps what fits a row of it (and what `LEADERS` lists), so a row that the reader drops
 //! cannot exist. What a row means (severity, class, fix) is the gate's.
 
 mod file_systems;

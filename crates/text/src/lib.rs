@@ -6,7 +6,7 @@
 //! - [`printable`], [`Printable`], [`clip`], [`shorten`]: one line;
 //! - [`ascii`], [`ascii_bytes`]: where a field or a file is to be ASCII;
 //! - [`Lines`]: output of several lines, in which only the program begins a line;
-//! - [`json_text`], [`write_json`], [`toml_text`]: notations that can escape, so the value stays the same.
+//! - [`json_text`], [`write_json`], [`toml_text()`]: notations that can escape, so the value stays the same.
 //!
 //! A character that is not printable becomes `?`, as `ls` prints it. `?` is one byte and one column: a text does not
 //! grow beyond the limit of a field (a drain reason, a comment), columns stay aligned, carets stay below their words, and
