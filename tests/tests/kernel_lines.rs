@@ -12,8 +12,8 @@ use railgate_gate::{GateConfig, Memory, Seen, judge, kernel_line_judgement};
 use railgate_node::readers::kernel_log_read;
 use railgate_node::xid_catalogue::{self, lookup, nvlink5_line};
 use railgate_node::{
-    Fitness, KernelLine, KernelLog, Part, PciAddress, Phase, Reading, Severity, Snapshot, SxidSeverity,
-    kernel_lines, simulate,
+    Fitness, KernelLine, KernelLog, Part, PciAddress, Phase, Profile, Reading, Severity, Snapshot,
+    SxidSeverity, kernel_lines, simulate,
 };
 
 /// The files of a collection; `formats` is not from the logs of machines.
@@ -211,7 +211,7 @@ fn strictest(rows: &[Row]) -> GateConfig {
 }
 
 /// A healthy machine, and one whose NVML has no recovery action (before R570), so that NVML can neither confirm nor deny.
-fn machines() -> [Snapshot; 2] {
+fn machines() -> (Profile, [Snapshot; 2]) {
     let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
     let healthy = simulate::simulated(&profile, &[]);
     let mut silent = healthy.clone();
@@ -220,19 +220,18 @@ fn machines() -> [Snapshot; 2] {
             gpu.recovery_action = Reading::Unsupported;
         }
     }
-    [healthy, silent]
+    (profile, [healthy, silent])
 }
 
 /// The findings that fail, over a prolog, an epilog and a periodic check a minute apart.
-fn failures(healthy: &Snapshot, config: &GateConfig, texts: &[&str]) -> Vec<String> {
-    let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
+fn failures(profile: &Profile, healthy: &Snapshot, config: &GateConfig, texts: &[&str]) -> Vec<String> {
     let log = read(texts.iter().copied(), &healthy.boot_id);
     let mut now = Snapshot { kernel_log: Part::Read { data: log, took_ms: 1.0 }, ..healthy.clone() };
     let mut memory = Memory::default();
     let mut failed = Vec::new();
     for phase in [Phase::Prolog, Phase::Epilog, Phase::Periodic] {
         let before = Some(healthy);
-        let seen = Seen { phase, now: &now, before, job: None, profile: Some(&profile), memory: &memory };
+        let seen = Seen { phase, now: &now, before, job: None, profile: Some(profile), memory: &memory };
         let verdict = judge(config, &seen);
         let findings = verdict.findings.iter().chain(&verdict.shadow);
         failed.extend(
@@ -266,13 +265,16 @@ fn what_a_user_can_cause_drains_nothing() {
             rows.iter().filter(|row| row.by_user).map(|row| (row, of_this_machine(&row.text))).collect();
         assert!(texts.len() > 200, "{}", texts.len());
         let known = drained.len();
-        for healthy in machines() {
+        let (profile, machines) = machines();
+        for healthy in machines {
             for (row, text) in &texts {
-                let failures = failures(&healthy, &config, &[text.as_str(); 3]);
+                let failures = failures(&profile, &healthy, &config, &[text.as_str(); 3]);
                 drained.extend(failures.first().map(|failure| format!("{}: {failure}: {text}", row.place)));
             }
             let all: Vec<&str> = texts.iter().map(|(_, text)| text.as_str()).collect();
-            drained.extend(failures(&healthy, &config, &all).first().map(|one| format!("together: {one}")));
+            drained.extend(
+                failures(&profile, &healthy, &config, &all).first().map(|one| format!("together: {one}")),
+            );
         }
         let count = drained.len() - known;
         println!("{}: {} lines that a user can cause, {count} drain", folder.display(), texts.len());
@@ -285,11 +287,11 @@ fn what_a_user_can_cause_drains_nothing() {
 fn what_the_machine_causes_drains() {
     let rows = collection(&collections().remove(0));
     let config = strictest(&rows);
-    let [_, silent] = machines();
+    let (profile, [_, silent]) = machines();
     for kind in FAULTS {
         let text = rows.iter().find(|row| !row.by_user && row.verdict.starts_with(kind)).map(|row| &row.text);
         let text = of_this_machine(text.unwrap());
-        assert!(!failures(&silent, &config, &[text.as_str(); 3]).is_empty(), "{kind}: {text}");
+        assert!(!failures(&profile, &silent, &config, &[text.as_str(); 3]).is_empty(), "{kind}: {text}");
     }
 }
 
