@@ -21,9 +21,12 @@ fn a_program_that_failed_by_itself_stays_failed() -> Result<()> {
         for code in [13, 31, 43] {
             cluster.hardware(second)?.xid(2, code, Some(4711))?;
         }
-        cluster.hardware(third)?.kernel_says(
-            "Memory cgroup out of memory: Killed process 4711 (python) total-vm:812345678kB, anon-rss:524288000kB",
-        )?;
+        let uid = alice.run(&["id", "-u"])?.ok()?;
+        cluster.hardware(third)?.kernel_says(&format!(
+            "Memory cgroup out of memory: Killed process 4711 (python) total-vm:812345678kB, anon-rss:524288000kB, \
+             file-rss:0kB, shmem-rss:0kB, UID:{} pgtables:4096kB oom_score_adj:0",
+            uid.trim()
+        ))?;
         // Hardware that nobody calls broken: corrected errors, and a code that no table knows.
         cluster.hardware(fourth)?.xid(1, 9999, None)?;
         end(cluster, *plain, 3)?;
