@@ -15,7 +15,7 @@ use railgate_stats::{
 };
 use railgate_text::{Lines, put};
 
-use self::which::{Asked, One, Which};
+use self::which::{Asked, One, Sources, Which};
 use crate::output::complain;
 use crate::{Site, exit, fabric, output, prune};
 
@@ -120,7 +120,14 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             || args.samples.is_some();
         anyhow::ensure!(!one_only, "{list} names several jobs: only --out and --dir go with them");
     }
-    match which::find(&client, &asked, nix::unistd::geteuid().as_raw()) {
+    let from = Sources {
+        client: &client,
+        report: &config.report,
+        dirs: &args.dir,
+        cluster: args.cluster.as_deref(),
+        user: nix::unistd::geteuid().as_raw(),
+    };
+    match which::find(from, &asked) {
         Ok(Which::One(one)) => show(&config.report, &client, &one, args),
         Ok(Which::Tasks(tasks)) => overview(&config.report, tasks, args),
         Err(why) => {
@@ -145,7 +152,7 @@ fn show(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> anyho
         };
         let known = !report.attempts.is_empty();
         if !known && !slurm_knows && above {
-            nothing_known(config, one.job, args, &report.problems);
+            nothing_known(config, one, args, &report.problems);
             return Ok(exit::UNKNOWN);
         }
         if args.format == Show::Json && !args.redact {
@@ -234,7 +241,8 @@ fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Resul
 fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Option<(JobReport, bool)> {
     let job = one.job;
     let state = slurm_state(client, &one.name);
-    let owner = state.as_ref().and_then(|state| state.uid);
+    let of_list = one.listed.as_ref().and_then(|listed| listed.uid);
+    let owner = state.as_ref().and_then(|state| state.uid).or(of_list);
     let user = nix::unistd::geteuid();
     let own_only = !user.is_root() && config.access == ReportAccess::Owner;
     if is_foreign(config, owner) {
@@ -248,7 +256,9 @@ fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Optio
         (false, true) => owner,
         (false, false) => None,
     };
-    let slurm = state.map(slurm_view);
+    // The database may show a job as running whose end it has missed; what was recorded then is better.
+    let ended = || one.listed.as_deref().map(array::view).filter(SlurmView::has_ended);
+    let slurm = state.map(slurm_view).or_else(ended);
     let slurm_knows = slurm.is_some();
     let expand = |list: &str| hostlist::expand(list).ok();
     let load = |slurm| store::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
@@ -293,7 +303,7 @@ fn name_leafs(report: &mut JobReport, table: &Path) -> anyhow::Result<()> {
 }
 
 /// Says where was looked, for whom "nothing" is hard to believe.
-fn nothing_known(config: &ReportConfig, job: u32, args: &Args, problems: &[String]) {
+fn nothing_known(config: &ReportConfig, one: &One, args: &Args, problems: &[String]) {
     let mut places: Vec<String> = args.dir.iter().map(|dir| dir.display().to_string()).collect();
     if places.is_empty() {
         match &config.dir {
@@ -305,11 +315,12 @@ fn nothing_known(config: &ReportConfig, job: u32, args: &Args, problems: &[Strin
     for problem in problems {
         complain!("{problem}");
     }
-    complain!(
-        "nothing is known of job {}: no part of a report in {}, and Slurm does not answer or has forgotten it",
-        job,
-        places.join(" or ")
-    );
+    let job = one.job;
+    match &one.silent {
+        Some(why) => complain!("job {job}: no record, and Slurm does not answer: {why}"),
+        None => complain!("job {job}: no record; Slurm has forgotten it, or never had it"),
+    }
+    complain!("no part of a report in {}: a job that never started has none", places.join(" or "));
 }
 
 /// What Slurm still knows of the job; nothing where it does not answer or has forgotten it.

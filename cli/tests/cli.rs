@@ -295,7 +295,7 @@ fn nothing_known_of_a_job_is_said_with_the_places_that_were_looked_in() {
     let unknown = cli.run(&["report", "4000000000"]);
     assert_eq!((unknown.status.code(), out(&unknown).as_str()), (Some(3), ""));
     let said = err(&unknown);
-    assert!(said.contains("nothing is known of job 4000000000"), "{said}");
+    assert!(said.contains("job 4000000000: no record, and Slurm does not answer: "), "{said}");
     assert!(said.contains("/nonexistent/reports or /nonexistent/local"), "{said}");
 }
 

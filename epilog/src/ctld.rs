@@ -16,7 +16,8 @@
 //! | the same with `--no-requeue` | 256 | of the attempt | `Requeue=0` |
 //!
 //! So exit code 0 and restart count 0 return at once, before anything is read: that is every job that ran well
-//! or was cancelled. Where it ran is noted (a line in a file). Of a job that was restarted before, one query tells
+//! or was cancelled. Where it ran is noted (a line in a file), and how Slurm ended it is asked for later, of many jobs at
+//! once (`sum_up`). Of a job that was restarted before, one query tells
 //! whether it ended or went back. A death of a node during the very first attempt is seen only at the next event:
 //! the note names the attempt's nodes, and one that Slurm shows as down since then is the evidence. A restart without it
 //! is not counted as a death.
@@ -63,6 +64,8 @@ mod old_notes;
 mod put_back;
 #[path = "ctld/record.rs"]
 mod record;
+#[path = "ctld/slurm_end.rs"]
+mod slurm_end;
 #[path = "ctld/sum_up.rs"]
 mod sum_up;
 #[path = "ctld/summed.rs"]
@@ -94,7 +97,7 @@ fn main() -> ExitCode {
         }
         if sum_up::is_asked() {
             if let Err(why) = sum_up::work(&places, &env) {
-                tracing::error!("AdminComment: {why}");
+                tracing::error!("ends of jobs: {why}");
             }
             return ExitCode::SUCCESS;
         }

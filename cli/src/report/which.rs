@@ -1,9 +1,30 @@
-//! Which job is meant: what was typed, as Slurm knows it.
+//! Which job is meant: what was typed, as Slurm knows it, or as the controller recorded it before Slurm forgot it.
+
+use std::path::PathBuf;
 
 use railgate_slurm::{Client, JobRef, ListedJob, Listing, SlurmError, Tasks, TypedJob};
+use railgate_stats::store::recorded_ends;
+use railgate_stats::{ReportConfig, SlurmEnd};
 
 /// Of more characters a list of tasks helps nobody.
 const MAX_LIST: usize = 60;
+
+/// So many records of a user's newest jobs are looked through for a name.
+const NEWEST: usize = 200;
+/// So many of an array's tasks, and of what was submitted beside them.
+const BESIDE: usize = 5_000;
+
+/// Who is asked which jobs there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sources<'a> {
+    pub(super) client: &'a Client,
+    pub(super) report: &'a ReportConfig,
+    /// In place of `[report] dir`.
+    pub(super) dirs: &'a [PathBuf],
+    pub(super) cluster: Option<&'a str>,
+    /// The caller. Root may see everybody's jobs.
+    pub(super) user: u32,
+}
 
 /// What was asked for.
 #[derive(Debug)]
@@ -30,13 +51,17 @@ pub(super) struct One {
     pub(super) job: u32,
     /// How Slurm names it.
     pub(super) name: JobRef,
+    /// As a list of jobs shows it.
+    pub(super) listed: Option<Box<ListedJob>>,
+    /// Why slurmctld or the database did not answer.
+    pub(super) silent: Option<String>,
     /// One line for above the report.
     pub(super) note: Option<String>,
 }
 
 impl One {
     fn plain(job: u32) -> Self {
-        One { job, name: JobRef::plain(job), note: None }
+        One { job, name: JobRef::plain(job), listed: None, silent: None, note: None }
     }
 
     fn of(job: &ListedJob) -> Self {
@@ -44,36 +69,36 @@ impl One {
             Some((array, task)) => JobRef::member(array, task),
             None => JobRef::plain(job.job),
         };
-        One { job: job.job, name, note: None }
+        One { job: job.job, name, listed: Some(Box::new(job.clone())), silent: None, note: None }
     }
 }
 
 /// # Errors
 /// Why Slurm does not tell, in one line.
-pub(super) fn find(client: &Client, asked: &Asked<'_>, user: u32) -> Result<Which, String> {
+pub(super) fn find(from: Sources<'_>, asked: &Asked<'_>) -> Result<Which, String> {
     match asked {
-        Asked::Typed(TypedJob::Number(job)) => Ok(Which::One(number(client, *job))),
+        Asked::Typed(TypedJob::Number(job)) => Ok(Which::One(number(from, *job))),
         Asked::Typed(typed @ TypedJob::Task(array, task)) => {
             let wanted = |job: &ListedJob| job.task == Some((*array, *task));
-            let known = look(client, Listing::Job(*array), |jobs| jobs.iter().any(wanted));
+            let known = look(from, Listing::Job(*array), |jobs| jobs.iter().any(wanted));
             let found = known.jobs.iter().find(|job| wanted(job));
             found.map(|job| Which::One(One::of(job))).ok_or_else(|| forgotten(&typed.to_string(), &known))
         }
         Asked::Typed(typed @ TypedJob::Tasks(array, tasks)) => {
-            of_array(client, *array, Some(tasks), &typed.to_string())
+            of_array(from, *array, Some(tasks), &typed.to_string())
         }
         Asked::Array(TypedJob::Number(array) | TypedJob::Task(array, _)) => {
-            of_array(client, *array, None, &array.to_string())
+            of_array(from, *array, None, &array.to_string())
         }
         Asked::Array(TypedJob::Tasks(array, tasks)) => {
-            of_array(client, *array, Some(tasks), &array.to_string())
+            of_array(from, *array, Some(tasks), &array.to_string())
         }
         // One report shows all components, and the leader's has the controller's decision.
         Asked::Typed(TypedJob::Component(leader, offset))
-        | Asked::Array(TypedJob::Component(leader, offset)) => component(client, *leader, *offset),
-        Asked::Name(name) => newest(client, user, |job| job.name == *name)
+        | Asked::Array(TypedJob::Component(leader, offset)) => component(from.client, *leader, *offset),
+        Asked::Name(name) => newest(from, |job| job.name == *name)
             .map_err(|known| format!("Slurm knows no job of yours by the name '{name}'{}", known.doubt())),
-        Asked::Last => newest(client, user, |_| true)
+        Asked::Last => newest(from, |_| true)
             .map_err(|known| format!("Slurm knows no job of yours{}: give its number", known.doubt())),
     }
 }
@@ -85,49 +110,97 @@ struct Known {
 }
 
 impl Known {
+    /// Adds those that are not known yet.
+    fn add(&mut self, jobs: Vec<ListedJob>) {
+        let same = |one: &ListedJob, job: &ListedJob| one.job == job.job && one.task == job.task;
+        let more: Vec<_> =
+            jobs.into_iter().filter(|job| !self.jobs.iter().any(|one| same(one, job))).collect();
+        self.jobs.extend(more);
+    }
+
     /// slurmctld gave no answer: what it would know is not known here.
     fn doubt(&self) -> String {
         self.problems.first().map(|why| format!(" ({why})")).unwrap_or_default()
     }
 }
 
-/// slurmctld is asked first, and where that is not `enough`, the accounting database.
-fn look(client: &Client, which: Listing, enough: impl Fn(&[ListedJob]) -> bool) -> Known {
+/// slurmctld is asked first, and where that is not `enough`, the accounting database, and then what the controller has
+/// recorded.
+fn look(from: Sources<'_>, which: Listing, enough: impl Fn(&[ListedJob]) -> bool) -> Known {
     let mut known = Known { jobs: Vec::new(), problems: Vec::new() };
-    match client.queued_jobs(which) {
+    match from.client.queued_jobs(which) {
         Ok(jobs) => known.jobs = jobs,
         Err(why) => known.problems.push(why),
     }
     if enough(&known.jobs) {
         return known;
     }
-    match client.accounted_jobs(which) {
-        Ok(jobs) => {
-            let same = |one: &ListedJob, job: &ListedJob| one.job == job.job && one.task == job.task;
-            let more: Vec<_> =
-                jobs.into_iter().filter(|job| !known.jobs.iter().any(|one| same(one, job))).collect();
-            known.jobs.extend(more);
-        }
+    match from.client.accounted_jobs(which) {
+        Ok(jobs) => known.add(jobs),
         // Many sites have none. What slurmctld said stands.
         Err(why) => tracing::debug!("{why}"),
     }
+    if !enough(&known.jobs) {
+        known.add(recorded(from, which));
+    }
     known
+}
+
+/// What the controller has recorded of jobs that ended: of the caller's own, of everybody's where root asks.
+fn recorded(from: Sources<'_>, which: Listing) -> Vec<ListedJob> {
+    let own = Some(from.user);
+    let find = |uid: Option<u32>, numbers, most| {
+        let found = recorded_ends(from.report, from.dirs, from.cluster, uid, numbers, most);
+        let found = found.inspect_err(|why| tracing::debug!("recorded ends: {why}")).unwrap_or_default();
+        found.into_iter().map(|end| listed(end, uid)).collect::<Vec<_>>()
+    };
+    match which {
+        Listing::User(uid) => find(Some(uid), None, NEWEST),
+        Listing::Job(job) => {
+            let uid = own.filter(|uid| *uid != 0);
+            let same = find(uid, Some((job, job)), 1);
+            // The number of an array is the number of one of its tasks.
+            if same.iter().any(|one| one.task.is_none_or(|(array, _)| array != job)) {
+                return same;
+            }
+            let mut tasks = find(uid, Some((job, u32::MAX)), BESIDE);
+            tasks.retain(|one| one.task.is_some_and(|(array, _)| array == job));
+            tasks
+        }
+    }
+}
+
+fn listed(end: SlurmEnd, uid: Option<u32>) -> ListedJob {
+    let seconds = |millis: Option<u64>| millis.map(|millis| millis / 1000);
+    ListedJob {
+        job: end.job,
+        task: end.task,
+        uid,
+        state: end.slurm.state,
+        exit: end.slurm.exit,
+        submitted: seconds(end.slurm.submitted),
+        start: seconds(end.slurm.start),
+        end: seconds(end.slurm.end),
+        nodes: end.slurm.nodelist,
+        name: end.slurm.name.unwrap_or_default(),
+    }
 }
 
 fn forgotten(typed: &str, known: &Known) -> String {
     match known.problems.first() {
         Some(why) => format!("{typed}: Slurm does not answer ({why}): give the job's own number (JobId)"),
-        None => format!("Slurm has forgotten {typed}, or never had it: give the job's own number (JobId)"),
+        None => format!("{typed}: no record; Slurm has forgotten it, or never had it"),
     }
 }
 
 /// A number may be that of an array, whose last member has the same one.
-fn number(client: &Client, job: u32) -> One {
-    let known = look(client, Listing::Job(job), |jobs| !jobs.is_empty());
+fn number(from: Sources<'_>, job: u32) -> One {
+    let known = look(from, Listing::Job(job), |jobs| !jobs.is_empty());
     let of_array = known.jobs.iter().filter_map(|one| one.task.filter(|(array, _)| *array == job));
     let tasks: Vec<u32> = of_array.map(|(_, task)| task).collect();
     let same: Vec<&ListedJob> = known.jobs.iter().filter(|one| one.job == job).collect();
-    let Some(member) = same.first() else { return One::plain(job) };
+    let silent = known.problems.first().map(ToString::to_string);
+    let Some(member) = same.first() else { return One { silent, ..One::plain(job) } };
     let one = One::of(member);
     let Some((array, task)) = member.task.filter(|(array, _)| *array == job) else { return one };
     let others: Vec<u32> = tasks.into_iter().filter(|other| *other != task).collect();
@@ -139,9 +212,9 @@ fn number(client: &Client, job: u32) -> One {
     One { note: Some(format!("array {array}: this is task {task}{others}")), ..one }
 }
 
-fn of_array(client: &Client, array: u32, wanted: Option<&Tasks>, typed: &str) -> Result<Which, String> {
+fn of_array(from: Sources<'_>, array: u32, wanted: Option<&Tasks>, typed: &str) -> Result<Which, String> {
     // Members that slurmctld has forgotten are missing among those that it knows.
-    let known = look(client, Listing::Job(array), |_| false);
+    let known = look(from, Listing::Job(array), |_| false);
     let is_wanted = |job: &&ListedJob| {
         job.task.is_some_and(|(of, task)| of == array && wanted.is_none_or(|tasks| tasks.contains(task)))
     };
@@ -168,10 +241,10 @@ fn component(client: &Client, leader: u32, offset: u32) -> Result<Which, String>
 }
 
 /// The user's own job that was submitted last; of an array the member with the highest number.
-fn newest(client: &Client, user: u32, wanted: impl Fn(&ListedJob) -> bool) -> Result<Which, Known> {
+fn newest(from: Sources<'_>, wanted: impl Fn(&ListedJob) -> bool) -> Result<Which, Known> {
     // What the commands were asked for counts only where the answer says so.
-    let own = |job: &&ListedJob| job.uid == Some(user) && wanted(job);
-    let known = look(client, Listing::User(user), |jobs| jobs.iter().any(|job| own(&job)));
+    let own = |job: &&ListedJob| job.uid == Some(from.user) && wanted(job);
+    let known = look(from, Listing::User(from.user), |jobs| jobs.iter().any(|job| own(&job)));
     let last = known.jobs.iter().filter(own);
     let last = last.max_by_key(|job| (job.submitted, job.job, std::cmp::Reverse(job.task)));
     last.map(|job| Which::One(One::of(job))).ok_or(known)

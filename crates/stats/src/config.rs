@@ -43,6 +43,9 @@ pub struct ReportConfig {
     /// When a job has ended for good, the controller puts one line of its report into our field of its AdminComment in
     /// the accounting database. Whoever may see the job in sacct sees it.
     pub admin_comment: bool,
+    /// The controller records beside the nodes' parts how Slurm ended each job, for the time when slurmctld has forgotten it.
+    /// Needs `dir`.
+    pub record_ends: bool,
     /// The site's table of cables, as `railgate fabric --table` reads it: reports then name the leafs of ports that waited
     /// or went down. Whoever reads a report must be able to read it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,6 +77,7 @@ impl Default for ReportConfig {
             deadline: Duration::from_secs(5),
             live: Duration::from_secs(120),
             admin_comment: false,
+            record_ends: true,
             cables: None,
         }
     }

@@ -8,7 +8,7 @@ use crate::next_step::{next_steps, request};
 use crate::plain::stamp;
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
-use crate::{Decision, DecisionKind, Exit, NodeReport, PortUse, REPORT_SCHEMA};
+use crate::{Decision, DecisionKind, Exit, NodeReport, PortUse, REPORT_SCHEMA, SlurmEnd};
 
 /// All that is known of a job: the merge of every node's part of every attempt, and of the controller's
 /// decisions.
@@ -172,6 +172,9 @@ pub struct Parts {
     pub nodes: Vec<NodeReport>,
     /// The controller's.
     pub decisions: Vec<Decision>,
+    /// How Slurm ended attempts, as the controller recorded it.
+    #[serde(default)]
+    pub ends: Vec<SlurmEnd>,
     /// Files that were refused, and why.
     pub problems: Vec<String>,
 }
@@ -227,13 +230,20 @@ impl JobReport {
             attempt.decision = Some(decision);
         }
         // Slurm counts restarts: an attempt of which nobody reported is still an attempt.
-        let known = by_attempt.keys().next_back().copied();
-        let last = slurm.as_ref().and_then(|view| view.restarts).into_iter().chain(known).max();
+        let recorded = parts.ends.iter().map(|end| end.attempt);
+        let known = by_attempt.keys().copied().chain(recorded).max();
+        let of_slurm = slurm.as_ref().map(|view| view.restarts.unwrap_or(0));
+        let last = of_slurm.into_iter().chain(known).max();
         if let Some(last) = last.filter(|last| *last < 10_000) {
             for attempt in 0..=last {
                 by_attempt.entry(attempt).or_insert_with(|| empty(attempt));
             }
         }
+
+        // An attempt that Slurm no longer shows ended as it was recorded then.
+        let recorded =
+            |attempt: u32| parts.ends.iter().find(|end| end.attempt == attempt).map(|end| &end.slurm);
+        let slurm = slurm.or_else(|| last.and_then(recorded).cloned());
 
         let mut missing = Vec::new();
         let mut attempts: Vec<Attempt> = by_attempt.into_values().collect();
@@ -247,6 +257,7 @@ impl JobReport {
                 Some(restarts) => restarts == attempt.attempt,
                 None => is_last,
             });
+            let view = view.or_else(|| recorded(attempt.attempt));
             complete(attempt, view, expand);
             attempt.down =
                 slurm.iter().flat_map(|view| &view.down).filter(|d| died_in(attempt, d)).cloned().collect();

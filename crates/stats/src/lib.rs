@@ -22,6 +22,7 @@ mod node_report;
 mod plain;
 mod rails_said;
 mod redact;
+mod slurm_end;
 pub mod store;
 mod tasks;
 #[cfg(test)]
@@ -48,6 +49,7 @@ pub use node_report::{
     SetBy, StepEnv, StepSetting,
 };
 pub use redact::redacted_json;
+pub use slurm_end::SlurmEnd;
 pub use tasks::{JOB_NAME, TaskGroup, Tasks};
 pub use text::{brief, live, redacted, summary, text};
 pub use timeline::{Event, Weight};

@@ -1,4 +1,4 @@
-//! Where reports lie: `<dir>/<cluster>/<jobid>/<attempt>/<node>.json`, and `decision.json` beside them.
+//! Where reports lie: `<dir>/<cluster>/<jobid>/<attempt>/<node>.json`, and `decision.json` and `slurm-end.json` beside them.
 //!
 //! `<dir>` is shared: root's, mode 1777, or SlurmUser's, mode 0755, where the file server squashes root (`placed` says
 //! why). A child takes on the job's identity before it writes, and goes from directory to directory by descriptors,
@@ -10,6 +10,7 @@
 
 mod bounded;
 mod dirs;
+mod ends;
 mod placed;
 mod read;
 mod samples;
@@ -26,6 +27,7 @@ use railgate_node::child::{Task, ask};
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, JobReport, NodeReport, Parts, ReportAccess, ReportConfig, SlurmView};
+pub use ends::{Placed, recorded_ends, store_ends};
 pub use samples::{Course, GpuCourse, load_course};
 pub use words::{Asked, NodeWord, WordEvidence, Words, load_nodelist, load_words, programs_xid};
 use write::WriteOrder;
@@ -37,6 +39,8 @@ pub const TASKS: &[Task] = &[
     Task::new(SWEEP, sweep::task),
     Task::new(samples::READ_SAMPLES, samples::task),
     Task::new(words::READ_WORDS, words::task),
+    Task::new(ends::WRITE_ENDS, ends::write_task),
+    Task::new(ends::FIND_ENDS, ends::find_task),
 ];
 
 const WRITE: &str = "write-report";
@@ -45,6 +49,8 @@ const SWEEP: &str = "sweep-reports";
 
 /// Name of the controller's file.
 pub(crate) const DECISION: &str = "decision.json";
+/// Name of the file in which it records how Slurm ended the attempt.
+pub(crate) const SLURM_END: &str = "slurm-end.json";
 /// A node's samples lie beside its part, under its name with this.
 pub(crate) const SAMPLES: &str = ".samples";
 /// What a node knows while the job runs lies beside the part that it begins with, and counts until it has ended.
@@ -283,6 +289,7 @@ fn understand(reply: Result<Vec<u8>, String>, dir: &Path, parts: &mut Parts) {
         Ok(page) => {
             parts.nodes.extend(page.nodes);
             parts.decisions.extend(page.decisions);
+            parts.ends.extend(page.ends);
             let room = read::MOST_PROBLEMS.saturating_sub(parts.problems.len());
             parts.problems.extend(page.problems.into_iter().take(room));
         }
@@ -344,6 +351,7 @@ fn everywhere(config: &ReportConfig, dirs: &[PathBuf], query: &Query<'_>, deadli
     let local = from(&[&config.local_dir]);
     parts.nodes.extend(local.nodes);
     parts.decisions.extend(local.decisions);
+    parts.ends.extend(local.ends);
     // Root's own: that others cannot look in is how it should be.
     if nix::unistd::geteuid().is_root() {
         parts.problems.extend(local.problems);
@@ -376,6 +384,7 @@ fn components(
         parts.nodes.extend(found.nodes);
         if id == leader {
             parts.decisions.extend(found.decisions);
+            parts.ends.extend(found.ends);
             parts.problems.extend(found.problems);
         }
     }

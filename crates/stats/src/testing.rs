@@ -243,7 +243,7 @@ pub(crate) fn merged(
     decisions: Vec<Decision>,
     slurm: Option<SlurmView>,
 ) -> JobReport {
-    let parts = Parts { nodes, decisions, problems: vec![] };
+    let parts = Parts { nodes, decisions, ..Parts::default() };
     JobReport::merge("alpha", 48_213, parts, slurm, &two_nodes, "/var/lib/railgate/reports")
 }
 

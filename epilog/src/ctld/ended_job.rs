@@ -1,4 +1,4 @@
-//! Whether a job that ended can be summed up: has it ended for good, and has its report come.
+//! A job that has ended: has it ended for good, and has its report come.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 use railgate_node::UnixMillis;
 use railgate_runner::Config;
 use railgate_slurm::{JobRef, JobStanding};
-use railgate_stats::SlurmView;
 use serde::{Deserialize, Serialize};
 
 use crate::call::now;
+use crate::slurm_end::{Record, view};
 use crate::summed::{Of, summed};
 
 /// Between two rounds, and until a job's first look.
 pub(crate) const ROUND: Duration = Duration::from_secs(5);
 /// Longest wait of a job between two looks.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+/// The same of a job that slurmctld still shows as completing.
+const OFTEN: Duration = Duration::from_secs(15);
 /// Epilogs and file servers are slow; a part that has not come by then is missing.
 pub(crate) const PATIENCE_MS: u64 = 5 * 60 * 1000;
 /// Reading reports of one user takes at most that much of a round, so that slow files of one do not hold up all.
@@ -27,12 +29,20 @@ pub(crate) struct Note {
     /// The array and the member's number, of a member.
     pub(crate) member: Option<(u32, u32)>,
     pub(crate) uid: u32,
+    #[serde(default)]
+    pub(crate) gid: u32,
     pub(crate) restarts: u32,
     pub(crate) nodelist: String,
+    /// `SLURM_JOB_NAME`, printable and cut.
+    #[serde(default)]
+    pub(crate) name: Option<String>,
+    /// `SLURM_JOB_EXIT_CODE`, a raw wait status.
+    #[serde(default)]
+    pub(crate) exit: Option<u32>,
     pub(crate) time: UnixMillis,
 }
 
-/// A job to be summed up.
+/// A job whose end is to be recorded, or summed up for the accounting database.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) note: Note,
@@ -40,14 +50,43 @@ pub(crate) struct Waiting {
     pub(crate) due: Instant,
     /// How long it waits after that look.
     wait: Duration,
-    /// The line, once the report is whole.
-    pub(crate) line: Option<String>,
+    /// How far the record of its end is.
+    pub(crate) record: Record,
+    /// How far the line for the accounting database is.
+    pub(crate) comment: Comment,
+}
+
+/// How far a job's line for the accounting database is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Comment {
+    /// Its report is not whole yet.
+    Open,
+    /// To be written.
+    Line(String),
+    /// It is written, or there is nothing to write.
+    Settled,
 }
 
 impl Waiting {
-    pub(crate) fn new(note: Note) -> Self {
+    pub(crate) fn new(config: &Config, note: Note) -> Self {
         let age = Duration::from_millis(now().saturating_sub(note.time));
-        Waiting { note, due: Instant::now() + ROUND.saturating_sub(age), wait: ROUND, line: None }
+        Waiting {
+            note,
+            due: Instant::now() + ROUND.saturating_sub(age),
+            wait: ROUND,
+            record: Record::begin(config),
+            comment: if config.report.admin_comment { Comment::Open } else { Comment::Settled },
+        }
+    }
+
+    /// There is nothing left to do.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.record.is_settled() && self.comment == Comment::Settled
+    }
+
+    /// A report that is not whole may still become it.
+    pub(crate) fn in_time(&self) -> bool {
+        self.age() < PATIENCE_MS
     }
 
     pub(crate) fn name(&self) -> JobRef {
@@ -63,7 +102,9 @@ impl Waiting {
 
     pub(crate) fn later(&mut self) {
         self.due = Instant::now() + self.wait;
-        self.wait = (2 * self.wait).min(LONGEST);
+        // slurmctld may forget a job soon after its last epilog.
+        let longest = if self.record.is_settled() { LONGEST } else { OFTEN };
+        self.wait = (2 * self.wait).min(longest);
     }
 }
 
@@ -78,8 +119,8 @@ pub(crate) enum Look {
     Line(String),
 }
 
-/// Looks at one job. `standing` is what slurmctld knows of it, `dirs` where it has reports: empty, where that could not
-/// be told.
+/// The job's line for the accounting database. `standing` is what slurmctld knows of the job, `dirs` where it has reports:
+/// empty, where that could not be told.
 pub(crate) fn look(
     config: &Config,
     cluster: Option<&str>,
@@ -91,28 +132,25 @@ pub(crate) fn look(
     let note = &waiting.note;
     // What slurmctld has forgotten has ended.
     if let Some(standing) = standing {
-        if standing.restarts > note.restarts || is_back(standing) {
+        if went_back(note, standing) {
             return Look::Done;
         }
-        if standing.state.contains("COMPLETING") && waiting.age() < PATIENCE_MS {
+        if standing.state.contains("COMPLETING") && waiting.in_time() {
             return Look::Later;
         }
     }
-    if let Some(line) = &waiting.line {
-        return Look::Line(line.clone());
+    match &waiting.comment {
+        Comment::Line(line) => return Look::Line(line.clone()),
+        Comment::Settled => return Look::Done,
+        Comment::Open => {}
     }
-    let in_time = waiting.age() < PATIENCE_MS;
+    let in_time = waiting.in_time();
     let Some(dirs) = dirs else { return if in_time { Look::Later } else { Look::Done } };
     if *spent > SHARE {
         return Look::Later;
     }
     let begun = Instant::now();
-    let view = standing.map(|standing| SlurmView {
-        state: standing.state.clone(),
-        restarts: Some(standing.restarts),
-        nodelist: note.nodelist.clone(),
-        ..SlurmView::default()
-    });
+    let view = standing.map(|standing| view(note, standing));
     let of =
         Of { cluster, dirs, job: note.job, uid: note.uid, attempt: note.restarts, nodelist: &note.nodelist };
     let summed = summed(&config.report, &of, view);
@@ -127,10 +165,12 @@ pub(crate) fn look(
     }
 }
 
-fn is_back(standing: &JobStanding) -> bool {
-    ["PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE"]
-        .iter()
-        .any(|word| standing.state.contains(word))
+/// The job is in the queue again, or runs again.
+pub(crate) fn went_back(note: &Note, standing: &JobStanding) -> bool {
+    standing.restarts > note.restarts
+        || ["PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE"]
+            .iter()
+            .any(|word| standing.state.contains(word))
 }
 
 #[cfg(test)]
@@ -140,13 +180,14 @@ mod tests {
 
     #[test]
     fn only_a_job_that_has_ended_for_good_is_summed_up() {
-        let config = Scene::new("0", "0").call().config;
+        let mut config = Scene::new("0", "0").call().config;
+        config.report.admin_comment = true;
         let look = |state: &str, restarts, time| {
-            let standing = JobStanding { state: state.to_owned(), restarts };
+            let standing = JobStanding { state: state.to_owned(), restarts, ..JobStanding::default() };
             super::look(
                 &config,
                 None,
-                &Waiting::new(ended_at(7, time)),
+                &Waiting::new(&config, ended_at(7, time)),
                 Some(&standing),
                 None,
                 &mut Duration::default(),

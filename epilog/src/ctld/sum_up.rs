@@ -1,14 +1,16 @@
-//! One line of a job's report into our field of its AdminComment, in the accounting database.
+//! What is done about a job's end once the job's nodes are through: its record beside their parts (`slurm_end`), and one
+//! line of its report into our field of its AdminComment, in the accounting database.
 //!
-//! slurmctld refuses to change a job that has ended, and this program must not keep a job completing while reports are
-//! on their way. So it leaves a note, and one process for all of them, which outlives it, works the notes off: it
-//! waits until the job's nodes have written their parts, asks slurmctld whether the job went back, and writes.
+//! slurmctld shows how a job ended only when the nodes are through and forgets it `MinJobAge` later; it refuses to change a
+//! job that has ended, and this program must not keep a job completing. So it leaves a note, and one process for all of
+//! them, which outlives it, works the notes off: it asks slurmctld whether the job went back and how it ended, and waits for
+//! the nodes' parts where a line of the report is wanted.
 //!
 //! All jobs that are due are asked about in one query, and written in batches: 2,000 jobs may end in a minute
 //! (`cargo xtask bench storm`). A note that cannot be kept or worked off is counted: the log and `railgate doctor` say
 //! how many.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -24,11 +26,13 @@ use railgate_slurm::{
     AccountingLine, Client, Env, JobRef, JobStanding, Noted, Spool, cluster_name, job_from_env,
     note_in_accounting,
 };
+use railgate_text::clip;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{now, own};
-use crate::ended_job::{LONGEST, Look, Note, ROUND, Waiting, look};
+use crate::ended_job::{Comment, LONGEST, Look, Note, ROUND, Waiting, look};
 use crate::old_notes::old_notes;
+use crate::slurm_end;
 
 /// The first argument of the process that works the notes off.
 const WORD: &str = "sum-up";
@@ -42,6 +46,9 @@ const WRITTEN: usize = 200;
 const GIVE_UP_MS: u64 = 60 * 60 * 1000;
 /// Notes that are worked on at once; more wait in the spool. An hour of 2,000 a minute is 120,000.
 const MOST: usize = 150_000;
+
+/// Longer job names are cut, characters.
+const MAX_NAME: usize = 200;
 
 /// What [`FIND`] is asked for.
 const FIND_NAME: &str = "find-reports";
@@ -59,7 +66,8 @@ struct FindOrder {
 /// there is a log, and no more: nothing depends on it.
 pub(crate) fn leave_note(places: &Places, env: &Env) {
     let read = Loaded::read(&places.config(), false, &railgate_runner::node_name());
-    let wanted = read.is_ok_and(|loaded| loaded.config.report.admin_comment);
+    let wanted =
+        read.is_ok_and(|loaded| loaded.config.report.admin_comment || slurm_end::wanted(&loaded.config));
     let Some(note) = wanted.then(|| note(env)).flatten() else { return };
     let own = own(places);
     let left = write(&own, &note);
@@ -70,7 +78,7 @@ pub(crate) fn leave_note(places: &Places, env: &Env) {
     if let Err(why) = left.and(started) {
         // A job that ended well has opened no log so far.
         start_logging(&LogConfig { file: own.join("epilog-ctld.log"), level: LogLevel::Warn });
-        tracing::warn!(job = note.job, "AdminComment: {why}");
+        tracing::warn!(job = note.job, "end of the job: {why}");
     }
 }
 
@@ -81,12 +89,16 @@ fn note(env: &Env) -> Option<Note> {
         return None;
     }
     let member = number("SLURM_ARRAY_JOB_ID").zip(number("SLURM_ARRAY_TASK_ID"));
+    let name = env.get(OsStr::new("SLURM_JOB_NAME")).map(|name| clip(&name.to_string_lossy(), MAX_NAME));
     Some(Note {
         job: job.id,
         member,
         uid: job.uid,
+        gid: job.gid,
         restarts: job.restarts,
         nodelist: job.nodelist,
+        name,
+        exit: number("SLURM_JOB_EXIT_CODE"),
         time: now(),
     })
 }
@@ -202,7 +214,7 @@ impl Desk {
         let (refused, _) = self.spool.refused()?;
         if refused > self.told {
             tracing::error!(
-                "AdminComment: {} job ends are not summed up: more were waiting than there is room for",
+                "{} job ends are neither recorded nor summed up: more were waiting than there is room for",
                 refused - self.told
             );
         }
@@ -221,7 +233,7 @@ impl Desk {
             match serde_json::from_str::<Note>(&line) {
                 // A job that came back and ended again has a later note.
                 Ok(note) if self.waiting.get(&note.job).is_none_or(|old| old.note.time < note.time) => {
-                    self.waiting.insert(note.job, Waiting::new(note));
+                    self.waiting.insert(note.job, Waiting::new(&self.config, note));
                 }
                 Ok(_) => {}
                 Err(_) => unreadable += 1,
@@ -234,9 +246,9 @@ impl Desk {
         if count == 0 {
             return;
         }
-        tracing::error!("AdminComment: {count} job ends are not summed up: {why}");
+        tracing::error!("{count} job ends are not recorded or not summed up: {why}");
         if let Err(why) = self.spool.lose(count, now(), why) {
-            tracing::error!("AdminComment: lost job ends cannot be counted: {why}");
+            tracing::error!("lost job ends cannot be counted: {why}");
         }
     }
 
@@ -274,6 +286,7 @@ impl Desk {
         *asked += begun.elapsed();
         match standings {
             Ok(standings) => {
+                self.record(due, &standings);
                 let ready = self.look_at(due, &standings, spent);
                 let begun = Instant::now();
                 for lines in ready.chunks(WRITTEN) {
@@ -285,13 +298,34 @@ impl Desk {
             }
             Err(why) => self.say(why.to_string()),
         }
+        let settled = |id: &&u32| self.waiting.get(id).is_some_and(Waiting::is_settled);
+        for id in due.iter().filter(settled).copied().collect::<Vec<_>>() {
+            self.waiting.remove(&id);
+        }
         self.give_up(due);
+    }
+
+    /// Records how these jobs ended, as far as Slurm tells.
+    fn record(&mut self, due: &[u32], standings: &BTreeMap<u32, JobStanding>) {
+        let cluster = self.cluster.as_deref();
+        let mut jobs = Vec::new();
+        // One pass over all, since each is borrowed for the batch; `due` comes in the order of time.
+        let wanted: BTreeSet<u32> = due.iter().copied().collect();
+        for (id, waiting) in self.waiting.iter_mut().filter(|(id, _)| wanted.contains(id)) {
+            waiting.record.learn(cluster, &waiting.note, standings.get(id));
+            jobs.push(waiting);
+        }
+        let (trouble, lost) = slurm_end::write(&self.config, &mut jobs);
+        if let Some(why) = trouble {
+            self.lose(lost, &why);
+            self.say(why);
+        }
     }
 
     /// Once for each trouble, not once for each job.
     fn say(&mut self, why: String) {
         if why != self.trouble {
-            tracing::warn!("AdminComment: {why}; tried again");
+            tracing::warn!("ends of jobs: {why}; tried again");
             self.trouble = why;
         }
     }
@@ -303,9 +337,14 @@ impl Desk {
         standings: &BTreeMap<u32, JobStanding>,
         spent: &mut BTreeMap<u32, Duration>,
     ) -> Vec<AccountingLine> {
-        let found = self.find(due);
+        let open = |id: &&u32| self.waiting.get(id).is_some_and(|job| job.comment != Comment::Settled);
+        let due: Vec<u32> = due.iter().filter(open).copied().collect();
+        if due.is_empty() {
+            return Vec::new();
+        }
+        let found = self.find(&due);
         let mut ready = Vec::new();
-        for id in due {
+        for id in &due {
             let Some(waiting) = self.waiting.get_mut(id) else { continue };
             let dirs = match &found {
                 Some(found) => found.get(id).map(Vec::as_slice),
@@ -314,10 +353,10 @@ impl Desk {
             let spent = spent.entry(waiting.note.uid).or_default();
             let look = look(&self.config, self.cluster.as_deref(), waiting, standings.get(id), dirs, spent);
             match look {
-                Look::Done => drop(self.waiting.remove(id)),
+                Look::Done => waiting.comment = Comment::Settled,
                 Look::Later => {}
                 Look::Line(text) => {
-                    waiting.line = Some(text.clone());
+                    waiting.comment = Comment::Line(text.clone());
                     ready.push(AccountingLine { job: *id, name: waiting.name(), text });
                 }
             }
@@ -347,17 +386,19 @@ impl Desk {
             }
         };
         for (line, noted) in lines.iter().zip(noted) {
+            let waiting = self.waiting.get_mut(&line.job);
+            if matches!(noted, Noted::Written | Noted::Same | Noted::Kept)
+                && let Some(waiting) = waiting
+            {
+                waiting.comment = Comment::Settled;
+            }
             match noted {
-                Noted::Written | Noted::Same => {
-                    self.trouble.clear();
-                    self.waiting.remove(&line.job);
-                }
+                Noted::Written | Noted::Same => self.trouble.clear(),
                 Noted::Kept => {
                     tracing::info!(
                         job = %line.name,
                         "AdminComment: what stands there could not be kept byte for byte"
                     );
-                    self.waiting.remove(&line.job);
                 }
                 Noted::Absent => {}
                 Noted::NotTaken => self.say("sacctmgr leaves lines as they were".to_owned()),
@@ -371,6 +412,9 @@ impl Desk {
         let old: Vec<u32> = due.iter().filter(old).copied().collect();
         let Some(first) = old.first() else { return };
         let why = match self.trouble.as_str() {
+            "" if self.waiting.get(first).is_some_and(|job| job.comment == Comment::Settled) => {
+                "slurmctld still shows them as completing".to_owned()
+            }
             "" => "the accounting database does not know the jobs".to_owned(),
             trouble => trouble.to_owned(),
         };
@@ -408,7 +452,9 @@ mod tests {
 
     /// As squeue prints it.
     fn shown(job: u32, state: &str, restarts: u32) -> String {
-        format!("{job:<12}{state:<24}{restarts:<12}\n")
+        let times = ["2026-11-21T00:59:59", "2026-11-21T01:00:00", "2026-11-21T01:10:00"];
+        let [submitted, start, end] = times.map(|time| format!("{time:<20}"));
+        format!("{job:<12}{state:<24}{restarts:<12}{submitted}{start}{end}\n")
     }
 
     fn places(scene: &Scene) -> Places {
@@ -417,9 +463,16 @@ mod tests {
             Places { etc: place("etc"), run: place("run"), state: place("state"), share: place("share") };
         fs::create_dir_all(own(&places)).unwrap();
         fs::create_dir_all(&places.etc).unwrap();
-        let config = format!("[slurm]\nbin_dir = '{}'\n", place("bin").display());
+        let config =
+            format!("report.admin_comment = true\n[slurm]\nbin_dir = '{}'\n", place("bin").display());
         fs::write(places.config(), config).unwrap();
         places
+    }
+
+    fn with_comments(scene: &Scene) -> Config {
+        let mut config = scene.call().config;
+        config.report.admin_comment = true;
+        config
     }
 
     #[test]
@@ -455,7 +508,7 @@ mod tests {
         for job in 20_001..=20_100 {
             write(&own, &note(job, old)).unwrap();
         }
-        let desk = || Desk::new(scene.call().config, &own, &Env::new());
+        let desk = || Desk::new(with_comments(&scene), &own, &Env::new());
         let mut first = desk();
         first.add(old_notes(&dir).into_iter().map(|(_, text)| text).collect());
         first.take().unwrap();
@@ -475,7 +528,7 @@ mod tests {
     fn ends_that_are_not_summed_up_are_counted() {
         let scene = Scene::new("0", "0");
         let own = scene.path("own");
-        let mut desk = Desk::new(scene.call().config, &own, &Env::new());
+        let mut desk = Desk::new(with_comments(&scene), &own, &Env::new());
         write(&own, &note(7, now() - GIVE_UP_MS - 1)).unwrap();
         write(&own, &note(8, now() - GIVE_UP_MS - 1)).unwrap();
         desk.spool.leave("no note").unwrap();
@@ -494,7 +547,7 @@ mod tests {
     fn an_outage_loses_nothing() {
         let scene = Scene::new("0", "0");
         let own = scene.path("own");
-        let mut desk = Desk::new(scene.call().config, &own, &Env::new());
+        let mut desk = Desk::new(with_comments(&scene), &own, &Env::new());
         let old = now() - PATIENCE_MS - 1;
         (1..=9).for_each(|job| write(&own, &note(job, old)).unwrap());
         scene.file("dead", "");

@@ -188,5 +188,15 @@ impl Scene {
 
 /// A note of a job on two nodes.
 pub(crate) fn ended_at(job: u32, time: UnixMillis) -> Note {
-    Note { job, member: None, uid: 1000, restarts: 0, nodelist: "n[1-2]".to_owned(), time }
+    Note {
+        job,
+        member: None,
+        uid: 1000,
+        gid: 1000,
+        restarts: 0,
+        nodelist: "n[1-2]".to_owned(),
+        name: Some("train".to_owned()),
+        exit: Some(0),
+        time,
+    }
 }

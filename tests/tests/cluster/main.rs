@@ -12,6 +12,7 @@ mod cpu_nodes;
 mod doctor;
 mod fabric;
 mod forged_lines;
+mod forgotten;
 mod gate;
 mod hangs;
 mod held_locks;

@@ -3,27 +3,36 @@
 
 use std::collections::BTreeMap;
 
+use super::{UnixSeconds, time};
+
 /// What slurmctld knows of a job, as far as users cannot write it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobStanding {
     /// `COMPLETED`, `COMPLETING`: one word.
     pub state: String,
     /// How often it was started again.
     pub restarts: u32,
+    /// When it was submitted; where it came back, of the last time.
+    pub submitted: Option<UnixSeconds>,
+    /// Its start, or the expected one where it waits.
+    pub start: Option<UnixSeconds>,
+    /// Its end, or the latest possible one where it has not ended.
+    pub end: Option<UnixSeconds>,
 }
 
 /// squeue pads and cuts each field to its width.
-pub(crate) const STANDING_FORMAT: &str = "JobID:12,State:24,RestartCnt:12";
-const WIDTHS: [usize; 3] = [12, 24, 12];
+pub(crate) const STANDING_FORMAT: &str =
+    "JobID:12,State:24,RestartCnt:12,SubmitTime:20,StartTime:20,EndTime:20";
+const WIDTHS: [usize; 6] = [12, 24, 12, 20, 20, 20];
 
 /// Reads `squeue -O`, by numbers of jobs.
 pub(crate) fn standings(text: &[u8]) -> Result<BTreeMap<u32, JobStanding>, String> {
-    const RECORD: usize = WIDTHS[0] + WIDTHS[1] + WIDTHS[2] + 1;
+    let record: usize = WIDTHS.iter().sum::<usize>() + 1;
     let bad = |record: &[u8]| {
         let shown = railgate_text::clip(&String::from_utf8_lossy(record), 80);
-        format!("'{shown}' is no number, state and restarts of a job")
+        format!("'{shown}' is no number, state, restarts and times of a job")
     };
-    text.chunks(RECORD).map(|record| standing(record, RECORD).ok_or_else(|| bad(record))).collect()
+    text.chunks(record).map(|line| standing(line, record).ok_or_else(|| bad(line))).collect()
 }
 
 fn standing(record: &[u8], length: usize) -> Option<(u32, JobStanding)> {
@@ -31,12 +40,22 @@ fn standing(record: &[u8], length: usize) -> Option<(u32, JobStanding)> {
     if record.len() != length || !line.is_ascii() {
         return None;
     }
-    let (id, rest) = line.split_at(WIDTHS[0]);
-    let (state, restarts) = rest.split_at(WIDTHS[1]);
-    let state = state.trim_end();
+    let mut rest = line;
+    let fields = WIDTHS.map(|width| {
+        let (field, more) = rest.split_at_checked(width).unwrap_or((rest, ""));
+        rest = more;
+        field.trim_end()
+    });
+    let [id, state, restarts, submitted, start, end] = fields;
     let is_word = !state.is_empty() && state.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
-    let restarts = restarts.trim_end().parse().ok()?;
-    Some((id.trim_end().parse().ok()?, JobStanding { state: is_word.then(|| state.to_owned())?, restarts }))
+    let standing = JobStanding {
+        state: is_word.then(|| state.to_owned())?,
+        restarts: restarts.parse().ok()?,
+        submitted: time(submitted),
+        start: time(start),
+        end: time(end),
+    };
+    Some((id.parse().ok()?, standing))
 }
 
 /// Reads `sacct -p --delimiter=MARK -o JobIDRaw,AdminComment`, by numbers of jobs.
@@ -58,15 +77,18 @@ mod tests {
     use super::*;
 
     fn line(id: &str, state: &str, restarts: &str) -> String {
-        format!("{id:<12}{state:<24}{restarts:<12}\n")
+        let [submitted, start, end] = ["2026-11-21T00:59:59", "2026-11-21T01:00:00", "N/A"];
+        format!("{id:<12}{state:<24}{restarts:<12}{submitted:<20}{start:<20}{end:<20}\n")
     }
 
     #[test]
     fn each_job_has_a_record_of_one_width() {
         let text = line("7", "COMPLETED", "0") + &line("12", "NODE_FAIL", "2");
         let found = standings(text.as_bytes()).unwrap();
-        assert_eq!(found[&7], JobStanding { state: "COMPLETED".to_owned(), restarts: 0 });
-        assert_eq!(found[&12], JobStanding { state: "NODE_FAIL".to_owned(), restarts: 2 });
+        let times = (found[&7].submitted, found[&7].start, found[&7].end);
+        assert_eq!((found[&7].state.as_str(), found[&7].restarts), ("COMPLETED", 0));
+        assert_eq!(times, (Some(1_795_222_799), Some(1_795_222_800), None));
+        assert_eq!((found[&12].state.as_str(), found[&12].restarts), ("NODE_FAIL", 2));
         assert_eq!(standings(b"").unwrap().len(), 0);
         for broken in [&text[..40], &text[1..], "\n", &line("7", "RUNNING 8", "0"), &line("7", "", "0")] {
             assert!(standings(broken.as_bytes()).is_err(), "{broken:?}");

@@ -10,8 +10,8 @@ use nix::sys::stat::fstatat;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, content_below, job_below, names, top};
-use super::{DECISION, LIVE, SAMPLES, dir_name};
-use crate::{Decision, NodeReport, Parts, REPORT_SCHEMA};
+use super::{DECISION, LIVE, SAMPLES, SLURM_END, dir_name};
+use crate::{Decision, NodeReport, Parts, REPORT_SCHEMA, SlurmEnd};
 
 /// Sorts after every name of a file.
 const LAST: &str = "\u{10ffff}";
@@ -176,6 +176,8 @@ fn reply(page: &Page, parts: &Parts, nodes: &[Vec<u8>]) -> Result<Vec<u8>, Strin
     }
     reply.extend_from_slice(b"],\"decisions\":");
     reply.extend(json(serde_json::to_vec(&parts.decisions))?);
+    reply.extend_from_slice(b",\"ends\":");
+    reply.extend(json(serde_json::to_vec(&parts.ends))?);
     reply.extend_from_slice(b",\"problems\":");
     reply.extend(json(serde_json::to_vec(&parts.problems))?);
     reply.push(b'}');
@@ -226,7 +228,7 @@ fn known_files(dir: &OwnedFd, nodes: &[String]) -> Vec<String> {
     let nodes = nodes.iter().filter_map(|name| dir_name(name));
     let mut files: Vec<String> =
         nodes.flat_map(|node| [format!("{node}.json"), format!("{node}{LIVE}")]).collect();
-    files.push(DECISION.to_owned());
+    files.extend([DECISION.to_owned(), SLURM_END.to_owned()]);
     files.retain(is_there);
     files.sort_unstable();
     files.dedup();
@@ -279,6 +281,8 @@ fn read_attempt(
         };
         let result = if name == DECISION {
             decision(reader, dir.as_fd(), &name, cluster, attempt)
+        } else if name == SLURM_END {
+            slurm_end(reader, dir.as_fd(), cluster, attempt)
         } else {
             node(reader, dir.as_fd(), &name, (stem, cluster, attempt), owner)
         };
@@ -348,4 +352,32 @@ fn decision(
     }
     reader.parts.decisions.push(decision);
     Ok(())
+}
+
+fn slurm_end(
+    reader: &mut Reader<'_>,
+    dir: BorrowedFd<'_>,
+    cluster: &str,
+    attempt: u32,
+) -> Result<(), String> {
+    let (content, _) = content(reader, dir, SLURM_END)?;
+    let end = understood_end(&content, cluster, reader.order.job, attempt)?;
+    reader.parts.ends.push(end);
+    Ok(())
+}
+
+/// The record of an attempt's end, where it is about the attempt that its place names.
+pub(super) fn understood_end(
+    content: &[u8],
+    cluster: &str,
+    job: u32,
+    attempt: u32,
+) -> Result<SlurmEnd, String> {
+    let end: SlurmEnd =
+        serde_json::from_slice(content).map_err(|why| format!("not the record of a job's end: {why}"))?;
+    known_schema(end.schema)?;
+    if end.job != job || end.attempt != attempt || end.cluster != cluster || !end.slurm.has_ended() {
+        return Err("refused: contents do not match the path, or the job has not ended".to_owned());
+    }
+    Ok(end)
 }

@@ -341,6 +341,7 @@ mod tests {
         for name in [
             "n1.json",
             "decision.json",
+            "slurm-end.json",
             "gn-1.site.json",
             "n1.samples",
             "n1.live",

@@ -51,7 +51,7 @@ pub(crate) fn large(count: u32) -> JobReport {
         ..SlurmView::default()
     };
     let expand = |text: &str| (text == list).then(|| names.clone());
-    let parts = Parts { nodes: parts, decisions: vec![requeued], problems: vec![] };
+    let parts = Parts { nodes: parts, decisions: vec![requeued], ..Parts::default() };
     JobReport::merge("alpha", 48_213, parts, Some(slurm), &expand, "/var/lib/railgate/reports")
 }
 

@@ -17,8 +17,10 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 use railgate_node::child::{Outcome, Task, become_user, dispatch, run};
 use railgate_node::{Allocation, Job, JobRequest};
-use railgate_stats::store::{Retention, Swept, TASKS, load, store, store_decision, sweep as sweep_store};
-use railgate_stats::{Decision, DecisionKind, JobReport, NodeReport, ReportConfig};
+use railgate_stats::store::{
+    Retention, Swept, TASKS, load, store, store_decision, store_ends, sweep as sweep_store,
+};
+use railgate_stats::{Decision, DecisionKind, JobReport, NodeReport, ReportConfig, SlurmEnd, SlurmView};
 
 pub(crate) const OWNER: u32 = 12_001;
 pub(crate) const OTHER: u32 = 12_002;
@@ -44,6 +46,7 @@ const CASES: &[Case] = &[
     ("a directory open to all without the sticky bit is refused", writer::no_sticky_bit),
     ("a missing or full directory leaves the part on the node", writer::missing_and_full),
     ("SlurmUser reads evidence and adds its decision", reader::controller),
+    ("SlurmUser records how Slurm ended jobs, and finds them again", reader::ends),
     ("a heterogeneous job is one report, and nobody else's", reader::heterogeneous),
     ("that a job began never takes the place of how it ended", writer::begun),
     ("old reports go, links in them are not followed", sweep::swept),
@@ -129,6 +132,18 @@ pub(crate) fn decision() -> Decision {
     }
 }
 
+/// As Slurm shows the job at its end.
+pub(crate) fn ended(state: &str) -> SlurmEnd {
+    SlurmEnd {
+        schema: 1,
+        cluster: "alpha".to_owned(),
+        job: JOB,
+        task: Some((48_200, 3)),
+        slurm: SlurmView { state: state.to_owned(), name: Some("train".to_owned()), ..SlurmView::default() },
+        ..SlurmEnd::default()
+    }
+}
+
 /// Does a test's own task as another user; `what` and `path` say which.
 pub(crate) fn as_user(uid: u32, gid: u32, what: &str, path: &Path) -> Result<String, String> {
     let input = format!("{uid} {gid} {what} {}", path.display());
@@ -151,7 +166,7 @@ fn as_user_task(input: &[u8]) -> Result<Vec<u8>, String> {
             fs::create_dir(path).map_err(|why| why.to_string())?;
             String::new()
         }
-        "load" | "decide" => {
+        "load" | "decide" | "end" => {
             let config: ReportConfig = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
             if words[2] == "load" {
                 let report = load(&config, &[], Some("alpha"), JOB, Some(OWNER), None, &|_| None);
@@ -160,6 +175,12 @@ fn as_user_task(input: &[u8]) -> Result<Vec<u8>, String> {
                     report.attempts.iter().map(|a| a.nodes.len()).sum::<usize>(),
                     report.problems
                 )
+            } else if words[2] == "end" {
+                let ends = [
+                    (ended("COMPLETED"), OWNER, OWNER),
+                    (SlurmEnd { job: 7, ..ended("FAILED") }, OTHER, OTHER),
+                ];
+                format!("{:?}", store_ends(&config, &ends, MINUTE))
             } else {
                 let stored = store_decision(&config, &decision(), OWNER, OWNER);
                 format!("shared {} {:?}", stored.shared, stored.problems)

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use railgate_node::Job;
 use railgate_stats::store::{
-    Asked, Query, load, load_nodelist, load_parts, load_words, store, store_decision,
+    Asked, Placed, Query, load, load_nodelist, load_parts, load_words, recorded_ends, store, store_decision,
+    store_ends,
 };
-use railgate_stats::{Decision, NodeReport, ReportConfig};
+use railgate_stats::{Decision, EndKind, NodeReport, ReportConfig, SlurmEnd, SlurmView};
 
-use crate::{GROUP, JOB, MINUTE, OTHER, OWNER, Place, SLURM_USER, as_user, decision, report};
+use crate::{GROUP, JOB, MINUTE, OTHER, OWNER, Place, SLURM_USER, as_user, decision, ended, report};
 
 fn component(node: &str, id: u32, uid: u32) -> NodeReport {
     let mut part = report(node);
@@ -60,6 +61,48 @@ pub(crate) fn controller(place: &Place) {
     assert_eq!(place.load().attempts[0].decision, Some(decision()));
     let said = as_user(OTHER, OTHER, "load", &config_file).unwrap();
     assert!(said.starts_with("0 nodes"), "{said}");
+}
+
+pub(crate) fn ends(place: &Place) {
+    let config = ReportConfig { controller_group: GROUP.0.to_owned(), ..place.config.clone() };
+    let config_file = place.dir.path().join("config.json");
+    fs::write(&config_file, serde_json::to_string(&config).unwrap()).unwrap();
+    fs::set_permissions(&config_file, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(store(&config, &report("n1")).shared);
+
+    // The other job has no report; SlurmUser makes no user's directory.
+    let said = as_user(SLURM_USER, GROUP.1, "end", &config_file).unwrap();
+    assert_eq!(said, "[Written, NoReport]");
+    assert_eq!(place.load().slurm, Some(ended("COMPLETED").slurm));
+    assert_eq!(place.load().ended.kind, EndKind::Completed);
+    // What Slurm still shows comes first.
+    let shown = SlurmView { state: "TIMEOUT".to_owned(), ..SlurmView::default() };
+    let seen = load(&config, &[], Some("alpha"), JOB, Some(OWNER), Some(shown), &|_| None);
+    assert_eq!(seen.ended.kind, EndKind::Timeout);
+
+    let find = |uid, numbers| recorded_ends(&config, &[], None, uid, numbers, 10).unwrap();
+    for (uid, numbers) in [(Some(OWNER), None), (None, Some((48_200, u32::MAX))), (None, Some((JOB, JOB)))] {
+        assert_eq!(find(uid, numbers), [ended("COMPLETED")], "{uid:?} {numbers:?}");
+    }
+    assert!(find(Some(OTHER), None).is_empty() && find(None, Some((JOB + 1, u32::MAX))).is_empty());
+
+    // The owner can change it, as everything in their report; a file that is about another job is refused.
+    let file = place.job_dir().join("0/slurm-end.json");
+    for forged in [SlurmEnd { job: JOB + 1, ..ended("FAILED") }, ended("RUNNING")] {
+        fs::write(&file, serde_json::to_string(&forged).unwrap()).unwrap();
+        assert!(place.load().slurm.is_none() && find(None, None).is_empty());
+        assert!(place.load().problems[0].contains("slurm-end.json: refused"), "{:?}", place.load().problems);
+    }
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
+    assert!(find(None, None).is_empty());
+    assert_eq!(as_user(SLURM_USER, GROUP.1, "end", &config_file).unwrap(), "[Written, NoReport]");
+    assert_eq!(find(None, None), [ended("COMPLETED")]);
+
+    // As root, for two users at once, each in its own name.
+    let ends = [(ended("FAILED"), OWNER, OWNER), (SlurmEnd { attempt: 1, ..ended("FAILED") }, OWNER, OWNER)];
+    assert_eq!(store_ends(&config, &ends, MINUTE), [Placed::Written, Placed::NoReport]);
+    assert_eq!(fs::metadata(&file).unwrap().uid(), OWNER);
 }
 
 pub(crate) fn pages(place: &Place) {

@@ -76,6 +76,20 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        id: "report-end-forged",
+        does: "forges the record of how Slurm ended his job: as a FIFO, as a link to Alice's file, as text about her job",
+        run: |stage| {
+            for plant in [
+                "mkfifo slurm-end.json",
+                "ln -s /home/rgalice/diary slurm-end.json",
+                "echo '{\"schema\": 1, \"cluster\": \"test\", \"job\": 1, \"attempt\": 0, \"slurm\": {\"state\": \"FAILED\"}}' > slurm-end.json",
+            ] {
+                stage.bobs_with(&[], &in_report(&format!("{plant}; exit 3")), &["FAILED"])?;
+            }
+            Ok(())
+        },
+    },
+    Case {
         id: "report-swapped-while-it-runs",
         does: "replaces his job's report directory by a link to Alice's while the job runs",
         run: |stage| {
