@@ -1,5 +1,5 @@
 //! The second half of `cargo xtask bench storm`: 2,000 jobs end in a minute, 33 a second, with and without railgate's
-//! EpilogSlurmctld, which sums all of them up.
+//! EpilogSlurmctld, which records how each ended, and with `admin_comment` sums all of them up.
 //!
 //! Two cores cannot launch 33 jobs a second. So these are allocations of a CPU each without a step (`salloc --no-shell`),
 //! made before the minute begins and ended by `scancel`: the real slurmctld ends them, runs the real EpilogSlurmctld and
@@ -20,7 +20,7 @@ use railgate_tests::accounting::{COMMENTS, SACCT, SACCTMGR};
 use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::poll;
 
-use super::{bench, reports};
+use super::{bench, reports, storm};
 
 const ENDS: usize = 2000;
 /// So many end at once, every [`TICK`]: 33.3 a second.
@@ -34,55 +34,99 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// squeue's median with railgate, over that without.
 const GOAL: f64 = 2.0;
 
+/// What railgate does about a job's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Nothing: `/bin/true` in its place.
+    Without,
+    /// It records how Slurm ended the job: the default.
+    Recorded,
+    /// It puts a line into the accounting database, too.
+    Summed,
+}
+
+const KINDS: [Kind; 3] = [Kind::Recorded, Kind::Without, Kind::Summed];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Without => "with /bin/true",
+            Kind::Recorded => "with railgate-epilog-ctld, ends recorded",
+            Kind::Summed => "the same with admin_comment",
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Minute {
     /// `squeue`, ms.
     squeue: Vec<f64>,
     /// How long the 2,000 ends took, s.
     took: Vec<f64>,
-    /// How many stood in the database's place, and how long after the last end, s.
-    summed: Vec<(usize, f64)>,
+    /// How many were recorded, and summed up where that is on, and how long after the last end, s.
+    done: Vec<(usize, f64)>,
+    /// Queries about jobs that slurmctld answered for railgate.
+    queries: Vec<u64>,
 }
 
 pub(super) fn run(programs: &Path, rounds: u32) -> Result<()> {
     let part = reports::recorded(programs)?;
-    let start = |ours: bool| -> Result<Cluster> {
-        let builder = Builder::new(NODES).programs(programs).config("[report]\nadmin_comment = true")?;
+    let start = |kind: Kind| -> Result<Cluster> {
+        let config = format!("[report]\nadmin_comment = {}", kind == Kind::Summed);
+        let builder = Builder::new(NODES).programs(programs).config(&config)?;
         let builder = builder.slurm_conf("Prolog", "/bin/true").slurm_conf("Epilog", "/bin/true");
         // Nothing is launched where a job begins.
         let builder = builder.slurm_conf("PrologFlags", "NoHold").slurm_conf("HealthCheckInterval", "0");
         let builder = builder.slurm_conf("SlurmctldDebug", "info").slurm_conf("SlurmdDebug", "info");
         let builder = builder.file("/usr/bin/sacct", SACCT).file("/usr/bin/sacctmgr", SACCTMGR);
-        if ours { builder.start() } else { builder.slurm_conf("EpilogSlurmctld", "/bin/true").start() }
+        match kind {
+            Kind::Without => builder.slurm_conf("EpilogSlurmctld", "/bin/true").start(),
+            Kind::Recorded | Kind::Summed => builder.start(),
+        }
     };
-    let (mut with, mut without) = (Minute::default(), Minute::default());
+    let mut minutes = KINDS.map(|kind| (kind, Minute::default()));
     for round in 0..rounds {
-        let mut kinds = [(true, &mut with), (false, &mut without)];
+        let mut order: Vec<&mut (Kind, Minute)> = minutes.iter_mut().collect();
         if round % 2 == 1 {
-            kinds.reverse();
+            order.reverse();
         }
-        for (ours, minute) in kinds {
-            one(&start(ours)?, ours, &part, minute)?;
+        for (kind, minute) in order {
+            one(&start(*kind)?, *kind, &part, minute)?;
         }
     }
-    bench::table(
-        &format!("`squeue` while {ENDS} jobs end in a minute, {rounds} minutes of each"),
-        &[("with railgate-epilog-ctld and sum-up", &with.squeue), ("with /bin/true", &without.squeue)],
-    );
-    let ratio = bench::spread(&with.squeue).median / bench::spread(&without.squeue).median;
-    let seconds =
-        |minute: &Minute| minute.took.iter().map(|s| format!("{s:.1}")).collect::<Vec<_>>().join(", ");
-    println!("\nratio of the medians {ratio:.2}; goal at most {GOAL:.0}");
-    println!("{ENDS} ends took, s: with {}; without {}", seconds(&with), seconds(&without));
-    for (summed, after) in &with.summed {
-        println!("summed up: {summed} of {ENDS}, the last one {after:.1} s after the last end");
+    let rows: Vec<(&str, &[f64])> =
+        minutes.iter().map(|(kind, minute)| (kind.name(), minute.squeue.as_slice())).collect();
+    bench::table(&format!("`squeue` while {ENDS} jobs end in a minute, {rounds} minutes of each"), &rows);
+    let median = |kind: Kind| {
+        let of_kind = minutes.iter().find(|(other, _)| *other == kind);
+        of_kind.map_or(f64::NAN, |(_, minute)| bench::spread(&minute.squeue).median)
+    };
+    println!();
+    for (kind, minute) in &minutes {
+        let took = minute.took.iter().map(|s| format!("{s:.1}")).collect::<Vec<_>>().join(", ");
+        let ratio = median(*kind) / median(Kind::Without);
+        println!("{}: {ENDS} ends in {took} s; squeue {ratio:.2} times that with /bin/true", kind.name());
+        for ((done, after), queries) in minute.done.iter().zip(&minute.queries) {
+            println!(
+                "  {done} of {ENDS} done, the last one {after:.1} s after the last end; {queries} queries"
+            );
+        }
     }
-    ensure!(with.summed.iter().all(|(summed, _)| *summed == ENDS), "not all were summed up");
-    ensure!(ratio <= GOAL, "squeue's median with railgate is {ratio:.2} times that without");
+    println!("goal: all done, squeue at most {GOAL:.0} times, fewer queries than ends");
+    for (kind, minute) in &minutes {
+        let ratio = median(*kind) / median(Kind::Without);
+        ensure!(minute.done.iter().all(|(done, _)| *done == ENDS), "{}: not all were done", kind.name());
+        ensure!(
+            minute.queries.iter().all(|queries| *queries < ENDS as u64),
+            "{}: too many queries",
+            kind.name()
+        );
+        ensure!(ratio <= GOAL, "squeue's median {} is {ratio:.2} times that without", kind.name());
+    }
     Ok(())
 }
 
-fn one(cluster: &Cluster, ours: bool, part: &NodeReport, minute: &mut Minute) -> Result<()> {
+fn one(cluster: &Cluster, kind: Kind, part: &NodeReport, minute: &mut Minute) -> Result<()> {
     bench::put_clock(cluster, "ctl")?;
     let (alice, root) = (cluster.alice(), cluster.root());
     root.run(&["sh", "-c", &format!("umask 0; : > {COMMENTS}")])?.ok()?;
@@ -102,28 +146,42 @@ fn one(cluster: &Cluster, ours: bool, part: &NodeReport, minute: &mut Minute) ->
 
     let pace = cluster.alice().deadline(3 * MINUTE).input(ids);
     let mut pace = pace.spawn(&[bench::CLOCK, "@pace"])?;
+    let mut own = 0;
     while pace.running()? {
         let next = Instant::now() + LOOK;
+        own += 1;
         minute.squeue.extend(bench::timed(&root, 1, &["squeue", "-h"])?);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     let said = pace.wait(MINUTE)?.ok()?;
     minute.took.push(said.trim().parse().with_context(|| said.clone())?);
     let ended = Instant::now();
-    if ours {
-        let mut summed = 0;
-        let all = poll::until(5 * MINUTE, "all to be summed up", || {
-            let text = cluster.read("ctl", COMMENTS)?;
-            let ids: BTreeSet<&str> = text.lines().filter_map(|line| Some(line.split_once('|')?.0)).collect();
-            summed = ids.len();
-            Ok((summed == ENDS).then_some(()))
-        });
-        if let Err(why) = all {
-            eprintln!("{why:#}\n{}", cluster.read("ctl", "/var/lib/railgate/controller/epilog-ctld.log")?);
-        }
-        minute.summed.push((summed, ended.elapsed().as_secs_f64()));
+    if kind == Kind::Without {
+        return Ok(());
     }
+    let mut done = 0;
+    let all = poll::until(5 * MINUTE, "all ends to be recorded and summed up", || {
+        let recorded = recorded(cluster, part, &jobs)?;
+        let text = cluster.read("ctl", COMMENTS)?;
+        let ids: BTreeSet<&str> = text.lines().filter_map(|line| Some(line.split_once('|')?.0)).collect();
+        done = if kind == Kind::Summed { recorded.min(ids.len()) } else { recorded };
+        Ok((done == ENDS).then_some(()))
+    });
+    if let Err(why) = all {
+        eprintln!("{why:#}\n{}", cluster.read("ctl", "/var/lib/railgate/controller/epilog-ctld.log")?);
+    }
+    minute.done.push((done, ended.elapsed().as_secs_f64()));
+    let said = root.run(&["sdiag"])?.ok()?;
+    let (calls, _) = storm::figures(&said, "REQUEST_JOB_INFO").with_context(|| said.clone())?;
+    minute.queries.push(calls.saturating_sub(own));
     Ok(())
+}
+
+/// How many of the jobs have a record of their end.
+fn recorded(cluster: &Cluster, part: &NodeReport, jobs: &[(u32, String)]) -> Result<usize> {
+    let top = cluster.path("ctl", "/shared/railgate")?.join(&part.cluster);
+    let has_one = |(job, _): &&(u32, String)| top.join(format!("{job}/0/slurm-end.json")).exists();
+    Ok(jobs.iter().filter(has_one).count())
 }
 
 /// What the nodes' epilogs would have written, as they write it.

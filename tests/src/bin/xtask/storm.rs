@@ -107,7 +107,7 @@ fn one(cluster: &Cluster, storm: &mut Storm) -> Result<()> {
 }
 
 /// `REQUEST_JOB_INFO ( 2003) count:3 ave_time:250 total_time:750`; a call that never came has no line.
-fn figures(sdiag: &str, call: &str) -> Option<(u64, f64)> {
+pub(super) fn figures(sdiag: &str, call: &str) -> Option<(u64, f64)> {
     let words = |line: &str| line.split_whitespace().next().is_some_and(|word| word == call);
     let Some(line) = sdiag.lines().find(|line| words(line)) else { return Some((0, 0.0)) };
     let value = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key));
