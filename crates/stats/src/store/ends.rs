@@ -155,7 +155,8 @@ struct FindOrder {
 /// empty): of jobs of `uid`, or of any owner. With `numbers` jobs from the first to the last of them, in this order;
 /// otherwise the newest first. At most `most` records.
 ///
-/// A job's owner can change what lies there: believe it as you would believe them.
+/// A job's owner can replace what lies there. With `uid` that is their own word about their own jobs; without it only files
+/// count that the owner cannot have written.
 ///
 /// # Errors
 /// The directories could not be read in time.
@@ -220,16 +221,19 @@ fn of_cluster(
         if found.len() >= order.most || Instant::now() >= until {
             return;
         }
-        let owner = fstatat(cluster, job.to_string().as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-        let is_wanted = owner.is_ok_and(|stat| order.uid.is_none_or(|uid| stat.st_uid == uid));
-        if let Some(end) = is_wanted.then(|| last_end(cluster, name, job)).flatten() {
+        let place = fstatat(cluster, job.to_string().as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+        let Some(owner) = place.ok().map(|stat| stat.st_uid) else { continue };
+        let is_wanted = order.uid.is_none_or(|uid| owner == uid);
+        if let Some((end, writer)) = is_wanted.then(|| last_end(cluster, name, job)).flatten()
+            && (order.uid.is_some() || writer != owner)
+        {
             found.push(end);
         }
     }
 }
 
-/// Of the last attempt that has a record.
-fn last_end(cluster: BorrowedFd<'_>, name: &str, job: u32) -> Option<SlurmEnd> {
+/// Of the last attempt that has a record, with the uid of who wrote it.
+fn last_end(cluster: BorrowedFd<'_>, name: &str, job: u32) -> Option<(SlurmEnd, u32)> {
     let dir = below(cluster, &job.to_string()).ok()?;
     let (attempts, _) = names(&dir, MOST_ATTEMPTS).ok()?;
     let mut attempts: Vec<u32> = attempts.iter().filter_map(|attempt| attempt.parse().ok()).collect();
@@ -237,7 +241,7 @@ fn last_end(cluster: BorrowedFd<'_>, name: &str, job: u32) -> Option<SlurmEnd> {
     attempts.into_iter().rev().find_map(|attempt| {
         let place = below(dir.as_fd(), &attempt.to_string()).ok()?;
         let mut left = MAX_RECORD;
-        let (content, _) = content_below(place.as_fd(), SLURM_END, MAX_RECORD, &mut left).ok()??;
-        understood_end(&content, name, job, attempt).ok()
+        let (content, writer) = content_below(place.as_fd(), SLURM_END, MAX_RECORD, &mut left).ok()??;
+        Some((understood_end(&content, name, job, attempt).ok()?, writer))
     })
 }

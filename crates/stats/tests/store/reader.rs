@@ -103,6 +103,8 @@ pub(crate) fn ends(place: &Place) {
     let ends = [(ended("FAILED"), OWNER, OWNER), (SlurmEnd { attempt: 1, ..ended("FAILED") }, OWNER, OWNER)];
     assert_eq!(store_ends(&config, &ends, MINUTE), [Placed::Written, Placed::NoReport]);
     assert_eq!(fs::metadata(&file).unwrap().uid(), OWNER);
+    // The owner may have written that: it counts for the owner alone.
+    assert_eq!((find(Some(OWNER), None), find(None, None)), (vec![ended("FAILED")], vec![]));
 }
 
 pub(crate) fn pages(place: &Place) {
