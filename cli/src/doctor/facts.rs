@@ -125,7 +125,7 @@ pub(crate) struct Facts {
     pub(crate) untrusted: Vec<String>,
     /// `/var/lib/railgate/controller`.
     pub(crate) ledger: Result<Dir, String>,
-    /// Job ends that were not summed up for accounting.
+    /// Job ends that were neither recorded nor summed up for accounting, or only one of both.
     pub(crate) lost_ends: Result<Option<Lost>, String>,
     pub(crate) slurm_uid: Option<u32>,
     /// `[metrics] dir`.

@@ -493,13 +493,16 @@ fn job_ends(facts: &Facts, found: &mut Found) {
             let last = UNIX_EPOCH + Duration::from_millis(lost.last.min(253_402_300_799_000));
             let last = humantime::format_rfc3339_seconds(last);
             found.wrong(
-                format!("{} job ends were not summed up, the last one at {last}: {}", lost.count, lost.why),
+                format!(
+                    "{} job ends were not recorded or not summed up, the last one at {last}: {}",
+                    lost.count, lost.why
+                ),
                 PUT,
             );
         }
         Err(why) => found.add(
             Level::Unknown,
-            format!("whether all job ends were summed up cannot be told: {why}"),
+            format!("whether all job ends were recorded and summed up cannot be told: {why}"),
             "run doctor as root or SlurmUser",
         ),
     }

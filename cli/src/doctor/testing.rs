@@ -140,9 +140,13 @@ pub(crate) static MISTAKES: &[Mistake] = &[
     }),
     ("ledger", "No such file", |facts| facts.ledger = Err("No such file or directory".to_owned())),
     ("ledger", "SlurmUser is uid 64030", |facts| facts.ledger = Ok(Dir { uid: 0, mode: 0o755 })),
-    ("job-ends", "17 job ends were not summed up, the last one at 1970-01-01T00:00:07Z: given up", |facts| {
-        facts.lost_ends = Ok(Some(Lost { count: 17, last: 7000, why: "given up".to_owned() }));
-    }),
+    (
+        "job-ends",
+        "17 job ends were not recorded or not summed up, the last one at 1970-01-01T00:00:07Z: given up",
+        |facts| {
+            facts.lost_ends = Ok(Some(Lost { count: 17, last: 7000, why: "given up".to_owned() }));
+        },
+    ),
     ("periodic-check", "is not set", |facts| facts.periodic = Hook::default()),
     ("periodic-check", "never runs", |facts| set(facts, "HealthCheckInterval", "0 sec")),
     ("plugstack", "not there", |facts| facts.plugstack = Ok(Plugstack::default())),
