@@ -8,6 +8,7 @@ use nvml_wrapper_sys::bindings as sys;
 use railgate_node::{Gpu, Reading};
 
 use crate::answer::{Device, INVALID_ARGUMENT, NOT_SUPPORTED, Return, gpu, index_of, known, put, put_text};
+use crate::load;
 
 const ARGUMENT_VERSION_MISMATCH: Return = 25;
 
@@ -113,14 +114,22 @@ unsafe extern "C" fn nvmlDeviceGetTemperatureThreshold(
 }
 
 #[unsafe(no_mangle)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, which is fine here"
+)]
 unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     device: Device,
     out: *mut sys::nvmlUtilization_t,
 ) -> Return {
     gpu("nvmlDeviceGetUtilizationRates", device, |gpu| {
         let percent = *known(&gpu.details.utilization)?;
+        let at_work = load::at_work(gpu.index).unwrap_or_default();
+        // Rounded up, as what a program does at all counts here.
+        let of = |metric: u32| at_work.metrics.get(&metric).map_or(0, |percent| percent.ceil() as u32);
         // SAFETY: `out` is the caller's.
-        unsafe { put(out, sys::nvmlUtilization_t { gpu: percent, memory: 0 }) }
+        unsafe { put(out, sys::nvmlUtilization_t { gpu: percent.max(of(1)), memory: of(10) }) }
     })
 }
 

@@ -12,6 +12,7 @@ use crate::answer::{
     Device, GPU_IS_LOST, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED,
     Return, SUCCESS, UNKNOWN, gpu, handle, known, put, put_text, system,
 };
+use crate::load;
 
 const MIB: u64 = 1 << 20;
 
@@ -85,10 +86,17 @@ plain! {
 number! {
     nvmlDeviceGetIndex -> c_uint: |gpu| Ok(gpu.index);
     nvmlDeviceGetMinorNumber -> c_uint: |gpu| known(&gpu.minor).copied();
-    nvmlDeviceGetPowerUsage -> c_uint: |gpu| Ok(thousand(*known(&gpu.power_w)?));
+    nvmlDeviceGetPowerUsage -> c_uint: |gpu| {
+        let rest = *known(&gpu.power_w)?;
+        Ok(thousand(load::at_work(gpu.index).map_or(rest, |work| work.power_w)))
+    };
     nvmlDeviceGetEnforcedPowerLimit -> c_uint: |gpu| Ok(thousand(*known(&gpu.power_limit_w)?));
     nvmlDeviceGetPowerManagementLimit -> c_uint: |gpu| Ok(thousand(*known(&gpu.power_limit_w)?));
-    nvmlDeviceGetTotalEnergyConsumption -> c_ulonglong: |gpu| Ok(long_thousand(*known(&gpu.energy_j)?));
+    nvmlDeviceGetTotalEnergyConsumption -> c_ulonglong: |gpu| {
+        let done = load::done(gpu.index, load::now());
+        let at_rest = done.rest_s * gpu.power_w.known().unwrap_or(&0.0);
+        Ok(long_thousand(*known(&gpu.energy_j)? + done.joules + at_rest))
+    };
     nvmlDeviceGetCurrentClocksEventReasons -> c_ulonglong: |gpu| known(&gpu.throttle_reasons).copied();
     nvmlDeviceGetCurrPcieLinkGeneration -> c_uint: |gpu| known(&gpu.pcie_gen).copied();
     nvmlDeviceGetCurrPcieLinkWidth -> c_uint: |gpu| known(&gpu.pcie_width).copied();
@@ -221,7 +229,8 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut sys::n
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
         let memory = known(&gpu.memory)?;
-        let (total, used) = (memory.total_mib * MIB, memory.used_mib * MIB);
+        let used_mib = memory.used_mib + load::at_work(gpu.index).map_or(0, |work| work.memory_mib);
+        let (total, used) = (memory.total_mib * MIB, used_mib * MIB);
         let free = total.saturating_sub(used);
         // SAFETY: `out` is the caller's.
         unsafe { put(out, sys::nvmlMemory_v2_t { version, total, reserved: 0, free, used }) }
@@ -272,7 +281,10 @@ unsafe extern "C" fn nvmlDeviceGetRemappedRows(
 unsafe extern "C" fn nvmlDeviceGetTemperature(device: Device, sensor: c_uint, out: *mut c_uint) -> Return {
     gpu("nvmlDeviceGetTemperature", device, |gpu| match sensor {
         // SAFETY: `out` is the caller's.
-        0 => unsafe { put(out, *known(&gpu.temperature_c)?) },
+        0 => unsafe {
+            let rest = *known(&gpu.temperature_c)?;
+            put(out, load::at_work(gpu.index).map_or(rest, |work| work.temperature_c))
+        },
         _ => Err(INVALID_ARGUMENT),
     })
 }
@@ -281,7 +293,10 @@ unsafe extern "C" fn nvmlDeviceGetTemperature(device: Device, sensor: c_uint, ou
 unsafe extern "C" fn nvmlDeviceGetClockInfo(device: Device, clock: c_uint, out: *mut c_uint) -> Return {
     gpu("nvmlDeviceGetClockInfo", device, |gpu| match clock {
         // SAFETY: `out` is the caller's.
-        sys::nvmlClockType_enum_NVML_CLOCK_SM => unsafe { put(out, *known(&gpu.sm_clock_mhz)?) },
+        sys::nvmlClockType_enum_NVML_CLOCK_SM => unsafe {
+            let rest = *known(&gpu.sm_clock_mhz)?;
+            put(out, load::at_work(gpu.index).map_or(rest, |work| work.clock_mhz))
+        },
         _ => Err(NOT_SUPPORTED),
     })
 }
@@ -322,14 +337,25 @@ unsafe extern "C" fn nvmlDeviceGetFieldValues(
     })
 }
 
+/// What programs have moved over NVLink, by the metric of its rate in MiB per second.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, which is fine here"
+)]
+fn moved_kib(gpu: &Gpu, metric: u32) -> u64 {
+    let done = load::done(gpu.index, load::now());
+    done.metrics.get(&metric).map_or(0, |mib| (mib * 1024.0) as u64)
+}
+
 /// Type and value of a field.
 fn field(gpu: &Gpu, id: c_uint, scope: c_uint) -> Result<(c_uint, u64), Return> {
     const ALL: c_uint = c_uint::MAX;
     let int = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
     let long = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
     match (id, scope) {
-        (138, ALL) => Ok((long, *known(&gpu.nvlink_tx_kib)?)),
-        (139, ALL) => Ok((long, *known(&gpu.nvlink_rx_kib)?)),
+        (138, ALL) => Ok((long, *known(&gpu.nvlink_tx_kib)? + moved_kib(gpu, 61))),
+        (139, ALL) => Ok((long, *known(&gpu.nvlink_rx_kib)? + moved_kib(gpu, 60))),
         (29, _) => Ok((long, known(&gpu.details.retired_pages)?.single_bit.into())),
         (30, _) => Ok((long, known(&gpu.details.retired_pages)?.double_bit.into())),
         (31, _) => Ok((int, known(&gpu.details.retired_pages)?.pending.into())),

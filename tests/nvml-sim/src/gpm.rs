@@ -5,13 +5,17 @@
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::answer::{Device, INVALID_ARGUMENT, Return, SUCCESS, gpu, index_of, put, system};
+use crate::load::{self, Done};
 use crate::state;
 
 const ARGUMENT_VERSION_MISMATCH: Return = 25;
 
-/// What a caller's sample points to: whose it is.
+/// What a caller's sample points to: whose it is, and what that GPU had done by then.
+#[derive(Default)]
 struct Sample {
     gpu: Option<u32>,
+    at: u64,
+    done: Done,
 }
 
 #[unsafe(no_mangle)]
@@ -33,7 +37,7 @@ unsafe extern "C" fn nvmlGpmQueryDeviceSupport(device: Device, out: *mut sys::nv
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlGpmSampleAlloc(out: *mut sys::nvmlGpmSample_t) -> Return {
-    let sample = Box::into_raw(Box::new(Sample { gpu: None }));
+    let sample = Box::into_raw(Box::<Sample>::default());
     // SAFETY: `out` is the caller's.
     system("nvmlGpmSampleAlloc", |_| unsafe { put(out, sample.cast()) })
 }
@@ -53,8 +57,10 @@ unsafe extern "C" fn nvmlGpmSampleGet(device: Device, sample: sys::nvmlGpmSample
         if sample.is_null() {
             return Err(INVALID_ARGUMENT);
         }
+        let (gpu, at) = (index_of(device), load::now());
+        let done = gpu.map(|gpu| load::done(gpu, at)).unwrap_or_default();
         // SAFETY: not null, and it came from `nvmlGpmSampleAlloc`, by the interface.
-        unsafe { (*sample.cast::<Sample>()).gpu = index_of(device) };
+        unsafe { *sample.cast::<Sample>() = Sample { gpu, at, done } };
         Ok(())
     })
 }
@@ -70,19 +76,29 @@ unsafe extern "C" fn nvmlGpmMetricsGet(out: *mut sys::nvmlGpmMetricsGet_t) -> Re
         if query.version != 1 {
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
-        let of = |sample: sys::nvmlGpmSample_t| {
+        let taken = |sample: sys::nvmlGpmSample_t| {
             // SAFETY: where it is not null it came from `nvmlGpmSampleAlloc`, by the interface.
-            unsafe { sample.cast::<Sample>().as_ref() }.and_then(|sample| sample.gpu)
+            unsafe { sample.cast::<Sample>().as_ref() }.filter(|sample| sample.gpu.is_some())
         };
         // Two different samples of one GPU, both taken.
-        let sound = query.sample1 != query.sample2 && of(query.sample1).is_some();
-        if !sound || of(query.sample1) != of(query.sample2) {
+        let (Some(one), Some(two)) = (taken(query.sample1), taken(query.sample2)) else {
+            return Err(INVALID_ARGUMENT);
+        };
+        if query.sample1 == query.sample2 || one.gpu != two.gpu {
             return Err(INVALID_ARGUMENT);
         }
+        let passed = load::seconds(one.at, two.at);
+        let by_programs = |metric: u32| match two.done.metrics.get(&metric) {
+            Some(now) if passed > 0.0 => (now - one.done.metrics.get(&metric).unwrap_or(&0.0)) / passed,
+            _ => 0.0,
+        };
         let count = usize::try_from(query.numMetrics).unwrap_or(usize::MAX);
         for metric in query.metrics.iter_mut().take(count) {
             match scenario.gpm.get(&metric.metricId) {
-                Some(value) => (metric.nvmlReturn, metric.value) = (SUCCESS, *value),
+                Some(value) => {
+                    let value = value + by_programs(metric.metricId);
+                    (metric.nvmlReturn, metric.value) = (SUCCESS, value);
+                }
                 None => metric.nvmlReturn = INVALID_ARGUMENT,
             }
         }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
-use nvidia_ml::{Behaviour, EVENTS_FILE, Scenario, hide_symbol, install};
+use nvidia_ml::{Behaviour, EVENTS_FILE, LOADS, Scenario, Work, hide_symbol, install, work};
 use railgate_node::child::{GRACE, Said, dispatch};
 use railgate_node::simulate::{self, FAULTS, FaultPart};
 use railgate_node::{
@@ -605,6 +605,39 @@ fn a_driver_without_events_is_read_all_the_same() {
     assert!(matches!(said[2], Watched::Sample(_)));
 }
 
+/// Activities, clock, power and energy follow from what a program says; the other GPU is at rest.
+fn what_programs_do_is_what_the_gpus_did() {
+    let mut scenario = Scenario::of(&healthy());
+    scenario.gpm = [1, 2, 5].map(|metric| (metric, 0.0)).into();
+    let machine = Machine::new(&scenario);
+    fs::create_dir(machine.dir.path().join(LOADS)).unwrap();
+    let metrics = [(1, 99.0), (2, 80.0), (5, 50.0)].into();
+    let doing = Work { metrics, clock_mhz: 1755, power_w: 640.0, ..Work::default() };
+    work(machine.dir.path(), 3, &doing, 10 * SOON).unwrap();
+    let gpus = vec![GpuId::Index(0), GpuId::Index(3)];
+    let library = machine.source.nvml_library.clone();
+    let mut child = GpuWatch { library, gpus, interval_s: 0.5, xids: false }.start().unwrap();
+    let begun = Instant::now();
+    let sample = loop {
+        assert!(begun.elapsed() < 2 * SOON, "nothing comes");
+        match child.listen() {
+            Said::This(text) => match serde_json::from_slice(&text).unwrap() {
+                Watched::Sample(sample) => break sample,
+                _ => continue,
+            },
+            Said::Nothing => std::thread::sleep(Duration::from_millis(20)),
+            Said::Ended(why) => panic!("it ended: {why}"),
+        }
+    };
+    let said = |gpu: usize| {
+        let gpu = &sample.gpus[gpu];
+        [&gpu.tensor, &gpu.sm, &gpu.clock, &gpu.power].map(|reading| reading.known().unwrap().round())
+    };
+    let [_, _, clock, power] = said(0);
+    assert_eq!(said(1), [50.0, 80.0, 1755.0, 640.0]);
+    assert!(said(0)[..2] == [0.0, 0.0] && clock != 1755.0 && power != 640.0, "{:?}", said(0));
+}
+
 fn main() -> ExitCode {
     if let Some(code) = dispatch(&[]) {
         return code;
@@ -625,6 +658,7 @@ fn main() -> ExitCode {
             "xids_are_told_beside_the_readings_and_while_one_hangs",
             xids_are_told_beside_the_readings_and_while_one_hangs,
         ),
+        ("what_programs_do_is_what_the_gpus_did", what_programs_do_is_what_the_gpus_did),
         ("a_driver_without_events_is_read_all_the_same", a_driver_without_events_is_read_all_the_same),
         ("not_supported_is_a_reading", not_supported_is_a_reading),
         ("odd_return_codes_are_named", odd_return_codes_are_named),
