@@ -17,16 +17,18 @@ mod tree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::time::{ClockId, clock_gettime};
-use nvidia_ml::{Behaviour, EVENTS_FILE, Scenario};
+use nvidia_ml::{Behaviour, EVENTS_FILE, LOADS, Scenario};
 use railgate_node::simulate::{self, Fault, FaultKind, FaultPart};
 use railgate_node::{Fabric, GpuProcess, Host, Part, Pci, Profile, Reading, Snapshot};
 
 use tree::Tree;
+pub use tree::move_bytes;
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
 const KMSG: &str = "kmsg";
@@ -80,6 +82,10 @@ impl Hardware {
         let library = nvidia_ml::built_library()?;
         let tree = Tree::new(dir.join("sysfs"))?;
         fs::copy(&library, dir.join(LIBRARY)).with_context(|| library.display().to_string())?;
+        // Where programs of any user say what they do on the GPUs.
+        let loads = dir.join(LOADS);
+        fs::create_dir_all(&loads)?;
+        fs::set_permissions(&loads, fs::Permissions::from_mode(0o777))?;
         let log = read(&snapshot.kernel_log, "kernel log")?;
         let hardware = Hardware {
             dir: dir.to_owned(),
@@ -273,7 +279,8 @@ impl Hardware {
         self.behave(|behaviour| behaviour.write_to.insert("nvmlInit_v2".to_owned(), file))
     }
 
-    /// What GPM says of every GPU from now on, by metric; without it they have none.
+    /// What GPM says of every GPU from now on, by metric, besides what programs do ([`nvidia_ml::work`]); without it they
+    /// have none.
     ///
     /// # Errors
     /// The folder cannot be written.

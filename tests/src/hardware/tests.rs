@@ -180,6 +180,29 @@ fn processes_and_counters() {
 }
 
 #[test]
+fn what_programs_move_stays_whatever_breaks() {
+    let (_dir, mut hardware) = machine("h100-sxm");
+    let sent = |hardware: &Hardware| {
+        let fabric = fabric_read(&hardware.dir().join("sysfs")).unwrap();
+        let port = &fabric.hcas[2].ports[0];
+        assert_eq!(port.counters["port_xmit_data"], port.counters["port_rcv_data"]);
+        port.counters["port_xmit_data"].known().copied().unwrap()
+    };
+    let before = sent(&hardware);
+    move_bytes(hardware.dir(), "mlx5_2", 1, 4000).unwrap();
+    assert_eq!(sent(&hardware), before + 1000);
+    if nix::unistd::geteuid().is_root() {
+        let counters = hardware.dir().join("sysfs/class/infiniband/mlx5_2/ports/1/counters");
+        for name in ["port_xmit_data", "port_rcv_data"] {
+            std::os::unix::fs::chown(counters.join(name), Some(5001), None).unwrap();
+        }
+        hardware.inject("gpu-lost@3").unwrap();
+        assert_eq!(sent(&hardware), before + 1000);
+    }
+    assert!(move_bytes(hardware.dir(), "mlx5_99", 1, 4000).is_err());
+}
+
+#[test]
 fn the_source_table_is_one() {
     let (_dir, hardware) = machine("h100-sxm");
     let text = hardware.source(Path::new("/hardware"));
