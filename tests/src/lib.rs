@@ -5,6 +5,7 @@ pub mod accounting;
 pub mod cluster;
 pub mod hardware;
 pub mod poll;
+pub mod training;
 
 /// Says in one line why a test does not apply here, also where the test harness keeps to itself what tests that pass have printed.
 ///

@@ -114,18 +114,30 @@ impl Nccl {
         Some(Nccl { api, table, mask: Box::leak(Box::default()), log, library })
     }
 
-    /// A new communicator. The context's place holds something else before.
+    /// A new communicator, on one node.
     pub(crate) fn communicator(&self, hash: u64, nranks: i32, rank: i32) -> Comm<'_> {
+        self.communicator_of(c"tensor parallel", hash, 1, nranks, rank)
+    }
+
+    /// A new communicator. The context's place holds something else before.
+    pub(crate) fn communicator_of(
+        &self,
+        name: &CStr,
+        hash: u64,
+        nodes: i32,
+        nranks: i32,
+        rank: i32,
+    ) -> Comm<'_> {
         let mut context: *mut c_void = ptr::without_provenance_mut(0xdead);
-        let (name, mask) = (c"tensor parallel".as_ptr(), self.mask.as_ptr());
+        let (name, mask) = (name.as_ptr(), self.mask.as_ptr());
         // SAFETY: as NCCL calls it.
         let code = unsafe {
             if self.api == 4 {
                 let init: Init4 = std::mem::transmute(self.table.init);
-                init(&raw mut context, mask, name, hash, 1, nranks, rank, self.log)
+                init(&raw mut context, mask, name, hash, nodes, nranks, rank, self.log)
             } else {
                 let init: Init5 = std::mem::transmute(self.table.init);
-                init(&raw mut context, hash, mask, name, 1, nranks, rank, self.log)
+                init(&raw mut context, hash, mask, name, nodes, nranks, rank, self.log)
             }
         };
         assert_eq!(code, 0);

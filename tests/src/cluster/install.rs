@@ -11,7 +11,7 @@ use super::conf::{SlurmConf, merge};
 use super::layout::put;
 
 /// Where a node sees its simulated hardware.
-pub(super) const HARDWARE: &str = "/opt/railgate-test";
+pub const HARDWARE: &str = "/opt/railgate-test";
 
 /// The shared directory of job reports.
 pub const REPORTS: &str = "/shared/railgate";

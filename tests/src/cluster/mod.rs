@@ -32,10 +32,11 @@ pub use command::{Output, Process, Session, User};
 pub use disk::Frozen;
 use inner::MachineSpec;
 pub use inner::dispatch;
-pub use install::{REPORTS, plugin_target, slurm_release};
+pub use install::{HARDWARE, REPORTS, plugin_target, slurm_release};
 use layout::put;
 pub use mute::Mute;
 pub use sandbox::own_program;
+pub(crate) use sandbox::program_dir;
 use sandbox::{Machine, Sandbox};
 pub use slurm::{Job, Node};
 

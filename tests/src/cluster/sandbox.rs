@@ -56,7 +56,7 @@ fn program() -> Result<PathBuf> {
 }
 
 /// Where cargo puts what it builds.
-pub(super) fn program_dir() -> Result<PathBuf> {
+pub(crate) fn program_dir() -> Result<PathBuf> {
     program()?.parent().map(Path::to_owned).context("the program has no directory")
 }
 

@@ -37,6 +37,7 @@ mod shared_node;
 mod stays_ended;
 mod templates;
 mod told;
+mod trained;
 mod training;
 mod unfit;
 mod usage;

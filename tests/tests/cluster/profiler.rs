@@ -1,12 +1,10 @@
 //! NCCL's profiler plugin, from the site's policy to the report. A program of the tests plays NCCL: it loads what its
 //! environment names and makes fifty collectives.
 
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use railgate_stats::comm::Share;
 use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::training::played_nccl;
 use serde_json::Value;
 
 use crate::templates::filled;
@@ -57,10 +55,7 @@ fn the_profiler_goes_where_site_and_user_want_it() -> Result<()> {
     let of = |share: &str| format!("[stats]\nnccl_profiler = '{share}'\n");
     let cluster = Builder::new(3).config_of("gn1", &of("all"))?.config_of("gn2", &of("off"))?;
     cluster.config_of("gn3", &of("50%"))?.test(|cluster| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nccl-profiler/tests/driver/nccl.c");
-        let nccl = cluster.path("ctl", "/shared/libnccl.so")?;
-        let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&nccl, &source]).status()?;
-        ensure!(built.success(), "{}: {built}", source.display());
+        played_nccl(&cluster.path("ctl", "/shared/libnccl.so")?)?;
         cluster.write("ctl", "/shared/nccl.py", PROGRAM)?;
         let call = "srun python3 /shared/nccl.py 22809";
         let has = |plugin: &str| format!("has {plugin} kept ");

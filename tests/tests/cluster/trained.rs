@@ -1,0 +1,142 @@
+//! The report that the demo ends with: a training of 16 H100s, from their counters, the profiler plugin and the program's own
+//! word. What was played is known (`railgate_tests::training`), so the report has to say the same.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use railgate_tests::training::{self, Group, Kind, STEP_S, STEPS, kinds};
+use serde_json::Value;
+
+use crate::training::{MINUTE, in_order, report};
+
+const NODES: u32 = 2;
+const GPUS: u32 = 8;
+
+fn ranks(kind: &Kind) -> u32 {
+    match kind.group {
+        Group::Node => GPUS,
+        Group::Rail => NODES,
+        Group::World => NODES * GPUS,
+    }
+}
+
+/// Within so much of it, 0.01 for a hundredth.
+fn near(said: &Value, want: f64, within: f64) {
+    let number = said.as_f64().unwrap_or(f64::NAN);
+    assert!((number / want - 1.0).abs() <= within, "{said} instead of {want}");
+}
+
+/// Seconds of a rank in collectives, of all its steps.
+fn in_collectives() -> f64 {
+    kinds(GPUS).iter().map(|kind| f64::from(STEPS * kind.calls) * kind.seconds(ranks(kind))).sum()
+}
+
+/// Bytes that a rank sent over NVLink or its rail, of all its steps.
+fn sent(group: Group) -> f64 {
+    let of = kinds(GPUS).into_iter().filter(|kind| kind.group == group);
+    of.map(|kind| f64::from(STEPS * kind.calls) * kind.wire_bytes(ranks(&kind))).sum()
+}
+
+/// What the numbers mean.
+fn analysis(found: &Value) -> Result<()> {
+    near(&found["model"]["known"]["fraction"], training::mfu(), 0.01);
+    near(&found["model"]["known"]["step_s"], STEP_S, 0.01);
+    let goodput = &found["goodput"]["known"];
+    let allocated = goodput["allocated_s"].as_f64().context("no goodput")?;
+    let in_steps = f64::from(STEPS) * STEP_S / allocated;
+    // The sampler begins after the prolog and ends before the epilog; docs/accuracy.md has how near it is on real ones.
+    near(&found["hardware"]["known"]["tensor_fraction"]["known"], training::hfu() * in_steps, 0.1);
+    near(&goodput["productive_s"], f64::from(STEPS - 1) * STEP_S, 0.01);
+    assert_eq!(goodput["redone_s"], 0.0, "{goodput}");
+
+    let shares = &found["shares"]["known"];
+    near(&shares["comm_wire"]["known"], 100.0 * in_collectives() / allocated, 0.05);
+    assert!(shares["comm_wait"]["known"].as_f64().is_some_and(|wait| wait > 0.0 && wait < 1.0), "{shares}");
+    assert!(shares["compute"].as_f64().is_some_and(|compute| compute > 40.0), "{shares}");
+    assert_eq!((&shares["unknown"], &shares["launch"]), (&0.0.into(), &0.0.into()), "{shares}");
+    assert_eq!(shares["confidence"], "high", "{shares}");
+    assert_eq!(found["diagnoses"].as_array().map(Vec::len), Some(0), "{}", found["diagnoses"]);
+    assert_eq!((found["ranks"].as_u64(), found["world"].as_u64()), (Some(16), Some(16)));
+    Ok(())
+}
+
+/// What one node counted.
+fn counted(node: &Value) -> Result<()> {
+    let rows = node["communication"]["collectives"].as_array().context("no collectives")?;
+    for kind in kinds(GPUS) {
+        let of = |row: &&Value| row["op"] == kind.op && row["size"].as_u64() == Some(ranks(&kind).into());
+        let found: Vec<&Value> = rows.iter().filter(of).collect();
+        let sum = |field: &str| found.iter().filter_map(|row| row[field].as_u64()).sum::<u64>();
+        let calls = u64::from(STEPS * kind.calls * GPUS);
+        assert_eq!((sum("calls"), sum("bytes")), (calls, calls * kind.bytes), "{kind:?}: {found:?}");
+        for row in found {
+            near(&row["busbw_gb_s"], kind.busbw_gb_s, 0.02);
+        }
+    }
+    assert_eq!(node["transport"]["over"], "rails", "{}", node["transport"]);
+    let ports = node["ports"].as_array().context("no ports")?;
+    let rails: Vec<&Value> = ports.iter().filter(|port| !port["rail"].is_null()).collect();
+    assert_eq!(rails.len(), 8);
+    for rail in rails {
+        near(&rail["tx_bytes"]["delta"]["known"], sent(Group::Rail), 1e-6);
+        near(&rail["rx_bytes"]["delta"]["known"], sent(Group::Rail), 1e-6);
+    }
+    for gpu in node["gpus"].as_array().context("no GPUs")? {
+        // A step that begins late on a busy machine begins late on its GPU, too.
+        near(&gpu["nvlink_tx_bytes"]["delta"]["known"], sent(Group::Node), 0.1);
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_training_has_all_its_numbers_in_the_report() -> Result<()> {
+    training::cluster(NODES as usize)?.test(|cluster| {
+        training::put_on(cluster)?;
+        let template =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../sbatch-templates/torchrun-multinode.sbatch");
+        let alice = cluster.alice();
+        let id = alice.sbatch(&["-o", "training.log"], &fs::read_to_string(template)?)?;
+        cluster.wait_job(id, &["COMPLETED"], 3 * MINUTE)?;
+
+        let text = report(&alice, id)?;
+        let screen = text.split("\n\n").next().unwrap_or_default();
+        in_order(
+            screen,
+            &[
+                "on simulated: completed",
+                "\nVERDICT  completed. GPU utilisation ",
+                " %; nothing stands out\n",
+                "\nMODEL    40.4 % MFU, ",
+                "\nHW       ",
+                " % HFU of all time ",
+                "\nGOODPUT  ",
+                "\nTIME %   compute ",
+                " | comm ",
+                "\nNCCL     2.28.9, profiler sample, over 8 rails (InfiniBand), no TCP",
+                "busbw GB/s    ref  % of ref\n",
+                "AllGather ",
+                "\nRAILS    balance +-0.0 %",
+            ],
+        );
+        // On a machine that is busy a sample may be missing; nothing else may.
+        let unknown = screen.replace("UNKNOWN  samples cover ", "");
+        assert!(!unknown.to_lowercase().contains("unknown"), "{screen}");
+
+        let json = alice.run(&["railgate", "report", &id.to_string(), "--format", "json"])?.ok()?;
+        let json: Value = serde_json::from_str(&json)?;
+        let attempt = &json["attempts"][0];
+        analysis(&attempt["analysis"])?;
+        for node in attempt["nodes"].as_array().context("no nodes")? {
+            counted(node)?;
+        }
+
+        // Nobody is at work afterwards.
+        let gpus = alice.on("gn1").run(&["railgate", "snapshot"])?.ok()?;
+        let gpus: Value = serde_json::from_str(&gpus)?;
+        let power = &gpus["gpus"]["read"]["data"]["gpus"][0]["power_w"];
+        assert_eq!(power["known"], 70.0, "{gpus}");
+        Ok(())
+    })
+}
