@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
-use railgate_tests::cluster::{Builder, Cluster, Job};
-use railgate_tests::poll;
+use railgate_tests::cluster::{Cluster, Job};
+use railgate_tests::{poll, training};
 
 use super::{build, packages};
 
@@ -110,25 +110,17 @@ impl Story {
     }
 }
 
-/// What stands for PyTorch's launcher: shows what a rank was given, and works for a moment.
-const TORCHRUN: &str = r#"#!/bin/bash
-echo "$(hostname): rank ${SLURM_PROCID:-?} of ${SLURM_NTASKS:-?}, attempt ${SLURM_RESTART_COUNT:-0}"
-echo "$(hostname): NCCL_IB_HCA=${NCCL_IB_HCA:-(not set)}"
-echo "$(hostname): set by railgate: ${RAILGATE_SET:-(nothing)}"
-sleep 2
-echo "$(hostname): done"
-"#;
-
 fn tell(story: &Story, keep: bool) -> Result<()> {
-    story.line(&format!("starting a Slurm cluster: a controller and {NODES} nodes, 8 GPUs and 8 HCAs each"));
-    let mut builder = Builder::new(NODES)
-        .hardware("h100-sxm")
-        .hardware_of(BAD_NODE, "h100-sxm:gpu-lost@3")
-        .file("/usr/local/bin/torchrun", TORCHRUN);
+    story.line(&format!(
+        "starting a Slurm cluster: a controller and {NODES} nodes with simulated hardware, 8 H100s and 8 HCAs each"
+    ));
+    let mut builder =
+        training::cluster(NODES)?.hardware("h100-sxm").hardware_of(BAD_NODE, "h100-sxm:gpu-lost@3");
     if keep {
         builder = builder.keep();
     }
     let cluster = builder.start()?;
+    training::put_on(&cluster)?;
     story.line(&format!(
         "all {NODES} nodes are idle; on {BAD_NODE} GPU 3 has fallen off the bus, which Slurm cannot see"
     ));
@@ -157,6 +149,9 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     fs::write(&path, page).with_context(|| path.display().to_string())?;
     give_back(&path);
     println!("\nthe same as a page: {}", path.display());
+    println!(
+        "hardware and training are simulated; Slurm is real, and railgate reads, counts and reports as on real machines"
+    );
     let reasons = cluster.root().run(&["sinfo", "-R", "-o", "%n %u %E"])?.ok()?;
     println!("\n$ sinfo -R\n{}", reasons.trim_end());
     if keep {
@@ -206,17 +201,16 @@ fn follow(story: &Story, cluster: &Cluster, id: u32) -> Result<Job> {
     ended.ok_or_else(|| Stopped.into())
 }
 
-/// The report's story; its tables are better read in the page.
+/// The first screen and what happened; each attempt's tables are better read in the page.
 fn show_head(report: &str) {
     let lines: Vec<&str> = report.trim_end().lines().collect();
-    let tables = |line: &&str| line.starts_with("ATTEMPT") && line.contains(": RAILS");
-    let head = lines.iter().position(tables).unwrap_or(lines.len());
+    let head = lines.iter().position(|line| line.starts_with("ATTEMPT ")).unwrap_or(lines.len());
     for line in &lines[..head] {
         println!("{line}");
     }
     if head < lines.len() {
         println!(
-            "… and {} lines more: rails, NCCL environment, counters before and after",
+            "… and {} lines more: gate, rails, NCCL environment and counters of each attempt",
             lines.len() - head
         );
     }
