@@ -152,6 +152,8 @@ pub struct RequeueConfig {
     /// Whether a failure that a check of the site's own found counts as the cause of a job's death, where the job held
     /// the part.
     pub site_checks: bool,
+    /// Whether jobs that asked for no GPU may come back.
+    pub without_gpus: bool,
     /// Evidence may be this much later than the job's end: the clocks of nodes and controller differ.
     #[serde(with = "duration_text")]
     pub clock_slack: Duration,
@@ -182,6 +184,7 @@ impl Default for RequeueConfig {
             wait: Duration::from_secs(60),
             waiters: 16,
             site_checks: true,
+            without_gpus: true,
             clock_slack: Duration::from_secs(5),
         }
     }

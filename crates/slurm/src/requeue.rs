@@ -152,7 +152,13 @@ pub fn fatal<'a>(
 ///
 /// # Errors
 /// The sentence for [`Decision::Leave`].
-pub fn may_come_back(exit: ExitCodes, attempt: u32, job: &JobState, consent: Consent) -> Result<(), String> {
+pub fn may_come_back(
+    config: &RequeueConfig,
+    exit: ExitCodes,
+    attempt: u32,
+    job: &JobState,
+    consent: Consent,
+) -> Result<(), String> {
     let Some(status) = exit.job else { return Err("Slurm gave no exit code".to_owned()) };
     if status == 0 {
         return Err("Slurm counts it as ended without failure (completed, cancelled or timed out)".to_owned());
@@ -183,6 +189,9 @@ pub fn may_come_back(exit: ExitCodes, attempt: u32, job: &JobState, consent: Con
     if !job.requeue {
         return Err("it was submitted with --no-requeue".to_owned());
     }
+    if !job.gpus && !config.without_gpus {
+        return Err("this site restarts no jobs that asked for no GPU (requeue.without_gpus)".to_owned());
+    }
     if consent == Consent::Never {
         return Err("a restart was not asked for (--railgate-requeue)".to_owned());
     }
@@ -191,7 +200,7 @@ pub fn may_come_back(exit: ExitCodes, attempt: u32, job: &JobState, consent: Con
 
 /// Whether the job comes back.
 pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
-    if let Err(why) = may_come_back(facts.exit, facts.attempt, facts.job, facts.consent) {
+    if let Err(why) = may_come_back(config, facts.exit, facts.attempt, facts.job, facts.consent) {
         return Decision::Leave { why };
     }
     let fatal = fatal(facts.evidence, facts.job, config);
@@ -443,6 +452,25 @@ mod tests {
         // The key is about the site's checks alone, and another job's device is no news.
         assert!(matches!(outcome(&case(false, lost("n2"))), Decision::Requeue { .. }));
         assert_eq!(why(&case(true, site(Some(false)))), "no node has evidence of a fault that ended it");
+    }
+
+    #[test]
+    fn a_job_without_gpus_comes_back_unless_the_site_forbids_it() {
+        let case = |without_gpus, consent| Case {
+            job: JobState { gpus: false, ..job() },
+            consent,
+            config: RequeueConfig { without_gpus, ..RequeueConfig::default() },
+            ..Case::default()
+        };
+        assert!(RequeueConfig::default().without_gpus);
+        assert!(matches!(outcome(&case(true, Consent::Auto)), Decision::Requeue { .. }));
+        // Also where asking for it would not help.
+        for consent in [Consent::Auto, Consent::Never] {
+            let why = "this site restarts no jobs that asked for no GPU (requeue.without_gpus)";
+            assert_eq!(outcome(&case(false, consent)), Decision::Leave { why: why.to_owned() });
+        }
+        let with_gpus = Case { job: job(), ..case(false, Consent::Auto) };
+        assert!(matches!(outcome(&with_gpus), Decision::Requeue { .. }));
     }
 
     #[test]

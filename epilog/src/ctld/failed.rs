@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use railgate_slurm::effect::{Comeback, come_back, come_back_held};
 use railgate_slurm::{
-    Consent, Decision, Event, Facts, JobState, NodeEvidence, Used, Weight, decide, fatal, hostlist,
-    may_come_back, weigh,
+    Consent, Decision, Event, Facts, JobState, NodeEvidence, Used, Weight, decide, fatal, may_come_back,
+    weigh,
 };
 use railgate_stats::{DecisionKind, Discounted};
 
@@ -32,11 +32,7 @@ pub(crate) fn look(call: &Call) {
     if put_back_already(call, leader) {
         return put_back::explain(call, leader);
     }
-    if !concerns_us(call, &job) {
-        tracing::debug!(job = %call.name, "no GPU and no fabric");
-        return;
-    }
-    if let Err(why) = may_come_back(call.exit, call.job.restarts, leader, call.consent) {
+    if let Err(why) = allowed(call, leader, call.consent) {
         return if_not_refused(call, |refused| leave(call, format!("{refused}{why}"), Some(leader)));
     }
     let waited = for_nodes(call, job);
@@ -100,10 +96,8 @@ fn leave(call: &Call, why: String, job: Option<&JobState>) {
         state: job.map(shown),
         request: job.map(|job| job.request.clone()).unwrap_or_default(),
         discounted: Vec::new(),
-        not_asked: job.is_some_and(|job| {
-            call.consent == Consent::Never
-                && may_come_back(call.exit, call.job.restarts, job, Consent::Auto).is_ok()
-        }),
+        not_asked: job
+            .is_some_and(|job| call.consent == Consent::Never && allowed(call, job, Consent::Auto).is_ok()),
         used: None,
         nodes: &[],
         waited: Duration::ZERO,
@@ -178,10 +172,8 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
     }
 }
 
-/// Nodes are checked for GPUs and fabric. A job on one shared node without a GPU uses neither.
-fn concerns_us(call: &Call, job: &[JobState]) -> bool {
-    job.iter().any(|job| job.gpus || job.exclusive)
-        || hostlist::expand(call.nodelist()).is_ok_and(|nodes| nodes.len() > 1)
+fn allowed(call: &Call, job: &JobState, consent: Consent) -> Result<(), String> {
+    may_come_back(&call.config.requeue, call.exit, call.job.restarts, job, consent)
 }
 
 /// How long the attempt ran.
@@ -262,12 +254,22 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_gpus_on_one_node_is_asked_about_once() {
-        let mut scene = died();
-        scene.set("SLURM_JOB_NODELIST", "n2");
-        scene.jobs(&[job(&[("TresPerNode", "(null)")])]);
+    fn a_job_without_gpus_on_one_node_comes_back_as_others_do() {
+        let on_one_node = || {
+            let mut scene = died();
+            scene.set("SLURM_JOB_NODELIST", "n2");
+            scene.jobs(&[job(&[("TresPerNode", "(null)")])]);
+            scene
+        };
+        let scene = on_one_node();
         look(&scene.call());
-        assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
+        assert_eq!(scene.changes()[0], "requeue 7");
+
+        let mut scene = on_one_node();
+        scene.requeue.without_gpus = false;
+        scene.set("SLURM_JOB_EXIT_CODE", "512");
+        look(&scene.call());
+        assert_eq!(scene.calls(), ["scontrol -o show job 7"], "no node is asked, and none waited for");
     }
 
     #[test]

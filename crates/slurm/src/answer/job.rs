@@ -43,9 +43,7 @@ pub struct JobState {
     pub excluded: String,
     /// `NodeList`, compressed: of a completing job those whose epilog has not ended yet.
     pub nodes: String,
-    /// `OverSubscribe=NO`: it has its nodes for itself.
-    pub exclusive: bool,
-    /// It asked for GPUs.
+    /// It asked for GPUs, or another component of it did.
     pub gpus: bool,
     /// `StdOut` is `/dev/null`: no log can be lost.
     pub silent: bool,
@@ -73,7 +71,9 @@ pub(crate) fn jobs(text: &str) -> Result<Vec<JobState>, String> {
             _ => records.push(line.to_owned()),
         }
     }
-    let jobs = records.iter().map(|record| job(record)).collect::<Result<Vec<_>, _>>()?;
+    let mut jobs = records.iter().map(|record| job(record)).collect::<Result<Vec<_>, _>>()?;
+    let gpus = jobs.iter().any(|job| job.gpus);
+    jobs.iter_mut().for_each(|job| job.gpus = gpus);
     match jobs.split_first() {
         None => Err("no job in the answer".to_owned()),
         // More than one record is right for a heterogeneous job only.
@@ -117,9 +117,8 @@ fn job(record: &str) -> Result<JobState, String> {
         required: list("ReqNodeList")?,
         excluded: list("ExcNodeList")?,
         nodes: list("NodeList")?,
-        exclusive: optional("OverSubscribe")? == "NO",
         // Which of these are there depends on release and configuration; that a user can add one by the
-        // job's name only means that the job is looked at.
+        // job's name only means that `requeue.without_gpus` does not hold the job back.
         gpus: record.split(' ').any(|word| {
             word.split_once('=').is_some_and(|(key, value)| {
                 (key.starts_with("Tres") || key.ends_with("TRES") || key == "Gres") && value.contains("gpu")
@@ -277,6 +276,9 @@ mod tests {
             [(4, Some(4)), (5, Some(4))]
         );
         assert!(super::jobs(&format!("{JOB}\n{}\n", component(5))).is_err());
+        let leader = component(4).replace("gres:gpu:2", "(null)");
+        let jobs = super::jobs(&format!("{leader}\n{}\n", component(5))).unwrap();
+        assert!(jobs.iter().all(|job| job.gpus), "one of the components asked for GPUs");
     }
 
     #[test]
