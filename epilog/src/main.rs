@@ -9,6 +9,7 @@ mod leftovers;
 mod sampled;
 mod suspicion;
 mod tasks;
+mod whole_node;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -138,6 +139,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
     report.kernel = kernel_events(&seen.snapshot, report.start, job, &hook.config.stats);
     report.evidence =
         evidence(&seen.verdict, baseline, &seen.snapshot, &report.kernel, job, report.rail_map.as_ref());
+    whole_node::claim(hook, job, &mut report.evidence);
     report.window = baseline.map(|before| Window { start: before.taken, end: seen.snapshot.taken });
     if job.allocation != Allocation::NoGpus {
         report.gpus = gpu_uses(baseline, &seen.snapshot, &job.allocation);

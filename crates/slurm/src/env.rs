@@ -74,6 +74,23 @@ pub fn node_name(env: &Env) -> Result<String, BadEnv> {
     Ok(name.to_owned())
 }
 
+/// How many processors of a node its job has: `SLURM_JOB_CPUS_PER_NODE` (`128(x2),64`), in the order of the job's nodes.
+pub fn cpus_of_node(env: &Env, nodelist: &str, node: &str) -> Option<u32> {
+    let place = hostlist::expand(nodelist).ok()?.iter().position(|name| name == node)?;
+    let mut before = 0;
+    for entry in text(env, "SLURM_JOB_CPUS_PER_NODE").ok()??.split(',') {
+        let (cpus, times) = match entry.split_once("(x") {
+            Some((cpus, times)) => (cpus, times.strip_suffix(')')?.parse::<usize>().ok()?),
+            None => (entry, 1),
+        };
+        before += times.min(hostlist::MAX_HOSTS);
+        if place < before {
+            return cpus.parse().ok();
+        }
+    }
+    None
+}
+
 /// `SLURM_CLUSTER_NAME`, as a name that may become a directory.
 ///
 /// # Errors
@@ -343,6 +360,22 @@ mod tests {
             env.insert(OsString::from(name), OsString::from(value));
         }
         env
+    }
+
+    #[test]
+    fn processors_of_a_node() {
+        let of = |text: &str, node: &str| {
+            cpus_of_node(&env(&[("SLURM_JOB_CPUS_PER_NODE", text)]), "n[1-3],gpu7", node)
+        };
+        for (node, cpus) in [("n1", Some(128)), ("n2", Some(128)), ("n3", Some(64)), ("gpu7", Some(2))] {
+            assert_eq!(of("128(x2),64,2", node), cpus, "{node}");
+        }
+        assert_eq!(of("128(x4)", "gpu7"), Some(128));
+        for bad in ["", "128", "x(x4)", "128(x", "128(x99999999999999999999)", "128(x3)"] {
+            assert_eq!(of(bad, "gpu7"), None, "{bad}");
+        }
+        assert_eq!(of("128(x4)", "n4"), None);
+        assert_eq!(cpus_of_node(&env(&[]), "n1", "n1"), None);
     }
 
     #[test]

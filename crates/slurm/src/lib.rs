@@ -28,7 +28,9 @@ pub use client::{Client, JobRef, Listing};
 pub use command::{SlurmError, run as run_program};
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};
 pub use drain::{Acting, DrainDesk, DrainOutcome, Pending, Stage};
-pub use env::{Asked, BadEnv, Env, ExitCodes, Granted, UserPolicy, cluster_name, job_from_env, node_name};
+pub use env::{
+    Asked, BadEnv, Env, ExitCodes, Granted, UserPolicy, cluster_name, cpus_of_node, job_from_env, node_name,
+};
 pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};
 /// What users ask for, read in one place for the plugin, the prolog and the controller.
 pub use railgate_rundir::{GateChoice as GateLevel, RequeueChoice as Consent};

@@ -13,6 +13,8 @@ pub struct NodeState {
     pub reason: Option<NodeReason>,
     /// Whether Slurm gives GPUs of it to jobs (`Gres=gpu:…`); `None` where the answer has no such field.
     pub gpus: Option<bool>,
+    /// Processors that jobs may have.
+    pub cpus: Option<u32>,
 }
 
 /// A reason, who set it and when.
@@ -68,6 +70,7 @@ pub(crate) fn node(line: &str) -> Result<NodeState, String> {
             .unwrap_or_default(),
         reason: line.split_once(" Reason=").map(|(_, rest)| node_reason(rest)),
         gpus: first(line, "Gres").map(has_gpus),
+        cpus: first(line, "CPUEfctv").or_else(|| first(line, "CPUTot")).and_then(|count| count.parse().ok()),
     })
 }
 
@@ -112,6 +115,7 @@ mod tests {
         assert!(node.held() && node.has("DRAIN") && node.serviced().is_none());
         assert_eq!(node.partitions, ["main", "prio"]);
         assert_eq!(node.gpus, Some(true));
+        assert_eq!(node.cpus, Some(8));
         let reason = node.reason.unwrap();
         assert_eq!(reason.text, "railgate: a@3: b; c [epilog job=5]");
         assert_eq!((reason.user.as_str(), reason.since), ("root", Some(1_795_226_498)));
