@@ -122,6 +122,8 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         before: baseline,
         kernel_since: since.as_ref(),
         everything: job.allocation != Allocation::NoGpus,
+        // It tells of processes that were killed for want of memory, also where a script went on afterwards.
+        kernel_log: report.exit.is_none_or(|exit| exit.status != 0),
         ..Purpose::whole_node(Phase::Epilog)
     };
     let begun = Instant::now();

@@ -72,7 +72,7 @@ pub use job_group::{GroupUse, JobGroup};
 pub use job_processes::{JobLook, JobProcess, JobProcesses, job_is_here, job_is_stopped, job_processes};
 pub use kernel_log::{ForgedLine, KernelLine, KernelLog, KernelMark, XidEvent};
 pub use live::{Request, live};
-pub use oom::{OomKill, OomPlace, is_oom, oom_kills};
+pub use oom::{OomKill, OomLimit, OomPlace, is_oom, oom_kills};
 pub use optics::{Limits, Module, Monitor, Optic, module_of_dump, optics};
 pub use part::{Part, PartName};
 pub use pci::{Pci, PciAddress, PciDevice, PciLink};

@@ -32,6 +32,8 @@ pub struct OomKill {
     pub uid: Option<u32>,
     /// Where it ran.
     pub place: OomPlace,
+    /// What was used up.
+    pub limit: OomLimit,
     /// Sequence numbers of the records about it.
     pub seqs: Vec<u64>,
 }
@@ -45,6 +47,17 @@ pub enum OomPlace {
     Login,
     /// No record names one, or Slurm keeps its jobs in none.
     Unknown,
+}
+
+/// The memory that was used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OomLimit {
+    /// A job's: the limit of its cgroup, or of one below it.
+    Job,
+    /// That of a cgroup; of which one, no record says, or it holds more than one job.
+    Group,
+    /// The node's own, or that of the NUMA nodes that the process may use.
+    Node,
 }
 
 impl OomKill {
@@ -81,11 +94,13 @@ pub fn oom_kills(lines: &[KernelLine]) -> Vec<OomKill> {
         }
         // The rest of a group dies directly behind the process that the first record names.
         let group = || kills.last().filter(|kill| line.time.abs_diff(kill.time) <= SAME_KILL_MS);
-        let place = match group() {
-            Some(kill) if told.group && !told.summary && kill.uid == told.uid => kill.place,
-            _ => told.place,
+        let of_a_group = told.limit != OomLimit::Node && !told.summary;
+        let (place, limit) = match group() {
+            Some(kill) if of_a_group && kill.uid == told.uid => (kill.place, kill.limit),
+            _ => (told.place, told.limit),
         };
-        kills.push(OomKill { time: line.time, pid: told.pid, uid: told.uid, place, seqs: vec![line.seq] });
+        let Told { pid, uid, .. } = told;
+        kills.push(OomKill { time: line.time, pid, uid, place, limit, seqs: vec![line.seq] });
     }
     kills
 }
@@ -99,17 +114,16 @@ struct Told {
     place: OomPlace,
     /// The record with the path.
     summary: bool,
-    /// A cgroup's limit was reached, not the node's.
-    group: bool,
+    limit: OomLimit,
 }
 
 fn parse(text: &str) -> Option<Told> {
     if let Some(fields) = text.strip_prefix("oom-kill:constraint=") {
         return summary(fields);
     }
-    let (group, rest) = match text.strip_prefix(GROUP) {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix(NODE)?),
+    let (limit, rest) = match text.strip_prefix(GROUP) {
+        Some(rest) => (OomLimit::Group, rest),
+        None => (OomLimit::Node, text.strip_prefix(NODE)?),
     };
     let rest = rest.strip_prefix("Killed process ").or_else(|| rest.strip_prefix("Kill process "))?;
     let (pid, rest) = number(rest)?;
@@ -119,7 +133,7 @@ fn parse(text: &str) -> Option<Told> {
         (rest.is_empty() || rest.starts_with(" pgtables:") || rest.starts_with(" oom_score_adj:"))
             .then_some(uid)
     });
-    Some(Told { pid, uid, place: OomPlace::Unknown, summary: false, group })
+    Some(Told { pid, uid, place: OomPlace::Unknown, summary: false, limit })
 }
 
 /// `CONSTRAINT_MEMCG,…,oom_memcg=PATH,task_memcg=PATH,task=NAME,pid=N,uid=N`
@@ -133,8 +147,14 @@ fn summary(fields: &str) -> Option<Told> {
         Some(path) if path.starts_with('/') => job_of_path(path).map_or(OomPlace::Unknown, OomPlace::Job),
         _ => OomPlace::Unknown,
     };
-    let group = fields.starts_with("CONSTRAINT_MEMCG,");
-    Some(Told { pid, uid: Some(uid), place, summary: true, group })
+    let limit = if fields.starts_with("CONSTRAINT_MEMCG,") {
+        let path = once(rest, ",oom_memcg=").and_then(|(_, paths)| once(paths, ",task_memcg="));
+        let of_a_job = path.is_some_and(|(path, _)| path.starts_with('/') && job_of_path(path).is_some());
+        if of_a_job { OomLimit::Job } else { OomLimit::Group }
+    } else {
+        OomLimit::Node
+    };
+    Some(Told { pid, uid: Some(uid), place, summary: true, limit })
 }
 
 /// Splits at words that stand there once. Twice means that one of the two is chosen text.
@@ -278,11 +298,59 @@ mod tests {
             allocation: Allocation::NoGpus,
             partition: String::new(),
         };
-        let own = |uid, place| OomKill { time: 0, pid: 1, uid, place, seqs: vec![] }.is_of(&job);
+        let own = |uid, place| {
+            OomKill { time: 0, pid: 1, uid, place, limit: OomLimit::Job, seqs: vec![] }.is_of(&job)
+        };
         // A container's user has another number, and lives in the job's cgroup.
         assert!(own(Some(100_000), OomPlace::Job(5)) && own(Some(1000), OomPlace::Unknown));
         assert!(!own(Some(1000), OomPlace::Job(6)) && !own(Some(1000), OomPlace::Login));
         assert!(!own(Some(1001), OomPlace::Unknown) && !own(None, OomPlace::Unknown));
+    }
+
+    #[test]
+    fn the_records_tell_what_was_used_up() {
+        let limits = |texts: &[&str]| -> Vec<OomLimit> {
+            let line = |(seq, text): (u64, &&str)| KernelLine {
+                seq,
+                time: 1000,
+                level: 3,
+                text: (*text).to_owned(),
+            };
+            oom_kills(&(0..).zip(texts).map(line).collect::<Vec<_>>())
+                .into_iter()
+                .map(|kill| kill.limit)
+                .collect()
+        };
+        let own = "/slurm/uid_1000/job_7/step_0";
+        let of = |what: &str| format!("oom-kill:constraint={what},task_memcg={own},task=a,pid=4711,uid=1000");
+        let second = KILLED.replace("4711", "4712");
+        for (texts, wants) in [
+            (vec![summary_of(own, "a").as_str(), KILLED, &second], vec![OomLimit::Job, OomLimit::Job]),
+            (
+                vec![&of("CONSTRAINT_MEMCG,cpuset=/,mems_allowed=0,oom_memcg=/slurm/uid_1000/job_7"), KILLED],
+                vec![OomLimit::Job],
+            ),
+            // All of Slurm's jobs together, or a user's.
+            (
+                vec![&of("CONSTRAINT_MEMCG,cpuset=/,mems_allowed=0,oom_memcg=/slurm/uid_1000")],
+                vec![OomLimit::Group],
+            ),
+            (
+                vec![&of(
+                    "CONSTRAINT_MEMCG,cpuset=x,oom_memcg=/slurm/uid_1/job_7,mems_allowed=0,oom_memcg=/",
+                )],
+                vec![OomLimit::Group],
+            ),
+            (vec![KILLED], vec![OomLimit::Group]),
+            (vec![&of("CONSTRAINT_NONE,cpuset=/,mems_allowed=0,global_oom")], vec![OomLimit::Node]),
+            (vec![&of("CONSTRAINT_CPUSET,cpuset=/,mems_allowed=0")], vec![OomLimit::Node]),
+            (
+                vec!["Out of memory: Kill process 4711 (python3) score 961 or sacrifice child"],
+                vec![OomLimit::Node],
+            ),
+        ] {
+            assert_eq!(limits(&texts), wants, "{texts:?}");
+        }
     }
 
     proptest! {

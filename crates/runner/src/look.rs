@@ -71,6 +71,8 @@ pub struct Purpose<'a> {
     pub kernel_since: Option<&'a KernelMark>,
     /// Read also what nothing is judged by: the job's baseline and rail map need every part.
     pub everything: bool,
+    /// Read also the kernel log where nothing is judged by it: from `kernel_since` on, else all that is left of it.
+    pub kernel_log: bool,
     /// Exercise the hardware, too: the RDMA self-test, where the whole node is looked at.
     pub full: bool,
     /// Nothing is remembered of it: somebody only wants to see what would be found.
@@ -86,6 +88,7 @@ impl Purpose<'_> {
             before: None,
             kernel_since: None,
             everything: false,
+            kernel_log: false,
             full: false,
             trial: false,
         }
@@ -100,7 +103,12 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     if purpose.everything {
         parts = vec![PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host];
     }
-    let since = purpose.kernel_since.or(history.settled.as_ref());
+    let unjudged = purpose.kernel_log && !parts.contains(&PartName::KernelLog);
+    if unjudged {
+        parts.push(PartName::KernelLog);
+    }
+    // What checks have settled is no news to them; it may be to the job.
+    let since = purpose.kernel_since.or(history.settled.as_ref().filter(|_| !unjudged));
     let mut snapshot = live(
         &config.source,
         &Request {

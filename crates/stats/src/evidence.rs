@@ -1,7 +1,7 @@
 use railgate_node::xid_catalogue::{Owner, explain};
 use railgate_node::{
-    Class, Finding, Gpu, Job, KernelLine, PciAddress, RailMap, Severity, Snapshot, UnixMillis, Verdict,
-    is_oom, oom_kills,
+    Allocation, Class, Finding, Gpu, Job, KernelLine, PciAddress, RailMap, Severity, Snapshot, UnixMillis,
+    Verdict, is_oom, oom_kills,
 };
 
 use crate::counters::holds;
@@ -147,7 +147,7 @@ pub fn evidence(
 }
 
 /// What the kernel said during the run: Xids apart, of the rest the first `max_kernel_events`. Of the processes that it killed for
-/// want of memory only the job's own are among them.
+/// want of memory only the job's own are among them; of a job without GPUs nothing else is.
 pub fn kernel_events(after: &Snapshot, start: UnixMillis, job: &Job, config: &StatsConfig) -> KernelEvents {
     let Some(log) = after.kernel_log.data() else {
         // Those of NVML are of this job's time: its sampler has waited for them.
@@ -169,6 +169,11 @@ pub fn kernel_events(after: &Snapshot, start: UnixMillis, job: &Job, config: &St
         .cloned()
         .collect();
     keep_own_kills(&mut lines, job);
+    if job.allocation == Allocation::NoGpus {
+        // The GPUs and what else the log tells of are others', or judged by checks.
+        xids.clear();
+        lines.retain(|line| is_oom(&line.text));
+    }
     let more = lines.len().saturating_sub(config.max_kernel_events);
     KernelEvents {
         xids,

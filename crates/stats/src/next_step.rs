@@ -1,9 +1,10 @@
 //! What the owner of a job does next: one list for every format of the report.
 
-use railgate_node::JobRequest;
+use railgate_node::{JobRequest, OomLimit};
 
 use crate::plain::{plain, span};
 use crate::text::screen::telling;
+use crate::why::memory::shortage;
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
 /// The steps, the most useful first; empty where there is nothing to do.
@@ -75,7 +76,7 @@ fn of_the_end(report: &JobReport) -> Option<String> {
             )
         }
         EndKind::Preempted => "submit it again; with #SBATCH --requeue Slurm does that by itself".to_owned(),
-        EndKind::OutOfMemory => more_memory(report),
+        EndKind::OutOfMemory => more_memory(report, last),
         EndKind::MovedByGate => {
             let cancelled = report.slurm.as_ref().is_some_and(|view| view.state.starts_with("CANCELLED"));
             if !cancelled {
@@ -97,8 +98,17 @@ fn comes_back(attempt: &Attempt) -> bool {
     attempt.decision.as_ref().is_some_and(|decision| back.contains(&decision.what))
 }
 
-fn more_memory(report: &JobReport) -> String {
-    match request(report).memory {
+fn more_memory(report: &JobReport, last: &Attempt) -> String {
+    let asked = request(report).memory;
+    // The job may have used no more than it asked for.
+    if shortage(last).is_some_and(|shortage| shortage.limit == Some(OomLimit::Node)) {
+        let asked = asked.map(|memory| format!(" (this run asked for {memory})")).unwrap_or_default();
+        return format!(
+            "submit it with --mem for all that it needs{asked}, so that Slurm keeps other jobs off that memory, or \
+             with --exclusive"
+        );
+    }
+    match asked {
         Some(memory) if memory.ends_with("CPU") => {
             format!("submit it with a larger --mem-per-cpu (this run asked for {memory})")
         }
@@ -267,8 +277,14 @@ mod tests {
         });
         let request = JobRequest { memory: Some("500M per CPU".to_owned()), ..asked() };
         let view = SlurmView { request, ..slurm("FAILED").unwrap() };
-        let report = merged(killed.clone(), vec![], Some(view));
+        let report = merged(killed.clone(), vec![], Some(view.clone()));
         assert!(report.next_steps[0].contains("larger --mem-per-cpu (this run asked for 500M per CPU)"));
+        let mut crowded = killed.clone();
+        crowded[0].kernel.lines[0].text =
+            "Out of memory: Killed process 4711 (a) total-vm:1kB, UID:1000".to_owned();
+        let step = merged(crowded, vec![], Some(view)).next_steps.remove(0);
+        assert!(step.contains("for all that it needs (this run asked for 500M per CPU)"), "{step}");
+        assert!(step.contains("--exclusive") && !step.contains("larger"), "{step}");
         assert!(merged(killed, vec![], None).next_steps[0].contains("larger --mem (sacct -j 48213"));
     }
 

@@ -1,13 +1,15 @@
 mod lost;
+pub(crate) mod memory;
 
 use railgate_node::xid_catalogue::{Owner, explain, lookup};
-use railgate_node::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent, oom_kills};
+use railgate_node::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
 use crate::exits::explain_exit;
 use crate::{Attempt, Decision, DecisionKind, EvidenceItem, Exit, Look, NodeReport, SlurmView};
 use lost::{died, put_back};
+use memory::shortage;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,11 +160,20 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
         let (code, signal) = slurm?.exit?;
         Some(Exit { status: (code << 8) | (signal & 0x7f), derived: None })
     });
-    if state == "OUT_OF_MEMORY" || exit.is_some_and(|exit| exit.signal() == 125) {
-        return with_hardware(
-            EndKind::OutOfMemory,
-            "The job used more memory than it asked for, and the kernel killed one of its processes.",
+    let out_of_memory = |shortage: Option<memory::Shortage>| {
+        let why = shortage.as_ref().map_or_else(
+            || {
+                "The job used more memory than it asked for, and the kernel killed one of its processes."
+                    .to_owned()
+            },
+            memory::Shortage::why,
         );
+        let mut end = with_hardware(EndKind::OutOfMemory, &why);
+        end.proof.splice(0..0, shortage.and_then(|shortage| shortage.proof));
+        end
+    };
+    if state == "OUT_OF_MEMORY" || exit.is_some_and(|exit| exit.signal() == 125) {
+        return out_of_memory(shortage(attempt).filter(|shortage| shortage.limit.is_some()));
     }
     if next == Next::Attempt && exit.is_none_or(|exit| exit.status == 0) {
         return put_back(attempt, hardware);
@@ -171,13 +182,8 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
     if exit.status == 0 {
         return ended_with_zero(attempt, exit, hardware);
     }
-    if let Some(proof) = out_of_memory(attempt) {
-        let mut end = with_hardware(
-            EndKind::OutOfMemory,
-            "The kernel killed a process for want of memory, and the job ended with an error.",
-        );
-        end.proof.insert(0, proof);
-        return end;
+    if let Some(shortage) = shortage(attempt) {
+        return out_of_memory(Some(shortage));
     }
     if !hardware.is_empty() {
         return broke(attempt, exit, hardware);
@@ -275,17 +281,16 @@ pub(crate) fn decided(attempt: &Attempt, decision: &Decision) -> String {
     }
 }
 
-/// Xids on the job's own GPUs, or on GPUs of which nobody knows.
+/// Xids on the job's own GPUs, or on GPUs of which nobody knows. A job without GPUs has none.
 fn held_xids(node: &NodeReport) -> impl Iterator<Item = &XidEvent> {
     let place = |pci: railgate_node::PciAddress| (pci.domain, pci.bus, pci.device);
-    node.kernel
-        .xids
-        .iter()
-        .filter(|xid| node.end.is_none_or(|end| xid.time <= end.saturating_add(5_000)))
-        .filter(move |xid| {
+    let held = if node.job.allocation == Allocation::NoGpus { &[] } else { node.kernel.xids.as_slice() };
+    held.iter().filter(|xid| node.end.is_none_or(|end| xid.time <= end.saturating_add(5_000))).filter(
+        move |xid| {
             let line = node.gpus.iter().find(|gpu| gpu.pci.known().copied().map(place) == xid.gpu.map(place));
             line.is_none_or(|gpu| gpu.own != Some(false))
-        })
+        },
+    )
 }
 
 /// Those of a kind, in words.
@@ -394,16 +399,6 @@ fn exit_text(exit: Exit) -> String {
         Some(meaning) => format!("{base} ({meaning})"),
         None => base,
     }
-}
-
-/// The first process of the job that the kernel killed for want of memory.
-fn out_of_memory(attempt: &Attempt) -> Option<Proof> {
-    attempt.nodes.iter().find_map(|node| {
-        let lines = &node.kernel.lines;
-        let kill = oom_kills(lines).into_iter().find(|kill| kill.is_of(&node.job))?;
-        let line = lines.iter().find(|line| kill.seqs.contains(&line.seq))?;
-        Some(Proof { time: Some(line.time), node: node.node.clone(), what: line.text.clone() })
-    })
 }
 
 fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {

@@ -271,6 +271,60 @@ fn memory_is_told_by_slurm_by_its_signal_and_by_the_kernel() {
     assert!(ended.proof[0].what.contains("4711"));
 }
 
+/// A template's shell, or a script of the user's, makes an ordinary exit code of a step's end.
+#[test]
+fn memory_is_told_by_slurms_record_of_a_step_and_by_the_kernels_record_whose_it_was() {
+    let with = |status, derived, line: Option<&str>| {
+        let mut node = quiet("n1", status);
+        node.exit = Some(Exit { status, derived });
+        node.kernel.lines.extend(line.map(|text| railgate_node::KernelLine {
+            seq: 9,
+            time: START + 5,
+            level: 3,
+            text: text.to_owned(),
+        }));
+        pair(node, quiet("n2", status)).ended
+    };
+    // Slurm's mark is 125 as a signal, and a core bit.
+    for mark in [125, 253] {
+        let ended = with(256, Some(mark), None);
+        assert_eq!(ended.kind, EndKind::OutOfMemory);
+        assert!(ended.why.contains("a step of the job ran out of memory"), "{}", ended.why);
+    }
+    assert_eq!(with(256, Some(9), None).kind, EndKind::Application);
+    assert_ne!(with(0, Some(253), None).kind, EndKind::OutOfMemory, "the script went on and ended well");
+
+    let summary = |limit: &str| {
+        format!(
+            "oom-kill:constraint={limit},task_memcg=/slurm/uid_1000/job_48213/step_0,task=a,pid=4711,uid=1000"
+        )
+    };
+    let job = summary("CONSTRAINT_MEMCG,cpuset=/,mems_allowed=0,oom_memcg=/slurm/uid_1000/job_48213");
+    let node = summary("CONSTRAINT_NONE,cpuset=/,mems_allowed=0,global_oom");
+    for (status, line, wants) in [
+        (256, job.as_str(), "The job reached its memory limit"),
+        // Also where Slurm itself says that it was memory.
+        (125, &job, "The job reached its memory limit"),
+        (256, &node, "The node ran out of memory"),
+        (256, &killed_text(4711, 1000), "The kernel killed a process for want of memory"),
+    ] {
+        let ended = with(status, Some(253), Some(line));
+        assert_eq!(ended.kind, EndKind::OutOfMemory);
+        assert!(ended.why.starts_with(wants) && ended.proof[0].what == line, "{ended:?}");
+    }
+}
+
+#[test]
+fn a_job_without_gpus_is_not_told_what_became_of_others_gpus() {
+    let mut node = quiet("n1", 256);
+    node.job.allocation = Allocation::NoGpus;
+    node.gpus.clear();
+    let mut now = after(&machine("n1", ""), "gpu-lost@3");
+    now.taken = START + 60_000;
+    node.kernel = kernel_events(&now, 0, &node.job, &crate::StatsConfig::default());
+    assert!(node.kernel.xids.is_empty() && node.kernel.lines.is_empty(), "{:?}", node.kernel);
+}
+
 #[test]
 fn what_was_not_seen_is_not_blamed_on_the_program() {
     let report = merged(vec![quiet("n1", 256)], vec![], None);
