@@ -6,10 +6,10 @@
 use std::borrow::Cow;
 
 use railgate_node::kernel_lines::without_processes;
-use railgate_node::{Evidence, Finding, Job, PciAddress, is_oom};
+use railgate_node::{Class, Evidence, Finding, Job, PciAddress, Severity, is_oom};
 
-use crate::NodeReport;
 use crate::evidence::keep_own_kills;
+use crate::{Decision, NodeReport};
 
 impl NodeReport {
     /// The report without processes, users and jobs of others. Kernel lines that name a process keep the rest of their words; an Xid
@@ -54,9 +54,68 @@ impl NodeReport {
                     act.detail = format!("{head}{subject}: {is}");
                 }
             }
+            act.detail = reason_for_reader(&act.detail, &[self.job.id]);
         }
         report
     }
+}
+
+impl Decision {
+    /// The decision as the job's owner may read it, a user of this number: reasons of nodes without jobs and processes of others.
+    #[must_use]
+    pub fn for_reader(&self, uid: u32) -> Decision {
+        let mut decision = self.clone();
+        for node in decision.nodes.iter_mut().filter(|node| !node.reason.is_empty()) {
+            let mut reason = reason_for_reader(&node.reason, &[self.job]);
+            if let Some((was, is)) = reworded(&reason, uid) {
+                reason = reason.replacen(&was, &is, 1);
+            }
+            // The sentence may quote it.
+            decision.why = decision.why.replace(&node.reason, &reason);
+            node.reason = reason;
+        }
+        decision.why = reason_for_reader(&decision.why, &[self.job]);
+        decision
+    }
+}
+
+/// A text that quotes drain reasons, of whose lists of jobs (`[epilog job=5,77]`) only `own` stay.
+#[must_use]
+pub fn reason_for_reader(text: &str, own: &[u32]) -> String {
+    let mut told = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, list)) = rest.split_once(" job=") {
+        told.push_str(before);
+        let end = list.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b',').count();
+        let (ids, behind) = list.split_at(end);
+        let is_own = |id: &&str| id.parse().is_ok_and(|id| own.contains(&id));
+        let kept: Vec<&str> = ids.split(',').filter(is_own).collect();
+        if ids.is_empty() || !kept.is_empty() {
+            told.push_str(" job=");
+            told.push_str(&kept.join(","));
+        }
+        rest = behind;
+    }
+    told.push_str(rest);
+    told
+}
+
+/// What a drain reason of ours says of processes of others, and what to say instead.
+fn reworded(reason: &str, uid: u32) -> Option<(String, String)> {
+    let (subject, rest) = reason.strip_prefix("railgate: ")?.split_once(": ")?;
+    let (check, part) = subject.split_once('@').unwrap_or((subject, ""));
+    let end = [rest.find("; "), rest.rfind(" [")].into_iter().flatten().min().unwrap_or(rest.len());
+    let what = rest.get(..end)?.to_owned();
+    let finding = Finding {
+        check: check.to_owned(),
+        part: part.to_owned(),
+        severity: Severity::Fail,
+        class: Class::Node,
+        what: what.clone(),
+        fix: String::new(),
+        evidence: Vec::new(),
+    };
+    Some((what, instead(uid, &finding)?))
 }
 
 /// A finding as the owner of a job may read it that holds no GPU yet.
@@ -93,7 +152,7 @@ impl Reader<'_> {
     }
 
     fn finding(&self, finding: &mut Finding) -> Option<Renamed> {
-        let Some(is) = self.instead(finding) else {
+        let Some(is) = instead(self.job.uid, finding) else {
             for row in finding.evidence.iter_mut().filter(|row| row.source.starts_with("kmsg")) {
                 self.line(&mut row.got);
                 self.line(&mut row.source);
@@ -107,30 +166,29 @@ impl Reader<'_> {
         let subject = finding.subject();
         Some(Renamed { subject, was: std::mem::replace(&mut finding.what, is.clone()), is })
     }
+}
 
-    /// What stands in place of a finding that names processes of others in words of its own. Its rows are left out.
-    fn instead(&self, finding: &Finding) -> Option<String> {
-        let uid = self.job.uid;
-        match (finding.check.as_str(), finding.part.as_str()) {
-            ("gpu-processes", _) => {
-                let (_, behind) = finding.what.split_once("process ")?;
-                let of = |row: &Evidence, uid: u32| row.got.starts_with(&format!("uid {uid},"));
-                // The rows begin with what /proc says, not with a name. Root's are daemons.
-                let shown = !finding.evidence.is_empty()
-                    && finding.evidence.iter().all(|row| of(row, uid) || of(row, 0));
-                let numbered = behind.starts_with(|c: char| c.is_ascii_digit());
-                (numbered && !shown).then(|| "a process that is not of this job".to_owned())
-            }
-            ("kmsg-forged", _) if finding.what.contains(&format!(" of uid {uid} imitated")) => {
-                Some(finding.what.clone())
-            }
-            ("kmsg-forged", _) => Some("a process imitated a driver in the kernel log".to_owned()),
-            ("tasks", "blocked") => {
-                let (count, _) = finding.what.split_once(": ").unwrap_or((&finding.what, ""));
-                Some(count.to_owned())
-            }
-            _ => None,
+/// What stands in place of a finding that names processes of others in words of its own. Its rows are left out.
+fn instead(uid: u32, finding: &Finding) -> Option<String> {
+    match (finding.check.as_str(), finding.part.as_str()) {
+        ("gpu-processes", _) => {
+            let (_, behind) = finding.what.split_once("process ")?;
+            let of = |row: &Evidence, uid: u32| row.got.starts_with(&format!("uid {uid},"));
+            // The rows begin with what /proc says, not with a name. Root's are daemons.
+            let shown =
+                !finding.evidence.is_empty() && finding.evidence.iter().all(|row| of(row, uid) || of(row, 0));
+            let numbered = behind.starts_with(|c: char| c.is_ascii_digit());
+            (numbered && !shown).then(|| "a process that is not of this job".to_owned())
         }
+        ("kmsg-forged", _) if finding.what.contains(&format!(" of uid {uid} imitated")) => {
+            Some(finding.what.clone())
+        }
+        ("kmsg-forged", _) => Some("a process imitated a driver in the kernel log".to_owned()),
+        ("tasks", "blocked") => {
+            let (count, _) = finding.what.split_once(": ").unwrap_or((&finding.what, ""));
+            Some(count.to_owned())
+        }
+        _ => None,
     }
 }
 

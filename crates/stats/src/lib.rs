@@ -40,7 +40,7 @@ pub use config::{MetricsConfig, ReportAccess, ReportConfig, StatsConfig};
 pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
 pub use evidence::{evidence, kernel_events};
-pub use for_reader::finding_for_reader;
+pub use for_reader::{finding_for_reader, reason_for_reader};
 pub use html::{html, html_with, redacted_html};
 pub use job_report::{Attempt, DownNode, JobReport, Missing, Parts, SlurmView};
 pub use json::json;

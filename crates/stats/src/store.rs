@@ -162,7 +162,7 @@ pub fn store_live(config: &ReportConfig, report: &NodeReport) -> Result<(), Stri
 ///
 /// SlurmUser cannot make a user's directory: it adds to what the epilogs made.
 pub fn store_decision(config: &ReportConfig, decision: &Decision, uid: u32, gid: u32) -> Stored {
-    let content = match serde_json::to_vec(decision) {
+    let content = match serde_json::to_vec(&decision.for_reader(uid)) {
         Ok(content) => content,
         Err(why) => return Stored { problems: vec![format!("decision: {why}")], ..Stored::default() },
     };

@@ -4,7 +4,9 @@ use std::time::Duration;
 use railgate_node::JobRequest;
 use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Uncounted, Used, used};
 use railgate_stats::store::store_decision;
-use railgate_stats::{Budget, Decision, DecisionKind, DecisionNode, Discounted, REPORT_SCHEMA};
+use railgate_stats::{
+    Budget, Decision, DecisionKind, DecisionNode, Discounted, REPORT_SCHEMA, reason_for_reader,
+};
 
 use crate::call::{Call, now};
 use crate::ends::{self, End};
@@ -198,7 +200,9 @@ impl Down {
         for node in nodes.filter(|node| node.has("DOWN")) {
             let subject = "down".to_owned();
             down.blamed.push(Blamed { node: node.name.clone(), subject, part: String::new() });
+            // Job lists of others are nobody's business who reads the sentence.
             let reason = node.reason.as_ref().map_or("", |reason| reason.text.as_str());
+            let reason = reason_for_reader(reason, &[]);
             let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
             told.push(format!("{} went down{reason}", node.name));
         }

@@ -92,6 +92,10 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
         let told = report(&alice, one)?;
         in_order(&told, &["Xid 79 on GPU 2", "Xid 79 on GPU 5", "not of this job"]);
         in_order(&told, &[&format!("railgate requeued the job: gpu-lost@2 on {both_hit}; restart 1 of 3")]);
+        // The node's reason names both, and each reads of their own.
+        let json = alice.run(&["railgate", "report", &one.to_string(), "--format", "json"])?.ok()?;
+        assert!(json.contains(&format!("[epilog job={one}]")), "{json}");
+        assert!(!json.contains(&format!("{one},{two}")) && !json.contains(&format!("{two},{one}")), "{json}");
         let told = report(&bob, buggy)?;
         let head = format!("job {buggy} 'sbatch' on test: looks like the application");
         assert!(told.starts_with(&head), "{told}");

@@ -187,3 +187,67 @@ fn the_record_of_an_own_kill_stays_without_the_asking_jobs_cpuset() {
         vec![KernelLine { seq: 9, time: START, level: 6, text: record("job_990099,mems_allowed=0") }];
     assert_eq!(report.for_reader().kernel.lines[0].text, record("…"));
 }
+
+#[test]
+fn of_a_drain_reasons_jobs_only_the_own_ones_stay() {
+    for (text, wants) in [
+        (
+            "railgate: gpu-lost@3: off bus; reboot [epilog job=7,990099]",
+            "railgate: gpu-lost@3: off bus; reboot [epilog job=7]",
+        ),
+        (
+            "railgate: gpu-lost@3: off bus; reboot [prolog job=990099]",
+            "railgate: gpu-lost@3: off bus; reboot [prolog]",
+        ),
+        (
+            "n1 went down (railgate: a: b; c [epilog job=990099,7]), n2",
+            "n1 went down (railgate: a: b; c [epilog job=7]), n2",
+        ),
+        ("bad DIMM, ticket 4711", "bad DIMM, ticket 4711"),
+        ("one job= and job=x", "one job= and job=x"),
+        ("job=1 [epilog job=77]", "job=1 [epilog]"),
+        ("", ""),
+    ] {
+        assert_eq!(reason_for_reader(text, &[7]), wants);
+    }
+}
+
+#[test]
+fn a_decision_names_no_job_and_no_process_of_others() {
+    let mut decision = crate::testing::decision(0, crate::DecisionKind::Left, 256);
+    let mut node = decision.nodes[0].clone();
+    let own = decision.job;
+    node.reason = format!("railgate: gpu-lost@3: off bus; reboot [epilog job={own},990099]");
+    decision.why = format!("n1 went down ({})", node.reason);
+    let mut other = node.clone();
+    other.reason =
+        "railgate: gpu-processes@6: leftover process 770077 (evesprogram, 400 MiB); kill [epilog job=990099]"
+            .to_owned();
+    let mut plain = node.clone();
+    plain.reason = String::new();
+    decision.nodes = vec![node, other, plain];
+    let seen = decision.for_reader(1000);
+    let text = serde_json::to_string(&seen).unwrap();
+    for foreign in FOREIGN {
+        assert!(!text.contains(foreign), "{foreign} in {text}");
+    }
+    assert_eq!(seen.nodes[0].reason, format!("railgate: gpu-lost@3: off bus; reboot [epilog job={own}]"));
+    assert_eq!(seen.why, format!("n1 went down ({})", seen.nodes[0].reason));
+    assert_eq!(
+        seen.nodes[1].reason,
+        "railgate: gpu-processes@6: a process that is not of this job; kill [epilog]"
+    );
+    assert_eq!(seen.nodes[2].reason, "");
+}
+
+#[test]
+fn what_was_done_about_a_node_names_no_other_job() {
+    let mut report = shared();
+    let detail = format!("railgate: gpu-lost@3: off bus; reboot [epilog job={},990099]", report.job.id);
+    report.acts.push(Act { detail, ..report.acts[0].clone() });
+    let acts = report.for_reader().acts;
+    assert_eq!(
+        acts.last().unwrap().detail,
+        format!("railgate: gpu-lost@3: off bus; reboot [epilog job={}]", report.job.id)
+    );
+}
