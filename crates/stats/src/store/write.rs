@@ -3,6 +3,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
@@ -11,9 +12,9 @@ use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrou
 use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
-use super::NOBODY;
 use super::dirs::{below, made_below, mode_of, open_to_all, top};
 use super::placed::{Wanted, is_accounts, place};
+use super::{DECISION, NOBODY};
 use crate::NodeReport;
 
 /// One file to be written; the content follows it, after a line feed.
@@ -280,7 +281,11 @@ fn own_dir(
     reader: Option<Gid>,
 ) -> Result<OwnedFd, String> {
     let fail = |why: Errno| format!("{name}: {}", text(why));
-    let dir = if order.only_existing { below(parent, name) } else { made_below(parent, name, Mode::S_IRWXU) };
+    let dir = match order.only_existing {
+        true if order.file == DECISION => comes(|| below(parent, name)),
+        true => below(parent, name),
+        false => made_below(parent, name, Mode::S_IRWXU),
+    };
     let dir = dir.map_err(fail)?;
     let stat = fstat(dir.as_fd()).map_err(fail)?;
     let us = geteuid().as_raw();
@@ -301,6 +306,19 @@ fn own_dir(
         }
     }
     Ok(dir)
+}
+
+/// Of a job that was over in a moment the controller may know before any of its nodes has made the directory.
+fn comes(mut find: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    const AGAIN: Duration = Duration::from_millis(100);
+    const TIMES: u32 = 20;
+    for _ in 0..TIMES {
+        match find() {
+            Err(Errno::ENOENT) => std::thread::sleep(AGAIN),
+            found => return found,
+        }
+    }
+    find()
 }
 
 fn put(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode, replace: bool) -> Result<(), String> {
@@ -350,5 +368,26 @@ mod tests {
         report.application = None;
         let whole: NodeReport = serde_json::from_slice(&shortened(&report, 1 << 20).unwrap()).unwrap();
         assert_eq!(whole, report);
+    }
+
+    #[test]
+    fn a_directory_that_comes_late_is_waited_for_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let parent = File::open(place.path()).unwrap();
+        let mut tries = 0;
+        let found = comes(|| {
+            tries += 1;
+            if tries == 3 {
+                std::fs::create_dir(place.path().join("7")).unwrap();
+            }
+            below(parent.as_fd(), "7")
+        });
+        assert!(found.is_ok() && tries == 3, "{tries}");
+        let mut tries = 0;
+        let refused = comes(|| {
+            tries += 1;
+            Err(Errno::EACCES)
+        });
+        assert!(refused.is_err() && tries == 1, "{tries}");
     }
 }
