@@ -20,7 +20,8 @@
 //! once (`sum_up`). Of a job that was restarted before, one query tells
 //! whether it ended or went back. A death of a node during the very first attempt is seen only at the next event:
 //! the note names the attempt's nodes, and one that Slurm shows as down since then is the evidence. A restart without it
-//! is not counted as a death.
+//! is not counted as a death: whoever puts a job back that has just ended raises the restart count, too. Evidence is a
+//! node that Slurm has as down, and its `NODE_FAIL`.
 //!
 //! # Waiting for the nodes
 //! This program runs at the same time as the nodes' epilogs, and a job keeps completing until both are through;

@@ -16,8 +16,8 @@ use crate::tally;
 
 /// Who put it back.
 enum By {
-    /// A node died.
-    NodeFail,
+    /// Nodes died.
+    NodeFail(Down),
     /// The gate of a node refused it.
     Gate(Vec<Blamed>),
     /// Its owner, an admin, a preemption.
@@ -56,7 +56,7 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
         Err(why) => return uncounted(call, job, attempt, ran, &nodes, &why),
     };
     match by(call, job, &nodes) {
-        By::NodeFail => node_fail(call, job, attempt, ran, used, &nodes),
+        By::NodeFail(dead) => node_fail(call, job, attempt, ran, used, dead, &nodes),
         By::Gate(blamed) => moved(call, job, attempt, used, blamed, &nodes),
         By::Somebody => {
             write(
@@ -84,16 +84,17 @@ fn uncounted(
     let why_not = not_counted(why);
     tracing::warn!(job = %call.name, "{why_not}");
     let ours = call.acting == Acting::Allowed && call.consent != Consent::Never;
-    if !ours || matches!(why, Uncounted::Io(_)) || !matches!(by(call, job, nodes), By::NodeFail) {
+    if !ours || matches!(why, Uncounted::Io(_)) {
         return;
     }
+    let By::NodeFail(dead) = by(call, job, nodes) else { return };
     let text = format!("a node died, and {why_not}; scontrol release lets it go on");
     let (what, text) = match effect::hold(&call.client, &call.name, &text) {
         Ok(()) => (DecisionKind::Held, text),
         Err(failed) => (DecisionKind::Failed, format!("{text}, but: {failed}")),
     };
     if what == DecisionKind::Held {
-        write(call, Event::Held, attempt, ran, Down::of(nodes.iter()).blamed, &text);
+        write(call, Event::Held, attempt, ran, dead.blamed, &text);
     }
     let shown: Vec<DecisionNode> = nodes.iter().map(seen).collect();
     let record = Record {
@@ -121,9 +122,11 @@ fn by(call: &Call, job: &JobState, nodes: &[NodeState]) -> By {
     if !refused.is_empty() {
         return By::Gate(refused);
     }
-    // With exit code 0 the environment has the attempt's own number only where a node died.
-    let node_died = call.exit.job == Some(0) && job.restarts > call.job.restarts;
-    if node_died || nodes.iter().any(|node| node.has("DOWN")) { By::NodeFail } else { By::Somebody }
+    // A restart count is no evidence: with exit code 0 it is one more than the environment's where a node died, and also
+    // where somebody puts a job back that has just ended.
+    let dead = Down::of(nodes.iter());
+    let recorded = job.state.split('+').any(|state| state == "NODE_FAIL");
+    if recorded || !dead.blamed.is_empty() { By::NodeFail(dead) } else { By::Somebody }
 }
 
 /// The nodes whose prolog refused this job.
@@ -152,10 +155,10 @@ fn node_fail(
     attempt: u32,
     ran: Option<Duration>,
     used: Used,
+    Down { blamed: dead, text }: Down,
     nodes: &[NodeState],
 ) {
-    let Down { blamed: dead, text } = Down::of(nodes.iter());
-    let died = if text.is_empty() { format!("a node of {} died", call.nodelist()) } else { text };
+    let died = if text.is_empty() { format!("a node of {} died (NODE_FAIL)", call.nodelist()) } else { text };
     let hold = after_node_fail(&call.config.requeue, call.consent, used, &died)
         .filter(|_| call.acting == Acting::Allowed);
     let used = Used { deaths: used.deaths + 1, ..used };
@@ -347,6 +350,25 @@ mod tests {
         look(&scene.call());
         assert_eq!(scene.ledger()[0].event, Event::Requeued);
         assert!(scene.changes().is_empty());
+    }
+
+    #[test]
+    fn a_restart_count_alone_is_no_death_of_a_node() {
+        for (second, state, wants) in [
+            ("IDLE", "PENDING", Event::Requeued),
+            ("DOWN", "PENDING", Event::NodeFail),
+            ("IDLE", "NODE_FAIL+COMPLETING", Event::NodeFail),
+        ] {
+            let scene = Scene::new("0", "1");
+            // It had come back once, and somebody put it back as it ended.
+            let call = scene.call();
+            call.ledger.append(&entry(&call, Event::Requeued, 0, None, Vec::new(), "by hand")).unwrap();
+            scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", second, "")));
+            scene.jobs(&[waiting("2").replace("JobState=COMPLETING", &format!("JobState={state}"))]);
+            look(&call);
+            let events: Vec<Event> = scene.ledger().iter().map(|entry| entry.event).collect();
+            assert_eq!(events, [Event::Requeued, wants], "{second} {state}");
+        }
     }
 
     #[test]
