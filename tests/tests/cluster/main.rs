@@ -42,4 +42,5 @@ mod training;
 mod unfit;
 mod usage;
 mod way_back;
+mod without_gpus;
 mod without_root;
