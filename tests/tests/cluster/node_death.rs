@@ -98,6 +98,38 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
     })
 }
 
+/// The controller's program, which begins when the test lets it.
+const LATE: &str = "#!/bin/sh\nwhile [ -e /shared/hold ]; do sleep 0.1; done\nexec /usr/libexec/railgate/railgate-epilog-ctld\n";
+
+/// The restart count has grown when the controller's program asks, as after the death of a node, and no node died.
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_that_is_put_back_as_it_ends_lost_no_node() -> Result<()> {
+    let builder = Builder::new(2).file("/etc/railgate/late.sh", LATE);
+    builder.slurm_conf("EpilogSlurmctld", "/etc/railgate/late.sh").test(|cluster| {
+        let alice = cluster.alice();
+        let id = submit_as(&alice, &["-n1", "--requeue"], WORK)?;
+        started(cluster, id)?;
+        let requeue = ["scontrol", "requeue", &id.to_string()];
+        alice.run(&requeue)?.ok()?;
+        let again = |job: &Job| job.state() == "RUNNING" && job.restarts() == 1;
+        cluster.wait_job_until(id, "running again", MINUTE, again)?;
+        cluster.write("ctl", "/shared/hold", "")?;
+        end(cluster, id, 0)?;
+        cluster.wait_job_until(id, "completing", MINUTE, |job| job.state().contains("COMPLETING"))?;
+        alice.run(&requeue)?.ok()?;
+        cluster.root().run(&["rm", "/shared/hold"])?.ok()?;
+        let job = cluster
+            .wait_job_until(id, "over", MINUTE, |job| job.state() == "COMPLETED" && job.restarts() == 2)?;
+        assert_eq!(job.restarts(), 2);
+        let ledger = cluster.read("ctl", "/var/lib/railgate/controller/ledger.jsonl")?;
+        assert!(!ledger.contains("node-fail") && ledger.matches("\"requeued\"").count() == 2, "{ledger}");
+        let told = report(&alice, id)?;
+        assert!(told.contains(": completed, 3 attempts") && !told.contains("a node died"), "{told}");
+        Ok(())
+    })
+}
+
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn a_job_that_the_gate_moved_ten_times_is_not_held() -> Result<()> {
