@@ -182,7 +182,8 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
     if exit.status == 0 {
         return ended_with_zero(attempt, exit, hardware);
     }
-    if let Some(shortage) = shortage(attempt) {
+    // A kill without a time may be older than the fault that ended the job.
+    if let Some(shortage) = shortage(attempt).filter(|told| told.limit.is_some() || hardware.is_empty()) {
         return out_of_memory(Some(shortage));
     }
     if !hardware.is_empty() {

@@ -26,8 +26,8 @@ impl Shortage {
                 "The kernel killed a process for want of memory, and the job ended with an error.".to_owned()
             }
             Some(OomLimit::Node) => {
-                "The node ran out of memory, and the kernel killed a process of the job. All that ran \
-                                     on the node had a part in it."
+                "The node ran out of memory, and the kernel killed a process of the job. All that \
+                ran on the node had a part in it."
                     .to_owned()
             }
             None => self.said.clone(),
@@ -70,7 +70,8 @@ fn by_cgroup(attempt: &Attempt) -> Option<Shortage> {
         (kills > 0).then(|| (node.node.clone(), kills))
     };
     let (node, kills) = attempt.nodes.iter().find_map(kills)?;
-    let what = format!("the job's cgroup counted {kills} kills for want of memory");
+    let times = if kills == 1 { "1 kill".to_owned() } else { format!("{kills} kills") };
+    let what = format!("the job's cgroup counted {times} for want of memory");
     Some(Shortage {
         limit: None,
         proof: Some(Proof { time: None, node, what }),

@@ -292,6 +292,13 @@ fn memory_is_told_by_slurms_record_of_a_step_and_by_the_kernels_record_whose_it_
         assert!(ended.why.contains("a step of the job ran out of memory"), "{}", ended.why);
     }
     assert_eq!(with(256, Some(9), None).kind, EndKind::Application);
+    let mut broken = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
+    broken.exit = Some(Exit { status: 256, derived: Some(253) });
+    assert_eq!(
+        pair(broken, quiet("n2", 256)).ended.kind,
+        EndKind::Hardware,
+        "nobody knows when the step ended"
+    );
     assert_ne!(with(0, Some(253), None).kind, EndKind::OutOfMemory, "the script went on and ended well");
 
     let summary = |limit: &str| {
