@@ -133,16 +133,27 @@ fn job(record: &str) -> Result<JobState, String> {
     })
 }
 
-/// The file that the job's errors go to: `StdErr`, which Slurm also fills in where a job has one file for both.
+/// The file that the job's errors go to: `StdErr`. Where a job has one file for both, 22.05 shows it there, too, and
+/// 26.05 shows it as `StdOut` alone.
 fn log(record: &str) -> Option<String> {
     only(record, "StdErr").ok()??;
     only(record, "StdIn").ok()??;
     // A path may hold blanks, so it ends where the next field begins.
     let (_, rest) = record.split_once(" StdErr=")?;
     let (path, _) = rest.split_once(" StdIn=")?;
+    let path = if path.is_empty() { output(record)? } else { path };
     // What Slurm has not filled in (%N and the like) names no file.
     let is_file = path.starts_with('/') && path != "/dev/null" && !path.contains('%');
     (is_file && !path.contains(char::is_control)).then(|| path.to_owned())
+}
+
+/// `StdOut`, of which only the job's requests come after it. A path with blanks is not told from those.
+fn output(record: &str) -> Option<&str> {
+    const AFTER: [&str; 5] = ["Power=", "Tres", "Mail", "Gres=", "OOMKillStep="];
+    let path = only(record, "StdOut").ok()??;
+    let (_, rest) = record.split_once(" StdOut=")?;
+    let behind = rest.strip_prefix(path)?.trim_start();
+    (behind.is_empty() || AFTER.iter().any(|key| behind.starts_with(key))).then_some(path)
 }
 
 /// Slurm shows one of the two keys; 0 stands for all memory of the node, or none asked for.
@@ -242,6 +253,20 @@ mod tests {
         for odd in ["/dev/null", "/home/ada/%N.err", "relative", "/a\u{1b}[2J"] {
             assert_eq!(of("StdErr=/tmp/sxout.1", &format!("StdErr={odd}")).log, None, "{odd}");
         }
+        // As 26.05 prints one file for both.
+        let one_file = |path: &str| {
+            of(
+                "StdErr=/tmp/sxout.1 StdIn=/dev/null StdOut=/tmp/sxout.1",
+                &format!("StdErr= StdIn=/dev/null StdOut={path}"),
+            )
+            .log
+        };
+        assert_eq!(one_file("/home/ada/log.1").as_deref(), Some("/home/ada/log.1"));
+        for odd in ["/home/ada/my run.log", "/dev/null", "/home/ada/%N.log", "", "/a StdOut=/b"] {
+            assert_eq!(one_file(odd), None, "{odd}");
+        }
+        let last = JOB.split(" Power=").next().unwrap().replace("StdErr=/tmp/sxout.1", "StdErr=");
+        assert_eq!(jobs(&last).unwrap()[0].request.log.as_deref(), Some("/tmp/sxout.1"));
         // Its owner's text looks like the field: which of the two is Slurm's cannot be told.
         assert_eq!(of("JobName=wrap", "JobName=x StdErr=/y StdIn=/z").log, None);
         assert_eq!(of("Nice=0", "Nice=0 MinMemoryNode=1000M").memory.as_deref(), Some("1000M per node"));

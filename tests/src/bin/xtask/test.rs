@@ -24,7 +24,7 @@ const CLUSTERS: &str = "4";
 
 /// What Slurm's releases differ in (`docs/slurm-releases.md`), and the tests that meet it. These run on the newest release
 /// whenever everything does: all cluster tests on two releases would take CI too long. `--slurm` runs all of them.
-const DIFFERENT: [(&str, &str); 13] = [
+const DIFFERENT: [(&str, &str); 14] = [
     ("SPANK: one plugin file for each release, its options and hooks", "plugin::"),
     ("names of prolog's and epilog's variables; what follows a failed prolog", "gate::"),
     ("what becomes of srun, salloc and --no-requeue when a prolog fails", "unfit::"),
@@ -37,6 +37,7 @@ const DIFFERENT: [(&str, &str); 13] = [
     ("trees, blocks and topology.yaml", "fabric::slurm_"),
     ("what scontrol prints of a job: SubmitLine", "hostile::what_a_user_submits"),
     ("what scontrol prints of the configuration", "doctor::"),
+    ("what scontrol prints of a job: StdErr", "without_gpus::every_end"),
     ("the reason of a node that State=UNDRAIN gives back", "way_back::a_drained_node"),
 ];
 
