@@ -1,9 +1,46 @@
 //! What exit codes and signals mean for the question why a job ended.
 
+use crate::{Attempt, EndKind, Exit};
+
+/// How Slurm marks a job that ran out of memory, where others have a signal.
+pub(crate) const OUT_OF_MEMORY: i32 = 125;
+
+/// `exit code 3`, `signal 9`.
+pub(crate) fn exit_said(exit: Exit) -> String {
+    match (exit.code(), exit.signal()) {
+        (code, 0) => format!("exit code {code}"),
+        (_, OUT_OF_MEMORY) => "out of memory, by Slurm's mark".to_owned(),
+        (_, signal) => format!("signal {signal}"),
+    }
+}
+
+/// The exit of an attempt, where it tells something of how that ended: cancelled, timed-out and refused jobs have
+/// the exit code 0 of good ones.
+pub(crate) fn telling_exit(attempt: &Attempt) -> Option<String> {
+    let ended_so = matches!(
+        attempt.ended.kind,
+        EndKind::Completed | EndKind::Hardware | EndKind::Application | EndKind::Unknown
+    );
+    attempt.exit().filter(|_| ended_so).map(exit_said)
+}
+
+/// `cancelled`, `looks like the application, exit code 1`
+pub(crate) fn ending(attempt: &Attempt) -> String {
+    let exit = telling_exit(attempt);
+    match (attempt.ended.kind, exit) {
+        (EndKind::MovedByGate, _) => "before it had started: the gate refused a node".to_owned(),
+        (EndKind::Unknown, Some(exit)) if exit == "exit code 0" => {
+            format!("{exit}, which cancelled and timed-out jobs have, too")
+        }
+        (EndKind::Unknown, Some(exit)) => exit,
+        (kind, Some(exit)) => format!("{}, {exit}", kind.title()),
+        (kind, None) => kind.title().to_owned(),
+    }
+}
+
 /// What an exit code or signal usually means; `None` where it tells nothing.
 pub(crate) fn explain_exit(code: i32, signal: i32) -> Option<&'static str> {
     Some(match (code, signal) {
-        (_, 125) => "Slurm's mark for out of memory",
         (_, 9) | (137, _) => "killed (SIGKILL): often the memory limit, or someone's kill -9",
         (_, 15) | (143, _) => "asked to end (SIGTERM)",
         (_, 11) | (139, _) => "a crash (SIGSEGV)",
@@ -22,10 +59,54 @@ pub(crate) fn explain_exit(code: i32, signal: i32) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{job, merged, part, refused, slurm};
+    use crate::{JobReport, NodeReport, brief, html, redacted, text};
+
+    /// The end as time line, page and screen tell it, in one line.
+    fn pages(nodes: Vec<NodeReport>, state: &str) -> (JobReport, String) {
+        let report = merged(nodes, vec![], slurm(state));
+        let events: Vec<String> = report.timeline.iter().map(|event| event.what.clone()).collect();
+        let pages =
+            [text(&report, true).to_string(), html(&report), brief(&report).into(), redacted(&report).into()];
+        let all = events.join(" ") + " " + &pages.join(" ");
+        (report, all.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn an_end_is_told_by_its_state() {
+        for (status, state, said) in [
+            (0, "CANCELLED by 1000", "the job ended: cancelled"),
+            (0, "TIMEOUT", "the job ended: ran into its time limit"),
+            (0, "PREEMPTED", "the job ended: preempted"),
+            (125, "OUT_OF_MEMORY", "the job ended: out of memory"),
+            (125, "", "the job ended: out of memory"),
+        ] {
+            let nodes = ["n1", "n2"].map(|node| part(node, &job(0..8), "", vec![], status));
+            let (report, all) = pages(nodes.into(), state);
+            assert!(
+                report.timeline.iter().any(|event| event.what == said),
+                "{state}: {:#?}",
+                report.timeline
+            );
+            for no in ["exit code 0", "code 0", "125"] {
+                assert!(!all.contains(no), "{state}: '{no}' in {all}");
+            }
+        }
+        let mut gone = refused("n2", &job(0..8));
+        gone.exit = Some(Exit { status: 0, derived: None });
+        gone.end = Some(gone.start + 9_000);
+        let (_, all) = pages(vec![gone], "CANCELLED");
+        assert!(all.contains("the job ended: before it had started: the gate refused a node"), "{all}");
+        assert!(!all.contains("exit code 0"), "{all}");
+        // Where nobody knows more, the code is said with what it may mean.
+        let nodes = ["n1", "n2"].map(|node| part(node, &job(0..8), "", vec![], 0));
+        let (_, all) = pages(nodes.into(), "");
+        assert!(all.contains("exit code 0, which cancelled and timed-out jobs have, too"), "{all}");
+    }
 
     #[test]
     fn exits_are_explained_where_there_is_something_to_say() {
-        assert!(explain_exit(0, 125).unwrap().contains("out of memory"));
+        assert_eq!(exit_said(Exit { status: 125, derived: None }), "out of memory, by Slurm's mark");
         assert!(explain_exit(139, 0).unwrap().contains("SIGSEGV"));
         assert_eq!(explain_exit(42, 0), None);
     }

@@ -2,8 +2,9 @@ use railgate_node::UnixMillis;
 use railgate_node::xid_catalogue::{Owner, explain};
 use serde::{Deserialize, Serialize};
 
+use crate::exits::ending;
 use crate::why::decided;
-use crate::{ActKind, Attempt, NodeReport};
+use crate::{ActKind, Attempt, EndKind, NodeReport};
 
 /// How much a line of the timeline matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,10 +92,10 @@ fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
         push(start, format!("{} nodes", attempt.nodes.len()), format!("prologs: {}", counts.join(", ")));
     }
     if let Some(end) = attempt.end {
-        let what = match attempt.exit() {
-            Some(exit) if exit.signal() != 0 => format!("the job ended, signal {}", exit.signal()),
-            Some(exit) => format!("the job ended, exit code {}", exit.code()),
-            None => "the job ended".to_owned(),
+        // One that completes to start again has an end, too.
+        let what = match attempt.ended.kind {
+            EndKind::Running | EndKind::Waiting => "the epilogs have begun".to_owned(),
+            _ => format!("the job ended: {}", ending(attempt)),
         };
         push(
             end,

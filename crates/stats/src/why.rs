@@ -6,7 +6,7 @@ use railgate_node::{Allocation, PartName, Reading, Severity, UnixMillis, XidEven
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
-use crate::exits::explain_exit;
+use crate::exits::{OUT_OF_MEMORY, exit_said, explain_exit};
 use crate::{Attempt, Decision, DecisionKind, EvidenceItem, Exit, Look, NodeReport, SlurmView};
 use lost::{died, put_back};
 use memory::shortage;
@@ -172,7 +172,7 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
         end.proof.splice(0..0, shortage.and_then(|shortage| shortage.proof));
         end
     };
-    if state == "OUT_OF_MEMORY" || exit.is_some_and(|exit| exit.signal() == 125) {
+    if state == "OUT_OF_MEMORY" || exit.is_some_and(|exit| exit.signal() == OUT_OF_MEMORY) {
         return out_of_memory(shortage(attempt).filter(|shortage| shortage.limit.is_some()));
     }
     if next == Next::Attempt && exit.is_none_or(|exit| exit.status == 0) {
@@ -392,10 +392,7 @@ fn ended_with_zero(attempt: &Attempt, exit: Exit, hardware: Vec<Proof>) -> Ended
 }
 
 fn exit_text(exit: Exit) -> String {
-    let base = match (exit.code(), exit.signal()) {
-        (code, 0) => format!("exit code {code}"),
-        (_, signal) => format!("signal {signal}"),
-    };
+    let base = exit_said(exit);
     match explain_exit(exit.code(), exit.signal()) {
         Some(meaning) => format!("{base} ({meaning})"),
         None => base,

@@ -3,6 +3,7 @@ use std::fmt::Write as _;
 use railgate_node::{Access, Fitness, Reading};
 
 use super::{ended, esc, pill, table};
+use crate::exits::ending;
 use crate::plain::{byte_rate, bytes, cell, energy, float, span, stamp};
 use crate::rails_said::warnings;
 use crate::text::port_state;
@@ -23,9 +24,8 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
     let reported =
         format!("{} of {} reported", attempt.nodes.len(), attempt.node_count.max(attempt.nodes.len()));
     let _ = write!(out, "<dl><dt>Nodes</dt><dd>{}, {reported}</dd>", esc(nodes));
-    if let Some(exit) = attempt.exit() {
-        let signal = if exit.signal() == 0 { String::new() } else { format!(", signal {}", exit.signal()) };
-        let _ = write!(out, "<dt>Exit</dt><dd>code {}{signal}</dd>", exit.code());
+    if attempt.end.is_some() {
+        let _ = write!(out, "<dt>Ended</dt><dd>{}</dd>", esc(&ending(attempt)));
     }
     if let Some(decision) = &attempt.decision {
         let _ = write!(

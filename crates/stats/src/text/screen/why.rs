@@ -5,6 +5,7 @@ use railgate_text::shorten;
 
 use super::{Line, short};
 use crate::comm::newest_launch;
+use crate::exits::telling_exit;
 use crate::plain::{clock, float, plain, span};
 use crate::why::decided;
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
@@ -77,16 +78,8 @@ fn how(attempt: &Attempt) -> String {
         EndKind::Application => "FAILED, looks like the application",
         EndKind::Unknown => "ENDED, could not tell why",
     };
-    // Only these end with a status that says something of them.
-    let said = matches!(
-        attempt.ended.kind,
-        EndKind::Completed | EndKind::Hardware | EndKind::Application | EndKind::Unknown
-    );
-    let exit = attempt.exit().filter(|_| said).map(|exit| match (exit.code(), exit.signal()) {
-        (code, 0) => format!(", exit code {code}"),
-        (_, signal) => format!(", signal {signal}"),
-    });
-    format!("{ran} {title}{}", exit.unwrap_or_default())
+    let exit = telling_exit(attempt).map(|exit| format!(", {exit}")).unwrap_or_default();
+    format!("{ran} {title}{exit}")
 }
 
 /// What it stands on first, and when.
