@@ -361,6 +361,8 @@ fn slurm_view(state: JobState) -> SlurmView {
         start: millis(state.start).filter(|_| begun),
         // One that completes to wait again shows the latest end it could have.
         end: millis(state.end).filter(|end| ended && *end <= railgate_runner::now()),
+        may_start: millis(state.start).filter(|_| !begun),
+        required: hostlist::expand(&state.required).unwrap_or_default(),
         nodelist: state.nodes,
         request: state.request,
         down: Vec::new(),

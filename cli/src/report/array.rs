@@ -55,8 +55,7 @@ pub(super) fn view(job: &ListedJob) -> SlurmView {
         start: millis(job.start).filter(|_| begun),
         end: millis(job.end).filter(|_| ended),
         nodelist: job.nodes.clone(),
-        request: railgate_node::JobRequest::default(),
-        down: Vec::new(),
+        ..SlurmView::default()
     }
 }
 

@@ -135,6 +135,12 @@ pub struct SlurmView {
     pub end: Option<UnixMillis>,
     /// `NodeList=`
     pub nodelist: String,
+    /// Of a job that waits: when Slurm lets it start, or expects it to (`StartTime=`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub may_start: Option<UnixMillis>,
+    /// The nodes that it asks for by name (`ReqNodeList=`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub required: Vec<String>,
     /// What the job asked for.
     pub request: JobRequest,
     /// Nodes of the job that are down now, where somebody asked.

@@ -5,6 +5,7 @@ use railgate_node::{JobRequest, OomLimit};
 use crate::plain::{plain, span};
 use crate::text::screen::telling;
 use crate::why::memory::shortage;
+use crate::why::way_out;
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
 /// The steps, the most useful first; empty where there is nothing to do.
@@ -59,13 +60,9 @@ fn log(report: &JobReport) -> String {
 /// What follows from how the last attempt ended.
 fn of_the_end(report: &JobReport) -> Option<String> {
     let last = report.attempts.last()?;
-    let job = report.job;
     Some(match report.ended.kind {
         EndKind::Running | EndKind::Completed | EndKind::Cancelled | EndKind::Requeued => return None,
-        EndKind::Waiting => {
-            let held = report.slurm.as_ref().is_some_and(|view| view.reason == "JobHeldUser");
-            return held.then(|| format!("scontrol release {job} lets it start"));
-        }
+        EndKind::Waiting => return way_out(report),
         EndKind::Timeout => {
             let limit = request(report).time_limit_s.map(|seconds| {
                 format!(" than {}", span(std::time::Duration::from_secs(seconds).as_secs_f64()))

@@ -1,5 +1,6 @@
 mod lost;
 pub(crate) mod memory;
+mod waiting;
 
 use railgate_node::xid_catalogue::{Owner, explain, lookup};
 use railgate_node::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent};
@@ -10,6 +11,7 @@ use crate::exits::{OUT_OF_MEMORY, exit_said, explain_exit};
 use crate::{Attempt, Decision, DecisionKind, EvidenceItem, Exit, Look, NodeReport, SlurmView};
 use lost::{died, put_back};
 use memory::shortage;
+pub(crate) use waiting::way_out;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -319,7 +321,7 @@ fn moved(refused: &[&NodeReport], state: &str) -> Ended {
     let fate = if cancelled {
         "Slurm cancelled the job, because it may not be requeued (--no-requeue, or not a batch job)."
     } else {
-        "Slurm moves the job to other nodes; it had not started."
+        "It had not started; Slurm puts it back into the queue."
     };
     let mut proof: Vec<Proof> = refused
         .iter()
@@ -356,14 +358,11 @@ fn not_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>, state
             (EndKind::Running, format!("Slurm says {state}."))
         }
         "PENDING" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD" => {
-            let reason = slurm.map(|view| view.reason.as_str()).unwrap_or_default();
-            let why = match next {
-                Next::Nothing { held: Some(held) } if reason.contains("Held") => {
-                    format!("It is held: {held}.")
-                }
-                _ if reason.contains("Held") => "It is held (scontrol release lets it start).".to_owned(),
-                _ => format!("Slurm says {state}: it waits to start."),
+            let held = match next {
+                Next::Nothing { held } => held,
+                Next::Attempt => None,
             };
+            let why = waiting::why(state, slurm, held);
             return Ended { kind: EndKind::Waiting, why, ..Ended::nothing_known() };
         }
         _ if attempt.nodes.iter().any(|node| node.end.is_some()) => {

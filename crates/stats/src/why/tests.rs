@@ -382,7 +382,12 @@ fn a_link_that_went_and_came_back_is_a_suspicion_only_on_the_jobs_rails() {
 fn the_gate_that_refuses_says_where_and_why() {
     let report = merged(vec![refused("n2", &job(0..8))], vec![], slurm("PENDING"));
     assert_eq!(report.ended.kind, EndKind::MovedByGate);
-    assert!(report.ended.why.starts_with("n2 was unfit before the job started. Slurm moves"));
+    assert!(
+        report
+            .ended
+            .why
+            .starts_with("n2 was unfit before the job started. It had not started; Slurm puts it back")
+    );
     assert!(report.ended.proof[0].what.contains("gpu-lost@3"));
     let report = merged(vec![refused("n2", &job(0..8))], vec![], slurm("CANCELLED"));
     assert!(report.ended.why.contains("Slurm cancelled the job"), "{}", report.ended.why);

@@ -1,0 +1,173 @@
+//! A job that waits: for what, since that is the question, and what lets it start.
+
+use crate::plain::stamp;
+use crate::{JobReport, SlurmView};
+
+/// At most so many nodes are named.
+const MOST: usize = 4;
+
+/// Who holds it back, by Slurm's reason. Releases part its words by blanks or by underscores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// Held, and its owner may release it.
+    Release,
+    /// Held by an admin.
+    Admin,
+    /// It depends on other jobs.
+    Dependency,
+    /// They ended otherwise than it wants.
+    Never,
+    /// A time.
+    Begin,
+    /// Jobs that come first.
+    Priority,
+    /// Nodes that have room for it.
+    Resources,
+    /// A node that takes no jobs.
+    Nodes,
+    /// What Slurm's own word says.
+    Other,
+}
+
+fn waits_for(reason: &str) -> For {
+    let word = reason.replace('_', " ").to_ascii_lowercase();
+    let begins = |with: &[&str]| with.iter().any(|start| word.starts_with(start));
+    match () {
+        () if begins(&["jobheldadmin"]) => For::Admin,
+        () if begins(&["jobhelduser", "job requeued in held state", "launch failed requeued held"]) => {
+            For::Release
+        }
+        () if begins(&["dependencyneversatisfied"]) => For::Never,
+        () if begins(&["dependency"]) => For::Dependency,
+        () if begins(&["begintime"]) => For::Begin,
+        () if begins(&["priority"]) => For::Priority,
+        () if begins(&["resources"]) => For::Resources,
+        () if begins(&["reqnodenotavail", "nodes required for job are down", "nodedown"]) => For::Nodes,
+        () => For::Other,
+    }
+}
+
+/// `held` is what the controller said when it held the job.
+pub(super) fn why(state: &str, slurm: Option<&SlurmView>, held: Option<&str>) -> String {
+    let reason = slurm.map(|view| view.reason.as_str()).filter(|reason| !matches!(*reason, "" | "None"));
+    let required = slurm.map(|view| view.required.as_slice()).unwrap_or_default();
+    let may_start = slurm.and_then(|view| view.may_start).map(stamp);
+    let Some(reason) = reason else {
+        let place = asked_for(required).map(|nodes| format!(", for {nodes}")).unwrap_or_default();
+        return format!("Slurm says {state}: it waits to start{place}.{}", expected(may_start));
+    };
+    let waits = waits_for(reason);
+    match (waits, held) {
+        (For::Release | For::Admin, Some(held)) => return format!("It is held: {held}."),
+        (For::Release, None) => return "It is held (scontrol release lets it start).".to_owned(),
+        (For::Admin, None) => return "It is held by an admin, and only an admin can release it.".to_owned(),
+        (For::Never, _) => {
+            return "It never starts as it is: the job that it depends on ended otherwise than --dependency asks \
+                    (DependencyNeverSatisfied)."
+                .to_owned();
+        }
+        (For::Begin, _) => {
+            let from = may_start.map(|time| format!(" before {time}")).unwrap_or_default();
+            return format!("It waits: Slurm does not start it{from} ({reason}).");
+        }
+        _ => {}
+    }
+    let what = match waits {
+        For::Dependency => "for the jobs that it depends on",
+        For::Priority => "until jobs that come before it have started",
+        For::Resources => "until nodes have room for it",
+        For::Nodes => "for a node that takes no jobs now",
+        _ => "to start",
+    };
+    let named = asked_for(required).map(|nodes| format!(" It asks for {nodes}.")).unwrap_or_default();
+    format!("It waits {what} ({reason}).{named}{}", expected(may_start))
+}
+
+fn asked_for(required: &[String]) -> Option<String> {
+    let (shown, more) = required.split_at(required.len().min(MOST));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    (!shown.is_empty()).then(|| format!("{}{more} by name (--nodelist)", shown.join(", ")))
+}
+
+fn expected(may_start: Option<String>) -> String {
+    may_start.map(|time| format!(" Slurm expects it to start at {time}.")).unwrap_or_default()
+}
+
+/// What lets a job start that would wait for long or for ever; `None` where waiting is all.
+pub(crate) fn way_out(report: &JobReport) -> Option<String> {
+    let (view, job) = (report.slurm.as_ref()?, report.job);
+    let refused = report.attempts.iter().flat_map(|attempt| &attempt.nodes).filter(|node| node.refused());
+    let by_gate = refused.into_iter().any(|node| view.required.contains(&node.node));
+    match waits_for(&view.reason) {
+        For::Release => Some(format!("scontrol release {job} lets it start")),
+        For::Never => Some(format!(
+            "scancel {job}, or let it start without the other job: scontrol update JobId={job} Dependency="
+        )),
+        waits if !view.required.is_empty() && (by_gate || waits == For::Nodes) => Some(format!(
+            "wait until the node is given back, or let it start on others: scontrol update JobId={job} ReqNodeList="
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{START, job, merged, refused, slurm};
+    use crate::{EndKind, JobReport, SlurmView};
+
+    fn waits(reason: &str, required: &[&str]) -> JobReport {
+        let view = SlurmView {
+            reason: reason.to_owned(),
+            restarts: Some(1),
+            may_start: Some(START + 120_000),
+            required: required.iter().map(|&name| name.to_owned()).collect(),
+            ..slurm("PENDING").unwrap()
+        };
+        merged(vec![refused("n2", &job(0..8))], vec![], Some(view))
+    }
+
+    #[test]
+    fn a_job_that_waits_says_for_what_and_until_when() {
+        for (reason, why) in [
+            ("BeginTime", "It waits: Slurm does not start it before 2027-01-15 08:02:00 UTC (BeginTime)."),
+            (
+                "Priority",
+                "It waits until jobs that come before it have started (Priority). Slurm expects it to start at \
+                 2027-01-15 08:02:00 UTC.",
+            ),
+            (
+                "QOSMaxJobsPerUserLimit",
+                "It waits to start (QOSMaxJobsPerUserLimit). Slurm expects it to start at 2027-01-15 08:02:00 UTC.",
+            ),
+            ("JobHeldAdmin", "It is held by an admin, and only an admin can release it."),
+            ("job_requeued_in_held_state", "It is held (scontrol release lets it start)."),
+            (
+                "None",
+                "Slurm says PENDING: it waits to start. Slurm expects it to start at 2027-01-15 08:02:00 UTC.",
+            ),
+        ] {
+            let report = waits(reason, &[]);
+            assert_eq!((report.ended.kind, report.ended.why.as_str()), (EndKind::Waiting, why), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_cannot_start_says_so_and_how_it_could() {
+        let next = |report: &JobReport| {
+            let first = report.next_steps.first().filter(|step| !step.starts_with("collect"));
+            first.cloned().unwrap_or_default()
+        };
+        let never = waits("DependencyNeverSatisfied", &[]);
+        assert!(never.ended.why.starts_with("It never starts as it is"), "{}", never.ended.why);
+        assert!(next(&never).starts_with("scancel 48213, or "), "{}", next(&never));
+        let here = waits("ReqNodeNotAvail,_UnavailableNodes:n2", &["n2"]);
+        assert!(here.ended.why.contains("It asks for n2 by name (--nodelist)."), "{}", here.ended.why);
+        assert!(next(&here).contains("scontrol update JobId=48213 ReqNodeList="), "{}", next(&here));
+        assert!(!here.attempts[0].ended.why.contains("other nodes"), "{}", here.attempts[0].ended.why);
+        // A node that is only busy becomes free.
+        assert_eq!(next(&waits("Resources", &["n1"])), "");
+        assert!(next(&waits("Resources", &["n2"])).contains("ReqNodeList="), "the gate refused that node");
+        assert_eq!(next(&waits("JobHeldAdmin", &[])), "");
+        assert_eq!(next(&waits("launch_failed_requeued_held", &[])), "scontrol release 48213 lets it start");
+    }
+}
