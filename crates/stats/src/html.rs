@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use railgate_text::shorten;
 
 use crate::plain::{clock, span, stamp};
-use crate::redact::Cover;
+use crate::redact::{self, Cover};
 use crate::store::Course;
 use crate::text::screen;
 use crate::{EndKind, Ended, JobReport, Weight};
@@ -219,7 +219,7 @@ pub fn redacted_html(report: &JobReport) -> String {
     let mut out = String::with_capacity(16 * 1024);
     begin(&mut out, "Job");
     let _ = writeln!(out, "<h1>Job{}</h1>", pill(report.ended.kind));
-    let _ = writeln!(out, "<div class=\"card\"><p class=\"why\">{}</p>", esc(&cover.text(&report.ended.why)));
+    let _ = writeln!(out, "<div class=\"card\"><p class=\"why\">{}</p>", esc(&redact::why(&cover, report)));
     let rows: Vec<Vec<String>> =
         cover.screen(report).into_iter().map(|(name, line)| vec![name.to_owned(), line]).collect();
     table(&mut out, &["", "Of the job"], &rows);

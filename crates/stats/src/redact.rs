@@ -4,8 +4,65 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::exits::ending;
+use crate::next_step::next_steps;
 use crate::text::screen::{self, Line};
-use crate::{Attempt, JobReport};
+use crate::{Attempt, EndKind, Ended, JobReport};
+
+/// The report in its own words: without reasons that admins and Slurm give, lines of the kernel, what a site's checks
+/// say and how they are called. Such text can hold any name.
+fn in_own_words(report: &JobReport) -> JobReport {
+    let mut own = report.clone();
+    own.log = None;
+    if let Some(view) = &mut own.slurm {
+        view.state.truncate(view.state.find(' ').unwrap_or(view.state.len()));
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        view.reason.truncate(view.reason.find(|c| !word(c)).unwrap_or(view.reason.len()));
+        view.name = None;
+        view.down.iter_mut().for_each(|down| down.reason.clear());
+    }
+    let reason = own.slurm.as_ref().map(|view| view.reason.clone()).filter(|word| !word.is_empty());
+    for attempt in &mut own.attempts {
+        let ended = &attempt.ended;
+        let how = match (ended.kind, &reason) {
+            (EndKind::Waiting, Some(reason)) => format!("{} ({reason})", ended.kind.title()),
+            _ => ending(attempt),
+        };
+        let mut proof = ended.proof.clone();
+        proof.iter_mut().for_each(|proof| proof.what = own_word(&proof.what));
+        attempt.ended = Ended { kind: ended.kind, why: format!("{how}."), proof, doubts: Vec::new() };
+        if let Some(decision) = &mut attempt.decision {
+            decision.why.clear();
+            decision.nodes.iter_mut().for_each(|node| node.reason.clear());
+        }
+        let looks = attempt.nodes.iter_mut().flat_map(|node| [&mut node.prolog, &mut node.epilog]).flatten();
+        for found in looks.flat_map(|look| &mut look.verdict.findings) {
+            if found.check.starts_with("site-") {
+                (found.check, found.part) = ("site".to_owned(), String::new());
+            }
+        }
+    }
+    own.ended = own.attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());
+    own.next_steps = next_steps(&own);
+    own
+}
+
+/// `gpu-lost@3`, `Xid 79`: what begins the line of a proof, where that is a word of ours.
+fn own_word(what: &str) -> String {
+    if let Some(code) = what.strip_prefix("Xid ") {
+        let digits = code.find(|c: char| !c.is_ascii_digit()).unwrap_or(code.len());
+        return format!("Xid {}", &code[..digits]);
+    }
+    let lead = what.split([':', ' ']).next().unwrap_or_default();
+    let check = lead.split('@').next().unwrap_or_default();
+    let is_check = check.contains('-')
+        && check.bytes().all(|b| b.is_ascii_lowercase() || b == b'-' || b.is_ascii_digit());
+    match is_check {
+        true if check.starts_with("site-") => "site".to_owned(),
+        true => lead.to_owned(),
+        false => "evidence".to_owned(),
+    }
+}
 
 /// What is not shown, and what stands for it.
 #[derive(Debug)]
@@ -21,7 +78,11 @@ impl Cover {
             .iter()
             .flat_map(|attempt| {
                 let told = attempt.nodes.iter().map(|node| node.node.as_str());
+                let decided = attempt.decision.iter().flat_map(|decision| &decision.nodes);
+                let proven = attempt.ended.proof.iter().map(|proof| proof.node.as_str());
                 told.chain(attempt.silent_nodes.iter().map(String::as_str))
+                    .chain(decided.map(|node| node.node.as_str()))
+                    .chain(proven)
             })
             .collect();
         nodes.sort_unstable();
@@ -60,7 +121,10 @@ impl Cover {
         while let Some(first) = rest.chars().next() {
             let begins = !part_of_word(out.chars().next_back());
             let hit = self.names.iter().find(|(name, _)| {
-                begins && rest.starts_with(name.as_str()) && !part_of_word(rest[name.len()..].chars().next())
+                begins
+                    && rest.starts_with(name.as_str())
+                    && !part_of_word(rest[name.len()..].chars().next())
+                    && (!is_common(name) || CALL_A_JOB.iter().any(|word| out.ends_with(word)))
             });
             let taken = match hit {
                 Some((name, stands)) => {
@@ -84,12 +148,18 @@ impl Cover {
 
     /// The lines of the screen that can be shown.
     pub(crate) fn screen(&self, report: &JobReport) -> Vec<Line> {
-        let lines = screen::lines(report).into_iter().filter_map(|(name, line)| {
+        let report = &in_own_words(report);
+        let lines = screen::whole(report).into_iter().filter_map(|(name, line)| {
             let line = match name {
                 // Values that somebody has set, and what a network carries.
                 "ENV" | "NCCL" | screen::TABLE => return None,
+                "RAN" if report.ended.kind == EndKind::Waiting => return None,
                 "RAN" => line.split_once(" attempt").map_or(String::new(), |(_, ran)| {
-                    format!("{} attempts, {}", report.attempts.len(), ran.trim_start_matches(['s', ',', ' ']))
+                    let attempts = match report.attempts.len() {
+                        1 => "1 attempt".to_owned(),
+                        count => format!("{count} attempts"),
+                    };
+                    format!("{attempts}, {}", ran.trim_start_matches(['s', ',', ' ']))
                 }),
                 "MODEL" => match (line.split_once(", "), line.rsplit_once(" [")) {
                     (Some((first, _)), Some((_, how))) => format!("{first} [{how}"),
@@ -101,6 +171,14 @@ impl Cover {
         });
         lines.collect()
     }
+}
+
+/// What stands before the number of a job.
+const CALL_A_JOB: [&str; 6] = ["job ", "-j ", "JobId=", "release ", "scancel ", "report "];
+
+/// A number that anything can have: that of a young cluster's job.
+fn is_common(name: &str) -> bool {
+    name.len() < 4 && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// `/home/ann/x`, not the line between two numbers or words.
@@ -125,17 +203,23 @@ fn rateless(text: &str) -> String {
     kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
 }
 
+/// Why it ended, as it may be shown.
+pub(crate) fn why(cover: &Cover, report: &JobReport) -> String {
+    cover.text(&in_own_words(report).ended.why)
+}
+
 /// The report as JSON without names and rates; field names are those of the whole one (docs/report.md).
 pub fn redacted_json(report: &JobReport) -> String {
     let cover = Cover::of(report);
-    let attempts: Vec<Value> = report.attempts.iter().map(|attempt| attempt_of(&cover, attempt)).collect();
+    let own = in_own_words(report);
+    let attempts: Vec<Value> = own.attempts.iter().map(|attempt| attempt_of(&cover, attempt)).collect();
     let screen: Vec<Value> =
         cover.screen(report).into_iter().map(|(name, line)| json!({"line": name, "text": line})).collect();
     let value = json!({
         "schema": report.schema,
         "railgate": report.railgate,
         "redacted": true,
-        "ended": {"kind": report.ended.kind, "why": cover.text(&report.ended.why)},
+        "ended": {"kind": report.ended.kind, "why": cover.text(&own.ended.why)},
         "attempts": attempts,
         "screen": screen,
     });
@@ -234,11 +318,59 @@ mod tests {
         assert!(serde_json::from_str::<Value>(&redacted_json(&report)).is_ok());
     }
 
+    /// Text of others at every place that has any, in a job without numbers.
+    #[test]
+    fn words_of_others_are_in_no_form_and_yet_it_is_whole() {
+        use crate::testing::{decision, finding, job, lost_gpu, merged, part, slurm};
+        use crate::{DecisionKind, DownNode, SlurmView};
+        use railgate_node::{Class, JobRequest, Severity};
+        let secret = "ask-bob about falcon9 on hydra77";
+        let mut node = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
+        let site = finding("site-falcon", "hydra77", Severity::Fail, Class::Node, secret);
+        node.epilog.as_mut().unwrap().verdict.findings.push(site);
+        (node.usage, node.application, node.communication) = (None, None, None);
+        let mut left = decision(0, DecisionKind::Left, 256);
+        left.why = secret.to_owned();
+        left.nodes[0].reason = secret.to_owned();
+        let view = SlurmView {
+            reason: format!("ReqNodeNotAvail,_UnavailableNodes:hydra77 {secret}"),
+            name: Some("falcon9".to_owned()),
+            request: JobRequest { log: Some("/home/bob/falcon9.log".to_owned()), ..JobRequest::default() },
+            down: vec![DownNode { node: "hydra77".to_owned(), since: 1, reason: secret.to_owned() }],
+            ..slurm("FAILED").unwrap()
+        };
+        let mut report = merged(vec![node], vec![left], Some(view));
+        for attempt in &mut report.attempts {
+            attempt.analysis = None;
+            attempt.ended.proof.iter_mut().for_each(|proof| proof.what = format!("gpu-lost@3: {secret}"));
+            attempt.ended.doubts.push(secret.to_owned());
+            attempt.ended.why = secret.to_owned();
+        }
+        report.ended = report.attempts[0].ended.clone();
+        for (form, page) in [
+            ("text", redacted(&report).into()),
+            ("json", redacted_json(&report)),
+            ("html", redacted_html(&report)),
+        ] {
+            for word in ["bob", "falcon", "hydra77", "/home", "48213", "n1"] {
+                assert!(!page.contains(word), "{word} in {form}:\n{page}");
+            }
+            for word in
+                ["hardware fault during the run, exit code 1", "gpu-lost@3", "node1", "left as it was"]
+            {
+                assert!(page.contains(word), "no '{word}' in {form}:\n{page}");
+            }
+        }
+    }
+
     #[test]
     fn only_whole_words_are_names() {
         let mut report = large(2);
         (report.user, report.partition) = ("n".to_owned(), String::new());
         let cover = Cover::of(&report);
+        report.job = 2;
+        let young = Cover::of(&report);
+        assert_eq!(young.text("#2 of 2: scancel 2, sacct -j 2"), "#2 of 2: scancel JOB, sacct -j JOB");
         assert_eq!(cover.text("gn0001 gn00011 mean n and/or 3/4"), "node1 gn00011 mean USER and/or 3/4");
     }
 }

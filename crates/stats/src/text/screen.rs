@@ -49,6 +49,18 @@ pub(crate) fn lines(report: &JobReport) -> Vec<Line> {
     lines
 }
 
+/// The same of a job without numbers, where the text has its own lines for it: what it was and what became of it.
+pub(crate) fn whole(report: &JobReport) -> Vec<Line> {
+    if telling(report).is_some() {
+        return lines(report);
+    }
+    let mut all: Vec<Line> = vec![("RAN", ran(report)), ("VERDICT", report.ended.why.clone())];
+    all.extend(why::lines(report));
+    all.extend(gate::line(report).map(|text| ("GATE", text)));
+    all.extend(lines(report));
+    all
+}
+
 fn ran(report: &JobReport) -> String {
     let start = report.attempts.first().and_then(|attempt| attempt.start);
     let end = report.attempts.last().and_then(|attempt| attempt.end);

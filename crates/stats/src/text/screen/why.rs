@@ -134,11 +134,15 @@ fn done(attempt: &Attempt) -> Vec<String> {
         DecisionKind::Requeued => "requeued by railgate".to_owned(),
         DecisionKind::RequeuedBySlurm => "requeued by Slurm".to_owned(),
         DecisionKind::Moved => "moved by Slurm".to_owned(),
-        DecisionKind::Held => format!("held: {}", shorten(&decision.why, 100)),
-        DecisionKind::Left => format!("left as it was: {}", shorten(&decided(attempt, decision), 140)),
-        DecisionKind::Failed => format!("not requeued: {}", shorten(&decision.why, 100)),
+        DecisionKind::Held => because("held", &decision.why, 100),
+        DecisionKind::Left => because("left as it was", &decided(attempt, decision), 140),
+        DecisionKind::Failed => because("not requeued", &decision.why, 100),
     }));
     parts
+}
+
+fn because(what: &str, why: &str, most: usize) -> String {
+    if why.is_empty() { what.to_owned() } else { format!("{what}: {}", shorten(why, most)) }
 }
 
 /// GPU-hours in which the job had ended and had not begun again: nobody is billed for them.
