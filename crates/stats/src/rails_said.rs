@@ -16,6 +16,12 @@ pub(crate) fn names(nodes: &[&str]) -> String {
     }
 }
 
+/// Whether anything is known of variables on the node; a step may have had none that railgate knows about.
+pub(crate) fn has_variables(node: &NodeReport) -> bool {
+    let of_steps = node.steps.iter().any(|step| !step.settings.is_empty());
+    of_steps || !node.settings.is_empty() || !node.applied.is_empty()
+}
+
 /// A fallback to sockets, and GPU sets that differ from node to node. Empty where all is as it should be, or where
 /// nobody could tell.
 pub(crate) fn warnings(attempt: &Attempt) -> Vec<String> {
@@ -168,6 +174,33 @@ mod tests {
             assert!(crate::html(&report).contains(&crate::html::esc(warning)));
         }
         warnings
+    }
+
+    #[test]
+    fn steps_without_variables_have_no_section() {
+        let page = |variables: Vec<crate::StepSetting>| {
+            let mut node = part("n1", &job(0..4), "", vec![], 0);
+            node.settings.clear();
+            node.applied.clear();
+            node.steps = vec![crate::StepEnv { step: "0".to_owned(), settings: variables }];
+            let report = merged(vec![node], vec![], None);
+            text(&report, true).to_string() + &crate::html(&report)
+        };
+        let empty = page(vec![]);
+        assert!(
+            !empty.to_lowercase().contains("nccl environment") && !empty.contains("is their own word"),
+            "{empty}"
+        );
+        let one = crate::StepSetting {
+            name: "NCCL_DEBUG".to_owned(),
+            value: "INFO".to_owned(),
+            from: crate::SetBy::User,
+            instead_of: None,
+        };
+        let full = page(vec![one]);
+        let sections = full.to_lowercase().matches("nccl environment").count();
+        assert_eq!(sections, 2, "{full}");
+        assert!(full.contains("NCCL_DEBUG") && !full.contains("Offered on"), "{full}");
     }
 
     #[test]

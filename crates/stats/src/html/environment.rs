@@ -1,21 +1,20 @@
 use std::fmt::Write as _;
 
 use super::{esc, table};
-use crate::rails_said::{looked, names, value, won};
+use crate::rails_said::{has_variables, looked, names, value, won};
 use crate::{Attempt, NodeReport, SetBy};
 
 /// Beyond so many kinds of nodes the rest is in the JSON.
 const MOST_KINDS: usize = 64;
 
 pub(super) fn variables(out: &mut String, attempt: &Attempt) {
-    let nothing =
-        |node: &NodeReport| node.settings.is_empty() && node.steps.is_empty() && node.applied.is_empty();
-    if attempt.nodes.iter().all(nothing) {
+    let nodes: Vec<&NodeReport> = attempt.nodes.iter().filter(|node| has_variables(node)).collect();
+    if nodes.is_empty() {
         return;
     }
     out.push_str("<details><summary>NCCL environment</summary>");
     let mut groups: Vec<(Vec<&str>, &NodeReport)> = Vec::new();
-    for node in &attempt.nodes {
+    for node in nodes {
         let same = |first: &NodeReport| {
             first.settings == node.settings && first.steps == node.steps && first.applied == node.applied
         };
@@ -26,7 +25,8 @@ pub(super) fn variables(out: &mut String, attempt: &Attempt) {
     }
     for (nodes, node) in groups.iter().take(MOST_KINDS) {
         // Writing to a String cannot fail.
-        let _ = write!(out, "<h3>Offered on {}</h3>", esc(&names(nodes)));
+        let lead = if node.settings.is_empty() { "On" } else { "Offered on" };
+        let _ = write!(out, "<h3>{lead} {}</h3>", esc(&names(nodes)));
         let rows: Vec<Vec<String>> = node
             .settings
             .iter()

@@ -1,5 +1,5 @@
 use super::Text;
-use crate::rails_said::{looked, names, value, won};
+use crate::rails_said::{has_variables, looked, names, value, won};
 use crate::{Attempt, NodeReport, Over, SetBy, StepEnv};
 
 fn same(one: &NodeReport, other: &NodeReport) -> bool {
@@ -11,9 +11,8 @@ fn same(one: &NodeReport, other: &NodeReport) -> bool {
 }
 
 pub(super) fn variables(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
-    let nothing =
-        |node: &NodeReport| node.settings.is_empty() && node.steps.is_empty() && node.applied.is_empty();
-    if attempt.nodes.iter().all(nothing) {
+    let nodes: Vec<&NodeReport> = attempt.nodes.iter().filter(|node| has_variables(node)).collect();
+    if nodes.is_empty() {
         return;
     }
     let title = format!("attempt {}: NCCL environment", attempt.attempt);
@@ -21,14 +20,14 @@ pub(super) fn variables(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) 
         let before = earlier.iter().flat_map(|attempt| &attempt.nodes);
         before.filter(|other| other.node == node.node).any(|other| same(other, node))
     };
-    if attempt.nodes.iter().all(known) {
+    if nodes.iter().all(|node| known(node)) {
         out.section(&title, "as before, on the same nodes");
         return;
     }
     out.section(&title, "");
     // Nodes of a type get the same; say it once.
     let mut groups: Vec<(Vec<&str>, &NodeReport)> = Vec::new();
-    for node in &attempt.nodes {
+    for &node in &nodes {
         match groups.iter_mut().find(|(_, first)| same(first, node)) {
             Some((names, _)) => names.push(&node.node),
             None => groups.push((vec![&node.node], node)),
@@ -47,7 +46,7 @@ pub(super) fn variables(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) 
             noted(out, step);
         }
     }
-    if attempt.nodes.iter().any(|node| !node.steps.is_empty() || !node.applied.is_empty()) {
+    if nodes.iter().any(|node| !node.steps.is_empty() || !node.applied.is_empty()) {
         out.line("  (what processes and steps had is their own word)");
     }
 }
