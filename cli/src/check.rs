@@ -1,10 +1,11 @@
-use railgate_gate::{CHECKS, Memory, Seen, judge};
-use railgate_node::{Action, Finding, Fitness, Phase, Profile, Severity, SiteOutcome, Snapshot, Verdict};
+use railgate_gate::{Memory, Seen, judge};
+use railgate_node::{Action, Finding, Fitness, Phase, Profile, Severity, Snapshot, Verdict};
 use railgate_runner::{Purpose, acting, look, periodic, switches};
 use railgate_slurm::{Acting, Cap, Client, DrainOutcome};
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
+use crate::check_list::list;
 use crate::node_source::{NodeArgs, origin, parts};
 use crate::output::{self, Format, complain};
 use crate::{Site, exit};
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     /// After everything else run this program, whatever was found
     #[arg(long, value_name = "PATH", requires = "drain")]
     then: Option<std::path::PathBuf>,
-    /// Show all checks instead: level, class, phases, and what each is about
+    /// Show all checks instead: level, class, phases, what each is about, and whether a check of the site's own may drain
     #[arg(long, conflicts_with_all = ["drain", "phase"])]
     list: bool,
     /// Show instead how often each check has found something on this node, would have drained it, and did
@@ -285,60 +286,4 @@ fn add_finding(text: &mut Lines, finding: &Finding) {
     for row in &finding.evidence {
         put!(text, "         {}: {}; want {} [{}]", row.what, row.got, row.want, row.source);
     }
-}
-
-/// One of the site's own checks, as it stands in the list.
-#[derive(Serialize)]
-struct SiteRow {
-    id: String,
-    path: String,
-    phases: Vec<&'static str>,
-    /// Why it is not run, where it is not.
-    not_run: Option<String>,
-}
-
-/// What lies in the directory of the site's own checks. Whoever asks for the list need not have a configuration
-/// that is right.
-fn site_rows(site: &Site) -> Vec<SiteRow> {
-    let config = site.config().unwrap_or_default();
-    let settings = &config.gate.checks.site;
-    let row = |check: railgate_node::SiteCheck| {
-        let id = if check.name.is_empty() { "site".to_owned() } else { format!("site-{}", check.name) };
-        let phases: Vec<_> = settings.phases_of(&check.name).iter().map(|phase| phase.as_str()).collect();
-        let not_run = match check.outcome {
-            SiteOutcome::Refused(why) | SiteOutcome::NotRun(why) | SiteOutcome::Failed(why) => Some(why),
-            SiteOutcome::Said(_) | SiteOutcome::Silent { .. } => None,
-        };
-        SiteRow { id, path: check.path.display().to_string(), phases, not_run }
-    };
-    railgate_node::site_checks(&settings.directory).into_iter().map(row).collect()
-}
-
-fn list(site: &Site, format: Format) -> anyhow::Result<u8> {
-    let own = site_rows(site);
-    if format == Format::Json {
-        output::json(&serde_json::json!({ "schema": 1, "checks": CHECKS, "site": own }))?;
-        return Ok(exit::OK);
-    }
-    let mut rows = vec![["CHECK", "LEVEL", "CLASS", "PHASES", "WHAT IS WRONG"].map(str::to_owned).to_vec()];
-    for check in CHECKS {
-        let phases: Vec<_> = check.phases.iter().map(|phase| phase.as_str()).collect();
-        rows.push(vec![
-            check.id.to_owned(),
-            format!("{:?}", check.level).to_lowercase(),
-            check.class.to_string(),
-            phases.join(","),
-            check.about.to_owned(),
-        ]);
-    }
-    for SiteRow { id, path, phases, not_run } in own {
-        let about = match not_run {
-            Some(why) => format!("{path}: not run: {why}"),
-            None => format!("what {path} says"),
-        };
-        let phases = if phases.is_empty() { "-".to_owned() } else { phases.join(",") };
-        rows.push(vec![id, "quick".to_owned(), "site's own".to_owned(), phases, about]);
-    }
-    output::text(&output::table(&rows))?;
-    Ok(exit::OK)
 }

@@ -33,7 +33,11 @@ pub(crate) fn run(site: &Site, config: &Config, format: Format) -> anyhow::Resul
     let (past, memory) = (Past::load(&site.places), History::load(&site.places).memory);
     let row = |id: &str, check: &CheckInfo| {
         let Count { seen, would_drain, drained, last } = past.counts.get(id).copied().unwrap_or_default();
-        let policy = config.gate.action_of(check, &memory);
+        let policy = match id.strip_prefix("site-") {
+            Some(name) => config.gate.action_of_site_check(name, &memory),
+            None if id == "site" => config.gate.action_of_site_check("", &memory),
+            None => config.gate.action_of(check, &memory),
+        };
         let (last, new) = ((seen > 0).then_some(last * 1000), memory.is_new(check.id));
         Row { id: id.to_owned(), policy, new, seen, would_drain, drained, last }
     };

@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod check;
+mod check_list;
 mod config;
 mod doctor;
 mod explain;

@@ -97,6 +97,23 @@ impl GateConfig {
         if untried { set.min(Action::Shadow) } else { set }
     }
 
+    /// When one of the site's own checks runs; those in whose directory nothing is to be run have an empty name.
+    pub fn site_check_phases(&self, name: &str) -> &[Phase] {
+        let set = &self.checks.site;
+        if set.action == Action::Off { &[] } else { set.phases_of(name) }
+    }
+
+    /// The strongest thing that may follow from what one of the site's own checks says, on a node with this memory. Its
+    /// own answer may name the class, so the configured one holds nothing back.
+    pub fn action_of_site_check(&self, name: &str, memory: &Memory) -> Action {
+        let phases = self.site_check_phases(name);
+        let worst = self.checks.site.worst_of(name);
+        let allowed = phases.iter().map(|phase| self.policy(*phase).action(worst)).max();
+        let Some(allowed) = allowed else { return Action::Off };
+        let check = CHECKS.iter().find(|check| check.id == "site");
+        check.map_or(Action::Report, |check| self.action_of(check, memory)).min(allowed)
+    }
+
     /// Everything that is out of range, each with its key.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

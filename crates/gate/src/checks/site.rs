@@ -100,7 +100,8 @@ impl Settings {
         self.phases_of(name).contains(&phase).then(|| own.unwrap_or(self.deadline))
     }
 
-    fn worst_of(&self, name: &str) -> Severity {
+    /// How bad what one of them finds may be.
+    pub(crate) fn worst_of(&self, name: &str) -> Severity {
         self.named.get(name).and_then(|own| own.worst).unwrap_or(self.worst)
     }
 
@@ -359,6 +360,28 @@ mod tests {
         assert_eq!(epilog.deadline, None);
         assert_eq!(epilog.named["raid"], Some(Duration::from_secs(2)));
         assert_eq!(asked(named, Phase::Prolog).unwrap().named["fans"], None);
+    }
+
+    #[test]
+    fn what_may_follow_is_what_the_configuration_allows() {
+        let memory = crate::Memory::default();
+        let follows = |toml: &str, name: &str| {
+            let config: crate::GateConfig = toml::from_str(toml).unwrap();
+            (config.action_of_site_check(name, &memory), config.site_check_phases(name).to_vec())
+        };
+        let always = vec![Phase::Prolog, Phase::Periodic];
+        assert_eq!(follows("", "raid"), (Action::Report, always.clone()), "worst is warn");
+        let raid = "[checks.site.named.raid]\nworst = \"fail\"";
+        assert_eq!(follows(raid, "raid"), (Action::Drain, always.clone()));
+        assert_eq!(follows(raid, "fans"), (Action::Report, always.clone()));
+        let late = format!("{raid}\nphases = [\"epilog\"]\n[epilog]\nfail = \"notify\"");
+        assert_eq!(follows(&late, "raid"), (Action::Notify, vec![Phase::Epilog]), "the phase does not drain");
+        assert_eq!(follows("[prolog]\nwarn = \"drain\"", "raid"), (Action::Drain, always.clone()));
+        let shadow = format!("[checks.site]\naction = \"shadow\"\n{raid}");
+        assert_eq!(follows(&shadow, "raid"), (Action::Shadow, always));
+        let off = format!("[checks.site]\naction = \"off\"\n{raid}");
+        assert_eq!(follows(&off, "raid"), (Action::Off, vec![]));
+        assert_eq!(follows("[checks.site.named.raid]\nrun = false", "raid"), (Action::Off, vec![]));
     }
 
     #[test]
