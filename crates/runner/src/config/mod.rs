@@ -178,7 +178,7 @@ impl Loaded {
             Vec::new()
         });
         if let Err(found) = site.read::<Config>() {
-            problems.extend(found);
+            problems.extend(placed(found, ""));
         }
         let mut origins: BTreeMap<_, _> = places(path, &site, None).into_iter().collect();
         for mut table in tables {
@@ -189,7 +189,7 @@ impl Loaded {
                 }
             });
             if let Err(found) = table.read::<Config>() {
-                problems.extend(found);
+                problems.extend(placed(found, "node."));
             }
             match covers {
                 Ok((true, names)) => {
@@ -253,6 +253,23 @@ impl Loaded {
         walk(&toml::Table::try_from(&self.config)?, "", self, &mut values);
         Ok(values)
     }
+}
+
+/// The problems, with hints where a key stands in a wrong table. `table` is what stands before each key's path here.
+fn placed(problems: Vec<Problem>, table: &str) -> impl Iterator<Item = Problem> {
+    fn walk(table: &toml::Table, path: &str, into: &mut Vec<String>) {
+        for (key, value) in table {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            if let toml::Value::Table(inner) = value {
+                walk(inner, &path, into);
+            }
+            into.push(path);
+        }
+    }
+    let mut known = Vec::new();
+    // What has no default is not among them, and gets no hint.
+    walk(&toml::Table::try_from(Config::default()).unwrap_or_default(), "", &mut known);
+    problems.into_iter().map(move |problem| problem.placed(&known, table))
 }
 
 fn places(file: &Path, layer: &Layer<'_>, node_table: Option<&str>) -> Vec<(String, SetAt)> {
@@ -385,6 +402,10 @@ mod tests {
             ("[gate.checks.gpu-ec]", "unknown field `gpu-ec`; did you mean `gpu-ecc`?"),
             ("[gaet]", "unknown field `gaet`; did you mean `gate`?"),
             ("gate.mode = 'enfroce'", "unknown variant `enfroce`; did you mean `enforce`?"),
+            ("mode = 'report'", "unknown field `mode`; it belongs to [gate]"),
+            ("[[node]]\nnames = 'gn1'\nmode = 'report'", "unknown field `mode`; it belongs to [node.gate]"),
+            ("[gpu-ecc]\naction = 'report'", "unknown field `gpu-ecc`; it belongs to [gate.checks]"),
+            ("[[nodes]]\nnames = 'gn1'", "unknown field `nodes`; did you mean [[node]]?"),
             ("profile = 3", "invalid type: integer `3`, expected a string"),
         ] {
             let problems = parse(text, "gn1").unwrap_err();

@@ -58,6 +58,25 @@ impl Problem {
         }
     }
 
+    /// An unknown key that is known elsewhere says where: `known` has the dotted paths of all keys, `table` what stands
+    /// before them in the file.
+    pub(super) fn placed(mut self, known: &[String], table: &str) -> Self {
+        /// A name that stands in more tables says nothing.
+        const MOST: usize = 3;
+        let unknown =
+            self.message.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, expected "));
+        let Some((typed, _)) = unknown else { return self };
+        let parents = known.iter().filter_map(|path| path.rsplit_once('.').filter(|(_, key)| *key == typed));
+        let tables: Vec<String> = parents.map(|(parent, _)| format!("[{table}{parent}]")).collect();
+        let hint = match tables.len() {
+            0 if railgate_text::nearest(typed, ["node"]).is_some() => "did you mean [[node]]?".to_owned(),
+            1..=MOST => format!("it belongs to {}", tables.join(" or ")),
+            _ => return self,
+        };
+        self.message = format!("unknown field `{typed}`; {hint}");
+        self
+    }
+
     /// The line, from 1, where the problem has one.
     pub fn line(&self) -> Option<usize> {
         self.place.as_ref().map(|place| place.line)
