@@ -32,7 +32,7 @@ pub(crate) fn must_not_start(
                     "railgate: node {} failed its check before job {} started ({seen}). {}",
                     hook.node,
                     hook.job.id,
-                    what_now(view)
+                    what_now(view, &hook.node, hook.job.id)
                 )
             });
             if let Some(text) = told {
@@ -90,22 +90,68 @@ fn hold(client: &Client, id: u32) -> Result<JobRef, String> {
     Ok(job.name)
 }
 
-/// What Slurm makes of a job whose prolog fails, and so what is left for its owner to do.
-fn what_now(view: &OwnersView) -> &'static str {
+/// What Slurm makes of a job whose prolog fails, and so what is left for its owner to do. Whether there is another node
+/// for it nobody knows here: its partition, constraints and reservations may leave none.
+fn what_now(view: &OwnersView, node: &str, job: u32) -> String {
+    let bound = view.required.iter().any(|name| name == node);
+    let again =
+        if bound { format!("without asking for {node} (--nodelist)") } else { "for other nodes".to_owned() };
     match (view.batch, view.requeue) {
         (Some(false), _) => {
-            "The node is drained and Slurm takes the job back: run it again, it gets other nodes."
+            format!("The node is drained and Slurm takes the job back: run it again {again}.")
         }
-        (Some(true), Some(true)) => "The node is drained and the job moves to other nodes by itself.",
-        (Some(true), Some(false)) => {
-            "The node is drained and Slurm cancels the job, which must not be requeued: submit it again, \
-             it gets other nodes."
+        (Some(true), Some(false)) => format!(
+            "The node is drained and Slurm cancels the job, which must not be requeued: submit it again {again}."
+        ),
+        (Some(true), Some(true)) if bound => format!(
+            "The node is drained and Slurm puts the job back into the queue, where it waits for {node}, as it asks for it \
+             by name (--nodelist); `scontrol update JobId={job} ReqNodeList=` lets it start on others."
+        ),
+        (Some(true), Some(true)) => {
+            "The node is drained and Slurm puts the job back into the queue, for other nodes.".to_owned()
         }
-        _ => "The node is drained; a batch job that may be requeued moves to other nodes by itself.",
+        _ => {
+            "The node is drained; Slurm puts a batch job that may be requeued back into the queue.".to_owned()
+        }
     }
 }
 
 fn note(report: &mut NodeReport, what: ActKind, detail: &str) {
     let by = Phase::Prolog.to_string();
     report.acts.push(Act { what, time: now(), by, detail: detail.to_owned() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_promised_another_node() {
+        let view = |batch, requeue, required: &[&str]| OwnersView {
+            batch,
+            requeue,
+            required: required.iter().map(|&name| name.to_owned()).collect(),
+            output: None,
+        };
+        let says = |view: &OwnersView| what_now(view, "gn2", 7);
+        for (batch, requeue) in
+            [(Some(true), Some(true)), (Some(true), Some(false)), (Some(false), None), (None, None)]
+        {
+            for required in [&[][..], &["gn2"], &["gn1"]] {
+                let said = says(&view(batch, requeue, required));
+                assert!(!said.contains("by itself") && !said.contains("gets other nodes"), "{said}");
+            }
+        }
+        let bound = says(&view(Some(true), Some(true), &["gn1", "gn2"]));
+        assert!(
+            bound.contains("it waits for gn2") && bound.contains("scontrol update JobId=7 ReqNodeList="),
+            "{bound}"
+        );
+        let elsewhere = says(&view(Some(true), Some(true), &["gn1"]));
+        assert!(elsewhere.ends_with("back into the queue, for other nodes."), "{elsewhere}");
+        assert!(
+            says(&view(Some(false), None, &["gn2"]))
+                .ends_with("run it again without asking for gn2 (--nodelist).")
+        );
+    }
 }

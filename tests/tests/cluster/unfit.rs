@@ -5,6 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, Cluster};
 
+use crate::training::one_line;
+
 const MINUTE: Duration = Duration::from_secs(60);
 
 const LOST: &str = "gpu-lost@3: 0000:61:00.0 off bus, Xid 79";
@@ -37,13 +39,17 @@ fn everybody_reads_which_node_failed_and_why() -> Result<()> {
 
         let srun = alice.srun(&["-w", "gn1", gpus, "hostname"])?;
         assert_eq!((srun.code, srun.stdout.as_str()), (1, ""), "{srun}");
-        let again = "The node is drained and Slurm takes the job back: run it again, it gets other nodes.";
-        assert!(srun.stderr.contains(&format!("srun: {}{again}\n", told("gn1", 1))), "{srun}");
+        let again = |node: &str| {
+            format!(
+                "The node is drained and Slurm takes the job back: run it again without asking for {node} (--nodelist)."
+            )
+        };
+        assert!(srun.stderr.contains(&format!("srun: {}{}\n", told("gn1", 1), again("gn1"))), "{srun}");
         drained_by_us(cluster, "gn1", 1)?;
 
         let salloc = alice.salloc(&["-w", "gn2", gpus, "hostname"])?;
         assert_eq!((salloc.code, salloc.stdout.as_str()), (1, ""), "{salloc}");
-        assert!(salloc.stderr.contains(&format!("salloc: {}{again}\n", told("gn2", 2))), "{salloc}");
+        assert!(salloc.stderr.contains(&format!("salloc: {}{}\n", told("gn2", 2), again("gn2"))), "{salloc}");
         drained_by_us(cluster, "gn2", 2)?;
 
         // Slurm cancels a job that must not be requeued, without a word of its own.
@@ -51,8 +57,8 @@ fn everybody_reads_which_node_failed_and_why() -> Result<()> {
         let job = cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
         assert_eq!(job.restarts(), 0);
         let log = cluster.output(&format!("/home/rgalice/never-{id}")).unwrap_or_default();
-        let submit = "The node is drained and Slurm cancels the job, which must not be requeued: submit it again, \
-                      it gets other nodes.";
+        let submit = "The node is drained and Slurm cancels the job, which must not be requeued: submit it again \
+                      without asking for gn3 (--nodelist).";
         assert_eq!(log, format!("{}{submit}\n", told("gn3", id)));
         drained_by_us(cluster, "gn3", id)?;
 
@@ -62,7 +68,7 @@ fn everybody_reads_which_node_failed_and_why() -> Result<()> {
         let path = format!("/home/rgalice/again-{id}");
         let moved = cluster.wait_job_until(id, "moved", MINUTE, |job| job.restarts() == 1)?;
         assert!(!moved.reason().contains("Held") && moved.field("Priority") != "0", "{moved:?}");
-        let by_itself = "The node is drained and the job moves to other nodes by itself.";
+        let by_itself = "The node is drained and Slurm puts the job back into the queue, for other nodes.";
         if moved.state() == "PENDING" {
             let log = cluster.output(&path).unwrap_or_default();
             assert_eq!(log, format!("{}{by_itself}\n", told("gn4", id)));
@@ -74,7 +80,7 @@ fn everybody_reads_which_node_failed_and_why() -> Result<()> {
         assert_eq!(log, format!("{why}\nattempt 1 on gn5\n"));
         drained_by_us(cluster, "gn4", id)?;
 
-        let report = alice.run(&["railgate", "report", &id.to_string()])?.ok()?;
+        let report = one_line(&alice.run(&["railgate", "report", &id.to_string()])?.ok()?);
         for text in ["attempt 0", "attempt 1", "gn4", "gpu-lost@3", by_itself] {
             assert!(report.contains(text), "no '{text}' in:\n{report}");
         }

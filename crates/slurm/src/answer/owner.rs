@@ -1,15 +1,17 @@
 use std::path::PathBuf;
 
 use super::first;
-use crate::JobRef;
+use crate::{JobRef, hostlist};
 
 /// What Slurm shows of a job that matters to someone who wants to tell its owner something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnersView {
     /// `BatchFlag`: nobody waits for it at a terminal.
     pub batch: Option<bool>,
-    /// `Requeue`: it goes elsewhere by itself.
+    /// `Requeue`: Slurm puts it back into the queue.
     pub requeue: Option<bool>,
+    /// `ReqNodeList`: nodes that it asks for by name, and waits for.
+    pub required: Vec<String>,
     /// `StdOut`, where that is the name of a file.
     pub output: Option<PathBuf>,
 }
@@ -24,6 +26,10 @@ pub(crate) fn owners_view(text: &str, job: u32) -> OwnersView {
         if line.starts_with("Requeue=") {
             view.requeue = first(line, "Requeue").map(|flag| flag == "1");
             view.batch = first(line, "BatchFlag").map(|flag| flag == "1");
+        }
+        if line.starts_with("ReqNodeList=") {
+            let list = first(line, "ReqNodeList").unwrap_or_default();
+            view.required = hostlist::expand(list).unwrap_or_default();
         }
         if let Some(path) = line.strip_prefix("StdOut=") {
             // What Slurm has not filled in (%N and the like) is no file yet.
