@@ -1,7 +1,7 @@
 //! `railgate doctor`: what Slurm, the plugin's configuration and this machine's files must say, against what they
 //! do say.
 
-mod facts;
+pub(crate) mod facts;
 mod files;
 mod hints;
 mod plugstack;

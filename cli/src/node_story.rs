@@ -56,13 +56,14 @@ pub(crate) fn run(site: &Site, name: &str, format: Format) -> anyhow::Result<Opt
     }
     let config = site.config()?;
     let env: Env = std::env::vars_os().collect();
-    let state = match Client::new(&config.slurm, &env).node(name) {
+    let client = Client::new(&config.slurm, &env);
+    let state = match client.node(name) {
         Ok(state) => Ok(state),
         Err(why) if name == site.node => Err(why.to_string()),
         Err(why) if why.to_string().contains("not found") => return Ok(None),
         Err(why) => anyhow::bail!("Slurm does not say whether there is such a node: {why}"),
     };
-    let story = story(site, name, state);
+    let story = story(site, name, state, ledger(site, &client));
     if format == Format::Json {
         output::json(&story)?;
     } else {
@@ -71,9 +72,9 @@ pub(crate) fn run(site: &Site, name: &str, format: Format) -> anyhow::Result<Opt
     Ok(Some(exit::OK))
 }
 
-fn story(site: &Site, name: &str, state: Result<NodeState, String>) -> Story {
+fn story(site: &Site, name: &str, state: Result<NodeState, String>, ledger: Option<Vec<Entry>>) -> Story {
     let here = name == site.node;
-    let jobs = ledger(&site.places).map(|entries| {
+    let jobs = ledger.map(|entries| {
         let blames = |entry: &Entry| entry.blamed.iter().any(|blamed| blamed.node == name);
         // Whose jobs they were is the controller's business.
         let shown = |entry| Entry { uid: None, ..entry };
@@ -175,7 +176,11 @@ fn text(story: &Story) -> Lines {
     match &story.jobs {
         None => {
             text.blank();
-            put!(text, "Jobs it took down: the ledger is on the controller");
+            put!(
+                text,
+                "Jobs it took down: not known here. The ledger is on the controller: there, as root, railgate explain {}",
+                story.node
+            );
         }
         Some(jobs) if jobs.is_empty() => {
             text.blank();

@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use railgate_runner::Places;
 use railgate_slurm::{
     BreakerConfig, Cap, Client, Entry, Env, Event, HeldNode, Ledger, OnBreaker, Reason, is_ours,
 };
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
+use crate::doctor::facts::{SlurmConf, is_controller};
 use crate::history::time;
 use crate::output::{self, Format};
 use crate::{Site, exit};
@@ -83,10 +83,12 @@ impl Row {
     }
 }
 
-/// The controller's ledger; `None` on other machines.
-pub(crate) fn ledger(places: &Places) -> Option<Vec<Entry>> {
-    let dir = places.state.join("controller");
-    dir.is_dir().then(|| Ledger::new(&dir).read().ok()).flatten()
+/// The controller's ledger; `None` on other machines, which know nothing of jobs, and for who may not read it. On a
+/// controller where nothing was written yet it is empty.
+pub(crate) fn ledger(site: &Site, client: &Client) -> Option<Vec<Entry>> {
+    let ledger = Ledger::new(&site.places.state.join("controller"));
+    let is_controller = || client.config().is_ok_and(|said| is_controller(site, &SlurmConf(said)));
+    (ledger.is_there() || is_controller()).then(|| ledger.read().ok()).flatten()
 }
 
 /// Whether the job ended because of the nodes that the line blames.
@@ -99,7 +101,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let env: Env = std::env::vars_os().collect();
     let client = Client::new(&config.slurm, &env);
     let (held, caps) = client.held_nodes_and_caps(&config.breaker).context("slurmctld")?;
-    let ledger = ledger(&site.places);
+    let ledger = ledger(site, &client);
     let deaths = ledger.as_ref().map(|entries| {
         let mut deaths: BTreeMap<String, usize> = BTreeMap::new();
         for entry in entries.iter().filter(|entry| is_death(entry.event)) {

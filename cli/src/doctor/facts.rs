@@ -207,7 +207,8 @@ pub(crate) fn gather(site: &Site) -> Facts {
     }
 }
 
-fn is_controller(site: &Site, said: &SlurmConf) -> bool {
+/// Whether slurmctld runs on this machine, or would.
+pub(crate) fn is_controller(site: &Site, said: &SlurmConf) -> bool {
     let here = site.node.as_str();
     let is_here = |host: &str| {
         let host = host.split(['(', ' ']).next().unwrap_or_default();

@@ -251,6 +251,11 @@ impl Ledger {
         Ok(entries)
     }
 
+    /// Whether anything was ever written down here: machines that are no controller may have the directory all the same.
+    pub fn is_there(&self) -> bool {
+        self.path.exists()
+    }
+
     /// The lines about one job, oldest first. `uid`: its owner.
     ///
     /// # Errors
