@@ -125,6 +125,8 @@ pub(crate) struct Facts {
     pub(crate) untrusted: Vec<String>,
     /// `/var/lib/railgate/controller`.
     pub(crate) ledger: Result<Dir, String>,
+    /// What lies in it, each with its owner.
+    pub(crate) in_ledger: Vec<(String, u32)>,
     /// Job ends that were neither recorded nor summed up for accounting, or only one of both.
     pub(crate) lost_ends: Result<Option<Lost>, String>,
     pub(crate) slurm_uid: Option<u32>,
@@ -183,6 +185,7 @@ pub(crate) fn gather(site: &Site) -> Facts {
         plugin,
         untrusted: others_can_change(site, &in_force),
         ledger: dir(&site.places.state.join("controller")),
+        in_ledger: owners(&site.places.state.join("controller")),
         lost_ends: Spool::of_job_ends(&site.places.state.join("controller"))
             .lost()
             .map_err(|why| why.to_string()),
@@ -281,6 +284,16 @@ fn dir(path: &Path) -> Result<Dir, String> {
     receive
         .recv_timeout(DIRECTORY)
         .unwrap_or_else(|_| Err(format!("{}: no answer in {} s", path.display(), DIRECTORY.as_secs())))
+}
+
+/// Who owns what lies in a directory; what cannot be read is left out.
+fn owners(dir: &Path) -> Vec<(String, u32)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            Some((entry.file_name().to_string_lossy().into_owned(), entry.metadata().ok()?.uid()))
+        })
+        .collect()
 }
 
 fn gpus(site: &Site, config: &Config) -> Result<usize, String> {

@@ -479,6 +479,15 @@ fn ledger(facts: &Facts, found: &mut Found) {
             format!("/var/lib/railgate/controller belongs to uid {}, SlurmUser is uid {uid}", dir.uid),
             PUT,
         ),
+        // Made by railgate-epilog-ctld as another user, for example by hand.
+        (Ok(_), Some(uid)) => {
+            if let Some((name, owner)) = facts.in_ledger.iter().find(|(_, owner)| *owner != uid) {
+                let what = format!(
+                    "/var/lib/railgate/controller/{name} belongs to uid {owner}, SlurmUser is uid {uid}"
+                );
+                found.wrong(what, "chown -R slurm /var/lib/railgate/controller");
+            }
+        }
         _ => {}
     }
 }

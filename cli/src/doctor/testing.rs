@@ -59,6 +59,7 @@ pub(crate) fn right() -> Facts {
         sampler: Ok(()),
         untrusted: Vec::new(),
         ledger: Ok(Dir { uid: 64030, mode: 0o755 }),
+        in_ledger: vec![("waiters".to_owned(), 64030)],
         lost_ends: Ok(None),
         slurm_uid: Some(64030),
         report_dir: Some(Ok(Dir { uid: 0, mode: 0o1777 })),
@@ -139,6 +140,9 @@ pub(crate) static MISTAKES: &[Mistake] = &[
         facts.ctld.programs.pop();
     }),
     ("ledger", "No such file", |facts| facts.ledger = Err("No such file or directory".to_owned())),
+    ("ledger", "controller/waiters belongs to uid 0, SlurmUser is uid 64030", |facts| {
+        facts.in_ledger[0].1 = 0
+    }),
     ("ledger", "SlurmUser is uid 64030", |facts| facts.ledger = Ok(Dir { uid: 0, mode: 0o755 })),
     (
         "job-ends",

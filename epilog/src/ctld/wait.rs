@@ -41,11 +41,12 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
             // The decision's reader cannot do anything about it.
             tracing::error!(
                 job = %call.name,
-                "did not wait for the nodes: {}: {why} (it must belong to SlurmUser; `railgate doctor` on the \
-                 controller says what to do)",
+                "{}: {why}: how many programs wait cannot be counted, so this one decides at once, without what the \
+                 nodes have not reported yet; a job that a fault ended may stay ended. The directory must belong to \
+                 SlurmUser: `railgate doctor` on the controller says how",
                 waiters.display()
             );
-            Some("did not wait for the nodes".to_owned())
+            Some("decided at once, without what its nodes had not reported yet".to_owned())
         }
     };
     if let Some(missing) = missing {
@@ -144,7 +145,10 @@ mod tests {
         let job =
             JobState { state: "COMPLETING".to_owned(), nodes: "n[1-2]".to_owned(), ..JobState::default() };
         let waited = for_nodes(&call, vec![job]);
-        assert_eq!(waited.missing.as_deref(), Some("did not wait for the nodes"));
+        assert_eq!(
+            waited.missing.as_deref(),
+            Some("decided at once, without what its nodes had not reported yet")
+        );
     }
 
     #[test]
