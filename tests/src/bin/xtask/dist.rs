@@ -3,6 +3,7 @@
 
 mod contents;
 mod formats;
+mod links;
 mod symbols;
 
 use std::fs;

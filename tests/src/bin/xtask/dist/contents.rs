@@ -1,5 +1,6 @@
 //! What is in the packages, and where it goes: one table for both formats.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::super::build;
 use super::formats::Format;
+use super::links;
 
 /// Compiled: a file, and its place.
 const BUILT: [(&str, &str); 7] = [
@@ -80,11 +82,7 @@ pub(super) fn stage(
     put(&packaging.join("periodic.sh"), &root.join(CONFIGURATION).join("periodic.sh"), 0o755)?;
     put(&packaging.join("logrotate"), &root.join("etc/logrotate.d/railgate"), 0o644)?;
     put(&source.join("LICENSE"), &root.join("usr/share/doc/railgate/copyright"), 0o644)?;
-    for (pattern, to) in SHARED {
-        for file in matching(&source.join(pattern))? {
-            put(&file, &root.join(to).join(file.file_name().context("no name")?), 0o644)?;
-        }
-    }
+    shared(source, &root)?;
     for page in matching(&generated.join("man1/*.1"))? {
         put(&page, &root.join("usr/share/man/man1").join(page.file_name().context("no name")?), 0o644)?;
     }
@@ -92,6 +90,26 @@ pub(super) fn stage(
         put(&generated.join(from), &root.join(to), 0o644)?;
     }
     Ok(root)
+}
+
+/// What is taken over from the source as it is, but for links of pages, which lead to where things lie in the package.
+fn shared(source: &Path, root: &Path) -> Result<()> {
+    let mut places = BTreeMap::new();
+    for (pattern, to) in SHARED {
+        for file in matching(&source.join(pattern))? {
+            let place = Path::new("/").join(to).join(file.file_name().context("no name")?);
+            places.insert(file, place);
+        }
+    }
+    for (file, place) in &places {
+        let to = root.join(place.strip_prefix("/")?);
+        put(file, &to, 0o644)?;
+        if file.extension().is_some_and(|end| end == "md") {
+            let text = fs::read_to_string(file)?;
+            fs::write(&to, links::rewritten(&text, file, place, &places)?)?;
+        }
+    }
+    Ok(())
 }
 
 fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
@@ -110,4 +128,31 @@ fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
     fs::copy(from, to).with_context(|| from.display().to_string())?;
     fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_link_of_a_packaged_page_leads_somewhere() {
+        let place = tempfile::tempdir().unwrap();
+        shared(build::workspace(), place.path()).unwrap();
+        let pages = glob::glob(&place.path().join("usr/share/doc/**/*.md").to_string_lossy()).unwrap();
+        let (mut links, mut dead) = (0, Vec::new());
+        for page in pages.map(Result::unwrap) {
+            for link in links::links(&fs::read_to_string(&page).unwrap()) {
+                let file = link.split('#').next().unwrap_or_default();
+                if file.is_empty() || file.contains("://") {
+                    continue;
+                }
+                links += 1;
+                if !page.parent().unwrap().join(file).is_file() {
+                    dead.push(format!("{}: {link}", page.file_name().unwrap().display()));
+                }
+            }
+        }
+        assert!(links > 100, "only {links} links");
+        assert!(dead.is_empty(), "{} dead links:\n{}", dead.len(), dead.join("\n"));
+    }
 }
