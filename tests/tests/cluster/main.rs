@@ -44,3 +44,4 @@ mod usage;
 mod way_back;
 mod without_gpus;
 mod without_root;
+mod words;
