@@ -74,7 +74,7 @@ impl DecisionKind {
         match self {
             DecisionKind::Requeued => "railgate requeued the job",
             DecisionKind::RequeuedBySlurm => "Slurm requeued the job",
-            DecisionKind::Moved => "Slurm moved the job",
+            DecisionKind::Moved => "Slurm put the job back into the queue",
             DecisionKind::Held => "railgate held the job",
             DecisionKind::Left => "the job was left as it was",
             DecisionKind::Failed => "the job could not be requeued",

@@ -5,7 +5,7 @@ use railgate_node::{JobRequest, OomLimit};
 use crate::plain::{plain, span};
 use crate::text::screen::telling;
 use crate::why::memory::shortage;
-use crate::why::way_out;
+use crate::why::{refused, way_out};
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
 /// The steps, the most useful first; empty where there is nothing to do.
@@ -79,7 +79,15 @@ fn of_the_end(report: &JobReport) -> Option<String> {
             if !cancelled {
                 return None;
             }
-            "submit it again; with #SBATCH --requeue Slurm moves a batch job by itself".to_owned()
+            match report
+                .slurm
+                .as_ref()
+                .is_some_and(|view| view.required.iter().any(|name| refused(report, name)))
+            {
+                true => "submit it again without asking for that node by name (--nodelist)".to_owned(),
+                false => "submit it again; with #SBATCH --requeue Slurm puts a batch job back into the queue"
+                    .to_owned(),
+            }
         }
         EndKind::NodeDied if comes_back(last) => return None,
         EndKind::NodeDied => "submit it again; with #SBATCH --requeue Slurm does that by itself".to_owned(),

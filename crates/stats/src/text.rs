@@ -501,7 +501,7 @@ mod tests {
         for part in [
             "WHAT HAPPENED",
             "Xid 79 on GPU 3",
-            "moved by the gate",
+            "refused by the gate",
             "36.00 GB",
             "10.00 MB/s",
             "600 W",

@@ -11,7 +11,7 @@ use crate::exits::{OUT_OF_MEMORY, exit_said, explain_exit};
 use crate::{Attempt, Decision, DecisionKind, EvidenceItem, Exit, Look, NodeReport, SlurmView};
 use lost::{died, put_back};
 use memory::shortage;
-pub(crate) use waiting::way_out;
+pub(crate) use waiting::{refused, way_out};
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub enum EndKind {
     OutOfMemory,
     /// With a node that Slurm lost.
     NodeDied,
-    /// Before it had started: the gate refused a node, and the job moved.
+    /// Before it had started: the gate refused a node. The job goes back into the queue, or is cancelled.
     MovedByGate,
     /// By its owner, an admin or a preemption, and it came back.
     Requeued,
@@ -58,7 +58,7 @@ impl EndKind {
             EndKind::Preempted => "preempted",
             EndKind::OutOfMemory => "out of memory",
             EndKind::NodeDied => "a node died",
-            EndKind::MovedByGate => "moved by the gate",
+            EndKind::MovedByGate => "refused by the gate",
             EndKind::Requeued => "put back into the queue",
             EndKind::Hardware => "hardware fault during the run",
             EndKind::Application => "looks like the application",

@@ -163,8 +163,8 @@ fn a_job_that_the_gate_moved_ten_times_is_not_held() -> Result<()> {
             &told,
             &[
                 ": completed, 11 attempts",
-                "Slurm moved the job: gpu-lost@3 on gn1 before it started; move 1",
-                "Slurm moved the job: gpu-lost@3 on gn2 before it started; move 10",
+                "Slurm put the job back into the queue: gpu-lost@3 on gn1 before it started; move 1",
+                "Slurm put the job back into the queue: gpu-lost@3 on gn2 before it started; move 10",
                 "deaths during a run: 0 (restarts allowed: 1); moves by the gate: 10",
             ],
         );

@@ -408,7 +408,7 @@ mod tests {
         let all = lines(&report);
         assert_eq!(all.len(), 3, "{all:#?}");
         for (line, parts) in all.iter().zip([
-            ["#1 MOVED BY THE GATE", "n2 gpu-lost@3: ", "; n2 drained"],
+            ["#1 REFUSED BY THE GATE", "n2 gpu-lost@3: ", "; n2 drained"],
             ["#2 1 h 00 min HARDWARE FAULT, exit code 1; n1 ", " at 09:01:30Z; ", "requeued by railgate"],
             ["#3 1 h 00 min COMPLETED", ", exit code 0", ""],
         ]) {

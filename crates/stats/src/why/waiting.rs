@@ -96,8 +96,7 @@ fn expected(may_start: Option<String>) -> String {
 /// What lets a job start that would wait for long or for ever; `None` where waiting is all.
 pub(crate) fn way_out(report: &JobReport) -> Option<String> {
     let (view, job) = (report.slurm.as_ref()?, report.job);
-    let refused = report.attempts.iter().flat_map(|attempt| &attempt.nodes).filter(|node| node.refused());
-    let by_gate = refused.into_iter().any(|node| view.required.contains(&node.node));
+    let by_gate = view.required.iter().any(|name| refused(report, name));
     match waits_for(&view.reason) {
         For::Release => Some(format!("scontrol release {job} lets it start")),
         For::Never => Some(format!(
@@ -110,9 +109,15 @@ pub(crate) fn way_out(report: &JobReport) -> Option<String> {
     }
 }
 
+/// Whether the gate of a node refused the job once.
+pub(crate) fn refused(report: &JobReport, name: &str) -> bool {
+    let nodes = report.attempts.iter().flat_map(|attempt| &attempt.nodes);
+    nodes.into_iter().any(|node| node.node == name && node.refused())
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::testing::{START, job, merged, refused, slurm};
+    use crate::testing::{START, job, merged, slurm};
     use crate::{EndKind, JobReport, SlurmView};
 
     fn waits(reason: &str, required: &[&str]) -> JobReport {
@@ -123,7 +128,7 @@ mod tests {
             required: required.iter().map(|&name| name.to_owned()).collect(),
             ..slurm("PENDING").unwrap()
         };
-        merged(vec![refused("n2", &job(0..8))], vec![], Some(view))
+        merged(vec![crate::testing::refused("n2", &job(0..8))], vec![], Some(view))
     }
 
     #[test]
@@ -169,5 +174,18 @@ mod tests {
         assert!(next(&waits("Resources", &["n2"])).contains("ReqNodeList="), "the gate refused that node");
         assert_eq!(next(&waits("JobHeldAdmin", &[])), "");
         assert_eq!(next(&waits("launch_failed_requeued_held", &[])), "scontrol release 48213 lets it start");
+    }
+
+    #[test]
+    fn a_refused_job_that_must_not_come_back_is_promised_nothing() {
+        let steps = |required: &[&str]| {
+            let view = SlurmView {
+                required: required.iter().map(|&name| name.to_owned()).collect(),
+                ..slurm("CANCELLED").unwrap()
+            };
+            merged(vec![crate::testing::refused("n2", &job(0..8))], vec![], Some(view)).next_steps[0].clone()
+        };
+        assert_eq!(steps(&["n2"]), "submit it again without asking for that node by name (--nodelist)");
+        assert!(steps(&[]).ends_with("puts a batch job back into the queue"), "{}", steps(&[]));
     }
 }

@@ -72,7 +72,7 @@ fn how(attempt: &Attempt) -> String {
         EndKind::Preempted => "PREEMPTED",
         EndKind::OutOfMemory => "OUT OF MEMORY",
         EndKind::NodeDied => "NODE DIED",
-        EndKind::MovedByGate => return "MOVED BY THE GATE before it began".to_owned(),
+        EndKind::MovedByGate => return "REFUSED BY THE GATE before it began".to_owned(),
         EndKind::Requeued => "PUT BACK into the queue",
         EndKind::Hardware => "HARDWARE FAULT",
         EndKind::Application => "FAILED, looks like the application",
@@ -133,7 +133,7 @@ fn done(attempt: &Attempt) -> Vec<String> {
     parts.extend(attempt.decision.as_ref().map(|decision| match decision.what {
         DecisionKind::Requeued => "requeued by railgate".to_owned(),
         DecisionKind::RequeuedBySlurm => "requeued by Slurm".to_owned(),
-        DecisionKind::Moved => "moved by Slurm".to_owned(),
+        DecisionKind::Moved => "put back by Slurm".to_owned(),
         DecisionKind::Held => because("held", &decision.why, 100),
         DecisionKind::Left => because("left as it was", &decided(attempt, decision), 140),
         DecisionKind::Failed => because("not requeued", &decision.why, 100),
