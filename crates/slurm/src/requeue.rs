@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Acting, Consent, ExitCodes, JobState, RequeueConfig, Used};
 
-/// Signals that Slurm itself, its owner or the kernel's out-of-memory killer sends to a batch script. Slurm has
-/// 125 for its own out-of-memory.
-const SENT_BY_SLURM: [u32; 10] = [1, 2, 9, 10, 12, 15, 18, 20, 24, 125];
+/// Signals that Slurm itself, its owner or the kernel's out-of-memory killer sends to a batch script.
+const SENT_BY_SLURM: [u32; 9] = [1, 2, 9, 10, 12, 15, 18, 20, 24];
+/// Its mark for a job that ran out of memory, where others have a signal.
+const OUT_OF_MEMORY: u32 = 125;
 
 /// What Slurm says of a job that failed by itself.
 const FAILED_BY_ITSELF: [&str; 3] = ["NonZeroExitCode", "RaisedSignal", "JobLaunchFailure"];
@@ -162,6 +163,9 @@ pub fn may_come_back(
     let Some(status) = exit.job else { return Err("Slurm gave no exit code".to_owned()) };
     if status == 0 {
         return Err("Slurm counts it as ended without failure (completed, cancelled or timed out)".to_owned());
+    }
+    if exit.signal() == Some(OUT_OF_MEMORY) {
+        return Err("it ran out of memory".to_owned());
     }
     if let Some(signal) = exit.signal().filter(|signal| SENT_BY_SLURM.contains(signal)) {
         return Err(format!("its script was ended by signal {signal}, which Slurm or its owner sends"));
@@ -428,6 +432,7 @@ mod tests {
         ];
         for (name, case) in cases {
             assert!(matches!(outcome(&case), Decision::Leave { .. }), "{name}: {:?}", outcome(&case));
+            assert!(!outcome(&case).why().contains("signal 125"), "{name}: it is no signal");
         }
     }
 
