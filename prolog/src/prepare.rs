@@ -95,12 +95,6 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
         profiler: handed_over::profiler(&hook.config.stats, hook.job.id, hook.granted.profiler),
         site_conf: handed_over::site_conf(),
     };
-    if let Some(name) = &shape.profile
-        && let Err(why) = hook.config.rails.check_profile(name)
-    {
-        tasks.notices.push(format!("railgate: {why}"));
-        shape.profile = None;
-    }
     if topology_wanted(&hook.config.rails, &map, &look.snapshot) {
         match topology(&map, &look.snapshot) {
             Ok(text) => match dir.write_for_tasks("topology.xml", text.as_bytes(), hook.job.uid) {

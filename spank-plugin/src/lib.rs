@@ -17,6 +17,7 @@ mod arguments;
 mod guard;
 mod log;
 mod options;
+mod profiles;
 mod remote;
 mod submit;
 

@@ -1,14 +1,15 @@
 //! `--railgate-profile`, `--railgate-gate`, `--railgate-requeue`, `--railgate-profiler`: on the command line, as `#SBATCH` lines and
 //! from the environment of an outer job.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Mutex;
 
 use railgate_rundir::{
-    CONTROL_GATE, CONTROL_PROFILE, CONTROL_PROFILER, CONTROL_REQUEUE, GateChoice, ProfileName,
-    ProfilerChoice, RequeueChoice,
+    BadChoice, CONTROL_GATE, CONTROL_PROFILE, CONTROL_PROFILER, CONTROL_REQUEUE, GateChoice, ProfilerChoice,
+    RequeueChoice,
 };
 use slurm_spank::LogLevel;
 use slurm_spank::spank_sys::{spank_option, spank_option_register, spank_t};
@@ -16,13 +17,15 @@ use slurm_spank::spank_sys::{spank_option, spank_option_register, spank_t};
 use crate::arguments::Arguments;
 use crate::guard;
 use crate::log::log;
+use crate::profiles;
 
 struct Described {
     name: &'static CStr,
     takes: &'static CStr,
     usage: &'static CStr,
     control: &'static str,
-    check: fn(&str) -> Result<String, String>,
+    /// The value as it is passed on, or what the option takes.
+    check: fn(&str) -> Result<String, Cow<'static, str>>,
 }
 
 const OPTIONS: [Described; 4] = [
@@ -31,7 +34,7 @@ const OPTIONS: [Described; 4] = [
         takes: c"NAME",
         usage: c"[railgate] further NCCL settings by name: debug, or what the site offers",
         control: CONTROL_PROFILE,
-        check: checked::<ProfileName>,
+        check: profiles::check,
     },
     Described {
         name: c"railgate-gate",
@@ -115,7 +118,8 @@ unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c
                     *place = Some(value);
                 }
             }
-            Err(why) => wrong = Some(format!("--{}={text}: {why}", option.name.to_string_lossy())),
+            // Slurm says which value it was.
+            Err(takes) => wrong = Some(format!("--{} takes {takes}", option.name.to_string_lossy())),
         }
     });
     match wrong {
@@ -137,6 +141,6 @@ pub(crate) fn chosen_values() -> Vec<(&'static str, String)> {
         .collect()
 }
 
-fn checked<T: FromStr<Err = impl Display> + Display>(text: &str) -> Result<String, String> {
-    text.parse::<T>().map(|value| value.to_string()).map_err(|why| why.to_string())
+fn checked<T: FromStr<Err = BadChoice> + Display>(text: &str) -> Result<String, Cow<'static, str>> {
+    text.parse::<T>().map(|value| value.to_string()).map_err(|why| why.0.into())
 }

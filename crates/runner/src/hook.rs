@@ -48,7 +48,12 @@ impl Hook {
             (Ok(job), Ok(cluster)) => (job, cluster),
             (Err(why), _) | (_, Err(why)) => return nothing(name, &why.to_string()),
         };
-        let granted = config.slurm.user_policy().grant(&Asked::from_env(&env), config.requeue.default);
+        let mut granted = config.slurm.user_policy().grant(&Asked::from_env(&env), config.requeue.default);
+        // Login nodes without this file, and jobs sent by other means, have not been asked.
+        if let Some(Err(why)) = granted.profile.as_deref().map(|name| config.rails.check_profile(name)) {
+            granted.refused.push(format!("{why}: the job runs without"));
+            granted.profile = None;
+        }
         for refused in &granted.refused {
             tracing::info!(job = job.id, "{refused}");
         }

@@ -80,25 +80,69 @@ fn options_work_as_sbatch_lines_and_wrong_ones_are_refused_at_once() -> Result<(
         assert_eq!(run["requeue"], "2", "{run}");
         cluster.root().run(&["scancel", &id.to_string()])?.ok()?;
 
-        for (option, expected) in [
-            ("--railgate-gate=fast", "expected off, quick or full"),
-            ("--railgate-requeue=x", "expected auto, never or a number"),
-            ("--railgate-profile=../x", "expected a name such as debug"),
+        // As the nodes know them.
+        let names = railgate_rails::RailsConfig::default().profile_names();
+        let (last, first) = names.split_last().context("no profile")?;
+        let profiles = format!("{} or {last} (/etc/railgate/railgate.toml)", first.join(", "));
+        for (option, value, takes) in [
+            ("--railgate-gate", "fast", "off, quick or full"),
+            ("--railgate-requeue", "x", "auto, never or a number of restarts"),
+            ("--railgate-profile", "../x", "a name such as debug"),
+            ("--railgate-profile", "debgu", profiles.as_str()),
         ] {
+            let given = format!("{option}={value}");
             for command in [
-                ["sbatch", option, "--wrap", "true"],
-                ["srun", option, "-n1", "true"],
-                ["salloc", option, "-n1", "true"],
+                ["sbatch", &given, "--wrap", "true"],
+                ["srun", &given, "-n1", "true"],
+                ["salloc", &given, "-n1", "true"],
             ] {
                 let said = cluster.alice().run(&command)?;
                 assert_ne!(said.code, 0, "{said}");
-                let line = format!("{}: error: railgate: {option}: {expected}", command[0]);
-                assert!(said.stderr.contains(&line), "{said}");
+                refused_once(&said.stderr, command[0], option, value, takes);
             }
-            let script = format!("#!/bin/bash\n#SBATCH {option}\ntrue\n");
-            let refused = format!("{:#}", cluster.alice().sbatch(&[], &script).unwrap_err());
-            assert!(refused.contains(expected), "{refused}");
+            let script = format!("#!/bin/bash\n#SBATCH {given}\ntrue\n");
+            let said = cluster.alice().input(script).run(&["sbatch"])?;
+            assert_ne!(said.code, 0, "{said}");
+            refused_once(&said.stderr, "sbatch", option, value, takes);
         }
+        Ok(())
+    })
+}
+
+/// One line says what the option takes; Slurm's own says which value it was.
+fn refused_once(said: &str, command: &str, option: &str, value: &str, takes: &str) {
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with(&format!("{command}: error: railgate: {option} takes {takes}")), "{said}");
+    assert_eq!(lines[1..], [format!("{command}: error: Invalid {option} argument: {value}")], "{said}");
+}
+
+/// Login nodes may know a profile that a node has never heard of, or have no file at all.
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_profile_is_one_of_the_sites_and_what_became_of_another_is_in_the_log() -> Result<()> {
+    let careful = "[rails.profiles.careful]\nset = { NCCL_CROSS_NIC = '0' }\n";
+    let near = "[[node]]\nnames = 'gn1'\n[[node.rails.rules]]\nwhy = 'x'\nprofile = 'near'\nset = { NCCL_X = '1' }\n";
+    let builder = Builder::new(2).config_of("ctl", &format!("{careful}{near}"))?;
+    builder.test(|cluster| {
+        let submit = |words: &[&str]| cluster.alice().sbatch(&[&["-w", "gn2", "-o", "log.%j"], words].concat(), "true");
+        let refused = format!("{:#}", submit(&["--railgate-profile=farther"]).unwrap_err());
+        assert!(refused.contains("takes careful, debug, latency, near or throughput ("), "{refused}");
+        submit(&["--railgate-profile=near"])?;
+        let told = |id: u32| -> Result<()> {
+            cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
+            let log = cluster.output(&format!("/home/rgalice/log.{id}")).unwrap_or_default();
+            let line = "railgate: no environment profile 'careful' (known: debug, latency, throughput): the job runs without\n";
+            ensure!(log.contains(line), "{log}");
+            Ok(())
+        };
+        // With GPUs and without.
+        told(submit(&["--railgate-profile=careful", "--gres=gpu:8"])?)?;
+        told(submit(&["--railgate-profile=careful"])?)?;
+        // Where nothing can be told a name is passed on.
+        cluster.write("ctl", "/etc/railgate/railgate.toml", "[rails.profiles\n")?;
+        submit(&["--railgate-profile=farther"])?;
+        cluster.root().run(&["rm", "/etc/railgate/railgate.toml"])?.ok()?;
+        submit(&["--railgate-profile=farther"])?;
         Ok(())
     })
 }

@@ -242,11 +242,7 @@ fn a_wrong_value_is_refused_where_it_is_written_and_only_there() {
         ("railgate-profile", "../../etc/shadow"),
     ] {
         assert_eq!(plugin.choose(option, value, 0), -1, "{option}={value}");
-        assert!(
-            plugin.log().contains(&format!("error: railgate: --{option}={value}: expected ")),
-            "{}",
-            plugin.log()
-        );
+        assert!(plugin.log().contains(&format!("error: railgate: --{option} takes ")), "{}", plugin.log());
         assert_eq!(plugin.choose(option, value, 1), 0, "{option}={value} in a task");
     }
     assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
@@ -269,7 +265,8 @@ fn no_message_of_the_plugin_holds_hostile_text_raw() {
     for option in ["railgate-gate", "railgate-requeue", "railgate-profiler", "railgate-profile"] {
         plugin.choose(option, hostile, 0);
     }
-    assert_eq!(plain(), 4);
+    // Which value it was Slurm says.
+    assert_eq!(plain(), 0);
     drop(plugin);
     let plugin = Plugin::load_from("libspank_railgate.so", SLURMD, &[hostile]);
     assert_eq!(plugin.call("slurm_spank_init"), 0);
