@@ -1,14 +1,25 @@
-# shellcheck shell=bash disable=SC2013
+# shellcheck shell=bash disable=SC2013,SC2046
 # What each task of a template begins with: bash -c "$(railgate template task)" task PROGRAM. The same text on every node
 # and in every image with bash.
 #
 # proctrack/cgroup signals the first process of a task only: this shell. SIGUSR1 (save) it passes on to all below it, and
 # SIGTERM (scancel, preemption) to the program. Whoever does not ask for SIGUSR1 (torchrun, shells) is not to die of it,
 # from its first moment on.
-pass_on() { for child in $(cat "/proc/$1"/task/*/children); do kill -USR1 "$child"; pass_on "$child"; done 2>/dev/null; }
+pass_on() { for child in $(cat "/proc/$1"/task/*/children); do kill -USR1 "$child"; pass_on "$child"; done; }
+# The shell that reads the program's words becomes the program; bash before 5.1 may stay above it.
+to_program() {
+    local child
+    child="$(cat "/proc/$1"/task/*/children)"
+    case "$(tr '\0' ' ' <"/proc/${child% }/cmdline")" in
+        bash*railgate-program*) kill $(cat "/proc/${child% }"/task/*/children) ;;
+        *) kill "${child% }" ;;
+    esac
+}
 trap '' USR1
-(trap : TERM; eval "$1") &
+# What these shells say of its end is no news.
+(trap : TERM; exec 3>&2 2>/dev/null; bash -c "$1" railgate-program 2>&3 3>&-) &
+exec 2>/dev/null
 trap 'pass_on $$' USR1
-trap 'kill $(cat "/proc/$!"/task/*/children)' TERM
-while kill -0 "$!" 2>/dev/null; do wait "$!"; done
+trap 'to_program "$!"' TERM
+while kill -0 "$!"; do wait "$!"; done
 wait "$!"

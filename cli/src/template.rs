@@ -16,6 +16,14 @@ const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.
 /// What their tasks begin with: one place for all of them, also for those that users have copied.
 const TASK: &str = include_str!("../../sbatch-templates/task.sh");
 
+/// What their scripts begin with.
+const BATCH: &str = concat!(
+    "IFS= read -r -d '' TASK <<'END_OF_TASK' || :\n",
+    include_str!("../../sbatch-templates/task.sh"),
+    "END_OF_TASK\n",
+    include_str!("../../sbatch-templates/batch.sh")
+);
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -65,6 +73,12 @@ Examples:
 Example, in a job script:
   srun bash -c \"$(railgate template task)\" task 'torchrun train.py'")]
     Task,
+    /// Print what each script begins with: it passes signals on, and says at the end what became of the job
+    #[command(after_help = "\
+Example, in a job script:
+  eval \"$(railgate template batch)\"
+  run srun bash -c \"$TASK\" task 'torchrun train.py'")]
+    Batch,
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
@@ -93,6 +107,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             write(out.as_deref(), &filled)?;
         }
         What::Task => output::text(&Lines::own(TASK))?,
+        What::Batch => output::text(&Lines::own(BATCH))?,
     }
     Ok(exit::OK)
 }

@@ -54,6 +54,7 @@ const CASES: &[Case] = &[
     case("template list", &[], files::templates),
     case("template show", &["jax"], files::templates),
     case("template task", &[], nothing_but_arguments),
+    case("template batch", &[], nothing_but_arguments),
     case("yield", &["--", "/bin/true"], jobs::stand_aside),
 ];
 

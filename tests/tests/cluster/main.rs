@@ -35,6 +35,7 @@ mod resume_each;
 mod setups;
 mod shared_node;
 mod stays_ended;
+mod template_ends;
 mod templates;
 mod told;
 mod trained;

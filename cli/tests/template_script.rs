@@ -1,0 +1,64 @@
+//! What the scripts of the templates begin with, without a Slurm: `railgate template batch`, and its absence.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The same line in every template; what follows `||` holds where railgate is gone.
+const BEGIN: &str = "\neval \"$(railgate template batch || \
+                     echo \"trap '' USR1; TASK='eval \\\"\\$1\\\"'; run() { \\\"\\$@\\\"; }\")\"\n";
+
+fn script(path: &Path, text: &str) -> Output {
+    let places = format!("{}:/usr/bin:/bin", path.display());
+    let job = [("SLURM_JOB_ID", "7"), ("SLURM_ARRAY_JOB_ID", "5"), ("SLURM_ARRAY_TASK_ID", "2")];
+    let mut command = Command::new("/bin/bash");
+    command.args(["-c", &format!("set -euo pipefail{BEGIN}{text}")]).envs(job).env("PATH", places);
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn every_template_begins_with_it() {
+    let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sbatch-templates");
+    let files = std::fs::read_dir(templates).unwrap().map(|entry| entry.unwrap().path());
+    let scripts: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "sbatch")).collect();
+    assert_eq!(scripts.len(), 11);
+    for path in scripts {
+        assert!(std::fs::read_to_string(&path).unwrap().contains(BEGIN), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_script_says_how_its_program_ended() {
+    let bin = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_railgate"), bin.path().join("railgate")).unwrap();
+    // The job still runs, as far as Slurm is concerned.
+    let squeue = bin.path().join("squeue");
+    std::fs::write(&squeue, "#!/bin/sh\necho RUNNING 0 None\n").unwrap();
+    std::fs::set_permissions(&squeue, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for (program, code, says) in [
+        ("true", 0, "the program ended with exit code 0"),
+        ("exit 3", 3, "the program ended with exit code 3"),
+        ("exit 255", 255, "the program ended with exit code 255"),
+        ("kill -KILL $$", 137, "the program was killed by SIGKILL"),
+        ("false; true", 0, "the program ended with exit code 0"),
+    ] {
+        let said = script(bin.path(), &format!("run bash -c \"$TASK\" task '{program}'"));
+        assert_eq!(said.status.code(), Some(code), "{program}");
+        assert_eq!(text(&said.stdout), format!("railgate: {says}. See: railgate report 5_2\n"), "{program}");
+        assert_eq!(text(&said.stderr), "", "{program}");
+    }
+    let said = script(bin.path(), "cd /nowhere");
+    assert_eq!(text(&said.stdout), "railgate: the script ended with exit code 1. See: railgate report 5_2\n");
+}
+
+#[test]
+fn without_railgate_the_program_runs_all_the_same() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let said = script(nowhere.path(), "kill -USR1 $$; run bash -c \"$TASK\" task 'echo ran; exit 3'");
+    assert_eq!((said.status.code(), text(&said.stdout)), (Some(3), "ran\n".to_owned()));
+    assert!(text(&said.stderr).contains("railgate: "), "{}", text(&said.stderr));
+}

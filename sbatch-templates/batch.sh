@@ -1,0 +1,125 @@
+# shellcheck shell=bash
+# What the script of a template begins with: eval "$(railgate template batch)". The log then ends with one line: what became of
+# the job, and which report tells more.
+#
+# run COMMAND…  runs the step that trains, and returns its exit code. Told to save (SIGUSR1: the time limit is near), it tells the
+#               step's programs (by SAVE_SIGNAL), waits for them, and with AGAIN=yes puts the job back into the queue.
+# TASK          what each task begins with (railgate template task).
+#
+# A job id of its own, also in an array, where $SLURM_JOB_ID may stand for all members.
+railgate_id="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
+railgate_id="${railgate_id:-$SLURM_JOB_ID}"
+railgate_step="" railgate_told="" railgate_outcome="" railgate_ended=""
+
+run() {
+    local code
+    "$@" &
+    railgate_step=$!
+    # A signal ends wait, not the step.
+    while [ -z "$railgate_ended" ] && kill -0 "$railgate_step" 2>/dev/null; do wait "$railgate_step" 2>/dev/null || :; done
+    if [ -n "$railgate_ended" ]; then
+        # Slurm gives the programs seconds to end (KillWait), and then ends this script, too.
+        for _ in {1..50}; do
+            kill -0 "$railgate_step" 2>/dev/null || break
+            sleep 0.1
+        done
+        railgate_say
+    fi
+    wait "$railgate_step" 2>/dev/null && code=0 || code=$?
+    # What sent SIGTERM (143) to the step is about to send it here.
+    if [ "$code" = 143 ] && [ -z "$railgate_ended" ]; then { sleep 1; } 2>/dev/null || :; fi
+    if [ -n "$railgate_told" ] && [ -z "$railgate_ended" ]; then railgate_saved "$code"; fi
+    return "$code"
+}
+
+railgate_save() {
+    # At its very end the job has no steps any more.
+    if scancel --signal="${SAVE_SIGNAL:-USR1}" "$railgate_id"; then railgate_told="${SAVE_SIGNAL:-USR1}"; fi
+}
+
+railgate_saved() {
+    local said
+    railgate_outcome="told to save (SIG$railgate_told), the program $(railgate_code "$1")"
+    # srun calls a step that got SIGTERM terminated, whatever its programs ended with.
+    if [ "$1" != 0 ] && [ "$railgate_told" != TERM ]; then
+        railgate_outcome+="; not requeued: it may not have saved"
+    elif [ "${AGAIN:-no}" != yes ]; then
+        railgate_outcome+="; not requeued: AGAIN=${AGAIN:-no}"
+    elif trap '' TERM && said="$(scontrol requeue "$railgate_id" 2>&1)"; then
+        railgate_outcome+="; the job goes back into the queue"
+        # Slurm ends this script, and says so first.
+        sleep 1
+    else
+        railgate_outcome+="; not requeued: ${said//$'\n'/; }"
+    fi
+}
+
+# What Slurm does with the job, if it has ended it.
+railgate_ask() {
+    local state="" reason="" restarts=""
+    read -r state restarts reason < <(timeout 5 squeue -h -j "$railgate_id" -O State:20,RestartCnt:10,Reason:60) || :
+    if [ -z "$state" ] || [ "$state" = RUNNING ]; then return 0; fi
+    if [ "$restarts" -gt "${SLURM_RESTART_COUNT:-0}" ]; then
+        railgate_outcome="requeued or preempted; the job goes back into the queue"
+        case "$reason" in *[Hh]eld*) railgate_outcome+=", held (scontrol release $railgate_id)" ;; esac
+    elif [ "$reason" = TimeLimit ]; then
+        railgate_outcome="stopped at the time limit; not requeued"
+        if [ -n "$railgate_told" ]; then
+            railgate_outcome+=": the program was told to save and had not ended"
+        elif [ -n "${AGAIN:-}" ]; then
+            railgate_outcome+=": nothing told the program to save before (--signal=B:USR1@300)"
+        fi
+    elif [ -n "$(timeout 5 squeue -h -j "$railgate_id" -t PREEMPTED)" ]; then
+        railgate_outcome="preempted; not requeued"
+    elif [ "$reason" = None ]; then
+        railgate_outcome="cancelled"
+    else
+        railgate_outcome="ended by Slurm ($reason)"
+    fi
+}
+
+railgate_terminated() {
+    trap '' TERM USR1
+    railgate_ended=yes
+    railgate_ask
+    if [ -z "$railgate_outcome" ]; then
+        # Nobody but this script was told.
+        railgate_outcome="ended by SIGTERM"
+        scancel --signal=TERM "$railgate_id" || :
+    fi
+}
+
+railgate_code() {
+    local signal
+    if [ "$1" -gt 128 ] && signal="$(kill -l "$1" 2>/dev/null)"; then
+        echo "was killed by SIG$signal"
+    else
+        echo "ended with exit code $1"
+    fi
+}
+
+railgate_say() {
+    [ -z "$railgate_outcome" ] || echo "railgate: $railgate_outcome. See: railgate report $railgate_id"
+    railgate_outcome=""
+}
+
+railgate_exit() {
+    local code=$? what="the script"
+    trap '' TERM USR1
+    if [ -n "$railgate_ended" ]; then
+        railgate_say
+        # Slurm records the end that it asked for.
+        trap - TERM EXIT
+        kill -TERM "$$"
+    fi
+    # Slurm may have ended the steps, and not this script yet.
+    if [ "$code" != 0 ] && [ -z "$railgate_outcome" ]; then railgate_ask; fi
+    [ -z "$railgate_step" ] || what="the program"
+    railgate_outcome="${railgate_outcome:-$what $(railgate_code "$code")}"
+    railgate_say
+}
+
+# What bash says of children that the same signal ends is nobody's concern.
+trap 'railgate_save 2>/dev/null' USR1
+trap 'railgate_terminated 2>/dev/null' TERM
+trap railgate_exit EXIT
