@@ -1,6 +1,7 @@
 //! Job scripts to start from: those of `sbatch-templates/`, built in, and those of the site.
 
 mod fill;
+mod values;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,9 @@
 //! A template's values: the options of its `#SBATCH` lines, and variables of the form `NAME="${NAME:-value}"`.
 
+use railgate_text::did_you_mean;
+
+use super::values;
+
 /// Options of sbatch that a template need not have.
 pub(super) const ADDED: [&str; 14] = [
     "account",
@@ -74,7 +78,21 @@ pub(super) fn set(text: &str, key: &str, value: &str) -> Result<String, String> 
 }
 
 fn set_variable(text: &str, key: &str, value: &str) -> Result<String, String> {
-    let Some((start, end)) = variable(text, key) else { return Err(unknown(text)) };
+    let Some((start, end)) = variable(text, key) else { return Err(unknown(text, key)) };
+    let now = &text[start..end];
+    if now.bytes().all(|byte| byte.is_ascii_digit()) && !now.is_empty() && value.parse::<u32>().is_err() {
+        return Err(format!("expected a number, as in {key}={now}"));
+    }
+    if matches!(now, "yes" | "no") && !matches!(value, "yes" | "no") {
+        return Err(format!("expected yes or no, as in {key}={now}"));
+    }
+    let opened = value.matches('(').count() == value.matches(')').count();
+    if value.contains("${") || (value.contains("$(") && !opened) {
+        return Err(
+            "a value with ${, or with $( that nothing closes, must be written into the script by hand"
+                .to_owned(),
+        );
+    }
     if let Some(sign) = value.chars().find(|sign| "\"`\\}".contains(*sign)) {
         return Err(format!("a value with {sign} must be written into the script by hand"));
     }
@@ -82,17 +100,22 @@ fn set_variable(text: &str, key: &str, value: &str) -> Result<String, String> {
 }
 
 fn set_option(text: &str, key: &str, value: &str) -> Result<String, String> {
-    if value.contains(['"', '\\']) {
+    if value.contains(['"', '\'', '\\']) {
         return Err("a value with quotes or backslashes must be written into the script by hand".to_owned());
     }
-    let value = if value.contains([' ', '#']) { format!("\"{value}\"") } else { value.to_owned() };
-    let setting =
-        if value.is_empty() { format!("#SBATCH --{key}") } else { format!("#SBATCH --{key}={value}") };
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let at = |wanted: &dyn Fn(&str) -> bool| {
         text.lines().position(|line| option(line).is_some_and(|(name, _, _)| wanted(name)))
     };
-    if let Some(index) = at(&|name| name == key) {
+    let index = at(&|name| name == key);
+    if index.is_some() || ADDED.contains(&key) {
+        let now = index.and_then(|index| option(&lines[index])).map(|(_, now, _)| now);
+        values::check(key, value, now)?;
+    }
+    let value = if value.contains([' ', '#']) { format!("\"{value}\"") } else { value.to_owned() };
+    let setting =
+        if value.is_empty() { format!("#SBATCH --{key}") } else { format!("#SBATCH --{key}={value}") };
+    if let Some(index) = index {
         let comment = option(&lines[index]).map_or("", |(_, _, comment)| comment).to_owned();
         lines[index] = format!("{setting:<39} {comment}").trim_end().to_owned();
     } else if ADDED.contains(&key) {
@@ -100,15 +123,16 @@ fn set_option(text: &str, key: &str, value: &str) -> Result<String, String> {
         let first = at(&|_| true).unwrap_or(1);
         lines.insert(first, setting);
     } else {
-        return Err(unknown(text));
+        return Err(unknown(text, key));
     }
     Ok(lines.join("\n") + "\n")
 }
 
-fn unknown(text: &str) -> String {
+fn unknown(text: &str, key: &str) -> String {
     let keys: Vec<String> = keys(text).into_iter().map(|(key, _)| key).collect();
+    let meant = did_you_mean(key, keys.iter().map(String::as_str).chain(ADDED));
     format!(
-        "this template has no such key (it has {}; lines for {} can be added)",
+        "this template has no such key{meant} (it has {}; lines for {} can be added)",
         keys.join(", "),
         ADDED.join(", ")
     )
@@ -162,17 +186,24 @@ mod tests {
             ("TRAIN", "a\"; rm -rf ~; \""),
             ("TRAIN", "a}\"; b"),
             ("DIR", "`id`"),
+            ("DIR", "$(id"),
+            ("DIR", "${HOME"),
+            ("job-name", ""),
+            ("job-name", "it's"),
+            ("partition", ""),
+            ("exclusive", "yes"),
             ("", "x"),
         ] {
             assert!(set(SCRIPT, key, value).is_err(), "{key}={value}");
         }
-        assert!(set(SCRIPT, "node", "4").unwrap_err().contains("it has job-name, nodes,"));
+        let why = set(SCRIPT, "node", "4").unwrap_err();
+        assert!(why.contains("did you mean 'nodes'?") && why.contains("it has job-name, nodes,"), "{why}");
     }
 
     proptest::proptest! {
         #[test]
         fn whatever_is_filled_in_can_be_read_again(value in "[a-zA-Z0-9/$:_.=-]{1,40}") {
-            for key in ["nodes", "TRAIN"] {
+            for key in ["job-name", "TRAIN"] {
                 let filled = set(SCRIPT, key, &value).unwrap();
                 proptest::prop_assert!(keys(&filled).contains(&(key.to_owned(), value.clone())));
             }

@@ -36,6 +36,7 @@ mod setups;
 mod shared_node;
 mod stays_ended;
 mod template_ends;
+mod template_values;
 mod templates;
 mod told;
 mod trained;
