@@ -1,5 +1,6 @@
 use railgate_text::{Lines, did_you_mean};
 
+use crate::offered::Offered;
 use crate::output::Format;
 use crate::{Site, exit, node_story, output};
 
@@ -14,6 +15,8 @@ Examples:
 its looks have found) and on the controller (the ledger of jobs).")]
 pub(crate) struct Args {
     /// Id of a check, as in a drain reason (`gpu-lost`, also `gpu-lost@3`), or the name of a node
+    #[arg(hide_possible_values = true)]
+    #[arg(value_parser = Offered::new(railgate_gate::CHECKS.iter().map(|check| check.id)))]
     subject: String,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]

@@ -13,6 +13,7 @@ mod import;
 mod node_source;
 mod node_story;
 mod nodes;
+mod offered;
 mod output;
 mod pause;
 mod profile;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use railgate_text::{Lines, did_you_mean, is_printable, put};
 
+use crate::offered::Offered;
 use crate::output::{self, Format, say};
 use crate::{Site, exit};
 
@@ -58,6 +59,7 @@ Examples:
   railgate template show jax --set account=physics --out jax.sbatch")]
     Show {
         /// As `railgate template list` names it
+        #[arg(hide_possible_values = true, value_parser = Offered::new(BUILT_IN.iter().map(|(name, _)| *name)))]
         name: String,
         /// Fill in a value: nodes=4, partition=h100, CHECKPOINTS=/scratch/me/run7
         #[arg(long, value_name = "KEY=VALUE")]
