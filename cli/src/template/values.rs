@@ -185,7 +185,8 @@ fn is_signal(text: &str) -> bool {
     let (signal, before) =
         rest.split_once('@').map_or((rest, None), |(signal, before)| (signal, Some(before)));
     let name = signal.strip_prefix("SIG").unwrap_or(signal);
-    whom.is_none_or(|whom| matches!(whom, "B" | "R" | "BR" | "RB"))
+    // R: is about preemption, and newer releases refuse it where that is off.
+    whom.is_none_or(|whom| whom == "B")
         && (NAMES.contains(&name) || is_count(signal) && signal.len() < 3)
         && before.is_none_or(|before| is_digits(before) && before.parse::<u16>().is_ok())
 }
@@ -248,7 +249,7 @@ mod tests {
             ("time", &["30", "90:00", "24:00:00", "2-0", "2-12:30", "1-00:00:00"]),
             ("mem", &["0", "64000", "64G", "1T"]),
             ("array", &["1", "0-7", "1-100%16", "1,3,5-9:2"]),
-            ("signal", &["USR1", "SIGUSR1", "10", "B:USR1@300", "R:TERM@60", "USR1@0"]),
+            ("signal", &["USR1", "SIGUSR1", "10", "B:USR1@300", "USR1@0"]),
             ("open-mode", &["append", "truncate"]),
             (
                 "dependency",

@@ -199,7 +199,7 @@ impl Run {
     fn check(&self, cluster: &Cluster) -> Result<()> {
         self.wait(cluster, "railgate: ")?;
         let log = self.log(cluster);
-        let of_slurm = |line: &str| line.starts_with("srun:") || line.contains("slurmstepd-");
+        let of_slurm = |line: &str| line.starts_with("srun:") || line.contains(" error: *** ");
         let said: Vec<&str> = log
             .lines()
             .map(|line| line.strip_prefix("0: ").unwrap_or(line))

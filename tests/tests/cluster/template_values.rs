@@ -16,7 +16,7 @@ const GOOD: [(&str, &[&str]); 30] = [
     ("ntasks-per-node", &["1"]),
     ("time", &["30", "90:00", "1:30:00", "1-0", "1-12:30", "1-00:00:00"]),
     ("array", &["1", "0-7", "1-100%16", "1,3,5-9:2"]),
-    ("signal", &["USR1@60", "SIGUSR1", "B:USR1@300", "R:TERM@60", "10@5"]),
+    ("signal", &["USR1@60", "SIGUSR1", "B:USR1@300", "10@5"]),
     ("open-mode", &["append", "truncate"]),
     ("requeue", &[""]),
     ("exclusive", &["", "user"]),
