@@ -215,9 +215,7 @@ fn what_slurm_has_forgotten_is_named_as_it_was_typed() {
     let site = Site::new();
     site.part(1043);
     for typed in ["1042_1", "1042_[1-4]"] {
-        let said = format!(
-            "railgate: Slurm has forgotten {typed}, or never had it: give the job's own number (JobId)\n"
-        );
+        let said = format!("railgate: {typed}: no record; Slurm has forgotten it, or never had it\n");
         assert_eq!(site.unknown(&[typed]), said);
     }
     // The job's own number needs no Slurm.
@@ -226,7 +224,7 @@ fn what_slurm_has_forgotten_is_named_as_it_was_typed() {
     assert!(site.unknown(&["1042_1"]).contains("1042_1: Slurm does not answer (squeue"));
     site.lists("squeue", &[(7, "7", site.uid, "RUNNING", "x")]);
     assert_eq!(site.unknown(&["7", "--array"]), "railgate: 7 is not an array: railgate report 7\n");
-    assert!(site.unknown(&["7_1"]).contains("forgotten 7_1"));
+    assert!(site.unknown(&["7_1"]).contains("7_1: no record"));
 }
 
 #[test]

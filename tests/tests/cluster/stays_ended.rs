@@ -99,8 +99,9 @@ fn an_end_that_somebody_wanted_stays_one_though_the_node_fails_too() -> Result<(
             let told = report(&alice, *id)?;
             assert!(told.contains("Xid 79 on GPU 3") && !told.contains("requeued"), "{told}");
         }
-        // Nobody is asked about jobs that ended with exit code 0.
-        assert!(cluster.read("ctl", CONTROLLERS_LOG).is_err());
+        // Nothing is decided about jobs that ended with exit code 0.
+        let log = cluster.read("ctl", CONTROLLERS_LOG).unwrap_or_default();
+        assert!(log.is_empty(), "{log}");
         Ok(())
     })
 }
