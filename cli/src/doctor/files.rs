@@ -46,6 +46,51 @@ impl Hook {
         self.programs.iter().find(|program| program.ours)
     }
 
+    /// Programs of the site's are here, and none is ours. Those of other machines cannot be told.
+    pub(crate) fn of_site_alone(&self) -> bool {
+        !self.programs.is_empty() && self.ours().is_none()
+    }
+
+    /// Slurm still starts this program, or a script of these calls it.
+    pub(crate) fn runs(&self, program: &str) -> bool {
+        let real = fs::canonicalize(program).ok();
+        self.programs
+            .iter()
+            .filter_map(|one| fs::canonicalize(&one.path).ok())
+            .any(|one| real.as_ref() == Some(&one) || is_script_with(&one, program))
+    }
+
+    /// What to do where none is ours, so that the site's own programs stay: a link into the site's directory, or one directory with
+    /// a link to each; links that are there already are left out. `name` is `prolog` or `epilog`, `key` its key of slurm.conf.
+    pub(crate) fn with_ours(&self, key: &str, name: &str) -> String {
+        let program = format!("/usr/libexec/railgate/railgate-{name}");
+        let link = |to: &str, dir: &Path, name: &str| {
+            let at = dir.join(name);
+            let there = fs::read_link(&at).is_ok_and(|target| target == Path::new(to));
+            (!there).then(|| format!("ln -s {to} {}", at.display()))
+        };
+        let common = PathBuf::from(format!("/etc/slurm/{name}.d"));
+        let dir = self.directory().unwrap_or(&common);
+        let mut steps = Vec::new();
+        if self.directory().is_none() {
+            for path in self.value.split(',').map(str::trim).filter(|value| !value.is_empty()) {
+                let file = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
+                steps.extend(link(path, dir, &format!("50-{file}")));
+            }
+        }
+        steps.extend(link(&program, dir, "95-railgate"));
+        if self.directory().is_none() {
+            steps.push(format!("{key}={}/*", dir.display()));
+        }
+        steps.join("; ")
+    }
+
+    /// Slurm runs whatever lies there, more than one program at will.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        let value = Path::new(&self.value);
+        value.file_name().filter(|name| name.to_string_lossy().contains(['*', '?', '['])).and(value.parent())
+    }
+
     /// What is wrong with the sampler that our prolog starts: the one beside it. Where a script calls the prolog, the
     /// one where packages put it.
     pub(crate) fn sampler(&self) -> Result<(), String> {

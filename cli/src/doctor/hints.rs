@@ -4,7 +4,8 @@ use railgate_text::{Lines, put};
 
 use super::facts::{Facts, SlurmConf};
 use super::rules::{
-    CONTROLLER_HOOK, PLUGIN, PROLOG_FLAGS, SCHEDULER_PARAMETERS, hook_limit, start_limit, with_words,
+    CONTROLLER_HOOK, PERIODIC, PLUGIN, PROLOG_FLAGS, SCHEDULER_PARAMETERS, hook_limit, start_limit,
+    with_words,
 };
 
 /// The lines of slurm.conf. What this site's lists hold already stays in them, so that the last of two lines of a key, which
@@ -15,16 +16,21 @@ pub(crate) fn slurm_conf(facts: &Facts) -> Lines {
     let mut lines = vec![
         with_words(conf, "PrologFlags", &PROLOG_FLAGS),
         with_words(conf, "SchedulerParameters", &SCHEDULER_PARAMETERS),
-        kept(conf, "Prolog", "/etc/slurm/prolog.d/*"),
-        kept(conf, "Epilog", "/etc/slurm/epilog.d/*"),
+        node_hook(facts, conf, "Prolog", "/etc/slurm/prolog.d/*"),
+        node_hook(facts, conf, "Epilog", "/etc/slurm/epilog.d/*"),
         at_least(conf, "PrologEpilogTimeout", hook_limit(facts)),
         at_least(conf, "BatchStartTimeout", start_limit(facts)),
         kept(conf, "HealthCheckProgram", "/etc/railgate/periodic.sh"),
-        at_least(conf, "HealthCheckInterval", 300),
+        // Any interval of the site's own is as good, a shorter one better.
+        format!(
+            "HealthCheckInterval={}",
+            conf.seconds("HealthCheckInterval").filter(|own| *own > 0).unwrap_or(300)
+        ),
         kept(conf, "HealthCheckNodeState", "IDLE,CYCLE"),
         "JobFileAppend=1".to_owned(),
     ];
     lines.extend(controller_hooks(facts));
+    lines.extend(beside(facts));
     let mut text = Lines::own("# slurm.conf (docs/install.md says why each)");
     lines.iter().for_each(|line| put!(text, "{line}"));
     text
@@ -37,18 +43,45 @@ pub(crate) fn plugstack_conf() -> Lines {
     text
 }
 
+/// A Prolog, Epilog or health check of the site's own stays in force; what starts railgate as well is a comment, since it takes
+/// steps on every node first.
+fn beside(facts: &Facts) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (hook, key, name) in [(&facts.prolog, "Prolog", "prolog"), (&facts.epilog, "Epilog", "epilog")] {
+        if hook.of_site_alone() && hook.directory().is_none() && !facts.repeatable(key) {
+            lines.push(format!(
+                "# {key}={} does not start railgate: {}",
+                hook.value,
+                hook.with_ours(key, name)
+            ));
+        }
+    }
+    let health = &facts.periodic;
+    if health.of_site_alone() {
+        let value = &health.value;
+        lines.push(format!(
+            "# HealthCheckProgram={value} does not call railgate: {PERIODIC}, with --then {value} at the end of its last line"
+        ));
+    }
+    lines
+}
+
 /// A program that the site has there stays: Slurm before 24.05 runs one only.
 fn controller_hooks(facts: &Facts) -> Vec<String> {
     let theirs = Some(&facts.ctld.value).filter(|value| !value.is_empty() && facts.ctld.ours().is_none());
     match theirs {
-        Some(value) if facts.repeatable("EpilogSlurmctld") => {
-            vec![format!("EpilogSlurmctld={value}"), CONTROLLER_HOOK.to_owned()]
-        }
+        // The site's own line goes on beside it.
+        Some(_) if facts.repeatable("EpilogSlurmctld") => vec![CONTROLLER_HOOK.to_owned()],
         Some(value) => vec![format!(
             "# {CONTROLLER_HOOK}: yours is EpilogSlurmctld={value}; let a script call both, and name it here"
         )],
         None => vec![CONTROLLER_HOOK.to_owned()],
     }
+}
+
+/// Where Slurm runs the programs of every line the site's own lines stay where they are, and a second one would run them twice.
+fn node_hook(facts: &Facts, conf: &SlurmConf, key: &str, ours: &str) -> String {
+    if facts.repeatable(key) { format!("{key}={ours}") } else { kept(conf, key, ours) }
 }
 
 fn kept(conf: &SlurmConf, key: &str, otherwise: &str) -> String {
@@ -83,6 +116,39 @@ mod tests {
     }
 
     #[test]
+    fn a_site_with_programs_of_its_own_is_told_how_both_run() {
+        let mut facts = right();
+        for (hook, value) in [
+            (&mut facts.prolog, "/site/prolog"),
+            (&mut facts.epilog, "/site/epilog.d/*"),
+            (&mut facts.periodic, "/site/health"),
+        ] {
+            value.clone_into(&mut hook.value);
+            hook.programs.retain(|program| !program.ours);
+        }
+        if let Ok(conf) = &mut facts.slurm {
+            conf.0.insert("Prolog".to_owned(), "/site/prolog".to_owned());
+            conf.0.insert("HealthCheckProgram".to_owned(), "/site/health".to_owned());
+            conf.0.insert("HealthCheckInterval".to_owned(), "60 sec".to_owned());
+        }
+        let text = slurm_conf(&facts);
+        for line in [
+            "Prolog=/site/prolog",
+            "HealthCheckProgram=/site/health",
+            "HealthCheckInterval=60",
+            "# Prolog=/site/prolog does not start railgate: ln -s /site/prolog /etc/slurm/prolog.d/50-prolog; \
+             ln -s /usr/libexec/railgate/railgate-prolog /etc/slurm/prolog.d/95-railgate; Prolog=/etc/slurm/prolog.d/*",
+            "# HealthCheckProgram=/site/health does not call railgate: HealthCheckProgram=/etc/railgate/periodic.sh, with \
+             --then /site/health at the end of its last line",
+        ] {
+            assert!(text.contains(&format!("{line}\n")), "{line}\n{text}");
+        }
+        assert!(!text.contains("epilog.d/95-railgate"), "{text}");
+        let put = facts.epilog.with_ours("Epilog", "epilog");
+        assert_eq!(put, "ln -s /usr/libexec/railgate/railgate-epilog /site/epilog.d/95-railgate");
+    }
+
+    #[test]
     fn a_controllers_program_of_the_site_stays() {
         let mut facts = right();
         facts.ctld = Hook::look("/site/epilog-ctld", "railgate-epilog-ctld");
@@ -93,6 +159,9 @@ mod tests {
             conf.0.insert("SLURM_VERSION".to_owned(), "24.11.5".to_owned());
         }
         let text = slurm_conf(&facts);
-        assert!(text.contains(&format!("EpilogSlurmctld=/site/epilog-ctld\n{CONTROLLER_HOOK}\n")), "{text}");
+        assert!(
+            text.contains(&format!("{CONTROLLER_HOOK}\n")) && !text.contains("/site/epilog-ctld"),
+            "{text}"
+        );
     }
 }

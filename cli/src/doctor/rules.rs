@@ -106,6 +106,8 @@ pub(crate) const PROLOG_FLAGS: [&str; 3] = ["Alloc", "Contain", "DeferBatch"];
 pub(crate) const SCHEDULER_PARAMETERS: [&str; 1] = ["nohold_on_prolog_fail"];
 /// The controller's line.
 pub(crate) const CONTROLLER_HOOK: &str = "EpilogSlurmctld=/usr/libexec/railgate/railgate-epilog-ctld";
+/// The health check's line.
+pub(crate) const PERIODIC: &str = "HealthCheckProgram=/etc/railgate/periodic.sh";
 /// The plugin's line.
 pub(crate) const PLUGIN: &str = "optional /usr/lib/railgate/spank_railgate.so";
 
@@ -438,7 +440,8 @@ fn node_hook(hook: &Hook, key: &str, name: &str, facts: &Facts, found: &mut Foun
     }
     match hook.ours() {
         None => {
-            found.wrong(format!("slurm.conf: {key}={} does not lead to railgate-{name}", hook.value), link)
+            let what = format!("slurm.conf: {key}={} does not lead to railgate-{name}", hook.value);
+            found.wrong(what, hook.with_ours(key, name));
         }
         Some(_) => troubles(hook, found),
     }
@@ -531,7 +534,8 @@ fn periodic_check(facts: &Facts, found: &mut Found) {
             "HealthCheckInterval=300",
         );
     } else if facts.roles.compute && hook.ours().is_none() {
-        found.wrong(format!("slurm.conf: HealthCheckProgram={} does not call railgate", hook.value), LINES);
+        let what = format!("slurm.conf: HealthCheckProgram={} does not call railgate", hook.value);
+        found.wrong(what, format!("{PERIODIC}, with --then {} at the end of its last line", hook.value));
     } else if facts.roles.compute {
         troubles(hook, found);
     }

@@ -47,7 +47,26 @@ pub(super) fn read(facts: &Facts, found: &mut Found) {
 pub(super) fn doubles(facts: &Facts, found: &mut Found) {
     let Ok(file) = &facts.slurm_file else { return };
     for Doubled { key, at, lost, merged } in file.doubled(|key| facts.repeatable(key)) {
+        if still_run(facts, &key, &lost) {
+            continue;
+        }
         let put = merged.unwrap_or_else(|| format!("keep one line of {key}"));
         found.wrong(format!("{}: {key} is set {} times, and {lost} is lost", at.join(", "), at.len()), put);
     }
+}
+
+/// A program of the site's in an earlier line is not lost where the last line starts it too, as a link in a directory or from a
+/// script. A machine that is no node may not have these files, and cannot tell.
+fn still_run(facts: &Facts, key: &str, lost: &str) -> bool {
+    let hooks = [
+        ("Prolog", &facts.prolog),
+        ("Epilog", &facts.epilog),
+        ("HealthCheckProgram", &facts.periodic),
+        ("EpilogSlurmctld", &facts.ctld),
+    ];
+    let Some((name, hook)) = hooks.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(key)) else {
+        return false;
+    };
+    let elsewhere = hook.programs.is_empty() && name != "EpilogSlurmctld" && !facts.roles.compute;
+    elsewhere || lost.split(',').all(|program| hook.runs(program))
 }

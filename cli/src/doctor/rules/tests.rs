@@ -1,4 +1,5 @@
 use super::super::judge;
+use super::super::slurm_file::SlurmFile;
 use super::super::testing::{MISTAKES, right};
 use super::*;
 
@@ -38,4 +39,43 @@ fn what_cannot_be_told_is_said_once() {
     let mut facts = right();
     facts.lost_ends = Err("Permission denied".to_owned());
     assert_eq!((judge(&facts)[0].rule, judge(&facts)[0].level), ("job-ends", Level::Unknown));
+}
+
+#[test]
+fn a_program_of_the_site_that_the_last_line_also_starts_is_not_lost() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let (site, health) = (at("site-prolog"), at("site-health"));
+    std::fs::create_dir(at("prolog.d")).unwrap();
+    for program in [&site, &health] {
+        std::fs::write(program, "#!/bin/sh\n").unwrap();
+    }
+    std::fs::write(at("periodic.sh"), format!("#!/bin/sh\nexec railgate check --then {health}\n")).unwrap();
+    std::fs::write(
+        at("slurm.conf"),
+        format!(
+            "Prolog={site}\nHealthCheckProgram={health}\nProlog={}\nHealthCheckProgram={}\n",
+            at("prolog.d/*"),
+            at("periodic.sh")
+        ),
+    )
+    .unwrap();
+    let mut facts = right();
+    facts.slurm_file = SlurmFile::read(at("slurm.conf").as_ref());
+    facts.prolog = Hook::look(&at("prolog.d/*"), "railgate-prolog");
+    facts.periodic = Hook::look(&at("periodic.sh"), "railgate");
+    let lost = |facts: &Facts| -> Vec<String> {
+        let doubles = judge(facts).into_iter().filter(|finding| finding.rule == "slurm-conf-doubles");
+        doubles.map(|finding| finding.what).collect()
+    };
+    let told = lost(&facts);
+    assert!(told.len() == 1 && told[0].contains("site-prolog is lost"), "{told:?}");
+    // A machine that is no node may not have the directory.
+    facts.roles = Roles { compute: false, controller: true };
+    assert_eq!(lost(&facts), [""; 0]);
+
+    std::os::unix::fs::symlink(&site, at("prolog.d/50-site")).unwrap();
+    let mut facts = Facts { roles: Roles { compute: true, controller: false }, ..facts };
+    facts.prolog = Hook::look(&at("prolog.d/*"), "railgate-prolog");
+    assert_eq!(lost(&facts), [""; 0]);
 }
