@@ -117,11 +117,16 @@ const BEFORE_REMOVAL: &str = "
     fi
     rm -f /usr/lib/railgate/spank_railgate.so";
 
-/// Where the directory is a mount of its own it stays, empty.
+/// Where the directory is a mount of its own it stays, empty. Jobs that ran when the hooks left slurm.conf had no epilog: their
+/// directories and the mounts in these are still there, and their samplers, which end without a directory.
 const PURGE: &str = "    if [ -d /var/lib/railgate ]; then
         find /var/lib/railgate -xdev -mindepth 1 -delete
         rmdir /var/lib/railgate 2>/dev/null || :
     fi
+    while read -r _ _ _ _ place _; do
+        case $place in /run/railgate/*) umount -l \"$place\" || : ;; esac
+    done < /proc/self/mountinfo
+    rm -rf --one-file-system /run/railgate
     rm -f /var/log/railgate.log*";
 
 /// A package on its way into files.
