@@ -1,5 +1,73 @@
-//! Stand-ins for sacct and sacctmgr where there is no accounting database: AdminComments lie in a file. The real ones are tried by
-//! `tests/tests/cluster/accounting.rs`.
+//! Debian's slurmdbd and MariaDB on a cluster whose root directory has both; and stand-ins for sacct and sacctmgr where there is no
+//! accounting database: AdminComments lie in a file.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::cluster::{Cluster, Process};
+use crate::poll;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+const SLURMDBD: &str = "\
+AuthType=auth/munge
+DbdHost=ctl
+SlurmUser=slurm
+LogFile=/var/log/slurm/slurmdbd.log
+PidFile=/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+StorageLoc=slurm_acct_db
+";
+
+/// Whoever reaches the socket may do everything: it is this machine's alone, and gone with it.
+const MARIADB: &str = "\
+set -e
+mkdir -p /run/mysqld /tmp/db
+chown mysql /run/mysqld /tmp/db
+mariadb-install-db --user=mysql --datadir=/tmp/db --skip-test-db > /var/log/mariadb-install.log 2>&1
+exec mariadbd --user=mysql --datadir=/tmp/db --socket=/run/mysqld/mysqld.sock --skip-networking \\
+    --skip-grant-tables --skip-log-bin > /var/log/mariadb.log 2>&1
+";
+
+const READY: &str = "\
+install -m 600 -o slurm /etc/slurm/slurmdbd.given /etc/slurm/slurmdbd.conf
+chown slurm /var/log/slurm
+slurmdbd";
+
+/// A cluster that was none for accounting gets one. The database ends with what is returned.
+///
+/// # Errors
+/// MariaDB, slurmdbd or slurmctld did not start, or is not in the root directory.
+pub fn start(cluster: &Cluster) -> Result<Process> {
+    let root = cluster.root();
+    let database = root.spawn(&["sh", "-c", MARIADB])?;
+    poll::until(MINUTE, "MariaDB to answer", || {
+        Ok(root.run(&["mariadb-admin", "ping"])?.ok().is_ok().then_some(()))
+    })?;
+    cluster.write("ctl", "/etc/slurm/slurmdbd.given", SLURMDBD)?;
+    root.run(&["sh", "-ec", READY])?.ok()?;
+    let conf = cluster.read("ctl", "/etc/slurm/slurm.conf")?;
+    let name = conf.lines().find_map(|line| line.strip_prefix("ClusterName=")).context("no ClusterName")?;
+    let accounting = [
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        "AccountingStorageHost=ctl",
+        "AccountingStoreFlags=job_comment",
+    ];
+    let conf = conf.replace("AccountingStorageType=accounting_storage/none", &accounting.join("\n"));
+    cluster.write("ctl", "/etc/slurm/slurm.conf", &conf)?;
+    poll::until(MINUTE, "slurmdbd to know the cluster", || {
+        let added = root.run(&["sacctmgr", "-i", "add", "cluster", name])?.both();
+        Ok((added.contains("Adding") || added.contains("already exists")).then_some(()))
+    })?;
+    cluster.stop_slurmctld()?;
+    // The database gives the cluster a number of its own, and from 24.11 on another one is refused.
+    root.run(&["rm", "-f", "/var/spool/slurmctld/clustername"])?.ok()?;
+    cluster.start_slurmctld()?;
+    Ok(database)
+}
 
 /// A line for each job and change, `JOBID|AdminComment`; SlurmUser must be able to write it. The last line of a job counts.
 pub const COMMENTS: &str = "/var/tmp/comments";

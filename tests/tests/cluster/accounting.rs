@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
-use railgate_tests::cluster::{Builder, Cluster, Process, SLURM_ROOT, slurm_release};
+use anyhow::Result;
+use railgate_tests::accounting;
+use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
 
 use crate::training::{ALL_MAY_DRAIN, MINUTE, end, started, submit_as};
@@ -11,64 +12,8 @@ use crate::training::{ALL_MAY_DRAIN, MINUTE, end, started, submit_as};
 /// Made by `cargo xtask test --accounting`, which can make one of another release, too.
 const ROOT: &str = "/var/cache/railgate/slurmdbd-22.05";
 
-const SLURMDBD: &str = "\
-AuthType=auth/munge
-DbdHost=ctl
-SlurmUser=slurm
-LogFile=/var/log/slurm/slurmdbd.log
-PidFile=/run/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser=slurm
-StorageLoc=slurm_acct_db
-";
-
-/// Whoever reaches the socket may do everything: it is this machine's alone, and gone with it.
-const MARIADB: &str = "\
-set -e
-mkdir -p /run/mysqld /tmp/db
-chown mysql /run/mysqld /tmp/db
-mariadb-install-db --user=mysql --datadir=/tmp/db --skip-test-db > /var/log/mariadb-install.log 2>&1
-exec mariadbd --user=mysql --datadir=/tmp/db --socket=/run/mysqld/mysqld.sock --skip-networking \\
-    --skip-grant-tables --skip-log-bin > /var/log/mariadb.log 2>&1
-";
-
-const READY: &str = "\
-install -m 600 -o slurm /etc/slurm/slurmdbd.given /etc/slurm/slurmdbd.conf
-chown slurm /var/log/slurm
-slurmdbd";
-
 /// jobstats' own field: compressed and encoded, so with `+`, `/` and `=`.
 const JOBSTATS: &str = "JS1:H4sIAAAAAAAAA+/1y8vLAAAA//8BAAD//w==";
-
-/// A cluster that was none for accounting gets one. The database ends with what is returned.
-fn with_accounting(cluster: &Cluster) -> Result<Process> {
-    let root = cluster.root();
-    let database = root.spawn(&["sh", "-c", MARIADB])?;
-    poll::until(MINUTE, "MariaDB to answer", || {
-        Ok(root.run(&["mariadb-admin", "ping"])?.ok().is_ok().then_some(()))
-    })?;
-    cluster.write("ctl", "/etc/slurm/slurmdbd.given", SLURMDBD)?;
-    root.run(&["sh", "-ec", READY])?.ok()?;
-    let conf = cluster.read("ctl", "/etc/slurm/slurm.conf")?;
-    let name = conf.lines().find_map(|line| line.strip_prefix("ClusterName=")).context("no ClusterName")?;
-    let accounting = [
-        "AccountingStorageType=accounting_storage/slurmdbd",
-        "AccountingStorageHost=ctl",
-        "AccountingStoreFlags=job_comment",
-    ];
-    let conf = conf.replace("AccountingStorageType=accounting_storage/none", &accounting.join("\n"));
-    cluster.write("ctl", "/etc/slurm/slurm.conf", &conf)?;
-    poll::until(MINUTE, "slurmdbd to know the cluster", || {
-        let added = root.run(&["sacctmgr", "-i", "add", "cluster", name])?.both();
-        Ok((added.contains("Adding") || added.contains("already exists")).then_some(()))
-    })?;
-    cluster.stop_slurmctld()?;
-    // The database gives the cluster a number of its own, and from 24.11 on another one is refused.
-    root.run(&["rm", "-f", "/var/spool/slurmctld/clustername"])?.ok()?;
-    cluster.start_slurmctld()?;
-    Ok(database)
-}
 
 fn accounted(cluster: &Cluster, id: u32) -> Result<String> {
     let words = ["sacct", "-X", "-n", "-P", "-j", &id.to_string(), "-o", "JobID,Comment,AdminComment"];
@@ -110,7 +55,7 @@ fn with_slurmdbd() -> Option<PathBuf> {
 fn a_task_that_slurmctld_has_forgotten_is_found_in_slurmdbd() -> Result<()> {
     let Some(place) = with_slurmdbd() else { return Ok(()) };
     Builder::new(1).slurm_root(place).slurm_conf("MinJobAge", "2").test(|cluster| {
-        let database = with_accounting(cluster)?;
+        let database = accounting::start(cluster)?;
         let alice = cluster.alice();
         let words = ["--array=1-2", "--gres=gpu:1", "-o", "/dev/null", "-J", "my sweep"];
         let array = alice.sbatch(&words, "exit $((SLURM_ARRAY_TASK_ID - 1))")?;
@@ -145,7 +90,7 @@ fn slurmdbd_keeps_our_line_beside_what_others_wrote() -> Result<()> {
     let keeps_capitals = slurm_release(&place)? >= (23, 2);
     let builder = Builder::new(2).slurm_root(place).config("report = { admin_comment = true }")?;
     builder.config(ALL_MAY_DRAIN)?.test(|cluster| {
-        let database = with_accounting(cluster)?;
+        let database = accounting::start(cluster)?;
         let jobstats = fails(cluster, "gn1", JOBSTATS)?;
         let small = fails(cluster, "gn2", "cost=3/a+b==")?;
         let ours = |id: u32| {
