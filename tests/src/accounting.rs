@@ -22,10 +22,12 @@ StorageUser=slurm
 StorageLoc=slurm_acct_db
 ";
 
-/// Whoever reaches the socket may do everything: it is this machine's alone, and gone with it.
+/// Whoever reaches the socket may do everything: it is this machine's alone, and gone with it. MariaDB's own directory below /run
+/// has another name from Debian's 11.8.9 on.
 const MARIADB: &str = "\
 set -e
 mkdir -p /run/mysqld /tmp/db
+ln -sfn mysqld /run/mariadbd
 chown mysql /run/mysqld /tmp/db
 mariadb-install-db --user=mysql --datadir=/tmp/db --skip-test-db > /var/log/mariadb-install.log 2>&1
 exec mariadbd --user=mysql --datadir=/tmp/db --socket=/run/mysqld/mysqld.sock --skip-networking \\
@@ -46,7 +48,8 @@ pub fn start(cluster: &Cluster) -> Result<Process> {
     let database = root.spawn(&["sh", "-c", MARIADB])?;
     poll::until(MINUTE, "MariaDB to answer", || {
         Ok(root.run(&["mariadb-admin", "ping"])?.ok().is_ok().then_some(()))
-    })?;
+    })
+    .with_context(|| cluster.read("ctl", "/var/log/mariadb.log").unwrap_or_default())?;
     cluster.write("ctl", "/etc/slurm/slurmdbd.given", SLURMDBD)?;
     root.run(&["sh", "-ec", READY])?.ok()?;
     let conf = cluster.read("ctl", "/etc/slurm/slurm.conf")?;
@@ -61,7 +64,8 @@ pub fn start(cluster: &Cluster) -> Result<Process> {
     poll::until(MINUTE, "slurmdbd to know the cluster", || {
         let added = root.run(&["sacctmgr", "-i", "add", "cluster", name])?.both();
         Ok((added.contains("Adding") || added.contains("already exists")).then_some(()))
-    })?;
+    })
+    .with_context(|| cluster.read("ctl", "/var/log/slurm/slurmdbd.log").unwrap_or_default())?;
     cluster.stop_slurmctld()?;
     // The database gives the cluster a number of its own, and from 24.11 on another one is refused.
     root.run(&["rm", "-f", "/var/spool/slurmctld/clustername"])?.ok()?;

@@ -52,6 +52,12 @@ impl Builder {
         }
     }
 
+    /// Other names than gn1, gn2, …, as many as there are nodes.
+    pub fn named(mut self, names: &[&str]) -> Self {
+        self.nodes = names.iter().map(|&name| name.to_owned()).collect();
+        self
+    }
+
     /// Sets a line of slurm.conf.
     pub fn slurm_conf(mut self, key: &str, value: &str) -> Self {
         self.options.push((key.to_owned(), value.to_owned()));

@@ -250,6 +250,14 @@ impl Cluster {
         Ok(PathBuf::from(format!("/proc/{}/root", self.pid(machine)?)).join(path.trim_start_matches('/')))
     }
 
+    /// The directory that holds what differs on a machine's root from the system below it.
+    ///
+    /// # Errors
+    /// The cluster has ended.
+    pub fn changes(&self, machine: &str) -> Result<PathBuf> {
+        Ok(self.sandbox()?.path("machines").join(machine).join("upper"))
+    }
+
     /// A file of a machine.
     ///
     /// # Errors

@@ -115,6 +115,15 @@ impl Cluster {
         Ok(Job(fields(text.lines().next().unwrap_or_default())))
     }
 
+    /// Every job that slurmctld knows.
+    ///
+    /// # Errors
+    /// Slurm does not answer.
+    pub fn jobs(&self) -> Result<Vec<Job>> {
+        let text = self.root().run(&["scontrol", "-o", "show", "jobs"])?.ok()?;
+        Ok(text.lines().map(|line| Job(fields(line))).collect())
+    }
+
     /// One node.
     ///
     /// # Errors

@@ -57,9 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.stop {
         return stop().map(|()| ExitCode::SUCCESS);
     }
-    if let Some(pid) = kept() {
-        bail!("a kept demo is running (process {pid}); end it first: cargo xtask demo --stop");
-    }
+    none_kept()?;
     // Signals are asked for between two lines of the story. What is inside goes with this process in any
     // case: even SIGKILL leaves nothing.
     let stopped = on_signals()?;
@@ -247,7 +245,8 @@ fn started(pid: i32) -> Option<String> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19).map(str::to_owned)
 }
 
-fn remember(cluster: &Cluster) -> Result<()> {
+/// Says how to talk to a cluster that stays.
+pub(super) fn remember(cluster: &Cluster) -> Result<()> {
     let pid = i32::try_from(cluster.first_process()?)?;
     let start = started(pid).context("the cluster's first process is gone")?;
     fs::write(KEPT, format!("{pid} {start}\n")).with_context(|| KEPT.to_owned())?;
@@ -259,6 +258,14 @@ fn remember(cluster: &Cluster) -> Result<()> {
         );
     }
     println!("and end it: cargo xtask demo --stop");
+    Ok(())
+}
+
+/// One cluster is kept at a time.
+pub(super) fn none_kept() -> Result<()> {
+    if let Some(pid) = kept() {
+        bail!("a kept cluster is running (process {pid}); end it first: cargo xtask demo --stop");
+    }
     Ok(())
 }
 

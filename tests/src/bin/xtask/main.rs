@@ -1,11 +1,12 @@
-//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`, `cargo xtask dist`,
-//! `cargo xtask docs`, `cargo xtask xid-catalogue`.
+//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask hour`, `cargo xtask bench`,
+//! `cargo xtask dist`, `cargo xtask docs`, `cargo xtask xid-catalogue`.
 
 mod bench;
 mod build;
 mod demo;
 mod dist;
 mod hostile_files;
+mod hour;
 mod packaged;
 mod packages;
 mod peers;
@@ -37,6 +38,8 @@ enum Task {
     Demo(demo::Arguments),
     /// Format, lints, licences, documentation, unit tests, scenarios, and the real Slurm cluster
     Test(test::Arguments),
+    /// The first hour of an admin and of a researcher, typed from the pages, and the packages' whole life under load
+    Hour(hour::Arguments),
     /// What railgate costs, on the simulated hardware and the real Slurm of this machine
     Bench(bench::Arguments),
     /// Packages: .deb and .rpm
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
     let result = match command {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Task::Hour(arguments) => hour::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments).map(|_| ExitCode::SUCCESS),
         Task::Docs => docs().map(|()| ExitCode::SUCCESS),

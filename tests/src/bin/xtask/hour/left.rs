@@ -1,0 +1,128 @@
+//! What is on the machines: files, processes, mounts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use railgate_tests::cluster::Cluster;
+
+use super::site::{HEAD, NODES};
+
+/// What changes while nothing of ours does: dpkg's own lists and logs, and Slurm's state. `/usr/share/mime` and the like are
+/// dpkg's triggers.
+const OTHERS: [&str; 8] = [
+    "/var/lib/dpkg",
+    "/var/log/dpkg.log",
+    "/var/cache",
+    "/var/log/slurm",
+    "/var/spool/slurm",
+    "/run/slurm",
+    "/run/munge",
+    "/var/log/alternatives.log",
+];
+
+/// Each machine, and what the machines share.
+pub(super) struct Machines(BTreeMap<&'static str, Machine>);
+
+#[derive(Default)]
+struct Machine {
+    /// A line of kind, size and change of each file by its path.
+    files: BTreeMap<String, String>,
+    processes: Vec<String>,
+    mounts: Vec<String>,
+}
+
+impl Machines {
+    pub(super) fn look(cluster: &Cluster) -> Result<Self> {
+        let mut all = BTreeMap::new();
+        for name in std::iter::once(HEAD).chain(NODES) {
+            let mut machine = Machine::default();
+            // What differs from the system that all of them have in common.
+            walk(&cluster.changes(name)?, "", &mut machine.files)?;
+            for below in ["/run", "/etc/slurm", "/var/lib/railgate", "/shared/railgate"] {
+                let place = cluster.path(name, below)?;
+                if place.exists() {
+                    walk(&place, below, &mut machine.files)?;
+                }
+            }
+            machine.files.retain(|path, _| !OTHERS.iter().any(|other| path.starts_with(other)));
+            let root = cluster.root().on(name);
+            let ours = "for exe in /proc/[0-9]*/exe; do readlink $exe; done | grep /railgate || true";
+            machine.processes = lines(&root.run(&["sh", "-c", ours])?.ok()?);
+            machine.mounts = lines(&root.run(&["cut", "-d ", "-f5,6,9-", "/proc/self/mountinfo"])?.ok()?);
+            all.insert(name, machine);
+        }
+        Ok(Machines(all))
+    }
+
+    /// What is there now and was not, was and is not, or changed: `gn1: + /run/railgate`.
+    pub(super) fn since(&self, before: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, now) in &self.0 {
+            let Some(before) = before.0.get(name) else { continue };
+            for (path, is) in &now.files {
+                match before.files.get(path) {
+                    None => found.push(format!("{name}: + {path}")),
+                    Some(was) if was != is => found.push(format!("{name}: changed {path}")),
+                    Some(_) => {}
+                }
+            }
+            found.extend(
+                before
+                    .files
+                    .keys()
+                    .filter(|path| !now.files.contains_key(*path))
+                    .map(|path| format!("{name}: - {path}")),
+            );
+            let more = |kind: &str, now: &[String], before: &[String]| -> Vec<String> {
+                let new = now.iter().filter(|one| !before.contains(one));
+                new.map(|one| format!("{name}: {kind} {one}")).collect()
+            };
+            found.extend(more("process", &now.processes, &before.processes));
+            found.extend(more("mount", &now.mounts, &before.mounts));
+        }
+        found
+    }
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Files and links with what they hold, directories with their mode. What vanishes meanwhile is not there.
+fn walk(dir: &Path, name: &str, found: &mut BTreeMap<String, String>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let entry = entry?;
+        let path = format!("{name}/{}", entry.file_name().to_string_lossy());
+        let Ok(about) = entry.metadata() else { continue };
+        let kind = about.file_type();
+        let holds = if kind.is_dir() {
+            // A directory that only lies above what changed is no change.
+            walk(&entry.path(), &path, found)?;
+            continue;
+        } else if kind.is_symlink() {
+            fs::read_link(entry.path()).map(|to| to.display().to_string()).unwrap_or_default()
+        } else if kind.is_file() {
+            fs::read(entry.path()).map(|bytes| sum(&bytes)).unwrap_or_default()
+        } else {
+            String::new()
+        };
+        found.insert(path, format!("{:o} {}:{} {holds}", about.mode(), about.uid(), about.gid()));
+    }
+    // Ours even where nothing is in it.
+    if name.contains("railgate") {
+        let about = fs::metadata(dir)?;
+        found.insert(format!("{name}/"), format!("{:o}", about.mode()));
+    }
+    Ok(())
+}
+
+/// Enough to see a change.
+fn sum(bytes: &[u8]) -> String {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
