@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::accounting;
-use railgate_tests::cluster::{Cluster, SLURM_ROOT};
+use railgate_tests::cluster::{Cluster, SLURM_ROOT, slurm_release};
 
 use super::dist::Parts;
 use super::{build, demo, packages, steps};
@@ -27,12 +27,14 @@ use site::Given;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask hour                               Slurm of this machine, without slurmdbd; about ten minutes on two cores
-  cargo xtask hour --release 26.05 --slurmdbd    Debian's Slurm 26.05 with slurmdbd and MariaDB, kept in /var/cache/railgate
-  cargo xtask hour --built --keep                packages of target/dist as they are; the cluster stays for a look
+  cargo xtask hour                     this machine's Slurm; eight minutes, five for the packages
+  cargo xtask hour --release 26.05     Debian's Slurm 26.05, kept in /var/cache/railgate
+  cargo xtask hour --slurmdbd          with slurmdbd and MariaDB
+  cargo xtask hour --built --keep      packages as they are; the cluster stays for a look
 
-A head node (users log in there), two GPU nodes and two CPU nodes. Each command comes from docs/install.md, docs/oncall.md,
-docs/researchers.md or docs/templates.md, and what it prints is read. The transcript is target/hour/transcript.txt.
+A head node where users log in, two GPU nodes and two CPU nodes. Each command comes from a page
+(docs/install.md, oncall.md, researchers.md, templates.md), and what it prints is read. The
+transcript is target/hour/transcript.txt.
 
 Exit codes: 0 every step is right, 1 at least one is wrong or the hour could not be played")]
 pub(super) struct Arguments {
@@ -111,12 +113,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn slurm(arguments: &Arguments) -> Result<PathBuf> {
-    match (&arguments.release, arguments.slurmdbd) {
+    let release = arguments.release.as_deref();
+    if arguments.slurmdbd {
+        return packages::accounting(release.unwrap_or("22.05"));
+    }
+    let here = slurm_release(Path::new("/")).ok().map(|(year, month)| format!("{year}.{month:02}"));
+    match release.filter(|release| here.as_deref() != Some(*release)) {
+        Some(release) => packages::slurm(release),
         // As for the tests: another root with Slurm where somebody names one.
-        (None, false) => Ok(std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from)),
-        (None, true) => packages::accounting("22.05"),
-        (Some(release), true) => packages::accounting(release),
-        (Some(release), false) => packages::slurm(release),
+        None => Ok(std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from)),
     }
 }
 

@@ -10,8 +10,7 @@ use railgate_tests::cluster::Cluster;
 
 use super::site::{HEAD, NODES};
 
-/// What changes while nothing of ours does: dpkg's own lists and logs, and Slurm's state. `/usr/share/mime` and the like are
-/// dpkg's triggers.
+/// What changes while nothing of ours does: dpkg's own lists and logs, and the state of Slurm and munge.
 const OTHERS: [&str; 8] = [
     "/var/lib/dpkg",
     "/var/log/dpkg.log",

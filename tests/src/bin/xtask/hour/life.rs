@@ -60,7 +60,7 @@ impl Hour<'_> {
             wrong.len()
         ));
         if *refused > 0 {
-            self.record.total(format!("sbatch refused {refused} times, by then no job:"));
+            self.record.total(format!("sbatch refused {refused} times (no job then):"));
             for line in Load::refusals(self.cluster) {
                 self.record.total(format!("  {line}"));
             }
@@ -96,9 +96,14 @@ impl Hour<'_> {
         let long = Long::start(self.cluster, "gn1")?;
         self.under("removal is refused while hooks lead to it", load, || {
             for machine in self.machines() {
-                let said = self.typist.root(machine, "dpkg -r railgate")?;
-                ensure!(said.code != 0, "removed while Slurm starts it: {said}");
-                ensure!(said.both().contains("railgate: not removed, as Slurm still starts it"), "{said}");
+                for command in ["dpkg -r railgate", "dpkg -P railgate"] {
+                    let said = self.typist.root(machine, command)?;
+                    ensure!(said.code != 0, "removed while Slurm starts it: {said}");
+                    ensure!(
+                        said.both().contains("railgate: not removed, as Slurm still starts it"),
+                        "{said}"
+                    );
+                }
             }
             self.version(&self.packages.old)
         });
