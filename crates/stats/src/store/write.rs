@@ -12,7 +12,7 @@ use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrou
 use railgate_node::child::become_user;
 use serde::{Deserialize, Serialize};
 
-use super::dirs::{below, made_below, mode_of, open_to_all, top};
+use super::dirs::{all_names, below, made_below, mode_of, open_to_all, top};
 use super::placed::{Wanted, is_accounts, place};
 use super::{DECISION, NOBODY};
 use crate::NodeReport;
@@ -200,14 +200,22 @@ fn made_as_root(dir: BorrowedFd<'_>, order: &WriteOrder, (uid, group): (u32, Gid
         let _ = fchmod(cluster.as_fd(), Mode::from_bits_truncate(0o1777));
     }
     let job = order.job.to_string();
-    if uid == 0 || !is_roots(&cluster) || mkdirat(&cluster, job.as_str(), Mode::S_IRWXU).is_err() {
+    if uid == 0 || !is_roots(&cluster) {
         return;
     }
-    let given = below(cluster.as_fd(), &job).and_then(|made| match is_roots(&made) {
+    let fresh = match mkdirat(&cluster, job.as_str(), Mode::S_IRWXU) {
+        Ok(()) => true,
+        Err(Errno::EEXIST) => false,
+        Err(_) => return,
+    };
+    // A prolog does not wait for this, and may end between the two calls: what is root's, and empty, was to be given.
+    let is_ours =
+        |made: &OwnedFd| is_roots(made) && (fresh || all_names(made, 3).is_ok_and(|all| all.is_empty()));
+    let given = below(cluster.as_fd(), &job).and_then(|made| match is_ours(&made) {
         true => fchown(&made, Some(Uid::from_raw(uid)), Some(group)),
         false => Err(Errno::EPERM),
     });
-    if given.is_err() {
+    if given.is_err() && fresh {
         let _ = unlinkat(&cluster, job.as_str(), UnlinkatFlags::RemoveDir);
     }
 }

@@ -47,6 +47,7 @@ const CASES: &[Case] = &[
     ("a missing or full directory leaves the part on the node", writer::missing_and_full),
     ("SlurmUser reads evidence and adds its decision", reader::controller),
     ("SlurmUser records how Slurm ended jobs, and finds them again", reader::ends),
+    ("a directory that root made and had no time to give away is given", writer::half_made),
     ("a heterogeneous job is one report, and nobody else's", reader::heterogeneous),
     ("that a job began never takes the place of how it ended", writer::begun),
     ("old reports go, links in them are not followed", sweep::swept),

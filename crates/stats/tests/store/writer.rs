@@ -26,6 +26,23 @@ pub(crate) fn begun(place: &Place) {
     assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
 }
 
+pub(crate) fn half_made(place: &Place) {
+    let cluster = place.shared().join("alpha");
+    fs::create_dir(&cluster).unwrap();
+    fs::set_permissions(&cluster, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(place.job_dir()).unwrap();
+    fs::set_permissions(place.job_dir(), fs::Permissions::from_mode(0o700)).unwrap();
+    // What root keeps there is not given away: an old job of its own, say.
+    let old = place.job_dir().join("7");
+    fs::create_dir(&old).unwrap();
+    assert!(!store(&place.config, &report("n1")).shared);
+    assert_eq!(fs::metadata(place.job_dir()).unwrap().uid(), 0);
+    fs::remove_dir(old).unwrap();
+    let stored = store(&place.config, &report("n1"));
+    assert!(stored.shared, "{stored:?}");
+    assert_eq!(fs::metadata(place.job_dir()).unwrap().uid(), OWNER);
+}
+
 pub(crate) fn stored_and_found(place: &Place) {
     for node in ["n1", "n2"] {
         let stored = store(&place.config, &report(node));
