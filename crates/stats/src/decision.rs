@@ -69,6 +69,17 @@ pub enum DecisionKind {
 }
 
 impl DecisionKind {
+    /// The job went back into the queue: how it ended is another attempt's end.
+    pub(crate) fn went_back(self) -> bool {
+        match self {
+            DecisionKind::Requeued
+            | DecisionKind::RequeuedBySlurm
+            | DecisionKind::Moved
+            | DecisionKind::Held => true,
+            DecisionKind::Left | DecisionKind::Failed => false,
+        }
+    }
+
     /// What was done, before a colon and the reason.
     pub fn title(self) -> &'static str {
         match self {

@@ -67,6 +67,7 @@ fn tone(kind: EndKind) -> &'static str {
             "calm"
         }
         EndKind::Timeout
+        | EndKind::Deadline
         | EndKind::OutOfMemory
         | EndKind::MovedByGate
         | EndKind::Application

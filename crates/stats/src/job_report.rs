@@ -240,6 +240,16 @@ impl JobReport {
         let known = by_attempt.keys().copied().chain(recorded).max();
         let of_slurm = slurm.as_ref().map(|view| view.restarts.unwrap_or(0));
         let last = of_slurm.into_iter().chain(known).max();
+        // The database counts none. A job that had gone back, and that somebody cancelled, was cancelled in a further attempt.
+        let further = slurm.as_ref().is_some_and(|view| {
+            let given_up = ["CANCELLED", "DEADLINE"].iter().any(|state| view.state.starts_with(state));
+            given_up && view.restarts.is_none()
+        });
+        let last = last.map(|last| {
+            let decision = by_attempt.get(&last).and_then(|attempt| attempt.decision.as_ref());
+            let is_over = further && decision.is_some_and(|decision| decision.what.went_back());
+            last.saturating_add(u32::from(is_over))
+        });
         if let Some(last) = last.filter(|last| *last < 10_000) {
             for attempt in 0..=last {
                 by_attempt.entry(attempt).or_insert_with(|| empty(attempt));
@@ -320,7 +330,7 @@ fn name_seen(attempts: &[Attempt]) -> Option<String> {
 /// Of an attempt that has ended, by its exit status where that is known.
 fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
     match kind {
-        EndKind::Timeout | EndKind::Cancelled => Outcome::CutOff,
+        EndKind::Timeout | EndKind::Deadline | EndKind::Cancelled => Outcome::CutOff,
         _ if status == Some(0) => Outcome::Good,
         EndKind::Preempted | EndKind::Requeued => Outcome::CutOff,
         _ => Outcome::Failed,

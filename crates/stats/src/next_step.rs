@@ -89,6 +89,7 @@ fn of_the_end(report: &JobReport) -> Option<String> {
                     .to_owned(),
             }
         }
+        EndKind::Deadline => "submit it again with a later --deadline, or a shorter --time".to_owned(),
         EndKind::NodeDied if comes_back(last) => return None,
         EndKind::NodeDied => "submit it again; with #SBATCH --requeue Slurm does that by itself".to_owned(),
         EndKind::Hardware if comes_back(last) => return None,

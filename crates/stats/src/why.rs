@@ -27,6 +27,8 @@ pub enum EndKind {
     Cancelled,
     /// At its time limit.
     Timeout,
+    /// At the deadline that its owner had set.
+    Deadline,
     /// For a job that matters more.
     Preempted,
     /// By the memory limit.
@@ -55,6 +57,7 @@ impl EndKind {
             EndKind::Completed => "completed",
             EndKind::Cancelled => "cancelled",
             EndKind::Timeout => "ran into its time limit",
+            EndKind::Deadline => "past its deadline",
             EndKind::Preempted => "preempted",
             EndKind::OutOfMemory => "out of memory",
             EndKind::NodeDied => "a node died",
@@ -114,7 +117,7 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
     let hardware = hardware(attempt);
     let refused: Vec<&NodeReport> = attempt.nodes.iter().filter(|node| node.refused()).collect();
     if !refused.is_empty() {
-        return moved(&refused, &state);
+        return moved(&refused, &state, next);
     }
     if let Some(decision) = &attempt.decision {
         match decision.what {
@@ -145,7 +148,11 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
             let by = who.map(|who| format!(" by uid {who}")).unwrap_or_default();
             return with_hardware(EndKind::Cancelled, &format!("Slurm recorded that it was cancelled{by}."));
         }
-        "TIMEOUT" | "DEADLINE" => {
+        "DEADLINE" => {
+            let why = "Slurm ended it: it could not be through by its deadline (--deadline).";
+            return with_hardware(EndKind::Deadline, why);
+        }
+        "TIMEOUT" => {
             let mut end = with_hardware(EndKind::Timeout, "It ran into its time limit.");
             if !hardware.is_empty() {
                 "It ran into its time limit. Hardware had failed before: it may have hung."
@@ -308,7 +315,9 @@ fn own_xids(node: &NodeReport, kind: Owner) -> Vec<(UnixMillis, String)> {
         .collect()
 }
 
-fn moved(refused: &[&NodeReport], state: &str) -> Ended {
+/// A node's gate refused it. `next` and Slurm's state say what became of the job: nobody records what happens to one that waits
+/// for its next attempt.
+fn moved(refused: &[&NodeReport], state: &str, next: Next<'_>) -> Ended {
     let cause = |node: &NodeReport| {
         node.prolog
             .as_ref()
@@ -317,11 +326,17 @@ fn moved(refused: &[&NodeReport], state: &str) -> Ended {
     };
     let names: Vec<&str> = refused.iter().take(8).map(|node| node.node.as_str()).collect();
     let verb = if refused.len() == 1 { "was" } else { "were" };
-    let cancelled = state == "CANCELLED";
-    let fate = if cancelled {
-        "Slurm cancelled the job, because it may not be requeued (--no-requeue, or not a batch job)."
-    } else {
-        "It had not started; Slurm puts it back into the queue."
+    let (kind, fate) = match state {
+        "CANCELLED" => (
+            EndKind::MovedByGate,
+            "Slurm cancelled the job, because it may not be requeued (--no-requeue, or not a batch job).",
+        ),
+        // It may have gone back and been cancelled there.
+        "" if next != Next::Attempt => (
+            EndKind::Unknown,
+            "It had not started. What became of it is recorded nowhere, and Slurm does not tell.",
+        ),
+        _ => (EndKind::MovedByGate, "It had not started; Slurm puts it back into the queue."),
     };
     let mut proof: Vec<Proof> = refused
         .iter()
@@ -333,7 +348,7 @@ fn moved(refused: &[&NodeReport], state: &str) -> Ended {
         .collect();
     in_time_order(&mut proof);
     Ended {
-        kind: EndKind::MovedByGate,
+        kind,
         why: format!("{} {verb} unfit before the job started. {fate}", names.join(", ")),
         proof,
         doubts: Vec::new(),

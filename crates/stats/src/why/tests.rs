@@ -390,7 +390,29 @@ fn the_gate_that_refuses_says_where_and_why() {
     );
     assert!(report.ended.proof[0].what.contains("gpu-lost@3"));
     let report = merged(vec![refused("n2", &job(0..8))], vec![], slurm("CANCELLED"));
+    assert_eq!(report.ended.kind, EndKind::MovedByGate);
+    let forgotten = merged(vec![refused("n2", &job(0..8))], vec![], None);
+    assert_eq!(forgotten.ended.kind, EndKind::Unknown, "{}", forgotten.ended.why);
     assert!(report.ended.why.contains("Slurm cancelled the job"), "{}", report.ended.why);
+}
+
+#[test]
+fn what_the_database_says_of_a_job_that_went_back_is_another_attempts_end() {
+    for what in [DecisionKind::Moved, DecisionKind::RequeuedBySlurm, DecisionKind::Held] {
+        let nodes = vec![refused("n2", &job(0..8))];
+        let report = merged(nodes, vec![decision(0, what, 0)], slurm("CANCELLED by 1000"));
+        let kinds: Vec<_> = report.attempts.iter().map(|attempt| attempt.ended.kind).collect();
+        assert_eq!(kinds, [EndKind::MovedByGate, EndKind::Cancelled], "{what:?}");
+    }
+    let stayed = decision(0, DecisionKind::Left, 256);
+    let report = merged(vec![quiet("n1", 256)], vec![stayed], slurm("FAILED"));
+    assert_eq!(report.attempts.len(), 1);
+}
+
+#[test]
+fn a_deadline_is_no_time_limit() {
+    let report = merged(vec![quiet("n1", 0), quiet("n2", 0)], vec![], slurm("DEADLINE"));
+    assert_eq!(report.ended.kind, EndKind::Deadline);
 }
 
 #[test]

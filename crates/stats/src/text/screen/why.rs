@@ -69,6 +69,7 @@ fn how(attempt: &Attempt) -> String {
         EndKind::Completed => "COMPLETED",
         EndKind::Cancelled => "CANCELLED",
         EndKind::Timeout => "TIME LIMIT",
+        EndKind::Deadline => "DEADLINE",
         EndKind::Preempted => "PREEMPTED",
         EndKind::OutOfMemory => "OUT OF MEMORY",
         EndKind::NodeDied => "NODE DIED",
