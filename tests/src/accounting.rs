@@ -30,8 +30,8 @@ mkdir -p /run/mysqld /tmp/db
 ln -sfn mysqld /run/mariadbd
 chown mysql /run/mysqld /tmp/db
 mariadb-install-db --user=mysql --datadir=/tmp/db --skip-test-db > /var/log/mariadb-install.log 2>&1
-exec mariadbd --user=mysql --datadir=/tmp/db --socket=/run/mysqld/mysqld.sock --skip-networking \\
-    --skip-grant-tables --skip-log-bin > /var/log/mariadb.log 2>&1
+exec mariadbd --user=mysql --datadir=/tmp/db --socket=/run/mysqld/mysqld.sock \\
+    --pid-file=/run/mysqld/mysqld.pid --skip-networking --skip-grant-tables --skip-log-bin > /var/log/mariadb.log 2>&1
 ";
 
 const READY: &str = "\

@@ -28,6 +28,7 @@ pub struct Builder {
     pub(super) railgate: bool,
     pub(super) installed: bool,
     pub(super) programs: Option<PathBuf>,
+    pub(super) memory_groups: bool,
     pub(super) keep: bool,
 }
 
@@ -48,6 +49,7 @@ impl Builder {
             railgate: true,
             installed: true,
             programs: None,
+            memory_groups: false,
             keep: false,
         }
     }
@@ -121,6 +123,15 @@ impl Builder {
         self.installed = false;
         self.conf.keep_plain();
         self
+    }
+
+    /// Real control groups that hold jobs to the memory that they asked for; [`super::memory_groups`] says whether this
+    /// machine has them.
+    pub fn memory_groups(mut self) -> Self {
+        self.memory_groups = true;
+        self.slurm_conf("TaskPlugin", "task/cgroup")
+            .slurm_conf("SelectTypeParameters", "CR_Core_Memory")
+            .slurm_conf("DefMemPerNode", "60")
     }
 
     /// Slurm without railgate.

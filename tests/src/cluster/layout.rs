@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use railgate_node::simulate;
 
 use super::inner::{HOME, MachineSpec};
+use super::memory::{self, MemoryGroups};
 use super::{Builder, CONTROLLER, Cluster, Host, User, conf, install, lock, sandbox};
 use crate::hardware::Hardware;
 
@@ -73,8 +74,10 @@ impl Cluster {
         put(&slurm_etc.join("slurm.conf"), &conf.text(&nodes, builder.cpus), 0o644)?;
         put(&slurm_etc.join("gres.conf"), &conf::gres(&nodes), 0o644)?;
         // Older releases know no "disabled", and find an empty first kind (see the machine's mounts).
-        let cgroup = if release >= (23, 11) { "disabled" } else { "cgroup/v1" };
-        put(&slurm_etc.join("cgroup.conf"), &format!("CgroupPlugin={cgroup}\n"), 0o644)?;
+        let cgroup = if release >= (23, 11) && !builder.memory_groups { "disabled" } else { "cgroup/v1" };
+        let limits = if builder.memory_groups { "ConstrainRAMSpace=yes\n" } else { "" };
+        put(&slurm_etc.join("cgroup.conf"), &format!("CgroupPlugin={cgroup}\n{limits}"), 0o644)?;
+        let groups = builder.memory_groups.then(|| MemoryGroups::make(&names)).transpose()?;
         for (path, text, mode) in &builder.files {
             let target = match path.strip_prefix("/etc/slurm") {
                 Ok(rest) => slurm_etc.join(rest),
@@ -129,6 +132,9 @@ impl Cluster {
                 let hardware = inside("machines").join(name).join("hardware");
                 binds.push((hardware, PathBuf::from(install::HARDWARE), false));
             }
+            if let Some(groups) = &groups {
+                binds.push((groups.of(name), PathBuf::from(memory::PLACE), false));
+            }
             let gpus = if index == 0 { 0 } else { nodes[index - 1].2 };
             machines.push(Host {
                 spec: MachineSpec {
@@ -143,6 +149,7 @@ impl Cluster {
             });
         }
         self.machines = Mutex::new(machines);
+        self.groups = groups;
         self.hardware = cluster_hardware;
         Ok(())
     }

@@ -13,6 +13,7 @@ mod inner;
 mod install;
 mod layout;
 mod logs;
+mod memory;
 mod mute;
 mod sandbox;
 mod slurm;
@@ -34,6 +35,8 @@ use inner::MachineSpec;
 pub use inner::dispatch;
 pub use install::{HARDWARE, REPORTS, plugin_target, slurm_release};
 use layout::put;
+use memory::MemoryGroups;
+pub use memory::memory_groups;
 pub use mute::Mute;
 pub use sandbox::own_program;
 pub(crate) use sandbox::program_dir;
@@ -52,6 +55,8 @@ pub struct Cluster {
     hardware: BTreeMap<String, Mutex<Hardware>>,
     nodes: Vec<String>,
     users: Vec<User>,
+    // Removed when the machines' processes are gone.
+    groups: Option<MemoryGroups>,
     keep: bool,
 }
 
@@ -83,6 +88,7 @@ impl Cluster {
             hardware: BTreeMap::new(),
             nodes: builder.nodes.clone(),
             users: users.into(),
+            groups: None,
             keep: builder.keep,
         };
         cluster.lay_out(&builder).context("laying out the cluster's files")?;

@@ -35,7 +35,7 @@ fn fails(cluster: &Cluster, node: &str, comment: &str) -> Result<u32> {
 }
 
 /// A root directory that has slurmdbd; `None` where there is none, with a line that says so.
-fn with_slurmdbd() -> Option<PathBuf> {
+pub(crate) fn with_slurmdbd() -> Option<PathBuf> {
     let place = match std::env::var_os(SLURM_ROOT) {
         Some(root) if root != "/" => PathBuf::from(root),
         _ => PathBuf::from(ROOT),
