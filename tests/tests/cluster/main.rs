@@ -10,6 +10,7 @@ mod comes_back;
 mod controller_away;
 mod cpu_nodes;
 mod doctor;
+mod endings;
 mod fabric;
 mod forged_lines;
 mod forgotten;

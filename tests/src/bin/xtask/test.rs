@@ -41,6 +41,9 @@ const DIFFERENT: [(&str, &str); 14] = [
     ("the reason of a node that State=UNDRAIN gives back", "way_back::a_drained_node"),
 ];
 
+/// The tests that need a slurmdbd.
+const ACCOUNTED: [&str; 2] = ["accounting::", "endings::first_lines_with_slurmdbd"];
+
 /// What to test.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -145,7 +148,7 @@ fn accounting(version: &str) -> Result<()> {
     };
     let mut all = Steps::default();
     all.step("build for the cluster", || build::programs(false, &root));
-    all.step("accounting database", || on_clusters(Some("accounting::"), &root));
+    all.step("accounting database", || these_on_clusters(&ACCOUNTED, &root));
     all.end()
 }
 

@@ -1,0 +1,89 @@
+//! Jobs whose nodes are unfit, die, break or are drained.
+
+use anyhow::Result;
+
+use super::row::{Ending, How, Stage, When};
+
+const WORK: &str = "again; mark began; sleep 120";
+const DIED: &str = "a node died";
+const AGAIN: &str = "completed, 2 attempts";
+
+pub(super) fn endings() -> Vec<Ending> {
+    let mut all = dying();
+    all.extend(refused());
+    all.extend(broken());
+    all
+}
+
+fn dying() -> Vec<Ending> {
+    let job =
+        |name, node, says| Ending::batch(name, &["-p", "mortal", "-w", node, "--gres=gpu:1"], WORK, says);
+    let began = When::Began(0);
+    vec![
+        job("node set down, back", "gn8", AGAIN)
+            .when(began, |stage| stage.node("gn8", &["state=down", "reason=bad DIMM, ticket 4711"]))
+            .when(When::Back, |stage| stage.node("gn8", &["state=resume"])),
+        job("node dead, back", "gn9", AGAIN).when(began, |stage| dies(stage, "gn9")).when(
+            When::Back,
+            |stage| {
+                stage.cluster.boot_node("gn9")?;
+                // Refused where the node has come back by itself.
+                drop(stage.node("gn9", &["state=resume"]));
+                Ok(())
+            },
+        ),
+        job("node dead, no requeue", "gn10", DIED)
+            .with(&["--no-requeue"])
+            .when(began, |stage| dies(stage, "gn10")),
+    ]
+}
+
+/// Its power goes, and Slurm is told so: how long it would take to notice is another test's subject.
+fn dies(stage: &Stage<'_>, node: &str) -> Result<()> {
+    stage.cluster.kill_node(node)?;
+    stage.node(node, &["state=down", "reason=Not responding"])
+}
+
+fn refused() -> Vec<Ending> {
+    let job = |name, words: &[&'static str], says| {
+        Ending::batch(name, &[&["--gres=gpu:8"], words].concat(), "exit 0", says)
+    };
+    vec![
+        job("refused and moved", &["-p", "edge"], AGAIN),
+        job("refused with -w", &["-p", "unfit", "-w", "gn13"], "waiting to start, 2 attempts")
+            .when(When::Back, |_| Ok(()))
+            .waits()
+            .after(|stage| stage.owner(&["scancel"]), "cancelled, 2 attempts")
+            .forgotten("could not tell", "cancelled, 2 attempts"),
+        job("refused, no requeue", &["-p", "unfit", "-w", "gn14", "--no-requeue"], "refused by the gate"),
+        job("srun refused", &["-p", "unfit", "-w", "gn15"], "refused by the gate").how(How::Srun),
+    ]
+}
+
+fn broken() -> Vec<Ending> {
+    let job = |name, node, script, says| Ending::batch(name, &["-p", "leaving", "-w", node], script, says);
+    let began = When::Began(0);
+    vec![
+        job("node drained, job succeeds", "gn16", "go", "completed")
+            .when(began, |stage| drain(stage, "gn16")),
+        job("node drained, job fails", "gn17", "go; exit 6", "looks like the application")
+            .with(&["--gres=gpu:8"])
+            .when(began, |stage| drain(stage, "gn17")),
+        Ending::batch(
+            "GPU lost",
+            &["-p", "breaking", "--gres=gpu:8", "--railgate-requeue=never"],
+            "go; exit 1",
+            "hardware fault during the run",
+        )
+        .when(began, |stage| {
+            stage.cluster.hardware("gn18")?.inject("gpu-lost@3")?;
+            stage.go()
+        }),
+    ]
+}
+
+/// An admin takes the node out of service.
+fn drain(stage: &Stage<'_>, node: &str) -> Result<()> {
+    stage.node(node, &["state=drain", "reason=new firmware"])?;
+    stage.go()
+}
