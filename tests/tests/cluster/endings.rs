@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, Cluster, memory_groups};
 use railgate_tests::skipped;
 
-use crate::accounting::{with_accounting, with_slurmdbd};
+use crate::accounting::with_slurmdbd;
 use crate::training::ALL_MAY_DRAIN;
 use play::Setup;
 use row::Ending;
@@ -109,7 +109,7 @@ fn first_lines_without_slurmdbd() -> Result<()> {
 fn first_lines_with_slurmdbd() -> Result<()> {
     let Some(place) = with_slurmdbd() else { return Ok(()) };
     mixed()?.slurm_root(place).test(|cluster| {
-        let database = with_accounting(cluster)?;
+        let database = railgate_tests::accounting::start(cluster)?;
         let result = play(cluster, true);
         drop(database);
         result
