@@ -41,7 +41,7 @@ pub use mute::Mute;
 pub use sandbox::own_program;
 pub(crate) use sandbox::program_dir;
 use sandbox::{Machine, Sandbox};
-pub use slurm::{Job, Node};
+pub use slurm::{ENDED, Job, Node};
 
 /// The controller's name. Users submit from there.
 pub const CONTROLLER: &str = "ctl";

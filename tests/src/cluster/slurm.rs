@@ -17,7 +17,7 @@ pub struct Job(BTreeMap<String, String>);
 pub struct Node(BTreeMap<String, String>);
 
 /// States that a job does not leave by itself.
-const ENDED: [&str; 9] = [
+pub const ENDED: [&str; 9] = [
     "BOOT_FAIL",
     "CANCELLED",
     "COMPLETED",

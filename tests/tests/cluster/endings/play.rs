@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use railgate_tests::cluster::{Cluster, Process};
+use railgate_tests::cluster::{Cluster, ENDED, Process};
 use railgate_tests::poll;
 
 use super::row::{Ending, How, Stage, When};
@@ -24,19 +24,6 @@ pub(super) struct Setup {
     /// Read once more after so long, in which slurmctld forgets the jobs by itself.
     pub(super) later: Option<Duration>,
 }
-
-/// States that a job does not leave by itself.
-const ENDED: [&str; 9] = [
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "TIMEOUT",
-];
 
 /// A job in the queue.
 #[derive(Clone, Debug)]
