@@ -1,8 +1,8 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use railgate_slurm::{
-    BreakerConfig, Cap, Client, Entry, Env, Event, HeldNode, Ledger, OnBreaker, Reason, is_ours,
+    BreakerConfig, Cap, Client, Entry, Env, Event, HeldNode, Ledger, LetThrough, OnBreaker, Reason, is_ours,
 };
 use railgate_text::{Lines, put};
 use serde::Serialize;
@@ -15,7 +15,8 @@ use crate::{Site, exit};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate nodes                                       what railgate holds, since when, why, what to do
+  railgate nodes                                       what railgate holds, since when, why, what to do; unfit nodes that
+                                                       the breaker leaves in service
   railgate nodes --all                                 also what others hold
   railgate nodes --format json
 
@@ -54,12 +55,7 @@ struct Row {
 impl Row {
     fn new(node: HeldNode, deaths: Option<&BTreeMap<String, usize>>) -> Row {
         let parsed = Reason::parse(&node.reason);
-        let subject = parsed.as_ref().map(|reason| reason.subject.clone());
-        let (check, part) = match subject.as_deref().map(|subject| subject.split_once('@')) {
-            Some(Some((check, part))) => (Some(check.to_owned()), Some(part.to_owned())),
-            Some(None) => (subject, None),
-            None => (None, None),
-        };
+        let (check, part) = parsed.as_ref().map(check_and_part).unzip();
         Row {
             deaths: deaths.map(|deaths| deaths.get(&node.name).copied().unwrap_or(0)),
             name: node.name,
@@ -68,7 +64,7 @@ impl Row {
             since: node.since.map(|since| since * 1000),
             ours: is_ours(&node.reason),
             check,
-            part,
+            part: part.flatten(),
             what: parsed.as_ref().map(|reason| reason.what.clone()),
             fix: parsed.as_ref().map(|reason| reason.fix.clone()),
             phase: parsed.as_ref().map(|reason| reason.phase.to_string()),
@@ -81,6 +77,49 @@ impl Row {
         let check = self.check.as_ref()?;
         Some(self.part.as_ref().map_or_else(|| check.clone(), |part| format!("{check}@{part}")))
     }
+}
+
+/// An unfit node that the breaker leaves in service.
+#[derive(Serialize)]
+struct NotDrained {
+    name: String,
+    /// Milliseconds; `None` where the comment does not say.
+    since: Option<u64>,
+    check: String,
+    part: Option<String>,
+    what: String,
+    fix: String,
+    phase: String,
+}
+
+impl NotDrained {
+    fn new(name: String, note: LetThrough) -> NotDrained {
+        let (check, part) = check_and_part(&note.reason);
+        let since = note.since.map(|since| since * 1000);
+        let Reason { what, fix, phase, .. } = note.reason;
+        NotDrained { name, since, check, part, what, fix, phase: phase.to_string() }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let part = self.part.as_ref().map(|part| format!("@{part}")).unwrap_or_default();
+        vec![
+            self.name.clone(),
+            shown_time(self.since),
+            format!("{}{part}: {}", self.check, self.what),
+            self.fix.clone(),
+        ]
+    }
+}
+
+fn check_and_part(reason: &Reason) -> (String, Option<String>) {
+    match reason.subject.split_once('@') {
+        Some((check, part)) => (check.to_owned(), Some(part.to_owned())),
+        None => (reason.subject.clone(), None),
+    }
+}
+
+fn shown_time(since: Option<u64>) -> String {
+    since.map_or_else(|| "unknown".to_owned(), |since| time(since / 1000))
 }
 
 /// The controller's ledger; `None` on other machines, which know nothing of jobs, and for who may not read it. On a
@@ -101,6 +140,14 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let env: Env = std::env::vars_os().collect();
     let client = Client::new(&config.slurm, &env);
     let (held, caps) = client.held_nodes_and_caps(&config.breaker).context("slurmctld")?;
+    let mut notes = client.let_through();
+    if let Ok(notes) = &mut notes {
+        // Somebody holds it meanwhile.
+        let held: BTreeSet<&str> = held.iter().map(|node| node.name.as_str()).collect();
+        notes.retain(|node, _| !held.contains(node.as_str()));
+    }
+    let not_drained = notes
+        .map(|notes| notes.into_iter().map(|(name, note)| NotDrained::new(name, note)).collect::<Vec<_>>());
     let ledger = ledger(site, &client);
     let deaths = ledger.as_ref().map(|entries| {
         let mut deaths: BTreeMap<String, usize> = BTreeMap::new();
@@ -119,6 +166,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         output::json(&serde_json::json!({
             "schema": 1, "held": held_by_us, "max_nodes": config.breaker.max_nodes,
             "max_percent": config.breaker.max_percent, "caps": caps, "nodes": shown,
+            "not_drained": not_drained.as_ref().ok(),
         }))?;
         return Ok(exit::OK);
     }
@@ -138,7 +186,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             vec![
                 row.name.clone(),
                 row.state.clone(),
-                row.since.map_or_else(|| "unknown".to_owned(), |since| time(since / 1000)),
+                shown_time(row.since),
                 why,
                 fix,
                 if jobs.is_empty() { "-".to_owned() } else { jobs.join(",") },
@@ -146,6 +194,16 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             ]
         }));
         text.add(&output::table(&table));
+    }
+    match &not_drained {
+        Ok(nodes) if nodes.is_empty() => {}
+        Ok(nodes) => {
+            put!(text, "unfit and not drained, because the breaker was open:");
+            let mut table = vec![["NODE", "SINCE", "WHY", "DO"].map(str::to_owned).to_vec()];
+            table.extend(nodes.iter().map(NotDrained::cells));
+            text.add(&output::table(&table));
+        }
+        Err(why) => put!(text, "which unfit nodes were not drained is not known: {why}"),
     }
     text.add(&standing(&config.breaker, &caps));
     if held_by_others > 0 && !args.all {
@@ -179,7 +237,7 @@ fn standing(config: &BreakerConfig, caps: &[Cap]) -> Lines {
         put!(
             text,
             "the breaker is open: further unfit nodes are not drained, {jobs}; \
-             `grep 'breaker is open' /var/log/railgate.log` on a node shows whether it is one"
+             one with a comment of the site's own in Slurm is not listed: `railgate check` there tells"
         );
     }
     text

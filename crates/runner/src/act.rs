@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use railgate_gate::Mode;
-use railgate_node::{Action, Phase};
+use railgate_node::{Action, Phase, Severity};
 use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
 use railgate_stats::store::{Retention, sweep};
 use railgate_stats::{Act, ActKind};
@@ -10,7 +10,7 @@ use crate::look::{Look, Purpose, look, settle};
 use crate::metrics::{Held, publish};
 use crate::sweep::stale_runs;
 use crate::switches::{self, Switch};
-use crate::{Config, History, Past, Places, now};
+use crate::{Config, Episode, History, Past, Places, now};
 
 /// Whether anything may be changed on this node now. The reason is in the words of whoever reads the log.
 pub fn acting(config: &Config, places: &Places) -> Acting {
@@ -49,6 +49,7 @@ pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u
         if let Some(outcome) = unfinished.settle_unfinished(node, &look.snapshot.boot_id) {
             tracing::warn!("{node}: a drain that was not finished: {outcome}");
         }
+        no_longer_let_through(&unfinished, places, node, false);
         return None;
     }
     drain_at(desk, config, places, look, jobs)
@@ -94,6 +95,19 @@ fn drain_at(
     }
     publish(config, places, look, &Held::Outcome(&outcome));
     Some(outcome)
+}
+
+/// Takes back what the node's comment says in Slurm, once the fault that it tells of no longer makes the node unfit.
+fn no_longer_let_through(desk: &DrainDesk, places: &Places, node: &str, ask: bool) {
+    let Some(note) = desk.let_through(node, ask) else { return };
+    // A card that answers again is still found, as a warning.
+    let still = |episode: &Episode| {
+        let fails = episode.open && !episode.shadow && episode.finding.severity == Severity::Fail;
+        fails && note.tells_of(&episode.finding)
+    };
+    if !Past::load(places).episodes.iter().any(still) {
+        desk.take_back_let_through(node);
+    }
 }
 
 /// A drain as the report tells it.
@@ -142,8 +156,11 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
     look.log(None);
     let desk = desk(config, places, env).until(until);
     let settled = desk.settle_pending(node, &look.snapshot.boot_id);
-    let drained = drain_at(desk, config, places, &look, &[]);
+    let drained = drain_at(desk.clone(), config, places, &look, &[]);
     if drained.is_none() {
+        if config.source.speaks_for_the_node() {
+            no_longer_let_through(&desk, places, node, true);
+        }
         publish(config, places, &look, &Held::Ask(env, until));
     }
     // Housekeeping has time at the next check.

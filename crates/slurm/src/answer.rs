@@ -20,7 +20,7 @@ pub use node::{NodeReason, NodeState};
 pub use owner::{OwnersView, Refusable};
 pub(crate) use owner::{owners_view, refusable};
 pub use sinfo::HeldNode;
-pub(crate) use sinfo::{SINFO_FORMAT, SinfoLine, held_nodes, is_held, sinfo_line};
+pub(crate) use sinfo::{COMMENTS_FORMAT, SINFO_FORMAT, SinfoLine, comments, held_nodes, is_held, sinfo_line};
 pub use standing::JobStanding;
 pub(crate) use standing::{STANDING_FORMAT, accounted, standings};
 

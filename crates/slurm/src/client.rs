@@ -14,7 +14,7 @@ use crate::answer::{
 };
 use crate::breaker::{self, Cap};
 use crate::command::{SlurmError, run_bytes};
-use crate::{BreakerConfig, Env, SlurmConfig, hostlist};
+use crate::{BreakerConfig, Env, LetThrough, SlurmConfig, hostlist};
 
 /// Longest AdminComment that we read and therefore ever write, bytes.
 pub(crate) const MAX_ADMIN_COMMENT: usize = 8192;
@@ -136,6 +136,17 @@ impl Client {
         let cluster = self.cluster()?;
         let caps = breaker::caps(config, &cluster);
         Ok((held_nodes(cluster), caps))
+    }
+
+    /// Unfit nodes that the breaker leaves in service, as their comments say, by name.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn let_through(&self) -> Result<BTreeMap<String, LetThrough>, SlurmError> {
+        let args = ["-h", "-a", "-N", "-O", answer::COMMENTS_FORMAT];
+        let text = self.run_bytes("sinfo", &args, Stdio::null(), Duration::ZERO)?;
+        let notes = answer::comments(&text).into_iter();
+        Ok(notes.filter_map(|(node, comment)| Some((node, LetThrough::parse(&comment)?))).collect())
     }
 
     /// The cap of `[breaker]` that forbids draining a node now; `None` where none does.
@@ -368,6 +379,14 @@ impl Client {
     /// [`SlurmError`].
     pub fn set_reason(&self, name: &str, reason: &str) -> Result<(), SlurmError> {
         self.update(&[("NodeName", name), ("Reason", reason)])
+    }
+
+    /// Replaces a node's comment.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub(crate) fn set_comment(&self, name: &str, comment: &str) -> Result<(), SlurmError> {
+        self.update(&[("NodeName", name), ("Comment", comment)])
     }
 
     /// Puts a job back into the queue.

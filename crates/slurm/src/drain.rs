@@ -235,6 +235,15 @@ impl DrainDesk {
         }
     }
 
+    pub(crate) fn is_acting(&self) -> &Acting {
+        &self.acting
+    }
+
+    /// `/run/railgate`.
+    pub(crate) fn run(&self) -> &Path {
+        self.lock.parent().unwrap_or(Path::new("/run/railgate"))
+    }
+
     fn looked_before_that(&self) -> bool {
         let given = || fs::read_to_string(&self.given_back).ok()?.parse::<UnixMillis>().ok();
         let since = self.looked.and_then(|looked| given()?.checked_sub(looked));
@@ -346,6 +355,9 @@ impl DrainDesk {
             }
             _ => remove(&mark.file),
         }
+        if outcome.carries_evidence() && self.let_through(node, false).is_some() {
+            self.take_back_let_through(node);
+        }
         outcome
     }
 
@@ -384,6 +396,7 @@ impl DrainDesk {
         match listed(client, node) {
             Ok(cluster) => {
                 if let Err(open) = breaker::allows(&self.breaker, &cluster, node) {
+                    self.note_let_through(client, node, reason, &state.comment, now());
                     return (open.into(), true);
                 }
             }
@@ -458,7 +471,7 @@ impl DrainDesk {
         let Some(cluster) = counted else { return drained(text, false) };
         let Err(open) = breaker::allows(&self.breaker, &cluster, node) else { return drained(text, true) };
         // Only what we ourselves have just set: an admin's words may stand there by now.
-        match client.node(node) {
+        let comment = match client.node(node) {
             Ok(state) => {
                 match state.reason.filter(|reason| state_is_drained(&state.flags) && reason.text != text) {
                     Some(other) if !is_ours(&other.text) => {
@@ -469,15 +482,19 @@ impl DrainDesk {
                     }
                     None => {}
                 }
+                state.comment
             }
             Err(why) => {
                 warn!("over the cap, and the drain cannot be taken back: {why}");
                 return drained(text, false);
             }
-        }
+        };
         match client.undrain_node(node) {
             Ok(()) => {
                 warn!("{node}: drained a moment ago and taken back, other nodes were first");
+                if let Some(reason) = Reason::parse(&text) {
+                    self.note_let_through(client, node, &reason, &comment, now());
+                }
                 (open.into(), true)
             }
             Err(why) => {

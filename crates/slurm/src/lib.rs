@@ -13,6 +13,7 @@ pub mod effect;
 mod env;
 pub mod hostlist;
 mod ledger;
+mod let_through;
 mod readmit;
 mod reason;
 mod requeue;
@@ -32,6 +33,7 @@ pub use env::{
     Asked, BadEnv, Env, ExitCodes, Granted, UserPolicy, cluster_name, cpus_of_node, job_from_env, node_name,
 };
 pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};
+pub use let_through::LetThrough;
 /// What users ask for, read in one place for the plugin, the prolog and the controller.
 pub use railgate_rundir::{GateChoice as GateLevel, RequeueChoice as Consent};
 pub use readmit::{NotGivenBack, Standing};

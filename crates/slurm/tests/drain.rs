@@ -268,6 +268,39 @@ fn the_breaker_is_asked_before_a_drain() {
 }
 
 #[test]
+fn what_the_breaker_forbids_stands_in_the_comment_once_and_only_where_it_is_free() {
+    let cluster = Cluster::new(&["n1", "n2"]);
+    cluster.set("n2", "IDLE+DRAIN", OURS, now());
+    let file = cluster.path("nodes").join("n1/comment");
+    let comment = || std::fs::read_to_string(&file).unwrap_or_default();
+    let updates = || cluster.calls().matches("Comment=").count();
+    let desk = |max, acting| cluster.desk("n1", max, acting);
+    // Nothing is sent in report mode.
+    desk(1, Acting::Forbidden("report mode".to_owned())).drain("n1", "boot", &reason(&[7]));
+    assert_eq!(comment(), "");
+    std::fs::write(&file, "railgate: rack 7").unwrap();
+    desk(1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+    assert_eq!((comment().as_str(), updates()), ("railgate: rack 7", 0));
+    std::fs::write(&file, "").unwrap();
+    for job in [7, 8] {
+        desk(1, Acting::Allowed).drain("n1", "boot", &reason(&[job]));
+    }
+    let lead = "railgate: unfit, not drained (breaker): gpu-lost@3: 0000:9b:00.0 off bus, Xid 79; reboot [epilog] since 20";
+    assert!(comment().starts_with(lead), "{}", comment());
+    assert_eq!(updates(), 1);
+    // Another fault is another comment.
+    let other = Reason { subject: "ib-rate@mlx5_2".to_owned(), ..reason(&[7]) };
+    desk(1, Acting::Allowed).drain("n1", "boot", &other);
+    assert!(comment().contains("(breaker): ib-rate@mlx5_2: "), "{}", comment());
+    // A drain takes it back, and what is not ours any more stays.
+    desk(2, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
+    assert_eq!((comment().as_str(), desk(2, Acting::Allowed).let_through("n1", true)), ("", None));
+    std::fs::write(&file, "rack 8").unwrap();
+    desk(2, Acting::Allowed).take_back_let_through("n1");
+    assert_eq!(comment(), "rack 8");
+}
+
+#[test]
 fn what_sinfo_does_not_tell_is_not_counted_as_nothing() {
     for answer in ["", "n2|main*|idle|Unknown|none"] {
         let cluster = Cluster::new(&["n1", "n2"]);

@@ -19,6 +19,7 @@ mod hangs;
 mod held_locks;
 mod hostile;
 mod killed;
+mod let_through;
 mod metrics;
 mod nccl_release;
 mod node_death;

@@ -11,6 +11,8 @@ pub struct NodeState {
     pub partitions: Vec<String>,
     /// The reason that stands on it. It may be left from an earlier time; only [`NodeState::held`] tells.
     pub reason: Option<NodeReason>,
+    /// The admins' comment, empty where there is none.
+    pub comment: String,
     /// Whether Slurm gives GPUs of it to jobs (`Gres=gpu:…`); `None` where the answer has no such field.
     pub gpus: Option<bool>,
     /// Processors that jobs may have.
@@ -69,6 +71,7 @@ pub(crate) fn node(line: &str) -> Result<NodeState, String> {
             .map(|list| list.split(',').map(str::to_owned).collect())
             .unwrap_or_default(),
         reason: line.split_once(" Reason=").map(|(_, rest)| node_reason(rest)),
+        comment: comment(line).to_owned(),
         gpus: first(line, "Gres").map(has_gpus),
         cpus: first(line, "CPUEfctv").or_else(|| first(line, "CPUTot")).and_then(|count| count.parse().ok()),
     })
@@ -80,17 +83,38 @@ fn has_gpus(gres: &str) -> bool {
     gres.split(',').any(name)
 }
 
+/// The comment, which stands behind the reason. Only `Extra` and what newer releases have may come behind it.
+fn comment(line: &str) -> &str {
+    let from = line.split_once(" Reason=").map_or(line, |(_, rest)| {
+        // The reason is free text, too, and may look like a comment.
+        let end = reason_end(rest).map_or(0, |(_, end)| end);
+        &rest[end..]
+    });
+    let comment = from.split_once(" Comment=").map_or("", |(_, comment)| comment);
+    comment.split(" Extra=").next().unwrap_or_default().trim()
+}
+
 /// `text [user@time]`, and perhaps `Comment=` after it.
 fn node_reason(rest: &str) -> NodeReason {
+    match reason_end(rest) {
+        Some((reason, _)) => reason,
+        None => NodeReason { text: rest.trim().to_owned(), user: String::new(), since: None },
+    }
+}
+
+/// The reason up to its `[user@time]`, and where that ends.
+fn reason_end(rest: &str) -> Option<(NodeReason, usize)> {
     for (at, _) in rest.match_indices(" [") {
-        let Some((inside, _)) = rest[at + 2..].split_once(']') else { break };
+        let (inside, _) = rest[at + 2..].split_once(']')?;
         if let Some((user, when)) = inside.rsplit_once('@')
             && let Some(since) = time(when)
         {
-            return NodeReason { text: rest[..at].to_owned(), user: user.to_owned(), since: Some(since) };
+            let reason =
+                NodeReason { text: rest[..at].to_owned(), user: user.to_owned(), since: Some(since) };
+            return Some((reason, at + 2 + inside.len() + 1));
         }
     }
-    NodeReason { text: rest.trim().to_owned(), user: String::new(), since: None }
+    None
 }
 
 #[cfg(test)]
@@ -119,6 +143,22 @@ mod tests {
         let reason = node.reason.unwrap();
         assert_eq!(reason.text, "railgate: a@3: b; c [epilog job=5]");
         assert_eq!((reason.user.as_str(), reason.since), ("root", Some(1_795_226_498)));
+    }
+
+    #[test]
+    fn a_comment_of_a_node() {
+        let free = NODE.split(" Reason=").next().unwrap();
+        for (end, want) in [
+            ("", ""),
+            (" Comment=", ""),
+            (" Comment=rack 7; a=b", "rack 7; a=b"),
+            (" Comment=rack 7 Extra={\"a\": 1}", "rack 7"),
+            (" Reason=see Comment=this [root@2026-11-21T02:01:38] Comment=that", "that"),
+            (" Reason=see Comment=this [root@2026-11-21T02:01:38]", ""),
+        ] {
+            assert_eq!(node(&format!("{free}{end}")).unwrap().comment, want, "{end}");
+        }
+        assert_eq!(node(NODE).unwrap().comment, "some c");
     }
 
     #[test]

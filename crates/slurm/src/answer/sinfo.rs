@@ -60,6 +60,19 @@ pub(crate) fn sinfo_line(line: &str) -> Option<SinfoLine> {
     })
 }
 
+/// What `sinfo` is asked for to have every node's comment. Fields of fixed width: a comment may hold any separator.
+pub(crate) const COMMENTS_FORMAT: &str = "NodeList:256,Comment:512";
+const NAME_WIDTH: usize = 256;
+
+/// Nodes and their comments.
+pub(crate) fn comments(text: &[u8]) -> Vec<(String, String)> {
+    let owned = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    text.split(|&byte| byte == b'\n')
+        .filter_map(|line| line.split_at_checked(NAME_WIDTH))
+        .map(|(name, comment)| (owned(name), owned(comment)))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -73,6 +86,14 @@ mod tests {
         assert_eq!(line.reason, "railgate: a: b|c [periodic]");
         assert_eq!(sinfo_line("x2|main*|idle|Unknown|none").unwrap().since, None);
         assert_eq!(sinfo_line("garbage"), None);
+    }
+
+    #[test]
+    fn comments_of_nodes() {
+        let text = format!("{:256}{:512}\n{:256}{:512}\nrest of a comment\n", "n1", "rack 7, |x", "n2", "");
+        let pair = |node: &str, comment: &str| (node.to_owned(), comment.to_owned());
+        assert_eq!(comments(text.as_bytes()), [pair("n1", "rack 7, |x"), pair("n2", "")]);
+        assert_eq!(comments(b""), []);
     }
 
     proptest! {

@@ -22,6 +22,7 @@ case "$1 $2" in
         [ -d $node ] || { echo "Node $name not found" >&2; exit 1; }
         printf 'NodeName=%s OS=Linux State=%s Partitions=main' $name "$(cat $node/state)"
         [ -s $node/reason ] && printf ' Reason=%s [root@%s]' "$(cat $node/reason)" $(date -u -d @$(cat $node/since) +%Y-%m-%dT%H:%M:%S)
+        [ -s $node/comment ] && printf ' Comment=%s' "$(cat $node/comment)"
         echo
     done ;;
 "update NodeName="*)
@@ -30,6 +31,7 @@ case "$1 $2" in
         case "$word" in
         State=DRAIN) echo IDLE+DRAIN > $node/state ;;
         State=UNDRAIN) echo IDLE > $node/state; : > $node/reason ;;
+        Comment=*) printf %s "${word#Comment=}" > $node/comment ;;
         Reason=*) printf %s "${word#Reason=}" > $node/reason; date +%s > $node/since ;;
         esac
     done ;;

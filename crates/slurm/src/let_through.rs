@@ -1,0 +1,194 @@
+//! An unfit node that the breaker leaves in service says so in its `Comment` in Slurm:
+//! `railgate: unfit, not drained (breaker): gpu-lost@3: off bus; reboot [periodic] since 2026-11-23T09:00:00Z`.
+//!
+//! Nobody else in the cluster would know of it. A comment of the site's own is never touched. What the node wrote is
+//! kept in `/run/railgate/let-through`, so that a fit node need not ask slurmctld: empty where no such comment of ours
+//! stands, absent where that is not known, as after a boot.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use railgate_node::Finding;
+use railgate_rundir::{read_small, write_whole};
+use tracing::warn;
+
+use crate::answer::{UnixSeconds, time};
+use crate::{Acting, Client, DrainDesk, LEADER, Reason};
+
+const NOTE: &str = "railgate: unfit, not drained (breaker): ";
+const SINCE: &str = " since ";
+
+/// Nobody waits longer for a comment.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a node would be drained if the breaker allowed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetThrough {
+    /// The reason that it would be drained with, without jobs.
+    pub reason: Reason,
+    /// Since when it has stood in the comment.
+    pub since: Option<UnixSeconds>,
+}
+
+impl LetThrough {
+    /// Reads a node's comment. `None` where it is not ours.
+    pub fn parse(comment: &str) -> Option<LetThrough> {
+        let (text, since) = comment.strip_prefix(NOTE)?.trim_end().rsplit_once(SINCE)?;
+        Some(LetThrough {
+            reason: Reason::parse(&format!("{LEADER} {text}"))?,
+            since: since.strip_suffix('Z').and_then(time),
+        })
+    }
+
+    /// What a comment says of this reason.
+    fn new(reason: &Reason, since: UnixSeconds) -> Option<LetThrough> {
+        let reason = Reason { jobs: Vec::new(), ..reason.clone() };
+        // As it is cut to its length.
+        let reason = Reason::parse(&reason.to_string().replace(['"', '\''], ""))?;
+        Some(LetThrough { reason, since: Some(since) })
+    }
+
+    /// Each phase has other words for one fault, and a comment that every job changes would be a call for every job. It
+    /// stays as it was first written, as a drain's reason does.
+    fn is_of(&self, other: &LetThrough) -> bool {
+        self.reason.subject == other.reason.subject
+    }
+
+    /// Whether it is this finding that the comment tells of.
+    pub fn tells_of(&self, finding: &Finding) -> bool {
+        LetThrough::new(&Reason::new(finding, self.reason.phase, &[]), 0)
+            .is_some_and(|other| other.is_of(self))
+    }
+}
+
+impl std::fmt::Display for LetThrough {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let reason = self.reason.to_string();
+        let since =
+            humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(self.since.unwrap_or(0)));
+        write!(f, "{NOTE}{}{SINCE}{since}", reason.strip_prefix(LEADER).unwrap_or_default().trim_start())
+    }
+}
+
+impl DrainDesk {
+    /// Says in the node's comment that the breaker leaves it in service, unless it says so already or the site wrote
+    /// something there.
+    pub(crate) fn note_let_through(
+        &self,
+        client: &Client,
+        node: &str,
+        reason: &Reason,
+        comment: &str,
+        now: UnixSeconds,
+    ) {
+        let Some(note) = LetThrough::new(reason, now) else { return };
+        if !comment.is_empty() && !comment.starts_with(NOTE) {
+            return;
+        }
+        // Before it is sent: a process that is killed between leaves a comment that is known of.
+        match LetThrough::parse(comment).filter(|standing| standing.is_of(&note)) {
+            Some(standing) => self.keep_let_through(&standing.to_string()),
+            None => {
+                let text = note.to_string();
+                self.keep_let_through(&text);
+                if let Err(why) = client.until(Instant::now() + PATIENCE).set_comment(node, &text) {
+                    warn!("{node}: its comment does not say that it is unfit: {why}");
+                }
+            }
+        }
+    }
+
+    /// What the node's comment says, as far as this node knows; slurmctld is asked where it does not know and `ask` is set.
+    pub fn let_through(&self, node: &str, ask: bool) -> Option<LetThrough> {
+        match read_small(&self.let_through_file()) {
+            Ok(text) => LetThrough::parse(&String::from_utf8_lossy(&text)),
+            Err(_) if ask && self.acts() => {
+                let comment = self.client().until(self.soon()).node(node).ok()?.comment;
+                let note = LetThrough::parse(&comment);
+                self.keep_let_through(&note.as_ref().map(LetThrough::to_string).unwrap_or_default());
+                note
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Empties the node's comment, if it is still ours. Tried again at the next look where slurmctld does not answer.
+    pub fn take_back_let_through(&self, node: &str) {
+        if !self.acts() {
+            return;
+        }
+        let client = self.client().until(self.soon());
+        let emptied = client.node(node).and_then(|state| match state.comment.starts_with(NOTE) {
+            true => client.set_comment(node, ""),
+            false => Ok(()),
+        });
+        match emptied {
+            Ok(()) => self.keep_let_through(""),
+            Err(why) => warn!("{node}: its comment still says that it is unfit: {why}"),
+        }
+    }
+
+    fn acts(&self) -> bool {
+        self.is_acting() == &Acting::Allowed
+    }
+
+    fn soon(&self) -> Instant {
+        self.patience().min(Instant::now() + PATIENCE)
+    }
+
+    fn let_through_file(&self) -> PathBuf {
+        self.run().join("let-through")
+    }
+
+    fn keep_let_through(&self, text: &str) {
+        let path = self.let_through_file();
+        if fs::read_to_string(&path).is_ok_and(|kept| kept == text) {
+            return;
+        }
+        if let Err(why) =
+            fs::create_dir_all(self.run()).and_then(|()| write_whole(&path, text.as_bytes(), 0o644))
+        {
+            warn!("{}: {why}", path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node::Phase;
+
+    use super::*;
+
+    const TEXT: &str = "railgate: unfit, not drained (breaker): gpu-lost@3: 0000:9b:00.0 off bus, Xid 79; reboot \
+                        [periodic] since 2026-11-23T09:00:00Z";
+
+    #[test]
+    fn a_comment_is_read_as_it_was_written() {
+        let note = LetThrough::parse(TEXT).unwrap();
+        assert_eq!((note.reason.subject.as_str(), note.reason.fix.as_str()), ("gpu-lost@3", "reboot"));
+        assert_eq!(note.since, time("2026-11-23T09:00:00"));
+        assert_eq!(note.to_string(), TEXT);
+        for foreign in ["", "rack 7", "railgate: rack 7", "railgate: unfit, not drained (breaker): by hand"] {
+            assert_eq!(LetThrough::parse(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn the_same_fault_is_the_same_note_and_nothing_is_quoted() {
+        let reason = |phase, what: &str, jobs: &[u32]| Reason {
+            subject: "gpu-lost@3".to_owned(),
+            what: what.to_owned(),
+            fix: "reboot".to_owned(),
+            phase,
+            jobs: jobs.to_vec(),
+        };
+        let note = |phase, what: &str, jobs: &[u32]| LetThrough::new(&reason(phase, what, jobs), 0).unwrap();
+        assert!(note(Phase::Prolog, "off bus", &[7]).is_of(&note(Phase::Periodic, "off bus, Xid 79", &[])));
+        let other = Reason { subject: "gpu-lost@4".to_owned(), ..reason(Phase::Prolog, "off bus", &[]) };
+        assert!(!note(Phase::Prolog, "off bus", &[]).is_of(&LetThrough::new(&other, 0).unwrap()));
+        let long = note(Phase::Epilog, &"a \"b\" 'c'\n\u{1b}[1m\u{9b}é ".repeat(90), &[7]).to_string();
+        assert!(long.len() < 200 && long.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{long}");
+        assert!(!long.contains(['"', '\'']) && LetThrough::parse(&long).is_some(), "{long}");
+    }
+}
