@@ -78,7 +78,7 @@ pub(super) fn endings() -> Vec<Ending> {
 /// Out of memory for real, on machines that have control groups. What the kernel prints of it the test writes where the node
 /// reads the kernel log.
 pub(super) fn memory() -> Vec<Ending> {
-    let hungry = "(head -c 150000000 /dev/zero; sleep 120) | tail > /dev/null";
+    let hungry = "(head -c 150000000 /dev/zero; sleep 3) | tail > /dev/null";
     let step = format!("srun bash -c '{hungry}'");
     vec![
         Ending::batch("memory of the script", GPU, hungry, MEMORY).with(&["--mem=40"]),
