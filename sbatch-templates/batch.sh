@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the script of a template begins with: eval "$(railgate template batch)". The log then ends with one line: what became of
-# the job, and which report tells more.
+# What the script of a template begins with: eval "$(railgate template batch)". The log then ends with one line:
+# the outcome of the job and the command that shows its report.
 #
 # run COMMAND…  runs the step that trains, and returns its exit code. Told to save (SIGUSR1: the time limit is near), it tells the
 #               step's programs (by SAVE_SIGNAL), waits for them, and with AGAIN=yes puts the job back into the queue.
@@ -83,7 +83,7 @@ railgate_terminated() {
     railgate_ended=yes
     railgate_ask
     if [ -z "$railgate_outcome" ]; then
-        # Nobody but this script was told.
+        # Only this script received the signal: forward it.
         railgate_outcome="ended by SIGTERM"
         scancel --signal=TERM "$railgate_id" || :
     fi
@@ -119,7 +119,7 @@ railgate_exit() {
     railgate_say
 }
 
-# What bash says of children that the same signal ends is nobody's concern.
+# Hide bash's messages about children that the same signal ends.
 trap 'railgate_save 2>/dev/null' USR1
 trap 'railgate_terminated 2>/dev/null' TERM
 trap railgate_exit EXIT

@@ -1,4 +1,4 @@
-//! `railgate check --list`: the register, and what lies in the directory of the site's own checks.
+//! `railgate check --list`: the registered checks and those in the directory of the site's own checks.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ struct SiteRow {
 }
 
 pub(crate) fn list(site: &Site, format: Format) -> anyhow::Result<u8> {
-    // Whoever asks for the list need not have a configuration that is right.
+    // The list must also print if the configuration has errors.
     let gate = site.config().unwrap_or_default().gate;
     let own = site_rows(site, &gate);
     if format == Format::Json {
@@ -66,7 +66,7 @@ fn site_rows(site: &Site, gate: &GateConfig) -> Vec<SiteRow> {
         let phases = names(gate.site_check_phases(name));
         let off = phases.is_empty().then(|| match settings.action {
             Action::Off => "[gate.checks.site] action = \"off\"".to_owned(),
-            _ => format!("[gate.checks.site.named.{name}] or phases of all say so"),
+            _ => format!("no phases are configured in [gate.checks.site.named.{name}] or [gate.checks.site]"),
         });
         let policy = gate.action_of_site_check(name, &memory);
         SiteRow { id, path, phases, policy, not_run: not_run.or(off) }

@@ -256,7 +256,7 @@ fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Optio
         (false, true) => owner,
         (false, false) => None,
     };
-    // The database may show a job as running whose end it has missed; what was recorded then is better.
+    // slurmdbd may have missed the end and still show the job as running: the recorded end is more accurate.
     let ended = || one.listed.as_deref().map(array::view).filter(SlurmView::has_ended);
     let slurm = state.map(slurm_view).or_else(ended);
     let slurm_knows = slurm.is_some();

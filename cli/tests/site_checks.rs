@@ -52,7 +52,7 @@ fn the_list_says_what_the_configuration_says_of_the_sites_own_checks() {
         [
             "site prolog,epilog,periodic ",
             "site-fans prolog,periodic fans says; never drains",
-            "site-old - old: not run: [gate.checks.site.named.old] or phases of all say so",
+            "site-old - old: not run: no phases are configured in [gate.checks.site.named.old] or [gate.checks.site]",
             "site-raid periodic,epilog raid says; may drain",
             "site-licence prolog,periodic licence: not run: not installed, though the configuration names it",
         ]

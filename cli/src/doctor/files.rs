@@ -85,7 +85,7 @@ impl Hook {
         steps.join("; ")
     }
 
-    /// Slurm runs whatever lies there, more than one program at will.
+    /// The directory of a pattern such as `/etc/slurm/prolog.d/*`: Slurm runs every program in it.
     pub(crate) fn directory(&self) -> Option<&Path> {
         let value = Path::new(&self.value);
         value.file_name().filter(|name| name.to_string_lossy().contains(['*', '?', '['])).and(value.parent())

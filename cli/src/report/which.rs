@@ -1,4 +1,4 @@
-//! Which job is meant: what was typed, as Slurm knows it, or as the controller recorded it before Slurm forgot it.
+//! Resolves the typed job name to a job id: by slurmctld, slurmdbd, then the ends that the controller recorded.
 
 use std::path::PathBuf;
 

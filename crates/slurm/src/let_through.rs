@@ -1,9 +1,9 @@
-//! An unfit node that the breaker leaves in service says so in its `Comment` in Slurm:
+//! Marks an unfit node that the open breaker did not drain, in the node's Slurm `Comment`:
 //! `railgate: unfit, not drained (breaker): gpu-lost@3: off bus; reboot [periodic] since 2026-11-23T09:00:00Z`.
 //!
-//! Nobody else in the cluster would know of it. A comment of the site's own is never touched. What the node wrote is
-//! kept in `/run/railgate/let-through`, so that a fit node need not ask slurmctld: empty where no such comment of ours
-//! stands, absent where that is not known, as after a boot.
+//! `railgate nodes` reads these comments. A comment that railgate did not write is never changed. The node keeps a copy in
+//! `/run/railgate/let-through`, so that a fit node does not query slurmctld. An empty file means no comment of ours; a
+//! missing file means unknown, for example after a boot.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::{Acting, Client, DrainDesk, LEADER, Reason};
 const NOTE: &str = "railgate: unfit, not drained (breaker): ";
 const SINCE: &str = " since ";
 
-/// Nobody waits longer for a comment.
+/// Deadline for reading and writing a comment.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a node would be drained if the breaker allowed it.
@@ -72,8 +72,8 @@ impl std::fmt::Display for LetThrough {
 }
 
 impl DrainDesk {
-    /// Says in the node's comment that the breaker leaves it in service, unless it says so already or the site wrote
-    /// something there.
+    /// Writes the comment of an unfit node that the open breaker did not drain, unless it is there already or the site
+    /// has a comment of its own.
     pub(crate) fn note_let_through(
         &self,
         client: &Client,

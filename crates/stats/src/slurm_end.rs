@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::SlurmView;
 
 /// How Slurm ended an attempt, as `slurmctld` showed it to the controller's program: `<attempt>/slurm-end.json`. slurmctld
-/// forgets a job `MinJobAge` after its end, and without slurmdbd nobody else knows.
+/// purges a job `MinJobAge` after its end; without slurmdbd this file is then the only record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlurmEnd {
     /// [`crate::REPORT_SCHEMA`] of the writer.

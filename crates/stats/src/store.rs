@@ -170,19 +170,30 @@ pub fn store_decision(config: &ReportConfig, decision: &Decision, uid: u32, gid:
         let problem = format!("cluster '{}' is no directory name", decision.cluster);
         return Stored { problems: vec![problem], ..Stored::default() };
     };
-    let order = WriteOrder {
+    let order = beside_parts(config, (cluster, decision.job, decision.attempt), DECISION, (uid, gid));
+    let only_existing = !nix::unistd::geteuid().is_root();
+    place(config, WriteOrder { only_existing, ..order }, &content)
+}
+
+/// A file in the directory of an attempt, owned by the job's uid and gid, over an older one.
+fn beside_parts(
+    config: &ReportConfig,
+    (cluster, job, attempt): (&str, u32, u32),
+    file: &str,
+    owner: (u32, u32),
+) -> WriteOrder {
+    WriteOrder {
         dir: PathBuf::new(),
         cluster: cluster.to_owned(),
-        job: decision.job,
-        attempt: decision.attempt,
-        file: DECISION.to_owned(),
-        owner: Some((uid, gid)),
+        job,
+        attempt,
+        file: file.to_owned(),
+        owner: Some(owner),
         group: write_group(config),
         account: config.access == ReportAccess::Account,
-        only_existing: !nix::unistd::geteuid().is_root(),
+        only_existing: false,
         replace: true,
-    };
-    place(config, order, &content)
+    }
 }
 
 fn write_group(config: &ReportConfig) -> Option<String> {
@@ -194,18 +205,8 @@ fn order_for(config: &ReportConfig, report: &NodeReport, ending: &str) -> Result
     let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
         return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
     };
-    Ok(WriteOrder {
-        dir: PathBuf::new(),
-        cluster: cluster.to_owned(),
-        job: report.job.id,
-        attempt: report.attempt,
-        file: format!("{node}{ending}"),
-        owner: Some((report.job.uid, report.job.gid)),
-        group: write_group(config),
-        account: config.access == ReportAccess::Account,
-        only_existing: false,
-        replace: true,
-    })
+    let owner = (report.job.uid, report.job.gid);
+    Ok(beside_parts(config, (cluster, report.job.id, report.attempt), &format!("{node}{ending}"), owner))
 }
 
 fn place(config: &ReportConfig, order: WriteOrder, content: &[u8]) -> Stored {

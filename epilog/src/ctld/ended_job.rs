@@ -1,4 +1,4 @@
-//! A job that has ended: has it ended for good, and has its report come.
+//! An ended job: whether it was requeued, and whether its node reports are complete.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

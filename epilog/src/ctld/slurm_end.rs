@@ -1,4 +1,4 @@
-//! The record of how Slurm ended a job, for the time when slurmctld has forgotten it.
+//! The record of how Slurm ended a job: reports read it after slurmctld has purged the job.
 
 use railgate_runner::Config;
 use railgate_slurm::JobStanding;
@@ -20,7 +20,7 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// Where a job's record begins: a site without a shared report directory has no place for one.
+    /// The first state of a record; already settled on a site without a shared report directory.
     pub(crate) fn begin(config: &Config) -> Self {
         if wanted(config) { Record::Open } else { Record::Settled }
     }
@@ -55,7 +55,7 @@ impl Record {
     }
 }
 
-/// Records of jobs' ends have a place here, and the site wants them.
+/// Whether ends are recorded: `record_ends` is on and there is a shared report directory.
 pub(crate) fn wanted(config: &Config) -> bool {
     config.report.record_ends && config.report.dir.is_some()
 }
@@ -76,7 +76,7 @@ pub(crate) fn view(note: &Note, standing: &JobStanding) -> SlurmView {
     }
 }
 
-/// Writes the records that are known, in one go. Returns why some could not be written, and of how many there is no hope.
+/// Writes the records that are known, in one go. Returns the last error, and the number of records that are given up.
 pub(crate) fn write(config: &Config, jobs: &mut [&mut Waiting]) -> (Option<String>, u64) {
     let known: Vec<(SlurmEnd, u32, u32)> = jobs
         .iter()

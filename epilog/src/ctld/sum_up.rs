@@ -1,10 +1,9 @@
-//! What is done about a job's end once the job's nodes are through: its record beside their parts (`slurm_end`), and one
-//! line of its report into our field of its AdminComment, in the accounting database.
+//! Processes ended jobs in the background: writes the record of the final state beside the node reports (`slurm_end`), and,
+//! with `[report] admin_comment`, one line of the report into our field of AdminComment in the accounting database.
 //!
-//! slurmctld shows how a job ended only when the nodes are through and forgets it `MinJobAge` later; it refuses to change a
-//! job that has ended, and this program must not keep a job completing. So it leaves a note, and one process for all of
-//! them, which outlives it, works the notes off: it asks slurmctld whether the job went back and how it ended, and waits for
-//! the nodes' parts where a line of the report is wanted.
+//! slurmctld shows the final state only after the epilogs of all nodes, purges the job `MinJobAge` later, and rejects changes
+//! to ended jobs. This program must not keep a job completing. It therefore leaves a note; one background process for all
+//! notes asks slurmctld whether each job was requeued and how it ended, and waits for the node reports if a line is wanted.
 //!
 //! All jobs that are due are asked about in one query, and written in batches: 2,000 jobs may end in a minute
 //! (`cargo xtask bench storm`). A note that cannot be kept or worked off is counted: the log and `railgate doctor` say

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::dirs::{below, content_below, names, top};
 use super::read::understood_end;
 use super::write::{WriteOrder, write};
-use super::{SLURM_END, dir_name, write_group};
-use crate::{ReportAccess, ReportConfig, SlurmEnd};
+use super::{SLURM_END, beside_parts, dir_name};
+use crate::{ReportConfig, SlurmEnd};
 
 pub(super) const WRITE_ENDS: &str = "write-slurm-ends";
 pub(super) const FIND_ENDS: &str = "find-slurm-ends";
@@ -88,18 +88,8 @@ pub fn store_ends(config: &ReportConfig, ends: &[(SlurmEnd, u32, u32)], time: Du
 }
 
 fn order(config: &ReportConfig, dir: PathBuf, end: &SlurmEnd, uid: u32, gid: u32) -> WriteOrder {
-    WriteOrder {
-        dir,
-        cluster: end.cluster.clone(),
-        job: end.job,
-        attempt: end.attempt,
-        file: SLURM_END.to_owned(),
-        owner: Some((uid, gid)),
-        group: write_group(config),
-        account: config.access == ReportAccess::Account,
-        only_existing: true,
-        replace: true,
-    }
+    let order = beside_parts(config, (&end.cluster, end.job, end.attempt), SLURM_END, (uid, gid));
+    WriteOrder { dir, only_existing: true, ..order }
 }
 
 fn written(batch: &Batch) -> Result<Vec<Placed>, String> {
@@ -155,8 +145,8 @@ struct FindOrder {
 /// empty): of jobs of `uid`, or of any owner. With `numbers` jobs from the first to the last of them, in this order;
 /// otherwise the newest first. At most `most` records.
 ///
-/// A job's owner can replace what lies there. With `uid` that is their own word about their own jobs; without it only files
-/// count that the owner cannot have written.
+/// The owner of a job can replace these files. With `uid` they are therefore self-reported. Without `uid`, files that the
+/// owner may have written are skipped.
 ///
 /// # Errors
 /// The directories could not be read in time.

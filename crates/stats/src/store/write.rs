@@ -208,7 +208,7 @@ fn made_as_root(dir: BorrowedFd<'_>, order: &WriteOrder, (uid, group): (u32, Gid
         Err(Errno::EEXIST) => false,
         Err(_) => return,
     };
-    // A prolog does not wait for this, and may end between the two calls: what is root's, and empty, was to be given.
+    // The prolog may exit between mkdir and chown. An empty directory of root is such a leftover: change its owner now.
     let is_ours =
         |made: &OwnedFd| is_roots(made) && (fresh || all_names(made, 3).is_ok_and(|all| all.is_empty()));
     let given = below(cluster.as_fd(), &job).and_then(|made| match is_ours(&made) {

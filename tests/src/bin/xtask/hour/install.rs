@@ -10,35 +10,14 @@ pub(super) const SETTINGS: &str = "/etc/railgate/railgate.toml";
 const PAGE: &str = "install.md";
 const QUICK_START: &str = "Quick start";
 
-/// Section 2's file with this site's names, the same on every machine.
-const REPORT: &str = "\
-profile = \"h100-sxm\"
-
-[[node]]
-names = \"cn[1-2]\"
-profile = \"cpu\"
-
-[gate]
-mode = \"report\"
-
-[report]
-dir = \"/shared/railgate\"
-";
-
-/// Section 6, the third step.
-pub(super) const ENFORCE: &str = "\
-profile = \"h100-sxm\"
-
-[[node]]
-names = \"cn[1-2]\"
-profile = \"cpu\"
-
-[gate]
-mode = \"enforce\"
-
-[report]
-dir = \"/shared/railgate\"
-";
+/// The page's railgate.toml with this site's names, the same on every machine: section 2 has `report`, the third step of
+/// section 6 `enforce`.
+pub(super) fn settings(mode: &str) -> String {
+    format!(
+        "profile = \"h100-sxm\"\n\n[[node]]\nnames = \"cn[1-2]\"\nprofile = \"cpu\"\n\n[gate]\nmode = \"{mode}\"\n\n\
+         [report]\ndir = \"/shared/railgate\"\n"
+    )
+}
 
 /// Section 6, the second step.
 const FEW: &str = "
@@ -60,7 +39,7 @@ impl Hour<'_> {
         self.put(&self.packages.old)?;
         self.record.need("quick start: the package on every machine, the lines of /etc/slurm", || {
             self.quick_start()?;
-            self.edit(REPORT)
+            self.edit(&settings("report"))
         })?;
         self.record.need("restart slurmctld and slurmd", || self.restart_slurm())?;
         self.record.need("doctor says what this site has to do, and its own programs stay", || {
@@ -91,14 +70,14 @@ impl Hour<'_> {
         self.record.step("the site's health check still runs", || self.site_health_runs());
         self.record.step("report: nodes are judged, a faulty one is logged and works on", || self.reports());
         self.record.step("a few nodes enforce", || {
-            self.edit(&format!("{REPORT}{FEW}"))?;
+            self.edit(&(settings("report") + FEW))?;
             self.enforcing("gn1", "enforce")?;
             self.enforcing("cn1", "report")
         });
         self.record.step("all enforce", || {
             self.typist
                 .says(PAGE, "`[gate] mode = \"enforce\"` for everybody, without the `[[node]]` table")?;
-            self.edit(ENFORCE)?;
+            self.edit(&settings("enforce"))?;
             NODES.iter().try_for_each(|node| self.enforcing(node, "enforce"))
         });
         Ok(())

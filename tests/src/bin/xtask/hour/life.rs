@@ -142,7 +142,7 @@ impl Hour<'_> {
         let long = Long::start(self.cluster, "gn2")?;
         self.under("install again", load, || {
             self.quick_start()?;
-            self.edit(super::install::ENFORCE)?;
+            self.edit(&super::install::settings("enforce"))?;
             self.restart_under_load()?;
             self.follow_doctor()?;
             self.restart_under_load()
