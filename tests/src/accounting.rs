@@ -23,7 +23,7 @@ StorageLoc=slurm_acct_db
 ";
 
 /// Whoever reaches the socket may do everything: it is this machine's alone, and gone with it. MariaDB's own directory below /run
-/// has another name from Debian's 11.8.9 on.
+/// has another name from Debian's 11.8.9 on. With snapshot isolation, the default from 11.6 on, slurmdbd of 26.05 may end.
 const MARIADB: &str = "\
 set -e
 mkdir -p /run/mysqld /tmp/db
@@ -31,7 +31,8 @@ ln -sfn mysqld /run/mariadbd
 chown mysql /run/mysqld /tmp/db
 mariadb-install-db --user=mysql --datadir=/tmp/db --skip-test-db > /var/log/mariadb-install.log 2>&1
 exec mariadbd --user=mysql --datadir=/tmp/db --socket=/run/mysqld/mysqld.sock \\
-    --pid-file=/run/mysqld/mysqld.pid --skip-networking --skip-grant-tables --skip-log-bin > /var/log/mariadb.log 2>&1
+    --pid-file=/run/mysqld/mysqld.pid --skip-networking --skip-grant-tables --skip-log-bin \\
+    --loose-innodb-snapshot-isolation=0 > /var/log/mariadb.log 2>&1
 ";
 
 const READY: &str = "\

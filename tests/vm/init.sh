@@ -19,7 +19,7 @@ $bb mount -t tmpfs run /new/run
 $bb mount -t tmpfs tmp /new/tmp
 for word in $($bb cat /new/proc/cmdline); do
     case $word in
-    railgate=* | selftest=* | here=* | cache=*) export "${word?}" ;;
+    programs=* | here=* | cache=*) export "${word?}" ;;
     esac
 done
 # shellcheck disable=SC2154 # the kernel's command line says it

@@ -1,11 +1,12 @@
 #!/bin/bash
-# A virtual machine with Debian's kernel and a real verbs device (rdma_rxe over veth): the fabric checks and the RDMA
-# self-test against what a kernel really says. `run.sh RAILGATE SELFTEST` prints a line per look and ends 0 where all of
-# them said what they should. The kernel is kept in /var/cache/railgate/vm; nothing is installed but for qemu itself.
+# A virtual machine with Debian's kernel, for what this machine's kernel may not have: a real verbs device (rdma_rxe over
+# veth) for the fabric checks and the RDMA self-test, and control groups of version 2 for jobs that run out of memory
+# under Slurm. `run.sh PROGRAMS SELFTEST`, with the folder of the built programs, prints a line per look and exits 0 if
+# every look found what it should. The kernel is kept in /var/cache/railgate/vm.
 set -euo pipefail
 
-[[ $# == 2 ]] || { echo "usage: run.sh RAILGATE SELFTEST" >&2; exit 2; }
-railgate=$(realpath "$1")
+[[ $# == 2 ]] || { echo "usage: run.sh PROGRAMS SELFTEST" >&2; exit 2; }
+built=$(realpath "$1")
 selftest=$(realpath "$2")
 here=$(dirname "$(realpath "$0")")
 cache=/var/cache/railgate/vm
@@ -45,19 +46,22 @@ initramfs() {
 # Where the machine finds them: a checkout may lie in /tmp, which is its own there. Symbols are the larger part of a
 # program, and every byte of it goes through 9p.
 programs() {
+    local name
     mkdir -p "$cache/programs"
-    cp "$here/inside.sh" "$cache/programs/"
-    strip -o "$cache/programs/railgate" "$railgate"
+    cp "$here"/{inside,verbs,memory}.sh "$cache/programs/"
+    for name in railgate railgate-{prolog,epilog,epilog-ctld}; do
+        strip -o "$cache/programs/$name" "$built/$name"
+    done
     strip -o "$cache/programs/selftest" "$selftest"
 }
 
 kernel
 initramfs
 programs
-timeout 240 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
+timeout 420 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
     -serial stdio -net none \
     -kernel "$cache"/boot/vmlinuz-* -initrd "$work/initramfs" \
-    -append "console=ttyS0 quiet panic=-1 railgate=$cache/programs/railgate selftest=$cache/programs/selftest here=$cache/programs cache=$cache" \
+    -append "console=ttyS0 quiet panic=-1 programs=$cache/programs here=$cache/programs cache=$cache" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null >"$work/console" 2>&1 || true
 tr -d '\r' <"$work/console" | grep -E '^(ok|bad|why): ' || true

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
@@ -19,6 +20,38 @@ pub(super) struct MemoryGroups(PathBuf);
 pub fn memory_groups() -> bool {
     fs::metadata(Path::new(PLACE).join("memory.limit_in_bytes")).is_ok()
         && MemoryGroups::make(&["try"]).is_ok()
+}
+
+/// What this machine's kernel wrote when it killed a process of a job on a machine of a cluster, as that machine's own kernel
+/// would write it.
+///
+/// # Errors
+/// The kernel's log cannot be read, or has no such lines.
+pub fn memory_kill(machine: &str, job: u32) -> Result<[String; 2]> {
+    let log = Command::new("dmesg").output().context("dmesg")?;
+    let log = String::from_utf8_lossy(&log.stdout).into_owned();
+    let lines: Vec<&str> =
+        log.lines().map(|line| line.split_once("] ").map_or(line, |(_, text)| text)).collect();
+    // The newest, should two runs have had a job of this number.
+    let of_job = format!("/{machine}/slurm_{machine}/");
+    let part = format!("/job_{job}");
+    let kill = lines.iter().rposition(|line| {
+        line.starts_with("oom-kill:") && line.contains(&of_job) && {
+            let group =
+                line.split("oom_memcg=").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default();
+            group.contains(&format!("{part}/")) || group.ends_with(&part)
+        }
+    });
+    let kill = kill.with_context(|| format!("the kernel killed no process of job {job} on {machine}"))?;
+    let own = lines[kill]
+        .split("oom_memcg=")
+        .nth(1)
+        .and_then(|rest| rest.split("/slurm_").next())
+        .unwrap_or_default();
+    let killed =
+        lines[kill..].iter().find(|line| line.starts_with("Memory cgroup out of memory: Killed process"));
+    let killed = killed.context("the kernel named no process")?;
+    Ok([lines[kill].replace(own, ""), (*killed).to_owned()])
 }
 
 impl MemoryGroups {

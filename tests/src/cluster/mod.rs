@@ -36,7 +36,7 @@ pub use inner::dispatch;
 pub use install::{HARDWARE, REPORTS, plugin_target, slurm_release};
 use layout::put;
 use memory::MemoryGroups;
-pub use memory::memory_groups;
+pub use memory::{memory_groups, memory_kill};
 pub use mute::Mute;
 pub use sandbox::own_program;
 pub(crate) use sandbox::program_dir;

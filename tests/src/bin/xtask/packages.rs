@@ -152,6 +152,14 @@ pub(super) fn accounting(version: &str) -> Result<PathBuf> {
     debian("slurmdbd", version, ",slurmdbd,slurm-wlm-mysql-plugin,mariadb-server", "700 MB")
 }
 
+/// MariaDB's client library 3.4.9, that of Debian 13 and sid, refuses every result of slurmdbd's ("Number of columns in result (=1)
+/// set execeeds maxmimum allowed number of columns (=0)"), and slurmdbd ends; that of Debian 12 has the same interface. The list of
+/// packages of a mirror may be older than apt accepts.
+const OLDER_CLIENT_LIBRARY: &str = "\
+echo 'deb http://deb.debian.org/debian bookworm main' > /etc/apt/sources.list
+apt-get -qq -o Acquire::Check-Valid-Until=false update
+DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends --allow-downgrades libmariadb3/bookworm";
+
 fn debian(name: &str, version: &str, more: &str, size: &str) -> Result<PathBuf> {
     let suite = match version {
         "22.05" => "bookworm",
@@ -194,6 +202,10 @@ fn debian(name: &str, version: &str, more: &str, size: &str) -> Result<PathBuf> 
     if format!("{year}.{month:02}") != version {
         let _ = as_root(&["rm".as_ref(), "-rf".as_ref(), "--one-file-system".as_ref(), fresh.as_os_str()]);
         bail!("Debian's {suite} has Slurm {year}.{month:02} now");
+    }
+    if name == "slurmdbd" && suite != "bookworm" {
+        let sh = ["sh", "-ec", OLDER_CLIENT_LIBRARY].map(std::ffi::OsStr::new);
+        as_root(&[&["chroot".as_ref(), fresh.as_os_str()][..], &sh].concat())?;
     }
     as_root(&["mv".as_ref(), fresh.as_os_str(), root.as_os_str()])?;
     Ok(root)

@@ -293,17 +293,18 @@ fn on_clusters(filter: Option<&str>, slurm_root: &Path) -> Result<()> {
 fn these_on_clusters(filters: &[&str], slurm_root: &Path) -> Result<()> {
     let program = cluster_tests()?;
     let mut command = if nix::unistd::geteuid().is_root() {
-        Command::new(&program)
+        Command::new("env")
     } else if packages::find("sudo").is_some() {
         println!("the cluster needs root: sudo {}", program.display());
         let mut command = Command::new("sudo");
-        command
-            .arg(format!("--preserve-env={SLURM_ROOT},RAILGATE_SLURM_VERSION,RUST_LIB_BACKTRACE"))
-            .arg(&program);
+        let keep = format!("--preserve-env={SLURM_ROOT},RAILGATE_SLURM_VERSION,RUST_LIB_BACKTRACE");
+        command.args([keep.as_str(), "env"]);
         command
     } else {
         bail!("the cluster needs root: run {} --ignored as root", program.display());
     };
+    // A shell without job control starts background commands with these signals ignored, and jobs would inherit it.
+    command.arg("--default-signal=INT,QUIT").arg(&program);
     // Tests not on the cluster have run already; what is ignored there is what needs root.
     command.args(["--ignored", "--test-threads", CLUSTERS]).args(filters);
     // A test that builds a plugin of its own builds it for this Slurm.

@@ -1,4 +1,4 @@
-//! The RDMA self-test's own build, and the virtual machine with a real verbs device.
+//! The RDMA self-test's own build, and the virtual machine with a real verbs device and control groups of version 2.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -78,7 +78,7 @@ pub(super) fn need() -> Result<()> {
 /// Builds and lints the self-test, and has it and the checks of the fabric run in the machine; one line says why not
 /// where the distribution cannot bring what that needs.
 pub(super) fn run(all: &mut Steps) {
-    const NAME: &str = "virtual machine with a verbs device";
+    const NAME: &str = "virtual machine: a verbs device, control groups v2";
     if cfg!(not(target_arch = "x86_64")) {
         return all.skip(NAME, "it is built for x86-64");
     }
@@ -89,7 +89,8 @@ pub(super) fn run(all: &mut Steps) {
         steps::run(&mut cargo(&["fmt", "--check"]))?;
         steps::run(&mut linting())?;
         rdma_selftest(false)?;
-        steps::run(build::cargo().args(["build", "--quiet", "-p", "railgate-cli"]))
+        let packages = ["railgate-cli", "railgate-prolog", "railgate-epilog"];
+        steps::run(build::cargo().args(["build", "--quiet"]).args(packages.map(|name| format!("-p{name}"))))
     });
     all.step(NAME, || {
         let script = build::workspace().join("tests/vm/run.sh");
@@ -102,7 +103,7 @@ pub(super) fn run(all: &mut Steps) {
         } else {
             bail!("the machine shows the whole file system: run {} as root", script.display());
         };
-        command.arg(build::folder(false)?.join("railgate"));
+        command.arg(build::folder(false)?);
         steps::run(command.arg(target().join("debug/railgate-rdma-selftest")))
     });
 }

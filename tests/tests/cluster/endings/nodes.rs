@@ -1,5 +1,7 @@
 //! Jobs whose nodes are unfit, die, break or are drained.
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use super::row::{Ending, How, Stage, When};
@@ -41,6 +43,8 @@ fn dying() -> Vec<Ending> {
 /// Its power goes, and Slurm is told so: how long it would take to notice is another test's subject.
 fn dies(stage: &Stage<'_>, node: &str) -> Result<()> {
     stage.cluster.kill_node(node)?;
+    // An answer of its slurmd that is still under way would bring the node back.
+    std::thread::sleep(Duration::from_secs(2));
     stage.node(node, &["state=down", "reason=Not responding"])
 }
 

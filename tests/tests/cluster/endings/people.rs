@@ -1,5 +1,7 @@
 //! Jobs that somebody, or a limit, ends or puts back.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use super::row::{CPU, Ending, GPU, How, Stage, When};
@@ -51,10 +53,14 @@ pub(super) fn endings() -> Vec<Ending> {
         Ending::batch("cancelled while failing", CPU, "exit 5", "looks like the application")
             .with(&["--comment=wait-in-epilog_slurmd"])
             .when(When::In("epilog_slurmd"), cancel_and_go),
-        job("srun interrupted", CANCELLED)
-            .with(&["--quit-on-interrupt"])
-            .how(How::Srun)
-            .when(began, |stage| stage.process.map_or(Ok(()), |srun| srun.signal(Signal::SIGINT))),
+        job("srun interrupted", CANCELLED).with(&["--quit-on-interrupt"]).how(How::Srun).when(
+            began,
+            |stage| {
+                // A srun that is still launching passes the signal on, and the job ends as if by itself.
+                std::thread::sleep(Duration::from_secs(2));
+                stage.process.map_or(Ok(()), |srun| srun.signal(Signal::SIGINT))
+            },
+        ),
         job("out of time", TIMEOUT).when(began, |stage| stage.update("EndTime=now+1")),
         Ending::batch("out of time and defiant", CPU, DEFIANT, TIMEOUT)
             .with(&["--time=10", "--signal=B:USR1@600"])

@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 
+use railgate_tests::cluster::memory_kill;
+
 use super::row::{CPU, Ending, GPU, How, Stage, When};
 
 const APPLICATION: &str = "looks like the application";
@@ -78,13 +80,28 @@ pub(super) fn endings() -> Vec<Ending> {
 /// Out of memory for real, on machines that have control groups. What the kernel prints of it the test writes where the node
 /// reads the kernel log.
 pub(super) fn memory() -> Vec<Ending> {
-    let hungry = "(head -c 150000000 /dev/zero; sleep 3) | tail > /dev/null";
-    let step = format!("srun bash -c '{hungry}'");
+    let hungry = "head -c 150000000 /dev/zero | tail > /dev/null";
+    let script = format!("{hungry}; go; exit 1");
+    let step = format!("srun bash -c 'set -o pipefail; {hungry}'; go; exit 1");
+    let job = |name, words, script: &str| {
+        Ending::batch(name, words, script, MEMORY).with(&["--mem=40"]).when(When::Began(0), kernel_killed)
+    };
     vec![
-        Ending::batch("memory of the script", GPU, hungry, MEMORY).with(&["--mem=40"]),
-        Ending::batch("memory of a step", GPU, &step, MEMORY).with(&["--mem=40"]),
-        Ending::batch("memory of a step without GPUs", CPU, &step, MEMORY).with(&["--mem=40"]),
+        job("memory of the script", GPU, &script),
+        job("memory of a step", GPU, &step),
+        job("memory of a step without GPUs", CPU, &step),
     ]
+}
+
+/// This machine's kernel killed a process of the job: the node's own kernel log gets what it wrote.
+fn kernel_killed(stage: &Stage<'_>) -> Result<()> {
+    let node = stage.cluster.job(stage.name)?.field("BatchHost").to_owned();
+    let mut hardware = stage.cluster.hardware(&node)?;
+    for line in memory_kill(&node, stage.job)? {
+        hardware.kernel_says(&line)?;
+    }
+    drop(hardware);
+    stage.go()
 }
 
 /// Tasks of one array, each with another end.
