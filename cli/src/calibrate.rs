@@ -6,8 +6,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use railgate_node::child::Said;
-use railgate_node::{GpuId, GpuWatch, Reading, Watched, WatchedGpu};
+use railgate_child::Said;
+use railgate_model::{GpuId, Reading, Watched, WatchedGpu};
+use railgate_probe::GpuWatch;
 use railgate_stats::usage::peaks::{Model, model};
 use railgate_text::{Lines, put, toml_text};
 

@@ -1,5 +1,5 @@
 use railgate_gate::{Memory, Seen, judge};
-use railgate_node::{Action, Finding, Fitness, Phase, Profile, Severity, Snapshot, Verdict};
+use railgate_model::{Action, Finding, Fitness, Phase, Profile, Severity, Snapshot, Verdict};
 use railgate_runner::{Purpose, acting, look, periodic, switches};
 use railgate_slurm::{Acting, Cap, Client, DrainOutcome};
 use railgate_text::{Lines, put};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use railgate_gate::{CHECKS, GateConfig};
-use railgate_node::{Action, Phase, SiteCheck, SiteOutcome};
+use railgate_model::{Action, Phase, SiteCheck, SiteOutcome};
 use railgate_runner::History;
 use serde::Serialize;
 
@@ -71,7 +71,7 @@ fn site_rows(site: &Site, gate: &GateConfig) -> Vec<SiteRow> {
         let policy = gate.action_of_site_check(name, &memory);
         SiteRow { id, path, phases, policy, not_run: not_run.or(off) }
     };
-    let there = railgate_node::site_checks(&settings.directory);
+    let there = railgate_probe::site_checks(&settings.directory);
     let mut rows: Vec<SiteRow> = there
         .iter()
         .map(|check: &SiteCheck| {

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use railgate_node::Profile;
 use railgate_runner::{ConfigError, InForce, Loaded, Problem, SetAt};
 use railgate_slurm::hostlist;
 use railgate_text::{Lines, put, toml_text};
@@ -106,7 +105,7 @@ fn profile_problem(site: &Site, loaded: &Loaded) -> Option<String> {
     if site.config_required {
         dirs.extend(site.config_file.parent().map(|dir| dir.join("profiles")));
     }
-    let why = Profile::load(profile, &dirs).err()?;
+    let why = railgate_profiles::load(profile, &dirs).err()?;
     let at = loaded.origins.get("profile").map(place).unwrap_or_default();
     Some(format!("{at}: profile: {why}"))
 }

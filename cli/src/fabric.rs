@@ -10,7 +10,7 @@ use railgate_fabric::{
 };
 use railgate_fabric::{lldp, parse, table};
 use railgate_fabric::{topology_block, topology_tree, topology_yaml};
-use railgate_node::toml_error;
+use railgate_profiles::toml_error;
 use railgate_slurm::{hostlist, run_program};
 use railgate_text::Lines;
 

@@ -1,5 +1,5 @@
 use railgate_gate::{CHECKS, CheckInfo};
-use railgate_node::{Action, rfc3339};
+use railgate_model::{Action, rfc3339};
 use railgate_runner::{Config, Count, History, Past};
 use railgate_text::put;
 use serde::Serialize;

@@ -134,7 +134,7 @@ impl Site {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = railgate_node::child::dispatch(&railgate_runner::tasks()) {
+    if let Some(code) = railgate_probe::dispatch(&railgate_runner::tasks()) {
         return code;
     }
     let cli: Cli = output::parse();

@@ -1,7 +1,9 @@
 use std::path::PathBuf;
 
-use railgate_node::{Origin, PartName, Profile, Request, Snapshot, live, recorded, simulate};
+use railgate_model::{Origin, PartName, Profile, Snapshot};
+use railgate_probe::{Request, live};
 use railgate_runner::{Config, profile_of};
+use railgate_simulate::recorded;
 
 use crate::Site;
 
@@ -33,8 +35,8 @@ impl NodeArgs {
             return Ok(Some(Seen { snapshot, profile }));
         }
         let Some(text) = &self.simulate else { return Ok(None) };
-        let (profile, faults) = simulate::parse(text, &site.places.profiles())?;
-        let snapshot = simulate::simulated(&profile, &faults);
+        let (profile, faults) = railgate_simulate::parse(text, &site.places.profiles())?;
+        let snapshot = railgate_simulate::simulated(&profile, &faults);
         Ok(Some(Seen { snapshot, profile }))
     }
 
@@ -51,8 +53,8 @@ impl NodeArgs {
 
 /// Each part that was looked at: its name, `ok` or why there is nothing, and how long it took, ms.
 pub(crate) fn parts(snapshot: &Snapshot) -> Vec<(PartName, Option<String>, f64)> {
-    fn part<T>(name: PartName, part: &railgate_node::Part<T>) -> Option<(PartName, Option<String>, f64)> {
-        use railgate_node::Part;
+    fn part<T>(name: PartName, part: &railgate_model::Part<T>) -> Option<(PartName, Option<String>, f64)> {
+        use railgate_model::Part;
         let took = match part {
             Part::Skipped => return None,
             Part::Read { took_ms, .. } | Part::Failed { took_ms, .. } => *took_ms,

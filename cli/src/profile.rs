@@ -1,7 +1,8 @@
 use std::path::PathBuf;
 
 use railgate_gate::{Memory, Seen, judge};
-use railgate_node::{Fitness, Phase, Profile, Recorded, Snapshot, record};
+use railgate_model::{Fitness, Phase, Snapshot};
+use railgate_profiles::{Recorded, record};
 use railgate_text::{Lines, put, toml_text};
 
 use crate::check::findings_text;
@@ -48,12 +49,15 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let id = &args.id;
     let plain = id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
     anyhow::ensure!(plain && !id.is_empty(), "--id '{id}': small letters, digits and hyphens");
-    anyhow::ensure!(!Profile::builtin_ids().contains(&id.as_str()), "--id '{id}': built in, take another");
+    anyhow::ensure!(
+        !railgate_profiles::builtin_ids().contains(&id.as_str()),
+        "--id '{id}': built in, take another"
+    );
     let config = site.config()?;
     let snapshot = args.source.look(site, &config)?.snapshot;
     let dirs = site.places.profiles();
     let name = snapshot.gpus.data().and_then(|gpus| gpus.gpus.iter().find_map(|gpu| gpu.name.known()));
-    let like = name.map(|name| Profile::matching(name, &dirs)).transpose()?.flatten();
+    let like = name.map(|name| railgate_profiles::matching(name, &dirs)).transpose()?.flatten();
     let recorded = record(&snapshot, id, like.as_ref());
     if let Some(wrong) = no_good(&config.gate, &snapshot, &recorded) {
         say!("not written: this is no good node")?;

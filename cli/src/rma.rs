@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use railgate_node::{Gpu, Reading, Snapshot, SxidEvent, XidEvent};
+use railgate_model::{Gpu, Reading, Snapshot, SxidEvent, XidEvent};
 use railgate_runner::{Episode, Past};
 use railgate_text::{Lines, put};
 use serde::Serialize;
@@ -42,8 +42,8 @@ struct Pack<'a> {
     /// Milliseconds.
     taken: u64,
     kernel: &'a Reading<String>,
-    gpus: &'a railgate_node::Part<railgate_node::Gpus>,
-    fabric: &'a railgate_node::Part<railgate_node::Fabric>,
+    gpus: &'a railgate_model::Part<railgate_model::Gpus>,
+    fabric: &'a railgate_model::Part<railgate_model::Fabric>,
     xids: Vec<XidEvent>,
     sxids: Vec<SxidEvent>,
     found: Vec<Episode>,
@@ -87,7 +87,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
 
 /// Whose process ran where is no vendor's business.
 fn without_users(snapshot: &mut Snapshot) {
-    if let railgate_node::Part::Read { data, .. } = &mut snapshot.gpus {
+    if let railgate_model::Part::Read { data, .. } = &mut snapshot.gpus {
         for gpu in &mut data.gpus {
             gpu.processes = Reading::Unsupported;
         }
@@ -134,7 +134,7 @@ fn page(pack: &Pack<'_>, snapshot: &Snapshot) -> Lines {
         let head = ["HCA", "BUS", "TYPE", "NODE GUID", "FIRMWARE", "PORTS"];
         let mut table = vec![head.map(str::to_owned).to_vec()];
         for hca in &fabric.hcas {
-            let port = |port: &railgate_node::Port| {
+            let port = |port: &railgate_model::Port| {
                 format!("{}: {} {}", port.number, state(&port.state), said(&port.rate_text))
             };
             let ports: Vec<String> = hca.ports.iter().map(port).collect();
@@ -220,10 +220,10 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
         remap,
         format!("{up} of {}", gpu.nvlinks.len()),
         match &gpu.access {
-            railgate_node::Access::Ok => "answers".to_owned(),
-            railgate_node::Access::Lost(why) => format!("lost: {why}"),
-            railgate_node::Access::ResetRequired(why) => format!("reset required: {why}"),
-            railgate_node::Access::Failed(why) => format!("does not answer: {why}"),
+            railgate_model::Access::Ok => "answers".to_owned(),
+            railgate_model::Access::Lost(why) => format!("lost: {why}"),
+            railgate_model::Access::ResetRequired(why) => format!("reset required: {why}"),
+            railgate_model::Access::Failed(why) => format!("does not answer: {why}"),
         },
     ]
 }
@@ -236,7 +236,7 @@ fn said<T: ToString>(reading: &Reading<T>) -> String {
     }
 }
 
-fn state(state: &Reading<railgate_node::PortState>) -> String {
+fn state(state: &Reading<railgate_model::PortState>) -> String {
     match state {
         Reading::Known(state) => format!("{state:?}").to_lowercase(),
         other => said(&other.clone().map(|_| String::new())),

@@ -1,5 +1,4 @@
-use railgate_node::simulate::FaultPart;
-use railgate_node::{Profile, simulate};
+use railgate_simulate::FaultPart;
 
 use crate::output::{self, Format};
 use crate::{Site, exit};
@@ -26,10 +25,10 @@ pub(crate) struct Args {
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     anyhow::ensure!(args.list, "say what to do: `railgate simulate --list`");
     let dirs = site.places.profiles();
-    let profiles: Vec<(String, String)> = Profile::ids(&dirs)
+    let profiles: Vec<(String, String)> = railgate_profiles::ids(&dirs)
         .into_iter()
         .map(|id| {
-            let title = match Profile::load(&id, &dirs) {
+            let title = match railgate_profiles::load(&id, &dirs) {
                 Ok(profile) => profile.title,
                 Err(why) => format!("cannot be used: {}", why.to_string().lines().next().unwrap_or_default()),
             };
@@ -39,7 +38,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if args.format == Format::Json {
         let profiles: Vec<_> =
             profiles.into_iter().map(|(id, title)| serde_json::json!({ "id": id, "title": title })).collect();
-        let faults: Vec<_> = simulate::FAULTS
+        let faults: Vec<_> = railgate_simulate::FAULTS
             .iter()
             .map(|fault| {
                 let (part, index) = (part(fault.part), fault.default_index);
@@ -53,7 +52,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     rows.extend(profiles.into_iter().map(|(id, title)| vec![id, String::new(), title]));
     rows.push(Vec::new());
     rows.push(["FAULT", "WHERE", "WHAT"].map(str::to_owned).to_vec());
-    for fault in simulate::FAULTS {
+    for fault in railgate_simulate::FAULTS {
         let place = match fault.part {
             FaultPart::Node => "-".to_owned(),
             // By name or by number.

@@ -375,7 +375,7 @@ fn one_part() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     let attempt = place.path().join("alpha/7/0");
     std::fs::create_dir_all(&attempt).unwrap();
-    let job = railgate_node::Job {
+    let job = railgate_model::Job {
         id: 7,
         uid: 0,
         gid: 0,
@@ -383,7 +383,7 @@ fn one_part() -> tempfile::TempDir {
         restarts: 0,
         nodelist: "n1".to_owned(),
         het_leader: None,
-        allocation: railgate_node::Allocation::NoGpus,
+        allocation: railgate_model::Allocation::NoGpus,
         partition: "gpu".to_owned(),
     };
     let part = railgate_stats::NodeReport::new("alpha", "n1", job, 0, 1_800_000_000_000);

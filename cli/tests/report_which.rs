@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use railgate_node::{Allocation, Job};
+use railgate_model::{Allocation, Job};
 use railgate_stats::NodeReport;
 
 /// Slurm's programs, a report directory and a configuration.

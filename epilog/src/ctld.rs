@@ -87,7 +87,7 @@ use call::{Call, Nothing};
 
 fn main() -> ExitCode {
     let tasks = [railgate_runner::tasks(), vec![sum_up::FIND, summed::TASK]].concat();
-    if let Some(code) = railgate_node::child::dispatch(&tasks) {
+    if let Some(code) = railgate_probe::dispatch(&tasks) {
         return code;
     }
     guarded("epilog-ctld", || {

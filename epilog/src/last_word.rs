@@ -6,7 +6,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use railgate_node::Severity;
+use railgate_model::Severity;
 use railgate_runner::{Hook, acting, append_to_output};
 use railgate_slurm::hostlist::expand;
 use railgate_slurm::{Acting, Client};
@@ -126,7 +126,7 @@ fn first_nan(report: &NodeReport) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Class, Finding};
+    use railgate_model::{Class, Finding};
     use railgate_stats::application::{AppEvent, Application, RankApplication};
     use railgate_stats::{EvidenceItem, Exit};
 
@@ -230,9 +230,9 @@ mod tests {
         let xid = r#"{"code":31,"gpu":"0000:1b:00.0","pid":null,"time":5,"seq":0,"text":"Xid 31"}"#;
         report.kernel.xids = vec![serde_json::from_str(xid).unwrap()];
         assert_eq!(last_word(&report, || true), None, "whose GPU that is nobody knows");
-        let (profile, faults) = railgate_node::simulate::parse("h100-sxm", &[]).unwrap();
-        let now = railgate_node::simulate::simulated_node(&profile, &faults, "n1");
-        let gpus = railgate_node::Allocation::Gpus((0..8).map(railgate_node::GpuId::Index).collect());
+        let (profile, faults) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
+        let now = railgate_simulate::simulated_node(&profile, &faults, "n1");
+        let gpus = railgate_model::Allocation::Gpus((0..8).map(railgate_model::GpuId::Index).collect());
         report.gpus = railgate_stats::gpu_uses(None, &now, &gpus);
         let own = report.gpus[2].pci.known().copied();
         report.kernel.xids[0].gpu = own;

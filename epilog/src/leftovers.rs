@@ -3,8 +3,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use railgate_node::child::{self, Outcome, Task, become_user};
-use railgate_node::{Job, Reading, Snapshot, Verdict};
+use railgate_child::{Outcome, Task, become_user};
+use railgate_model::{Job, Reading, Snapshot, Verdict};
 use railgate_stats::holds;
 
 /// How often the node is looked at again while something still sits on the job's GPUs.
@@ -50,7 +50,7 @@ pub(crate) fn end(now: &Snapshot, job: &Job) -> bool {
     if !pids.is_empty() {
         let ended =
             serde_json::to_vec(&(job.uid, job.gid, pids)).map_err(|why| why.to_string()).and_then(|order| {
-                match child::run(END, &order, PATIENCE) {
+                match railgate_child::run(END, &order, PATIENCE) {
                     Outcome::Done(problems) => Ok(String::from_utf8_lossy(&problems).into_owned()),
                     Outcome::Failed(why) => Err(why),
                     Outcome::Silent | Outcome::Stuck => Err("no answer".to_owned()),

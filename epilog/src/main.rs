@@ -14,7 +14,7 @@ mod whole_node;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use railgate_node::{Allocation, Job, KernelMark, Phase, Snapshot};
+use railgate_model::{Allocation, Job, KernelMark, Phase, Snapshot};
 use railgate_rundir::Run;
 use railgate_runner::{
     Hook, Purpose, application, communication, drain, forget_job, guarded, look, now, record,
@@ -27,7 +27,7 @@ use railgate_stats::{
 
 fn main() -> ExitCode {
     let own = [railgate_runner::tasks(), vec![tasks::TASK, leftovers::TASK]].concat();
-    if let Some(code) = railgate_node::child::dispatch(&own) {
+    if let Some(code) = railgate_probe::dispatch(&own) {
         return code;
     }
     guarded("epilog", || {
@@ -172,7 +172,7 @@ fn exit(hook: &Hook, report: &mut NodeReport) -> Option<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::GpuId;
+    use railgate_model::GpuId;
 
     use super::*;
 

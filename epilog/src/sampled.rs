@@ -2,7 +2,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use railgate_runner::{Hook, SAMPLER_FILES, SAMPLER_TASKS, SamplerEnd, end_sampler, now};
 use railgate_slurm::hostlist::expand;
 use railgate_stats::store::store_samples;

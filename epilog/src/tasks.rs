@@ -2,7 +2,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use railgate_node::child::{self, Task};
+use railgate_child::Task;
 use railgate_rundir::{Root, RunDir, Used, UserDir, Winner};
 use railgate_runner::Hook;
 use railgate_stats::{SetBy, StepEnv, StepSetting};
@@ -24,7 +24,7 @@ pub(crate) fn steps(hook: &Hook) -> Vec<StepEnv> {
     let order = (&hook.places.run, hook.job.id, hook.job.uid);
     let read = serde_json::to_vec(&order)
         .map_err(|why| why.to_string())
-        .and_then(|order| child::ask(READ, &order, DEADLINE))
+        .and_then(|order| railgate_child::ask(READ, &order, DEADLINE))
         .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
     read.unwrap_or_else(|why| {
         tracing::warn!(job = hook.job.id, "what the tasks were given is not known: {why}");

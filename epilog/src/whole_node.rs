@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use railgate_node::{Allocation, Job, PciAddress};
+use railgate_model::{Allocation, Job, PciAddress};
 use railgate_runner::Hook;
 use railgate_slurm::{Client, cpus_of_node};
 use railgate_stats::EvidenceItem;

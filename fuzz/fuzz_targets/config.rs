@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use railgate_node::Profile;
 use railgate_runner::{Config, Loaded};
 
 static PROFILES: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -35,5 +34,5 @@ fuzz_target!(|text: &str| {
         }
     }
     std::fs::write(PROFILES.join("site.toml"), text).expect("memory");
-    let _ = Profile::load("site", std::slice::from_ref(&*PROFILES)).map_err(|why| why.to_string());
+    let _ = railgate_profiles::load("site", std::slice::from_ref(&*PROFILES)).map_err(|why| why.to_string());
 });

@@ -1,7 +1,7 @@
 //! What every target that ends in a judgement holds it to.
 
 use railgate_gate::{GateConfig, Memory, Seen, devices_are_well, judge};
-use railgate_node::{Class, Phase, Profile, Severity, Snapshot};
+use railgate_model::{Class, Phase, Profile, Severity, Snapshot};
 
 /// Judges a node in each phase. Nothing that it says may be the fault of a check, break a line, or grow without bound.
 pub fn judged(snapshot: &Snapshot, before: Option<&Snapshot>, profile: &Profile) {

@@ -10,9 +10,9 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use railgate_gate::{GateConfig, Memory, Seen, judge};
-use railgate_node::readers::kernel_log_read;
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{Part, Phase, Profile, Severity, Snapshot};
+use railgate_probe::readers::kernel_log_read;
+use railgate_simulate::{parse, simulated};
+use railgate_model::{Part, Phase, Profile, Severity, Snapshot};
 
 static MACHINE: LazyLock<(Profile, Snapshot)> = LazyLock::new(|| {
     let (profile, _) = parse("h100-sxm", &[]).expect("a profile that is built in");

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use railgate_node::readers::kernel_log_read;
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{KernelMark, Part, Profile, Snapshot};
+use railgate_probe::readers::kernel_log_read;
+use railgate_simulate::{parse, simulated};
+use railgate_model::{KernelMark, Part, Profile, Snapshot};
 
 static MACHINE: LazyLock<(Profile, Snapshot)> = LazyLock::new(|| {
     let (profile, _) = parse("h100-sxm", &[]).expect("a profile that is built in");

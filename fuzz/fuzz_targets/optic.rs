@@ -8,8 +8,9 @@ mod judged;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{Optic, Part, Profile, Reading, Snapshot, module_of_dump};
+use railgate_simulate::{parse, simulated};
+use railgate_model::{Optic, Part, Profile, Reading, Snapshot};
+use railgate_probe::module_of_dump;
 
 static MACHINE: LazyLock<(Profile, Snapshot)> = LazyLock::new(|| {
     let (profile, _) = parse("h100-sxm", &[]).expect("a profile that is built in");

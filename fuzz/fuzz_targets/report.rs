@@ -9,8 +9,8 @@ mod bend;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{Allocation, GpuId, Job, Phase, Snapshot};
+use railgate_simulate::{parse, simulated};
+use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
 use railgate_rails::rail_map;
 use railgate_stats::{
     Exit, JobReport, Look, NodeReport, Parts, SlurmView, Window, evidence, gpu_uses, html, json,

@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{Profile, Snapshot, recorded};
+use railgate_simulate::{parse, simulated};
+use railgate_model::{Profile, Snapshot};
+use railgate_simulate::recorded;
 use railgate_rails::{rail_map, table, topology};
 use serde_json::{Value, json};
 

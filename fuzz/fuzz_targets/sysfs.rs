@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use railgate_node::readers::{fabric_read, host_read, pci_read};
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{Part, Profile, Snapshot};
+use railgate_probe::readers::{fabric_read, host_read, pci_read};
+use railgate_simulate::{parse, simulated};
+use railgate_model::{Part, Profile, Snapshot};
 
 /// Below `sys` and `proc`, and what a healthy machine says there.
 const FILES: &[(&str, &str)] = &[

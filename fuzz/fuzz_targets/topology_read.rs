@@ -5,8 +5,8 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{RailMap, Snapshot};
+use railgate_simulate::{parse, simulated};
+use railgate_model::{RailMap, Snapshot};
 use railgate_rails::{NcclVersion, TopologyView, check_topology, rail_map};
 
 static MACHINE: LazyLock<(Snapshot, RailMap)> = LazyLock::new(|| {

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{Distance, Part, PciAddress, PortState, Reading};
+use railgate_simulate::{parse, simulated};
+use railgate_model::{Distance, Part, PciAddress, PortState, Reading};
 use railgate_rails::{check_topology, rail_map, table, topology};
 
 /// One decision after the other; at the end always 0.
@@ -74,7 +74,7 @@ fuzz_target!(|bytes: &[u8]| {
                 4 => hca.ports[0].rate_gbps = Reading::Known(f64::from(dice.byte()) * 10.0 - 10.0),
                 5 => {
                     let second =
-                        railgate_node::Port { number: u32::from(dice.byte()), ..hca.ports[0].clone() };
+                        railgate_model::Port { number: u32::from(dice.byte()), ..hca.ports[0].clone() };
                     hca.ports.push(second);
                 }
                 _ => {}

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use railgate_node::Setting;
+use railgate_model::Setting;
 use railgate_rails::{NcclRange, NcclVersion, RailsConfig};
 use railgate_rundir::{NcclConf, NcclEnv, ProfilerChoice, ReleaseSetting, TaskSetting};
 use railgate_stats::StatsConfig;

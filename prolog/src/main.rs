@@ -13,7 +13,7 @@ mod refuse;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use railgate_node::{Allocation, Phase};
+use railgate_model::{Allocation, Phase};
 use railgate_runner::{Hook, Purpose, drain, guarded, look, now, record, start_sampler};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_stats::store::store_start;
@@ -24,7 +24,7 @@ use railgate_stats::{Look, NodeReport, Options};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
-    if let Some(code) = railgate_node::child::dispatch(&railgate_runner::tasks()) {
+    if let Some(code) = railgate_probe::dispatch(&railgate_runner::tasks()) {
         return code;
     }
     guarded("prolog", || match Hook::enter("prolog") {

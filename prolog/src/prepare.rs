@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use railgate_node::{Action, Allocation, UnixMillis};
+use railgate_model::{Action, Allocation, UnixMillis};
 use railgate_rails::{JobGpus, JobShape, environment, net, rail_map, topology, topology_wanted};
 use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
 use railgate_runner::{Hook, Look, kernel_mark};

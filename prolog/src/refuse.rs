@@ -1,4 +1,4 @@
-use railgate_node::{Phase, Verdict};
+use railgate_model::{Phase, Verdict};
 use railgate_runner::{Hook, now, tell_owner};
 use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView, Reason};
 use railgate_stats::{Act, ActKind, NodeReport, finding_for_reader};

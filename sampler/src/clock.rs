@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 
 /// The calendar, which is read once and may then be set as anybody likes, and the clock that everything is timed by.
 #[derive(Clone, Copy, Debug)]

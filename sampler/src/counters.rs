@@ -5,9 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
-use railgate_node::{
-    Allocation, GpuId, GpuSamples, GpuWatch, JobGroup, UnixMillis, XidEvent, job_is_stopped, own_memory_mib,
-};
+use railgate_model::{Allocation, GpuId, GpuSamples, UnixMillis, XidEvent};
+use railgate_probe::{GpuWatch, JobGroup, job_is_stopped, own_memory_mib};
 use railgate_stats::metrics::JobFile;
 use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail};
 use railgate_stats::usage::{GpuField, Sample, State, Values};
@@ -347,7 +346,7 @@ fn seconds(time: &nix::sys::time::TimeVal) -> f64 {
     time.num_microseconds() as f64 / 1e6
 }
 
-fn head_rail(rail: &railgate_node::Rail) -> HeadRail {
+fn head_rail(rail: &railgate_model::Rail) -> HeadRail {
     HeadRail { hca: rail.hca.clone(), port: rail.port, rail: Some(rail.number) }
 }
 

@@ -1,6 +1,6 @@
 //! Which reading of a GPU is which field of a sample.
 
-use railgate_node::{GpuSample, Reading, WatchedGpu};
+use railgate_model::{GpuSample, Reading, WatchedGpu};
 use railgate_stats::usage::format::HeadGpu;
 use railgate_stats::usage::{Field, GpuField, Values};
 

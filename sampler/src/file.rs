@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use railgate_runner::{SAMPLER_FILES, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES};
 use railgate_stats::usage::format::{End, Head, Note, Record, Records, whole_bytes};
 use railgate_stats::usage::{Fold, GpuField, RailField, Sample};

@@ -7,8 +7,9 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use railgate_node::child::{Said, Stream};
-use railgate_node::{GpuId, GpuSamples, GpuWatch, Reading, Watched, WatchedGpu, XidEvent};
+use railgate_child::{Said, Stream};
+use railgate_model::{GpuId, GpuSamples, Reading, Watched, WatchedGpu, XidEvent};
+use railgate_probe::GpuWatch;
 
 /// After the first one; each costs a child that may be stuck for good.
 const MOST_STARTS: u32 = 4;

@@ -1,4 +1,5 @@
-use railgate_node::{GroupUse, Reading};
+use railgate_model::Reading;
+use railgate_probe::GroupUse;
 use railgate_stats::usage::{HostField, Values};
 
 /// The job's cgroup from sample to sample.

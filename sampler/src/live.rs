@@ -3,7 +3,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
-use railgate_node::child::{self, Task, become_user};
+use railgate_child::{Task, become_user};
 use railgate_rundir::Root;
 use railgate_runner::{
     Loaded, Places, SAMPLER_FILES, SAMPLER_TASKS, application, communication, node_name, now,
@@ -54,7 +54,7 @@ impl Live {
         let work = std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
             let said = serde_json::to_vec(&order)
                 .map_err(|why| why.to_string())
-                .and_then(|order| child::ask(LIVE, &order, DEADLINE));
+                .and_then(|order| railgate_child::ask(LIVE, &order, DEADLINE));
             if let Err(why) = said {
                 tracing::info!(job = order.1, "sampler: what is known so far could not be said: {why}");
             }
@@ -82,7 +82,7 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let mut report: NodeReport = run.read_json("report.json").map_err(|why| format!("report.json: {why}"))?;
     let order =
         serde_json::to_vec(&(&root, job, report.job.uid, report.job.gid)).map_err(|why| why.to_string())?;
-    let said: Said = child::ask(TOLD, &order, TOLD_DEADLINE)
+    let said: Said = railgate_child::ask(TOLD, &order, TOLD_DEADLINE)
         .and_then(|said| serde_json::from_slice(&said).map_err(|why| why.to_string()))?;
     (report.application, report.communication) = said;
     report.communication.iter_mut().for_each(|told| refer(told, &config.stats.references));

@@ -1,7 +1,8 @@
 use std::time::{Duration, Instant};
 
-use railgate_node::child::{self, Task, become_user};
-use railgate_node::{JobLook, JobProcesses, job_processes};
+use railgate_child::{Task, become_user};
+use railgate_model::JobProcesses;
+use railgate_probe::{JobLook, job_processes};
 use railgate_runner::{SAMPLER_TASKS, now};
 use railgate_stats::{JOB_NAME, StatsConfig, Tasks};
 
@@ -53,7 +54,7 @@ fn look(mine: &Mine) -> Result<JobProcesses, String> {
     let names = names.chain([JOB_NAME.to_owned()]).collect();
     let order = (JobLook { job: mine.job, uid: job.uid, names }, job.gid);
     let order = serde_json::to_vec(&order).map_err(|why| why.to_string())?;
-    let found = child::ask(LOOK, &order, DEADLINE)?;
+    let found = railgate_child::ask(LOOK, &order, DEADLINE)?;
     serde_json::from_slice(&found).map_err(|why| why.to_string())
 }
 

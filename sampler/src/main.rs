@@ -21,8 +21,9 @@ mod xids;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use railgate_node::child::{detach, dispatch, keep_no_chown};
-use railgate_node::job_is_here;
+use railgate_child::{detach, keep_no_chown};
+use railgate_probe::dispatch;
+use railgate_probe::job_is_here;
 use railgate_runner::guarded;
 
 use clock::Clock;

@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 
-use railgate_node::{RailTraffic, RailTrouble, Reading, rail_traffic, rail_trouble};
+use railgate_model::Reading;
+use railgate_probe::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
 use railgate_stats::usage::format::HeadRail;
 use railgate_stats::usage::{RailField, Values};
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use railgate_node::child::{self, Task, become_user};
+use railgate_child::{Task, become_user};
 use railgate_runner::{application, communication, now};
 use railgate_stats::NodeReport;
 use railgate_stats::metrics::WorkNow;
@@ -66,7 +66,7 @@ impl Work {
 fn ask(order: &Order) -> Option<WorkNow> {
     let said = serde_json::to_vec(order)
         .map_err(|why| why.to_string())
-        .and_then(|order| child::ask(WORK, &order, DEADLINE))
+        .and_then(|order| railgate_child::ask(WORK, &order, DEADLINE))
         .and_then(|said| serde_json::from_slice(&said).map_err(|why| why.to_string()));
     said.map_err(|why| {
         tracing::info!(job = order.report.job.id, "sampler: what the program says is not known: {why}");

@@ -1,7 +1,8 @@
 //! Xids as NVML tells them, where the kernel's log cannot be read.
 
-use railgate_node::child::{Said, Stream};
-use railgate_node::{Allocation, XidEvent, XidWatch};
+use railgate_child::{Said, Stream};
+use railgate_model::{Allocation, XidEvent};
+use railgate_probe::XidWatch;
 use railgate_runner::SAMPLER_XIDS;
 
 use crate::counters::Counters;

@@ -24,8 +24,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use nix::time::{ClockId, clock_gettime};
 use nvidia_ml::{Behaviour, EVENTS_FILE, LOADS, Scenario};
-use railgate_node::simulate::{self, Fault, FaultKind, FaultPart};
-use railgate_node::{Fabric, GpuProcess, Host, Part, Pci, Profile, Reading, Snapshot};
+use railgate_model::{Fabric, GpuProcess, Host, Part, Pci, Profile, Reading, Snapshot};
+use railgate_simulate::{Fault, FaultKind, FaultPart};
 
 use tree::Tree;
 pub use tree::move_bytes;
@@ -58,7 +58,7 @@ impl Hardware {
     /// # Errors
     /// The text is no machine, the NVML library is not built, or the folder cannot be written.
     pub fn create(dir: &Path, machine: &str, node: &str) -> Result<Self> {
-        let (profile, faults) = simulate::parse(machine, &[])?;
+        let (profile, faults) = railgate_simulate::parse(machine, &[])?;
         Self::of_profile(dir, &profile, &faults, node)
     }
 
@@ -67,7 +67,7 @@ impl Hardware {
     /// # Errors
     /// The NVML library is not built, or the folder cannot be written.
     pub fn of_profile(dir: &Path, profile: &Profile, faults: &[Fault], node: &str) -> Result<Self> {
-        let mut hardware = Self::of_snapshot(dir, simulate::simulated_node(profile, &[], node))?;
+        let mut hardware = Self::of_snapshot(dir, railgate_simulate::simulated_node(profile, &[], node))?;
         for fault in faults {
             hardware.break_it(fault)?;
         }
@@ -160,7 +160,7 @@ impl Hardware {
             kind if kind.part() == FaultPart::Mount => bail!("{fault}: mounts are the cluster's own"),
             _ => {
                 let before = self.now.clone();
-                simulate::inject(&mut self.now, fault);
+                railgate_simulate::inject(&mut self.now, fault);
                 if self.now == before {
                     bail!("{fault}: this machine has no such part");
                 }
@@ -211,7 +211,7 @@ impl Hardware {
     pub fn xid(&mut self, gpu: u32, code: u32, pid: Option<u32>) -> Result<()> {
         let gpus = read(&self.now.gpus, "gpus")?;
         let address = gpus.gpus.iter().find(|known| known.index == gpu).and_then(|gpu| gpu.pci.known());
-        let text = simulate::xid_text(code, *address.with_context(|| format!("no gpu {gpu}"))?, pid);
+        let text = railgate_simulate::xid_text(code, *address.with_context(|| format!("no gpu {gpu}"))?, pid);
         // Whoever waits hears it from NVML.
         let mut events = File::options().create(true).append(true).open(self.dir.join(EVENTS_FILE))?;
         events.write_all(format!("{gpu} {code}\n").as_bytes()).context(EVENTS_FILE)?;

@@ -8,8 +8,8 @@ mod forged;
 
 use proptest::prelude::*;
 use railgate_gate::{GateConfig, Memory, Seen, judge};
-use railgate_node::readers::kernel_log_read;
-use railgate_node::{Fitness, KernelLog, Part, Phase, Severity, Snapshot, simulate};
+use railgate_model::{Fitness, KernelLog, Part, Phase, Severity, Snapshot};
+use railgate_probe::readers::kernel_log_read;
 
 fn read(records: &str, boot_id: &str) -> KernelLog {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -19,8 +19,8 @@ fn read(records: &str, boot_id: &str) -> KernelLog {
 
 /// Judges a healthy machine with this log in each phase, a minute apart, and remembers.
 fn judged(records: &str, config: &GateConfig) -> Result<(), TestCaseError> {
-    let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
-    let healthy = simulate::simulated(&profile, &[]);
+    let (profile, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
+    let healthy = railgate_simulate::simulated(&profile, &[]);
     let mut now = Snapshot {
         kernel_log: Part::Read { data: read(records, &healthy.boot_id), took_ms: 1.0 },
         ..healthy.clone()
@@ -58,7 +58,7 @@ proptest! {
 
 #[test]
 fn the_strictest_site_has_every_kind_of_line() {
-    for id in railgate_node::kernel_lines::ids() {
+    for id in railgate_model::kernel_lines::ids() {
         assert!(forged::STRICT.contains(&format!("\"{id}\" = \"fail\"")), "{id}");
     }
     let strict: GateConfig = toml::from_str(forged::STRICT).unwrap();

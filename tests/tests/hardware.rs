@@ -9,12 +9,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use railgate_node::child::{Said, dispatch};
-use railgate_node::simulate::{FAULTS, FaultPart};
-use railgate_node::{
-    Access, Gpu, GpuId, GpuSample, GpuWatch, Part, Reading, Request, Snapshot, SourceConfig, Watched,
-    WatchedGpu, live,
-};
+use railgate_child::Said;
+use railgate_model::{Access, Gpu, GpuId, GpuSample, Part, Reading, Snapshot, Watched, WatchedGpu};
+use railgate_probe::dispatch;
+use railgate_probe::{GpuWatch, Request, SourceConfig, live};
+use railgate_simulate::{FAULTS, FaultPart};
 use railgate_tests::hardware::Hardware;
 
 fn look(hardware: &Hardware, deadline: Duration) -> Snapshot {
@@ -61,8 +60,8 @@ fn agrees(hardware: &Hardware, what: &str) {
             };
             let (got, want): (Option<Vec<u32>>, _) = (pids(&gpu), pids(&wanted));
             assert_eq!(got, want, "{what}");
-            gpu.processes = railgate_node::Reading::Unsupported;
-            wanted.processes = railgate_node::Reading::Unsupported;
+            gpu.processes = railgate_model::Reading::Unsupported;
+            wanted.processes = railgate_model::Reading::Unsupported;
         }
         // A GPU that wants a reset answers nothing but that.
         if matches!(wanted.access, Access::ResetRequired(_) | Access::Failed(_)) {

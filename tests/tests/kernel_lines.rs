@@ -9,12 +9,12 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use railgate_gate::{GateConfig, Memory, Seen, judge, kernel_line_judgement};
-use railgate_node::readers::kernel_log_read;
-use railgate_node::xid_catalogue::{self, lookup, nvlink5_line};
-use railgate_node::{
+use railgate_model::xid_catalogue::{self, lookup, nvlink5_line};
+use railgate_model::{
     Fitness, KernelLine, KernelLog, Part, PciAddress, Phase, Profile, Reading, Severity, Snapshot,
-    SxidSeverity, kernel_lines, simulate,
+    SxidSeverity, kernel_lines,
 };
+use railgate_probe::readers::kernel_log_read;
 
 /// The files of a collection; `formats` is not from the logs of machines.
 const FILES: [&str; 5] = ["xid", "switch", "kernel", "harmless", "formats"];
@@ -212,8 +212,8 @@ fn strictest(rows: &[Row]) -> GateConfig {
 
 /// A healthy machine, and one whose NVML has no recovery action (before R570), so that NVML can neither confirm nor deny.
 fn machines() -> (Profile, [Snapshot; 2]) {
-    let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
-    let healthy = simulate::simulated(&profile, &[]);
+    let (profile, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
+    let healthy = railgate_simulate::simulated(&profile, &[]);
     let mut silent = healthy.clone();
     if let Part::Read { data, .. } = &mut silent.gpus {
         for gpu in &mut data.gpus {

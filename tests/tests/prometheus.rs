@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use railgate_node::{Class, Fitness, Part, Phase, Profile, Reading, Severity, Snapshot, Verdict, simulate};
+use railgate_model::{Class, Fitness, Part, Phase, Profile, Reading, Severity, Snapshot, Verdict};
 use railgate_rails::rail_map;
 use railgate_stats::metrics::{
     CONTROLLER_FILE, CheckCounts, CollectiveNow, GpuNow, JobLabel, JobNow, NODE_FILE, NodeState, OpenFinding,
@@ -42,8 +42,8 @@ fn workspace() -> PathBuf {
 
 /// A node in trouble, whose counters stand `tick` higher than at the start.
 fn node(tick: u64) -> (Snapshot, Profile, Verdict) {
-    let (profile, faults) = simulate::parse("h100-sxm:gpu-lost@3,ib-port-down@2", &[]).unwrap();
-    let mut snapshot = simulate::simulated(&profile, &faults);
+    let (profile, faults) = railgate_simulate::parse("h100-sxm:gpu-lost@3,ib-port-down@2", &[]).unwrap();
+    let mut snapshot = railgate_simulate::simulated(&profile, &faults);
     if let Part::Read { data, .. } = &mut snapshot.fabric {
         for port in data.hcas.iter_mut().flat_map(|hca| &mut hca.ports) {
             for counter in port.counters.values_mut() {
@@ -54,7 +54,7 @@ fn node(tick: u64) -> (Snapshot, Profile, Verdict) {
     let verdict = Verdict {
         phase: Phase::Periodic,
         fitness: Fitness::Unfit,
-        action: railgate_node::Action::Drain,
+        action: railgate_model::Action::Drain,
         findings: Vec::new(),
         deciding: None,
         shadow: Vec::new(),

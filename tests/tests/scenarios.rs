@@ -31,9 +31,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use railgate_gate::{CHECKS, GateConfig, Memory, Sample, Seen, judge};
-use railgate_node::{
+use railgate_model::{
     Action, Allocation, Finding, Fitness, GpuId, Job, PartName, Phase, Profile, Severity, Snapshot, Verdict,
-    simulate,
 };
 use railgate_slurm::{LEADER, MAX_REASON, Reason};
 use serde::Deserialize;
@@ -49,7 +48,7 @@ struct Scenario {
     before: Option<String>,
     #[serde(default)]
     remembers: bool,
-    #[serde(default, with = "railgate_node::duration_text")]
+    #[serde(default, with = "railgate_model::duration_text")]
     later: Duration,
     #[serde(default)]
     usual: BTreeMap<String, u64>,
@@ -108,13 +107,13 @@ fn node(
     machine: Option<&toml::Table>,
     differs: Option<&toml::Table>,
 ) -> Result<(Profile, Snapshot)> {
-    let (mut profile, faults) = simulate::parse(text, &[])?;
+    let (mut profile, faults) = railgate_simulate::parse(text, &[])?;
     if let Some(machine) = machine {
         let mut table = toml::Table::try_from(&profile)?;
         merge(&mut table, machine);
         profile = table.try_into()?;
     }
-    let snapshot = simulate::simulated(&profile, &faults);
+    let snapshot = railgate_simulate::simulated(&profile, &faults);
     let Some(differs) = differs else { return Ok((profile, snapshot)) };
     let mut table = toml::Table::try_from(&profile)?;
     merge(&mut table, differs);
@@ -277,9 +276,9 @@ fn every_fault_has_a_scenario() {
         .map(|fault| if fault.starts_with("gpu-xid-") { "gpu-xid-<code>" } else { fault })
         .collect();
     let missing: Vec<&str> =
-        simulate::FAULTS.iter().map(|fault| fault.id).filter(|id| !faults.contains(id)).collect();
+        railgate_simulate::FAULTS.iter().map(|fault| fault.id).filter(|id| !faults.contains(id)).collect();
     assert!(missing.is_empty(), "no scenario for {missing:?}");
-    assert!(simulate::FAULTS.len() >= 90, "{} faults", simulate::FAULTS.len());
+    assert!(railgate_simulate::FAULTS.len() >= 90, "{} faults", railgate_simulate::FAULTS.len());
 }
 
 /// What Slurm shows of every finding that decides: short enough, and its beginning says what and where.
@@ -381,6 +380,6 @@ fn every_fault_is_told_somewhere() {
         }
     }
     let untold: Vec<&str> =
-        simulate::FAULTS.iter().map(|fault| fault.id).filter(|id| !told.contains(*id)).collect();
+        railgate_simulate::FAULTS.iter().map(|fault| fault.id).filter(|id| !told.contains(*id)).collect();
     assert_eq!(untold, silent);
 }

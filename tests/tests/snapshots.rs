@@ -6,7 +6,9 @@
 use std::path::Path;
 
 use railgate_gate::{GateConfig, Memory, Seen, judge};
-use railgate_node::{Fitness, Phase, Profile, Snapshot, Verdict, record, recorded, simulate};
+use railgate_model::{Fitness, Phase, Profile, Snapshot, Verdict};
+use railgate_profiles::record;
+use railgate_simulate::recorded;
 
 fn snapshot(name: &str) -> Snapshot {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots").join(name);
@@ -28,7 +30,7 @@ fn verdict(snapshot: &Snapshot, profile: &Profile) -> Verdict {
 
 /// H200s of a virtual machine without InfiniBand; one alone has no NVLink either.
 fn profile(gpus: u32) -> Profile {
-    let mut profile = Profile::load("h200-sxm", &[]).unwrap();
+    let mut profile = railgate_profiles::load("h200-sxm", &[]).unwrap();
     profile.gpus.count = Some(gpus);
     profile.gpus.nvlinks_up = Some(if gpus > 1 { 18 } else { 0 });
     profile.fabric.hcas = Some(0);
@@ -45,7 +47,7 @@ fn real_h200s_are_fit_under_their_profile() {
 
 #[test]
 fn the_same_machines_lack_what_a_whole_hgx_has() {
-    let whole = Profile::load("h200-sxm", &[]).unwrap();
+    let whole = railgate_profiles::load("h200-sxm", &[]).unwrap();
     for file in ["h200-x1-vm.json", "h200-x4-vm.json"] {
         let verdict = verdict(&snapshot(file), &whole);
         assert_eq!(verdict.fitness, Fitness::Unfit, "{file}");
@@ -83,11 +85,11 @@ fn a_real_node_is_fit_whatever_is_looked_at() {
 /// what it wants of a machine that has more than GPUs.
 #[test]
 fn a_recorded_profile_holds_its_own_node_for_fit() {
-    for id in Profile::builtin_ids() {
+    for id in railgate_profiles::builtin_ids() {
         for layer in ["infiniband", "ethernet"] {
-            let mut like = Profile::load(id, &[]).unwrap();
+            let mut like = railgate_profiles::load(id, &[]).unwrap();
             like.fabric.link_layer = like.fabric.hcas.map(|_| layer.to_owned());
-            let node = simulate::simulated(&like, &[]);
+            let node = railgate_simulate::simulated(&like, &[]);
             let mine = record(&node, "mine", Some(&like));
             let text = mine.to_toml().unwrap();
             let profile: Profile = toml::from_str(&text).unwrap();
@@ -116,7 +118,7 @@ fn a_recorded_profile_holds_its_own_node_for_fit() {
     }
     for file in ["h200-x1-vm.json", "h200-x4-vm.json", "h200-x4-vm-full.json"] {
         let node = snapshot(file);
-        let mine = record(&node, "mine", Some(&Profile::load("h200-sxm", &[]).unwrap()));
+        let mine = record(&node, "mine", Some(&railgate_profiles::load("h200-sxm", &[]).unwrap()));
         let profile: Profile = toml::from_str(&mine.to_toml().unwrap()).unwrap();
         let verdict = verdict(&node, &profile);
         let found: Vec<&str> = verdict.findings.iter().map(|finding| finding.check.as_str()).collect();
@@ -128,8 +130,8 @@ fn a_recorded_profile_holds_its_own_node_for_fit() {
 /// And it finds what goes away.
 #[test]
 fn a_recorded_profile_misses_what_is_gone() {
-    let (like, _) = simulate::parse("h100-sxm", &[]).unwrap();
-    let mine = record(&simulate::simulated(&like, &[]), "mine", Some(&like)).profile;
+    let (like, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
+    let mine = record(&railgate_simulate::simulated(&like, &[]), "mine", Some(&like)).profile;
     for (fault, check) in [
         ("ib-firmware@2", "ib-firmware"),
         ("ib-swapped@2", "ib-slot"),
@@ -147,8 +149,8 @@ fn a_recorded_profile_misses_what_is_gone() {
         ("module-missing", "module"),
         ("boot-arg-missing", "boot-arg"),
     ] {
-        let (_, faults) = simulate::parse(&format!("h100-sxm:{fault}"), &[]).unwrap();
-        let verdict = verdict(&simulate::simulated(&like, &faults), &mine);
+        let (_, faults) = railgate_simulate::parse(&format!("h100-sxm:{fault}"), &[]).unwrap();
+        let verdict = verdict(&railgate_simulate::simulated(&like, &faults), &mine);
         assert!(
             verdict.findings.iter().any(|finding| finding.check == check),
             "{fault}: {:?}",

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use railgate_node::{PartName, Profile, Request, live};
+use railgate_model::PartName;
+use railgate_probe::{Request, live};
 use railgate_runner::{Config, switches};
 use railgate_slurm::{Client, Env, Lost, Spool};
 
@@ -197,7 +198,9 @@ pub(crate) fn gather(site: &Site) -> Facts {
         metrics_dir: in_force.metrics.dir.as_deref().map(dir),
         profile: match in_force.profile.as_str() {
             "auto" => Ok(()),
-            id => Profile::load(id, &site.places.profiles()).map(drop).map_err(|why| why.to_string()),
+            id => {
+                railgate_profiles::load(id, &site.places.profiles()).map(drop).map_err(|why| why.to_string())
+            }
         },
         gpus: match &here {
             Some(node) if node.gpus != Some(false) => gpus(site, &in_force),

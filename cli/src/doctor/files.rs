@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use railgate_node::trusted;
+use railgate_fsutil::trusted;
 
 /// A script that calls us names us within its first bytes.
 const SCRIPT: u64 = 64 << 10;

@@ -1,7 +1,8 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use railgate_node::{RailMap, read_topology_file};
+use railgate_model::RailMap;
+use railgate_probe::read_topology_file;
 use railgate_rails::{NcclVersion, TopologyView, check_topology};
 
 use crate::exit;

@@ -1,7 +1,7 @@
 //! Reports of jobs, and programs that a user runs beside railgate.
 
-use railgate_node::simulate::{parse, simulated};
-use railgate_node::{Allocation, GpuId, Job, Phase, Snapshot};
+use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
+use railgate_simulate::{parse, simulated};
 use railgate_stats::{Exit, Look, NodeReport, Window, evidence, gpu_uses, kernel_events, port_uses};
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use railgate_node::{Access, Evidence, Gpu, Part, Phase, Reading, RecoveryAction, Severity, UnixMillis};
+use railgate_model::{Access, Evidence, Gpu, Part, Phase, Reading, RecoveryAction, Severity, UnixMillis};
 
 use crate::report::Found;
 use crate::scene::Scene;

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use humantime::format_duration;
-use railgate_node::{Action, PartName};
+use railgate_model::{Action, PartName};
 
 use crate::{CHECKS, CheckInfo, Checks, Level, Scope, class_cap};
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use railgate_node::{Action, Phase};
+use railgate_model::{Action, Phase};
 use serde::{Deserialize, Serialize};
 
 use crate::{CHECKS, CheckInfo, Checks, Memory, PhasePolicy};
@@ -35,7 +35,7 @@ pub struct GateConfig {
     /// `report` judges, logs and changes nothing; `enforce` acts. [`judge()`](crate::judge()) does not look at it.
     pub mode: Mode,
     /// All of the gate, from the first probe to the verdict. Must stay below Slurm's own limits.
-    #[serde(with = "railgate_node::duration_text")]
+    #[serde(with = "railgate_model::duration_text")]
     pub deadline: Duration,
     /// What becomes of a check that an upgrade brought, until the site sets its `action`.
     pub new_checks: NewChecks,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use railgate_node::{Gpu, LinkErrors, NvLinkErrors, Reading, Snapshot};
+use railgate_model::{Gpu, LinkErrors, NvLinkErrors, Reading, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::links::{Sample, sampled};
@@ -217,7 +217,7 @@ mod tests {
     fn a_look_without_gpus_forgets_nothing() {
         let mut now = look("h100-sxm").now;
         let known = after(&[], &now);
-        now.gpus = railgate_node::Part::Skipped;
+        now.gpus = railgate_model::Part::Skipped;
         assert_eq!(after(&known, &now), known);
     }
 }

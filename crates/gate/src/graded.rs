@@ -1,6 +1,6 @@
 //! The table of a check whose one threshold is how bad its finding is.
 
-use railgate_node::{Action, Severity};
+use railgate_model::{Action, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::Table;

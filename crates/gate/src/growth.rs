@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use railgate_node::{Class, Reading, Severity};
+use railgate_model::{Class, Reading, Severity};
 
 use crate::links::{self, Grown};
 use crate::report::{Found, Report};
@@ -26,9 +26,9 @@ macro_rules! limits {
         #[serde(default, deny_unknown_fields)]
         pub struct Settings {
             /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-            pub action: ::railgate_node::Action,
+            pub action: ::railgate_model::Action,
             /// How far back a look without a job's baseline reaches.
-            #[serde(with = "railgate_node::duration_text")]
+            #[serde(with = "railgate_model::duration_text")]
             pub window: ::std::time::Duration,
             /// More than so many per hour are mentioned.
             pub note: ::std::collections::BTreeMap<String, u64>,
@@ -41,7 +41,7 @@ macro_rules! limits {
         impl Default for Settings {
             fn default() -> Self {
                 Settings {
-                    action: ::railgate_node::Action::Drain,
+                    action: ::railgate_model::Action::Drain,
                     window: ::std::time::Duration::from_secs(3600),
                     note: $crate::growth::rows(&$note),
                     warn: $crate::growth::rows(&$warn),
@@ -57,7 +57,7 @@ macro_rules! limits {
         }
 
         impl $crate::register::Table for Settings {
-            fn action(&self) -> ::railgate_node::Action {
+            fn action(&self) -> ::railgate_model::Action {
                 self.action
             }
 

@@ -2,7 +2,7 @@ mod cause;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use railgate_node::{Action, Class, Finding, Fitness, PartName, Phase, Severity, Sign, Verdict};
+use railgate_model::{Action, Class, Finding, Fitness, PartName, Phase, Severity, Sign, Verdict};
 
 use crate::register::CheckInfo;
 use crate::report::{Found, Passing, Report};

@@ -1,4 +1,4 @@
-//! Is this node fit? A [`railgate_node::Snapshot`] and the site's policy in, a verdict with evidence out.
+//! Is this node fit? A [`railgate_model::Snapshot`] and the site's policy in, a verdict with evidence out.
 //!
 //! Judging is a pure function: no files, no clock, no processes, no environment (`clippy.toml` bans them
 //! here). [`judge()`] runs the checks of [`CHECKS`] that the phase, the job and the configuration ask for,

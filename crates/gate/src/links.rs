@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use railgate_node::{Hca, Port, PortState, Reading, Snapshot};
+use railgate_model::{Hca, Port, PortState, Reading, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::trend;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use railgate_node::{Pci, PciAddress, PciDevice, Profile, Reading};
+use railgate_model::{Pci, PciAddress, PciDevice, Profile, Reading};
 
 use crate::KnownHca;
 

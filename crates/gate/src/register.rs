@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, Phase};
+use railgate_model::{Action, Class, PartName, Phase};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::Checks;

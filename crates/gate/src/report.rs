@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Class, Evidence, Finding, Reading, Severity, UnixMillis};
+use railgate_model::{Class, Evidence, Finding, Reading, Severity, UnixMillis};
 
 /// Names of processes, mount errors and kernel lines come from outside; none is longer than this.
 const MAX_TEXT: usize = 240;

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use railgate_node::{Action, Allocation, Hca, Job, PartName, Phase, Port, PortState, Reading, SiteRequest};
+use railgate_model::{Action, Allocation, Hca, Job, PartName, Phase, Port, PortState, Reading, SiteRequest};
 
 use crate::scene::Scene;
 use crate::{CHECKS, CheckInfo, GateConfig, Scope, Seen};

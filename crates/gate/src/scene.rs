@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use railgate_node::{
+use railgate_model::{
     Access, Allocation, Fabric, Gpu, GpuId, Gpus, Hca, LinkLayer, Part, PartName, PciAddress, Phase, Port,
     PortState, Profile, Reading, Snapshot, XidEvent,
 };

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use railgate_node::{
+use railgate_model::{
     BlockedProcess, Class, Finding, Fitness, Gpu, Job, MountProbe, Part, PartName, PciAddress, Phase,
     Profile, Severity, Snapshot, UnixMillis, Verdict,
 };
@@ -269,12 +269,12 @@ impl Memory {
     }
 }
 
-fn cold(gpus: &railgate_node::Gpus) -> bool {
+fn cold(gpus: &railgate_model::Gpus) -> bool {
     gpus.gpus.iter().any(|gpu| gpu.persistence.known() == Some(&false))
 }
 
 /// The GPUs of a look, as an inventory.
-pub(crate) fn known_gpus(gpus: &railgate_node::Gpus) -> Vec<KnownGpu> {
+pub(crate) fn known_gpus(gpus: &railgate_model::Gpus) -> Vec<KnownGpu> {
     gpus.gpus
         .iter()
         .map(|gpu| KnownGpu {
@@ -286,7 +286,7 @@ pub(crate) fn known_gpus(gpus: &railgate_node::Gpus) -> Vec<KnownGpu> {
 }
 
 /// The RDMA devices of a look.
-pub(crate) fn known_hcas(fabric: &railgate_node::Fabric) -> Vec<KnownHca> {
+pub(crate) fn known_hcas(fabric: &railgate_model::Fabric) -> Vec<KnownHca> {
     fabric.hcas.iter().map(|hca| KnownHca { name: hca.name.clone(), pci: hca.pci.known().copied() }).collect()
 }
 

@@ -2,11 +2,11 @@
 
 use std::io::Write as _;
 
-use railgate_node::readers::kernel_log_read;
-use railgate_node::{
+use railgate_model::{
     Allocation, Fabric, Finding, Fitness, ForgedLine, Gpu, GpuId, Host, Job, KernelLine, Part, Pci, Phase,
-    Port, Profile, Severity, Snapshot, Verdict, simulate,
+    Port, Profile, Severity, Snapshot, Verdict,
 };
+use railgate_probe::readers::kernel_log_read;
 
 use crate::{GateConfig, Memory, Seen, judge};
 
@@ -22,9 +22,9 @@ pub(crate) struct Look {
 
 /// `h100-sxm:gpu-lost@3`, judged before a job that holds the whole node.
 pub(crate) fn look(node: &str) -> Look {
-    let (profile, faults) = simulate::parse(node, &[]).unwrap();
-    let now = simulate::simulated(&profile, &faults);
-    let healthy = simulate::simulated(&profile, &[]);
+    let (profile, faults) = railgate_simulate::parse(node, &[]).unwrap();
+    let now = railgate_simulate::simulated(&profile, &faults);
+    let healthy = railgate_simulate::simulated(&profile, &[]);
     let all: Vec<u32> = healthy.gpus.data().unwrap().gpus.iter().map(|gpu| gpu.index).collect();
     Look {
         config: GateConfig::default(),
@@ -70,13 +70,13 @@ impl Look {
     /// After a job that began on the healthy node.
     pub(crate) fn after_the_job(mut self) -> Look {
         self.phase = Phase::Epilog;
-        self.before = Some(simulate::simulated(self.profile.as_ref().unwrap(), &[]));
+        self.before = Some(railgate_simulate::simulated(self.profile.as_ref().unwrap(), &[]));
         self
     }
 
     /// With what a clean look at the healthy node left behind.
     pub(crate) fn remembering(mut self) -> Look {
-        let healthy = simulate::simulated(self.profile.as_ref().unwrap(), &[]);
+        let healthy = railgate_simulate::simulated(self.profile.as_ref().unwrap(), &[]);
         self.memory = Memory::default().after(&healthy, true);
         self
     }
@@ -123,7 +123,7 @@ impl Look {
 
     /// The driver reports an Xid about a GPU of the healthy node.
     pub(crate) fn xid(self, index: u32, code: u32, text: &str) -> Look {
-        let healthy = simulate::simulated(self.profile.as_ref().unwrap(), &[]);
+        let healthy = railgate_simulate::simulated(self.profile.as_ref().unwrap(), &[]);
         let at = healthy.gpus.data().unwrap().gpus[index as usize].pci.known().copied().unwrap();
         let place = format!("PCI:{:04x}:{:02x}:{:02x}", at.domain, at.bus, at.device);
         self.kernel(&format!("NVRM: Xid ({place}): {code}, {text}"))

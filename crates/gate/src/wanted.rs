@@ -1,6 +1,6 @@
 //! What a machine type and a site want to be there by name: services, modules, words of the command line.
 
-use railgate_node::{Action, Class, Reading, Severity};
+use railgate_model::{Action, Class, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::Table;

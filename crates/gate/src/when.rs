@@ -1,4 +1,4 @@
-use railgate_node::{UnixMillis, rfc3339};
+use railgate_model::{UnixMillis, rfc3339};
 
 /// `2026-01-05T08:00:00.250Z`
 pub(crate) fn iso(time: UnixMillis) -> String {

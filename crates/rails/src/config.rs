@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use railgate_node::duration_text;
+use railgate_model::duration_text;
 use serde::{Deserialize, Serialize};
 
 use crate::{Net, SiteRule};

@@ -1,4 +1,4 @@
-use railgate_node::{Distance, PciAddress, PciDevice, Reading, Snapshot};
+use railgate_model::{Distance, PciAddress, PciDevice, Reading, Snapshot};
 
 /// A function of the PCI tree by its address, if the tree was read and has it.
 pub(crate) fn device(snapshot: &Snapshot, address: Option<&PciAddress>) -> Option<PciDevice> {

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use railgate_node::{LinkLayer, RailMap, Reading, Setting, Snapshot};
+use railgate_model::{LinkLayer, RailMap, Reading, Setting, Snapshot};
 
 use crate::config::{RailsConfig, name_ok, value_ok};
 use crate::job_shape::{JobGpus, JobShape};

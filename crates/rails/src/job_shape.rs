@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use railgate_node::{Allocation, GpuId, Snapshot};
+use railgate_model::{Allocation, GpuId, Snapshot};
 
 /// What a job holds on this node, as far as NCCL's environment depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Distance, Gpu, LeftOut, Profile, Rail, RailGpu, RailMap, Reading, Snapshot};
+use railgate_model::{Distance, Gpu, LeftOut, Profile, Rail, RailGpu, RailMap, Reading, Snapshot};
 
 use crate::pairs::{Anchor, Pair, anchors, by_distance, by_wiring, rail_numbers, rail_order};
 use crate::ports::{Candidate, candidates, keep_compute, keep_nearest, keep_wired, state_text};

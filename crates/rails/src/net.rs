@@ -1,6 +1,6 @@
 use std::str::FromStr;
 
-use railgate_node::{LinkLayer, RailMap, Reading, Snapshot};
+use railgate_model::{LinkLayer, RailMap, Reading, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::RailsConfig;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::rail_map;
     use crate::testing::machine;
-    use railgate_node::Part;
+    use railgate_model::Part;
 
     #[test]
     fn the_site_or_the_devices_tell() {

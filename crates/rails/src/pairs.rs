@@ -1,6 +1,6 @@
 //! Which GPU belongs to which port, and the order of the rails.
 
-use railgate_node::{Distance, Gpu, PciAddress, PciDevice, Profile, Snapshot};
+use railgate_model::{Distance, Gpu, PciAddress, PciDevice, Profile, Snapshot};
 
 use crate::distance::device;
 use crate::ports::Candidate;

@@ -1,6 +1,6 @@
 //! Which RDMA ports are compute ports, and why the others are not.
 
-use railgate_node::{
+use railgate_model::{
     Distance, Hca, LeftOut, LinkLayer, PciAddress, Port, PortState, Profile, Reading, Snapshot,
 };
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use railgate_node::{LinkLayer, Part, PortState, Reading, Snapshot};
+use railgate_model::{LinkLayer, Part, PortState, Reading, Snapshot};
 
 use crate::testing::{flat_machine, switches};
 use crate::{

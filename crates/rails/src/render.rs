@@ -1,4 +1,4 @@
-use railgate_node::{RailMap, Reading, Setting};
+use railgate_model::{RailMap, Reading, Setting};
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ fn or_unknown<T: std::fmt::Display>(reading: &Reading<T>) -> String {
 pub fn table(map: &RailMap) -> Lines {
     let head = ["RAIL", "GPU", "GPU PCI", "NUMA", "DIST", "HCA:PORT", "HCA PCI", "LINK", "RATE", "STATE"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let gpu_row = |gpu: &railgate_node::RailGpu| {
+    let gpu_row = |gpu: &railgate_model::RailGpu| {
         vec![gpu.index.to_string(), or_unknown(&gpu.pci), or_unknown(&gpu.numa_node)]
     };
     for (index, rail) in map.rails.iter().enumerate() {

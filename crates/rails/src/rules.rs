@@ -2,7 +2,7 @@
 
 mod ports;
 
-use railgate_node::{LinkLayer, RailMap, Reading, Snapshot};
+use railgate_model::{LinkLayer, RailMap, Reading, Snapshot};
 use serde::Serialize;
 
 use crate::config::{DEBUG, LATENCY, RailsConfig, THROUGHPUT, TopologyFile};

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::LinkLayer;
+use railgate_model::LinkLayer;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::speaks;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use railgate_node::{
+use railgate_model::{
     Access, EccCounts, Fabric, FabricProfile, Gpu, GpuProfile, Gpus, Hca, Host, LinkLayer, Origin, Part, Pci,
     PciDevice, PhysState, Port, PortState, Profile, RailProfile, Reading, Snapshot,
 };
@@ -45,7 +45,7 @@ fn gpu(index: u32, pci: &str) -> Gpu {
         nvlink_rx_kib: Reading::Unsupported,
         persistence: Reading::Unsupported,
         mig: Reading::Unsupported,
-        details: railgate_node::GpuDetails::default(),
+        details: railgate_model::GpuDetails::default(),
     }
 }
 
@@ -126,7 +126,7 @@ fn host(virtualised: bool, numa_cpus: &[(u32, &str)]) -> Host {
         addresses: vec![("eno1".to_owned(), "10.0.0.1".to_owned())],
         default_interface: Reading::Known("eno1".to_owned()),
         mounts: vec![],
-        system: railgate_node::System::default(),
+        system: railgate_model::System::default(),
     }
 }
 

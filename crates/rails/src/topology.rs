@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use railgate_node::{
+use railgate_model::{
     Distance, Hca, Host, LinkLayer, PciAddress, Port, Rail, RailGpu, RailMap, Reading, Snapshot,
 };
 
@@ -257,7 +257,7 @@ fn link_of(snapshot: &Snapshot, address: &PciAddress, instead: Option<&str>) -> 
     // NCCL knows these spellings and takes anything else for the third generation.
     const SPEEDS: &[f64] = &[2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
     let known = device(snapshot, Some(address)).and_then(|device| device.link.known().cloned());
-    let speed = |link: &railgate_node::PciLink| {
+    let speed = |link: &railgate_model::PciLink| {
         SPEEDS.iter().find(|s| (**s - link.max_speed_gts).abs() < 0.1).copied()
     };
     match known.as_ref().and_then(|link| Some((speed(link)?, link.max_width))) {
@@ -298,7 +298,7 @@ pub(crate) fn cpu_mask(list: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Part, Port};
+    use railgate_model::{Part, Port};
 
     use super::*;
     use crate::rail_map;

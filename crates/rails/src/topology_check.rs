@@ -7,7 +7,7 @@ mod render;
 
 use std::collections::BTreeSet;
 
-use railgate_node::{RailMap, Snapshot};
+use railgate_model::{RailMap, Snapshot};
 use serde::Serialize;
 
 use crate::NcclVersion;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use railgate_node::{Profile, Reading, Snapshot, TopologyRemark};
+use railgate_model::{Profile, Reading, Snapshot, TopologyRemark};
 
 use crate::config::RailsConfig;
 use crate::map::rail_map;
@@ -50,7 +50,7 @@ pub fn judge_topology_file(config: &RailsConfig, profile: Option<&Profile>, snap
     }
 }
 
-fn remarks(text: &str, snapshot: &Snapshot, map: &railgate_node::RailMap) -> Vec<TopologyRemark> {
+fn remarks(text: &str, snapshot: &Snapshot, map: &railgate_model::RailMap) -> Vec<TopologyRemark> {
     let mut check = check_topology(text.as_bytes(), None, Some((snapshot, map)));
     if !check.unknown.is_empty() {
         check.problems.retain(|problem| problem.effect == Effect::Refused);
@@ -73,7 +73,7 @@ fn remarks(text: &str, snapshot: &Snapshot, map: &railgate_node::RailMap) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Part, TopologyFile};
+    use railgate_model::{Part, TopologyFile};
 
     use super::*;
     use crate::testing::{flat_machine, wired_profile};

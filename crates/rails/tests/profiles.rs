@@ -1,13 +1,12 @@
 //! Every machine type that railgate ships, simulated: the wiring that comes out is the one of the type.
 
-use railgate_node::{Profile, simulate};
 use railgate_rails::{BY_TREE, JobShape, RailsConfig, environment, rail_map, table};
 
 #[test]
 fn every_simulated_machine_is_wired_as_its_profile_says() {
-    for id in Profile::builtin_ids() {
-        let (profile, faults) = simulate::parse(id, &[]).expect("a built-in profile");
-        let snapshot = simulate::simulated(&profile, &faults);
+    for id in railgate_profiles::builtin_ids() {
+        let (profile, faults) = railgate_simulate::parse(id, &[]).expect("a built-in profile");
+        let snapshot = railgate_simulate::simulated(&profile, &faults);
         let map = rail_map(&snapshot, &profile);
         let expected = profile.fabric.hcas.map_or(0, |count| count as usize);
         assert_eq!(map.rails.len(), expected, "{id}:\n{}", table(&map));
@@ -34,9 +33,9 @@ fn a_fault_changes_no_rails_number() {
         "a100-sxm:ib-missing@0",
         "h100-sxm:nvml-silent",
     ] {
-        let (profile, faults) = simulate::parse(text, &[]).expect("a built-in profile and fault");
-        let healthy = rail_map(&simulate::simulated(&profile, &[]), &profile);
-        let map = rail_map(&simulate::simulated(&profile, &faults), &profile);
+        let (profile, faults) = railgate_simulate::parse(text, &[]).expect("a built-in profile and fault");
+        let healthy = rail_map(&railgate_simulate::simulated(&profile, &[]), &profile);
+        let map = rail_map(&railgate_simulate::simulated(&profile, &faults), &profile);
         for rail in &map.rails {
             let before = healthy.rails.iter().find(|other| other.hca == rail.hca);
             assert_eq!(before.map(|other| other.number), Some(rail.number), "{text}:\n{}", table(&map));

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use railgate_gate::Mode;
-use railgate_node::{Action, Phase, Severity};
+use railgate_model::{Action, Phase, Severity};
 use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
 use railgate_stats::store::{Retention, sweep};
 use railgate_stats::{Act, ActKind};

@@ -4,8 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use railgate_fsutil::FileLock;
 use railgate_gate::Memory;
-use railgate_node::{FileLock, KernelMark, Snapshot};
+use railgate_model::{KernelMark, Snapshot};
 use railgate_rundir::{read_small, write_whole};
 use serde::{Deserialize, Serialize};
 
@@ -167,7 +168,7 @@ pub fn kernel_mark(snapshot: &Snapshot) -> Option<KernelMark> {
 mod tests {
     use std::path::Path;
 
-    use railgate_node::{Profile, simulate};
+    use railgate_model::Profile;
 
     use super::*;
 
@@ -176,8 +177,8 @@ mod tests {
     }
 
     fn said_up_to(seq: u64) -> Snapshot {
-        let mut snapshot = simulate::simulated(&Profile::generic(), &[]);
-        if let railgate_node::Part::Read { data, .. } = &mut snapshot.kernel_log {
+        let mut snapshot = railgate_simulate::simulated(&Profile::generic(), &[]);
+        if let railgate_model::Part::Read { data, .. } = &mut snapshot.kernel_log {
             data.last_seq = Some(seq);
         }
         snapshot
@@ -197,22 +198,22 @@ mod tests {
 
     #[test]
     fn other_hardware_under_the_same_name_is_a_new_node() {
-        let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
-        let mut node = simulate::simulated(&profile, &[]);
+        let (profile, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
+        let mut node = railgate_simulate::simulated(&profile, &[]);
         let mut history = History::default();
         history.begin(&node);
         history.memory = history.memory.after(&node, true);
         let begun = history.begun;
         assert!(begun > 0 && history.memory.inventory.len() == 8);
-        let railgate_node::Part::Read { data, .. } = &mut node.gpus else { panic!("no GPUs") };
+        let railgate_model::Part::Read { data, .. } = &mut node.gpus else { panic!("no GPUs") };
         for gpu in &mut data.gpus {
-            gpu.uuid = railgate_node::Reading::Known(format!("GPU-new-{}", gpu.index));
+            gpu.uuid = railgate_model::Reading::Known(format!("GPU-new-{}", gpu.index));
         }
         node.taken += 5000;
         // New cards in the old chassis: the HCAs are the old ones.
         history.begin(&node);
         assert_eq!((history.begun, history.memory.inventory.len()), (begun, 8));
-        let railgate_node::Part::Read { data, .. } = &mut node.fabric else { panic!("no fabric") };
+        let railgate_model::Part::Read { data, .. } = &mut node.fabric else { panic!("no fabric") };
         data.hcas.clear();
         let mut other = history.clone();
         other.hardware = ["GPU-old".to_owned()].into();

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use railgate_node::Job;
+use railgate_model::Job;
 use railgate_rundir::Root;
 use railgate_slurm::{Asked, Env, Granted, cluster_name, job_from_env, node_name};
 

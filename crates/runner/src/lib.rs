@@ -42,7 +42,7 @@ pub use tell::{append_to_output, tell_owner};
 pub use told::application;
 
 /// What the children of our programs can do, besides looking at the node.
-pub fn tasks() -> Vec<railgate_node::child::Task> {
+pub fn tasks() -> Vec<railgate_child::Task> {
     let mut tasks = railgate_stats::store::TASKS.to_vec();
     tasks.extend([tell::TASK, told::TASK, ranks::TASK]);
     tasks

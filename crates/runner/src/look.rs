@@ -5,11 +5,11 @@ use railgate_gate::{
     nvlink_errors_wanted, optics_request, request_for, self_test_request, site_request, statistics_request,
     topology_file_wanted,
 };
-use railgate_node::{
+use railgate_model::{
     Class, Finding, Fitness, InterfaceStatistics, Job, KernelMark, Optic, Part, PartName, Phase, Profile,
-    ProfileError, Reading, Request, SelfTested, Severity, Snapshot, Verdict, XidEvent, interface_statistics,
-    live, optics, rdma_self_test,
+    ProfileError, Reading, SelfTested, Severity, Snapshot, Verdict, XidEvent,
 };
+use railgate_probe::{Request, interface_statistics, live, optics, rdma_self_test};
 
 use railgate_rails::judge_topology_file;
 
@@ -185,7 +185,7 @@ fn without_gpus(
             return None;
         }
         tracing::debug!("Slurm gives no GPUs of this node to jobs, so that NVML is not needed: {why}");
-        Profile::load("cpu", &places.profiles()).ok()?
+        railgate_profiles::load("cpu", &places.profiles()).ok()?
     };
     snapshot.gpus = Part::Skipped;
     Some(cpu)
@@ -279,10 +279,10 @@ fn statistics(config: &Config, seen: &Seen<'_>, began: Instant) -> Option<Vec<In
 pub fn profile_of(config: &Config, places: &Places, snapshot: &Snapshot) -> Result<Profile, ProfileError> {
     let dirs = places.profiles();
     if config.profile != "auto" {
-        return Profile::load(&config.profile, &dirs);
+        return railgate_profiles::load(&config.profile, &dirs);
     }
     let name = snapshot.gpus.data().and_then(|gpus| gpus.gpus.iter().find_map(|gpu| gpu.name.known()));
-    let matching = name.map(|name| Profile::matching(name, &dirs)).transpose()?.flatten();
+    let matching = name.map(|name| railgate_profiles::matching(name, &dirs)).transpose()?.flatten();
     let mut profile = matching.unwrap_or_else(Profile::generic);
     profile.gpus.count = None;
     profile.gpus.nvlinks_up = None;

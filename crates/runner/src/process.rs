@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::SigSet;
 use nix::sys::stat::{Mode, umask};
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 
 /// Ends a program of ours inside Slurm. Anything that goes wrong in railgate itself lets the job run:
 /// a panic is logged and the exit code is 0.

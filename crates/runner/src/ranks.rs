@@ -2,7 +2,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use railgate_node::child::{self, Task};
+use railgate_child::Task;
 use railgate_rankfile::{BYTES, RankFile};
 use railgate_rundir::{Root, RunDir, UserDir};
 use railgate_stats::Communication;
@@ -28,7 +28,7 @@ const MOST_UNREAD: usize = 16;
 /// Why nothing could be read.
 pub fn communication(run: &Path, job: u32, uid: u32) -> Result<Option<Communication>, String> {
     let order = serde_json::to_vec(&(run, job, uid)).map_err(|why| why.to_string())?;
-    let reply = child::ask(READ, &order, DEADLINE)?;
+    let reply = railgate_child::ask(READ, &order, DEADLINE)?;
     serde_json::from_slice(&reply).map_err(|why| why.to_string())
 }
 

@@ -1,7 +1,7 @@
 //! The way back: a node that railgate holds is looked at in whole, and given back to Slurm if nothing is wrong with it.
 
 use railgate_gate::{CHECKS, KnownLink};
-use railgate_node::{Fitness, PartName, Phase, Snapshot};
+use railgate_model::{Fitness, PartName, Phase, Snapshot};
 use railgate_slurm::{Acting, DrainDesk, Env, NotGivenBack, Standing};
 
 use crate::look::{Look, Purpose, look};
@@ -225,8 +225,8 @@ mod tests {
         let mut booted = snapshot.clone();
         booted.boot_id = "next".to_owned();
         assert_eq!(unproven(&past, reason, &booted), None);
-        let railgate_node::Part::Read { data, .. } = &mut snapshot.gpus else { panic!("no GPUs") };
-        data.gpus[3].uuid = railgate_node::Reading::Known("GPU-another".to_owned());
+        let railgate_model::Part::Read { data, .. } = &mut snapshot.gpus else { panic!("no GPUs") };
+        data.gpus[3].uuid = railgate_model::Reading::Known("GPU-another".to_owned());
         assert_eq!(unproven(&past, reason, &snapshot), None);
     }
 }

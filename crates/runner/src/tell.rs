@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc::{O_NOCTTY, O_NONBLOCK};
 use nix::unistd::{Gid, getgrouplist};
-use railgate_node::child::{self, Task, become_user};
+use railgate_child::{Task, become_user};
 use railgate_slurm::{Client, JobRef, OwnersView};
 use railgate_text::printable;
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,7 @@ fn append_as_owner(hook: &Hook, path: &Path, text: &str, create: bool) -> Result
         create,
     };
     let input = serde_json::to_vec(&line).map_err(|why| why.to_string())?;
-    child::ask(APPEND, &input, DEADLINE).map(drop)
+    railgate_child::ask(APPEND, &input, DEADLINE).map(drop)
 }
 
 /// In a child: as the job's user, so that nothing is written that they could not write themselves.

@@ -1,14 +1,14 @@
 //! What several tests need.
 
 use railgate_gate::{GateConfig, Memory, Seen, judge};
-use railgate_node::{Phase, simulate};
+use railgate_model::Phase;
 
 use crate::Look;
 
 /// The periodic look at a simulated node (`h100-sxm:gpu-lost@3`) at this time, Unix seconds, by a gate that remembers nothing.
 pub(crate) fn look(node: &str, gate: &GateConfig, at: u64) -> Look {
-    let (profile, faults) = simulate::parse(node, &[]).unwrap();
-    let mut snapshot = simulate::simulated(&profile, &faults);
+    let (profile, faults) = railgate_simulate::parse(node, &[]).unwrap();
+    let mut snapshot = railgate_simulate::simulated(&profile, &faults);
     snapshot.taken = at * 1000;
     let seen = Seen {
         phase: Phase::Periodic,

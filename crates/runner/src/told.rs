@@ -2,7 +2,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use railgate_node::child::{self, Task};
+use railgate_child::Task;
 use railgate_rundir::{Root, RunDir, UserDir};
 use railgate_stats::Application;
 use railgate_stats::application::{APP_DIR, MOST_BYTES, read as read_rank};
@@ -24,7 +24,7 @@ pub fn application(run: &Path, job: u32, uid: u32) -> Option<Application> {
     let order = (run, job, uid);
     let read = serde_json::to_vec(&order)
         .map_err(|why| why.to_string())
-        .and_then(|order| child::ask(READ, &order, DEADLINE))
+        .and_then(|order| railgate_child::ask(READ, &order, DEADLINE))
         .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
     read.unwrap_or_else(|why| {
         tracing::warn!(job, "what the program reported is not known: {why}");

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use railgate_node::{Allocation, GpuId, Job};
+use railgate_model::{Allocation, GpuId, Job};
 use railgate_rundir::{ProfileName, ProfilerChoice};
 use serde::{Deserialize, Serialize};
 

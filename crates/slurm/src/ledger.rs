@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::libc::O_NOFOLLOW;
-use railgate_node::{FileLock, UnixMillis};
+use railgate_fsutil::FileLock;
+use railgate_model::UnixMillis;
 use railgate_rundir::write_whole;
 use serde::{Deserialize, Serialize};
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use railgate_node::Finding;
+use railgate_model::Finding;
 use railgate_rundir::{read_small, write_whole};
 use tracing::warn;
 
@@ -156,7 +156,7 @@ impl DrainDesk {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Phase;
+    use railgate_model::Phase;
 
     use super::*;
 

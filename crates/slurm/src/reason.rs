@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use railgate_node::{Finding, Phase};
+use railgate_model::{Finding, Phase};
 
 /// What a reason of ours begins with.
 pub const LEADER: &str = "railgate:";
@@ -147,7 +147,7 @@ fn cut(text: &str, room: usize) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use railgate_node::{Class, Severity};
+    use railgate_model::{Class, Severity};
 
     use super::*;
 

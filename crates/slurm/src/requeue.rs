@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use railgate_node::{Class, Severity, UnixMillis, is_site_check};
+use railgate_model::{Class, Severity, UnixMillis, is_site_check};
 use serde::{Deserialize, Serialize};
 
 use crate::{Acting, Consent, ExitCodes, JobState, RequeueConfig, Used};

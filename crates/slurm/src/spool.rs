@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc::O_NOFOLLOW;
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use railgate_rundir::write_whole;
 use serde::{Deserialize, Serialize};
 
@@ -197,7 +197,7 @@ impl Spool {
     }
 }
 
-/// A lock on the notes themselves. Not a [`railgate_node::FileLock`], whose file has no content and may be replaced.
+/// A lock on the notes themselves. Not a [`railgate_fsutil::FileLock`], whose file has no content and may be replaced.
 fn locked(path: &Path, how: FlockArg, until: Instant) -> io::Result<Flock<File>> {
     let mut file = open(path)?;
     loop {

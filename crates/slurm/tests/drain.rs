@@ -6,7 +6,8 @@ mod fake;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fake::Cluster;
-use railgate_node::{FileLock, Phase};
+use railgate_fsutil::FileLock;
+use railgate_model::Phase;
 use railgate_slurm::{Acting, DrainOutcome, Reason, Standing};
 
 fn reason(jobs: &[u32]) -> Reason {

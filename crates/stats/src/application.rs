@@ -7,7 +7,7 @@ mod file;
 mod flops;
 mod lines;
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 pub use file::{APP_DIR, MOST_BYTES, read};

@@ -7,7 +7,7 @@ mod gather;
 mod reference;
 mod share;
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 pub use gather::gather;

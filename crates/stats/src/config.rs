@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use railgate_node::duration_text;
+use railgate_model::duration_text;
 
 use crate::comm::{Reference, Share};
 use crate::usage::peaks::SiteModel;

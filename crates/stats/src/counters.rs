@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use railgate_node::{
+use railgate_model::{
     Access, Allocation, Gpu, GpuId, Hca, PciAddress, Port, PortState, RailMap, Reading, Snapshot, UnixMillis,
 };
 use serde::{Deserialize, Serialize};
@@ -387,7 +387,7 @@ pub fn port_uses(before: Option<&Snapshot>, after: &Snapshot, rails: Option<&Rai
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Part;
+    use railgate_model::Part;
 
     use super::*;
     use crate::testing::{add, after, job, machine, rails};

@@ -1,4 +1,4 @@
-use railgate_node::{JobRequest, UnixMillis};
+use railgate_model::{JobRequest, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 /// What the controller decided about one attempt of a job, and why: `<attempt>/decision.json`.

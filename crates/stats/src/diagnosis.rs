@@ -20,7 +20,7 @@ mod sleeping;
 mod slow_clock;
 mod uneven;
 
-use railgate_node::{Reading, UnixMillis};
+use railgate_model::{Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use facts::Outcome;

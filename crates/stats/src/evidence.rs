@@ -1,5 +1,5 @@
-use railgate_node::xid_catalogue::{Owner, explain};
-use railgate_node::{
+use railgate_model::xid_catalogue::{Owner, explain};
+use railgate_model::{
     Allocation, Class, Finding, Gpu, Job, KernelLine, PciAddress, RailMap, Severity, Snapshot, UnixMillis,
     Verdict, is_oom, oom_kills,
 };
@@ -207,7 +207,7 @@ pub(crate) fn counts(item: &EvidenceItem, report: &NodeReport) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Class, Severity};
+    use railgate_model::{Class, Severity};
 
     use crate::testing::{finding, job, part};
 

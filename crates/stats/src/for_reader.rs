@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-use railgate_node::kernel_lines::without_processes;
-use railgate_node::{Class, Evidence, Finding, Job, PciAddress, Severity, is_oom};
+use railgate_model::kernel_lines::without_processes;
+use railgate_model::{Class, Evidence, Finding, Job, PciAddress, Severity, is_oom};
 
 use crate::evidence::keep_own_kills;
 use crate::{Decision, NodeReport};

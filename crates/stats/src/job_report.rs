@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_node::{Allocation, JobRequest, UnixMillis};
+use railgate_model::{Allocation, JobRequest, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::{Analysis, Outcome, analyse};

@@ -1,6 +1,6 @@
 //! What the owner of a job does next: one list for every format of the report.
 
-use railgate_node::{JobRequest, OomLimit};
+use railgate_model::{JobRequest, OomLimit};
 
 use crate::plain::{plain, span};
 use crate::text::screen::telling;
@@ -182,7 +182,7 @@ fn of_the_exit(report: &JobReport, attempt: &Attempt) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{JobRequest, KernelLine};
+    use railgate_model::{JobRequest, KernelLine};
 
     use crate::testing::{START, decision, job, lost_gpu, merged, part, slurm, story};
     use crate::{DecisionKind, JobReport, NodeReport, SlurmView, brief, html, json, redacted, text};

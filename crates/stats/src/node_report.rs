@@ -1,4 +1,4 @@
-use railgate_node::{
+use railgate_model::{
     Finding, Job, KernelLine, Part, PartName, RailMap, Setting, Snapshot, UnixMillis, Verdict, XidEvent,
 };
 use serde::{Deserialize, Serialize};
@@ -208,7 +208,7 @@ impl Look {
 pub struct MissingPart {
     /// Which.
     pub part: PartName,
-    /// Why, as [`railgate_node::Part::missing`] puts it.
+    /// Why, as [`railgate_model::Part::missing`] puts it.
     pub why: String,
 }
 

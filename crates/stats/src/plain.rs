@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use railgate_node::{Reading, UnixMillis, rfc3339};
+use railgate_model::{Reading, UnixMillis, rfc3339};
 use railgate_text::shorten;
 
 /// One line of a report, of what others wrote.

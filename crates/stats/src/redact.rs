@@ -323,7 +323,7 @@ mod tests {
     fn words_of_others_are_in_no_form_and_yet_it_is_whole() {
         use crate::testing::{decision, finding, job, lost_gpu, merged, part, slurm};
         use crate::{DecisionKind, DownNode, SlurmView};
-        use railgate_node::{Class, JobRequest, Severity};
+        use railgate_model::{Class, JobRequest, Severity};
         let secret = "ask-bob about falcon9 on hydra77";
         let mut node = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
         let site = finding("site-falcon", "hydra77", Severity::Fail, Class::Node, secret);

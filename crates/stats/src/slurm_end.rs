@@ -1,4 +1,4 @@
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::SlurmView;

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use railgate_node::UnixMillis;
-use railgate_node::child::{Task, ask};
+use railgate_child::{Task, ask};
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::{Decision, JobReport, NodeReport, Parts, ReportAccess, ReportConfig, SlurmView};

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{JobProcess, JobProcesses, Reading, UnixMillis};
+use railgate_model::{JobProcess, JobProcesses, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 /// What the sampler asks processes for that is no matter of NCCL's.

@@ -1,8 +1,8 @@
 //! Jobs for the tests of this crate, on simulated machines.
 
-use railgate_node::{
+use railgate_model::{
     Action, Allocation, Class, Finding, Fitness, GpuId, Job, JobRequest, KernelLog, KernelMark, Part, Phase,
-    Port, Rail, RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict, simulate,
+    Port, Rail, RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict,
 };
 
 mod large;
@@ -20,8 +20,8 @@ pub(crate) const HOUR: u64 = 3_600_000;
 
 pub(crate) fn machine(node: &str, faults: &str) -> Snapshot {
     let text = if faults.is_empty() { "h100-sxm".to_owned() } else { format!("h100-sxm:{faults}") };
-    let (profile, faults) = simulate::parse(&text, &[]).unwrap();
-    let mut snapshot = simulate::simulated_node(&profile, &faults, node);
+    let (profile, faults) = railgate_simulate::parse(&text, &[]).unwrap();
+    let mut snapshot = railgate_simulate::simulated_node(&profile, &faults, node);
     snapshot.taken = START;
     snapshot
 }
@@ -46,7 +46,7 @@ pub(crate) fn after(before: &Snapshot, faults: &str) -> Snapshot {
         }
     }
     for fault in faults.split(',').filter(|fault| !fault.is_empty()) {
-        simulate::inject(&mut snapshot, &fault.parse().unwrap());
+        railgate_simulate::inject(&mut snapshot, &fault.parse().unwrap());
     }
     if let Part::Read { data: KernelLog { lines, .. }, .. } = &mut snapshot.kernel_log {
         for line in lines {
@@ -130,7 +130,7 @@ pub(crate) fn rails(snapshot: &Snapshot) -> RailMap {
                 pci: gpu.pci.clone(),
                 numa_node: Reading::Known(0),
                 rail: Some(rail),
-                distance: Some(railgate_node::Distance::Pix),
+                distance: Some(railgate_model::Distance::Pix),
             })
             .collect(),
         rails,

@@ -7,7 +7,7 @@ mod summary;
 pub use live::live;
 pub use summary::summary;
 
-use railgate_node::{PortState, Reading};
+use railgate_model::{PortState, Reading};
 use railgate_text::{Lines, put, shorten};
 
 use crate::plain::{cell, clock, float, plain, span, stamp, wrap};
@@ -453,7 +453,7 @@ fn wiring(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
         .iter()
         .filter(|other| {
             other.rail_map.as_ref().is_some_and(|other| {
-                let names = |map: &railgate_node::RailMap| -> Vec<(usize, String)> {
+                let names = |map: &railgate_model::RailMap| -> Vec<(usize, String)> {
                     map.rails.iter().map(|rail| (rail.number, rail.hca.clone())).collect()
                 };
                 names(other) != names(map)

@@ -1,5 +1,5 @@
-use railgate_node::UnixMillis;
-use railgate_node::xid_catalogue::{Owner, explain};
+use railgate_model::UnixMillis;
+use railgate_model::xid_catalogue::{Owner, explain};
 use serde::{Deserialize, Serialize};
 
 use crate::exits::ending;
@@ -114,7 +114,7 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
         let weight = if owner == Owner::Hardware { Weight::Fail } else { Weight::Warn };
         let gpu = xid.gpu.map_or_else(|| "a GPU".to_owned(), |gpu| gpu.to_string());
         let index = node.gpus.iter().find(|line| {
-            let place = |pci: railgate_node::PciAddress| (pci.domain, pci.bus, pci.device);
+            let place = |pci: railgate_model::PciAddress| (pci.domain, pci.bus, pci.device);
             line.pci.known().copied().map(place) == xid.gpu.map(place)
         });
         let gpu = match index {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use railgate_node::{Allocation, RailMap, UnixMillis};
+use railgate_model::{Allocation, RailMap, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::plain::{bytes, float, span};
@@ -208,7 +208,7 @@ fn cause(group: &TaskGroup, map: &RailMap) -> Option<String> {
 mod tests {
     use super::*;
     use crate::testing::{START, job, part};
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     const SETTLED: Duration = Duration::from_secs(30);
 

@@ -11,7 +11,7 @@ pub mod peaks;
 mod sample;
 mod summary;
 
-use railgate_node::{Reading, UnixMillis};
+use railgate_model::{Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 pub use fold::Fold;

@@ -2,8 +2,8 @@ mod lost;
 pub(crate) mod memory;
 mod waiting;
 
-use railgate_node::xid_catalogue::{Owner, explain, lookup};
-use railgate_node::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent};
+use railgate_model::xid_catalogue::{Owner, explain, lookup};
+use railgate_model::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
@@ -293,7 +293,7 @@ pub(crate) fn decided(attempt: &Attempt, decision: &Decision) -> String {
 
 /// Xids on the job's own GPUs, or on GPUs of which nobody knows. A job without GPUs has none.
 fn held_xids(node: &NodeReport) -> impl Iterator<Item = &XidEvent> {
-    let place = |pci: railgate_node::PciAddress| (pci.domain, pci.bus, pci.device);
+    let place = |pci: railgate_model::PciAddress| (pci.domain, pci.bus, pci.device);
     let held = if node.job.allocation == Allocation::NoGpus { &[] } else { node.kernel.xids.as_slice() };
     held.iter().filter(|xid| node.end.is_none_or(|end| xid.time <= end.saturating_add(5_000))).filter(
         move |xid| {

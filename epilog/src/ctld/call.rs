@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use railgate_node::{Job, UnixMillis};
+use railgate_model::{Job, UnixMillis};
 use railgate_runner::{Config, Loaded, LogConfig, Places, acting, start_logging};
 use railgate_slurm::{
     Acting, Asked, Client, Consent, Env, ExitCodes, JobRef, Ledger, cluster_name, job_from_env,

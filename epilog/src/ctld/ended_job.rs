@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use railgate_runner::Config;
 use railgate_slurm::{JobRef, JobStanding};
 use serde::{Deserialize, Serialize};

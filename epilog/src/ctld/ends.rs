@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::libc::O_NOFOLLOW;
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use railgate_slurm::Env;
 
 use crate::call::now;

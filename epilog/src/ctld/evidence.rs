@@ -1,7 +1,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use railgate_node::{Class, Phase, Severity};
+use railgate_model::{Class, Phase, Severity};
 use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, Weight, fatal, hostlist, weigh};
 use railgate_stats::DecisionNode;
 use railgate_stats::store::{Asked, NodeWord, Words, load_words};

@@ -333,7 +333,7 @@ mod tests {
         scene.jobs(&[job(&[("NodeList", "n[1-2]")])]);
         let waiters = scene.path("waiters");
         std::fs::create_dir(&waiters).unwrap();
-        let taken = railgate_node::FileLock::try_take(&waiters.join("0")).unwrap().unwrap();
+        let taken = railgate_fsutil::FileLock::try_take(&waiters.join("0")).unwrap().unwrap();
         look(&scene.call());
         assert_eq!(scene.calls().iter().filter(|call| call.contains("show job")).count(), 1);
         assert_eq!(scene.changes()[0], "requeue 7", "what is known already counts");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use railgate_node::Phase;
+use railgate_model::Phase;
 use railgate_slurm::{
     Acting, Blamed, Consent, Event, JobState, NodeState, Reason, Uncounted, Used, after_node_fail, effect,
     move_delay,

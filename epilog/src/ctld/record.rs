@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use railgate_node::JobRequest;
+use railgate_model::JobRequest;
 use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Uncounted, Used, used};
 use railgate_stats::store::store_decision;
 use railgate_stats::{

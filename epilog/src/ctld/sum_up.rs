@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use railgate_node::child::{Task, ask};
-use railgate_node::{FileLock, UnixMillis};
+use railgate_child::{Task, ask};
+use railgate_fsutil::FileLock;
+use railgate_model::UnixMillis;
 use railgate_runner::{Config, Loaded, LogConfig, LogLevel, Places, start_logging};
 use railgate_slurm::{
     AccountingLine, Client, Env, JobRef, JobStanding, Noted, Spool, cluster_name, job_from_env,

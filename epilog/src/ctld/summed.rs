@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, setrlimit};
-use railgate_node::child::{Task, ask};
+use railgate_child::{Task, ask};
 use railgate_slurm::hostlist;
 use railgate_stats::store::{Query, load_known};
 use railgate_stats::{JobReport, ReportConfig, SlurmView, summary};

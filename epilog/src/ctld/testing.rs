@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use railgate_runner::Config;
 use railgate_slurm::{Acting, Consent, Entry, Env, Ledger, RequeueConfig, SlurmConfig, job_from_env};
 use railgate_stats::ReportConfig;

@@ -4,7 +4,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use railgate_node::FileLock;
+use railgate_fsutil::FileLock;
 use railgate_slurm::{JobState, SlurmError};
 
 use crate::call::Call;

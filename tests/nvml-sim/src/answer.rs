@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_uint, c_void};
 use std::ptr;
 
-use railgate_node::{Access, Gpu, Reading};
+use railgate_model::{Access, Gpu, Reading};
 
 use crate::scenario::Scenario;
 use crate::state;

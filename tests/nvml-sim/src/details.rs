@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings as sys;
-use railgate_node::{Gpu, Reading};
+use railgate_model::{Gpu, Reading};
 
 use crate::answer::{Device, INVALID_ARGUMENT, NOT_SUPPORTED, Return, gpu, index_of, known, put, put_text};
 use crate::load;

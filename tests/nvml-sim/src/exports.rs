@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings as sys;
-use railgate_node::{Access, Gpu, Reading, RecoveryAction};
+use railgate_model::{Access, Gpu, Reading, RecoveryAction};
 
 use crate::answer::{
     Device, GPU_IS_LOST, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED,

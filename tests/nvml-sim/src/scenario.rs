@@ -3,7 +3,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use railgate_node::{Gpu, Gpus};
+use railgate_model::{Gpu, Gpus};
 use serde::{Deserialize, Serialize};
 
 /// The scenario's file name, beside the library.

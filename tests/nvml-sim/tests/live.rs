@@ -1,4 +1,4 @@
-//! `railgate_node::live` against the simulated driver: what the machine says arrives as it was said, and
+//! `railgate_probe::live` against the simulated driver: what the machine says arrives as it was said, and
 //! whatever goes wrong stays visible.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use nvidia_ml::{Behaviour, EVENTS_FILE, LOADS, Scenario, Work, hide_symbol, install, work};
-use railgate_node::child::{GRACE, Said, dispatch};
-use railgate_node::simulate::{self, FAULTS, FaultPart};
-use railgate_node::{
-    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuId, GpuProcess, GpuWatch, Gpus, LinkErrors, MemoryUse,
-    NvLink, NvLinkErrors, Part, PartName, Peer, Reading, RecoveryAction, Request, RetiredPages, RowRemap,
-    Snapshot, SourceConfig, SramEcc, Watched, XidEvent, XidWatch, live,
+use railgate_child::{GRACE, Said};
+use railgate_model::{
+    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuId, GpuProcess, Gpus, LinkErrors, MemoryUse, NvLink,
+    NvLinkErrors, Part, PartName, Peer, Reading, RecoveryAction, RetiredPages, RowRemap, Snapshot, SramEcc,
+    Watched, XidEvent,
 };
+use railgate_probe::dispatch;
+use railgate_probe::{GpuWatch, Request, SourceConfig, XidWatch, live};
+use railgate_simulate::{FAULTS, FaultPart};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -216,8 +218,8 @@ fn every_fault_of_a_gpu_arrives() {
             continue;
         }
         let fault = format!("h100-sxm:{}", info.id.replace("<code>", "48"));
-        let (profile, faults) = simulate::parse(&fault, &[]).unwrap();
-        let want = simulate::simulated(&profile, &faults).gpus.data().unwrap().clone();
+        let (profile, faults) = railgate_simulate::parse(&fault, &[]).unwrap();
+        let want = railgate_simulate::simulated(&profile, &faults).gpus.data().unwrap().clone();
         assert_eq!(Machine::new(&Scenario::of(&want)).gpus(), want, "{fault}");
     }
 }

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result};
-use railgate_node::simulate;
 
 use super::inner::{HOME, MachineSpec};
 use super::memory::{self, MemoryGroups};
@@ -43,7 +42,7 @@ impl Cluster {
         let mut cluster_hardware = BTreeMap::new();
         for (index, name) in builder.nodes.iter().enumerate() {
             let machine = builder.hardware_of.get(name).unwrap_or(&builder.hardware);
-            let (profile, _) = simulate::parse(machine, &[]).with_context(|| machine.clone())?;
+            let (profile, _) = railgate_simulate::parse(machine, &[]).with_context(|| machine.clone())?;
             let gpus = profile.gpus.count.unwrap_or(0);
             nodes.push((name.clone(), address(index + 1), usize::try_from(gpus)?));
             if builder.railgate {

@@ -1,5 +1,5 @@
-use railgate_node::KernelMark;
-use railgate_node::readers::{fabric_read, host_read, kernel_log_read, pci_read};
+use railgate_model::KernelMark;
+use railgate_probe::readers::{fabric_read, host_read, kernel_log_read, pci_read};
 
 use super::*;
 
@@ -78,13 +78,13 @@ fn agrees(hardware: &Hardware) {
 
 #[test]
 fn the_interfaces_say_what_the_snapshot_says() {
-    for id in Profile::builtin_ids() {
+    for id in railgate_profiles::builtin_ids() {
         let (_dir, hardware) = machine(id);
         agrees(&hardware);
         let log = kernel_log_read(&hardware.dir().join(KMSG), None, "this").unwrap();
         let want = hardware.snapshot().kernel_log.data().unwrap();
         assert_eq!((log.last_seq, log.overrun), (want.last_seq, false));
-        let texts = |log: &railgate_node::KernelLog| {
+        let texts = |log: &railgate_model::KernelLog| {
             log.lines.iter().map(|line| line.text.clone()).collect::<Vec<_>>()
         };
         assert_eq!(texts(&log), texts(want));
@@ -95,7 +95,7 @@ fn the_interfaces_say_what_the_snapshot_says() {
 fn every_fault_shows_and_heals() {
     let (_dir, mut hardware) = machine("h100-sxm");
     let healthy = hardware.snapshot().clone();
-    for info in simulate::FAULTS {
+    for info in railgate_simulate::FAULTS {
         // A machine with InfiniBand has no table of GIDs.
         if info.part == FaultPart::Mount || info.id == "nvml-stuck" || info.id.starts_with("roce-gid") {
             assert!(hardware.inject(info.id).is_err());
@@ -207,7 +207,7 @@ fn the_source_table_is_one() {
     let (_dir, hardware) = machine("h100-sxm");
     let text = hardware.source(Path::new("/hardware"));
     let table: toml::Table = text.parse().unwrap();
-    let source: railgate_node::SourceConfig = table["source"].clone().try_into().unwrap();
+    let source: railgate_probe::SourceConfig = table["source"].clone().try_into().unwrap();
     assert_eq!(source.sysfs, Path::new("/hardware/sysfs"));
     assert!(source.test_node && !source.is_system() && source.problems().is_empty());
 }

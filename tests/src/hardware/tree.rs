@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use nvidia_ml::LOADS;
-use railgate_node::{
+use railgate_model::{
     Fabric, Gid, Hca, Host, Interface, LinkLayer, Pci, PciAddress, PciDevice, PhysState, Port, PortState,
     Reading,
 };

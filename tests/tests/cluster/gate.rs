@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Result;
-use railgate_node::Part;
+use railgate_model::Part;
 use railgate_tests::cluster::{Builder, Cluster};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
-use railgate_node::Part;
+use railgate_model::Part;
 use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::poll;
 

@@ -22,7 +22,7 @@ mod rng;
 mod worse;
 
 use railgate_gate::{GateConfig, Memory, Seen, judge};
-use railgate_node::{Action, Fitness, Job, Phase, Profile, Snapshot, Verdict, simulate};
+use railgate_model::{Action, Fitness, Job, Phase, Profile, Snapshot, Verdict};
 
 use rng::Rng;
 
@@ -62,7 +62,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 fn findings(verdict: &Verdict) -> String {
-    let line = |finding: &railgate_node::Finding| {
+    let line = |finding: &railgate_model::Finding| {
         format!("\n  {} {}: {}", finding.severity, finding.subject(), finding.what)
     };
     format!(
@@ -74,9 +74,9 @@ fn findings(verdict: &Verdict) -> String {
 }
 
 fn no_healthy_node_is_unfit(id: &str) {
-    let profile = Profile::load(id, &[]).unwrap();
+    let profile = railgate_profiles::load(id, &[]).unwrap();
     let config = GateConfig::default();
-    let healthy = simulate::simulated(&profile, &[]);
+    let healthy = railgate_simulate::simulated(&profile, &[]);
     let (first, count) = (number("RAILGATE_SEED", 1), cases());
     // Taking readings away goes through JSON and is slow, so each such machine is looked at many times.
     const LOOKS: u64 = 50;
@@ -111,7 +111,7 @@ macro_rules! profiles {
             /// A machine type without its test would never have been tried.
             #[test]
             fn every_type_is_tried() {
-                assert_eq!(railgate_node::Profile::builtin_ids(), [$($id),+]);
+                assert_eq!(railgate_profiles::builtin_ids(), [$($id),+]);
             }
         }
     };

@@ -1,7 +1,7 @@
 //! Healthy nodes: what differs between two machines that nothing is wrong with.
 
 use railgate_gate::Memory;
-use railgate_node::{
+use railgate_model::{
     Allocation, BlockedProcess, Gpu, GpuId, GpuProcess, Host, Job, KernelLine, Part, Phase, Port, PortState,
     Profile, Reading, Snapshot,
 };
@@ -355,7 +355,7 @@ fn kernel(now: &mut Snapshot, rng: &mut Rng) -> bool {
         && rng.one_in(10)
     {
         let code = *rng.pick(&[13, 31, 43, 45]);
-        texts.push(railgate_node::simulate::xid_text(code, at, Some(4711)));
+        texts.push(railgate_simulate::xid_text(code, at, Some(4711)));
         plain = false;
     }
     if rng.one_in(20) {
@@ -378,7 +378,7 @@ fn memory(earlier: &Snapshot, now: &Snapshot, profile: &Profile, rng: &mut Rng) 
     let repaired = rng.one_in(4);
     if repaired {
         // Somebody has replaced a part since.
-        then = railgate_node::simulate::simulated_node(profile, &[], "before-the-repair");
+        then = railgate_simulate::simulated_node(profile, &[], "before-the-repair");
     }
     if !rng.one_in(5) {
         then.boot_id.clone_from(&now.boot_id);

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_gate::GateConfig;
-use railgate_node::simulate::{self, FAULTS, Fault, FaultPart};
-use railgate_node::{
+use railgate_model::{
     Action, Class, Finding, Host, Part, Phase, Port, Profile, Reading, Severity, Snapshot, Verdict,
 };
+use railgate_simulate::{FAULTS, Fault, FaultPart};
 use serde_json::Value;
 
 use crate::rng::Rng;
@@ -90,8 +90,8 @@ fn places(profile: &Profile, healthy: &Value) -> Vec<(Fault, Touched)> {
                 _ => format!("{}:{id}@{index}", profile.id),
             };
             // A machine without HCAs has no faults of theirs.
-            let Ok((_, faults)) = simulate::parse(&text, &[]) else { continue };
-            let broken = simulate::simulated(profile, &faults);
+            let Ok((_, faults)) = railgate_simulate::parse(&text, &[]) else { continue };
+            let broken = railgate_simulate::simulated(profile, &faults);
             let mut touched = Touched::by(healthy, &broken);
             // Whose a GPU is that is cut into slices, nobody can say; and what an HCA counted before it had another
             // name, nobody looks for.
@@ -103,9 +103,9 @@ fn places(profile: &Profile, healthy: &Value) -> Vec<(Fault, Touched)> {
 }
 
 fn one_more_fault_is_never_milder(id: &str) {
-    let profile = Profile::load(id, &[]).unwrap();
+    let profile = railgate_profiles::load(id, &[]).unwrap();
     let config = GateConfig::default();
-    let base = simulate::simulated(&profile, &[]);
+    let base = railgate_simulate::simulated(&profile, &[]);
     let all = places(&profile, &serde_json::to_value(&base).unwrap());
     let (first, count) = (number("RAILGATE_SEED", 1), cases() / 10);
     let mut harder = BTreeMap::new();
@@ -120,7 +120,7 @@ fn one_more_fault_is_never_milder(id: &str) {
             if touched.hides || broken.iter().any(|(_, other)| !touched.disjoint(other)) {
                 continue;
             }
-            simulate::inject(&mut case.now, fault);
+            railgate_simulate::inject(&mut case.now, fault);
             let verdict = case.judge(&config, &profile);
             let (now, mildest) = (hardness(&verdict), hardness(&before));
             let names: Vec<String> = broken.iter().map(|(fault, _)| fault.to_string()).collect();
@@ -156,7 +156,7 @@ fn up(worst: f64, level: f64) -> u64 {
     (worst * level) as u64
 }
 
-fn gpus(case: &mut Case, change: impl Fn(&mut railgate_node::Gpu)) {
+fn gpus(case: &mut Case, change: impl Fn(&mut railgate_model::Gpu)) {
     if let Part::Read { data, .. } = &mut case.now.gpus {
         data.gpus.iter_mut().take(2).for_each(change);
     }
@@ -315,10 +315,10 @@ const KNOBS: &[Knob] = &[
 /// Every threshold is crossed in one direction only, whatever else the machine shows.
 #[test]
 fn more_of_the_same_is_never_milder() {
-    let mut profile = Profile::load("h100-sxm", &[]).unwrap();
+    let mut profile = railgate_profiles::load("h100-sxm", &[]).unwrap();
     (profile.host.memory_gib, profile.host.cpus, profile.host.nvmes) = (Some(2048), Some(192), Some(4));
     let config = GateConfig::default();
-    let base = simulate::simulated(&profile, &[]);
+    let base = railgate_simulate::simulated(&profile, &[]);
     let (first, count) = (number("RAILGATE_SEED", 1), cases() / 500);
     let mut crossed = BTreeSet::new();
     for seed in first..first + count.max(3) {

@@ -6,14 +6,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 
-use railgate_node::simulate::{inject, simulated};
-use railgate_node::{
-    Fabric, Host, LinkLayer, Part, Pci, PciAddress, Port, Profile, Reading, Snapshot, recorded, simulate,
-};
+use railgate_model::{Fabric, Host, LinkLayer, Part, Pci, PciAddress, Port, Profile, Reading, Snapshot};
 use railgate_rails::{
     JobGpus, JobShape, Net, RailsConfig, check_topology, env, environment, rail_map, table, topology,
     topology_wanted,
 };
+use railgate_simulate::recorded;
+use railgate_simulate::{inject, simulated};
 
 use super::{folder, same_as_stored};
 
@@ -30,7 +29,7 @@ struct Machine {
 impl Machine {
     /// A simulated machine of this type, with faults after a colon.
     fn of(name: &'static str, about: &'static str, text: &str) -> Machine {
-        let (profile, faults) = simulate::parse(text, &[]).unwrap();
+        let (profile, faults) = railgate_simulate::parse(text, &[]).unwrap();
         Machine::with(name, about, simulated(&profile, &faults), profile)
     }
 
@@ -40,7 +39,7 @@ impl Machine {
 
     /// The same type with other numbers.
     fn bent(name: &'static str, about: &'static str, id: &str, bend: impl FnOnce(&mut Profile)) -> Machine {
-        let mut profile = Profile::load(id, &[]).unwrap();
+        let mut profile = railgate_profiles::load(id, &[]).unwrap();
         bend(&mut profile);
         Machine::with(name, about, simulated(&profile, &[]), profile)
     }
@@ -130,7 +129,7 @@ fn read<T>(part: &mut Part<T>) -> &mut T {
 
 fn machines() -> Vec<Machine> {
     let recording = |name: &'static str, about, file: &str, gpus| {
-        let mut profile = Profile::load("h200-sxm", &[]).unwrap();
+        let mut profile = railgate_profiles::load("h200-sxm", &[]).unwrap();
         profile.gpus.count = Some(gpus);
         profile.fabric.hcas = Some(0);
         Machine::with(name, about, recorded(&folder("snapshots").join(file)).unwrap(), profile)
@@ -348,7 +347,7 @@ fn every_topology_file_is_right_for_its_machine_and_no_other_types() {
 
 #[test]
 fn what_breaks_leaves_the_file_right_or_says_so() {
-    let (profile, _) = simulate::parse("h100-sxm", &[]).unwrap();
+    let (profile, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
     for fault in ["ib-missing@3", "ib-port-down@0", "gpu-lost@5"] {
         let healthy = simulated(&profile, &[]);
         let file = topology(&rail_map(&healthy, &profile), &healthy).unwrap();

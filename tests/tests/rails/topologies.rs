@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use railgate_node::{
-    Hca, LinkLayer, Part, PhysState, Port, PortState, Profile, RailMap, Reading, Snapshot, recorded,
-};
+use railgate_model::{Hca, LinkLayer, Part, PhysState, Port, PortState, RailMap, Reading, Snapshot};
 use railgate_rails::{Effect, NcclVersion, check_topology, rail_map, topology};
+use railgate_simulate::recorded;
 
 use super::{folder, same_as_stored};
 
@@ -42,7 +41,7 @@ fn planted() -> (Snapshot, RailMap) {
         Part::Read { data, .. } => data.hcas = (0..4).map(hca).collect(),
         other => panic!("{other:?}"),
     }
-    let mut profile = Profile::load("h200-sxm", &[]).unwrap();
+    let mut profile = railgate_profiles::load("h200-sxm", &[]).unwrap();
     profile.gpus.count = Some(4);
     profile.fabric.hcas = Some(4);
     profile.rails.wiring = (0..4).map(|k| (k, format!("mlx5_{k}"))).collect();

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, Severity};
+use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -21,7 +21,7 @@ pub struct Settings {
     /// How bad it is when the clock is kept and may be off by more than `max_error`.
     pub severity: Severity,
     /// As far as the clock may be off.
-    #[serde(with = "railgate_node::duration_text")]
+    #[serde(with = "railgate_model::duration_text")]
     pub max_error: Duration,
 }
 
@@ -101,7 +101,7 @@ max_error = \"1s\"
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Clock, Reading};
+    use railgate_model::{Clock, Reading};
 
     use super::*;
     use crate::testing::{Look, look};

@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName};
+use railgate_model::{Class, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -65,7 +65,7 @@ severity = \"warn\"     # note, warn, fail
 mod tests {
     use std::collections::BTreeMap;
 
-    use railgate_node::{HostProfile, Reading};
+    use railgate_model::{HostProfile, Reading};
 
     use super::*;
     use crate::testing::{Look, look};

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Host, MemoryController, PartName, Reading, Severity};
+use railgate_model::{Action, Class, Host, MemoryController, PartName, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -84,7 +84,7 @@ corrected_per_day = 1000
 
 fn judge(controller: &MemoryController, window: &Window<'_>, set: &Settings, out: &mut Report<'_>) {
     let name = &controller.name;
-    let of = |system: &railgate_node::System, get: fn(&MemoryController) -> &Reading<u64>| {
+    let of = |system: &railgate_model::System, get: fn(&MemoryController) -> &Reading<u64>| {
         let all = system.memory.known()?;
         get(all.iter().find(|old| old.name == *name)?).known().copied()
     };
@@ -146,7 +146,7 @@ enum Baseline<'a> {
 impl<'a> Window<'a> {
     fn of(scene: &Scene<'a>, host: &Host) -> Window<'a> {
         let now = scene.now.taken;
-        let same_boot = |before: &&railgate_node::Snapshot| {
+        let same_boot = |before: &&railgate_model::Snapshot| {
             !before.boot_id.is_empty() && before.boot_id == scene.now.boot_id
         };
         let (before, began) = match scene.seen.before.filter(same_boot) {
@@ -159,7 +159,7 @@ impl<'a> Window<'a> {
     }
 
     /// How much came in the window; `None` where the count went backwards or was not there before.
-    fn growth(&self, now: u64, then: impl FnOnce(&railgate_node::System) -> Option<u64>) -> Option<u64> {
+    fn growth(&self, now: u64, then: impl FnOnce(&railgate_model::System) -> Option<u64>) -> Option<u64> {
         match self.before {
             Baseline::Boot => Some(now),
             Baseline::Job(before) => now.checked_sub(then(&before?.system)?),

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, FileSystem, PartName, Severity, Space};
+use railgate_model::{Action, Class, FileSystem, PartName, Severity, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -131,7 +131,7 @@ fn judge(one: &FileSystem, path: &str, space: &Space, set: &Settings, out: &mut 
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, Reading};
+    use railgate_model::{Fitness, Reading};
 
     use super::*;
     use crate::testing::{Look, look};

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use railgate_node::{Action, Class, PartName, Phase, Severity};
+use railgate_model::{Action, Class, PartName, Phase, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -88,7 +88,7 @@ program = \"/usr/bin/nv-fabricmanager\"
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Phase, Reading, Severity};
+    use railgate_model::{Phase, Reading, Severity};
 
     use crate::testing::{Look, look};
 

@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName, PciAddress, Reading};
+use railgate_model::{Class, PartName, PciAddress, Reading};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -68,7 +68,7 @@ const REDIRECT: u16 = 0x0c;
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use crate::testing::look;
 

@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName};
+use railgate_model::{Class, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -54,7 +54,7 @@ const DEFAULT: &str = "nvmlDeviceGetDefaultApplicationsClock";
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use crate::testing::look;
 

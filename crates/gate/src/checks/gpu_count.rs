@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName, Pci, PciAddress, Severity};
+use railgate_model::{Class, PartName, Pci, PciAddress, Severity};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -155,7 +155,7 @@ fn name(known: &KnownGpu) -> String {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Allocation, GpuId, Phase, Reading, Severity};
+    use railgate_model::{Allocation, GpuId, Phase, Reading, Severity};
 
     use crate::testing::{Look, look, read};
 
@@ -293,7 +293,7 @@ mod tests {
                 look.job.as_mut().unwrap().allocation = Allocation::Unreadable("gpu:?".to_owned());
             })
         };
-        assert_eq!(unreadable("h100-sxm").fitness(), railgate_node::Fitness::Fit);
+        assert_eq!(unreadable("h100-sxm").fitness(), railgate_model::Fitness::Fit);
         assert!(unreadable("h100-sxm:gpu-lost@3").says().starts_with("unfit"));
         assert!(unreadable("h100-sxm:gpu-process-leftover@3").of("gpu-processes").is_empty());
     }

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Gpu, PartName, Phase, Reading, RecoveryAction, Severity};
+use railgate_model::{Action, Class, Gpu, PartName, Phase, Reading, RecoveryAction, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_counters::Counter;
@@ -223,7 +223,7 @@ fn corrected(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>)
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Phase, Reading, RecoveryAction, Severity};
+    use railgate_model::{Phase, Reading, RecoveryAction, Severity};
 
     use crate::testing::{Look, look, read};
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, Gpu, GpuFabric, PartName, Reading, Severity};
+use railgate_model::{Action, Class, Gpu, GpuFabric, PartName, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -148,7 +148,7 @@ fn place(fabric: &GpuFabric) -> String {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Gpu, GpuFabric, Reading, Severity};
+    use railgate_model::{Gpu, GpuFabric, Reading, Severity};
 
     use crate::testing::look;
 

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, PartName, Severity};
+use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -90,8 +90,8 @@ const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::MemoryUse;
-    use railgate_node::Reading;
+    use railgate_model::MemoryUse;
+    use railgate_model::Reading;
 
     use crate::testing::look;
 

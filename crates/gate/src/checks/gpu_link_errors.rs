@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Gpu, PartName, Reading};
+use railgate_model::{Action, Class, Gpu, PartName, Reading};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_counters::{Counter, Kind};
@@ -130,7 +130,7 @@ fn readings(gpu: &Gpu) -> Vec<(Counter, Kind, &Reading<u64>)> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Severity};
+    use railgate_model::{Reading, Severity};
 
     use crate::testing::{look, read};
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Access, Action, Class, Gpu, PartName, PciAddress, Severity, XidEvent};
+use railgate_model::{Access, Action, Class, Gpu, PartName, PciAddress, Severity, XidEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -204,7 +204,7 @@ fn event_row(found: Found, event: &XidEvent) -> Found {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Access, Fitness, Part, Reading, RecoveryAction, Severity};
+    use railgate_model::{Access, Fitness, Part, Reading, RecoveryAction, Severity};
 
     use crate::testing::look;
 

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Gpu, PartName, Phase, Reading, Severity};
+use railgate_model::{Action, Class, Gpu, PartName, Phase, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -84,7 +84,7 @@ fn alone(gpu: &Gpu) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Phase, Reading};
+    use railgate_model::{Phase, Reading};
 
     use crate::testing::look;
 

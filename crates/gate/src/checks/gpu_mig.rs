@@ -1,4 +1,4 @@
-use railgate_node::{Allocation, Class, Gpu, GpuId, PartName};
+use railgate_model::{Allocation, Class, Gpu, GpuId, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -76,7 +76,7 @@ fn given(scene: &Scene<'_>, gpu: &Gpu) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Allocation, GpuId};
+    use railgate_model::{Allocation, GpuId};
 
     use crate::testing::look;
 

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Gpu, PartName, Reading, Severity};
+use railgate_model::{Action, Class, Gpu, PartName, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -148,7 +148,7 @@ fn list(links: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Gpu, Reading, Severity};
+    use railgate_model::{Gpu, Reading, Severity};
 
     use crate::testing::look;
 

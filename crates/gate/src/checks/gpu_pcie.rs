@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, Gpu, PartName, Severity};
+use railgate_model::{Action, Class, Gpu, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_counters::Counter;
@@ -167,7 +167,7 @@ fn replays(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, Reading, Severity};
+    use railgate_model::{Fitness, Reading, Severity};
 
     use crate::testing::look;
 

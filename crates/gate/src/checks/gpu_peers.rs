@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Class, Gpu, PartName, Reading};
+use railgate_model::{Class, Gpu, PartName, Reading};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -77,7 +77,7 @@ const SOURCE: &str = "nvmlDeviceGetP2PStatus";
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use crate::testing::look;
 

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, PartName, Severity};
+use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -69,7 +69,7 @@ const SOURCE: &str = "nvmlDeviceGetPersistenceMode";
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Severity;
+    use railgate_model::Severity;
 
     use crate::testing::look;
 

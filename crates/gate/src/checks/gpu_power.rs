@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, PartName, Severity};
+use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -77,7 +77,7 @@ const SOURCE: &str = "nvmlDeviceGetEnforcedPowerLimit";
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use crate::testing::look;
 

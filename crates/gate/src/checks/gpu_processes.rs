@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Gpu, GpuProcess, Job, PartName, Phase, Reading, Severity};
+use railgate_model::{Action, Class, Gpu, GpuProcess, Job, PartName, Phase, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -155,7 +155,7 @@ fn is_called(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Action, Fitness, GpuProcess, Phase, Reading, Severity};
+    use railgate_model::{Action, Fitness, GpuProcess, Phase, Reading, Severity};
 
     use crate::testing::{Look, look};
 

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Gpu, PartName, Reading, RecoveryAction, Severity, XidEvent};
+use railgate_model::{Action, Class, Gpu, PartName, Reading, RecoveryAction, Severity, XidEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::agreement::SIGN_WINDOW;
@@ -155,7 +155,7 @@ pub(super) fn asked(scene: &Scene<'_>, gpu: &Gpu) -> Option<RecoveryAction> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, RecoveryAction, Severity};
+    use railgate_model::{Reading, RecoveryAction, Severity};
 
     use crate::testing::look;
 

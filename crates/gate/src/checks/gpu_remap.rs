@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, PartName, Reading, Severity};
+use railgate_model::{Action, Class, PartName, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -107,7 +107,7 @@ const SOURCE: &str = "nvmlDeviceGetRemappedRows";
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Severity};
+    use railgate_model::{Reading, Severity};
 
     use crate::testing::look;
 

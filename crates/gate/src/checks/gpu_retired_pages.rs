@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, PartName, Severity};
+use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use railgate_node::xid_catalogue::{FabricLoss, fabric_loss, sxid_name, unstated_severity};
-use railgate_node::{Action, Class, KernelLog, PartName, Severity, SxidEvent, SxidSeverity};
+use railgate_model::xid_catalogue::{FabricLoss, fabric_loss, sxid_name, unstated_severity};
+use railgate_model::{Action, Class, KernelLog, PartName, Severity, SxidEvent, SxidSeverity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -147,14 +147,14 @@ fn follows_a_lost_gpu(scene: &Scene<'_>, event: &SxidEvent) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, Severity};
+    use railgate_model::{Fitness, Severity};
 
     use crate::testing::look;
 
     #[test]
     fn what_ends_the_fabric_fails() {
         let agrees = |look: crate::testing::Look| {
-            look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_node::Reading::Known(false))
+            look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_model::Reading::Known(false))
         };
         let fatal = agrees(look("h100-sxm:nvswitch-fatal"));
         assert_eq!(fatal.says(), "unfit: fail gpu-sxid@0000:05:00.0: SXid 22003 (Minion halt); reboot");
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn an_error_of_the_whole_fabric_fails() {
         let down = |look: crate::testing::Look| {
-            look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_node::Reading::Known(false))
+            look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_model::Reading::Known(false))
         };
         let line =
             "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 10003, Fatal, unhandled interrupt in service(2310)";

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Gpu, PartName, Severity};
+use railgate_model::{Action, Class, Gpu, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -113,7 +113,7 @@ fn memory(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use crate::testing::look;
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, Gpu, PartName, Severity};
+use railgate_model::{Action, Class, Gpu, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_counters::Counter;
@@ -126,7 +126,7 @@ fn during(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Severity};
+    use railgate_model::{Reading, Severity};
 
     use crate::testing::look;
 

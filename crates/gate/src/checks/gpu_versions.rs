@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Action, Class, Gpu, Gpus, PartName, Reading, Severity};
+use railgate_model::{Action, Class, Gpu, Gpus, PartName, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -154,7 +154,7 @@ fn is_one_of(version: &str, wanted: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{GpuProfile, Reading, Severity};
+    use railgate_model::{GpuProfile, Reading, Severity};
 
     use crate::testing::{Look, look, read};
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Gpu, Severity};
+use railgate_model::{Gpu, Severity};
 
 use crate::gpu_counters::{self, Counter, Counts};
 use crate::scene::Scene;

@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-use railgate_node::xid_catalogue::{
+use railgate_model::xid_catalogue::{
     Bucket, Judgement, Nvlink5, Nvlink5Line, Origin, Owner, Xid, departure, judge, lookup, nvlink5_line,
 };
-use railgate_node::{Action, Class, Evidence, Gpu, PartName, RecoveryAction, Severity, XidEvent};
+use railgate_model::{Action, Class, Evidence, Gpu, PartName, RecoveryAction, Severity, XidEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};

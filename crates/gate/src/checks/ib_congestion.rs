@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName};
+use railgate_model::{Class, PartName};
 
 use crate::growth::{self, Limits, limits};
 use crate::register::{Check, Scope};
@@ -52,7 +52,7 @@ fail = {}
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Severity;
+    use railgate_model::Severity;
 
     use crate::testing::look;
 

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use railgate_node::{Class, PartName, Phase};
+use railgate_model::{Class, PartName, Phase};
 
 use super::ib_port::BESIDE_JOBS;
 
@@ -78,7 +78,7 @@ action = \"drain\"   # off, report, notify, drain
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Phase, Reading, Severity};
+    use railgate_model::{Phase, Reading, Severity};
 
     use crate::testing::{Look, look, read};
 

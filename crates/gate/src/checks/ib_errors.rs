@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Class, PartName, Reading};
+use railgate_model::{Class, PartName, Reading};
 
 use crate::growth::{self, Limits, limits};
 use crate::register::{Check, Scope};
@@ -72,7 +72,7 @@ fail = { symbol_error = 1440 }
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, Phase, Reading, Severity};
+    use railgate_model::{Fitness, Phase, Reading, Severity};
 
     use crate::Memory;
     use crate::testing::{Look, look, read};

@@ -1,4 +1,4 @@
-use railgate_node::{Class, Hca, PartName, Reading};
+use railgate_model::{Class, Hca, PartName, Reading};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};

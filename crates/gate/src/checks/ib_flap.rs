@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, Phase, Reading};
+use railgate_model::{Action, Class, PartName, Phase, Reading};
 use serde::{Deserialize, Serialize};
 
 use crate::links;
@@ -20,7 +20,7 @@ pub struct Settings {
     /// So many looks that found the link had gone down …
     pub flaps: u32,
     /// … within this are one link that flaps.
-    #[serde(with = "railgate_node::duration_text")]
+    #[serde(with = "railgate_model::duration_text")]
     pub window: Duration,
 }
 
@@ -131,7 +131,7 @@ fn flaps(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, Phase, Severity};
+    use railgate_model::{Fitness, Phase, Severity};
 
     use super::*;
     use crate::Memory;

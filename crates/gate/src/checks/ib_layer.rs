@@ -1,4 +1,4 @@
-use railgate_node::{Class, LinkLayer, PartName};
+use railgate_model::{Class, LinkLayer, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -59,7 +59,7 @@ severity = \"warn\"     # note, warn, fail
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Severity;
+    use railgate_model::Severity;
 
     use crate::testing::look;
 

@@ -1,4 +1,4 @@
-use railgate_node::{Class, LinkLayer, PartName, PortState, Reading};
+use railgate_model::{Class, LinkLayer, PartName, PortState, Reading};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -51,7 +51,7 @@ severity = \"warn\"     # note, warn, fail
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Severity;
+    use railgate_model::Severity;
 
     use crate::testing::look;
 
@@ -70,7 +70,7 @@ mod tests {
         let roce = look("h100-sxm").with(|look| {
             let mut profile = look.profile.take().unwrap();
             profile.fabric.link_layer = Some("ethernet".to_owned());
-            look.now = railgate_node::simulate::simulated(&profile, &[]);
+            look.now = railgate_simulate::simulated(&profile, &[]);
             look.profile = Some(profile);
         });
         assert_eq!(roce.says(), "fit");

@@ -1,4 +1,4 @@
-use railgate_node::{Class, LinkLayer, PartName, PortState, Reading};
+use railgate_model::{Class, LinkLayer, PartName, PortState, Reading};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, Phase, PhysState, PortState, Reading, Severity};
+use railgate_model::{Action, Class, PartName, Phase, PhysState, PortState, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -17,7 +17,7 @@ pub struct Settings {
     /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
     pub action: Action,
     /// Links may take this long after boot to come up; until then a port that is down or missing is `unknown`.
-    #[serde(with = "railgate_node::duration_text")]
+    #[serde(with = "railgate_model::duration_text")]
     pub boot_grace: Duration,
     /// How bad a link is that is up and waits for the subnet manager (Init, Armed).
     pub initialising: Severity,
@@ -153,7 +153,7 @@ fn phys_text(phys: &PhysState) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, Phase, PhysState, PortState, Reading, Severity};
+    use railgate_model::{Fitness, Phase, PhysState, PortState, Reading, Severity};
 
     use crate::testing::{look, read};
 
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(look("h100-sxm:ib-port-down@2").holding(&[2]).fitness(), Fitness::Unfit);
         let no_tree = look("h100-sxm:ib-port-down@2")
             .holding(&[2])
-            .with(|look| look.now.pci = railgate_node::Part::Skipped);
+            .with(|look| look.now.pci = railgate_model::Part::Skipped);
         assert_eq!(no_tree.of("ib-port"), [Severity::Unknown]);
         let wired = look("h100-sxm:ib-port-down@2").holding(&[5]).with(|look| {
             look.profile.as_mut().unwrap().rails.wiring = vec![(5, "mlx5_2".to_owned())];

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, Port, PortState, Reading, Severity};
+use railgate_model::{Action, Class, PartName, Port, PortState, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -95,7 +95,7 @@ below = \"fail\"     # note, unknown, warn, fail
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Severity};
+    use railgate_model::{Reading, Severity};
 
     use crate::testing::look;
 

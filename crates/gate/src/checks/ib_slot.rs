@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName};
+use railgate_model::{Class, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, Phase, Reading};
+use railgate_model::{Action, Class, PartName, Phase, Reading};
 use serde::{Deserialize, Serialize};
 
 use crate::growth::{grown, rows};
@@ -128,7 +128,7 @@ fn one(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, counter: &str
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Phase, Severity};
+    use railgate_model::{Phase, Severity};
 
     use crate::links::Sample;
     use crate::testing::{Look, look};

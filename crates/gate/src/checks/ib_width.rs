@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName, PortState, Reading};
+use railgate_model::{Class, PartName, PortState, Reading};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -48,7 +48,7 @@ severity = \"warn\"     # note, warn, fail
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Severity};
+    use railgate_model::{Reading, Severity};
 
     use crate::testing::look;
 

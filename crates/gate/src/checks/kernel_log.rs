@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName};
+use railgate_model::{Class, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -66,7 +66,7 @@ action = \"drain\"   # off, report, notify, drain; unknown never drains
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, KernelMark, Severity};
+    use railgate_model::{Fitness, KernelMark, Severity};
 
     use crate::testing::{look, read};
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use railgate_node::kernel_lines::{KernelPart, ids, taken_back};
-use railgate_node::{Action, Class, KernelLine, PartName, Severity, UnixMillis};
+use railgate_model::kernel_lines::{KernelPart, ids, taken_back};
+use railgate_model::{Action, Class, KernelLine, PartName, Severity, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use super::kmsg_table::{KernelLineJudgement, kernel_line_judgement};
@@ -291,7 +291,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for (line, finding) in cases {
             assert_eq!(says(&[line]), [finding], "{line}");
-            seen.insert(railgate_node::kernel_lines::recognise(line).unwrap().id);
+            seen.insert(railgate_model::kernel_lines::recognise(line).unwrap().id);
         }
         let all: std::collections::BTreeSet<&str> = ids().collect();
         assert_eq!(seen, all, "a kind without a line");

@@ -1,4 +1,4 @@
-use railgate_node::{Class, ForgedLine, PartName};
+use railgate_model::{Class, ForgedLine, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -61,7 +61,7 @@ fn forger(forged: &ForgedLine) -> String {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, ForgedLine};
+    use railgate_model::{Fitness, ForgedLine};
 
     use crate::testing::{Look, look, read};
 

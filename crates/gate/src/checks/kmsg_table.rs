@@ -1,7 +1,7 @@
-//! What the kinds of kernel lines mean. The lines themselves are in `railgate_node::kernel_lines`; Xids and SXids have tables of
+//! What the kinds of kernel lines mean. The lines themselves are in `railgate_model::kernel_lines`; Xids and SXids have tables of
 //! their own.
 
-use railgate_node::{Class, Severity};
+use railgate_model::{Class, Severity};
 
 /// What follows from one kind of line.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_line_has_one_judgement() {
-        let lines: Vec<&str> = railgate_node::kernel_lines::ids().collect();
+        let lines: Vec<&str> = railgate_model::kernel_lines::ids().collect();
         let judged: Vec<&str> = JUDGEMENTS.iter().map(|judgement| judgement.id).collect();
         assert_eq!(judged, lines);
     }

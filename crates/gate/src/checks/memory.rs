@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, PartName, Severity};
+use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -93,7 +93,7 @@ tolerance_percent = 3.0
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use super::*;
     use crate::testing::{Look, look};

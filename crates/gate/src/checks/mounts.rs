@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use railgate_node::{Action, Class, MountProbe, PartName};
+use railgate_model::{Action, Class, MountProbe, PartName};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -136,7 +136,7 @@ class = \"site\"      # site, node
 mod tests {
     use std::path::PathBuf;
 
-    use railgate_node::{Fitness, Mount, MountProbe, Severity};
+    use railgate_model::{Fitness, Mount, MountProbe, Severity};
 
     use crate::Memory;
     use crate::testing::{Look, look};
@@ -192,7 +192,7 @@ mod tests {
         let young = |probe: MountProbe| {
             home(probe).settings(&format!("{HOME}class = \"node\"")).with(|look| {
                 let now = look.now.taken / 1000;
-                crate::testing::read(&mut look.now.host).boot_time = railgate_node::Reading::Known(now - 60);
+                crate::testing::read(&mut look.now.host).boot_time = railgate_model::Reading::Known(now - 60);
             })
         };
         assert_eq!(young(MountProbe::NotMounted).of("mounts"), [Severity::Unknown]);

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, DriveHealth, Nvme, PartName, Severity};
+use railgate_model::{Action, Class, DriveHealth, Nvme, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -75,8 +75,8 @@ worn_percent = 100    # of the rated life; a note
     }
 }
 
-fn failed<T>(reading: &railgate_node::Reading<T>) -> bool {
-    matches!(reading, railgate_node::Reading::Failed(_))
+fn failed<T>(reading: &railgate_model::Reading<T>) -> bool {
+    matches!(reading, railgate_model::Reading::Failed(_))
 }
 
 fn judge(drive: &Nvme, set: &Settings, out: &mut Report<'_>) {
@@ -142,7 +142,7 @@ fn own_word(drive: &Nvme, health: &DriveHealth, set: &Settings, out: &mut Report
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use super::*;
     use crate::testing::{Look, look};

@@ -1,4 +1,4 @@
-use railgate_node::{Action, Class, Module, Monitor, Part, PartName, Phase};
+use railgate_model::{Action, Class, Module, Monitor, Part, PartName, Phase};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -158,7 +158,7 @@ fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Repo
 }
 
 /// The one value of a module and one of its limits.
-fn single(monitor: Option<&Monitor>, limit: impl Fn(&railgate_node::Limits) -> f64) -> Option<(f64, f64)> {
+fn single(monitor: Option<&Monitor>, limit: impl Fn(&railgate_model::Limits) -> f64) -> Option<(f64, f64)> {
     let monitor = monitor?;
     Some((*monitor.values.first()?, limit(monitor.limits.as_ref()?)))
 }
@@ -170,7 +170,7 @@ fn dbm(milliwatts: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, Severity};
+    use railgate_model::{Fitness, Severity};
 
     use super::*;
     use crate::testing::{Look, look};
@@ -209,7 +209,7 @@ mod tests {
     fn no_light_at_all_has_a_number() {
         let dark = periodic("optic-dim").with(|look| {
             if let Some(Part::Read { data, .. }) = &mut look.now.optics
-                && let railgate_node::Reading::Known(module) = &mut data[2].module
+                && let railgate_model::Reading::Known(module) = &mut data[2].module
                 && let Some(receive) = &mut module.receive_mw
             {
                 receive.values[1] = 0.0;

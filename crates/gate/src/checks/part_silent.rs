@@ -1,4 +1,4 @@
-use railgate_node::{Class, Part, PartName};
+use railgate_model::{Class, Part, PartName};
 
 use crate::judge::missing;
 use crate::register::{Check, Scope};
@@ -98,7 +98,7 @@ fn part<T>(scene: &Scene<'_>, name: PartName, part: &Part<T>, out: &mut Report<'
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Fitness, Part, PartName, Severity};
+    use railgate_model::{Fitness, Part, PartName, Severity};
 
     use crate::Memory;
     use crate::testing::look;
@@ -125,7 +125,7 @@ mod tests {
         let booted = |node: &str| {
             look(node).with(|look| {
                 let now = look.now.taken / 1000;
-                crate::testing::read(&mut look.now.host).boot_time = railgate_node::Reading::Known(now - 60);
+                crate::testing::read(&mut look.now.host).boot_time = railgate_model::Reading::Known(now - 60);
             })
         };
         assert_eq!(booted("h100-sxm:nvml-stuck").fitness(), Fitness::Unknown);

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use railgate_node::{Action, Class, Part, PartName, Phase, Severity};
+use railgate_model::{Action, Class, Part, PartName, Phase, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Level, Scope, Table};
@@ -129,7 +129,7 @@ program = \"/usr/libexec/railgate/railgate-rdma-selftest\"
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::SelfTested;
+    use railgate_model::SelfTested;
 
     use super::*;
     use crate::testing::{Look, look};

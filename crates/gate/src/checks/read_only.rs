@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName};
+use railgate_model::{Class, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -52,7 +52,7 @@ severity = \"warn\"     # note, warn, fail
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use crate::testing::{Look, look};
 

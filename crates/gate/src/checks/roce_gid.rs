@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use railgate_node::{Class, LinkLayer, PartName, PortState, Reading};
+use railgate_model::{Class, LinkLayer, PartName, PortState, Reading};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -85,8 +85,8 @@ mod tests {
         look("h100-sxm").with(|look| {
             let mut profile = look.profile.take().unwrap();
             profile.fabric.link_layer = Some("ethernet".to_owned());
-            let faults = railgate_node::simulate::parse(&format!("h100-sxm:{faults}"), &[]).unwrap().1;
-            look.now = railgate_node::simulate::simulated(&profile, &faults);
+            let faults = railgate_simulate::parse(&format!("h100-sxm:{faults}"), &[]).unwrap().1;
+            look.now = railgate_simulate::simulated(&profile, &faults);
             look.profile = Some(profile);
         })
     }

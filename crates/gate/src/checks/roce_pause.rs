@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, Phase, Reading, Severity};
+use railgate_model::{Action, Class, PartName, Phase, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::growth::grown;
@@ -19,7 +19,7 @@ pub struct Settings {
     /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
     pub action: Action,
     /// How far back a look reaches.
-    #[serde(with = "railgate_node::duration_text")]
+    #[serde(with = "railgate_model::duration_text")]
     pub window: Duration,
     /// So much of the time a priority may be told to wait, percent; more is mentioned.
     pub paused_percent: u64,
@@ -153,7 +153,7 @@ fn source(judged: &JudgedPort<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Phase, Severity};
+    use railgate_model::{Phase, Severity};
 
     use crate::testing::{Look, look};
     use crate::{GateConfig, Memory};

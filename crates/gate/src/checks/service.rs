@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName};
+use railgate_model::{Class, PartName};
 
 use crate::register::{Check, Scope};
 use crate::report::Report;
@@ -49,7 +49,7 @@ required = []         # [\"chronyd\", \"nvidia-fabricmanager\"]
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Severity};
+    use railgate_model::{Reading, Severity};
 
     use crate::testing::look;
 

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use railgate_node::{Action, Class, PartName, Severity};
+use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -86,7 +86,7 @@ min_free_mib = 512
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{Reading, Space};
+    use railgate_model::{Reading, Space};
 
     use super::*;
     use crate::testing::{Look, look};

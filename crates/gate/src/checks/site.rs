@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use railgate_node::{
+use railgate_model::{
     Action, Class, Job, Origin, PartName, Phase, Severity, SiteCheck, SiteFinding, SiteOutcome, SiteRequest,
 };
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub struct Settings {
     /// Where they lie. A relative path begins at railgate.toml's directory.
     pub directory: PathBuf,
     /// How long one of them may run.
-    #[serde(with = "railgate_node::duration_text")]
+    #[serde(with = "railgate_model::duration_text")]
     pub deadline: Duration,
     /// When they run.
     pub phases: Vec<Phase>,
@@ -242,7 +242,7 @@ fn said(finding: &SiteFinding, check: &SiteCheck, set: &Settings, path: &str) ->
 mod optional_duration {
     use std::time::Duration;
 
-    use railgate_node::duration_text;
+    use railgate_model::duration_text;
     use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
 
     #[derive(serde::Deserialize, Serialize)]
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(other.says(), "degraded: warn site-raid@md0: degraded; replace disk");
         let users =
             with("raid", said(Severity::Fail, Some(Class::User))).settings("[checks.site]\nworst = \"fail\"");
-        assert_eq!(users.fitness(), railgate_node::Fitness::Degraded);
+        assert_eq!(users.fitness(), railgate_model::Fitness::Degraded);
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
             "degraded: unknown site-raid: no end in 10.0 s; run it by hand"
         );
         let stuck = || with("raid", SiteOutcome::Silent { stuck: true, after_ms: 10_000.0 });
-        assert_eq!(stuck().fitness(), railgate_node::Fitness::Degraded);
+        assert_eq!(stuck().fitness(), railgate_model::Fitness::Degraded);
         assert_eq!(
             stuck().settings(trusted).says(),
             "unfit: fail site-raid: no end in 10.0 s, stuck in the kernel; reboot"

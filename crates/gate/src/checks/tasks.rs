@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::{Action, Class, PartName, Severity};
+use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Check, Scope, Table};
@@ -19,7 +19,7 @@ pub struct Settings {
     /// How bad it is.
     pub severity: Severity,
     /// A process that has been in the same uninterruptible sleep for so long is stuck.
-    #[serde(with = "railgate_node::duration_text")]
+    #[serde(with = "railgate_model::duration_text")]
     pub blocked: Duration,
     /// More zombies than this.
     pub zombies: u32,
@@ -74,7 +74,7 @@ zombies = 1000
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(host) = scene.now.host.data() else { return };
         let Some(processes) = out.value("", "processes", "/proc", &host.system.processes) else { return };
-        let stuck: Vec<(&railgate_node::BlockedProcess, Duration)> = processes
+        let stuck: Vec<(&railgate_model::BlockedProcess, Duration)> = processes
             .blocked
             .iter()
             .filter_map(|process| Some((process, scene.seen.memory.blocked_for(process, scene.now)?)))
@@ -112,7 +112,7 @@ zombies = 1000
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::{BlockedProcess, Processes, Reading};
+    use railgate_model::{BlockedProcess, Processes, Reading};
 
     use super::*;
     use crate::Memory;

@@ -1,4 +1,4 @@
-use railgate_node::{Class, PartName, Reading};
+use railgate_model::{Class, PartName, Reading};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -62,7 +62,7 @@ action = \"drain\"   # off, report, notify, drain; a warning never drains
 mod tests {
     use std::path::PathBuf;
 
-    use railgate_node::{Fitness, Severity, TopologyFile, TopologyRemark};
+    use railgate_model::{Fitness, Severity, TopologyFile, TopologyRemark};
 
     use super::*;
     use crate::testing::{Look, look};

@@ -18,8 +18,8 @@ pub(super) fn counterparts(code: u32) -> &'static [Counterpart] {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Severity;
-    use railgate_node::xid_catalogue::all;
+    use railgate_model::Severity;
+    use railgate_model::xid_catalogue::all;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
 
-use railgate_node::{Action, Class, Evidence, Finding, Severity};
+use railgate_model::{Action, Class, Evidence, Finding, Severity};
 
 use super::{Judged, part_order};
 use crate::CHECKS;

@@ -1,8 +1,6 @@
 use proptest::prelude::*;
-use railgate_node::{
-    Action, Class, Finding, Fitness, Part, Phase, Severity, Snapshot, Verdict,
-    simulate::{self, FAULTS, FaultPart},
-};
+use railgate_model::{Action, Class, Finding, Fitness, Part, Phase, Severity, Snapshot, Verdict};
+use railgate_simulate::{FAULTS, FaultPart};
 
 use super::{Judged, allowed, judge_with, verdict, would_drain};
 use crate::register::CheckInfo;
@@ -24,7 +22,7 @@ fn with_checks(look: &Look, checks: &[CheckInfo]) -> Verdict {
 
 #[test]
 fn healthy_machines_are_fit() {
-    for id in railgate_node::Profile::builtin_ids() {
+    for id in railgate_profiles::builtin_ids() {
         for phase in [Phase::Prolog, Phase::Epilog, Phase::Periodic] {
             let look = look(id).phase(phase);
             assert_eq!(look.findings(), Vec::<String>::new(), "{id} {phase}");
@@ -206,8 +204,8 @@ fn a_look_covers_the_node_only_where_every_gpu_is_judged() {
     let mig = look("h100-sxm").with(|look| {
         let uuid = |index: usize| look.now.gpus.data().unwrap().gpus[index].uuid.known().cloned().unwrap();
         let ids =
-            (0..8).map(|index| railgate_node::GpuId::Uuid(format!("MIG-{}/1/0", uuid(index)))).collect();
-        look.job.as_mut().unwrap().allocation = railgate_node::Allocation::Gpus(ids);
+            (0..8).map(|index| railgate_model::GpuId::Uuid(format!("MIG-{}/1/0", uuid(index)))).collect();
+        look.job.as_mut().unwrap().allocation = railgate_model::Allocation::Gpus(ids);
     });
     assert!(!covers(&mig), "a slice of each GPU is not the GPU");
 }
@@ -571,5 +569,5 @@ fn every_named_fault_of_a_whole_node_is_told_or_known_to_be_harmless() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
-    assert!(simulate::FAULTS.len() >= harmless.len());
+    assert!(railgate_simulate::FAULTS.len() >= harmless.len());
 }

@@ -1,4 +1,4 @@
-use railgate_node::{Part, Port, PortState};
+use railgate_model::{Part, Port, PortState};
 
 use super::*;
 

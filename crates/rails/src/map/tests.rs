@@ -1,5 +1,5 @@
-use railgate_node::simulate::simulated;
-use railgate_node::{Access, Fabric, LinkLayer, Part, PciAddress, PciDevice, Port, PortState};
+use railgate_model::{Access, Fabric, LinkLayer, Part, PciAddress, PciDevice, Port, PortState};
+use railgate_simulate::simulated;
 
 use super::*;
 use crate::ports::pattern_fits;
@@ -62,7 +62,7 @@ fn devices(snapshot: &mut Snapshot) -> &mut Vec<PciDevice> {
 #[test]
 fn eight_gpus_with_eight_hcas_are_eight_rails_near_by() {
     for id in ["h100-sxm", "h200-sxm", "b200"] {
-        let profile = Profile::load(id, &[]).unwrap();
+        let profile = railgate_profiles::load(id, &[]).unwrap();
         let map = rail_map(&simulated(&profile, &[]), &profile);
         assert_eq!(map.rails.len(), 8, "{id}");
         for (index, gpu) in map.gpus.iter().enumerate() {
@@ -129,7 +129,7 @@ fn gpus_that_do_not_answer_leave_the_rails_to_the_pci_tree() {
 
 #[test]
 fn the_order_does_not_depend_on_names() {
-    let profile = Profile::load("h200-sxm", &[]).unwrap();
+    let profile = railgate_profiles::load("h200-sxm", &[]).unwrap();
     let straight = simulated(&profile, &[]);
     let mut shuffled = straight.clone();
     let hcas = &mut fabric(&mut shuffled).hcas;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use railgate_node::{PciAddress, Rail};
+use railgate_model::{PciAddress, Rail};
 
 use super::Context;
 use crate::job_shape::JobGpus;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use railgate_node::{Hca, Host, PciAddress, Rail, RailMap, Snapshot};
+use railgate_model::{Hca, Host, PciAddress, Rail, RailMap, Snapshot};
 
 use super::grammar::{Era, Kind, Tree, printable};
 use super::graph::{

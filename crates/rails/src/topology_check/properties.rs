@@ -1,7 +1,7 @@
 //! What holds for every machine and for every text.
 
 use proptest::prelude::*;
-use railgate_node::{Part, Snapshot};
+use railgate_model::{Part, Snapshot};
 
 use super::*;
 use crate::properties::machines;

@@ -1,4 +1,4 @@
-use railgate_node::{Host, LinkLayer, Part, Reading, Snapshot};
+use railgate_model::{Host, LinkLayer, Part, Reading, Snapshot};
 
 use super::*;
 use crate::testing::{flat_machine, switches, wired_profile};

@@ -12,8 +12,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use railgate_fsutil::{Untrusted, trusted};
 use railgate_gate::GateConfig;
-use railgate_node::{SourceConfig, Untrusted, trusted};
+use railgate_probe::SourceConfig;
 use railgate_rails::RailsConfig;
 use railgate_slurm::{BreakerConfig, RequeueConfig, SlurmConfig};
 use railgate_stats::{MetricsConfig, ReportConfig, StatsConfig};

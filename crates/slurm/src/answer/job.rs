@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use railgate_node::JobRequest;
+use railgate_model::JobRequest;
 
 use super::{UnixSeconds, duration, first, only, time};
 

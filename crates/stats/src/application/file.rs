@@ -1,7 +1,7 @@
 //! The 12 KiB that `contrib/python/railgate.py` maps, little-endian. A user may have written anything: every figure
 //! is bounded or refused.
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use serde::Deserialize;
 
 use super::{AppEvent, AppEventKind, Course, Model, RankApplication, StepTimes, lines};

@@ -305,7 +305,7 @@ fn name(table: &[&str], at: u8) -> String {
     table.get(usize::from(at)).copied().unwrap_or(OTHER).to_owned()
 }
 
-fn ms(time: u64) -> railgate_node::UnixMillis {
+fn ms(time: u64) -> railgate_model::UnixMillis {
     time
 }
 

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::{Reading, UnixMillis};
+use railgate_model::{Reading, UnixMillis};
 
 use crate::application::RankApplication;
 use crate::comm::{Communicator, RankTime};

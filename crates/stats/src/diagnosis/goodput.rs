@@ -1,4 +1,4 @@
-use railgate_node::Reading;
+use railgate_model::Reading;
 
 use super::Goodput;
 use super::facts::Facts;

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 
 use super::Diagnosis;
 use super::facts::{Facts, Outcome, Unit, median};

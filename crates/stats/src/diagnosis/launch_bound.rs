@@ -1,4 +1,4 @@
-use railgate_node::Reading;
+use railgate_model::Reading;
 
 use super::Diagnosis;
 use super::facts::{Facts, Outcome, Unit, busy, mean_of, median, own_sms};

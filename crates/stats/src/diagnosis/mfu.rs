@@ -1,4 +1,4 @@
-use railgate_node::Reading;
+use railgate_model::Reading;
 
 use super::facts::{Facts, busy, mean_of};
 use super::{HardwareUse, ModelUse};

@@ -1,4 +1,4 @@
-use railgate_node::Reading;
+use railgate_model::Reading;
 
 use super::Shares;
 use super::facts::{Facts, Unit, busy, mean_of, own_sms};

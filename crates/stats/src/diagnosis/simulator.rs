@@ -10,7 +10,7 @@
 
 mod matrix;
 
-use railgate_node::{Allocation, Job, Reading};
+use railgate_model::{Allocation, Job, Reading};
 
 use super::{Analysis, Outcome, analyse};
 use crate::application::{

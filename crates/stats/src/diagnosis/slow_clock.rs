@@ -129,7 +129,7 @@ fn reason(throttled: &Throttled) -> Option<(&'static str, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node::Reading;
+    use railgate_model::Reading;
 
     use super::{find, median_of_others};
     use crate::diagnosis::facts::{Facts, Outcome, median};

@@ -1,4 +1,4 @@
-use railgate_node::{Class, Evidence, Finding, KernelLine, Part, Severity, Snapshot, UnixMillis};
+use railgate_model::{Class, Evidence, Finding, KernelLine, Part, Severity, Snapshot, UnixMillis};
 
 use super::*;
 use crate::testing::{HOUR, START, after, finding, job, machine, part};

@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 
 use super::esc;
 use crate::plain::{clock, float, stamp};

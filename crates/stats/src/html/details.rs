@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use railgate_node::{Access, Fitness, Reading};
+use railgate_model::{Access, Fitness, Reading};
 
 use super::{ended, esc, pill, table};
 use crate::exits::ending;

@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use railgate_node::{FileLock, UnixMillis};
+use railgate_fsutil::FileLock;
+use railgate_model::UnixMillis;
 
 use super::place::{TextfileDir, job_file};
 use super::{GpuNow, JobLabel, JobNow, WorkNow, job_page, shown};

@@ -1,4 +1,4 @@
-use railgate_node::{Access, Class, Fitness, Gpu, Part, Reading, Severity, Snapshot, UnixMillis, Verdict};
+use railgate_model::{Access, Class, Fitness, Gpu, Part, Reading, Severity, Snapshot, UnixMillis, Verdict};
 
 use super::page::{Kind, Metric, Series, count, flag, page};
 

@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use railgate_node::Reading;
+use railgate_model::Reading;
 
 /// What Prometheus does with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

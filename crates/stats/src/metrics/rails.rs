@@ -1,4 +1,4 @@
-use railgate_node::{Port, PortState, RailMap, Reading, Snapshot};
+use railgate_model::{Port, PortState, RailMap, Reading, Snapshot};
 
 use super::page::{Kind, Metric, Series, count, flag, page};
 

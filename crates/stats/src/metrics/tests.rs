@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use railgate_node::{Class, Phase, Severity};
+use railgate_model::{Class, Phase, Severity};
 
 use super::page::{Kind, Metric};
 use super::*;

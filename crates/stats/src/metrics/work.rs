@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::said_so_far;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::AtFlags;
 use nix::sys::stat::fstatat;
 use nix::unistd::geteuid;
-use railgate_node::child::ask;
+use railgate_child::ask;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, content_below, names, top};

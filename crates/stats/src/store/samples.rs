@@ -3,8 +3,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use railgate_node::UnixMillis;
-use railgate_node::child::ask;
+use railgate_child::ask;
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, file_below, job_below, top};

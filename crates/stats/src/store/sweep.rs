@@ -11,8 +11,8 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, unlinkat};
-use railgate_node::UnixMillis;
-use railgate_node::child::become_user;
+use railgate_child::become_user;
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{all_names, below, names, top};

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, setrlimit};
-use railgate_node::child::ask;
-use railgate_node::xid_catalogue::{Owner, lookup};
-use railgate_node::{Class, Finding, PciAddress, Reading, Severity, UnixMillis};
+use railgate_child::ask;
+use railgate_model::xid_catalogue::{Owner, lookup};
+use railgate_model::{Class, Finding, PciAddress, Reading, Severity, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use super::bounded::{Few, Short};

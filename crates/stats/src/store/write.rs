@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrouplist, linkat, unlinkat};
-use railgate_node::child::become_user;
+use railgate_child::become_user;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{all_names, below, made_below, mode_of, open_to_all, top};

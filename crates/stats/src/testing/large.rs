@@ -1,6 +1,6 @@
 //! A job of many nodes with numbers, made from the simulated one of two: every rank but one is healthy.
 
-use railgate_node::{Class, Reading, Severity};
+use railgate_model::{Class, Reading, Severity};
 
 use super::{HOUR, START, decision, finding, job, part};
 use crate::comm::{Collective, NcclProcess, Reference, refer};

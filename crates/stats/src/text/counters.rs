@@ -1,4 +1,4 @@
-use railgate_node::{Access, Reading};
+use railgate_model::{Access, Reading};
 use railgate_text::shorten;
 
 use super::{Text, more_nodes, port_state};

@@ -1,6 +1,6 @@
 //! What is known of a job that runs, on one screen.
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use railgate_text::{Lines, shorten};
 
 use super::Text;

@@ -4,7 +4,7 @@ mod gate;
 mod network;
 mod why;
 
-use railgate_node::Reading;
+use railgate_model::Reading;
 use railgate_text::shorten;
 
 use crate::diagnosis::{Analysis, Diagnosis};
@@ -439,7 +439,7 @@ mod tests {
     fn what_may_be_nccls_is_unknown_in_every_format() {
         let mut report = large(2);
         let last = report.attempts.last_mut().and_then(|attempt| attempt.analysis.as_mut()).unwrap();
-        let railgate_node::Reading::Known(shares) = &mut last.shares else { unreachable!() };
+        let railgate_model::Reading::Known(shares) = &mut last.shares else { unreachable!() };
         assert_eq!(shares.unknown, 0.0);
         shares.unknown = 31.25;
         let said = " | unknown 31.2 (comm, launch or compute) | ";
@@ -491,7 +491,7 @@ mod tests {
     fn gpudirect_is_off_where_somebody_knows_it() {
         use crate::testing::finding;
         use crate::{Applied, AppliedBy};
-        use railgate_node::{Class, Severity};
+        use railgate_model::{Class, Severity};
         let mut report = large(4);
         let line = |report: &crate::JobReport| super::network::nccl(report.attempts.last().unwrap()).unwrap();
         // That nothing is known of it does not mean that it is on.

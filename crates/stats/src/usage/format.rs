@@ -17,7 +17,7 @@
 //! for each field with numbers the mean (f32) and, in a folded one, lowest and highest as the upper half of an f32,
 //! which is exact to 0.4 %.
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use super::{Field, GpuField, HostField, RailField, Sample, State, Value, Values};

@@ -1,4 +1,4 @@
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 
 /// What is sampled of one thing: a list of numbers with names. A field keeps its place for ever; new ones come last.
 pub trait Field: Copy + Sized + 'static {

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_node::{Reading, UnixMillis};
+use railgate_model::{Reading, UnixMillis};
 
 use super::fold::{Sum, Sums};
 use super::format::{End, Head, HeadGpu, HeadRail, Record, Records};

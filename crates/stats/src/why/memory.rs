@@ -1,6 +1,6 @@
 //! Attempts that ran out of memory.
 
-use railgate_node::{OomLimit, oom_kills};
+use railgate_model::{OomLimit, oom_kills};
 
 use super::Proof;
 use crate::{Attempt, Exit, NodeReport};

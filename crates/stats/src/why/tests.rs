@@ -1,4 +1,4 @@
-use railgate_node::{Class, Job, Part, Severity};
+use railgate_model::{Class, Job, Part, Severity};
 
 use super::*;
 use crate::testing::{
@@ -227,7 +227,7 @@ fn memory_that_another_job_ran_out_of_is_not_the_jobs() {
         let mut node = quiet("n1", 256);
         node.kernel.lines = (9..)
             .zip(texts)
-            .map(|(seq, text)| railgate_node::KernelLine {
+            .map(|(seq, text)| railgate_model::KernelLine {
                 seq,
                 time: START + 5,
                 level: 3,
@@ -260,7 +260,7 @@ fn memory_that_another_job_ran_out_of_is_not_the_jobs() {
 fn memory_is_told_by_slurm_by_its_signal_and_by_the_kernel() {
     assert_eq!(pair(quiet("n1", 125), quiet("n2", 125)).ended.kind, EndKind::OutOfMemory);
     let mut killed = quiet("n1", 137 << 8);
-    killed.kernel.lines.push(railgate_node::KernelLine {
+    killed.kernel.lines.push(railgate_model::KernelLine {
         seq: 9,
         time: START + 5,
         level: 3,
@@ -277,7 +277,7 @@ fn memory_is_told_by_slurms_record_of_a_step_and_by_the_kernels_record_whose_it_
     let with = |status, derived, line: Option<&str>| {
         let mut node = quiet("n1", status);
         node.exit = Some(Exit { status, derived });
-        node.kernel.lines.extend(line.map(|text| railgate_node::KernelLine {
+        node.kernel.lines.extend(line.map(|text| railgate_model::KernelLine {
             seq: 9,
             time: START + 5,
             level: 3,
@@ -454,7 +454,7 @@ fn each_attempt_has_its_own_end_and_slurm_speaks_of_one() {
 #[test]
 fn a_job_without_gpus_is_not_asked_for_them() {
     let cpu = |node: &str| {
-        let job = Job { allocation: railgate_node::Allocation::NoGpus, ..job(0..8) };
+        let job = Job { allocation: railgate_model::Allocation::NoGpus, ..job(0..8) };
         let mut report = part(node, &job, "", vec![], 256);
         report.gpus.clear();
         report.ports.clear();

@@ -15,8 +15,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use railgate_node::child::{Outcome, Task, become_user, dispatch, run};
-use railgate_node::{Allocation, Job, JobRequest};
+use railgate_child::dispatch;
+use railgate_child::{Outcome, Task, become_user, run};
+use railgate_model::{Allocation, Job, JobRequest};
 use railgate_stats::store::{
     Retention, Swept, TASKS, load, store, store_decision, store_ends, sweep as sweep_store,
 };
@@ -246,7 +247,7 @@ pub(crate) fn swept_at(dir: &Path, retention: Retention, now: u64) -> Swept {
 fn main() -> ExitCode {
     let mut tasks = TASKS.to_vec();
     tasks.push(Task::new("test-as-user", as_user_task));
-    if let Some(code) = dispatch(&tasks) {
+    if let Some(code) = dispatch(&[&tasks]) {
         return code;
     }
     let words: Vec<String> = std::env::args().collect();

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::Duration;
 
-use railgate_node::Job;
+use railgate_model::Job;
 use railgate_stats::store::{
     Asked, Placed, Query, load, load_nodelist, load_parts, load_words, recorded_ends, store, store_decision,
     store_ends,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use railgate_node::xid_catalogue::{Bucket, Family, Origin, Pattern, Reach};
+use railgate_model::xid_catalogue::{Bucket, Family, Origin, Pattern, Reach};
 
 use super::workbook::{Row, Workbook};
 
@@ -77,7 +77,7 @@ pub(super) fn names(arguments: &Names) -> Result<()> {
 
 /// Writes a file of the table, or compares it.
 fn settle(name: &str, text: &str, check: bool) -> Result<()> {
-    let path = super::build::workspace().join("crates/node/src/xid_catalogue").join(name);
+    let path = super::build::workspace().join("crates/model/src/xid_catalogue").join(name);
     let shown = path.display();
     if !check {
         fs::write(&path, text).with_context(|| shown.to_string())?;

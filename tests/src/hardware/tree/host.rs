@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use railgate_node::{DriveHealth, MemoryController, Nvme, Reading, System};
+use railgate_model::{DriveHealth, MemoryController, Nvme, Reading, System};
 
 use super::{Tree, text};
 

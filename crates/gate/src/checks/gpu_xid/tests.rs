@@ -1,5 +1,5 @@
-use railgate_node::xid_catalogue::{DEPARTURES, EDITION, Owner, all, lookup};
-use railgate_node::{Class, Fitness, Gpu, Reading, RecoveryAction, Severity};
+use railgate_model::xid_catalogue::{DEPARTURES, EDITION, Owner, all, lookup};
+use railgate_model::{Class, Fitness, Gpu, Reading, RecoveryAction, Severity};
 
 use super::GpuXid;
 use crate::register::Check as _;

@@ -1,6 +1,6 @@
 //! Whether the rules name what was planted, by what they hear.
 
-use railgate_node::Reading;
+use railgate_model::Reading;
 
 use super::*;
 

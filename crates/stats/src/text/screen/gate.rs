@@ -1,6 +1,6 @@
 //! What the gate said before and after each attempt.
 
-use railgate_node::{Fitness, Severity};
+use railgate_model::{Fitness, Severity};
 use railgate_text::shorten;
 
 use super::why::number;

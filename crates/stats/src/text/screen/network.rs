@@ -1,6 +1,6 @@
 //! Collectives and rails on the screen.
 
-use railgate_node::{LinkLayer, Reading, Severity};
+use railgate_model::{LinkLayer, Reading, Severity};
 use railgate_text::shorten;
 
 use crate::comm::Collective;

@@ -1,6 +1,6 @@
 //! One line for each attempt: how long, how it ended, on which node, what was done about it.
 
-use railgate_node::UnixMillis;
+use railgate_model::UnixMillis;
 use railgate_text::shorten;
 
 use super::{Line, short};

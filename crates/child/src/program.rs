@@ -1,0 +1,226 @@
+//! Runs one program to its end or its deadline, and leaves nothing of it behind.
+#![allow(unsafe_code, reason = "the program must end with us, which is set between fork and exec")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::GRACE;
+
+/// What is kept of its standard output and of its standard error; the rest is read and thrown away.
+const KEPT_BYTES: usize = 16 * 1024;
+
+/// How often a process without open pipes is looked at: its end makes no noise on a descriptor.
+const TICK: Duration = Duration::from_millis(5);
+
+/// One program to be run.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// The executable.
+    pub path: PathBuf,
+    /// Its arguments, without its own name.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// All of its environment.
+    pub environment: BTreeMap<String, String>,
+    /// How long it may run, milliseconds.
+    pub deadline_ms: u64,
+}
+
+/// What came of a program.
+#[derive(Debug)]
+pub enum Ended {
+    /// It ended with this code, and said this.
+    Exited {
+        /// Exit code.
+        code: i32,
+        /// Standard output, its first 16 KiB.
+        out: String,
+        /// Standard error, its first 16 KiB.
+        err: String,
+    },
+    /// It was killed, or nothing could be learned about it.
+    Failed(String),
+    /// It did not end; `stuck` where it could not even be killed.
+    Silent {
+        /// It outlived SIGKILL.
+        stuck: bool,
+        /// The deadline, milliseconds.
+        after_ms: f64,
+    },
+}
+
+/// Runs it. Only for a process that has no children and no other work: whatever lives below it is killed at the end.
+pub fn run_program(input: &Run) -> Ended {
+    // What the program leaves behind becomes our child, so that it can be found.
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+    let outcome = match spawn(input) {
+        Ok(child) => watch(child, Duration::from_millis(input.deadline_ms)),
+        Err(why) => return Ended::Failed(format!("cannot be started: {why}")),
+    };
+    let left = !end_all();
+    match outcome {
+        Some(ended) => ended,
+        None => Ended::Silent {
+            stuck: left,
+            after_ms: Duration::from_millis(input.deadline_ms).as_secs_f64() * 1e3,
+        },
+    }
+}
+
+fn spawn(input: &Run) -> io::Result<Child> {
+    let mut command = Command::new(&input.path);
+    command
+        .args(&input.arguments)
+        .env_clear()
+        .envs(&input.environment)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    // SAFETY: prctl is safe to call between fork and exec, and nothing is allocated.
+    unsafe {
+        command.pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from));
+    }
+    let child = command.spawn()?;
+    for fd in
+        [child.stdout.as_ref().map(AsFd::as_fd), child.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten()
+    {
+        fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    }
+    Ok(child)
+}
+
+/// What came of it; `None` where it did not end.
+fn watch(mut child: Child, deadline: Duration) -> Option<Ended> {
+    let until = Instant::now() + deadline;
+    let mut out = Pipe::new(child.stdout.take());
+    let mut err = Pipe::new(child.stderr.take());
+    loop {
+        let ended = child.try_wait();
+        // Read after it has ended, too: what it said last is still in the pipe. Whoever holds it open is not waited for.
+        out.read();
+        err.read();
+        match ended {
+            Ok(Some(status)) => {
+                return Some(match (status.code(), status.signal()) {
+                    (Some(code), _) => Ended::Exited { code, out: out.text(), err: err.text() },
+                    (None, signal) => {
+                        Ended::Failed(format!("killed by signal {}", signal.unwrap_or_default()))
+                    }
+                });
+            }
+            Ok(None) => {}
+            Err(why) => return Some(Ended::Failed(format!("cannot be waited for: {why}"))),
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        let mut fds: Vec<PollFd<'_>> = [out.poll_fd(), err.poll_fd()].into_iter().flatten().collect();
+        let _ = poll(&mut fds, PollTimeout::try_from(left.min(TICK)).unwrap_or(PollTimeout::ZERO));
+    }
+}
+
+/// One of its streams.
+struct Pipe<R> {
+    from: Option<R>,
+    kept: Vec<u8>,
+}
+
+impl<R: Read + AsFd> Pipe<R> {
+    fn new(from: Option<R>) -> Self {
+        Pipe { from, kept: Vec::new() }
+    }
+
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
+        self.from.as_ref().map(|from| PollFd::new(from.as_fd(), PollFlags::POLLIN))
+    }
+
+    /// What is there now, and no more than a few pipes full: a program that writes without end must not keep us here.
+    fn read(&mut self) {
+        let mut chunk = [0; 16 * 1024];
+        for _ in 0..16 {
+            let Some(from) = &mut self.from else { return };
+            match from.read(&mut chunk) {
+                Ok(0) => self.from = None,
+                Ok(count) => {
+                    let room = KEPT_BYTES.saturating_sub(self.kept.len());
+                    self.kept.extend_from_slice(chunk.get(..count.min(room)).unwrap_or_default());
+                }
+                Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.from = None,
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.kept).into_owned()
+    }
+}
+
+/// Kills all that lives below this process and collects it; `false` where something outlives that by [`GRACE`].
+fn end_all() -> bool {
+    let until = Instant::now() + GRACE;
+    loop {
+        // As long as anything lives, something of it is our own child: orphans come to us.
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(nix::sys::wait::WaitStatus::StillAlive) => break,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => return true,
+            }
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        for pid in below_us() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// The processes below this one, by the parents that /proc names.
+fn below_us() -> Vec<i32> {
+    let processes: Vec<(i32, i32)> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // The name may hold blanks and brackets; the parent is the second field after it.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect();
+    let mut below = BTreeSet::from([nix::unistd::getpid().as_raw()]);
+    let mut found = Vec::new();
+    // Parents mostly have the lower number, but numbers wrap.
+    loop {
+        let more: Vec<i32> = processes
+            .iter()
+            .filter(|(pid, parent)| below.contains(parent) && !below.contains(pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        if more.is_empty() {
+            return found;
+        }
+        below.extend(&more);
+        found.extend(more);
+    }
+}

@@ -1,0 +1,319 @@
+//! Children that answer, refuse, crash, hang and hold on.
+
+#![allow(unsafe_code, reason = "the tests look at inherited descriptors and signals")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
+
+use std::io::Read;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Trial};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
+use railgate_child::{Call, Outcome, Said, Stream, Task, become_user, dispatch, run, run_all};
+
+/// Makes this program a parent that waits for a child which never answers.
+const PARENT: &str = "parent-to-be-killed";
+
+const TASKS: &[Task] = &[
+    Task::new("echo", |input| Ok(input.to_vec())),
+    Task::new("refuse", |_| Err("the disk is full".to_owned())),
+    Task::new("panic", |_| panic!("a bug of ours")),
+    Task::new("crash", |_| std::process::abort()),
+    Task::new("leave", |_| std::process::exit(0)),
+    Task::new("hang", |_| {
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(Vec::new())
+    }),
+    // Says who it is in a file, then hangs.
+    Task::new("note", |input| {
+        let path = String::from_utf8_lossy(input).into_owned();
+        std::fs::write(&path, std::process::id().to_string()).map_err(|why| why.to_string())?;
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(Vec::new())
+    }),
+    // Answers, but something it started keeps every descriptor open.
+    Task::new("hold", |_| {
+        std::thread::spawn(|| std::thread::sleep(Duration::from_secs(600)));
+        let sleeper = std::process::Command::new("sleep").arg("600").spawn();
+        sleeper.map(|child| child.id().to_string().into_bytes()).map_err(|why| why.to_string())
+    }),
+    Task::new("print", |_| {
+        println!("a library that prints");
+        eprintln!("and complains");
+        Ok(b"clean".to_vec())
+    }),
+    Task::new("look", |_| Ok(surroundings().into_bytes())),
+    // Says its input, then a word whenever a moment has passed, and one more when it is told to end.
+    Task::stream("talk", |line| {
+        let input = line.input().to_vec();
+        line.say(&input).map_err(|why| why.to_string())?;
+        while line.wait(Duration::from_millis(20)) {
+            line.say(b"word").map_err(|why| why.to_string())?;
+        }
+        line.say(b"last").map_err(|why| why.to_string())
+    }),
+    Task::stream("grumble", |_| Err("no such library".to_owned())),
+    Task::stream("mute", |_| {
+        std::thread::sleep(Duration::from_secs(600));
+        Ok(())
+    }),
+    Task::new("long", |_| Ok(vec![7; 3 << 20])),
+    Task::new("too-long", |_| Ok(vec![7; (64 << 20) + 1])),
+    Task::new("user", |_| {
+        become_user(65_534, 65_534, &[65_534]).map_err(|why| why.to_string())?;
+        std::fs::read("/etc/shadow").map(|_| Vec::new()).map_err(|why| why.to_string())
+    }),
+];
+
+/// What a child sees of where it came from.
+fn surroundings() -> String {
+    let mut environment: Vec<String> =
+        std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+    environment.sort();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        // 32 and 33 are the C library's own and cannot be changed.
+        u64::from_str_radix(line.trim(), 16).unwrap() & !(3 << 31)
+    };
+    let signals = format!("blocked={:x} ignored={:x}", set("SigBlk:"), set("SigIgn:"));
+    let pid = nix::unistd::getpid();
+    let leads = nix::unistd::getpgrp() == pid;
+    let mut open: Vec<i32> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    open.sort_unstable();
+    let cwd = std::env::current_dir().unwrap();
+    format!("{environment:?} {signals} leads={leads} open={open:?} cwd={}", cwd.display())
+}
+
+fn soon() -> Duration {
+    Duration::from_secs(20)
+}
+
+fn answers_come_back_whole() {
+    assert_eq!(run("echo", b"hello", soon()), Outcome::Done(b"hello".to_vec()));
+    assert_eq!(run("echo", b"", soon()), Outcome::Done(Vec::new()));
+    // More than a pipe holds, both ways.
+    let large: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    assert_eq!(run("echo", &large, soon()), Outcome::Done(large));
+}
+
+fn failures_say_why() {
+    assert_eq!(run("refuse", b"", soon()), Outcome::Failed("the disk is full".to_owned()));
+    assert_eq!(run("nothing", b"", soon()), Outcome::Failed("no task 'nothing' in this program".to_owned()));
+    let Outcome::Failed(why) = run("panic", b"", soon()) else { panic!() };
+    assert!(why.contains("a bug of ours") && why.contains("child.rs"), "{why}");
+    let Outcome::Failed(why) = run("crash", b"", soon()) else { panic!() };
+    assert!(why.contains("no reply") && why.contains("SIGABRT"), "{why}");
+    let Outcome::Failed(why) = run("leave", b"", soon()) else { panic!() };
+    assert!(why.contains("no reply") && why.contains("exit status: 0"), "{why}");
+    let Outcome::Failed(why) = run("too-long", b"", soon()) else { panic!() };
+    assert!(why.contains("at most 67108864"), "{why}");
+}
+
+fn large_input_that_nobody_reads_is_no_failure() {
+    let Outcome::Done(reply) = run("long", &vec![0; 2 << 20], soon()) else { panic!() };
+    assert_eq!(reply.len(), 3 << 20);
+}
+
+fn silence_ends_at_the_deadline() {
+    let begin = Instant::now();
+    assert_eq!(run("hang", b"", Duration::from_millis(200)), Outcome::Silent);
+    assert!(begin.elapsed() >= Duration::from_millis(200));
+}
+
+fn nobody_waits_for_the_end_of_the_pipe() {
+    let Outcome::Done(reply) = run("hold", b"", soon()) else { panic!() };
+    // What the child started went with its group.
+    assert_gone(&String::from_utf8(reply).unwrap());
+}
+
+fn assert_gone(pid: &str) {
+    let stat = format!("/proc/{pid}/stat");
+    for _ in 0..500 {
+        match std::fs::read_to_string(&stat) {
+            Ok(text) if !text.contains(") Z ") => std::thread::sleep(Duration::from_millis(10)),
+            _ => return,
+        }
+    }
+    panic!("process {pid} is still there");
+}
+
+fn printing_does_not_disturb_the_reply() {
+    assert_eq!(run("print", b"", soon()), Outcome::Done(b"clean".to_vec()));
+}
+
+fn several_run_side_by_side() {
+    let call = |task: &str, deadline| Call { task: task.to_owned(), input: task.into(), deadline };
+    let ended = run_all(vec![
+        call("hang", Duration::from_millis(300)),
+        call("echo", soon()),
+        call("refuse", soon()),
+        call("hang", Duration::from_millis(300)),
+    ]);
+    let outcomes: Vec<Outcome> = ended.iter().map(|ended| ended.outcome.clone()).collect();
+    assert_eq!(
+        outcomes,
+        [
+            Outcome::Silent,
+            Outcome::Done(b"echo".to_vec()),
+            Outcome::Failed("the disk is full".to_owned()),
+            Outcome::Silent,
+        ]
+    );
+    assert!(ended[0].took >= Duration::from_millis(300));
+    assert_eq!(run_all(Vec::new()), []);
+}
+
+fn nothing_of_the_parent_reaches_a_child() {
+    // SAFETY: SIG_IGN installs no handler.
+    unsafe { signal(Signal::SIGUSR1, SigHandler::SigIgn) }.unwrap();
+    // SAFETY: as above.
+    unsafe { nix::libc::signal(40, nix::libc::SIG_IGN) };
+    let mut blocked = SigSet::empty();
+    blocked.add(Signal::SIGTERM);
+    blocked.thread_block().unwrap();
+    // A descriptor that survives exec, as a careless daemon passes on.
+    let (mut kept, passed) = std::io::pipe().unwrap();
+    let passed = passed.into_raw_fd();
+    // SAFETY: clears close-on-exec of a descriptor that this test owns.
+    unsafe { nix::libc::fcntl(passed, nix::libc::F_SETFD, 0) };
+
+    let Outcome::Done(seen) = run("look", b"", soon()) else { panic!() };
+    let seen = String::from_utf8(seen).unwrap();
+    blocked.thread_unblock().unwrap();
+    // SAFETY: the one owner of the descriptor closes it.
+    unsafe { nix::libc::close(passed) };
+
+    assert!(seen.contains(r#"["LC_ALL=C", "PATH=/usr/bin:/bin"]"#), "{seen}");
+    // SIGPIPE alone.
+    assert!(seen.contains("blocked=0 ignored=1000 "), "{seen}");
+    assert!(seen.contains("leads=true"), "{seen}");
+    assert!(seen.contains("cwd=/"), "{seen}");
+    // Standard streams, the reply, and the listing itself.
+    assert!(seen.contains("open=[0, 1, 2, 3, 4]"), "{seen}");
+    let mut rest = Vec::new();
+    kept.read_to_end(&mut rest).unwrap();
+    assert!(kept.as_raw_fd() > 2 && rest.is_empty());
+}
+
+fn children_go_with_a_killed_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pid");
+    let mut parent = std::process::Command::new("/proc/self/exe").arg(PARENT).arg(&path).spawn().unwrap();
+    let pid = loop {
+        match std::fs::read_to_string(&path) {
+            Ok(pid) if !pid.is_empty() => break pid,
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert!(std::path::Path::new("/proc").join(&pid).exists());
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    assert_gone(&pid);
+}
+
+fn a_child_can_become_a_user() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("     (not root: skipped)");
+        return;
+    }
+    let Outcome::Failed(why) = run("user", b"", soon()) else { panic!() };
+    assert!(why.contains("Permission denied"), "{why}");
+}
+
+fn a_stray_call_does_nothing() {
+    // A user who types the hidden argument is not the parent that it names.
+    let status = std::process::Command::new("/proc/self/exe")
+        .args(["__railgate-child", "echo", "1", "5"])
+        .stdin(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+/// The next thing that a stream says.
+fn next(stream: &mut Stream) -> Said {
+    let until = Instant::now() + soon();
+    loop {
+        match stream.listen() {
+            Said::Nothing if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+            said => return said,
+        }
+    }
+}
+
+fn a_stream_speaks_until_it_is_told_to_end() {
+    let mut stream = Stream::start("talk", b"first", soon()).unwrap();
+    assert_eq!(next(&mut stream), Said::This(b"first".to_vec()));
+    assert_eq!(next(&mut stream), Said::This(b"word".to_vec()));
+    stream.finish();
+    let rest: Vec<Said> = std::iter::from_fn(|| match next(&mut stream) {
+        Said::Ended(why) => {
+            assert_eq!(why, "");
+            None
+        }
+        said => Some(said),
+    })
+    .collect();
+    assert_eq!(rest.last(), Some(&Said::This(b"last".to_vec())));
+}
+
+fn a_stream_that_fails_says_why_and_a_mute_one_holds_nobody() {
+    let mut stream = Stream::start("grumble", b"", soon()).unwrap();
+    assert_eq!(next(&mut stream), Said::Ended("no such library".to_owned()));
+    let mut stream = Stream::start("no-such-task", b"", soon()).unwrap();
+    assert!(matches!(next(&mut stream), Said::Ended(why) if why.contains("no-such-task")));
+    let mut mute = Stream::start("mute", b"", soon()).unwrap();
+    assert_eq!(mute.listen(), Said::Nothing);
+    let before = mute.silent_for();
+    assert!(mute.silent_for() >= before);
+    drop(mute);
+    // Nobody is left to speak to: it ends by itself.
+    let mut brief = Stream::start("mute", b"", Duration::from_secs(1)).unwrap();
+    assert!(matches!(next(&mut brief), Said::Ended(_)));
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = dispatch(&[TASKS]) {
+        return code;
+    }
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [parent, path] = args.as_slice()
+        && parent == PARENT
+    {
+        run("note", path.as_bytes(), Duration::from_secs(600));
+        return ExitCode::SUCCESS;
+    }
+    let tests: &[(&str, fn())] = &[
+        ("answers_come_back_whole", answers_come_back_whole),
+        ("failures_say_why", failures_say_why),
+        ("large_input_that_nobody_reads_is_no_failure", large_input_that_nobody_reads_is_no_failure),
+        ("silence_ends_at_the_deadline", silence_ends_at_the_deadline),
+        ("nobody_waits_for_the_end_of_the_pipe", nobody_waits_for_the_end_of_the_pipe),
+        ("printing_does_not_disturb_the_reply", printing_does_not_disturb_the_reply),
+        ("several_run_side_by_side", several_run_side_by_side),
+        ("nothing_of_the_parent_reaches_a_child", nothing_of_the_parent_reaches_a_child),
+        ("children_go_with_a_killed_parent", children_go_with_a_killed_parent),
+        ("a_child_can_become_a_user", a_child_can_become_a_user),
+        ("a_stray_call_does_nothing", a_stray_call_does_nothing),
+        ("a_stream_speaks_until_it_is_told_to_end", a_stream_speaks_until_it_is_told_to_end),
+        (
+            "a_stream_that_fails_says_why_and_a_mute_one_holds_nobody",
+            a_stream_that_fails_says_why_and_a_mute_one_holds_nobody,
+        ),
+    ];
+    // One after the other: what they change is the whole process's.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let trial = |(name, test): &(&str, fn())| {
+        let test = *test;
+        Trial::test(*name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
+}

@@ -1,0 +1,68 @@
+//! What railgate knows of a node, as plain data, and pure functions of it.
+//!
+//! A [`Snapshot`] describes a node at one moment. Live (`railgate-probe`), recorded and simulated nodes (`railgate-simulate`)
+//! give the same type, and from there on the code is the same: `gate` judges it, `rails` derives the wiring from it, `stats`
+//! compares two. A failed read stays visible as [`Reading::Failed`]; it never becomes a default, a zero or a healthy value.
+//!
+//! No file, clock, process or environment variable is used here: `clippy.toml` forbids it.
+
+mod drive_health;
+pub mod duration_text;
+mod fabric;
+mod fabric_details;
+mod finding;
+mod gpu;
+mod gpu_details;
+mod gpu_samples;
+mod host;
+mod identity;
+mod job;
+mod job_processes;
+pub mod kernel_lines;
+mod kernel_log;
+mod oom;
+mod optic;
+mod part;
+mod pci;
+mod profile;
+mod rail_map;
+mod reading;
+mod self_tested;
+mod site_check;
+pub mod slurm_cgroup;
+mod snapshot;
+mod statistics;
+mod system;
+mod time;
+mod topology_file;
+mod verdict;
+mod xid;
+pub mod xid_catalogue;
+
+pub use drive_health::DriveHealth;
+pub use fabric::{Fabric, Hca, LinkLayer, PhysState, Port, PortState};
+pub use fabric_details::{Gid, HcaDetails, Interface, PortDetails, roce_mtu};
+pub use finding::{Class, Evidence, Finding, Severity};
+pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, RecoveryAction, RowRemap};
+pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};
+pub use gpu_samples::{GpuSample, GpuSamples, Watched, WatchedGpu};
+pub use host::{Host, Mount, MountProbe};
+pub use job::{Allocation, GpuId, Job, JobRequest, Phase};
+pub use job_processes::{JobProcess, JobProcesses};
+pub use kernel_log::{ForgedLine, KernelLine, KernelLog, KernelMark, XidEvent};
+pub use oom::{OomKill, OomLimit, OomPlace, is_oom, oom_kills};
+pub use optic::{Limits, Module, Monitor, Optic};
+pub use part::{Part, PartName};
+pub use pci::{Pci, PciAddress, PciDevice, PciLink};
+pub use profile::{FabricProfile, GpuProfile, HostProfile, Profile, ProfileError, RailProfile};
+pub use rail_map::{Distance, LeftOut, Rail, RailGpu, RailMap, Setting};
+pub use reading::Reading;
+pub use self_tested::SelfTested;
+pub use site_check::{SiteCheck, SiteFinding, SiteOutcome, SiteRequest, is_site_check};
+pub use snapshot::{Origin, SNAPSHOT_SCHEMA, Snapshot, UnixMillis};
+pub use statistics::InterfaceStatistics;
+pub use system::{BlockedProcess, Clock, Dimm, FileSystem, MemoryController, Nvme, Processes, Space, System};
+pub use time::rfc3339;
+pub use topology_file::{TopologyFile, TopologyRemark};
+pub use verdict::{Action, Fitness, Sign, Verdict};
+pub use xid::{SxidEvent, SxidSeverity};

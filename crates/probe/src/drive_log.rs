@@ -1,0 +1,109 @@
+//! What NVMe drives know of their own health: their SMART log, which no file shows.
+
+use std::path::Path;
+
+use railgate_fsutil::{ReadError, read};
+use railgate_model::{DriveHealth, Reading};
+
+use crate::ioctl::{self, LogPage};
+use crate::{SourceConfig, sysfs};
+
+/// The log of each controller of this machine that is alive, by name.
+///
+/// The question is one to the kernel's device; a tree that is not the system's has the page in a file `smart_log` beside
+/// the controller's attributes.
+pub(crate) fn drive_logs(source: &SourceConfig) -> Vec<(String, Reading<DriveHealth>)> {
+    let class = source.sysfs.join("class/nvme");
+    let names = read::names(&class).unwrap_or_default();
+    let is_one = |name: &&String| {
+        let number = name.strip_prefix("nvme").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let log = |name: &String| {
+        let state = sysfs::attribute(&class.join(name).join("state"));
+        // One that is dead or resetting would let us wait.
+        if state.is_ok_and(|state| state != "live") {
+            return (name.clone(), Reading::Unsupported);
+        }
+        let page = if source.sysfs == SourceConfig::default().sysfs {
+            asked(&Path::new("/dev").join(name))
+        } else {
+            recorded(&class.join(name).join("smart_log"))
+        };
+        (name.clone(), page.map(|page| decode(&page)))
+    };
+    names.iter().filter(is_one).map(log).collect()
+}
+
+fn asked(device: &Path) -> Reading<LogPage> {
+    let answer = read::open(device)
+        .and_then(|file| ioctl::nvme_log(&file, ioctl::SMART_PAGE).map_err(|why| ReadError::io(device, why)));
+    match answer {
+        Ok(page) => Reading::Known(page),
+        // Containers have the class, and not the device.
+        Err(why) if why.errno() == Some(libc::ENOTTY) => Reading::Unsupported,
+        Err(why) => sysfs::failure(&why),
+    }
+}
+
+fn recorded(file: &Path) -> Reading<LogPage> {
+    match read::whole_bytes(file, 512).map(LogPage::try_from) {
+        Ok(Ok(page)) => Reading::Known(page),
+        Ok(Err(short)) => Reading::Failed(format!("{}: {} bytes", file.display(), short.len())),
+        Err(why) => sysfs::failure(&why),
+    }
+}
+
+fn decode(page: &LogPage) -> DriveHealth {
+    let mut errors = [0; 16];
+    errors.copy_from_slice(&page[160..176]);
+    DriveHealth {
+        critical_warning: page[0],
+        spare_percent: page[3],
+        spare_threshold_percent: page[4],
+        used_percent: page[5],
+        media_errors: u64::try_from(u128::from_le_bytes(errors)).unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_tree_with_drives() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = SourceConfig { sysfs: dir.path().to_owned(), ..SourceConfig::default() };
+        assert_eq!(drive_logs(&source), [], "a machine without");
+        let mut page = vec![0; 512];
+        (page[0], page[3], page[4], page[5]) = (4, 100, 10, 103);
+        page[160..164].copy_from_slice(&[1, 2, 0, 0]);
+        for (name, state, page) in [
+            ("nvme0", "live", Some(&page[..])),
+            ("nvme1", "live", Some(&page[..100])),
+            ("nvme2", "dead", Some(&page[..])),
+            ("nvme3", "live", None),
+            ("nvme-subsys0", "live", None),
+        ] {
+            let at = dir.path().join("class/nvme").join(name);
+            fs::create_dir_all(&at).unwrap();
+            fs::write(at.join("state"), format!("{state}\n")).unwrap();
+            if let Some(page) = page {
+                fs::write(at.join("smart_log"), page).unwrap();
+            }
+        }
+        let logs = drive_logs(&source);
+        let health = DriveHealth {
+            critical_warning: 4,
+            spare_percent: 100,
+            spare_threshold_percent: 10,
+            used_percent: 103,
+            media_errors: 513,
+        };
+        assert_eq!(logs[0], ("nvme0".to_owned(), Reading::Known(health)));
+        assert!(matches!(&logs[1].1, Reading::Failed(why) if why.ends_with("smart_log: 100 bytes")));
+        assert_eq!((&logs[2].1, &logs[3].1, logs.len()), (&Reading::Unsupported, &Reading::Unsupported, 4));
+    }
+}

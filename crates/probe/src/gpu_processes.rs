@@ -1,0 +1,250 @@
+//! Who the processes on a GPU are: NVML knows their ids, `/proc` the rest.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use railgate_fsutil::read;
+use railgate_model::slurm_cgroup::job_of_cgroup;
+use railgate_model::{GpuProcess, Gpus, Reading};
+
+/// A process can hang in a way that makes reading about it hang too. What NVML said is worth more than
+/// its name, so this is all the time that the names get.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Lines of `status` and `cgroup` that matter come early; no process can make these files large.
+pub(crate) const FILE_BYTES: u64 = 64 << 10;
+/// Deeper trees are somebody's joke.
+pub(crate) const MAX_ANCESTORS: usize = 64;
+/// `PF_EXITING` of the kernel's `sched.h`.
+const PF_EXITING: u64 = 0x4;
+
+/// Adds to each GPU process what `/proc` says of it.
+pub(crate) fn join(gpus: &mut Gpus, proc: &Path) {
+    let mut pids: Vec<u32> = lists(gpus).flatten().map(|process| process.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    if pids.is_empty() {
+        return;
+    }
+    let (found, finds) = mpsc::channel();
+    let proc: PathBuf = proc.to_owned();
+    let looked = std::thread::Builder::new().spawn(move || {
+        let all: BTreeMap<u32, About> = pids.into_iter().map(|pid| (pid, about(&proc, pid))).collect();
+        let _ = found.send(all);
+    });
+    let all = match looked {
+        Ok(_) => finds.recv_timeout(PATIENCE).map_err(|_| "no answer from /proc".to_owned()),
+        Err(why) => Err(why.to_string()),
+    };
+    for process in lists(gpus).flatten() {
+        match &all {
+            Ok(all) => {
+                if let Some(about) = all.get(&process.pid) {
+                    about.clone().put(process);
+                }
+            }
+            Err(why) => About::unread(why).put(process),
+        }
+    }
+}
+
+fn lists(gpus: &mut Gpus) -> impl Iterator<Item = &mut Vec<GpuProcess>> {
+    gpus.gpus.iter_mut().filter_map(|gpu| match &mut gpu.processes {
+        Reading::Known(list) => Some(list),
+        Reading::Unsupported | Reading::Failed(_) => None,
+    })
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct About {
+    name: Reading<String>,
+    uid: Reading<u32>,
+    exiting: bool,
+    slurm_job: Reading<Option<u32>>,
+}
+
+impl About {
+    fn unread(why: &str) -> Self {
+        About {
+            name: Reading::Failed(why.to_owned()),
+            uid: Reading::Failed(why.to_owned()),
+            exiting: false,
+            slurm_job: Reading::Failed(why.to_owned()),
+        }
+    }
+
+    fn gone() -> Self {
+        About { exiting: true, ..About::unread("the process has gone") }
+    }
+
+    fn put(self, process: &mut GpuProcess) {
+        process.name = self.name;
+        process.uid = self.uid;
+        process.exiting = self.exiting;
+        process.slurm_job = self.slurm_job;
+    }
+}
+
+fn about(proc: &Path, pid: u32) -> About {
+    let stat = match read_stat(proc, pid) {
+        Ok(Some(stat)) => stat,
+        Ok(None) => return About::gone(),
+        Err(why) => return About::unread(&why),
+    };
+    About {
+        uid: Reading::from_result(read_uid(proc, pid)),
+        exiting: stat.exiting(),
+        slurm_job: slurm_job(proc, pid, &stat),
+        name: Reading::Known(stat.name),
+    }
+}
+
+/// What `/proc/PID/stat` says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) name: String,
+    state: char,
+    pub(crate) parent: u32,
+    flags: u64,
+}
+
+impl Stat {
+    /// By a signal, as Slurm suspends.
+    pub(crate) fn stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+
+    pub(crate) fn exiting(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x') || self.flags & PF_EXITING != 0
+    }
+}
+
+/// `None` where there is no such process.
+pub(crate) fn read_stat(proc: &Path, pid: u32) -> Result<Option<Stat>, String> {
+    let path = proc.join(pid.to_string()).join("stat");
+    let text = match read::prefix(&path, FILE_BYTES) {
+        Ok(text) => text,
+        // ESRCH: it went between open and read.
+        Err(why) if why.is_absent() || why.errno() == Some(libc::ESRCH) => return Ok(None),
+        Err(why) => return Err(why.to_string()),
+    };
+    parse_stat(&text).map(Some).ok_or_else(|| format!("{}: not understood", path.display()))
+}
+
+/// `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`; the name may hold spaces and parentheses.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (head, tail) = text.rsplit_once(')')?;
+    let (_, name) = head.split_once('(')?;
+    let mut fields = tail.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let flags = fields.nth(4)?.parse().ok()?;
+    Some(Stat { name: railgate_text::printable(name).into_owned(), state, parent, flags })
+}
+
+/// The real uid. The owner of the directory would not do: it is root for a process that may not be dumped.
+pub(crate) fn read_uid(proc: &Path, pid: u32) -> Result<u32, String> {
+    let path = proc.join(pid.to_string()).join("status");
+    let text = read::prefix(&path, FILE_BYTES).map_err(|why| why.to_string())?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .and_then(|uids| uids.split_ascii_whitespace().next()?.parse().ok())
+        .ok_or_else(|| format!("{}: no Uid line", path.display()))
+}
+
+/// By the cgroup where Slurm uses them, else by the step daemon among the ancestors.
+fn slurm_job(proc: &Path, pid: u32, stat: &Stat) -> Reading<Option<u32>> {
+    let path = proc.join(pid.to_string()).join("cgroup");
+    match read::prefix(&path, FILE_BYTES) {
+        Ok(text) => {
+            if let Some(job) = text.lines().find_map(job_of_cgroup) {
+                return Reading::Known(Some(job));
+            }
+        }
+        Err(why) if why.is_absent() => {}
+        Err(why) => return Reading::Failed(why.to_string()),
+    }
+    let mut parent = stat.parent;
+    for _ in 0..MAX_ANCESTORS {
+        if parent <= 1 {
+            return Reading::Known(None);
+        }
+        let above = match read_stat(proc, parent) {
+            Ok(Some(above)) => above,
+            // Its parent ended; it belongs to init now.
+            Ok(None) => return Reading::Known(None),
+            Err(why) => return Reading::Failed(why),
+        };
+        // Anybody may call a process slurmstepd; only root's is one. The command line of others is not
+        // touched: reading it can hang with them.
+        if above.name == "slurmstepd" && read_uid(proc, parent) == Ok(0) {
+            let path = proc.join(parent.to_string()).join("cmdline");
+            if let Some(job) = read::prefix(&path, 256).ok().as_deref().and_then(job_of_title) {
+                return Reading::Known(Some(job));
+            }
+        }
+        parent = above.parent;
+    }
+    Reading::Known(None)
+}
+
+/// `slurmstepd: [48213.0]`, `slurmstepd: [48213.batch]`
+fn job_of_title(title: &str) -> Option<u32> {
+    let step = title.strip_prefix("slurmstepd: [")?;
+    let digits = step.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn titles_of_step_daemons_name_the_job() {
+        assert_eq!(job_of_title("slurmstepd: [48213.0]\0\0"), Some(48213));
+        assert_eq!(job_of_title("slurmstepd: [12.batch]"), Some(12));
+        assert_eq!(job_of_title("slurmstepd: [12+1.0]"), Some(12));
+        assert_eq!(job_of_title("slurmstepd infinity"), None);
+        assert_eq!(job_of_title("slurmstepd: []"), None);
+    }
+
+    #[test]
+    fn names_with_parentheses_do_not_move_the_fields() {
+        let stat = parse_stat("42 (a) R (b) S 7 42 42 0 -1 4194560 1 2").unwrap();
+        assert_eq!(stat, Stat { name: "a) R (b".to_owned(), state: 'S', parent: 7, flags: 4_194_560 });
+        assert!(!stat.exiting());
+        assert!(parse_stat("42 (a) D 7 42 42 0 -1 4194308 1").unwrap().exiting());
+        assert!(parse_stat("42 (a) Z 7 42 42 0 -1 0 1").unwrap().exiting());
+        assert_eq!(parse_stat("42 (a) Z"), None);
+    }
+
+    fn put(root: &Path, pid: u32, stat: &str, uid: u32, cgroup: &str, title: &str) {
+        let dir = root.join(pid.to_string());
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("stat"), format!("{pid} {stat}")).unwrap();
+        fs::write(dir.join("status"), format!("Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")).unwrap();
+        fs::write(dir.join("cgroup"), cgroup).unwrap();
+        fs::write(dir.join("cmdline"), title).unwrap();
+    }
+
+    #[test]
+    fn a_process_belongs_to_the_step_daemon_above_it() {
+        let proc = tempfile::tempdir().unwrap();
+        let root = proc.path();
+        put(root, 100, "(slurmstepd) S 1 1 1 0 -1 0 0", 0, "0::/\n", "slurmstepd: [55.0]\0");
+        put(root, 101, "(bash) S 100 1 1 0 -1 0 0", 1000, "0::/\n", "bash\0");
+        put(root, 102, "(python) R 101 1 1 0 -1 0 0", 1000, "0::/\n", "python\0");
+        // The same name, worn by a user.
+        put(root, 200, "(slurmstepd) S 1 1 1 0 -1 0 0", 1000, "0::/\n", "slurmstepd: [55.0]\0");
+        put(root, 201, "(python) R 200 1 1 0 -1 0 0", 1000, "0::/\n", "python\0");
+
+        let ours = about(root, 102);
+        assert_eq!(ours.slurm_job, Reading::Known(Some(55)));
+        assert_eq!((ours.name, ours.uid), (Reading::Known("python".to_owned()), Reading::Known(1000)));
+        assert_eq!(about(root, 201).slurm_job, Reading::Known(None));
+        assert!(about(root, 999).exiting, "gone counts as exiting");
+    }
+}

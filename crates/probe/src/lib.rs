@@ -1,0 +1,51 @@
+//! Reads this machine: NVML, sysfs, procfs, the kernel log, the modules of the network ports, the processes of a job.
+//!
+//! [`live()`] reads a whole [`Snapshot`](railgate_model::Snapshot). Whatever may hang is read in a child with a deadline
+//! (`railgate-child`), so each program that uses this crate begins its `main` with [`dispatch`].
+
+mod answer;
+mod drive_log;
+mod fabric_manager;
+mod gpu_processes;
+mod gpu_watch;
+mod ioctl;
+mod job_group;
+mod job_processes;
+mod kernel_origin;
+mod live;
+mod nvml;
+mod optics;
+mod rail_counters;
+mod rdma_self_test;
+pub mod readers;
+mod site_check;
+mod source;
+mod statistics;
+mod sysfs;
+mod topology_file;
+mod xid_watch;
+
+use std::process::ExitCode;
+
+use railgate_child::Task;
+
+pub use gpu_watch::{GpuWatch, own_memory_mib};
+pub use job_group::{GroupUse, JobGroup};
+pub use job_processes::{JobLook, job_is_here, job_is_stopped, job_processes};
+pub use live::{Request, live};
+pub use optics::{module_of_dump, optics};
+pub use rail_counters::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
+pub use rdma_self_test::rdma_self_test;
+pub use site_check::site_checks;
+pub use source::SourceConfig;
+pub use statistics::interface_statistics;
+pub use topology_file::read_topology_file;
+pub use xid_watch::XidWatch;
+
+/// In a child: runs the task and returns the exit code that `main` must return. Otherwise `None`.
+///
+/// `tasks` are the program's own; the tasks of this crate are always known. A program without this crate calls
+/// [`railgate_child::dispatch`].
+pub fn dispatch(tasks: &[Task]) -> Option<ExitCode> {
+    railgate_child::dispatch(&[live::TASKS, &job_processes::TASKS, tasks])
+}

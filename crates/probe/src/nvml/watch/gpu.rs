@@ -1,0 +1,360 @@
+#![allow(unsafe_code, reason = "NVML is a C library; this file makes the calls that watching a GPU takes")]
+
+use std::{mem, ptr};
+
+use nvml_wrapper_sys::bindings as sys;
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
+use railgate_model::{GpuId, Reading};
+use railgate_model::{GpuSample, WatchedGpu};
+
+use super::super::device::{self, present, until_nul};
+use super::super::returns;
+use super::clocks::{Clocks, Mean};
+use super::gpm::{Gpm, OF_SAMPLE, OF_WINDOW};
+
+const MIB: f64 = 1_048_576.0;
+const REASONS: [u64; 5] = [0x4, 0x8, 0x20, 0x40, 0x80];
+
+/// A GPU that is watched.
+pub(super) struct Gpu<'l> {
+    lib: &'l NvmlLib,
+    /// Where power, clock and energy are read: the parent of a MIG instance.
+    whole: Result<nvmlDevice_t, String>,
+    /// The instance, where it is one.
+    slice: Option<nvmlDevice_t>,
+    instance: Option<u32>,
+    gpm: Reading<Gpm>,
+    clocks: Clocks,
+    power: Mean,
+    reasons: [Mean; 5],
+    energy: Reading<f64>,
+    energy_first: Option<f64>,
+}
+
+impl<'l> Gpu<'l> {
+    pub(super) fn open(lib: &'l NvmlLib, id: &GpuId) -> Self {
+        let mut slice = None;
+        let whole = match id {
+            GpuId::Index(index) => device::by_index(lib, *index),
+            GpuId::Uuid(uuid) => by_uuid(lib, uuid).and_then(|handle| {
+                if uuid.starts_with("MIG-") {
+                    slice = Some(handle);
+                    parent(lib, handle)
+                } else {
+                    Ok(handle)
+                }
+            }),
+        };
+        let mut gpu = Gpu {
+            lib,
+            whole,
+            slice,
+            instance: None,
+            gpm: Reading::Unsupported,
+            clocks: Clocks::new(),
+            power: Mean::new(),
+            reasons: std::array::from_fn(|_| Mean::new()),
+            energy: Reading::Unsupported,
+            energy_first: None,
+        };
+        gpu.instance = slice.and_then(|handle| {
+            ask(lib.nvmlDeviceGetGpuInstanceId.as_ref().ok(), "nvmlDeviceGetGpuInstanceId", |call| {
+                let mut id = 0;
+                // SAFETY: the handle is NVML's own and `id` outlives the call.
+                (unsafe { call(handle, &raw mut id) }, id)
+            })
+            .known()
+            .copied()
+        });
+        gpu.gpm = gpu.open_gpm();
+        gpu
+    }
+
+    fn open_gpm(&self) -> Reading<Gpm> {
+        let device = match &self.whole {
+            Ok(device) => *device,
+            Err(why) => return Reading::Failed(why.clone()),
+        };
+        let in_mig = ask(self.lib.nvmlDeviceGetMigMode.as_ref().ok(), "nvmlDeviceGetMigMode", |call| {
+            let (mut now, mut next) = (0, 0);
+            // SAFETY: as in `open`.
+            (unsafe { call(device, &raw mut now, &raw mut next) }, now != 0)
+        });
+        if in_mig == Reading::Known(true) && self.instance.is_none() {
+            return Reading::Failed("the GPU is in MIG mode and the job's instance is not known".to_owned());
+        }
+        let supported =
+            ask(self.lib.nvmlGpmQueryDeviceSupport.as_ref().ok(), "nvmlGpmQueryDeviceSupport", |call| {
+                let mut support = sys::nvmlGpmSupport_t { version: 1, isSupportedDevice: 0 };
+                // SAFETY: as in `open`.
+                (unsafe { call(device, &raw mut support) }, support.isSupportedDevice != 0)
+            });
+        match supported {
+            Reading::Known(true) => Reading::from_result(Gpm::new(self.lib, device, self.instance)),
+            Reading::Known(false) | Reading::Unsupported => Reading::Unsupported,
+            Reading::Failed(why) => Reading::Failed(why),
+        }
+    }
+
+    /// One call about the whole GPU.
+    fn out<T: Default>(
+        &self,
+        name: &str,
+        call: Option<&unsafe extern "C" fn(nvmlDevice_t, *mut T) -> sys::nvmlReturn_t>,
+    ) -> Reading<T> {
+        match &self.whole {
+            Ok(device) => out_of(*device, name, call),
+            Err(why) => Reading::Failed(why.clone()),
+        }
+    }
+
+    pub(super) fn describe(&self) -> WatchedGpu {
+        let lib = self.lib;
+        let own = self.slice.map_or_else(|| self.whole.clone(), Ok);
+        let text = |device: &Result<nvmlDevice_t, String>, name: &str, call: Option<&TextCall>| match device {
+            Ok(device) => ask(call, name, |call| {
+                let mut buffer = [0_u8; 128];
+                // SAFETY: the handle is NVML's own, and the buffer has one byte more than is said.
+                (unsafe { call(*device, buffer.as_mut_ptr().cast(), 127) }, until_nul(&buffer))
+            }),
+            Err(why) => Reading::Failed(why.clone()),
+        };
+        let instance_sms = match self.slice {
+            Some(slice) => {
+                let name = "nvmlDeviceGetAttributes_v2";
+                ask(lib.nvmlDeviceGetAttributes_v2.as_ref().ok(), name, |call| {
+                    // SAFETY: a plain C structure of numbers, for which all zeroes is a value.
+                    let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { mem::zeroed() };
+                    // SAFETY: as in `open`.
+                    (unsafe { call(slice, &raw mut attributes) }, attributes.multiprocessorCount)
+                })
+            }
+            None => Reading::Unsupported,
+        };
+        WatchedGpu {
+            index: self.out("nvmlDeviceGetIndex", lib.nvmlDeviceGetIndex.as_ref().ok()),
+            uuid: text(&own, "nvmlDeviceGetUUID", lib.nvmlDeviceGetUUID.as_ref().ok()),
+            name: text(&self.whole, "nvmlDeviceGetName", lib.nvmlDeviceGetName.as_ref().ok()),
+            instance: self.instance,
+            instance_sms,
+            memory_total_mib: self.memory().map(|memory| memory.total >> 20),
+            gpm: match &self.gpm {
+                Reading::Known(_) => Reading::Known(true),
+                Reading::Unsupported => Reading::Known(false),
+                Reading::Failed(why) => Reading::Failed(why.clone()),
+            },
+        }
+    }
+
+    fn memory(&self) -> Reading<sys::nvmlMemory_v2_t> {
+        let device = match (self.slice, &self.whole) {
+            (Some(slice), _) => slice,
+            (None, Ok(whole)) => *whole,
+            (None, Err(why)) => return Reading::Failed(why.clone()),
+        };
+        ask(self.lib.nvmlDeviceGetMemoryInfo_v2.as_ref().ok(), "nvmlDeviceGetMemoryInfo_v2", |call| {
+            let mut memory = sys::nvmlMemory_v2_t {
+                version: device::version::<sys::nvmlMemory_v2_t>(2),
+                total: 0,
+                reserved: 0,
+                free: 0,
+                used: 0,
+            };
+            // SAFETY: as in `open`.
+            (unsafe { call(device, &raw mut memory) }, memory)
+        })
+    }
+
+    /// The first GPM sample and energy reading, before the first interval.
+    pub(super) fn begin(&mut self) {
+        if let Reading::Known(gpm) = &mut self.gpm
+            && let Err(why) = gpm.restart()
+        {
+            self.gpm = Reading::Failed(why);
+        }
+        self.read_energy();
+    }
+
+    pub(super) fn tick(&mut self) {
+        let clock = match &self.whole {
+            Ok(device) => {
+                ask(self.lib.nvmlDeviceGetClockInfo.as_ref().ok(), "nvmlDeviceGetClockInfo", |call| {
+                    let mut clock = 0;
+                    // SAFETY: as in `open`.
+                    let code =
+                        unsafe { call(*device, sys::nvmlClockType_enum_NVML_CLOCK_SM, &raw mut clock) };
+                    (code, f64::from(clock))
+                })
+            }
+            Err(why) => Reading::Failed(why.clone()),
+        };
+        self.clocks.tick(clock);
+        let power =
+            self.out::<u32>("nvmlDeviceGetPowerUsage", self.lib.nvmlDeviceGetPowerUsage.as_ref().ok());
+        self.power.add(power.map(|milliwatts| f64::from(milliwatts) / 1000.0));
+        let reasons = self.out::<u64>(
+            "nvmlDeviceGetCurrentClocksThrottleReasons",
+            self.lib.nvmlDeviceGetCurrentClocksThrottleReasons.as_ref().ok(),
+        );
+        for (mean, bit) in self.reasons.iter_mut().zip(REASONS) {
+            mean.add(reasons.clone().map(|bits| if bits & bit == 0 { 0.0 } else { 100.0 }));
+        }
+    }
+
+    pub(super) fn window(&mut self, seconds: f64) {
+        let activities = match &mut self.gpm {
+            Reading::Known(gpm) => gpm.window(),
+            Reading::Unsupported => [const { Reading::Unsupported }; OF_WINDOW.len()],
+            Reading::Failed(why) => std::array::from_fn(|_| Reading::Failed(why.clone())),
+        };
+        self.clocks.window(activities, seconds);
+    }
+
+    /// Nobody asks for the energy of a slice: there is none.
+    pub(super) fn read_energy(&mut self) {
+        let name = "nvmlDeviceGetTotalEnergyConsumption";
+        let total = self.out::<u64>(name, self.lib.nvmlDeviceGetTotalEnergyConsumption.as_ref().ok());
+        #[expect(clippy::cast_precision_loss, reason = "exact below 285 years at 1 kW")]
+        let total = total.map(|millijoules| millijoules as f64 / 1000.0);
+        self.energy = match total {
+            Reading::Known(now) => {
+                let first = *self.energy_first.get_or_insert(now);
+                if now < first {
+                    Reading::Failed("the energy counter went backwards".to_owned())
+                } else {
+                    Reading::Known(now - first)
+                }
+            }
+            other => other,
+        };
+    }
+
+    pub(super) fn sample(&mut self) -> GpuSample {
+        let mut of = match &mut self.gpm {
+            Reading::Known(gpm) => gpm.sample(),
+            Reading::Unsupported => [const { Reading::Unsupported }; OF_SAMPLE.len()],
+            Reading::Failed(why) => std::array::from_fn(|_| Reading::Failed(why.clone())),
+        }
+        .into_iter();
+        let mut next = || of.next().unwrap_or(Reading::Unsupported);
+        let (graphics, sm, occupancy) = (next(), next(), next());
+        let (tensor, dfma, hmma, imma) = (next(), next(), next(), next());
+        let (dram, fp64, fp32, fp16) = (next(), next(), next(), next());
+        // MiB per second.
+        let mut bytes = || next().map(|mib| mib * MIB);
+        let (pcie_tx, pcie_rx, nvlink_tx, nvlink_rx) = (bytes(), bytes(), bytes(), bytes());
+        let clock = self.clocks.take();
+        let times = |activity: &Reading<f64>, clock: &Reading<f64>| {
+            activity.clone().zip(clock.clone()).map(|(activity, clock)| activity * clock)
+        };
+        let utilization = self.out_utilization();
+        let temperature = match &self.whole {
+            Ok(device) => {
+                ask(self.lib.nvmlDeviceGetTemperature.as_ref().ok(), "nvmlDeviceGetTemperature", |call| {
+                    let mut degrees = 0;
+                    // SAFETY: as in `open`.
+                    (unsafe { call(*device, 0, &raw mut degrees) }, f64::from(degrees))
+                })
+            }
+            Err(why) => Reading::Failed(why.clone()),
+        };
+        #[expect(clippy::cast_precision_loss, reason = "no GPU has an exbibyte")]
+        let memory_used = self.memory().map(|memory| memory.used as f64 / MIB);
+        let mut shares = [0.0; 5];
+        let mut reasons = Reading::Known(shares);
+        for (share, mean) in shares.iter_mut().zip(&mut self.reasons) {
+            match mean.take() {
+                Reading::Known(percent) => *share = percent,
+                other => reasons = other.map(|_| [0.0; 5]),
+            }
+        }
+        GpuSample {
+            graphics,
+            sm_work: times(&sm, &clock.at_work),
+            tensor_work: times(&tensor, &clock.mean),
+            fp32_work: times(&fp32, &clock.mean),
+            tensor_work_slowed: times(&tensor, &clock.slowed),
+            sm,
+            occupancy,
+            tensor,
+            dfma,
+            hmma,
+            imma,
+            dram,
+            fp64,
+            fp32,
+            fp16,
+            pcie_tx,
+            pcie_rx,
+            nvlink_tx,
+            nvlink_rx,
+            any_kernel: utilization.clone().map(|rates| rates.0),
+            memory_busy: utilization.map(|rates| rates.1),
+            clock: clock.mean,
+            power: self.power.take(),
+            // The last one stands until its turn comes again: it only grows.
+            energy: self.energy.clone(),
+            temperature,
+            memory_used,
+            reasons: reasons.map(|_| shares),
+        }
+    }
+
+    fn out_utilization(&self) -> Reading<(f64, f64)> {
+        let device = match &self.whole {
+            Ok(device) => *device,
+            Err(why) => return Reading::Failed(why.clone()),
+        };
+        let name = "nvmlDeviceGetUtilizationRates";
+        ask(self.lib.nvmlDeviceGetUtilizationRates.as_ref().ok(), name, |call| {
+            let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
+            // SAFETY: as in `open`.
+            (unsafe { call(device, &raw mut rates) }, (f64::from(rates.gpu), f64::from(rates.memory)))
+        })
+    }
+}
+
+type TextCall =
+    unsafe extern "C" fn(nvmlDevice_t, *mut std::ffi::c_char, std::ffi::c_uint) -> sys::nvmlReturn_t;
+
+/// One call that an older driver may not have.
+fn ask<F: Copy, T>(call: Option<&F>, name: &str, with: impl FnOnce(F) -> (u32, T)) -> Reading<T> {
+    let Some(call) = call else { return Reading::Unsupported };
+    let (code, value) = with(*call);
+    returns::reading(name, code).map(|()| value)
+}
+
+fn out_of<T: Default>(
+    device: nvmlDevice_t,
+    name: &str,
+    call: Option<&unsafe extern "C" fn(nvmlDevice_t, *mut T) -> sys::nvmlReturn_t>,
+) -> Reading<T> {
+    ask(call, name, |call| {
+        let mut value = T::default();
+        // SAFETY: the handle is NVML's own and `value` outlives the call.
+        (unsafe { call(device, &raw mut value) }, value)
+    })
+}
+
+fn by_uuid(lib: &NvmlLib, uuid: &str) -> Result<nvmlDevice_t, String> {
+    let name = "nvmlDeviceGetHandleByUUID";
+    let call = present(name, &lib.nvmlDeviceGetHandleByUUID)?;
+    let text = std::ffi::CString::new(uuid).map_err(|why| why.to_string())?;
+    let mut handle = ptr::null_mut();
+    // SAFETY: the text ends in NUL, and both outlive the call.
+    match unsafe { call(text.as_ptr(), &raw mut handle) } {
+        returns::SUCCESS => Ok(handle),
+        code => Err(returns::text(name, code)),
+    }
+}
+
+fn parent(lib: &NvmlLib, slice: nvmlDevice_t) -> Result<nvmlDevice_t, String> {
+    let name = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle";
+    let call = present(name, &lib.nvmlDeviceGetDeviceHandleFromMigDeviceHandle)?;
+    let mut handle = ptr::null_mut();
+    // SAFETY: the handle is NVML's own and `handle` outlives the call.
+    match unsafe { call(slice, &raw mut handle) } {
+        returns::SUCCESS => Ok(handle),
+        code => Err(returns::text(name, code)),
+    }
+}

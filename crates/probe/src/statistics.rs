@@ -1,0 +1,71 @@
+//! What the drivers of network interfaces count by themselves (`ethtool -S`): pauses, discards, corrected errors.
+
+use std::time::Duration;
+
+use railgate_model::{InterfaceStatistics, Part, Reading};
+
+use crate::{answer, ioctl};
+
+pub(crate) const TASK: &str = "node-statistics";
+
+/// Reads those of these devices (RDMA device and interface) of this machine, within the deadline.
+pub fn interface_statistics(
+    devices: &[(String, String)],
+    deadline: Duration,
+) -> Part<Vec<InterfaceStatistics>> {
+    answer::asked(TASK, &devices, deadline)
+}
+
+pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let devices: Vec<(String, String)> =
+        serde_json::from_slice(input).map_err(|why| format!("input: {why}"))?;
+    let socket = ioctl::statistics_socket().map_err(|why| format!("socket: {why}"))?;
+    let of = |(device, interface): (String, String)| {
+        let counters = match ioctl::statistics(&socket, &interface) {
+            Ok(all) => Reading::Known(all.into_iter().filter(|(name, _)| is_judged(name)).collect()),
+            Err(why) => match why.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::ENODEV) => Reading::Unsupported,
+                _ => Reading::Failed(format!("{interface}: statistics: {why}")),
+            },
+        };
+        InterfaceStatistics { device, interface, counters }
+    };
+    let statistics: Vec<InterfaceStatistics> = devices.into_iter().map(of).collect();
+    serde_json::to_vec(&statistics).map_err(|why| format!("reply: {why}"))
+}
+
+/// A driver has thousands.
+fn is_judged(name: &str) -> bool {
+    const WHOLE: [&str; 4] =
+        ["rx_corrected_bits_phy", "rx_discards_phy", "rx_pcs_symbol_err_phy", "tx_pause_storm_error_events"];
+    let of_priority = || {
+        let rest = name.strip_prefix("rx_prio").or_else(|| name.strip_prefix("tx_prio"))?;
+        let mut rest = rest.chars();
+        Some(rest.next()?.is_ascii_digit() && rest.as_str() == "_pause_duration")
+    };
+    WHOLE.contains(&name) || of_priority() == Some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_judged() {
+        for name in ["rx_prio3_pause_duration", "tx_prio0_pause_duration", "rx_corrected_bits_phy"] {
+            assert!(is_judged(name), "{name}");
+        }
+        for name in ["rx_prio3_pause", "rx_prio_pause_duration", "rx_priox_pause_duration", "rx_packets", ""]
+        {
+            assert!(!is_judged(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn this_kernel_answers_in_a_list() {
+        let asked = serde_json::to_vec(&[("mlx5_0", "no-such-nic")]).unwrap();
+        let reply = task(&asked).unwrap();
+        let said: Vec<InterfaceStatistics> = serde_json::from_slice(&reply).unwrap();
+        assert_eq!((said.len(), &said[0].counters), (1, &Reading::Unsupported));
+    }
+}

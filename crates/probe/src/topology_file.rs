@@ -1,0 +1,48 @@
+use std::path::Path;
+
+use railgate_fsutil::{ReadError, read};
+use railgate_model::Reading;
+
+use crate::sysfs;
+
+/// NCCL holds 256 elements of a file, of some 300 bytes each.
+const FILE_BYTES: u64 = 256 * 1024;
+
+/// Reads a topology file, or one that is to be one: a regular file of at most 256 KiB.
+///
+/// # Errors
+/// It cannot be read, is no regular file, or is too large.
+pub fn read_topology_file(path: &Path) -> Result<Vec<u8>, ReadError> {
+    read::whole_bytes(path, FILE_BYTES)
+}
+
+/// The same as a reading, for a child to answer. What is no UTF-8 stays visible as something that NCCL stumbles at.
+pub(crate) fn topology_text(path: &Path) -> Reading<String> {
+    match read_topology_file(path) {
+        Ok(bytes) => Reading::Known(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) => sysfs::failure(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_a_small_regular_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("topo.xml");
+        assert_eq!(topology_text(&path), Reading::Unsupported);
+        assert!(read_topology_file(&path).is_err());
+        fs::write(&path, "<system version=\"1\"/>\n").unwrap();
+        assert_eq!(topology_text(&path), Reading::Known("<system version=\"1\"/>\n".to_owned()));
+        fs::write(&path, vec![b' '; 300_000]).unwrap();
+        assert!(matches!(topology_text(&path), Reading::Failed(why) if why.contains("262144 bytes")));
+        assert!(matches!(topology_text(dir.path()), Reading::Failed(_)));
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert!(matches!(topology_text(&fifo), Reading::Failed(why) if why.contains("regular file")));
+    }
+}
