@@ -1,10 +1,10 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use railgate_fsutil::nofollow;
 use railgate_model::UnixMillis;
 use railgate_runner::{SAMPLER_FILES, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES};
 use railgate_stats::usage::format::{End, Head, Note, Record, Records, whole_bytes};
@@ -108,7 +108,7 @@ impl Out {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::options().create(true).append(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW).open(path)
+    nofollow::append(path, 0o600)
 }
 
 impl Files {
@@ -341,7 +341,7 @@ pub(crate) struct Totals {
 impl Left {
     fn of(path: &Path) -> Self {
         let mut bytes = Vec::new();
-        let read = File::options().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(path);
+        let read = nofollow::read(path);
         if read.and_then(|file| file.take(2 * MINUTES_BYTES).read_to_end(&mut bytes)).is_err() {
             return Left::default();
         }

@@ -6,14 +6,18 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::unistd::geteuid;
+
+use crate::nofollow;
 
 /// With any of these bits another user can open the file, and an open file is enough for `flock`.
 const OTHERS: u32 = 0o077;
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The same for [`lock_data`], whose lock is held for one write.
+const DATA_PAUSE: Duration = Duration::from_millis(5);
 
 /// How often [`FileLock::try_take`] starts again because the lock file was replaced meanwhile.
 const TRIES: u32 = 5;
@@ -56,30 +60,53 @@ impl FileLock {
     /// # Errors
     /// As [`FileLock::try_take`]; `TimedOut` if another process does not release it.
     pub fn take(path: &Path, wait: Duration) -> io::Result<FileLock> {
-        let begun = Instant::now();
-        loop {
-            if let Some(lock) = FileLock::try_take(path)? {
-                return Ok(lock);
-            }
-            let left = wait.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                let why = format!("another process did not release the lock within {} ms", wait.as_millis());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
-            }
-            std::thread::sleep(PAUSE.min(left));
+        poll(wait, PAUSE, || FileLock::try_take(path))?.ok_or_else(|| {
+            let why = format!("another process did not release the lock within {} ms", wait.as_millis());
+            io::Error::new(io::ErrorKind::TimedOut, why)
+        })
+    }
+}
+
+/// Locks a file that carries data, which [`FileLock`] must not do. `None` if it is not free within `wait`. Tries once even if
+/// `wait` is zero.
+///
+/// # Errors
+/// The file system cannot lock it.
+pub fn lock_data(file: File, how: FlockArg, wait: Duration) -> io::Result<Option<Flock<File>>> {
+    let mut file = Some(file);
+    poll(wait, DATA_PAUSE, || match file.take().map(|file| Flock::lock(file, how)) {
+        Some(Ok(held)) => Ok(Some(held)),
+        Some(Err((back, Errno::EWOULDBLOCK))) => {
+            file = Some(back);
+            Ok(None)
         }
+        Some(Err((_, why))) => Err(why.into()),
+        None => Ok(None),
+    })
+}
+
+/// Tries until it succeeds or `wait` has passed, at least once.
+fn poll<T>(
+    wait: Duration,
+    pause: Duration,
+    mut attempt: impl FnMut() -> io::Result<Option<T>>,
+) -> io::Result<Option<T>> {
+    let begun = Instant::now();
+    loop {
+        if let Some(done) = attempt()? {
+            return Ok(Some(done));
+        }
+        let left = wait.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        std::thread::sleep(pause.min(left));
     }
 }
 
 fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(O_NOFOLLOW | O_NONBLOCK)
-        .open(path)?;
+    let file =
+        nofollow::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     let meta = file.metadata()?;
     let refused = |what: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     if !meta.is_file() {

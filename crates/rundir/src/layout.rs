@@ -1,14 +1,13 @@
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use railgate_fsutil::{read_small, write_whole};
 use serde::{Deserialize, Serialize};
 
 use crate::{NoteDir, unmount_user};
 
-/// A file that root writes and root or a task reads; larger ones are refused.
-const MAX_FILE: u64 = 32 << 20;
 /// Root's alone.
 const PRIVATE_FILE: u32 = 0o600;
 /// Under construction, root's alone.
@@ -297,43 +296,6 @@ impl RunDir {
     pub fn read_json<T: for<'de> Deserialize<'de>>(&self, name: &str) -> io::Result<T> {
         Ok(serde_json::from_slice(&self.read(name)?)?)
     }
-}
-
-/// Writes a file whole: a reader sees the old content or the new, never a part.
-///
-/// # Errors
-/// The file system returned an error.
-pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let fresh = path.with_extension(format!("tmp{}", std::process::id()));
-    let result = (|| {
-        let mut file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(mode)
-            .custom_flags(nix::libc::O_NOFOLLOW)
-            .open(&fresh)?;
-        file.write_all(content)?;
-        fs::rename(&fresh, path)
-    })();
-    if result.is_err() {
-        let _ = fs::remove_file(&fresh);
-    }
-    result
-}
-
-/// Reads a file that root wrote, without following a link.
-///
-/// # Errors
-/// Whatever the file system gave; a file over 32 MiB is refused.
-pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::options().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(path)?;
-    if file.metadata()?.len() > MAX_FILE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "larger than 32 MiB"));
-    }
-    let mut content = Vec::new();
-    file.take(MAX_FILE).read_to_end(&mut content)?;
-    Ok(content)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ mod task_env;
 mod used;
 mod user;
 
-pub use layout::{JobDir, NoRun, Root, Run, RunDir, read_small, write_whole};
+pub use layout::{JobDir, NoRun, Root, Run, RunDir};
 pub use merge::{Change, JOB_DIR, KEPT, Merged, NET, SET, SET_PREFIX, merge};
 pub use nccl_conf::NcclConf;
 pub use nccl_env::{NcclEnv, ReleaseSetting};

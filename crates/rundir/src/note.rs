@@ -4,9 +4,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
+use railgate_fsutil::nofollow;
 
 /// A run's `user/`, found while it could be seen: a task that has entered a container still writes there.
 #[derive(Debug)]
@@ -18,8 +18,7 @@ impl NoteDir {
     /// # Errors
     /// It is not there, or is a link.
     pub fn find(run: &Path) -> io::Result<Self> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        Ok(NoteDir(open(&run.join("user"), flags, Mode::empty())?))
+        Ok(NoteDir(nofollow::place(&run.join("user"))?))
     }
 
     /// Writes a new file, as whoever calls: the job's user, when it is a task.
@@ -42,8 +41,7 @@ impl NoteDir {
     }
 
     fn create(&self, name: &str, mode: Mode) -> io::Result<File> {
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        Ok(File::from(openat(&self.0, name, flags, mode)?))
+        Ok(nofollow::create_at(&self.0, name, mode)?)
     }
 }
 

@@ -1,7 +1,5 @@
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use crate::Net;
@@ -103,8 +101,7 @@ impl TaskEnv {
     /// # Errors
     /// Whatever the file system gave; larger than 256 KiB or of another form is `InvalidData`.
     pub fn read(path: &Path) -> io::Result<Self> {
-        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        let file = railgate_fsutil::nofollow::read(path)?;
         let mut text = String::new();
         if file.take(MOST_BYTES + 1).read_to_string(&mut text)? as u64 > MOST_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "larger than 256 KiB"));

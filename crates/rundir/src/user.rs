@@ -5,7 +5,7 @@
 //! is mounted there beside our own tmpfs makes the directory unreadable, and each read has an end.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
+use railgate_fsutil::nofollow;
 
 use crate::RunDir;
 
@@ -72,9 +73,8 @@ impl UserDir {
     /// `NotFound` if the prolog made none; `InvalidData` if the run's directory is not root's (or the
     /// caller's own), `user/` is not the job's, or something besides our tmpfs is mounted on or under it.
     pub fn open(run: &RunDir, uid: u32) -> io::Result<Self> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         // A job's user passes through the run's directory and cannot list it.
-        let above: OwnedFd = nix::fcntl::open(run.path(), flags | OFlag::O_PATH, Mode::empty())?;
+        let above = nofollow::place(run.path())?;
         let owner = nix::sys::stat::fstat(&above)?.st_uid;
         if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
             return Err(invalid(format!("{}: owned by uid {owner}", run.path().display())));
@@ -84,7 +84,7 @@ impl UserDir {
         if let Some(foreign) = foreign_mount(&place, &fs::read("/proc/self/mountinfo")?) {
             return Err(invalid(format!("{foreign} is mounted there")));
         }
-        let dir = openat(&above, "user", flags | OFlag::O_NONBLOCK, Mode::empty())?;
+        let dir = nofollow::dir_at(&above, "user")?;
         let stat = nix::sys::stat::fstat(&dir)?;
         if stat.st_uid != uid {
             return Err(invalid(format!("{}: owned by uid {}", place.display(), stat.st_uid)));
@@ -100,9 +100,7 @@ impl UserDir {
         if name.is_empty() || name == "." || name == ".." || name.contains('/') {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let flags =
-            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        let dir = openat(&self.dir, name, flags, Mode::empty())?;
+        let dir = nofollow::dir_at(&self.dir, name)?;
         let stat = nix::sys::stat::fstat(&dir)?;
         if stat.st_uid != self.uid || stat.st_dev != self.device {
             return Err(invalid(format!("user/{name}: owned by uid {}, or of another mount", stat.st_uid)));
@@ -118,9 +116,7 @@ impl UserDir {
         if name.is_empty() || name == "." || name == ".." || name.contains('/') {
             return Err(invalid(format!("'{name}' is not a plain name")));
         }
-        let flags =
-            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        let dir = openat(&self.dir, name, flags, Mode::empty())?;
+        let dir = nofollow::dir_at(&self.dir, name)?;
         let stat = nix::sys::stat::fstat(&dir)?;
         if stat.st_uid != self.uid || stat.st_dev != self.device {
             return Err(invalid(format!("{name}: not a directory of the job's")));
@@ -159,10 +155,8 @@ impl UserDir {
         if name.is_empty() || name == "." || name == ".." || name.as_bytes().contains(&b'/') {
             return Err(BadUserFile::Name);
         }
-        let flags =
-            OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        let file = match openat(&self.dir, name, flags, Mode::empty()) {
-            Ok(fd) => File::from(fd),
+        let file = match nofollow::file_at(&self.dir, name) {
+            Ok(file) => file,
             // A link, and a socket or a device without a driver behind it.
             Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV) => return Err(BadUserFile::Kind),
             Err(why) => return Err(BadUserFile::Io(why.into())),
@@ -309,6 +303,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::symlink;
 
     use super::*;

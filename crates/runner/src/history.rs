@@ -4,10 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use railgate_fsutil::FileLock;
+use railgate_fsutil::{FileLock, read_small, write_whole};
 use railgate_gate::Memory;
 use railgate_model::{KernelMark, Snapshot};
-use railgate_rundir::{read_small, write_whole};
 use serde::{Deserialize, Serialize};
 
 use crate::Places;

@@ -1,6 +1,4 @@
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -103,12 +101,7 @@ pub fn start(config: &LogConfig) {
         let _ = builder().with_writer(OneLine(io::stderr)).try_init();
         return;
     }
-    let file = File::options()
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
-        .open(&config.file);
+    let file = railgate_fsutil::nofollow::append(&config.file, 0o640);
     match file {
         Ok(file) => {
             let _ = builder().with_writer(OneLine(Arc::new(file).and(io::stderr))).try_init();

@@ -90,7 +90,7 @@ fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::En
     let written = said.map_err(|why| why.to_string()).and_then(|said| {
         let private = said.get("PrivateData").ok_or("slurmctld does not say what PrivateData is")?;
         std::fs::create_dir_all(&dir)
-            .and_then(|()| railgate_rundir::write_whole(&path, private.as_bytes(), 0o644))
+            .and_then(|()| railgate_fsutil::write_whole(&path, private.as_bytes(), 0o644))
             .map_err(|why| format!("{}: {why}", path.display()))
     });
     if let Err(why) = written {

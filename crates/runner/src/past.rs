@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use railgate_fsutil::FileLock;
+use railgate_fsutil::{FileLock, read_small, write_whole};
 use railgate_gate::{CHECKS, GateConfig, would_drain};
 use railgate_model::{Class, Finding, Phase, Severity};
-use railgate_rundir::{read_small, write_whole};
 use railgate_slurm::DrainOutcome;
 use serde::{Deserialize, Serialize};
 

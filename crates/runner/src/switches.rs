@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use railgate_rundir::{read_small, write_whole};
+use railgate_fsutil::{read_small, write_whole};
 use serde::{Deserialize, Serialize};
 
 use crate::{Places, now};

@@ -23,9 +23,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use railgate_fsutil::FileLock;
+use railgate_fsutil::{FileLock, read_small, write_whole};
 use railgate_model::{Phase, UnixMillis};
-use railgate_rundir::{read_small, write_whole};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 

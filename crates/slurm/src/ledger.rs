@@ -8,14 +8,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::libc::O_NOFOLLOW;
-use railgate_fsutil::FileLock;
+use railgate_fsutil::{FileLock, nofollow, write_whole};
 use railgate_model::UnixMillis;
-use railgate_rundir::write_whole;
 use serde::{Deserialize, Serialize};
 
 use crate::RequeueConfig;
@@ -303,7 +301,7 @@ impl Ledger {
     /// Every line, oldest first: its file, its number, and at most its first [`MAX_LINE`] bytes.
     fn lines(&self, mut each: impl FnMut(&Path, usize, &[u8])) -> io::Result<()> {
         for path in (1..=KEEP).rev().map(|n| self.old(n)).chain([self.path.clone()]) {
-            let file = match File::options().read(true).custom_flags(O_NOFOLLOW).open(&path) {
+            let file = match nofollow::read(&path) {
                 Ok(file) => file,
                 Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
                 Err(why) => return Err(why),
@@ -408,7 +406,7 @@ fn ends_line(file: &File, length: u64) -> io::Result<bool> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).append(true).create(true).mode(0o644).custom_flags(O_NOFOLLOW).open(path)
+    nofollow::read_append(path, 0o644)
 }
 
 /// Counts a job's lines. `restarts` is how often Slurm has started it again before the attempt that just ended,

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use railgate_fsutil::{read_small, write_whole};
 use railgate_model::Finding;
-use railgate_rundir::{read_small, write_whole};
 use tracing::warn;
 
 use crate::answer::{UnixSeconds, time};

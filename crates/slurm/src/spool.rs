@@ -3,15 +3,13 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::libc::O_NOFOLLOW;
+use railgate_fsutil::{lock_data, nofollow, write_whole};
 use railgate_model::UnixMillis;
-use railgate_rundir::write_whole;
 use serde::{Deserialize, Serialize};
 
 /// Notes that were not taken over yet, bytes: more than 150,000.
@@ -156,7 +154,7 @@ impl Spool {
     }
 
     fn given_up(&self) -> io::Result<Option<Lost>> {
-        match File::options().read(true).custom_flags(O_NOFOLLOW).open(self.file("lost")) {
+        match nofollow::read(&self.file("lost")) {
             Ok(file) => Ok(serde_json::from_reader(file.take(MAX_NOTE as u64)).ok()),
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(why) => Err(why),
@@ -199,23 +197,14 @@ impl Spool {
 
 /// A lock on the notes themselves. Not a [`railgate_fsutil::FileLock`], whose file has no content and may be replaced.
 fn locked(path: &Path, how: FlockArg, until: Instant) -> io::Result<Flock<File>> {
-    let mut file = open(path)?;
-    loop {
-        file = match Flock::lock(file, how) {
-            Ok(held) => return Ok(held),
-            Err((back, Errno::EWOULDBLOCK)) => back,
-            Err((_, why)) => return Err(why.into()),
-        };
-        if Instant::now() >= until {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the notes stay locked"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let wait = until.saturating_duration_since(Instant::now());
+    let held = lock_data(open(path)?, how, wait)?;
+    held.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "the notes stay locked"))
 }
 
 /// For appending; a link in its place is refused.
 fn open(path: &Path) -> io::Result<File> {
-    let open = || File::options().append(true).create(true).mode(0o600).custom_flags(O_NOFOLLOW).open(path);
+    let open = || nofollow::append(path, 0o600);
     match (open(), path.parent()) {
         (Err(why), Some(dir)) if why.kind() == io::ErrorKind::NotFound => {
             DirBuilder::new().mode(0o755).recursive(true).create(dir)?;
@@ -228,7 +217,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// The lines of a file, as far as they are text; a file that is not there has none.
 fn lines(path: &Path) -> io::Result<Vec<String>> {
     let mut bytes = Vec::new();
-    match File::options().read(true).custom_flags(O_NOFOLLOW).open(path) {
+    match nofollow::read(path) {
         Ok(file) => file.take(8 * MOST).read_to_end(&mut bytes)?,
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(why) => return Err(why),

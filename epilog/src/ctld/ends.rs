@@ -7,10 +7,10 @@
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use nix::libc::O_NOFOLLOW;
+use railgate_fsutil::nofollow;
 use railgate_model::UnixMillis;
 use railgate_slurm::Env;
 
@@ -52,7 +52,7 @@ fn append(own: &Path, line: &str) -> io::Result<()> {
     if fs::metadata(&file).is_ok_and(|found| found.len() >= ROTATE_AT) {
         fs::rename(&file, old)?;
     }
-    let open = || File::options().append(true).create(true).mode(0o644).custom_flags(O_NOFOLLOW).open(&file);
+    let open = || nofollow::append(&file, 0o644);
     let mut file = match open() {
         Err(why) if why.kind() == io::ErrorKind::NotFound => {
             DirBuilder::new().mode(0o755).recursive(true).create(own)?;

@@ -1,11 +1,10 @@
 //! Notes that an earlier version of this program left: a file for each job, named by its number.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::libc::O_NOFOLLOW;
+use railgate_fsutil::nofollow;
 
 /// Path and text of each; the text of one that cannot be read is empty, so that it is counted as unreadable.
 pub(crate) fn old_notes(dir: &Path) -> Vec<(PathBuf, String)> {
@@ -13,7 +12,7 @@ pub(crate) fn old_notes(dir: &Path) -> Vec<(PathBuf, String)> {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
             let mut text = String::new();
-            let file = File::options().read(true).custom_flags(O_NOFOLLOW).open(entry.path());
+            let file = nofollow::read(&entry.path());
             let _ = file.and_then(|file| file.take(64 << 10).read_to_string(&mut text));
             notes.push((entry.path(), text));
         }

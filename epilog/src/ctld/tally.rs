@@ -5,8 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use railgate_fsutil::FileLock;
-use railgate_rundir::{read_small, write_whole};
+use railgate_fsutil::{FileLock, read_small, write_whole};
 use railgate_slurm::{Entry, Event};
 use railgate_stats::metrics::{CONTROLLER_FILE, Decisions, TextfileDir, controller_page};
 

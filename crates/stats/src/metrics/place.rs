@@ -1,15 +1,15 @@
 //! The collector's directory. It may belong to a user of its own, so nothing in it is trusted: no link is followed,
 //! files are made anew and renamed into place, and only names of ours are ever removed.
 
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
-use nix::sys::stat::{Mode, fchmod, fstatat};
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use railgate_fsutil::{Put, put_at};
 
 /// The gate and the cards' health.
 pub const NODE_FILE: &str = "railgate.prom";
@@ -53,28 +53,9 @@ impl TextfileDir {
     /// # Errors
     /// The directory cannot be written.
     pub fn put(&self, name: &str, content: &str) -> io::Result<()> {
-        // The collector reads what ends in .prom; this does not.
-        let fresh = format!(".{name}.{}", std::process::id());
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mode = Mode::from_bits_truncate(0o644);
-        let make = || openat(&self.dir, fresh.as_str(), flags, mode);
-        let file = match make() {
-            Err(Errno::EEXIST) => {
-                unlinkat(&self.dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir)?;
-                make()
-            }
-            other => other,
-        };
-        let mut file = File::from(file?);
-        // The collector is not root, whatever our umask.
-        let put = fchmod(file.as_fd(), mode)
-            .map_err(io::Error::from)
-            .and_then(|()| file.write_all(content.as_bytes()))
-            .and_then(|()| Ok(renameat(&self.dir, fresh.as_str(), &self.dir, name)?));
-        if put.is_err() {
-            let _ = unlinkat(&self.dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir);
-        }
-        put
+        // The collector is not root, whatever our umask. It reads what ends in .prom, which the temporary name does not.
+        let how = Put { mode: Mode::from_bits_truncate(0o644), sync: false, replace: true };
+        put_at(self.dir.as_fd(), name, content.as_bytes(), how)
     }
 
     /// Removes a file; one that is not there is removed already.

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Whence, geteuid, lseek};
 use railgate_child::become_user;
+use railgate_fsutil::nofollow;
 
 const DIR: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
@@ -21,7 +22,7 @@ pub(super) fn top(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// A directory in another.
 pub(super) fn below(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
-    openat(parent, name, DIR | OFlag::O_NOFOLLOW, Mode::empty())
+    nofollow::dir_at(parent, name)
 }
 
 /// A directory in another, made with `mode` (whatever the umask) where there is none.
@@ -83,8 +84,7 @@ pub(super) fn job_below(
 /// A regular file of at most `max` bytes with one name and without holes, opened without following a link or waiting.
 /// `None` where there is none.
 fn found_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<Option<(File, FileStat)>, String> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = match openat(parent, name, flags, Mode::empty()) {
+    let file = match nofollow::file_at(parent, name) {
         Ok(file) => file,
         Err(Errno::ENOENT) => return Ok(None),
         Err(Errno::ELOOP) => return Err("refused: a symbolic link".to_owned()),
@@ -106,7 +106,7 @@ fn found_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<Option<(F
         return Err("refused: it has holes".to_owned());
     }
     lseek(&file, 0, Whence::SeekSet).map_err(|why| io::Error::from(why).to_string())?;
-    Ok(Some((File::from(file), stat)))
+    Ok(Some((file, stat)))
 }
 
 /// As [`found_below`], where the file must be there.

@@ -1,15 +1,14 @@
 use std::ffi::CString;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
-use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrouplist, linkat, unlinkat};
+use nix::unistd::{Gid, Group, Uid, UnlinkatFlags, User, fchown, geteuid, getgrouplist, unlinkat};
 use railgate_child::become_user;
+use railgate_fsutil::{Put, put_at};
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{all_names, below, made_below, mode_of, open_to_all, top};
@@ -171,7 +170,9 @@ pub(super) fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
     not_a_users(&dir, &cluster, order)?;
     let job = own_dir(cluster.as_fd(), &order.job.to_string(), order, reader)?;
     let attempt = own_dir(job.as_fd(), &order.attempt.to_string(), order, reader)?;
-    put(attempt.as_fd(), &order.file, content, file_mode(order), order.replace)
+    let how = Put { mode: file_mode(order), sync: true, replace: order.replace };
+    put_at(attempt.as_fd(), &order.file, content, how)
+        .map_err(|why| why.to_string())
         .map_err(|why| format!("{}: {why}", order.file))
 }
 
@@ -329,34 +330,10 @@ fn comes(mut find: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Er
     find()
 }
 
-fn put(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode, replace: bool) -> Result<(), String> {
-    let fresh = format!(".{name}.{}", std::process::id());
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let file = match openat(dir, fresh.as_str(), flags, mode) {
-        Err(Errno::EEXIST) => {
-            unlinkat(dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir).map_err(text)?;
-            openat(dir, fresh.as_str(), flags, mode)
-        }
-        other => other,
-    };
-    let mut file = File::from(file.map_err(text)?);
-    let written = fchmod(file.as_fd(), mode)
-        .map_err(text)
-        .and_then(|()| file.write_all(content).map_err(|why| why.to_string()))
-        // A full or failing file server says so only now.
-        .and_then(|()| file.sync_all().map_err(|why| why.to_string()))
-        .and_then(|()| match replace {
-            true => renameat(dir, fresh.as_str(), dir, name).map_err(text),
-            false => linkat(dir, fresh.as_str(), dir, name, AtFlags::empty()).map_err(text),
-        });
-    if written.is_err() || !replace {
-        let _ = unlinkat(dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir);
-    }
-    written
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
     use crate::application::RankApplication;
     use crate::testing::{job, lost_gpu, part};

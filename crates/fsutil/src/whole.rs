@@ -1,0 +1,115 @@
+//! Files that are read and written whole.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, renameat};
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+
+use crate::nofollow;
+
+/// A file that root writes and root or a task reads; larger ones are refused.
+const MAX_FILE: u64 = 32 << 20;
+
+/// Writes a file whole: a reader sees the old content or the new, never a part. A new file gets `mode`, less the umask.
+///
+/// # Errors
+/// The file system returned an error.
+pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let fresh = path.with_extension(format!("tmp{}", std::process::id()));
+    let result = (|| {
+        let mut file = nofollow::options().write(true).create(true).truncate(true).mode(mode).open(&fresh)?;
+        file.write_all(content)?;
+        fs::rename(&fresh, path)
+    })();
+    if result.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    result
+}
+
+/// Reads a file that root wrote, without following a link.
+///
+/// # Errors
+/// Whatever the file system gave; a file over 32 MiB is refused.
+pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
+    let file = nofollow::read(path)?;
+    if file.metadata()?.len() > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "larger than 32 MiB"));
+    }
+    let mut content = Vec::new();
+    file.take(MAX_FILE).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// How [`put_at`] writes a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Put {
+    /// Its mode, whatever the umask.
+    pub mode: Mode,
+    /// Wait until the content is stored: a full or failing file server reports that only then.
+    pub sync: bool,
+    /// Replace a file of that name; otherwise such a file is an error, `EEXIST`.
+    pub replace: bool,
+}
+
+/// Writes a file of an open directory whole, in which other users may write too. The content goes to a new file
+/// `.NAME.PID`, which then gets the name.
+///
+/// # Errors
+/// The file system returned an error. No part of the file is left.
+pub fn put_at(dir: BorrowedFd<'_>, name: &str, content: &[u8], put: Put) -> io::Result<()> {
+    let fresh = format!(".{name}.{}", std::process::id());
+    let mut file = match nofollow::create_at(dir, fresh.as_str(), put.mode) {
+        Err(Errno::EEXIST) => {
+            unlinkat(dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir)?;
+            nofollow::create_at(dir, fresh.as_str(), put.mode)?
+        }
+        other => other?,
+    };
+    let written = fchmod(file.as_fd(), put.mode)
+        .map_err(io::Error::from)
+        .and_then(|()| file.write_all(content))
+        .and_then(|()| if put.sync { file.sync_all() } else { Ok(()) })
+        .and_then(|()| match put.replace {
+            true => Ok(renameat(dir, fresh.as_str(), dir, name)?),
+            false => Ok(linkat(dir, fresh.as_str(), dir, name, AtFlags::empty())?),
+        });
+    if written.is_err() || !put.replace {
+        let _ = unlinkat(dir, fresh.as_str(), UnlinkatFlags::NoRemoveDir);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_or_kept_and_nothing_else_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = nofollow::dir_at(nofollow::place(dir.path()).unwrap(), ".").unwrap();
+        let put = |content: &[u8], replace| {
+            let mode = Mode::from_bits_truncate(0o666);
+            put_at(open.as_fd(), "a", content, Put { mode, sync: true, replace })
+        };
+        // A link in the place of the temporary file is replaced, not followed.
+        symlink("elsewhere", dir.path().join(format!(".a.{}", std::process::id()))).unwrap();
+        let count = || fs::read_dir(dir.path()).unwrap().count();
+        put(b"one", false).unwrap();
+        assert_eq!(count(), 1);
+        assert_eq!(put(b"two", false).unwrap_err().raw_os_error(), Some(libc::EEXIST));
+        assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"one");
+        put(b"two", true).unwrap();
+        assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"two");
+        assert_eq!(fs::metadata(dir.path().join("a")).unwrap().permissions().mode() & 0o777, 0o666);
+        assert_eq!(count(), 1);
+    }
+}
