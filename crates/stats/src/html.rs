@@ -12,6 +12,7 @@ use crate::plain::{clock, span, stamp};
 use crate::redact::{self, Cover};
 use crate::store::Course;
 use crate::text::screen;
+use crate::view::view;
 use crate::{EndKind, Ended, JobReport, Weight};
 
 const STYLE: &str = include_str!("html/style.css");
@@ -184,8 +185,9 @@ pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) ->
     story(&mut out, report);
     out.push_str("</div>\n");
 
-    for attempt in &report.attempts {
-        details::attempt(&mut out, attempt, report.attempts.len() > 1);
+    let view = view(report);
+    for (attempt, of) in report.attempts.iter().zip(&view.attempts) {
+        details::attempt(&mut out, attempt, of, report.attempts.len() > 1);
     }
     lacking(&mut out, report);
     end(&mut out, report);

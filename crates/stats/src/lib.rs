@@ -31,6 +31,7 @@ mod text;
 mod timeline;
 mod transport;
 pub mod usage;
+mod view;
 mod why;
 
 pub use application::Application;

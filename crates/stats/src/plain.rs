@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use railgate_model::{Reading, UnixMillis, rfc3339};
+use railgate_model::{PortState, Reading, UnixMillis, rfc3339};
 use railgate_text::shorten;
 
 /// One line of a report, of what others wrote.
@@ -95,6 +95,19 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// `ACTIVE`, as ibstat writes it.
+pub(crate) fn port_state(state: &Reading<PortState>) -> String {
+    match state {
+        Reading::Known(PortState::Active) => "ACTIVE".to_owned(),
+        Reading::Known(PortState::Down) => "DOWN".to_owned(),
+        Reading::Known(PortState::Init) => "INIT".to_owned(),
+        Reading::Known(PortState::Armed) => "ARMED".to_owned(),
+        Reading::Known(PortState::Other(text)) => shorten(text, 16),
+        Reading::Unsupported => "-".to_owned(),
+        Reading::Failed(_) => "?".to_owned(),
+    }
 }
 
 #[cfg(test)]

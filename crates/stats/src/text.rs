@@ -7,12 +7,12 @@ mod summary;
 pub use live::live;
 pub use summary::summary;
 
-use railgate_model::{PortState, Reading};
 use railgate_text::{Lines, put, shorten};
 
-use crate::plain::{cell, clock, float, plain, span, stamp, wrap};
+use crate::plain::{clock, float, plain, span, stamp, wrap};
 use crate::rails_said::warnings;
 use crate::redact::Cover;
+use crate::view::{OfAttempt, Rails, view};
 use crate::why::decided;
 use crate::{Attempt, EndKind, JobReport, NodeReport, Weight};
 
@@ -33,8 +33,9 @@ pub fn text(report: &JobReport, full: bool) -> Lines {
     }
     out.section("what happened", "(times in UTC)");
     story(&mut out, report);
-    for (position, attempt) in report.attempts.iter().enumerate() {
-        one_attempt(&mut out, report, position, attempt);
+    let view = view(report);
+    for (position, (attempt, of)) in report.attempts.iter().zip(&view.attempts).enumerate() {
+        one_attempt(&mut out, report, position, attempt, of);
     }
     if !report.missing.is_empty() || !report.problems.is_empty() {
         out.section("what this report lacks", "");
@@ -266,8 +267,7 @@ fn story(out: &mut Text, report: &JobReport) {
     }
 }
 
-fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &Attempt) {
-    let earlier = report.attempts.get(..position).unwrap_or_default();
+fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &Attempt, of: &OfAttempt) {
     let number = if report.attempts.len() > 1 { format!("(#{})", position + 1) } else { String::new() };
     out.section(&format!("attempt {}", attempt.attempt), &number);
     if report.attempts.len() > 1 {
@@ -331,8 +331,12 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
         }
     }
     gate(out, attempt);
-    wiring(out, earlier, attempt);
-    environment::variables(out, earlier, attempt);
+    if let Some(rails) = &of.rails {
+        wiring(out, &format!("attempt {}: rails", attempt.attempt), rails);
+    }
+    if let Some(environment) = &of.environment {
+        environment::environment(out, &format!("attempt {}: NCCL environment", attempt.attempt), environment);
+    }
     counters::counters(out, attempt, position + 1 == report.attempts.len());
 }
 
@@ -405,86 +409,34 @@ fn gate(out: &mut Text, attempt: &Attempt) {
     }
 }
 
-fn wiring(out: &mut Text, earlier: &[Attempt], attempt: &Attempt) {
-    let Some((node, map)) = attempt.nodes.iter().find_map(|node| Some((node, node.rail_map.as_ref()?)))
-    else {
-        return;
-    };
-    let same = |other: &&Attempt| other.nodes.iter().any(|other| other.rail_map.as_ref() == Some(map));
-    if let Some(same) = earlier.iter().find(same) {
-        out.section(
-            &format!("attempt {}: rails", attempt.attempt),
-            &format!("as in attempt {}", same.attempt),
-        );
+fn wiring(out: &mut Text, title: &str, rails: &Rails) {
+    if let Some(same) = rails.as_in {
+        out.section(title, &format!("as in attempt {same}"));
         return;
     }
-    out.section(&format!("attempt {}: rails", attempt.attempt), &format!("as on {}", plain(&node.node)));
-    let rows: Vec<Vec<String>> = map
-        .rails
+    out.section(title, &format!("as on {}", plain(&rails.node)));
+    let rows: Vec<Vec<String>> = rails
+        .rows
         .iter()
-        .enumerate()
         .take(64)
-        .map(|(index, rail)| {
-            let gpus: Vec<String> = map
-                .gpus
-                .iter()
-                .filter(|gpu| gpu.rail == Some(index))
-                .map(|gpu| match gpu.distance {
-                    Some(distance) => format!("{} ({distance})", gpu.index),
-                    None => gpu.index.to_string(),
-                })
-                .collect();
-            vec![
-                rail.number.to_string(),
-                if gpus.is_empty() { "-".to_owned() } else { gpus.join(", ") },
-                format!("{}:{}", shorten(&rail.hca, 20), rail.port),
-                cell(&rail.rate_gbps, |rate| format!("{rate} Gb/s")),
-                cell(&rail.numa_node, u32::to_string),
-            ]
+        .map(|row| {
+            let gpus = if row.gpus.is_empty() { "-".to_owned() } else { row.gpus.clone() };
+            let port = format!("{}:{}", shorten(&row.hca, 20), row.port);
+            vec![row.number.to_string(), gpus, port, row.rate.clone(), row.numa.clone()]
         })
         .collect();
-    if rows.is_empty() {
-        out.line("  no RDMA rails on this node");
-    } else {
-        out.table(&["RAIL", "GPU", "PORT", "RATE", "NUMA"], &rows);
+    match &rails.none {
+        Some(none) => out.line(&format!("  {}", none.as_str())),
+        None => out.table(&["RAIL", "GPU", "PORT", "RATE", "NUMA"], &rows),
     }
-    let differ: Vec<&str> = attempt
-        .nodes
-        .iter()
-        .filter(|other| {
-            other.rail_map.as_ref().is_some_and(|other| {
-                let names = |map: &railgate_model::RailMap| -> Vec<(usize, String)> {
-                    map.rails.iter().map(|rail| (rail.number, rail.hca.clone())).collect()
-                };
-                names(other) != names(map)
-            })
-        })
-        .map(|node| node.node.as_str())
-        .take(8)
-        .collect();
-    if !differ.is_empty() {
-        out.item(&format!("other device names or rails on {}", differ.join(", ")));
-    }
-    for note in map.notes.iter().take(20) {
-        out.item(note);
+    for note in rails.differ.iter().chain(rails.notes.iter().take(20)) {
+        out.item(note.as_str());
     }
 }
 
 /// `1 more node`, `300 more nodes`
 fn more_nodes(count: usize) -> String {
     format!("{count} more node{}", if count == 1 { "" } else { "s" })
-}
-
-pub(crate) fn port_state(state: &Reading<PortState>) -> String {
-    match state {
-        Reading::Known(PortState::Active) => "ACTIVE".to_owned(),
-        Reading::Known(PortState::Down) => "DOWN".to_owned(),
-        Reading::Known(PortState::Init) => "INIT".to_owned(),
-        Reading::Known(PortState::Armed) => "ARMED".to_owned(),
-        Reading::Known(PortState::Other(text)) => shorten(text, 16),
-        Reading::Unsupported => "-".to_owned(),
-        Reading::Failed(_) => "?".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -4,16 +4,16 @@ use railgate_model::{Access, Fitness, Reading};
 
 use super::{ended, esc, pill, table};
 use crate::exits::ending;
-use crate::plain::{byte_rate, bytes, cell, energy, float, span, stamp};
+use crate::plain::{byte_rate, bytes, cell, energy, float, port_state, span, stamp};
 use crate::rails_said::warnings;
-use crate::text::port_state;
+use crate::view::{OfAttempt, Rails};
 use crate::why::decided;
 use crate::{Attempt, Counter, Look, NodeReport, Window};
 
 /// Beyond so many nodes the rest is in the JSON.
 const MOST_NODES: usize = 64;
 
-pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
+pub(super) fn attempt(out: &mut String, attempt: &Attempt, of: &OfAttempt, numbered: bool) {
     let kind = if numbered { pill(attempt.ended.kind) } else { String::new() };
     // Writing to a String cannot fail.
     let _ = writeln!(out, "<h2>Attempt {}{kind}</h2>\n<div class=\"card\">", attempt.attempt);
@@ -62,8 +62,12 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, numbered: bool) {
         table(out, &["Node", "State", "`Reason", "Evidence"], &rows);
     }
     gate(out, attempt);
-    wiring(out, attempt);
-    super::environment::variables(out, attempt);
+    if let Some(rails) = &of.rails {
+        wiring(out, rails);
+    }
+    if let Some(environment) = &of.environment {
+        super::environment::environment(out, environment);
+    }
     for (position, node) in attempt.nodes.iter().take(MOST_NODES).enumerate() {
         counters(out, node, position == 0);
     }
@@ -190,51 +194,31 @@ fn act_text(what: crate::ActKind, detail: &str) -> String {
     if detail.is_empty() { lead.to_owned() } else { format!("{lead}: {detail}") }
 }
 
-fn wiring(out: &mut String, attempt: &Attempt) {
-    let Some((node, map)) = attempt.nodes.iter().find_map(|node| Some((node, node.rail_map.as_ref()?)))
-    else {
-        return;
-    };
+fn wiring(out: &mut String, rails: &Rails) {
     let _ = write!(
         out,
         "<details><summary>Rails, as on {} <span class=\"soft\">({}; found by {})</span></summary>",
-        esc(&node.node),
-        map.rails.len(),
-        esc(&map.method)
+        esc(&rails.node),
+        rails.rows.len(),
+        esc(&rails.method)
     );
-    let rows: Vec<Vec<String>> = map
-        .rails
+    let rows: Vec<Vec<String>> = rails
+        .rows
         .iter()
-        .enumerate()
-        .map(|(index, rail)| {
-            let gpus: Vec<String> = map
-                .gpus
-                .iter()
-                .filter(|gpu| gpu.rail == Some(index))
-                .map(|gpu| {
-                    gpu.distance.map_or_else(|| gpu.index.to_string(), |far| format!("{} ({far})", gpu.index))
-                })
-                .collect();
-            vec![
-                rail.number.to_string(),
-                gpus.join(", "),
-                format!("{}:{}", rail.hca, rail.port),
-                cell(&rail.pci, ToString::to_string),
-                cell(&rail.rate_gbps, |rate| format!("{rate} Gb/s")),
-                cell(&rail.numa_node, u32::to_string),
-                port_state(&rail.state),
-            ]
+        .map(|row| {
+            let port = format!("{}:{}", row.hca, row.port);
+            let (number, gpus, pci) = (row.number.to_string(), row.gpus.clone(), row.pci.clone());
+            vec![number, gpus, port, pci, row.rate.clone(), row.numa.clone(), row.state.clone()]
         })
         .collect();
     table(out, &["#Rail", "GPU", "@Port", "@PCI", "#Rate", "#NUMA", "State"], &rows);
-    let notes = map
-        .left_out
-        .iter()
-        .map(|left| format!("{}: {}", left.port, left.why))
-        .chain(map.notes.iter().cloned());
-    let notes: Vec<String> = notes.take(64).map(|note| format!("<li>{}</li>", esc(&note))).collect();
-    if !notes.is_empty() {
-        let _ = write!(out, "<ul>{}</ul>", notes.concat());
+    let left_out = rails.left_out.iter().map(|left| format!("{}: {}", left.port, left.why));
+    let notes = rails.none.iter().chain(&rails.differ).chain(&rails.notes);
+    let notes = notes.map(|note| note.as_str().to_owned());
+    let items: Vec<String> =
+        left_out.chain(notes).take(64).map(|item| format!("<li>{}</li>", esc(&item))).collect();
+    if !items.is_empty() {
+        let _ = write!(out, "<ul>{}</ul>", items.concat());
     }
     out.push_str("</details>\n");
 }

@@ -1,91 +1,61 @@
 use std::fmt::Write as _;
 
 use super::{esc, table};
-use crate::rails_said::{has_variables, looked, names, value, won};
-use crate::{Attempt, NodeReport, SetBy};
+use crate::view::{Environment, NodesAlike};
 
-/// Beyond so many kinds of nodes the rest is in the JSON.
-const MOST_KINDS: usize = 64;
+/// Groups of nodes beyond so many are in the JSON.
+const MOST_GROUPS: usize = 64;
 
-pub(super) fn variables(out: &mut String, attempt: &Attempt) {
-    let nodes: Vec<&NodeReport> = attempt.nodes.iter().filter(|node| has_variables(node)).collect();
-    if nodes.is_empty() {
-        return;
-    }
+pub(super) fn environment(out: &mut String, environment: &Environment) {
     out.push_str("<details><summary>NCCL environment</summary>");
-    let mut groups: Vec<(Vec<&str>, &NodeReport)> = Vec::new();
-    for node in nodes {
-        let same = |first: &NodeReport| {
-            first.settings == node.settings && first.steps == node.steps && first.applied == node.applied
-        };
-        match groups.iter_mut().find(|(_, first)| same(first)) {
-            Some((names, _)) => names.push(&node.node),
-            None => groups.push((vec![&node.node], node)),
-        }
+    for group in environment.groups.iter().take(MOST_GROUPS) {
+        one_group(out, group);
     }
-    for (nodes, node) in groups.iter().take(MOST_KINDS) {
+    if environment.groups.len() > MOST_GROUPS {
+        let more = environment.groups.len() - MOST_GROUPS;
         // Writing to a String cannot fail.
-        let lead = if node.settings.is_empty() { "On" } else { "Offered on" };
-        let _ = write!(out, "<h3>{lead} {}</h3>", esc(&names(nodes)));
-        let rows: Vec<Vec<String>> = node
-            .settings
-            .iter()
-            .map(|setting| {
-                let how = if setting.force { "forced" } else { "where unset" };
-                vec![
-                    setting.name.clone(),
-                    setting.value.clone(),
-                    how.to_owned(),
-                    setting.why.clone(),
-                    setting.source.clone(),
-                ]
-            })
-            .collect();
-        table(out, &["`Name", "`Value", "How", "Why", "Source"], &rows);
-        applied(out, node);
-        noted(out, node);
+        let _ = write!(out, "<p class=\"soft\">and {more} more groups of nodes: --format json</p>");
     }
     out.push_str("</details>\n");
 }
 
-fn applied(out: &mut String, node: &NodeReport) {
-    let Some(looked) = looked(node) else { return };
-    let _ =
-        write!(out, "<h3>Really applied <span class=\"soft\">({}; their own word)</span></h3>", esc(&looked));
-    let rows: Vec<Vec<String>> = node
+fn one_group(out: &mut String, group: &NodesAlike) {
+    let lead = if group.offered.is_empty() { "On" } else { "Offered on" };
+    let _ = write!(out, "<h3>{lead} {}</h3>", esc(&group.nodes));
+    let rows: Vec<Vec<String>> = group
+        .offered
+        .iter()
+        .map(|setting| {
+            let how = if setting.force { "forced" } else { "where unset" };
+            let (name, value) = (setting.name.clone(), setting.value.clone());
+            vec![name, value, how.to_owned(), setting.why.as_str().to_owned(), setting.source.clone()]
+        })
+        .collect();
+    table(out, &["`Name", "`Value", "How", "Why", "Source"], &rows);
+    if let Some(looked) = &group.looked {
+        let about = esc(looked.as_str());
+        let _ = write!(out, "<h3>Really applied <span class=\"soft\">({about}; their own word)</span></h3>");
+    }
+    let rows: Vec<Vec<String>> = group
         .applied
         .iter()
         .map(|row| {
-            vec![
-                row.steps.join(", "),
-                row.name.clone(),
-                value(row).to_owned(),
-                won(row),
-                row.processes.to_string(),
-            ]
+            let (name, value) = (row.name.clone(), row.value.clone());
+            vec![row.steps.join(", "), name, value, row.whose.as_str().to_owned(), row.processes.to_string()]
         })
         .collect();
     table(out, &["Step", "`Name", "`Value", "Whose", "#Processes"], &rows);
-    if let Some(transport) = &node.transport {
-        let _ = write!(out, "<p class=\"soft\">Transport: {}</p>", esc(&transport.why));
+    if let Some(transport) = &group.transport {
+        let class = if group.fell_back { "warn" } else { "soft" };
+        let _ = write!(out, "<p class=\"{class}\">{}</p>", esc(transport.as_str()));
     }
-}
-
-fn noted(out: &mut String, node: &NodeReport) {
-    let rows: Vec<Vec<String>> = node
+    let rows: Vec<Vec<String>> = group
         .steps
         .iter()
-        .take(100)
-        .flat_map(|step| step.settings.iter().map(move |setting| (step, setting)))
-        .map(|(step, setting)| {
-            let by = match setting.from {
-                SetBy::User => "the user's own",
-                SetBy::Railgate => "railgate's",
-                SetBy::Forced => "railgate's, forced",
-                SetBy::Image => "the image's",
-            };
-            let other = setting.instead_of.clone().unwrap_or_default();
-            vec![step.step.clone(), setting.name.clone(), setting.value.clone(), by.to_owned(), other]
+        .flat_map(|step| step.variables.iter().map(move |one| (step, one)))
+        .map(|(step, one)| {
+            let other = one.instead_of.clone().unwrap_or_default();
+            vec![step.step.clone(), one.name.clone(), one.value.clone(), one.whose.to_owned(), other]
         })
         .collect();
     if !rows.is_empty() {

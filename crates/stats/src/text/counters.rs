@@ -1,8 +1,8 @@
 use railgate_model::{Access, Reading};
 use railgate_text::shorten;
 
-use super::{Text, more_nodes, port_state};
-use crate::plain::{byte_rate, bytes, cell, energy, float, plain, span, stamp};
+use super::{Text, more_nodes};
+use crate::plain::{byte_rate, bytes, cell, energy, float, plain, port_state, span, stamp};
 use crate::{Attempt, Counter, NodeReport};
 
 fn count(counter: &Counter<u64>) -> String {

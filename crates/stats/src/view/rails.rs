@@ -1,0 +1,94 @@
+//! The rails of an attempt's nodes: one node's map, and how the other nodes' maps differ.
+
+use railgate_model::{LeftOut, Rail, RailMap};
+use serde::Serialize;
+
+use super::Sentence;
+use crate::Attempt;
+use crate::plain::{cell, port_state};
+
+/// Nodes whose rails differ from the first one's are named up to this number.
+const MOST_DIFFER: usize = 8;
+
+/// The rails as one node has them.
+#[derive(Debug, Serialize)]
+pub(crate) struct Rails {
+    /// The node whose map this is.
+    pub(crate) node: String,
+    /// An earlier attempt that had the same map.
+    pub(crate) as_in: Option<u32>,
+    /// How the map was made: `pci tree`.
+    pub(crate) method: String,
+    pub(crate) rows: Vec<Row>,
+    /// There is no rail.
+    pub(crate) none: Option<Sentence>,
+    /// Nodes whose rails are not those in `rows`.
+    pub(crate) differ: Option<Sentence>,
+    pub(crate) notes: Vec<Sentence>,
+    /// Ports that are no rails.
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// One rail.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) number: usize,
+    /// `0 (PIX), 1 (PXB)`: GPUs that use the rail, and how far they are from it.
+    pub(crate) gpus: String,
+    pub(crate) hca: String,
+    pub(crate) port: u32,
+    pub(crate) pci: String,
+    /// `400 Gb/s`
+    pub(crate) rate: String,
+    pub(crate) numa: String,
+    pub(crate) state: String,
+}
+
+pub(super) fn rails(earlier: &[Attempt], attempt: &Attempt) -> Option<Rails> {
+    let (node, map) = attempt.nodes.iter().find_map(|node| Some((node, node.rail_map.as_ref()?)))?;
+    let same = |other: &&Attempt| other.nodes.iter().any(|other| other.rail_map.as_ref() == Some(map));
+    let devices =
+        |map: &RailMap| map.rails.iter().map(|rail| (rail.number, rail.hca.clone())).collect::<Vec<_>>();
+    let of_this = devices(map);
+    let differ: Vec<&str> = attempt
+        .nodes
+        .iter()
+        .filter(|other| other.rail_map.as_ref().is_some_and(|other| devices(other) != of_this))
+        .map(|node| node.node.as_str())
+        .take(MOST_DIFFER)
+        .collect();
+    let differ =
+        (!differ.is_empty()).then(|| format!("other device names or rails on {}", differ.join(", ")));
+    Some(Rails {
+        node: node.node.clone(),
+        as_in: earlier.iter().find(same).map(|same| same.attempt),
+        method: map.method.clone(),
+        rows: map.rails.iter().enumerate().map(|(index, rail)| row(map, index, rail)).collect(),
+        none: map.rails.is_empty().then(|| "no RDMA rails on this node".to_owned().into()),
+        differ: differ.map(Sentence::from),
+        notes: map.notes.iter().cloned().map(Sentence::from).collect(),
+        left_out: map.left_out.clone(),
+    })
+}
+
+fn row(map: &RailMap, index: usize, rail: &Rail) -> Row {
+    let gpus: Vec<String> = map
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.rail == Some(index))
+        .map(|gpu| match gpu.distance {
+            Some(distance) => format!("{} ({distance})", gpu.index),
+            None => gpu.index.to_string(),
+        })
+        .collect();
+    Row {
+        number: rail.number,
+        gpus: gpus.join(", "),
+        hca: rail.hca.clone(),
+        port: rail.port,
+        pci: cell(&rail.pci, ToString::to_string),
+        rate: cell(&rail.rate_gbps, |rate| format!("{rate} Gb/s")),
+        numa: cell(&rail.numa_node, u32::to_string),
+        state: port_state(&rail.state),
+    }
+}
