@@ -9,9 +9,8 @@ use std::fmt::Write as _;
 use railgate_text::shorten;
 
 use crate::plain::{clock, span, stamp};
-use crate::redact::{self, Cover};
+use crate::redact::redact;
 use crate::store::Course;
-use crate::text::screen;
 use crate::view::view;
 use crate::{EndKind, Ended, JobReport, Weight};
 
@@ -178,14 +177,14 @@ pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) ->
     }
     out.push_str("</div>\n");
 
-    numbers::numbers(&mut out, report);
+    let view = view(report);
+    numbers::numbers(&mut out, report, &view);
     course::courses(&mut out, courses, problems);
     out.push_str("<h2>What happened</h2>\n<div class=\"card\">\n");
     chart::chart(&mut out, report);
     story(&mut out, report);
     out.push_str("</div>\n");
 
-    let view = view(report);
     for (attempt, of) in report.attempts.iter().zip(&view.attempts) {
         details::attempt(&mut out, attempt, of, report.attempts.len() > 1);
     }
@@ -218,18 +217,14 @@ fn end(out: &mut String, report: &JobReport) {
 
 /// The page without names and rates: how it ended, the first screen, what stands out.
 pub fn redacted_html(report: &JobReport) -> String {
-    let cover = Cover::of(report);
+    let shown = redact(report);
     let mut out = String::with_capacity(16 * 1024);
     begin(&mut out, "Job");
-    let _ = writeln!(out, "<h1>Job{}</h1>", pill(report.ended.kind));
-    let _ = writeln!(out, "<div class=\"card\"><p class=\"why\">{}</p>", esc(&redact::why(&cover, report)));
-    let rows: Vec<Vec<String>> =
-        cover.screen(report).into_iter().map(|(name, line)| vec![name.to_owned(), line]).collect();
-    table(&mut out, &["", "Of the job"], &rows);
+    let _ = writeln!(out, "<h1>Job{}</h1>", pill(shown.kind));
+    let _ = writeln!(out, "<div class=\"card\"><p class=\"why\">{}</p>", esc(&shown.why));
+    numbers::of_the_job(&mut out, shown.screen.into_iter());
     out.push_str("</div>\n");
-    if let Some((_, analysis)) = screen::telling(report) {
-        numbers::diagnoses(&mut out, analysis, &|text| cover.text(text));
-    }
+    numbers::diagnoses(&mut out, &shown.diagnoses);
     end(&mut out, report);
     out
 }

@@ -315,7 +315,7 @@ impl JobReport {
             next_steps: Vec::new(),
         };
         report.log = request(&report).log;
-        report.next_steps = next_steps(&report);
+        report.next_steps = next_steps(&report, &report.job);
         report
     }
 }
@@ -337,8 +337,8 @@ fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
     }
 }
 
-/// `reached` is the highest step of the attempts so far.
-fn analysis(attempt: &Attempt, reached: &mut Option<u64>) -> Option<Analysis> {
+/// What the numbers of an attempt mean. `reached` is the highest step of the attempts so far.
+pub(crate) fn analysis(attempt: &Attempt, reached: &mut Option<u64>) -> Option<Analysis> {
     let runs = matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting);
     let end = attempt.end.filter(|_| !runs);
     let status = attempt.exit().map(|exit| exit.status);

@@ -20,7 +20,6 @@ pub mod metrics;
 mod next_step;
 mod node_report;
 mod plain;
-mod rails_said;
 mod redact;
 mod slurm_end;
 pub mod store;

@@ -1,16 +1,18 @@
 //! What the owner of a job does next: one list for every format of the report.
 
+use std::fmt::Display;
+
 use railgate_model::{JobRequest, OomLimit};
 
 use crate::plain::{plain, span};
-use crate::text::screen::telling;
+use crate::view::screen::telling;
 use crate::why::memory::shortage;
 use crate::why::{refused, way_out};
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
-/// The steps, the most useful first; empty where there is nothing to do.
-pub(crate) fn next_steps(report: &JobReport) -> Vec<String> {
-    let mut steps: Vec<String> = of_the_end(report).into_iter().collect();
+/// The steps, the most useful first; empty where there is nothing to do. `job` is the number of the job, or what stands for it.
+pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
+    let mut steps: Vec<String> = of_the_end(report, job).into_iter().collect();
     let diagnoses = telling(report).map_or(&[][..], |(_, analysis)| &analysis.diagnoses);
     for one in diagnoses.iter().take(3) {
         let text = match one.rule.as_str() {
@@ -47,22 +49,22 @@ pub(crate) fn request(report: &JobReport) -> JobRequest {
 }
 
 /// The log by its path, else the way to it.
-fn log(report: &JobReport) -> String {
+fn log(report: &JobReport, job: &dyn Display) -> String {
     match &report.log {
         Some(path) => path.clone(),
         None if report.slurm.is_some() => {
-            format!("the job's output (`scontrol show job {}`: StdErr)", report.job)
+            format!("the job's output (`scontrol show job {job}`: StdErr)")
         }
-        None => format!("the job's output file (slurm-{}.out unless --output names another)", report.job),
+        None => format!("the job's output file (slurm-{job}.out unless --output names another)"),
     }
 }
 
 /// What follows from how the last attempt ended.
-fn of_the_end(report: &JobReport) -> Option<String> {
+fn of_the_end(report: &JobReport, job: &dyn Display) -> Option<String> {
     let last = report.attempts.last()?;
     Some(match report.ended.kind {
         EndKind::Running | EndKind::Completed | EndKind::Cancelled | EndKind::Requeued => return None,
-        EndKind::Waiting => return way_out(report),
+        EndKind::Waiting => return way_out(report, job),
         EndKind::Timeout => {
             let limit = request(report).time_limit_s.map(|seconds| {
                 format!(" than {}", span(std::time::Duration::from_secs(seconds).as_secs_f64()))
@@ -73,7 +75,7 @@ fn of_the_end(report: &JobReport) -> Option<String> {
             )
         }
         EndKind::Preempted => "submit it again; with #SBATCH --requeue Slurm does that by itself".to_owned(),
-        EndKind::OutOfMemory => more_memory(report, last),
+        EndKind::OutOfMemory => more_memory(report, job, last),
         EndKind::MovedByGate => {
             let cancelled = report.slurm.as_ref().is_some_and(|view| view.state.starts_with("CANCELLED"));
             if !cancelled {
@@ -94,7 +96,7 @@ fn of_the_end(report: &JobReport) -> Option<String> {
         EndKind::NodeDied => "submit it again; with #SBATCH --requeue Slurm does that by itself".to_owned(),
         EndKind::Hardware if comes_back(last) => return None,
         EndKind::Hardware => again(last),
-        EndKind::Application | EndKind::Unknown => return of_the_exit(report, last),
+        EndKind::Application | EndKind::Unknown => return of_the_exit(report, job, last),
     })
 }
 
@@ -104,7 +106,7 @@ fn comes_back(attempt: &Attempt) -> bool {
     attempt.decision.as_ref().is_some_and(|decision| back.contains(&decision.what))
 }
 
-fn more_memory(report: &JobReport, last: &Attempt) -> String {
+fn more_memory(report: &JobReport, job: &dyn Display, last: &Attempt) -> String {
     let asked = request(report).memory;
     // The job may have used no more than it asked for.
     if shortage(last).is_some_and(|shortage| shortage.limit == Some(OomLimit::Node)) {
@@ -120,8 +122,7 @@ fn more_memory(report: &JobReport, last: &Attempt) -> String {
         }
         Some(memory) => format!("submit it with a larger --mem (this run asked for {memory})"),
         None => format!(
-            "submit it with a larger --mem (sacct -j {} -o JobID,ReqMem,MaxRSS shows limit and use)",
-            report.job
+            "submit it with a larger --mem (sacct -j {job} -o JobID,ReqMem,MaxRSS shows limit and use)"
         ),
     }
 }
@@ -156,11 +157,11 @@ fn again(attempt: &Attempt) -> String {
 }
 
 /// After an end that only the job's own output explains.
-fn of_the_exit(report: &JobReport, attempt: &Attempt) -> Option<String> {
-    let log = log(report);
+fn of_the_exit(report: &JobReport, job: &dyn Display, attempt: &Attempt) -> Option<String> {
+    let log = log(report, job);
     let exit = attempt.exit()?;
     Some(match (exit.code(), exit.signal()) {
-        (0, 0) => format!("sacct -j {} -o JobID,State,ExitCode tells how it ended", report.job),
+        (0, 0) => format!("sacct -j {job} -o JobID,State,ExitCode tells how it ended"),
         (127, 0) => format!(
             "read the last lines of {log}: they name the command that was not found; check `module load` and PATH \
              in the job script"
@@ -170,8 +171,7 @@ fn of_the_exit(report: &JobReport, attempt: &Attempt) -> Option<String> {
              its first line"
         ),
         (137, 0) | (_, 9) => format!(
-            "read the last lines of {log}; sacct -j {} -o JobID,ReqMem,MaxRSS shows whether memory ran short",
-            report.job
+            "read the last lines of {log}; sacct -j {job} -o JobID,ReqMem,MaxRSS shows whether memory ran short"
         ),
         (135, 0) | (_, 7) => {
             format!("read the last lines of {log}; check the space in /dev/shm on the node (df -h /dev/shm)")

@@ -1,225 +1,244 @@
-//! A report that can be shown to others: what names somebody or something, and what tells how fast, is not in it.
+//! A report that can be shown to others: without identities, texts that others wrote, and rates.
 //!
-//! Nothing is struck out of a whole report, where something could be overlooked: what is shown is chosen.
+//! Identities are replaced in a copy of the report before any sentence is made from it. So a sentence of a redacted report is as
+//! whole as in the report, and a name that a sentence shortens or quotes is in none. Rates and times of the day are spans of their
+//! own in the rows of [`crate::view`], or fields of the analysis.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use railgate_model::{Finding, PartName, PciAddress, Reading};
 use serde_json::{Map, Value, json};
 
+use crate::diagnosis::Analysis;
 use crate::exits::ending;
+use crate::job_report::analysis;
 use crate::next_step::next_steps;
-use crate::text::screen::{self, Line};
-use crate::{Attempt, EndKind, Ended, JobReport};
+use crate::view::{DiagnosisRow, diagnoses, screen};
+use crate::why::{Source, known_reason, source};
+use crate::{Attempt, EndKind, Ended, JobReport, NodeReport, Proof};
 
-/// The report in its own words: without reasons that admins and Slurm give, lines of the kernel, what a site's checks
-/// say and how they are called. Such text can hold any name.
-fn in_own_words(report: &JobReport) -> JobReport {
-    let mut own = report.clone();
-    own.log = None;
-    if let Some(view) = &mut own.slurm {
-        view.state.truncate(view.state.find(' ').unwrap_or(view.state.len()));
-        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        view.reason.truncate(view.reason.find(|c| !word(c)).unwrap_or(view.reason.len()));
-        view.name = None;
-        view.down.iter_mut().for_each(|down| down.reason.clear());
+/// What stands for the number of the job.
+const JOB: &str = "JOB";
+
+/// What a redacted report shows, in every form.
+#[derive(Debug)]
+pub(crate) struct Redacted {
+    /// How the job ended.
+    pub(crate) kind: EndKind,
+    /// The same in a sentence.
+    pub(crate) why: String,
+    /// The first screen, without its private spans: name and text.
+    pub(crate) screen: Vec<(&'static str, String)>,
+    /// What stands out.
+    pub(crate) diagnoses: Vec<DiagnosisRow>,
+    attempts: Vec<Attempt>,
+}
+
+/// Makes what can be shown of a report.
+pub(crate) fn redact(report: &JobReport) -> Redacted {
+    let covered = covered(report);
+    let rows = screen::whole(&covered).into_iter().map(|row| (row.name, row.open()));
+    Redacted {
+        kind: covered.ended.kind,
+        why: covered.ended.why.clone(),
+        screen: rows.filter(|(_, text)| !text.is_empty()).collect(),
+        diagnoses: diagnoses(&covered),
+        attempts: covered.attempts,
     }
-    let reason = own.slurm.as_ref().map(|view| view.reason.clone()).filter(|word| !word.is_empty());
-    for attempt in &mut own.attempts {
-        let ended = &attempt.ended;
-        let how = match (ended.kind, &reason) {
+}
+
+/// A copy with pseudonyms for nodes, leafs and the job, and without texts of others: reasons that admins and Slurm give, lines of
+/// the kernel, words of a site's checks, names that a program gives. What is derived from them is derived anew.
+fn covered(report: &JobReport) -> JobReport {
+    let names = Pseudonyms::of(report);
+    let mut own = report.clone();
+    for text in [&mut own.user, &mut own.partition, &mut own.cluster] {
+        text.clear();
+    }
+    (own.name, own.log, own.uid) = (None, None, None);
+    own.components.clear();
+    own.leafs = names.leafs(report);
+    let reason = report.slurm.as_ref().and_then(|view| known_reason(&view.reason));
+    if let Some(view) = &mut own.slurm {
+        view.name = None;
+        view.required.iter_mut().for_each(|node| names.cover(node));
+        view.down.clear();
+    }
+    let mut reached = None;
+    for (attempt, whole) in own.attempts.iter_mut().zip(&report.attempts) {
+        names.cover_attempt(attempt, whole);
+        let ended = &whole.ended;
+        let how = match (ended.kind, reason) {
             (EndKind::Waiting, Some(reason)) => format!("{} ({reason})", ended.kind.title()),
             _ => ending(attempt),
         };
-        let mut proof = ended.proof.clone();
-        proof.iter_mut().for_each(|proof| proof.what = own_word(&proof.what));
-        attempt.ended = Ended { kind: ended.kind, why: format!("{how}."), proof, doubts: Vec::new() };
-        if let Some(decision) = &mut attempt.decision {
-            decision.why.clear();
-            decision.nodes.iter_mut().for_each(|node| node.reason.clear());
-        }
-        let looks = attempt.nodes.iter_mut().flat_map(|node| [&mut node.prolog, &mut node.epilog]).flatten();
-        for found in looks.flat_map(|look| &mut look.verdict.findings) {
-            if found.check.starts_with("site-") {
-                (found.check, found.part) = ("site".to_owned(), String::new());
-            }
-        }
+        let proof = ended.proof.iter().map(|proof| Proof {
+            time: proof.time,
+            node: names.node(&proof.node),
+            what: open_source(whole, proof),
+        });
+        attempt.ended =
+            Ended { kind: ended.kind, why: format!("{how}."), proof: proof.collect(), doubts: Vec::new() };
+        let again = analysis(attempt, &mut reached);
+        attempt.analysis = whole.analysis.as_ref().and(again).map(open_analysis);
     }
     own.ended = own.attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());
-    own.next_steps = next_steps(&own);
+    own.next_steps = next_steps(&own, &JOB);
     own
 }
 
-/// `gpu-lost@3`, `Xid 79`: what begins the line of a proof, where that is a word of ours.
-fn own_word(what: &str) -> String {
-    if let Some(code) = what.strip_prefix("Xid ") {
-        let digits = code.find(|c: char| !c.is_ascii_digit()).unwrap_or(code.len());
-        return format!("Xid {}", &code[..digits]);
-    }
-    let lead = what.split([':', ' ']).next().unwrap_or_default();
-    let check = lead.split('@').next().unwrap_or_default();
-    let is_check = check.contains('-')
-        && check.bytes().all(|b| b.is_ascii_lowercase() || b == b'-' || b.is_ascii_digit());
-    match is_check {
-        true if check.starts_with("site-") => "site".to_owned(),
-        true => lead.to_owned(),
-        false => "evidence".to_owned(),
-    }
+/// Names and what stands for them.
+struct Pseudonyms<'r> {
+    nodes: BTreeMap<&'r str, String>,
+    leafs: BTreeMap<&'r str, String>,
 }
 
-/// What is not shown, and what stands for it.
-#[derive(Debug)]
-pub(crate) struct Cover {
-    /// Longer ones first, so that none is cut in two.
-    names: Vec<(String, String)>,
-}
-
-impl Cover {
-    pub(crate) fn of(report: &JobReport) -> Self {
-        let mut nodes: Vec<&str> = report
-            .attempts
-            .iter()
-            .flat_map(|attempt| {
-                let told = attempt.nodes.iter().map(|node| node.node.as_str());
-                let decided = attempt.decision.iter().flat_map(|decision| &decision.nodes);
-                let proven = attempt.ended.proof.iter().map(|proof| proof.node.as_str());
-                told.chain(attempt.silent_nodes.iter().map(String::as_str))
-                    .chain(decided.map(|node| node.node.as_str()))
-                    .chain(proven)
-            })
-            .collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let number = |(place, name): (usize, &str)| (name.to_owned(), format!("node{}", place + 1));
-        let mut names: Vec<(String, String)> = nodes.into_iter().enumerate().map(number).collect();
-        let mut leafs: Vec<&String> = report.leafs.values().flat_map(|ports| ports.values()).collect();
-        leafs.sort_unstable();
-        leafs.dedup();
-        names.extend((1..).zip(leafs).map(|(place, name)| (name.clone(), format!("leaf{place}"))));
-        let ids = report.components.iter().copied().chain([report.job]);
-        names.extend(ids.map(|id| (id.to_string(), "JOB".to_owned())));
-        names.extend(report.uid.map(|uid| (uid.to_string(), "UID".to_owned())));
-        for (name, stands) in
-            [(&report.user, "USER"), (&report.cluster, "CLUSTER"), (&report.partition, "PARTITION")]
-        {
-            names.push((name.clone(), stands.to_owned()));
+impl<'r> Pseudonyms<'r> {
+    fn of(report: &'r JobReport) -> Self {
+        let mut nodes: BTreeSet<&str> = BTreeSet::new();
+        for attempt in &report.attempts {
+            nodes.extend(attempt.nodes.iter().map(|node| node.node.as_str()));
+            nodes.extend(attempt.silent_nodes.iter().map(String::as_str));
+            let decided = attempt.decision.iter().flat_map(|decision| &decision.nodes);
+            nodes.extend(decided.map(|node| node.node.as_str()));
+            nodes.extend(attempt.ended.proof.iter().map(|proof| proof.node.as_str()));
+            nodes.extend(attempt.down.iter().map(|down| down.node.as_str()));
         }
-        names.extend(report.name.iter().map(|name| (name.clone(), "NAME".to_owned())));
-        // A path may hold blanks.
-        names.extend(report.log.iter().map(|path| (path.clone(), "LOG".to_owned())));
-        names.retain(|(name, _)| !name.is_empty());
-        names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
-        Cover { names }
+        nodes.extend(report.slurm.iter().flat_map(|view| &view.required).map(String::as_str));
+        let leafs: BTreeSet<&str> =
+            report.leafs.values().flat_map(BTreeMap::values).map(String::as_str).collect();
+        let numbered = |names: BTreeSet<&'r str>, stands: &str| {
+            let names = names.into_iter().filter(|name| !name.is_empty());
+            (1..).zip(names).map(|(place, name)| (name, format!("{stands}{place}"))).collect()
+        };
+        Pseudonyms { nodes: numbered(nodes, "node"), leafs: numbered(leafs, "leaf") }
     }
 
-    /// Without names, paths, addresses and rates.
-    pub(crate) fn text(&self, text: &str) -> String {
-        rateless(&self.nameless(text))
+    fn node(&self, name: &str) -> String {
+        self.nodes.get(name).cloned().unwrap_or_else(|| "node".to_owned())
     }
 
-    fn nameless(&self, text: &str) -> String {
-        let part_of_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '_');
-        let mut out = String::new();
-        let mut rest = text;
-        while let Some(first) = rest.chars().next() {
-            let begins = !part_of_word(out.chars().next_back());
-            let hit = self.names.iter().find(|(name, _)| {
-                begins
-                    && rest.starts_with(name.as_str())
-                    && !part_of_word(rest[name.len()..].chars().next())
-                    && (!is_common(name) || CALL_A_JOB.iter().any(|word| out.ends_with(word)))
-            });
-            let taken = match hit {
-                Some((name, stands)) => {
-                    out.push_str(stands);
-                    name.len()
-                }
-                None if begins && is_path(rest) => {
-                    out.push_str("PATH");
-                    rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '\'' | '"'))
-                        .unwrap_or(rest.len())
-                }
-                None => {
-                    out.push(first);
-                    first.len_utf8()
-                }
-            };
-            rest = &rest[taken..];
-        }
-        out
+    fn cover(&self, name: &mut String) {
+        *name = self.node(name);
     }
 
-    /// The lines of the screen that can be shown.
-    pub(crate) fn screen(&self, report: &JobReport) -> Vec<Line> {
-        let report = &in_own_words(report);
-        let lines = screen::whole(report).into_iter().filter_map(|(name, line)| {
-            let line = match name {
-                // Values that somebody has set, and what a network carries.
-                "ENV" | "NCCL" | screen::TABLE => return None,
-                "RAN" if report.ended.kind == EndKind::Waiting => return None,
-                "RAN" => line.split_once(" attempt").map_or(String::new(), |(_, ran)| {
-                    let attempts = match report.attempts.len() {
-                        1 => "1 attempt".to_owned(),
-                        count => format!("{count} attempts"),
-                    };
-                    format!("{attempts}, {}", ran.trim_start_matches(['s', ',', ' ']))
-                }),
-                "MODEL" => match (line.split_once(", "), line.rsplit_once(" [")) {
-                    (Some((first, _)), Some((_, how))) => format!("{first} [{how}"),
-                    _ => line,
-                },
-                _ => line,
-            };
-            Some((name, self.text(&line)))
+    fn leafs(&self, report: &JobReport) -> BTreeMap<String, BTreeMap<String, String>> {
+        let leaf = |name: &String| self.leafs.get(name.as_str()).cloned().unwrap_or_default();
+        let of_node = report.leafs.iter().map(|(node, ports)| {
+            (self.node(node), ports.iter().map(|(port, name)| (port.clone(), leaf(name))).collect())
         });
-        lines.collect()
+        of_node.collect()
+    }
+
+    fn cover_attempt(&self, attempt: &mut Attempt, whole: &Attempt) {
+        attempt.nodelist.clear();
+        attempt.down.clear();
+        attempt.silent_nodes.iter_mut().for_each(|node| self.cover(node));
+        if let Some(decision) = &mut attempt.decision {
+            decision.why.clear();
+            decision.discounted.clear();
+            for node in &mut decision.nodes {
+                self.cover(&mut node.node);
+                node.reason.clear();
+            }
+        }
+        for (node, whole) in attempt.nodes.iter_mut().zip(&whole.nodes) {
+            self.cover(&mut node.node);
+            let alone = whole.job.nodelist == whole.node;
+            node.job.nodelist = if alone { node.node.clone() } else { String::new() };
+            node.job.user.clear();
+            node.job.partition.clear();
+            node.acts.iter_mut().for_each(|act| act.detail.clear());
+            let looks = [&mut node.prolog, &mut node.epilog].into_iter().flatten();
+            for found in looks.flat_map(|look| &mut look.verdict.findings) {
+                (found.check, found.part) = open_names(whole, found);
+                (found.what, found.fix) = (String::new(), String::new());
+                found.evidence.clear();
+            }
+            let told = node.application.iter_mut().flat_map(|told| &mut told.ranks);
+            for model in told.filter_map(|rank| rank.model.as_mut()).filter(|model| !is_type(&model.dtype)) {
+                "another type".clone_into(&mut model.dtype);
+            }
+            let comms = node.communication.iter_mut().flat_map(|comm| &mut comm.communicators);
+            for last in comms.filter_map(|one| one.last.as_mut()).filter(|last| !is_operation(&last.op)) {
+                "another operation".clone_into(&mut last.op);
+            }
+        }
     }
 }
 
-/// What stands before the number of a job.
-const CALL_A_JOB: [&str; 6] = ["job ", "-j ", "JobId=", "release ", "scancel ", "report "];
-
-/// A number that anything can have: that of a young cluster's job.
-fn is_common(name: &str) -> bool {
-    name.len() < 4 && name.bytes().all(|byte| byte.is_ascii_digit())
+/// Types of numbers that a program may name. Another name is the program's own text.
+fn is_type(name: &str) -> bool {
+    ["", "bf16", "fp16", "tf32", "fp8", "fp4", "fp32", "fp64", "int8"].contains(&name)
 }
 
-/// `/home/ann/x`, not the line between two numbers or words.
-fn is_path(text: &str) -> bool {
-    let mut after = text.chars().skip(1);
-    text.starts_with('/') && after.next().is_some_and(|c| c.is_alphanumeric() || matches!(c, '.' | '_'))
+/// NCCL's operations.
+fn is_operation(name: &str) -> bool {
+    railgate_rankfile::OPERATIONS.contains(&name)
 }
 
-/// Without what a network or a memory carries, and what a program does, in a second.
-fn rateless(text: &str) -> String {
-    let words: Vec<&str> = text.split(' ').collect();
-    let rate = |place: usize| {
-        words.get(place).is_some_and(|word| {
-            let word = word.trim_end_matches([';', ',', '.', ')', ':']);
-            word.ends_with("B/s")
-                || word.ends_with("tok/s")
-                || word.ends_with("samples/s")
-                || word.ends_with("FLOP/s")
-        })
+/// Check and part of a finding. A site names its checks itself, and a part may be a path.
+fn open_names(node: &NodeReport, found: &Finding) -> (String, String) {
+    if found.check.starts_with("site-") {
+        return ("site".to_owned(), String::new());
+    }
+    let is_port = |part: &str| {
+        let mut ports = node.ports.iter().map(|port| (port.hca.as_str(), port.port));
+        ports.any(|(hca, port)| part == hca || part == format!("{hca}:{port}"))
     };
-    let kept = words.iter().enumerate().filter(|(place, _)| !rate(*place) && !rate(place + 1));
-    kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+    let is_part = |part: &str| serde_json::from_value::<PartName>(Value::from(part)).is_ok();
+    let part = Some(found.part.as_str()).filter(|part| {
+        part.parse::<u32>().is_ok() || part.parse::<PciAddress>().is_ok() || is_port(part) || is_part(part)
+    });
+    (found.check.clone(), part.unwrap_or_default().to_owned())
 }
 
-/// Why it ended, as it may be shown.
-pub(crate) fn why(cover: &Cover, report: &JobReport) -> String {
-    cover.text(&in_own_words(report).ended.why)
+/// `gpu-lost@3`, `Xid 79`: what a proof was made from, where that has a name of ours.
+fn open_source(attempt: &Attempt, proof: &Proof) -> String {
+    match source(attempt, proof) {
+        Some((node, Source::Finding(found))) => {
+            let (check, part) = open_names(node, found);
+            if part.is_empty() { check } else { format!("{check}@{part}") }
+        }
+        Some((_, Source::Xid(code))) => format!("Xid {code}"),
+        Some((_, Source::OutOfMemory)) => "oom-kill".to_owned(),
+        None => "evidence".to_owned(),
+    }
+}
+
+/// Without rates, and without the words in which a driver refused a reading.
+fn open_analysis(mut analysis: Analysis) -> Analysis {
+    for one in analysis.diagnoses.iter_mut().filter(|one| one.rule == "rail-imbalance") {
+        one.what = format!("{} carries far less than the node's other rails", one.part);
+    }
+    if let Reading::Known(hardware) = &mut analysis.hardware {
+        for reading in [
+            &mut hardware.tensor_fraction,
+            &mut hardware.busy_percent,
+            &mut hardware.sm_percent,
+            &mut hardware.dram_percent,
+            &mut hardware.sm_clock_mhz,
+            &mut hardware.power_w,
+        ] {
+            if let Reading::Failed(why) = reading {
+                "it could not be read".clone_into(why);
+            }
+        }
+    }
+    analysis
 }
 
 /// The report as JSON without names and rates; field names are those of the whole one (docs/report.md).
 pub fn redacted_json(report: &JobReport) -> String {
-    let cover = Cover::of(report);
-    let own = in_own_words(report);
-    let attempts: Vec<Value> = own.attempts.iter().map(|attempt| attempt_of(&cover, attempt)).collect();
+    let shown = redact(report);
+    let attempts: Vec<Value> = shown.attempts.iter().map(attempt_of).collect();
     let screen: Vec<Value> =
-        cover.screen(report).into_iter().map(|(name, line)| json!({"line": name, "text": line})).collect();
+        shown.screen.iter().map(|(name, line)| json!({"line": name, "text": line})).collect();
     let value = json!({
         "schema": report.schema,
         "railgate": report.railgate,
         "redacted": true,
-        "ended": {"kind": report.ended.kind, "why": cover.text(&own.ended.why)},
+        "ended": {"kind": shown.kind, "why": shown.why},
         "attempts": attempts,
         "screen": screen,
     });
@@ -227,27 +246,26 @@ pub fn redacted_json(report: &JobReport) -> String {
     railgate_text::json_text(&value).unwrap_or_default() + "\n"
 }
 
-fn attempt_of(cover: &Cover, attempt: &Attempt) -> Value {
+fn attempt_of(attempt: &Attempt) -> Value {
     let seconds = attempt.start.zip(attempt.end).map(|(start, end)| end.saturating_sub(start) / 1000);
     let analysis = attempt.analysis.as_ref().and_then(|analysis| serde_json::to_value(analysis).ok());
     json!({
         "attempt": attempt.attempt,
         "node_count": attempt.node_count,
         "seconds": seconds,
-        "ended": {"kind": attempt.ended.kind, "why": cover.text(&attempt.ended.why)},
-        "analysis": analysis.map(|analysis| covered(cover, analysis)),
+        "ended": {"kind": attempt.ended.kind, "why": attempt.ended.why},
+        "analysis": analysis.map(without_rates),
     })
 }
 
-/// What the numbers mean holds texts, and a few rates and times.
-fn covered(cover: &Cover, value: Value) -> Value {
+/// Without the fields that are rates or times of the day.
+fn without_rates(value: Value) -> Value {
     const RATES: [&str; 4] = ["units_per_s", "step_s", "flops_per_unit", "since"];
     match value {
-        Value::String(text) => Value::String(cover.text(&text)),
-        Value::Array(all) => Value::Array(all.into_iter().map(|one| covered(cover, one)).collect()),
+        Value::Array(all) => Value::Array(all.into_iter().map(without_rates).collect()),
         Value::Object(all) => {
             let kept = all.into_iter().filter(|(name, _)| !RATES.contains(&name.as_str()));
-            Value::Object(kept.map(|(name, value)| (name, covered(cover, value))).collect::<Map<_, _>>())
+            Value::Object(kept.map(|(name, value)| (name, without_rates(value))).collect::<Map<_, _>>())
         }
         value => value,
     }
@@ -361,16 +379,5 @@ mod tests {
                 assert!(page.contains(word), "no '{word}' in {form}:\n{page}");
             }
         }
-    }
-
-    #[test]
-    fn only_whole_words_are_names() {
-        let mut report = large(2);
-        (report.user, report.partition) = ("n".to_owned(), String::new());
-        let cover = Cover::of(&report);
-        report.job = 2;
-        let young = Cover::of(&report);
-        assert_eq!(young.text("#2 of 2: scancel 2, sacct -j 2"), "#2 of 2: scancel JOB, sacct -j JOB");
-        assert_eq!(cover.text("gn0001 gn00011 mean n and/or 3/4"), "node1 gn00011 mean USER and/or 3/4");
     }
 }

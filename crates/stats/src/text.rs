@@ -1,7 +1,6 @@
 mod counters;
 mod environment;
 mod live;
-pub(crate) mod screen;
 mod summary;
 
 pub use live::live;
@@ -10,9 +9,9 @@ pub use summary::summary;
 use railgate_text::{Lines, put, shorten};
 
 use crate::plain::{clock, float, plain, span, stamp, wrap};
-use crate::rails_said::warnings;
-use crate::redact::Cover;
-use crate::view::{OfAttempt, Rails, view};
+use crate::redact::redact;
+use crate::view::nccl::warnings;
+use crate::view::{OfAttempt, Rails, View, screen, view};
 use crate::why::decided;
 use crate::{Attempt, EndKind, JobReport, NodeReport, Weight};
 
@@ -26,14 +25,14 @@ pub fn text(report: &JobReport, full: bool) -> Lines {
     let mut out = Text::default();
     let nodes = report.attempts.iter().map(|attempt| attempt.node_count.max(attempt.nodes.len())).max();
     let one_screen = !full && nodes > Some(MOST_NODES) && screen::telling(report).is_some();
-    head(&mut out, report, one_screen);
+    let view = view(report);
+    head(&mut out, report, &view, one_screen);
     if one_screen {
         out.line(&format!("more: railgate report {} --full", report.job));
         return out.0;
     }
     out.section("what happened", "(times in UTC)");
     story(&mut out, report);
-    let view = view(report);
     for (position, (attempt, of)) in report.attempts.iter().zip(&view.attempts).enumerate() {
         one_attempt(&mut out, report, position, attempt, of);
     }
@@ -53,9 +52,10 @@ pub fn text(report: &JobReport, full: bool) -> Lines {
 /// The screen alone, without what names a node, a user or a rate: to be pasted where others read.
 pub fn redacted(report: &JobReport) -> Lines {
     let mut out = Text::default();
-    out.line(&format!("job: {}", report.ended.kind.title()));
-    for (name, line) in Cover::of(report).screen(report) {
-        out.screen(name, &line);
+    let shown = redact(report);
+    out.line(&format!("job: {}", shown.kind.title()));
+    for (name, line) in &shown.screen {
+        out.screen(name, line);
     }
     out.0
 }
@@ -65,13 +65,10 @@ pub fn brief(report: &JobReport) -> Lines {
     let whole = text(report, false);
     let mut out = Text::default();
     out.line(whole.lines().next().unwrap_or_default());
-    let lines = screen::lines(report);
-    match lines.iter().find(|(name, _)| *name == "VERDICT") {
-        Some((name, line)) => out.screen(name, line),
-        None => out.screen("VERDICT", &report.ended.why),
-    }
-    let what = lines.iter().find(|(name, _)| *name == "DO").map(|(_, line)| line.as_str());
-    out.screen("DO", what.unwrap_or("nothing"));
+    let rows = screen::rows(report);
+    let text_of = |name: &str| rows.iter().find(|row| row.name == name).map(screen::Row::text);
+    out.screen("VERDICT", text_of("VERDICT").as_deref().unwrap_or(&report.ended.why));
+    out.screen("DO", text_of("DO").as_deref().unwrap_or("nothing"));
     out.0
 }
 
@@ -139,7 +136,7 @@ impl Text {
     }
 }
 
-fn head(out: &mut Text, report: &JobReport, one_screen: bool) {
+fn head(out: &mut Text, report: &JobReport, view: &View, one_screen: bool) {
     let restarts = match report.attempts.len() {
         0 | 1 => String::new(),
         count => format!(", {count} attempts"),
@@ -157,8 +154,8 @@ fn head(out: &mut Text, report: &JobReport, one_screen: bool) {
     out.line(&format!("job {}{name}{het}{place}: {kind}{restarts}{shape}", report.job));
     let numbers = screen::telling(report).is_some();
     if numbers {
-        for (name, line) in screen::lines(report) {
-            out.screen(name, &line);
+        for row in &view.screen {
+            out.screen(row.name, &row.text());
         }
     }
     out.0.blank();

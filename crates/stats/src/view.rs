@@ -4,7 +4,9 @@
 //! charts; it makes no sentence of its own.
 
 mod environment;
+pub(crate) mod nccl;
 mod rails;
+pub(crate) mod screen;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +14,10 @@ use serde::Serialize;
 
 pub(crate) use environment::{Environment, NodesAlike};
 pub(crate) use rails::Rails;
+pub(crate) use screen::Row;
 
 use crate::JobReport;
+use crate::diagnosis::Diagnosis;
 
 /// A sentence that every form shows. Tests find them by this type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,6 +40,10 @@ impl From<String> for Sentence {
 /// A report as it is shown.
 #[derive(Debug, Serialize)]
 pub(crate) struct View {
+    /// The first screen; only what to do where no part has numbers.
+    pub(crate) screen: Vec<Row>,
+    /// What stands out, costliest first.
+    pub(crate) diagnoses: Vec<DiagnosisRow>,
     /// In order.
     pub(crate) attempts: Vec<OfAttempt>,
 }
@@ -58,5 +66,33 @@ pub(crate) fn view(report: &JobReport) -> View {
             environment: environment::environment(earlier, attempt),
         }
     });
-    View { attempts: attempts.collect() }
+    View { screen: screen::rows(report), diagnoses: diagnoses(report), attempts: attempts.collect() }
+}
+
+/// What a rule found.
+#[derive(Debug, Serialize)]
+pub(crate) struct DiagnosisRow {
+    pub(crate) rule: String,
+    pub(crate) what: String,
+    /// `3.1 %`; empty where it is not known or nothing.
+    pub(crate) costs: String,
+    /// `hardware, high`: who has to act, and how sure that is.
+    pub(crate) whose: String,
+    pub(crate) fix: String,
+}
+
+/// What stands out in the attempt that has numbers.
+pub(crate) fn diagnoses(report: &JobReport) -> Vec<DiagnosisRow> {
+    let all = screen::telling(report).into_iter().flat_map(|(_, analysis)| &analysis.diagnoses);
+    let row = |one: &Diagnosis| {
+        let costs = one.costs.filter(|costs| *costs > 0.0);
+        DiagnosisRow {
+            rule: one.rule.clone(),
+            what: one.what.clone(),
+            costs: costs.map_or_else(String::new, |costs| format!("{:.1} %", 100.0 * costs)),
+            whose: format!("{}, {}", one.class, one.confidence),
+            fix: one.fix.clone(),
+        }
+    };
+    all.map(row).collect()
 }

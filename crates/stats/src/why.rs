@@ -3,7 +3,7 @@ pub(crate) mod memory;
 mod waiting;
 
 use railgate_model::xid_catalogue::{Owner, explain, lookup};
-use railgate_model::{Allocation, PartName, Reading, Severity, UnixMillis, XidEvent};
+use railgate_model::{Allocation, Finding, PartName, Reading, Severity, UnixMillis, XidEvent, is_oom};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::counts;
@@ -11,7 +11,7 @@ use crate::exits::{OUT_OF_MEMORY, exit_said, explain_exit};
 use crate::{Attempt, Decision, DecisionKind, EvidenceItem, Exit, Look, NodeReport, SlurmView};
 use lost::{died, put_back};
 use memory::shortage;
-pub(crate) use waiting::{refused, way_out};
+pub(crate) use waiting::{known_reason, refused, way_out};
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -254,6 +254,37 @@ fn fault(item: &EvidenceItem) -> String {
     format!("{}{device}: {}", item.finding.subject(), item.finding.what)
 }
 
+/// The cause of a refusal in words.
+fn refusal(cause: &Finding) -> String {
+    format!("{}: {}", cause.subject(), cause.what)
+}
+
+/// What a proof was made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// A finding of the gate.
+    Finding(&'a Finding),
+    /// A record of the driver, of this code.
+    Xid(u32),
+    /// A record of the kernel that it killed a process for want of memory.
+    OutOfMemory,
+}
+
+/// The record that a proof was made from, with its node. `None` for what Slurm, the controller or an admin said.
+pub(crate) fn source<'a>(attempt: &'a Attempt, proof: &Proof) -> Option<(&'a NodeReport, Source<'a>)> {
+    attempt.nodes.iter().filter(|node| node.node == proof.node).find_map(|node| {
+        let found = node.evidence.iter().filter(|item| fault(item) == proof.what).map(|item| &item.finding);
+        let cause = node.prolog.as_ref().and_then(|look| look.verdict.cause());
+        let cause = cause.filter(|cause| refusal(cause) == proof.what);
+        let xids = held_xids(node).filter(|xid| Some(xid.time) == proof.time);
+        let xids = xids.filter(|xid| xid_in_words(xid) == proof.what).map(|xid| Source::Xid(xid.code));
+        let kills = node.kernel.lines.iter().filter(|line| line.text == proof.what && is_oom(&line.text));
+        let kills = kills.map(|_| Source::OutOfMemory);
+        let source = found.chain(cause).map(Source::Finding).chain(xids).chain(kills).next()?;
+        Some((node, source))
+    })
+}
+
 /// Why a fault does not count as the cause: the controller's reason where it has judged the fault, else its rule.
 fn why_not(attempt: &Attempt, node: &NodeReport, item: &EvidenceItem) -> Option<String> {
     let judged = attempt.decision.iter().flat_map(|decision| &decision.discounted);
@@ -305,24 +336,21 @@ fn held_xids(node: &NodeReport) -> impl Iterator<Item = &XidEvent> {
 
 /// Those of a kind, in words.
 fn own_xids(node: &NodeReport, kind: Owner) -> Vec<(UnixMillis, String)> {
-    held_xids(node)
-        .filter_map(|xid| {
-            let (owner, meaning) = explain(xid.code, &xid.text);
-            let gpu = xid.gpu.map(|gpu| format!(" on {gpu}")).unwrap_or_default();
-            let pid = xid.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
-            (owner == kind).then(|| (xid.time, format!("Xid {}{gpu}{pid}: {meaning}", xid.code)))
-        })
-        .collect()
+    let of_kind = |xid: &&XidEvent| explain(xid.code, &xid.text).0 == kind;
+    held_xids(node).filter(of_kind).map(|xid| (xid.time, xid_in_words(xid))).collect()
+}
+
+fn xid_in_words(xid: &XidEvent) -> String {
+    let gpu = xid.gpu.map(|gpu| format!(" on {gpu}")).unwrap_or_default();
+    let pid = xid.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+    format!("Xid {}{gpu}{pid}: {}", xid.code, explain(xid.code, &xid.text).1)
 }
 
 /// A node's gate refused it. `next` and Slurm's state say what became of the job: nobody records what happens to one that waits
 /// for its next attempt.
 fn moved(refused: &[&NodeReport], state: &str, next: Next<'_>) -> Ended {
     let cause = |node: &NodeReport| {
-        node.prolog
-            .as_ref()
-            .and_then(|look| look.verdict.cause())
-            .map_or_else(|| "unfit".to_owned(), |cause| format!("{}: {}", cause.subject(), cause.what))
+        node.prolog.as_ref().and_then(|look| look.verdict.cause()).map_or_else(|| "unfit".to_owned(), refusal)
     };
     let names: Vec<&str> = refused.iter().take(8).map(|node| node.node.as_str()).collect();
     let verb = if refused.len() == 1 { "was" } else { "were" };

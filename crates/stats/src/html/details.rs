@@ -5,7 +5,7 @@ use railgate_model::{Access, Fitness, Reading};
 use super::{ended, esc, pill, table};
 use crate::exits::ending;
 use crate::plain::{byte_rate, bytes, cell, energy, float, port_state, span, stamp};
-use crate::rails_said::warnings;
+use crate::view::nccl::warnings;
 use crate::view::{OfAttempt, Rails};
 use crate::why::decided;
 use crate::{Attempt, Counter, Look, NodeReport, Window};

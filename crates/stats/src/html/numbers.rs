@@ -3,44 +3,35 @@ use std::fmt::Write as _;
 use super::{esc, table};
 use crate::JobReport;
 use crate::application::Course;
-use crate::diagnosis::Analysis;
 use crate::plain::{byte_rate, bytes, float, stamp};
-use crate::text::screen;
+use crate::view::{DiagnosisRow, View, screen};
 
 const MOST_RANKS: usize = 128;
 
 /// What the job got out of its hardware, with what can be drawn of it.
-pub(super) fn numbers(out: &mut String, report: &JobReport) {
-    let Some((attempt, analysis)) = screen::telling(report) else { return };
+pub(super) fn numbers(out: &mut String, report: &JobReport, view: &View) {
+    let Some((attempt, _)) = screen::telling(report) else { return };
     out.push_str("<h2>What it got out of its hardware</h2>\n<div class=\"card\">\n");
-    let rows: Vec<Vec<String>> = screen::lines(report)
-        .into_iter()
-        .filter(|(name, _)| *name != screen::TABLE)
-        .map(|(name, line)| vec![name.to_owned(), line])
-        .collect();
-    table(out, &["", "Of the job"], &rows);
-    diagnoses(out, analysis, &str::to_owned);
+    let rows = view.screen.iter().filter(|row| row.name != screen::TABLE);
+    of_the_job(out, rows.map(|row| (row.name, row.text())));
+    diagnoses(out, &view.diagnoses);
     heat_map(out, attempt);
     collectives(out, attempt);
     rails(out, attempt);
     out.push_str("</div>\n");
 }
 
-pub(super) fn diagnoses(out: &mut String, analysis: &Analysis, shown: &dyn Fn(&str) -> String) {
-    let rows: Vec<Vec<String>> = analysis
-        .diagnoses
-        .iter()
-        .map(|one| {
-            let costs = one.costs.filter(|costs| *costs > 0.0);
-            vec![
-                one.rule.clone(),
-                shown(&one.what),
-                costs.map_or_else(String::new, |costs| format!("{:.1} %", 100.0 * costs)),
-                format!("{}, {}", one.class, one.confidence),
-                shown(&one.fix),
-            ]
-        })
-        .collect();
+/// The first screen.
+pub(super) fn of_the_job(out: &mut String, rows: impl Iterator<Item = (&'static str, String)>) {
+    let rows: Vec<Vec<String>> = rows.map(|(name, text)| vec![name.to_owned(), text]).collect();
+    table(out, &["", "Of the job"], &rows);
+}
+
+pub(super) fn diagnoses(out: &mut String, diagnoses: &[DiagnosisRow]) {
+    let cells = |one: &DiagnosisRow| {
+        [&one.rule, &one.what, &one.costs, &one.whose, &one.fix].into_iter().cloned().collect()
+    };
+    let rows: Vec<Vec<String>> = diagnoses.iter().map(cells).collect();
     if !rows.is_empty() {
         out.push_str("<h3>What stands out</h3>");
         table(out, &["Rule", "What", "#Costs", "Whose, how sure", "What to do"], &rows);

@@ -4,8 +4,8 @@ use railgate_model::UnixMillis;
 use railgate_text::{Lines, shorten};
 
 use super::Text;
-use super::screen;
 use crate::plain::{clock, float, plain, span};
+use crate::view::screen;
 use crate::{Attempt, EndKind, JobReport};
 
 /// The screen of a job that runs, at `now`. It says how old the nodes' words are and what cannot be known yet. Of a
@@ -28,12 +28,12 @@ pub fn live(report: &JobReport, now: UnixMillis) -> Lines {
     ));
     let (spoken, words) = heard(attempt, now);
     out.screen("HEARD", &words);
-    for (name, line) in screen::lines(report) {
-        match name {
+    for row in screen::rows(report) {
+        match row.name {
             // It has no end to be told.
             "RAN" | "UNKNOWN" | "DO" => {}
             "VERDICT" => out.screen("SO FAR", &so_far(attempt)),
-            name => out.screen(name, &line),
+            name => out.screen(name, &row.text()),
         }
     }
     let mut unknown = vec![

@@ -1,6 +1,6 @@
 use railgate_text::shorten;
 
-use crate::text::screen::telling;
+use crate::view::screen::telling;
 use crate::{EndKind, JobReport};
 
 /// One line for accounting: how it ended, its utilisations, what cost most. `None` where nothing is known that Slurm

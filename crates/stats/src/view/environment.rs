@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::Sentence;
+use super::nccl::{has_variables, looked, names, value, won};
 use crate::applied::Applied;
-use crate::rails_said::{has_variables, looked, names, value, won};
 use crate::{Attempt, NodeReport, Over, SetBy, StepSetting};
 
 /// Variables and transport of an attempt's nodes.

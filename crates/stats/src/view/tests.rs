@@ -1,5 +1,7 @@
-use crate::testing::{job, merged, part};
-use crate::{JobReport, Over, Sure, Transport, html, text};
+use railgate_model::{Class, Reading, Severity};
+
+use crate::testing::{decision, finding, job, large, lost_gpu, merged, part, refused, slurm};
+use crate::{DecisionKind, JobReport, Over, SlurmView, Sure, Transport, html, text};
 
 fn one_line(page: &str) -> String {
     page.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -43,5 +45,124 @@ fn a_node_with_other_rails_is_named_in_every_form() {
     let report = merged(nodes, vec![], None);
     for page in [html(&report), text(&report, true).to_string()] {
         assert!(page.contains("other device names or rails on n2"), "{page}");
+    }
+}
+
+/// The redacted report in every form.
+fn redacted_forms(report: &JobReport) -> [(&'static str, String); 3] {
+    let text = crate::redacted(report).to_string();
+    [("text", text), ("json", crate::redacted_json(report)), ("html", crate::redacted_html(report))]
+}
+
+/// Names that the report shortens, that hold punctuation, or that a longer word begins with.
+#[test]
+fn no_part_of_an_unusual_name_is_left_in_a_redacted_report() {
+    for name in [
+        "gpu-rack17-falcon-project-secret-node04.hpc.example",
+        "falcon\u{202e}<b>secret",
+        "falcon, secret; (x)",
+        "falcon-secret.project",
+        "fällcon-secret",
+    ] {
+        let mut node = part(name, &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
+        node.job.user = format!("{name}-owner");
+        node.job.nodelist = name.to_owned();
+        let mut left = decision(0, DecisionKind::Left, 256);
+        left.why = format!("{name} broke");
+        left.nodes[0].node = name.to_owned();
+        let report = merged(vec![node], vec![left], slurm("FAILED"));
+        assert!(html(&report).contains("secret"));
+        for (form, page) in redacted_forms(&report) {
+            let leaks = ["falcon", "secret", "fällcon", "hpc.example", "owner"]
+                .iter()
+                .find(|word| page.contains(**word));
+            assert_eq!(leaks, None, "{name} in {form}:\n{page}");
+            assert!(page.contains("node1 gpu-lost@3"), "{form}:\n{page}");
+        }
+    }
+}
+
+#[test]
+fn the_number_of_the_job_is_in_no_file_name_of_a_redacted_report() {
+    let report = merged(vec![part("n1", &job(0..8), "", vec![], 256)], vec![], None);
+    assert!(html(&report).contains("slurm-48213.out"));
+    for (form, page) in redacted_forms(&report) {
+        assert!(page.contains("slurm-JOB.out") && !page.contains("48213"), "{form}:\n{page}");
+    }
+}
+
+/// A reason that an admin wrote begins like the name of a check.
+#[test]
+fn the_first_word_of_an_admins_reason_is_not_a_check() {
+    let mut left = decision(0, DecisionKind::Left, 256);
+    left.nodes[0].reason = "team-falcon took it: ask bob".to_owned();
+    let report = merged(vec![part("n2", &job(0..8), "", vec![], 256)], vec![left], slurm("FAILED"));
+    assert!(html(&report).contains("team-falcon"));
+    for (form, page) in redacted_forms(&report) {
+        assert!(!page.contains("falcon") && !page.contains("bob"), "{form}:\n{page}");
+        assert!(page.contains("node1 evidence"), "{form}:\n{page}");
+    }
+}
+
+#[test]
+fn the_part_of_a_finding_stays_whole_in_a_redacted_report() {
+    let down = finding("port-down", "mlx5_6:1", Severity::Fail, Class::Node, "the link is down");
+    let report = merged(vec![part("n1", &job(0..8), "", vec![down], 256)], vec![], slurm("FAILED"));
+    for (form, page) in redacted_forms(&report) {
+        let shown = page.matches("port-down@").count();
+        assert!(shown > 1 && page.matches("node1 port-down@mlx5_6:1").count() == shown, "{form}:\n{page}");
+    }
+}
+
+/// A partition whose name is a word of the report, and a rule whose sentence has rates.
+#[test]
+fn a_redacted_sentence_is_whole() {
+    let mut report = large(4);
+    let attempt = report.attempts.last_mut().unwrap();
+    let rail = &mut attempt.nodes[0].usage.as_mut().unwrap().rails[2];
+    for rate in [&mut rail.tx_bytes_s, &mut rail.rx_bytes_s] {
+        if let Reading::Known(spread) = rate {
+            spread.mean /= 10.0;
+        }
+    }
+    report.partition = "compute".to_owned();
+    report.user = "mean".to_owned();
+    report.attempts.last_mut().unwrap().nodes[0].job.user = "mean".to_owned();
+    let parts = report.attempts.iter().flat_map(|attempt| attempt.nodes.clone()).collect();
+    let again = merged(parts, vec![], report.slurm.clone());
+    report.attempts.last_mut().unwrap().analysis = again.attempts.last().unwrap().analysis.clone();
+    for (form, page) in redacted_forms(&report) {
+        let page = one_line(&page).replace("&#39;", "'");
+        assert!(page.contains("carries far less than the node's other rails"), "{form}:\n{page}");
+        assert!(
+            page.contains("compute 5") || page.contains("compute 6") || page.contains("compute 7"),
+            "{form}:\n{page}"
+        );
+        assert!(!page.contains("B/s") && !page.contains("PARTITION"), "{form}:\n{page}");
+    }
+}
+
+/// Slurm parts the words of this reason by blanks or by underscores.
+#[test]
+fn a_held_job_is_released_in_a_redacted_report_too() {
+    for (reason, shown) in [
+        ("job requeued in held state", "waiting to start (job requeued in held state)"),
+        ("JobHeldUser", "waiting to start (JobHeldUser)"),
+    ] {
+        let view = SlurmView { reason: reason.to_owned(), restarts: Some(1), ..slurm("PENDING").unwrap() };
+        let report = merged(vec![refused("n2", &job(0..8))], vec![], Some(view));
+        for (form, page) in redacted_forms(&report) {
+            let page = one_line(&page);
+            assert!(
+                page.contains(shown) && page.contains("scontrol release JOB lets it start"),
+                "{form}:\n{page}"
+            );
+        }
+    }
+    let view =
+        SlurmView { reason: "bob_is_testing".to_owned(), restarts: Some(1), ..slurm("PENDING").unwrap() };
+    let report = merged(vec![refused("n2", &job(0..8))], vec![], Some(view));
+    for (form, page) in redacted_forms(&report) {
+        assert!(!page.contains("bob"), "{form}:\n{page}");
     }
 }

@@ -1,5 +1,7 @@
 //! A job that waits: for what, since that is the question, and what lets it start.
 
+use std::fmt::Display;
+
 use crate::plain::stamp;
 use crate::{JobReport, SlurmView};
 
@@ -29,22 +31,46 @@ enum For {
     Other,
 }
 
-fn waits_for(reason: &str) -> For {
+/// How Slurm's reasons begin, in lower case and with blanks. The first that fits counts.
+const REASONS: [(&str, For); 12] = [
+    ("jobheldadmin", For::Admin),
+    ("jobhelduser", For::Release),
+    ("job requeued in held state", For::Release),
+    ("launch failed requeued held", For::Release),
+    ("dependencyneversatisfied", For::Never),
+    ("dependency", For::Dependency),
+    ("begintime", For::Begin),
+    ("priority", For::Priority),
+    ("resources", For::Resources),
+    ("reqnodenotavail", For::Nodes),
+    ("nodes required for job are down", For::Nodes),
+    ("nodedown", For::Nodes),
+];
+
+/// How Slurm's other reasons begin, of limits and reservations.
+const OTHER_REASONS: [&str; 7] =
+    ["Assoc", "QOS", "Partition", "Licenses", "Reservation", "JobArrayTaskLimit", "BurstBuffer"];
+
+fn row_of(reason: &str) -> Option<&'static (&'static str, For)> {
     let word = reason.replace('_', " ").to_ascii_lowercase();
-    let begins = |with: &[&str]| with.iter().any(|start| word.starts_with(start));
-    match () {
-        () if begins(&["jobheldadmin"]) => For::Admin,
-        () if begins(&["jobhelduser", "job requeued in held state", "launch failed requeued held"]) => {
-            For::Release
+    REASONS.iter().find(|(start, _)| word.starts_with(start))
+}
+
+fn waits_for(reason: &str) -> For {
+    row_of(reason).map_or(For::Other, |(_, waits)| *waits)
+}
+
+/// The part of a reason that is Slurm's own word: `ReqNodeNotAvail`, `QOSMaxJobsPerUserLimit`. What an admin or a plugin wrote is
+/// none.
+pub(crate) fn known_reason(reason: &str) -> Option<&str> {
+    let length = match row_of(reason) {
+        Some((start, _)) => start.len(),
+        None if OTHER_REASONS.iter().any(|start| reason.starts_with(start)) => {
+            reason.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(reason.len())
         }
-        () if begins(&["dependencyneversatisfied"]) => For::Never,
-        () if begins(&["dependency"]) => For::Dependency,
-        () if begins(&["begintime"]) => For::Begin,
-        () if begins(&["priority"]) => For::Priority,
-        () if begins(&["resources"]) => For::Resources,
-        () if begins(&["reqnodenotavail", "nodes required for job are down", "nodedown"]) => For::Nodes,
-        () => For::Other,
-    }
+        None => 0,
+    };
+    reason.get(..length).filter(|word| !word.is_empty())
 }
 
 /// `held` is what the controller said when it held the job.
@@ -93,9 +119,10 @@ fn expected(may_start: Option<String>) -> String {
     may_start.map(|time| format!(" Slurm expects it to start at {time}.")).unwrap_or_default()
 }
 
-/// What lets a job start that would wait for long or for ever; `None` where waiting is all.
-pub(crate) fn way_out(report: &JobReport) -> Option<String> {
-    let (view, job) = (report.slurm.as_ref()?, report.job);
+/// What lets a job start that would wait for long or for ever; `None` where waiting is all. `job` is its number, or what stands
+/// for it.
+pub(crate) fn way_out(report: &JobReport, job: &dyn Display) -> Option<String> {
+    let view = report.slurm.as_ref()?;
     let by_gate = view.required.iter().any(|name| refused(report, name));
     match waits_for(&view.reason) {
         For::Release => Some(format!("scontrol release {job} lets it start")),

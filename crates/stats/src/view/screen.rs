@@ -6,13 +6,64 @@ mod why;
 
 use railgate_model::Reading;
 use railgate_text::shorten;
+use serde::ser::SerializeStruct as _;
+use serde::{Serialize, Serializer};
 
 use crate::diagnosis::{Analysis, Diagnosis};
 use crate::plain::{energy, float, plain, span, stamp};
 use crate::{Attempt, EndKind, JobReport};
 
-/// One line of the screen: `VERDICT` and what stands behind it.
-pub(crate) type Line = (&'static str, String);
+/// One row of the screen: `VERDICT` and its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// [`TABLE`] for a row in columns.
+    pub(crate) name: &'static str,
+    spans: Vec<Span>,
+}
+
+/// A piece of a row's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Span {
+    /// Everybody may read it, where identities have been replaced.
+    Open(String),
+    /// A rate, a time of the day, or a value that the job's owner has set: a redacted report leaves it out.
+    Private(String),
+}
+
+impl Row {
+    fn open_to_all(name: &'static str, text: String) -> Self {
+        Row { name, spans: vec![Span::Open(text)] }
+    }
+
+    fn private(name: &'static str, text: String) -> Self {
+        Row { name, spans: vec![Span::Private(text)] }
+    }
+
+    /// The whole text.
+    pub(crate) fn text(&self) -> String {
+        self.spans.iter().map(|(Span::Open(text) | Span::Private(text))| text.as_str()).collect()
+    }
+
+    /// The text without private spans; empty where all of it is private.
+    pub(crate) fn open(&self) -> String {
+        let open = |span: &Span| match span {
+            Span::Open(text) => Some(text.clone()),
+            Span::Private(_) => None,
+        };
+        self.spans.iter().filter_map(open).collect()
+    }
+}
+
+/// A row of a table is no sentence.
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut row = to.serialize_struct("Row", 2)?;
+        row.serialize_field("name", self.name)?;
+        let kind = if self.name == TABLE { "columns" } else { "sentence" };
+        row.serialize_field(kind, &self.text())?;
+        row.end()
+    }
+}
 
 /// The attempt that says most of the numbers: the last one that has any.
 pub(crate) fn telling(report: &JobReport) -> Option<(&Attempt, &Analysis)> {
@@ -20,48 +71,43 @@ pub(crate) fn telling(report: &JobReport) -> Option<(&Attempt, &Analysis)> {
 }
 
 /// The lines that have something to say, in their order; only what to do where no part has any numbers.
-pub(crate) fn lines(report: &JobReport) -> Vec<Line> {
+pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     let steps = Some(report.next_steps.join(" | ")).filter(|text| !text.is_empty());
-    let steps = steps.map(|text| ("DO", text));
+    let steps = steps.map(|text| Row::open_to_all("DO", text));
     let Some((attempt, analysis)) = telling(report) else { return steps.into_iter().collect() };
-    let mut lines: Vec<Line> = vec![("RAN", ran(report)), ("VERDICT", verdict(report, analysis))];
-    lines.extend(why::lines(report));
+    let open = Row::open_to_all;
+    let mut rows = vec![ran(report), open("VERDICT", verdict(report, analysis))];
+    rows.extend(why::rows(report));
     let place = report.attempts.iter().position(|one| one.attempt == attempt.attempt).unwrap_or_default();
     let of = if report.attempts.len() > 1 { format!("{}: ", why::number(place)) } else { String::new() };
-    lines.push(("MODEL", format!("{of}{}", model(analysis))));
-    if let Some(text) = hardware(analysis) {
-        lines.push(("HW", text));
-    }
-    if let Some(text) = goodput(report, analysis) {
-        lines.push(("GOODPUT", text));
-    }
-    if let Some(text) = shares(analysis) {
-        lines.push(("TIME %", text));
-    }
-    lines.extend(network::nccl(attempt).map(|text| ("NCCL", text)));
-    lines.extend(collectives(attempt).into_iter().map(|text| (TABLE, text)));
-    lines.extend(network::rails(report, attempt, analysis).map(|text| ("RAILS", text)));
-    lines.extend(others(analysis).into_iter().map(|text| ("SLOW", text)));
-    lines.extend(gate::line(report).map(|text| ("GATE", text)));
-    lines.extend(environment(attempt).map(|text| ("ENV", text)));
-    lines.extend(unknown(report, analysis).map(|text| ("UNKNOWN", text)));
-    lines.extend(steps);
-    lines
+    rows.push(Row { name: "MODEL", spans: model(&of, analysis) });
+    rows.extend(hardware(analysis).map(|text| open("HW", text)));
+    rows.extend(goodput(report, analysis).map(|text| open("GOODPUT", text)));
+    rows.extend(shares(analysis).map(|text| open("TIME %", text)));
+    rows.extend(network::nccl(attempt).map(|text| Row::private("NCCL", text)));
+    rows.extend(collectives(attempt).into_iter().map(|text| Row::private(TABLE, text)));
+    rows.extend(network::rails(report, attempt, analysis).map(|text| open("RAILS", text)));
+    rows.extend(others(analysis).into_iter().map(|text| open("SLOW", text)));
+    rows.extend(gate::line(report).map(|text| open("GATE", text)));
+    rows.extend(environment(attempt).map(|text| Row::private("ENV", text)));
+    rows.extend(unknown(report, analysis).map(|text| open("UNKNOWN", text)));
+    rows.extend(steps);
+    rows
 }
 
 /// The same of a job without numbers, where the text has its own lines for it: what it was and what became of it.
-pub(crate) fn whole(report: &JobReport) -> Vec<Line> {
+pub(crate) fn whole(report: &JobReport) -> Vec<Row> {
     if telling(report).is_some() {
-        return lines(report);
+        return rows(report);
     }
-    let mut all: Vec<Line> = vec![("RAN", ran(report)), ("VERDICT", report.ended.why.clone())];
-    all.extend(why::lines(report));
-    all.extend(gate::line(report).map(|text| ("GATE", text)));
-    all.extend(lines(report));
+    let mut all = vec![ran(report), Row::open_to_all("VERDICT", report.ended.why.clone())];
+    all.extend(why::rows(report));
+    all.extend(gate::line(report).map(|text| Row::open_to_all("GATE", text)));
+    all.extend(rows(report));
     all
 }
 
-fn ran(report: &JobReport) -> String {
+fn ran(report: &JobReport) -> Row {
     let start = report.attempts.first().and_then(|attempt| attempt.start);
     let end = report.attempts.last().and_then(|attempt| attempt.end);
     let lengths =
@@ -79,7 +125,11 @@ fn ran(report: &JobReport) -> String {
     };
     let hours = if hours > 0.0 { format!(", {} GPU-h", short(hours)) } else { String::new() };
     let queued = queued(report).map(|wait| format!(", queued {}", span(wait))).unwrap_or_default();
-    format!("{times}, {attempts}, ran {}{hours}{queued}", span(seconds))
+    let when = Span::Private(format!("{times}, "));
+    let ran = format!("{attempts}, ran {}{hours}{queued}", span(seconds));
+    // Of a job that waits the length of earlier attempts tells nothing to others.
+    let ran = if report.ended.kind == EndKind::Waiting { Span::Private(ran) } else { Span::Open(ran) };
+    Row { name: "RAN", spans: vec![when, ran] }
 }
 
 /// Seconds from the submission to the first start. Slurm forgets the first submission of a job that came back.
@@ -156,23 +206,21 @@ fn thousands(value: f64) -> String {
     }
 }
 
-fn model(analysis: &Analysis) -> String {
+fn model(of: &str, analysis: &Analysis) -> Vec<Span> {
     match &analysis.model {
         Reading::Known(model) => {
             let unit = if model.unit == "tokens" { "tok/s" } else { "samples/s" };
-            format!(
-                "{:.1} % MFU, {} {unit} ({}/GPU), step {} [{}, {} peak {:.1} TFLOP/s]",
-                100.0 * model.fraction,
-                thousands(model.units_per_s),
-                thousands(model.units_per_s / model.gpus.max(1.0)),
-                step(model.step_s),
-                model.convention,
-                shorten(&model.dtype, 8),
-                model.peak_tflops
-            )
+            let (rate, per_gpu) = (model.units_per_s, model.units_per_s / model.gpus.max(1.0));
+            let (rate, per_gpu, step) = (thousands(rate), thousands(per_gpu), step(model.step_s));
+            let (dtype, peak) = (shorten(&model.dtype, 8), model.peak_tflops);
+            vec![
+                Span::Open(format!("{of}{:.1} % MFU", 100.0 * model.fraction)),
+                Span::Private(format!(", {rate} {unit} ({per_gpu}/GPU), step {step}")),
+                Span::Open(format!(" [{}, {dtype} peak {peak:.1} TFLOP/s]", model.convention)),
+            ]
         }
-        Reading::Unsupported => "unknown".to_owned(),
-        Reading::Failed(why) => format!("MFU unknown: {}", plain(why)),
+        Reading::Unsupported => vec![Span::Open(format!("{of}unknown"))],
+        Reading::Failed(why) => vec![Span::Open(format!("{of}MFU unknown: {}", plain(why)))],
     }
 }
 
@@ -380,13 +428,13 @@ mod tests {
     use crate::testing::large;
     use crate::{brief, text};
 
-    /// What a job of 64 nodes looks like, letter by letter: `text/screen64.txt`.
+    /// What a job of 64 nodes looks like, letter by letter: `view/screen64.txt`.
     #[test]
     fn a_job_of_64_nodes_fits_one_screen() {
         let report = large(64);
         let said = text(&report, false);
         let want = include_str!("screen64.txt");
-        assert!(*said == *want, "text/screen64.txt: it is now\n{said}");
+        assert!(*said == *want, "view/screen64.txt: it is now\n{said}");
         let lines: Vec<&str> = said.lines().collect();
         assert!(lines.len() <= 40, "{} lines", lines.len());
         assert!(lines.iter().all(|line| line.chars().count() <= 106), "too wide");
@@ -403,7 +451,7 @@ mod tests {
     fn each_attempt_says_why_and_what_was_done() {
         let mut report = crate::testing::story();
         let lines = |report: &crate::JobReport| -> Vec<String> {
-            super::why::lines(report).into_iter().map(|(_, line)| line).collect()
+            super::why::rows(report).iter().map(super::Row::text).collect()
         };
         let all = lines(&report);
         assert_eq!(all.len(), 3, "{all:#?}");
@@ -430,9 +478,9 @@ mod tests {
         let slurm = report.slurm.as_mut().unwrap();
         (slurm.restarts, slurm.submitted) =
             (Some(0), report.attempts[0].start.map(|start| start - 2_460_000));
-        assert!(super::ran(&report).ends_with(", queued 41 min 00 s"), "{}", super::ran(&report));
+        assert!(super::ran(&report).text().ends_with(", queued 41 min 00 s"), "{:?}", super::ran(&report));
         report.slurm.as_mut().unwrap().restarts = Some(1);
-        assert!(!super::ran(&report).contains("queued"));
+        assert!(!super::ran(&report).text().contains("queued"));
     }
 
     #[test]
@@ -455,7 +503,7 @@ mod tests {
         use crate::application::{Application, RankApplication};
         use crate::comm::{Communication, Communicator, LastOp};
         let fault = |report: &crate::JobReport| report.attempts[1].ended.proof[0].time.unwrap();
-        let line = |report: &crate::JobReport| super::why::lines(report)[1].1.clone();
+        let line = |report: &crate::JobReport| super::why::rows(report)[1].text();
         let mut report = crate::testing::story();
         let at = fault(&report);
         assert!(line(&report).contains(" at 09:01:30Z; "), "{}", line(&report));
@@ -522,7 +570,7 @@ mod tests {
     fn a_port_is_on_the_leaf_that_the_site_says() {
         let mut report = large(16);
         let rails = |report: &crate::JobReport| {
-            super::lines(report).into_iter().find(|(name, _)| *name == "RAILS").unwrap().1
+            super::rows(report).into_iter().find(|row| row.name == "RAILS").unwrap().text()
         };
         assert!(!rails(&report).contains("leaf"), "{}", rails(&report));
         let of = |port: &str, leaf: &str| (port.to_owned(), leaf.to_owned());

@@ -3,7 +3,7 @@
 use railgate_model::UnixMillis;
 use railgate_text::shorten;
 
-use super::{Line, short};
+use super::{Row, short};
 use crate::comm::newest_launch;
 use crate::exits::telling_exit;
 use crate::plain::{clock, float, plain, span};
@@ -13,14 +13,15 @@ use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 /// Those of a job that came back more often are summed up in the middle.
 const MOST: usize = 4;
 
-pub(super) fn lines(report: &JobReport) -> Vec<Line> {
+pub(super) fn rows(report: &JobReport) -> Vec<Row> {
     let attempts = &report.attempts;
-    let one = |place: usize| Some(("WHY", format!("{} {}", number(place), line(report, place)?)));
+    let row = |text| Row::open_to_all("WHY", text);
+    let one = |place: usize| Some(row(format!("{} {}", number(place), line(report, place)?)));
     if attempts.len() <= MOST {
         return (0..attempts.len()).filter_map(one).collect();
     }
     let (first, last) = (MOST / 2, MOST - MOST / 2);
-    let left_out = ("WHY", format!("… {} attempts between them", attempts.len() - MOST));
+    let left_out = row(format!("… {} attempts between them", attempts.len() - MOST));
     let ends = (attempts.len() - last..attempts.len()).filter_map(one);
     (0..first).filter_map(one).chain([left_out]).chain(ends).collect()
 }
