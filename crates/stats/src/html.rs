@@ -11,8 +11,8 @@ use railgate_text::shorten;
 use crate::plain::{clock, span, stamp};
 use crate::redact::redact;
 use crate::store::Course;
-use crate::view::view;
-use crate::{EndKind, Ended, JobReport, Weight};
+use crate::view::{Before, Ending, Lacking, Sentence, View, view};
+use crate::{EndKind, JobReport, Weight};
 
 const STYLE: &str = include_str!("html/style.css");
 
@@ -80,37 +80,32 @@ pub(crate) fn pill(kind: EndKind) -> String {
 }
 
 /// Why it ended, what that stands on, what speaks against it.
-pub(crate) fn ended(out: &mut String, ended: &Ended) {
-    let _ = writeln!(out, "<p class=\"why\">{}</p>", esc(&ended.why));
-    if !ended.proof.is_empty() {
+pub(crate) fn ended(out: &mut String, ended: &Ending) {
+    let _ = writeln!(out, "<p class=\"why\">{}</p>", esc(ended.why.as_str()));
+    if !ended.evidence.is_empty() {
         out.push_str("<h3>Evidence, in time order</h3>");
         let rows: Vec<Vec<String>> = ended
-            .proof
+            .evidence
             .iter()
             .take(100)
-            .map(|proof| {
-                let time = proof.time.map_or_else(|| "between the looks".to_owned(), stamp);
-                vec![time, proof.node.clone(), proof.what.clone()]
+            .map(|one| {
+                let time = one.time.map_or_else(|| "between the looks".to_owned(), stamp);
+                vec![time, one.node.clone(), one.what.as_str().to_owned()]
             })
             .collect();
         table(out, &["@Time", "Node", "What"], &rows);
     }
-    if !ended.doubts.is_empty() {
-        out.push_str("<h3>But</h3><ul>");
-        for doubt in &ended.doubts {
-            let _ = write!(out, "<li>{}</li>", esc(doubt));
-        }
-        out.push_str("</ul>\n");
-    }
+    list(out, "<h3>But</h3>", &ended.doubts);
 }
 
-fn steps(out: &mut String, steps: &[String]) {
-    if steps.is_empty() {
+/// Sentences below a heading; nothing where there are none.
+fn list(out: &mut String, heading: &str, sentences: &[Sentence]) {
+    if sentences.is_empty() {
         return;
     }
-    out.push_str("<h3>What to do</h3><ul>");
-    for step in steps {
-        let _ = write!(out, "<li>{}</li>", esc(step));
+    let _ = write!(out, "{heading}<ul>");
+    for sentence in sentences {
+        let _ = write!(out, "<li>{}</li>", esc(sentence.as_str()));
     }
     out.push_str("</ul>\n");
 }
@@ -123,10 +118,11 @@ pub fn html(report: &JobReport) -> String {
 /// The same with time lines of GPUs, and why some are lacking.
 pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) -> String {
     let mut out = String::with_capacity(64 * 1024);
-    let name = report.name.as_ref().map(|name| format!(" '{}'", shorten(name, 40))).unwrap_or_default();
-    let title = format!("Job {}{name} on {}", report.job, report.cluster);
+    let view = view(report);
+    let head = &view.head;
+    let title = format!("Job {}", head.job);
     begin(&mut out, &title);
-    let _ = writeln!(out, "<h1>{}{}</h1>", esc(&title), pill(report.ended.kind));
+    let _ = writeln!(out, "<h1>{}{}</h1>", esc(&title), pill(head.ended.kind));
     let user = if report.user.is_empty() { "unknown user" } else { &report.user };
     let uid = report.uid.map(|uid| format!(" (uid {uid})")).unwrap_or_default();
     let attempts = match report.attempts.len() {
@@ -154,30 +150,27 @@ pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) ->
         esc(&lasted)
     );
     out.push_str("<div class=\"card\">\n");
-    ended(&mut out, &report.ended);
-    if let [earlier @ .., _] = report.attempts.as_slice()
-        && !earlier.is_empty()
-    {
-        let told: Vec<String> = earlier
-            .iter()
-            .take(12)
-            .map(|attempt| format!("attempt {} {}", attempt.attempt, pill(attempt.ended.kind)))
-            .collect();
-        let more =
-            if earlier.len() > 12 { format!(" and {} more", earlier.len() - 12) } else { String::new() };
-        let _ = writeln!(out, "<p>Before: {}{more}</p>", told.join(", "));
+    ended(&mut out, &head.ended);
+    if !head.before.is_empty() {
+        let one = |before: &Before| {
+            format!("attempt {} {}{}", before.attempt, pill(before.kind), esc(&before.nodes))
+        };
+        let before: Vec<String> = head.before.iter().map(one).collect();
+        let more = match head.more_before {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let _ = writeln!(out, "<p>Before: {}{more}</p>", before.join(", "));
     }
-    steps(&mut out, &report.next_steps);
-    if let Some(log) = &report.log {
-        let _ = writeln!(out, "<p class=\"soft\">Log: <code>{}</code></p>", esc(log));
+    list(&mut out, "<h3>What to do</h3>", &head.steps);
+    if let Some(log) = &head.log {
+        let _ = writeln!(out, "<p class=\"soft\">Log: <code>{}</code></p>", esc(log.as_str()));
     }
-    if let Some(slurm) = &report.slurm {
-        let reason = Some(slurm.reason.as_str()).filter(|reason| *reason != "None").unwrap_or_default();
-        let _ = writeln!(out, "<p class=\"soft\">Slurm says {} {}</p>", esc(&slurm.state), esc(reason));
+    if let Some(slurm) = &head.slurm {
+        let _ = writeln!(out, "<p class=\"soft\">Slurm says {}</p>", esc(slurm.as_str()));
     }
     out.push_str("</div>\n");
 
-    let view = view(report);
     numbers::numbers(&mut out, report, &view);
     course::courses(&mut out, courses, problems);
     out.push_str("<h2>What happened</h2>\n<div class=\"card\">\n");
@@ -188,7 +181,7 @@ pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) ->
     for (attempt, of) in report.attempts.iter().zip(&view.attempts) {
         details::attempt(&mut out, attempt, of, report.attempts.len() > 1);
     }
-    lacking(&mut out, report);
+    lacking(&mut out, &view);
     end(&mut out, report);
     out
 }
@@ -265,24 +258,17 @@ fn story(out: &mut String, report: &JobReport) {
     }
 }
 
-fn lacking(out: &mut String, report: &JobReport) {
-    if report.missing.is_empty() && report.problems.is_empty() {
+fn lacking(out: &mut String, view: &View) {
+    if view.lacking.is_empty() && view.problems.is_empty() {
         return;
     }
     out.push_str("<h2>What this report lacks</h2>\n<div class=\"card\">\n");
-    let rows: Vec<Vec<String>> = report
-        .missing
-        .iter()
-        .map(|missing| vec![missing.what.clone(), missing.why.clone(), missing.collect.clone()])
-        .collect();
+    let cells = |one: &Lacking| {
+        [&one.what, &one.why, &one.collect].into_iter().map(|cell| cell.as_str().to_owned()).collect()
+    };
+    let rows: Vec<Vec<String>> = view.lacking.iter().map(cells).collect();
     table(out, &["Part", "Why", "`To collect it"], &rows);
-    if !report.problems.is_empty() {
-        out.push_str("<ul>");
-        for problem in &report.problems {
-            let _ = write!(out, "<li>{}</li>", esc(problem));
-        }
-        out.push_str("</ul>\n");
-    }
+    list(out, "", &view.problems);
     out.push_str("</div>\n");
 }
 

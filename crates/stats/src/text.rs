@@ -6,14 +6,15 @@ mod summary;
 pub use live::live;
 pub use summary::summary;
 
+use railgate_model::Fitness;
 use railgate_text::{Lines, put, shorten};
 
 use crate::plain::{clock, float, plain, span, stamp, wrap};
 use crate::redact::redact;
-use crate::view::nccl::warnings;
-use crate::view::{OfAttempt, Rails, View, screen, view};
-use crate::why::decided;
-use crate::{Attempt, EndKind, JobReport, NodeReport, Weight};
+use crate::view::{
+    AskedNode, Before, Controller, Found, GateRow, OfAttempt, Rails, Sentence, View, screen, view,
+};
+use crate::{Attempt, JobReport, Weight};
 
 const WIDTH: usize = 96;
 /// Beyond so many healthy nodes they are summed up; those with something to say are always listed.
@@ -36,14 +37,14 @@ pub fn text(report: &JobReport, full: bool) -> Lines {
     for (position, (attempt, of)) in report.attempts.iter().zip(&view.attempts).enumerate() {
         one_attempt(&mut out, report, position, attempt, of);
     }
-    if !report.missing.is_empty() || !report.problems.is_empty() {
+    if !view.lacking.is_empty() || !view.problems.is_empty() {
         out.section("what this report lacks", "");
-        for missing in &report.missing {
-            out.item(&format!("{}: {}", missing.what, missing.why));
-            out.indented(&format!("to collect it: {}", missing.collect), 4);
+        for lacking in &view.lacking {
+            out.item(&format!("{}: {}", lacking.what.as_str(), lacking.why.as_str()));
+            out.indented(&format!("to collect it: {}", lacking.collect.as_str()), 4);
         }
-        for problem in &report.problems {
-            out.item(problem);
+        for problem in &view.problems {
+            out.item(problem.as_str());
         }
     }
     out.0
@@ -103,6 +104,13 @@ impl Text {
         }
     }
 
+    /// One field; its name stands before the first sentence.
+    fn sentences(&mut self, name: &str, sentences: &[Sentence]) {
+        for (number, sentence) in sentences.iter().enumerate() {
+            self.field(if number == 0 { name } else { "" }, sentence.as_str());
+        }
+    }
+
     fn screen(&mut self, name: &str, value: &str) {
         if name == screen::TABLE {
             self.line(&format!("{:9}{}", "", shorten(value, WIDTH)));
@@ -137,57 +145,34 @@ impl Text {
 }
 
 fn head(out: &mut Text, report: &JobReport, view: &View, one_screen: bool) {
+    let head = &view.head;
     let restarts = match report.attempts.len() {
         0 | 1 => String::new(),
         count => format!(", {count} attempts"),
     };
-    let kind = report.ended.kind.title();
-    let components: Vec<String> = report.components.iter().map(u32::to_string).collect();
-    let het = match components.as_slice() {
-        [] => String::new(),
-        ids => format!(" (heterogeneous: {})", ids.join(", ")),
-    };
-    let cluster = plain(&report.cluster);
-    let place = if cluster.is_empty() { String::new() } else { format!(" on {cluster}") };
-    let shape = screen::shape(report).map(|shape| format!("; {shape}")).unwrap_or_default();
-    let name = report.name.as_ref().map(|name| format!(" '{}'", shorten(name, 40))).unwrap_or_default();
-    out.line(&format!("job {}{name}{het}{place}: {kind}{restarts}{shape}", report.job));
-    let numbers = screen::telling(report).is_some();
-    if numbers {
-        for row in &view.screen {
-            out.screen(row.name, &row.text());
-        }
+    let shape = head.shape.as_ref().map(|shape| format!("; {shape}")).unwrap_or_default();
+    out.line(&format!("job {}: {}{restarts}{shape}", head.job, head.ended.kind.title()));
+    for row in &view.screen {
+        out.screen(row.name, &row.text());
     }
     out.0.blank();
-    out.field("why", &report.ended.why);
-    for (number, doubt) in report.ended.doubts.iter().enumerate() {
-        out.field(if number == 0 { "but" } else { "" }, doubt);
-    }
+    out.field("why", head.ended.why.as_str());
+    out.sentences("but", &head.ended.doubts);
     // With numbers the screen has said it.
-    for (number, step) in report.next_steps.iter().filter(|_| !numbers).enumerate() {
-        out.field(if number == 0 { "do" } else { "" }, step);
+    if view.screen.is_empty() {
+        out.sentences("do", &head.steps);
     }
-    if let [earlier @ .., _] = report.attempts.as_slice()
-        && !earlier.is_empty()
-        && !one_screen
-    {
-        let told: Vec<String> = earlier
-            .iter()
-            .take(12)
-            .map(|attempt| {
-                let blamed = blamed(attempt);
-                format!("attempt {}: {}{blamed}", attempt.attempt, attempt.ended.kind.title())
-            })
-            .collect();
-        let more =
-            if earlier.len() > 12 { format!("; and {} more", earlier.len() - 12) } else { String::new() };
-        out.field("before", &format!("{}{more}", told.join("; ")));
+    if !head.before.is_empty() && !one_screen {
+        let one =
+            |before: &Before| format!("attempt {}: {}{}", before.attempt, before.kind.title(), before.nodes);
+        let before: Vec<String> = head.before.iter().map(one).collect();
+        let more = match head.more_before {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        out.field("before", &format!("{}{more}", before.join("; ")));
     }
-    if let Some(attempt) = report.attempts.last() {
-        for (number, warning) in warnings(attempt).iter().enumerate() {
-            out.field(if number == 0 { "rails" } else { "" }, warning);
-        }
-    }
+    out.sentences("rails", view.attempts.last().map_or(&[], |attempt| &attempt.warnings));
     let user = report.uid.map(|uid| format!("{} (uid {uid})", plain(&report.user)));
     let partition = Some(&report.partition).filter(|name| !name.is_empty());
     let known: Vec<String> =
@@ -195,31 +180,8 @@ fn head(out: &mut Text, report: &JobReport, view: &View, one_screen: bool) {
     if !known.is_empty() {
         out.field("user", &known.join(", "));
     }
-    if let Some(log) = &report.log {
-        out.field("log", log);
-    }
-    if let Some(slurm) = &report.slurm {
-        let reason = if slurm.reason.is_empty() || slurm.reason == "None" {
-            String::new()
-        } else {
-            format!(", reason {}", slurm.reason)
-        };
-        out.field("slurm says", &format!("{}{reason}", slurm.state));
-    }
-}
-
-/// Which nodes an attempt left behind.
-fn blamed(attempt: &Attempt) -> String {
-    if !matches!(attempt.ended.kind, EndKind::Hardware | EndKind::MovedByGate | EndKind::NodeDied) {
-        return String::new();
-    }
-    let mut names: Vec<&str> = attempt.ended.proof.iter().map(|proof| proof.node.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    match names.as_slice() {
-        [] => String::new(),
-        names if names.len() > 4 => format!(" ({} nodes)", names.len()),
-        names => format!(" ({})", names.join(", ")),
+    for (name, sentence) in [("log", &head.log), ("slurm says", &head.slurm)] {
+        out.sentences(name, sentence.as_slice());
     }
 }
 
@@ -265,21 +227,20 @@ fn story(out: &mut Text, report: &JobReport) {
 }
 
 fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &Attempt, of: &OfAttempt) {
-    let number = if report.attempts.len() > 1 { format!("(#{})", position + 1) } else { String::new() };
-    out.section(&format!("attempt {}", attempt.attempt), &number);
-    if report.attempts.len() > 1 {
-        out.field("ended", &format!("{}. {}", attempt.ended.kind.title(), attempt.ended.why));
+    let count = report.attempts.len();
+    let is_last = position + 1 == count;
+    let number = if count > 1 { format!("(#{})", position + 1) } else { String::new() };
+    let section = format!("attempt {}", attempt.attempt);
+    out.section(&section, &number);
+    if count > 1 {
+        out.field("ended", &format!("{}. {}", of.ended.kind.title(), of.ended.why.as_str()));
     }
-    let nodes = if attempt.nodelist.is_empty() { "unknown".to_owned() } else { attempt.nodelist.clone() };
-    if attempt.ended.kind != EndKind::Waiting {
-        out.field(
-            "nodes",
-            &format!(
-                "{nodes}: {} of {} reported",
-                attempt.nodes.len(),
-                attempt.node_count.max(attempt.nodes.len())
-            ),
-        );
+    // The head has those of the last one.
+    if !is_last {
+        out.sentences("but", &of.ended.doubts);
+    }
+    if let Some(reported) = &of.reported {
+        out.field("nodes", &format!("{}: {}", of.nodes, reported.as_str()));
     }
     match (attempt.start, attempt.end) {
         (Some(start), Some(end)) => {
@@ -290,119 +251,85 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
         (Some(start), None) => out.field("began", &stamp(start)),
         (None, _) => {}
     }
-    if position + 1 < report.attempts.len() {
-        for (number, warning) in warnings(attempt).iter().enumerate() {
-            out.field(if number == 0 { "rails" } else { "" }, warning);
-        }
+    if !is_last {
+        out.sentences("rails", &of.warnings);
     }
-    if !attempt.ended.proof.is_empty() {
+    if !of.ended.evidence.is_empty() {
         out.field("evidence", "in time order:");
-        for proof in attempt.ended.proof.iter().take(50) {
-            let time = proof.time.map_or_else(|| "between the looks:".to_owned(), clock);
-            out.indented(&format!("{time}  {}: {}", proof.node, proof.what), 14);
+        for one in of.ended.evidence.iter().take(50) {
+            let time = one.time.map_or_else(|| "between the looks:".to_owned(), clock);
+            out.indented(&format!("{time}  {}: {}", one.node, one.what.as_str()), 14);
         }
     }
-    if let Some(decision) = &attempt.decision {
-        out.field(
-            "controller",
-            &format!(
-                "{}: {} (consent {})",
-                decision.what.title(),
-                decided(attempt, decision),
-                if decision.consent.is_empty() { "unknown" } else { &decision.consent }
-            ),
-        );
-        if let Some(budget) = decision.budget {
-            out.field(
-                "budget",
-                &format!(
-                    "deaths during a run: {} (restarts allowed: {}); moves by the gate: {}",
-                    budget.restarts, budget.max_restarts, budget.moves
-                ),
-            );
-        }
-        for node in decision.nodes.iter().filter(|node| node.evidence || !node.reason.is_empty()) {
-            let evidence =
-                if node.evidence { format!(" (evidence by {})", node.source) } else { String::new() };
-            out.indented(&format!("{} {}: {}{evidence}", node.node, node.state, node.reason), 14);
+    if let Some(controller) = &of.controller {
+        decision(out, controller);
+    }
+    if !of.gate.is_empty() {
+        out.section(&format!("{section}: gate"), "");
+        gate(out, &of.gate);
+        for found in &of.findings {
+            out.item(&finding(found));
         }
     }
-    gate(out, attempt);
     if let Some(rails) = &of.rails {
-        wiring(out, &format!("attempt {}: rails", attempt.attempt), rails);
+        wiring(out, &format!("{section}: rails"), rails);
     }
     if let Some(environment) = &of.environment {
-        environment::environment(out, &format!("attempt {}: NCCL environment", attempt.attempt), environment);
+        environment::environment(out, &format!("{section}: NCCL environment"), environment);
     }
-    counters::counters(out, attempt, position + 1 == report.attempts.len());
+    counters::counters(out, attempt, is_last);
 }
 
-fn has_news(node: &NodeReport) -> bool {
-    let bad = |look: &Option<crate::Look>| {
-        look.as_ref().is_none_or(|look| !look.verdict.findings.is_empty() || !look.missing.is_empty())
-    };
-    bad(&node.prolog) || bad(&node.epilog) || !node.acts.is_empty() || !node.faults.is_empty()
+fn decision(out: &mut Text, controller: &Controller) {
+    let (what, why, consent) = (controller.what, controller.why.as_str(), &controller.consent);
+    out.field("controller", &format!("{what}: {why} (consent {consent})"));
+    out.sentences("budget", controller.budget.as_slice());
+    let told = |node: &&AskedNode| node.evidence.is_some() || !node.reason.as_str().is_empty();
+    for node in controller.nodes.iter().filter(told) {
+        let evidence =
+            node.evidence.as_ref().map(|source| format!(" (evidence by {source})")).unwrap_or_default();
+        out.indented(&format!("{} {}: {}{evidence}", node.node, node.state, node.reason.as_str()), 14);
+    }
 }
 
-fn gate(out: &mut Text, attempt: &Attempt) {
-    if attempt.nodes.is_empty() {
-        return;
-    }
-    out.section(&format!("attempt {}: gate", attempt.attempt), "");
-    let listed = |node: &&NodeReport| attempt.nodes.len() <= MOST_NODES || has_news(node);
-    let word = |look: &Option<crate::Look>, ended: bool| match look {
-        Some(look) => look.verdict.fitness.to_string(),
-        None if ended => "not judged".to_owned(),
+fn gate(out: &mut Text, gate: &[GateRow]) {
+    let listed = |row: &&GateRow| gate.len() <= MOST_NODES || row.has_news;
+    let word = |fitness: Option<Fitness>, has_ended: bool| match fitness {
+        Some(fitness) => fitness.to_string(),
+        None if has_ended => "not judged".to_owned(),
         None => "-".to_owned(),
     };
-    let rows: Vec<Vec<String>> = attempt
-        .nodes
+    let rows: Vec<Vec<String>> = gate
         .iter()
         .filter(listed)
         .take(100)
-        .map(|node| {
-            let options = &node.options;
+        .map(|row| {
             vec![
-                shorten(&node.node, 24),
-                word(&node.prolog, node.end.is_some()),
-                word(&node.epilog, node.end.is_some()),
-                shorten(&options.gate, 8),
-                shorten(&options.requeue, 8),
+                shorten(&row.node, 24),
+                word(row.before, row.has_ended),
+                word(row.after, row.has_ended),
+                shorten(&row.gate, 8),
+                shorten(&row.requeue, 8),
             ]
         })
         .collect();
     out.table(&["NODE", "BEFORE", "AFTER", "GATE", "REQUEUE"], &rows);
-    let rest = attempt.nodes.len() - attempt.nodes.iter().filter(listed).count();
+    let rest = gate.len() - gate.iter().filter(listed).count();
     if rest > 0 {
         out.line(&format!("  and {} with nothing found", more_nodes(rest)));
     }
-    for node in attempt.nodes.iter().filter(|node| has_news(node)).take(100) {
-        for look in [&node.prolog, &node.epilog].into_iter().flatten() {
-            for finding in look.verdict.findings.iter().take(20) {
-                out.item(&format!(
-                    "{} {} {}: {} [{}, {}]; {}",
-                    node.node,
-                    look.verdict.phase,
-                    finding.subject(),
-                    finding.what,
-                    finding.severity,
-                    finding.class,
-                    finding.fix
-                ));
-            }
-            for part in &look.missing {
-                out.item(&format!(
-                    "{} {}: {} not read: {}",
-                    node.node,
-                    look.verdict.phase,
-                    part.part.as_str(),
-                    part.why
-                ));
-            }
+}
+
+fn finding(found: &Found) -> String {
+    match found {
+        Found::Finding { node, phase, subject, severity, class, what, fix, .. } => {
+            let (what, fix) = (what.as_str(), fix.as_str());
+            format!("{node} {phase} {subject}: {what} [{severity}, {class}]; {fix}")
         }
-        for fault in node.faults.iter().take(20) {
-            out.item(&format!("{}: railgate's own fault: {fault}", node.node));
+        Found::NotRead { node, phase, part, why } => {
+            format!("{node} {phase}: {part} not read: {}", why.as_str())
         }
+        Found::Fault { node, what } => format!("{node}: railgate's own fault: {}", what.as_str()),
     }
 }
 
@@ -432,7 +359,7 @@ fn wiring(out: &mut Text, title: &str, rails: &Rails) {
 }
 
 /// `1 more node`, `300 more nodes`
-fn more_nodes(count: usize) -> String {
+pub(crate) fn more_nodes(count: usize) -> String {
     format!("{count} more node{}", if count == 1 { "" } else { "s" })
 }
 

@@ -3,7 +3,9 @@
 //! Text and HTML render the same [`View`], so they cannot disagree. A renderer adds headings, columns, escapes and
 //! charts; it makes no sentence of its own.
 
+mod attempt;
 mod environment;
+mod head;
 pub(crate) mod nccl;
 mod rails;
 pub(crate) mod screen;
@@ -12,7 +14,9 @@ mod tests;
 
 use serde::Serialize;
 
+pub(crate) use attempt::{AskedNode, Controller, Found, GateRow, OfAttempt};
 pub(crate) use environment::{Environment, NodesAlike};
+pub(crate) use head::{Before, Ending, Head};
 pub(crate) use rails::Rails;
 pub(crate) use screen::Row;
 
@@ -40,33 +44,46 @@ impl From<String> for Sentence {
 /// A report as it is shown.
 #[derive(Debug, Serialize)]
 pub(crate) struct View {
-    /// The first screen; only what to do where no part has numbers.
+    pub(crate) head: Head,
+    /// The first screen; empty where no part has numbers.
     pub(crate) screen: Vec<Row>,
     /// What stands out, costliest first.
     pub(crate) diagnoses: Vec<DiagnosisRow>,
     /// In order.
     pub(crate) attempts: Vec<OfAttempt>,
+    /// What is missing, and how to collect it.
+    pub(crate) lacking: Vec<Lacking>,
+    /// Files that were refused, and why.
+    pub(crate) problems: Vec<Sentence>,
 }
 
-/// One attempt.
+/// A part of the report that is missing.
 #[derive(Debug, Serialize)]
-pub(crate) struct OfAttempt {
-    /// Rails of the nodes; `None` where no node has a map of them.
-    pub(crate) rails: Option<Rails>,
-    /// NCCL's variables and transport; `None` where nothing is known of them.
-    pub(crate) environment: Option<Environment>,
+pub(crate) struct Lacking {
+    pub(crate) what: Sentence,
+    pub(crate) why: Sentence,
+    pub(crate) collect: Sentence,
 }
 
 /// Makes the content of a report.
 pub(crate) fn view(report: &JobReport) -> View {
-    let attempts = report.attempts.iter().enumerate().map(|(position, attempt)| {
-        let earlier = report.attempts.get(..position).unwrap_or_default();
-        OfAttempt {
-            rails: rails::rails(earlier, attempt),
-            environment: environment::environment(earlier, attempt),
-        }
+    let attempts =
+        report.attempts.iter().enumerate().map(|(position, one)| {
+            attempt::attempt(report.attempts.get(..position).unwrap_or_default(), one)
+        });
+    let lacking = report.missing.iter().map(|missing| Lacking {
+        what: missing.what.clone().into(),
+        why: missing.why.clone().into(),
+        collect: missing.collect.clone().into(),
     });
-    View { screen: screen::rows(report), diagnoses: diagnoses(report), attempts: attempts.collect() }
+    View {
+        head: head::head(report),
+        screen: screen::telling(report).map(|_| screen::rows(report)).unwrap_or_default(),
+        diagnoses: diagnoses(report),
+        attempts: attempts.collect(),
+        lacking: lacking.collect(),
+        problems: report.problems.iter().cloned().map(Sentence::from).collect(),
+    }
 }
 
 /// What a rule found.

@@ -3,12 +3,10 @@ use std::fmt::Write as _;
 use railgate_model::{Access, Fitness, Reading};
 
 use super::{ended, esc, pill, table};
-use crate::exits::ending;
 use crate::plain::{byte_rate, bytes, cell, energy, float, port_state, span, stamp};
-use crate::view::nccl::warnings;
-use crate::view::{OfAttempt, Rails};
-use crate::why::decided;
-use crate::{Attempt, Counter, Look, NodeReport, Window};
+use crate::text::more_nodes;
+use crate::view::{Found, GateRow, OfAttempt, Rails};
+use crate::{Attempt, Counter, NodeReport, Window};
 
 /// Beyond so many nodes the rest is in the JSON.
 const MOST_NODES: usize = 64;
@@ -18,50 +16,49 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, of: &OfAttempt, numbe
     // Writing to a String cannot fail.
     let _ = writeln!(out, "<h2>Attempt {}{kind}</h2>\n<div class=\"card\">", attempt.attempt);
     if numbered {
-        ended(out, &attempt.ended);
+        ended(out, &of.ended);
     }
-    let nodes = if attempt.nodelist.is_empty() { "unknown" } else { &attempt.nodelist };
-    let reported =
-        format!("{} of {} reported", attempt.nodes.len(), attempt.node_count.max(attempt.nodes.len()));
-    let _ = write!(out, "<dl><dt>Nodes</dt><dd>{}, {reported}</dd>", esc(nodes));
-    if attempt.end.is_some() {
-        let _ = write!(out, "<dt>Ended</dt><dd>{}</dd>", esc(&ending(attempt)));
+    out.push_str("<dl>");
+    if let Some(reported) = &of.reported {
+        let _ = write!(out, "<dt>Nodes</dt><dd>{}, {}</dd>", esc(&of.nodes), reported.as_str());
     }
-    if let Some(decision) = &attempt.decision {
+    if let Some(exit) = &of.exit {
+        let _ = write!(out, "<dt>Ended</dt><dd>{}</dd>", esc(exit));
+    }
+    if let Some(controller) = &of.controller {
         let _ = write!(
             out,
             "<dt>Controller</dt><dd>{}: {} <span class=\"soft\">(consent {}, waited {:.1} s)</span></dd>",
-            decision.what.title(),
-            esc(&decided(attempt, decision)),
-            esc(&decision.consent),
-            float(decision.waited_ms) / 1000.0
+            controller.what,
+            esc(controller.why.as_str()),
+            esc(&controller.consent),
+            float(controller.waited_ms) / 1000.0
         );
-        if let Some(budget) = decision.budget {
-            let _ = write!(
-                out,
-                "<dt>Budget</dt><dd>deaths during a run: {} (restarts allowed: {}); moves by the gate: {}</dd>",
-                budget.restarts, budget.max_restarts, budget.moves
-            );
+        if let Some(budget) = &controller.budget {
+            let _ = write!(out, "<dt>Budget</dt><dd>{}</dd>", budget.as_str());
         }
     }
-    for warning in warnings(attempt) {
-        let _ = write!(out, "<dt>Rails</dt><dd class=\"warn\">{}</dd>", esc(&warning));
+    for warning in &of.warnings {
+        let _ = write!(out, "<dt>Rails</dt><dd class=\"warn\">{}</dd>", esc(warning.as_str()));
     }
     out.push_str("</dl>\n");
-    if let Some(decision) = &attempt.decision {
-        let rows: Vec<Vec<String>> = decision
-            .nodes
-            .iter()
-            .take(MOST_NODES)
-            .map(|node| {
-                let evidence =
-                    if node.evidence { format!("yes, by {}", node.source) } else { "no".to_owned() };
-                vec![node.node.clone(), node.state.clone(), node.reason.clone(), evidence]
-            })
-            .collect();
-        table(out, &["Node", "State", "`Reason", "Evidence"], &rows);
+    let asked = of.controller.iter().flat_map(|controller| &controller.nodes).take(MOST_NODES);
+    let rows: Vec<Vec<String>> = asked
+        .map(|node| {
+            let evidence =
+                node.evidence.as_ref().map_or_else(|| "no".to_owned(), |source| format!("yes, by {source}"));
+            vec![node.node.clone(), node.state.clone(), node.reason.as_str().to_owned(), evidence]
+        })
+        .collect();
+    table(out, &["Node", "State", "`Reason", "Evidence"], &rows);
+    if !of.gate.is_empty() {
+        gate(out, &of.gate);
     }
-    gate(out, attempt);
+    let rows: Vec<Vec<String>> = of.findings.iter().map(finding).collect();
+    if !rows.is_empty() {
+        out.push_str("<h3>Findings</h3>");
+        table(out, &["Node", "Phase", "Check", "Severity", "Whose", "What", "Do", "`Evidence"], &rows);
+    }
     if let Some(rails) = &of.rails {
         wiring(out, rails);
     }
@@ -81,117 +78,66 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, of: &OfAttempt, numbe
     out.push_str("</div>\n");
 }
 
-fn word(look: Option<&Look>) -> String {
-    let Some(look) = look else { return "<span class=\"soft\">not judged</span>".to_owned() };
-    let class = match look.verdict.fitness {
-        Fitness::Fit => "good",
-        Fitness::Degraded | Fitness::Unknown => "warn",
-        Fitness::Unfit => "bad",
+fn word(fitness: Option<Fitness>) -> String {
+    let (class, word) = match fitness {
+        None => ("soft", "not judged".to_owned()),
+        Some(fitness) => match fitness {
+            Fitness::Fit => ("good", fitness.to_string()),
+            Fitness::Degraded | Fitness::Unknown => ("warn", fitness.to_string()),
+            Fitness::Unfit => ("bad", fitness.to_string()),
+        },
     };
-    format!("<span class=\"{class}\">{}</span>", look.verdict.fitness)
+    format!("<span class=\"{class}\">{word}</span>")
 }
 
-fn gate(out: &mut String, attempt: &Attempt) {
-    if attempt.nodes.is_empty() {
-        return;
-    }
+fn gate(out: &mut String, gate: &[GateRow]) {
     out.push_str(
         "<h3>Gate</h3><div class=\"scroll\"><table><thead><tr><th>Node</th><th>Before</th><th>After</th>\
          <th>Options</th><th>What railgate did</th></tr></thead><tbody>\n",
     );
-    for node in attempt.nodes.iter().take(MOST_NODES) {
-        let acts: Vec<String> =
-            node.acts.iter().map(|act| format!("{} {}", act.by, act_text(act.what, &act.detail))).collect();
+    let listed = |row: &&GateRow| gate.len() <= MOST_NODES || row.has_news;
+    for row in gate.iter().filter(listed).take(MOST_NODES) {
         let or_unknown = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
-        let options =
-            format!("gate {}, requeue {}", or_unknown(&node.options.gate), or_unknown(&node.options.requeue));
-        let profile =
-            node.options.profile.as_ref().map(|name| format!(", profile {name}")).unwrap_or_default();
+        let options = format!("gate {}, requeue {}", or_unknown(&row.gate), or_unknown(&row.requeue));
+        let profile = row.profile.as_ref().map(|name| format!(", profile {name}")).unwrap_or_default();
+        let acts: Vec<String> = row.acts.iter().map(|act| esc(act)).collect();
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}{}</td><td class=\"c\">{}</td></tr>",
-            esc(&node.node),
-            word(node.prolog.as_ref()),
-            word(node.epilog.as_ref()),
+            esc(&row.node),
+            word(row.before),
+            word(row.after),
             esc(&options),
             esc(&profile),
-            if acts.is_empty() {
-                "nothing".to_owned()
-            } else {
-                acts.iter().map(|act| esc(act)).collect::<Vec<_>>().join("<br>")
-            }
+            if acts.is_empty() { "nothing".to_owned() } else { acts.join("<br>") }
         );
     }
     out.push_str("</tbody></table></div>\n");
-    let mut rows = Vec::new();
-    for node in attempt.nodes.iter().take(MOST_NODES) {
-        for look in [&node.prolog, &node.epilog].into_iter().flatten() {
-            for finding in look.verdict.findings.iter().take(50) {
-                let proof: Vec<String> = finding
-                    .evidence
-                    .iter()
-                    .take(5)
-                    .map(|row| format!("{}: {} (want {}; {})", row.what, row.got, row.want, row.source))
-                    .collect();
-                rows.push(vec![
-                    node.node.clone(),
-                    look.verdict.phase.to_string(),
-                    finding.subject(),
-                    finding.severity.to_string(),
-                    finding.class.to_string(),
-                    finding.what.clone(),
-                    finding.fix.clone(),
-                    proof.join("; "),
-                ]);
-            }
-            for part in &look.missing {
-                let phase = look.verdict.phase.to_string();
-                let what = format!("not read: {}", part.why);
-                rows.push(vec![
-                    node.node.clone(),
-                    phase,
-                    part.part.as_str().to_owned(),
-                    "unknown".to_owned(),
-                    String::new(),
-                    what,
-                    String::new(),
-                    String::new(),
-                ]);
-            }
-        }
-        for fault in node.faults.iter().take(20) {
-            let internal = "internal".to_owned();
-            rows.push(vec![
-                node.node.clone(),
-                String::new(),
-                "railgate".to_owned(),
-                internal.clone(),
-                internal,
-                fault.clone(),
-                String::new(),
-                String::new(),
-            ]);
-        }
-    }
-    if !rows.is_empty() {
-        out.push_str("<h3>Findings</h3>");
-        table(out, &["Node", "Phase", "Check", "Severity", "Whose", "What", "Do", "`Evidence"], &rows);
+    let rest = gate.len() - gate.iter().filter(listed).count();
+    if rest > 0 {
+        let _ = writeln!(out, "<p class=\"soft\">and {} with nothing found</p>", more_nodes(rest));
     }
 }
 
-fn act_text(what: crate::ActKind, detail: &str) -> String {
-    use crate::ActKind::{Breaker, Drained, Failed, ForeignReason, Notified, Pending, Refused, WouldDrain};
-    let lead = match what {
-        Drained => "drained the node",
-        WouldDrain => "would have drained the node",
-        Breaker => "did not drain, the breaker is open",
-        ForeignReason => "left the node to whoever holds it",
-        Pending => "keeps the reason until slurmctld answers",
-        Refused => "refused the job",
-        Notified => "told the owner",
-        Failed => "failed",
-    };
-    if detail.is_empty() { lead.to_owned() } else { format!("{lead}: {detail}") }
+/// Node, phase, check, severity, whose, what, what to do, evidence.
+fn finding(found: &Found) -> Vec<String> {
+    let none = String::new;
+    match found {
+        Found::Finding { node, phase, subject, severity, class, what, fix, proof } => {
+            let (what, fix) = (what.as_str().to_owned(), fix.as_str().to_owned());
+            let cells = [node, phase, subject, severity, class].map(String::clone);
+            cells.into_iter().chain([what, fix, proof.join("; ")]).collect()
+        }
+        Found::NotRead { node, phase, part, why } => {
+            let (unknown, what) = ("unknown".to_owned(), format!("not read: {}", why.as_str()));
+            vec![node.clone(), phase.clone(), (*part).to_owned(), unknown, none(), what, none(), none()]
+        }
+        Found::Fault { node, what } => {
+            let (internal, what) = ("internal".to_owned(), what.as_str().to_owned());
+            let check = "railgate".to_owned();
+            vec![node.clone(), none(), check, internal.clone(), internal, what, none(), none()]
+        }
+    }
 }
 
 fn wiring(out: &mut String, rails: &Rails) {

@@ -1,6 +1,6 @@
-use railgate_model::{Class, Reading, Severity};
+use railgate_model::{Class, Job, Reading, Severity};
 
-use crate::testing::{decision, finding, job, large, lost_gpu, merged, part, refused, slurm};
+use crate::testing::{decision, finding, job, large, lost_gpu, merged, part, refused, slurm, story};
 use crate::{DecisionKind, JobReport, Over, SlurmView, Sure, Transport, html, text};
 
 fn one_line(page: &str) -> String {
@@ -38,13 +38,72 @@ fn nodes_that_differ_in_transport_are_shown_apart_in_every_form() {
     }
 }
 
-#[test]
-fn a_node_with_other_rails_is_named_in_every_form() {
+fn other_rails() -> JobReport {
     let mut nodes: Vec<_> = ["n1", "n2"].map(|name| part(name, &job(0..8), "", vec![], 0)).into();
     nodes[1].rail_map.as_mut().unwrap().rails[0].hca = "mlx5_9".to_owned();
-    let report = merged(nodes, vec![], None);
+    merged(nodes, vec![], None)
+}
+
+/// A node of the first attempt has not reported.
+fn doubtful_before() -> JobReport {
+    let again = Job { restarts: 1, ..job(0..8) };
+    let parts = vec![
+        part("n1", &job(0..8), "", vec![], 256),
+        part("n1", &again, "", vec![], 0),
+        part("n2", &again, "", vec![], 0),
+    ];
+    merged(parts, vec![], slurm("COMPLETED"))
+}
+
+#[test]
+fn a_node_with_other_rails_is_named_in_every_form() {
+    let report = other_rails();
     for page in [html(&report), text(&report, true).to_string()] {
         assert!(page.contains("other device names or rails on n2"), "{page}");
+    }
+}
+
+/// All that a [`super::Sentence`] or a row of the screen holds.
+fn sentences(value: &serde_json::Value, all: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Array(items) => items.iter().for_each(|item| sentences(item, all)),
+        serde_json::Value::Object(fields) => {
+            for (name, field) in fields {
+                match field.as_str() {
+                    Some(text) if name == "sentence" => all.push(text.to_owned()),
+                    _ => sentences(field, all),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_sentence_of_the_view_is_in_text_and_html() {
+    let mut lacking = merged(vec![part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256)], vec![], None);
+    lacking.problems.push("attempt 0 n7: record checksum mismatch <&>".to_owned());
+    let mut left_out = merged(
+        vec![part("n1", &job(0..8), "", vec![], 256)],
+        vec![decision(0, DecisionKind::Left, 256)],
+        slurm("FAILED"),
+    );
+    let node = &mut left_out.attempts[0].nodes[0];
+    node.faults.push("the report could not be written".to_owned());
+    node.rail_map.as_mut().unwrap().notes.push("GPU 7 is nearer to another rail".to_owned());
+    for report in
+        [half_fell_back(), other_rails(), doubtful_before(), story(), large(4), large(20), lacking, left_out]
+    {
+        let mut all = Vec::new();
+        sentences(&serde_json::to_value(super::view(&report)).unwrap(), &mut all);
+        assert!(all.len() > 5, "{all:?}");
+        let (whole, page) = (one_line(&text(&report, true)), one_line(&html(&report)));
+        for sentence in all {
+            let sentence = one_line(&sentence);
+            assert!(whole.contains(&sentence), "text lacks '{sentence}':\n{whole}");
+            let escaped = crate::html::esc(&sentence);
+            assert!(page.contains(&escaped), "HTML lacks '{escaped}':\n{page}");
+        }
     }
 }
 
@@ -164,5 +223,18 @@ fn a_held_job_is_released_in_a_redacted_report_too() {
     let report = merged(vec![refused("n2", &job(0..8))], vec![], Some(view));
     for (form, page) in redacted_forms(&report) {
         assert!(!page.contains("bob"), "{form}:\n{page}");
+    }
+}
+
+#[test]
+fn what_was_found_on_the_last_of_many_nodes_is_shown_in_every_form() {
+    let found = |number| match number {
+        99 => vec![finding("optic-power", "mlx5_6:1", Severity::Warn, Class::Node, "-9.1 dBm")],
+        _ => vec![],
+    };
+    let nodes = (0..100).map(|number| part(&format!("n{number:03}"), &job(0..8), "", found(number), 0));
+    let report = merged(nodes.collect(), vec![], None);
+    for page in [html(&report), text(&report, true).to_string()] {
+        assert!(page.contains("-9.1 dBm"), "{page}");
     }
 }

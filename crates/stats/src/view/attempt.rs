@@ -1,0 +1,219 @@
+//! One attempt: how it ended, what the controller decided, and what the gate found.
+
+use railgate_model::Fitness;
+use serde::Serialize;
+
+use super::Sentence;
+use super::environment::{self, Environment};
+use super::head::{Ending, ending};
+use super::nccl::warnings;
+use super::rails::{self, Rails};
+use crate::exits;
+use crate::why::decided;
+use crate::{ActKind, Attempt, Decision, EndKind, Look, NodeReport};
+
+/// Findings are listed of so many nodes.
+const MOST_NODES: usize = 100;
+/// And so many of a check run.
+const MOST_FINDINGS: usize = 50;
+/// And so many faults of railgate itself on a node.
+const MOST_FAULTS: usize = 20;
+
+/// One attempt.
+#[derive(Debug, Serialize)]
+pub(crate) struct OfAttempt {
+    pub(crate) ended: Ending,
+    /// `looks like the application, exit code 1`; `None` while it runs.
+    pub(crate) exit: Option<String>,
+    /// `n[1-2]`; `unknown` where nothing tells.
+    pub(crate) nodes: String,
+    /// How many nodes have reported; `None` of an attempt that has not begun.
+    pub(crate) reported: Option<Sentence>,
+    pub(crate) controller: Option<Controller>,
+    /// A fallback to sockets, and nodes whose GPUs differ in rails.
+    pub(crate) warnings: Vec<Sentence>,
+    /// The gate's word on each node that has reported.
+    pub(crate) gate: Vec<GateRow>,
+    /// What the gate found, by node.
+    pub(crate) findings: Vec<Found>,
+    /// Rails of the nodes; `None` where no node has a map of them.
+    pub(crate) rails: Option<Rails>,
+    /// NCCL's variables and transport; `None` where nothing is known of them.
+    pub(crate) environment: Option<Environment>,
+}
+
+/// What the controller decided.
+#[derive(Debug, Serialize)]
+pub(crate) struct Controller {
+    /// `railgate requeued the job`
+    pub(crate) what: &'static str,
+    pub(crate) why: Sentence,
+    /// `auto`, `never`, a number or `unknown`.
+    pub(crate) consent: String,
+    pub(crate) waited_ms: u64,
+    pub(crate) budget: Option<Sentence>,
+    pub(crate) nodes: Vec<AskedNode>,
+}
+
+/// A node as the controller saw it.
+#[derive(Debug, Serialize)]
+pub(crate) struct AskedNode {
+    pub(crate) node: String,
+    pub(crate) state: String,
+    pub(crate) reason: Sentence,
+    /// Where evidence came from; `None` where there was none.
+    pub(crate) evidence: Option<String>,
+}
+
+/// A node before and after the attempt.
+#[derive(Debug, Serialize)]
+pub(crate) struct GateRow {
+    pub(crate) node: String,
+    /// `None`: not judged.
+    pub(crate) before: Option<Fitness>,
+    pub(crate) after: Option<Fitness>,
+    /// Its epilog has reported.
+    pub(crate) has_ended: bool,
+    /// Options of the job; empty where they are not known.
+    pub(crate) gate: String,
+    pub(crate) requeue: String,
+    pub(crate) profile: Option<String>,
+    /// What railgate did on the node.
+    pub(crate) acts: Vec<String>,
+    /// Something was found or done on it, or a check run is missing.
+    pub(crate) has_news: bool,
+}
+
+/// One thing that the gate found on a node.
+#[derive(Debug, Serialize)]
+pub(crate) enum Found {
+    Finding {
+        node: String,
+        phase: String,
+        /// `gpu-lost@3`
+        subject: String,
+        severity: String,
+        class: String,
+        what: Sentence,
+        fix: Sentence,
+        /// `rows remapped: 3 (want 0; NVML)`
+        proof: Vec<String>,
+    },
+    /// A part of the node that a check run could not read.
+    NotRead { node: String, phase: String, part: &'static str, why: Sentence },
+    /// A fault of railgate itself.
+    Fault { node: String, what: Sentence },
+}
+
+pub(super) fn attempt(earlier: &[Attempt], attempt: &Attempt) -> OfAttempt {
+    let of = attempt.node_count.max(attempt.nodes.len());
+    let reported = (attempt.ended.kind != EndKind::Waiting)
+        .then(|| format!("{} of {of} reported", attempt.nodes.len()).into());
+    let or_unknown = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+    let findings = attempt.nodes.iter().filter(|node| has_news(node)).take(MOST_NODES);
+    OfAttempt {
+        ended: ending(&attempt.ended),
+        exit: attempt.end.is_some().then(|| exits::ending(attempt)),
+        nodes: or_unknown(&attempt.nodelist),
+        reported,
+        controller: attempt.decision.as_ref().map(|decision| controller(attempt, decision)),
+        warnings: warnings(attempt).into_iter().map(Sentence::from).collect(),
+        gate: attempt.nodes.iter().map(gate_row).collect(),
+        findings: findings.flat_map(found).collect(),
+        rails: rails::rails(earlier, attempt),
+        environment: environment::environment(earlier, attempt),
+    }
+}
+
+fn controller(attempt: &Attempt, decision: &Decision) -> Controller {
+    let budget = decision.budget.map(|budget| {
+        format!(
+            "deaths during a run: {} (restarts allowed: {}); moves by the gate: {}",
+            budget.restarts, budget.max_restarts, budget.moves
+        )
+    });
+    let nodes = decision.nodes.iter().map(|node| AskedNode {
+        node: node.node.clone(),
+        state: node.state.clone(),
+        reason: node.reason.clone().into(),
+        evidence: node.evidence.then(|| node.source.clone()),
+    });
+    let consent = if decision.consent.is_empty() { "unknown" } else { &decision.consent };
+    Controller {
+        what: decision.what.title(),
+        why: decided(attempt, decision).into(),
+        consent: consent.to_owned(),
+        waited_ms: decision.waited_ms,
+        budget: budget.map(Sentence::from),
+        nodes: nodes.collect(),
+    }
+}
+
+fn has_news(node: &NodeReport) -> bool {
+    let bad = |look: &Option<Look>| {
+        look.as_ref().is_none_or(|look| !look.verdict.findings.is_empty() || !look.missing.is_empty())
+    };
+    bad(&node.prolog) || bad(&node.epilog) || !node.acts.is_empty() || !node.faults.is_empty()
+}
+
+fn gate_row(node: &NodeReport) -> GateRow {
+    let fitness = |look: &Option<Look>| look.as_ref().map(|look| look.verdict.fitness);
+    let acts = node.acts.iter().map(|act| format!("{} {}", act.by, act_in_words(act.what, &act.detail)));
+    GateRow {
+        node: node.node.clone(),
+        before: fitness(&node.prolog),
+        after: fitness(&node.epilog),
+        has_ended: node.end.is_some(),
+        gate: node.options.gate.clone(),
+        requeue: node.options.requeue.clone(),
+        profile: node.options.profile.clone(),
+        acts: acts.collect(),
+        has_news: has_news(node),
+    }
+}
+
+fn act_in_words(what: ActKind, detail: &str) -> String {
+    let lead = match what {
+        ActKind::Drained => "drained the node",
+        ActKind::WouldDrain => "would have drained the node",
+        ActKind::Breaker => "did not drain, the breaker is open",
+        ActKind::ForeignReason => "left the node to whoever holds it",
+        ActKind::Pending => "keeps the reason until slurmctld answers",
+        ActKind::Refused => "refused the job",
+        ActKind::Notified => "told the owner",
+        ActKind::Failed => "failed",
+    };
+    if detail.is_empty() { lead.to_owned() } else { format!("{lead}: {detail}") }
+}
+
+fn found(node: &NodeReport) -> Vec<Found> {
+    let name = || node.node.clone();
+    let mut all = Vec::new();
+    for look in [&node.prolog, &node.epilog].into_iter().flatten() {
+        let phase = || look.verdict.phase.to_string();
+        all.extend(look.verdict.findings.iter().take(MOST_FINDINGS).map(|finding| {
+            let proof = finding.evidence.iter().take(5);
+            Found::Finding {
+                node: name(),
+                phase: phase(),
+                subject: finding.subject(),
+                severity: finding.severity.to_string(),
+                class: finding.class.to_string(),
+                what: finding.what.clone().into(),
+                fix: finding.fix.clone().into(),
+                proof: proof
+                    .map(|row| format!("{}: {} (want {}; {})", row.what, row.got, row.want, row.source))
+                    .collect(),
+            }
+        }));
+        all.extend(look.missing.iter().map(|part| Found::NotRead {
+            node: name(),
+            phase: phase(),
+            part: part.part.as_str(),
+            why: part.why.clone().into(),
+        }));
+    }
+    let faults = node.faults.iter().take(MOST_FAULTS);
+    all.extend(faults.map(|fault| Found::Fault { node: name(), what: fault.clone().into() }));
+    all
+}
