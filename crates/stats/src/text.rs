@@ -277,7 +277,9 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
     if let Some(environment) = &of.environment {
         environment::environment(out, &format!("{section}: NCCL environment"), environment);
     }
-    counters::counters(out, attempt, is_last);
+    if let Some(counters) = &of.counters {
+        counters::counters(out, &format!("{section}: counters"), counters, is_last);
+    }
 }
 
 fn decision(out: &mut Text, controller: &Controller) {

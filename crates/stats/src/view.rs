@@ -4,6 +4,7 @@
 //! charts; it makes no sentence of its own.
 
 mod attempt;
+mod counters;
 mod environment;
 mod head;
 pub(crate) mod nccl;
@@ -15,6 +16,7 @@ mod tests;
 use serde::Serialize;
 
 pub(crate) use attempt::{AskedNode, Controller, Found, GateRow, OfAttempt};
+pub(crate) use counters::{Count, Counters, GpuRow, NodeCounters, PortRow};
 pub(crate) use environment::{Environment, NodesAlike};
 pub(crate) use head::{Before, Ending, Head};
 pub(crate) use rails::Rails;

@@ -1,12 +1,12 @@
 use std::fmt::Write as _;
 
-use railgate_model::{Access, Fitness, Reading};
+use railgate_model::{Access, Fitness};
 
 use super::{ended, esc, pill, table};
-use crate::plain::{byte_rate, bytes, cell, energy, float, port_state, span, stamp};
+use crate::Attempt;
+use crate::plain::float;
 use crate::text::more_nodes;
-use crate::view::{Found, GateRow, OfAttempt, Rails};
-use crate::{Attempt, Counter, NodeReport, Window};
+use crate::view::{Count, Found, GateRow, GpuRow, NodeCounters, OfAttempt, PortRow, Rails};
 
 /// Beyond so many nodes the rest is in the JSON.
 const MOST_NODES: usize = 64;
@@ -65,15 +65,18 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, of: &OfAttempt, numbe
     if let Some(environment) = &of.environment {
         super::environment::environment(out, environment);
     }
-    for (position, node) in attempt.nodes.iter().take(MOST_NODES).enumerate() {
-        counters(out, node, position == 0);
-    }
-    if attempt.nodes.len() > MOST_NODES {
-        let _ = writeln!(
-            out,
-            "<p class=\"soft\">{} more nodes: --format json</p>",
-            attempt.nodes.len() - MOST_NODES
-        );
+    if let Some(counters) = &of.counters {
+        let _ = writeln!(out, "<p>Counters: {}</p>", esc(counters.totals.as_str()));
+        for (position, node) in counters.nodes.iter().enumerate() {
+            one_node(out, node, position == 0);
+        }
+        if counters.more > 0 {
+            let _ = writeln!(
+                out,
+                "<p class=\"soft\">{}, nothing odd in the counters: --format json</p>",
+                more_nodes(counters.more)
+            );
+        }
     }
     out.push_str("</div>\n");
 }
@@ -169,67 +172,15 @@ fn wiring(out: &mut String, rails: &Rails) {
     out.push_str("</details>\n");
 }
 
-fn counters(out: &mut String, node: &NodeReport, open: bool) {
-    if node.gpus.is_empty() && node.ports.is_empty() {
-        return;
-    }
-    let seconds = node.window.and_then(Window::seconds);
-    let window = match (node.window, seconds) {
-        (Some(window), Some(seconds)) => format!("over {} from {}", span(seconds), stamp(window.start)),
-        _ => "no window".to_owned(),
-    };
+fn one_node(out: &mut String, node: &NodeCounters, open: bool) {
     let _ = write!(
         out,
         "<details{}><summary>Counters of {} <span class=\"soft\">{}</span></summary>",
         if open { " open" } else { "" },
         esc(&node.node),
-        esc(&window)
+        esc(&node.window)
     );
-    let count = |counter: &Counter<u64>| cell(&counter.delta, u64::to_string);
-    let pair = |counter: &Counter<u64>| {
-        format!("{} → {}", cell(&counter.before, u64::to_string), cell(&counter.after, u64::to_string))
-    };
-    let rows: Vec<Vec<String>> = node
-        .gpus
-        .iter()
-        .map(|gpu| {
-            let own = match gpu.own {
-                Some(true) => "yes",
-                Some(false) => "no",
-                None => "?",
-            };
-            let state = match &gpu.access {
-                Access::Ok => "ok".to_owned(),
-                Access::Lost(why) => format!("lost: {why}"),
-                Access::ResetRequired(why) => format!("needs a reset: {why}"),
-                Access::Failed(why) => format!("unknown: {why}"),
-            };
-            let power = match (&gpu.energy_j.delta, seconds) {
-                (Reading::Known(joules), Some(seconds)) => format!("{:.0} W", joules / seconds),
-                _ => "?".to_owned(),
-            };
-            vec![
-                gpu.index.to_string(),
-                cell(&gpu.pci, ToString::to_string),
-                own.to_owned(),
-                state,
-                cell(&gpu.energy_j.delta, |joules| energy(*joules)),
-                power,
-                pair(&gpu.ecc_uncorrected),
-                count(&gpu.ecc_corrected),
-                pair(&gpu.rows_remapped),
-                count(&gpu.pcie_replays),
-                cell(&gpu.nvlink_tx_bytes.delta, |sent| bytes(float(*sent))),
-                cell(&gpu.nvlink_rx_bytes.delta, |received| bytes(float(*received))),
-                format!(
-                    "{} → {}",
-                    cell(&gpu.nvlinks_up.before, u32::to_string),
-                    cell(&gpu.nvlinks_up.after, u32::to_string)
-                ),
-                cell(&gpu.temperature_c, |degrees| format!("{degrees} °C")),
-            ]
-        })
-        .collect();
+    let rows: Vec<Vec<String>> = node.gpus.iter().map(gpu_cells).collect();
     table(
         out,
         &[
@@ -250,30 +201,7 @@ fn counters(out: &mut String, node: &NodeReport, open: bool) {
         ],
         &rows,
     );
-    let rows: Vec<Vec<String>> = node
-        .ports
-        .iter()
-        .map(|port| {
-            let rate = |counter: &Counter<u64>| match (&counter.delta, seconds) {
-                (Reading::Known(delta), Some(seconds)) => byte_rate(float(*delta) / seconds),
-                _ => "?".to_owned(),
-            };
-            let errors: Vec<String> =
-                port.errors.iter().map(|(name, counter)| format!("{name} {}", count(counter))).collect();
-            vec![
-                port.rail.map_or_else(|| "-".to_owned(), |rail| rail.to_string()),
-                format!("{}:{}", port.hca, port.port),
-                format!("{} → {}", port_state(&port.state_before), port_state(&port.state_after)),
-                cell(&port.rate_gbps, |rate| format!("{rate} Gb/s")),
-                cell(&port.tx_bytes.delta, |sent| bytes(float(*sent))),
-                rate(&port.tx_bytes),
-                cell(&port.rx_bytes.delta, |received| bytes(float(*received))),
-                rate(&port.rx_bytes),
-                pair(&port.link_downed),
-                errors.join(", "),
-            ]
-        })
-        .collect();
+    let rows: Vec<Vec<String>> = node.ports.iter().map(port_cells).collect();
     if !rows.is_empty() {
         out.push_str("<h3>Ports of the whole node, all jobs together</h3>");
         table(
@@ -294,4 +222,54 @@ fn counters(out: &mut String, node: &NodeReport, open: bool) {
         );
     }
     out.push_str("</details>\n");
+}
+
+fn pair(count: &Count) -> String {
+    format!("{} → {}", count.before, count.after)
+}
+
+fn gpu_cells(gpu: &GpuRow) -> Vec<String> {
+    let own = match gpu.own {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "?",
+    };
+    let state = match &gpu.access {
+        Access::Ok => "ok".to_owned(),
+        Access::Lost(why) => format!("lost: {why}"),
+        Access::ResetRequired(why) => format!("needs a reset: {why}"),
+        Access::Failed(why) => format!("unknown: {why}"),
+    };
+    vec![
+        gpu.index.to_string(),
+        gpu.pci.clone(),
+        own.to_owned(),
+        state,
+        gpu.energy.clone(),
+        gpu.power.clone(),
+        pair(&gpu.ecc_uncorrected),
+        gpu.ecc_corrected.grew.clone(),
+        pair(&gpu.rows_remapped),
+        gpu.pcie_replays.grew.clone(),
+        gpu.nvlink_sent.clone(),
+        gpu.nvlink_received.clone(),
+        pair(&gpu.nvlinks_up),
+        gpu.temperature.clone(),
+    ]
+}
+
+fn port_cells(port: &PortRow) -> Vec<String> {
+    let errors: Vec<String> = port.errors.iter().map(|(name, grew)| format!("{name} {grew}")).collect();
+    vec![
+        port.rail.clone(),
+        format!("{}:{}", port.hca, port.port),
+        format!("{} → {}", port.state_before, port.state_after),
+        port.rate.clone(),
+        port.sent.clone(),
+        port.sent_rate.clone(),
+        port.received.clone(),
+        port.received_rate.clone(),
+        pair(&port.link_downs),
+        errors.join(", "),
+    ]
 }

@@ -4,6 +4,7 @@ use railgate_model::Fitness;
 use serde::Serialize;
 
 use super::Sentence;
+use super::counters::{self, Counters};
 use super::environment::{self, Environment};
 use super::head::{Ending, ending};
 use super::nccl::warnings;
@@ -40,6 +41,8 @@ pub(crate) struct OfAttempt {
     pub(crate) rails: Option<Rails>,
     /// NCCL's variables and transport; `None` where nothing is known of them.
     pub(crate) environment: Option<Environment>,
+    /// Counters of GPUs and ports; `None` where no node has any.
+    pub(crate) counters: Option<Counters>,
 }
 
 /// What the controller decided.
@@ -122,6 +125,7 @@ pub(super) fn attempt(earlier: &[Attempt], attempt: &Attempt) -> OfAttempt {
         findings: findings.flat_map(found).collect(),
         rails: rails::rails(earlier, attempt),
         environment: environment::environment(earlier, attempt),
+        counters: counters::counters(attempt),
     }
 }
 

@@ -97,6 +97,7 @@ fn every_sentence_of_the_view_is_in_text_and_html() {
         let mut all = Vec::new();
         sentences(&serde_json::to_value(super::view(&report)).unwrap(), &mut all);
         assert!(all.len() > 5, "{all:?}");
+        all.extend(report.timeline.iter().map(|event| event.what.clone()));
         let (whole, page) = (one_line(&text(&report, true)), one_line(&html(&report)));
         for sentence in all {
             let sentence = one_line(&sentence);
