@@ -9,10 +9,10 @@ pub use summary::summary;
 use railgate_model::Fitness;
 use railgate_text::{Lines, put, shorten};
 
-use crate::plain::{clock, float, plain, span, stamp, wrap};
+use crate::plain::{clock, plain, stamp, wrap};
 use crate::redact::redact;
 use crate::view::{
-    AskedNode, Before, Controller, Found, GateRow, OfAttempt, Rails, Sentence, View, screen, view,
+    AskedNode, Before, Controller, Found, GateRow, OfAttempt, Rails, Ran, Sentence, View, screen, view,
 };
 use crate::{Attempt, JobReport, Weight};
 
@@ -242,14 +242,10 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
     if let Some(reported) = &of.reported {
         out.field("nodes", &format!("{}: {}", of.nodes, reported.as_str()));
     }
-    match (attempt.start, attempt.end) {
-        (Some(start), Some(end)) => {
-            let length = span(float(end.saturating_sub(start)) / 1000.0);
-            let from = stamp(start);
-            out.field("ran", &format!("{length} from {from}, from the first prolog to the last epilog"));
-        }
-        (Some(start), None) => out.field("began", &stamp(start)),
-        (None, _) => {}
+    match &of.ran {
+        Some(Ran::Ended(ran)) => out.field("ran", ran.as_str()),
+        Some(Ran::Since(since)) => out.field("began", since.as_str()),
+        None => {}
     }
     if !is_last {
         out.sentences("rails", &of.warnings);

@@ -7,6 +7,7 @@ mod attempt;
 mod counters;
 mod environment;
 mod head;
+pub(crate) mod live;
 pub(crate) mod nccl;
 mod rails;
 pub(crate) mod screen;
@@ -15,7 +16,7 @@ mod tests;
 
 use serde::Serialize;
 
-pub(crate) use attempt::{AskedNode, Controller, Found, GateRow, OfAttempt};
+pub(crate) use attempt::{AskedNode, Controller, Found, GateRow, OfAttempt, Ran};
 pub(crate) use counters::{Count, Counters, GpuRow, NodeCounters, PortRow};
 pub(crate) use environment::{Environment, NodesAlike};
 pub(crate) use head::{Before, Ending, Head};
@@ -49,6 +50,8 @@ pub(crate) struct View {
     pub(crate) head: Head,
     /// The first screen; empty where no part has numbers.
     pub(crate) screen: Vec<Row>,
+    /// The costliest kinds of collectives over all nodes; columns are [`screen::COLLECTIVES`].
+    pub(crate) collectives: Vec<[String; 6]>,
     /// What stands out, costliest first.
     pub(crate) diagnoses: Vec<DiagnosisRow>,
     /// In order.
@@ -81,6 +84,9 @@ pub(crate) fn view(report: &JobReport) -> View {
     View {
         head: head::head(report),
         screen: screen::telling(report).map(|_| screen::rows(report)).unwrap_or_default(),
+        collectives: screen::telling(report)
+            .map(|(attempt, _)| screen::collectives(attempt))
+            .unwrap_or_default(),
         diagnoses: diagnoses(report),
         attempts: attempts.collect(),
         lacking: lacking.collect(),

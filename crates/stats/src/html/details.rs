@@ -6,7 +6,7 @@ use super::{ended, esc, pill, table};
 use crate::Attempt;
 use crate::plain::float;
 use crate::text::more_nodes;
-use crate::view::{Count, Found, GateRow, GpuRow, NodeCounters, OfAttempt, PortRow, Rails};
+use crate::view::{Count, Found, GateRow, GpuRow, NodeCounters, OfAttempt, PortRow, Rails, Ran};
 
 /// Beyond so many nodes the rest is in the JSON.
 const MOST_NODES: usize = 64;
@@ -21,6 +21,13 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, of: &OfAttempt, numbe
     out.push_str("<dl>");
     if let Some(reported) = &of.reported {
         let _ = write!(out, "<dt>Nodes</dt><dd>{}, {}</dd>", esc(&of.nodes), reported.as_str());
+    }
+    let ran = of.ran.as_ref().map(|ran| match ran {
+        Ran::Ended(ran) => ("Ran", ran),
+        Ran::Since(since) => ("Began", since),
+    });
+    if let Some((name, text)) = ran {
+        let _ = write!(out, "<dt>{name}</dt><dd>{}</dd>", text.as_str());
     }
     if let Some(exit) = &of.exit {
         let _ = write!(out, "<dt>Ended</dt><dd>{}</dd>", esc(exit));

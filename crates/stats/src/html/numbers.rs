@@ -15,6 +15,14 @@ pub(super) fn numbers(out: &mut String, report: &JobReport, view: &View) {
     let rows = view.screen.iter().filter(|row| row.name != screen::TABLE);
     of_the_job(out, rows.map(|row| (row.name, row.text())));
     diagnoses(out, &view.diagnoses);
+    if !view.collectives.is_empty() {
+        out.push_str("<h3>Costliest collectives of the job</h3>");
+        let rows: Vec<Vec<String>> = view.collectives.iter().map(|row| row.to_vec()).collect();
+        let [op, numbers @ ..] = screen::COLLECTIVES;
+        let numbers = numbers.map(|name| format!("#{name}"));
+        let head: Vec<&str> = std::iter::once(op).chain(numbers.iter().map(String::as_str)).collect();
+        table(out, &head, &rows);
+    }
     heat_map(out, attempt);
     collectives(out, attempt);
     rails(out, attempt);

@@ -10,6 +10,7 @@ use super::head::{Ending, ending};
 use super::nccl::warnings;
 use super::rails::{self, Rails};
 use crate::exits;
+use crate::plain::{float, span, stamp};
 use crate::why::decided;
 use crate::{ActKind, Attempt, Decision, EndKind, Look, NodeReport};
 
@@ -30,6 +31,8 @@ pub(crate) struct OfAttempt {
     pub(crate) nodes: String,
     /// How many nodes have reported; `None` of an attempt that has not begun.
     pub(crate) reported: Option<Sentence>,
+    /// How long it ran, and from when; since when where it has not ended.
+    pub(crate) ran: Option<Ran>,
     pub(crate) controller: Option<Controller>,
     /// A fallback to sockets, and nodes whose GPUs differ in rails.
     pub(crate) warnings: Vec<Sentence>,
@@ -43,6 +46,13 @@ pub(crate) struct OfAttempt {
     pub(crate) environment: Option<Environment>,
     /// Counters of GPUs and ports; `None` where no node has any.
     pub(crate) counters: Option<Counters>,
+}
+
+/// How long an attempt ran.
+#[derive(Debug, Serialize)]
+pub(crate) enum Ran {
+    Ended(Sentence),
+    Since(Sentence),
 }
 
 /// What the controller decided.
@@ -119,6 +129,7 @@ pub(super) fn attempt(earlier: &[Attempt], attempt: &Attempt) -> OfAttempt {
         exit: attempt.end.is_some().then(|| exits::ending(attempt)),
         nodes: or_unknown(&attempt.nodelist),
         reported,
+        ran: ran(attempt),
         controller: attempt.decision.as_ref().map(|decision| controller(attempt, decision)),
         warnings: warnings(attempt).into_iter().map(Sentence::from).collect(),
         gate: attempt.nodes.iter().map(gate_row).collect(),
@@ -127,6 +138,18 @@ pub(super) fn attempt(earlier: &[Attempt], attempt: &Attempt) -> OfAttempt {
         environment: environment::environment(earlier, attempt),
         counters: counters::counters(attempt),
     }
+}
+
+fn ran(attempt: &Attempt) -> Option<Ran> {
+    let start = attempt.start?;
+    let from = stamp(start);
+    Some(match attempt.end {
+        Some(end) => {
+            let length = span(float(end.saturating_sub(start)) / 1000.0);
+            Ran::Ended(format!("{length} from {from}, from the first prolog to the last epilog").into())
+        }
+        None => Ran::Since(from.into()),
+    })
 }
 
 fn controller(attempt: &Attempt, decision: &Decision) -> Controller {

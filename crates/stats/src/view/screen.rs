@@ -85,7 +85,7 @@ pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     rows.extend(goodput(report, analysis).map(|text| open("GOODPUT", text)));
     rows.extend(shares(analysis).map(|text| open("TIME %", text)));
     rows.extend(network::nccl(attempt).map(|text| Row::private("NCCL", text)));
-    rows.extend(collectives(attempt).into_iter().map(|text| Row::private(TABLE, text)));
+    rows.extend(in_columns(&collectives(attempt)).into_iter().map(|text| Row::private(TABLE, text)));
     rows.extend(network::rails(report, attempt, analysis).map(|text| open("RAILS", text)));
     rows.extend(others(analysis).into_iter().map(|text| open("SLOW", text)));
     rows.extend(gate::line(report).map(|text| open("GATE", text)));
@@ -323,14 +323,13 @@ fn shares(analysis: &Analysis) -> Option<String> {
 /// Instead of a line's name: what stands there is a row of a table, and keeps its columns.
 pub(crate) const TABLE: &str = "";
 
-/// The costliest ones, in columns.
-fn collectives(attempt: &Attempt) -> Vec<String> {
+/// The columns of [`collectives`].
+pub(crate) const COLLECTIVES: [&str; 6] = ["op", "size from", "calls/rank", "busbw GB/s", "ref", "% of ref"];
+
+/// The costliest kinds of collectives over all nodes of an attempt.
+pub(crate) fn collectives(attempt: &Attempt) -> Vec<[String; 6]> {
     const MOST: usize = 3;
     let kinds = crate::comm::kinds(attempt.nodes.iter().filter_map(|node| node.communication.as_ref()));
-    let shown: Vec<_> = kinds.iter().filter(|kind| kind.busbw_gb_s.is_some()).take(MOST).collect();
-    if shown.is_empty() {
-        return Vec::new();
-    }
     let number = |value: Option<f64>| match value {
         None => "-".to_owned(),
         // Little is not nothing.
@@ -338,24 +337,28 @@ fn collectives(attempt: &Attempt) -> Vec<String> {
         Some(value) if value < 9.95 => format!("{value:.1}"),
         Some(value) => format!("{value:.0}"),
     };
-    let row = |cells: [&str; 6]| {
-        let [op, size, calls, reached, possible, share] = cells;
-        format!("{op:<14} {size:>9}  {calls:>10}  {reached:>10}  {possible:>5}  {share:>8}")
-            .trim_end()
-            .to_owned()
+    let shown = kinds.iter().filter(|kind| kind.busbw_gb_s.is_some()).take(MOST);
+    let cells = shown.map(|kind| {
+        [
+            shorten(&kind.op, 14),
+            crate::plain::bytes(float(kind.from_bytes)),
+            thousands(float(kind.calls_per_rank())),
+            number(kind.busbw_gb_s),
+            number(kind.reference_gb_s),
+            number(kind.percent()),
+        ]
+    });
+    cells.collect()
+}
+
+/// The same as rows of text, below a head.
+fn in_columns(rows: &[[String; 6]]) -> Vec<String> {
+    let line = |[op, size, calls, reached, possible, share]: [&str; 6]| {
+        let line = format!("{op:<14} {size:>9}  {calls:>10}  {reached:>10}  {possible:>5}  {share:>8}");
+        line.trim_end().to_owned()
     };
-    let mut rows = vec![row(["op", "size from", "calls/rank", "busbw GB/s", "ref", "% of ref"])];
-    rows.extend(shown.iter().map(|kind| {
-        row([
-            &shorten(&kind.op, 14),
-            &crate::plain::bytes(float(kind.from_bytes)),
-            &thousands(float(kind.calls_per_rank())),
-            &number(kind.busbw_gb_s),
-            &number(kind.reference_gb_s),
-            &number(kind.percent()),
-        ])
-    }));
-    rows
+    let head = (!rows.is_empty()).then_some(COLLECTIVES);
+    head.into_iter().chain(rows.iter().map(|row| row.each_ref().map(String::as_str))).map(line).collect()
 }
 
 fn others(analysis: &Analysis) -> Vec<String> {

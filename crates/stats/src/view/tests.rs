@@ -99,6 +99,11 @@ fn every_sentence_of_the_view_is_in_text_and_html() {
         assert!(all.len() > 5, "{all:?}");
         all.extend(report.timeline.iter().map(|event| event.what.clone()));
         let (whole, page) = (one_line(&text(&report, true)), one_line(&html(&report)));
+        for cell in super::view(&report).collectives.iter().flatten() {
+            assert!(whole.contains(cell.as_str()), "text lacks '{cell}'");
+            let escaped = format!(">{}</td>", crate::html::esc(cell));
+            assert!(page.contains(&escaped), "HTML lacks '{escaped}':\n{page}");
+        }
         for sentence in all {
             let sentence = one_line(&sentence);
             assert!(whole.contains(&sentence), "text lacks '{sentence}':\n{whole}");
