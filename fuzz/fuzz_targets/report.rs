@@ -13,7 +13,7 @@ use railgate_simulate::{parse, simulated};
 use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
 use railgate_rails::rail_map;
 use railgate_stats::{
-    Exit, JobReport, Look, NodeReport, Parts, SlurmView, Window, evidence, gpu_uses, html, json,
+    Exit, JobReport, Look, NodeReport, Parts, ReportConfig, SlurmView, Window, evidence, gpu_uses, html, json,
     kernel_events, port_uses, text,
 };
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ fn shown(part: NodeReport) {
     let view = SlurmView { state: "FAILED".to_owned(), restarts: Some(1), ..SlurmView::default() };
     for slurm in [None, Some(view)] {
         let expand = |list: &str| (list.len() < 64).then(|| vec!["n1".to_owned(), list.to_owned()]);
-        let report = JobReport::merge("alpha", 7, parts.clone(), slurm, &expand, "/var/lib/railgate/reports");
+        let report = JobReport::merge("alpha", 7, parts.clone(), slurm, &expand, &ReportConfig::default());
         for said in [text(&report, false), text(&report, true)] {
             assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
         }

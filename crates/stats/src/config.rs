@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use railgate_model::duration_text;
 
 use crate::comm::{Reference, Share};
+use crate::diagnosis::Rules;
 use crate::usage::peaks::SiteModel;
 
 use crate::metrics::JobLabel;
 
 /// `[report]`: where the reports of jobs go and who may read them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReportConfig {
     /// A directory that every node and the controller share, mode 1777, made by the site. Absent: every
@@ -50,6 +51,8 @@ pub struct ReportConfig {
     /// or went down. Whoever reads a report must be able to read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cables: Option<PathBuf>,
+    /// Thresholds of the diagnosis rules.
+    pub rules: Rules,
 }
 
 /// Who may read a job's report.
@@ -79,6 +82,7 @@ impl Default for ReportConfig {
             admin_comment: false,
             record_ends: true,
             cables: None,
+            rules: Rules::DEFAULT,
         }
     }
 }
@@ -115,6 +119,7 @@ impl ReportConfig {
                 humantime::format_duration(self.live)
             ));
         }
+        problems.extend(self.rules.problems());
         problems
     }
 

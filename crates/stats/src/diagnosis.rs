@@ -3,30 +3,25 @@
 //! Pure functions over what the nodes' parts hold (usage, communication, application). What a rule needs and is not
 //! there makes its answer unknown, never zero and never "fine".
 
+mod catalogue;
 mod facts;
 mod goodput;
-mod hang;
-mod input_bound;
-mod killed;
-mod launch_bound;
-mod memory_bound;
 mod mfu;
-mod nan;
-mod rails;
+mod register;
+pub(crate) mod rules;
 mod shares;
 #[cfg(test)]
 pub(crate) mod simulator;
-mod sleeping;
-mod slow_clock;
-mod uneven;
 
 use railgate_model::{Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use facts::Outcome;
-
 use crate::NodeReport;
-pub(crate) use facts::{Facts, median};
+pub use catalogue::{by_id, explain, rules_markdown};
+pub(crate) use facts::{Facts, Outcome, median};
+pub(crate) use register::Line;
+pub use register::{Class, Number, Rule, Threshold, Time, Value};
+pub use rules::{RULES, Rules};
 
 /// What the numbers of one attempt mean.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -156,9 +151,9 @@ pub struct Shares {
 /// What stands out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// Which rule: its id in the table of rules.
+    /// Which rule: its id in [`RULES`].
     pub rule: String,
-    /// Whose: `hardware`, `application` or `unknown`.
+    /// [`Class`] of the rule: `hardware`, `application` or `unknown`.
     pub class: String,
     /// `high`, `medium`, `low`.
     pub confidence: String,
@@ -174,23 +169,6 @@ pub struct Diagnosis {
     pub fix: String,
 }
 
-/// A rule: its id and what it finds.
-type Rule = (&'static str, fn(&Facts<'_>) -> Vec<Diagnosis>);
-
-/// All of them. What ended the job stands before what made it slow.
-const RULES: &[Rule] = &[
-    ("nan", nan::find),
-    ("killed-rank", killed::find),
-    ("hang", hang::find),
-    ("slow-clock", slow_clock::find),
-    ("sleeping-rank", sleeping::find),
-    ("uneven-work", uneven::find),
-    ("input-bound", input_bound::find),
-    ("memory-bound", memory_bound::find),
-    ("launch-bound", launch_bound::find),
-    ("rail-imbalance", rails::find),
-];
-
 /// Most that are kept of one rule.
 const MOST: usize = 8;
 
@@ -202,12 +180,13 @@ pub(crate) fn said_so_far(part: &NodeReport, now: UnixMillis) -> (Option<f64>, O
 }
 
 /// What the parts of one attempt mean. `end` is `None` while it runs; `before` is the highest step that an earlier
-/// attempt had reached.
+/// attempt had reached; `rules` has the thresholds in force.
 pub(crate) fn analyse(
     nodes: &[NodeReport],
     end: Option<UnixMillis>,
     outcome: Outcome,
     before: Option<u64>,
+    rules: &Rules,
 ) -> Option<Analysis> {
     let told = |node: &NodeReport| {
         node.usage.is_some() || node.application.is_some() || node.communication.is_some()
@@ -215,17 +194,12 @@ pub(crate) fn analyse(
     if !nodes.iter().any(told) {
         return None;
     }
-    let facts = Facts::new(nodes, end, outcome, before);
+    let facts = Facts::new(nodes, end, outcome, before).under(rules);
     let model = mfu::model(&facts);
-    let mut diagnoses: Vec<Diagnosis> = RULES
-        .iter()
-        .flat_map(|(id, find)| {
-            find(&facts)
-                .into_iter()
-                .take(MOST)
-                .map(|diagnosis| Diagnosis { rule: (*id).to_owned(), ..diagnosis })
-        })
-        .collect();
+    let found = |rule: &'static Rule| {
+        (rule.find)(&facts).into_iter().take(MOST).map(|found| Diagnosis::new(rule, found))
+    };
+    let mut diagnoses: Vec<Diagnosis> = RULES.iter().flat_map(found).collect();
     // What has no price ended the job, and the rules stand in order of that.
     diagnoses.sort_by(|a, b| {
         let price = |diagnosis: &Diagnosis| diagnosis.costs.unwrap_or(f64::INFINITY);
@@ -243,21 +217,26 @@ pub(crate) fn analyse(
 }
 
 impl Diagnosis {
-    fn new(class: &str, confidence: &str, part: String, what: String, fix: &str) -> Self {
+    fn new(rule: &Rule, found: register::Found) -> Self {
         Diagnosis {
-            rule: String::new(),
-            class: class.to_owned(),
-            confidence: confidence.to_owned(),
-            costs: None,
-            part,
-            since: None,
-            what,
-            fix: fix.to_owned(),
+            rule: rule.id.to_owned(),
+            class: rule.class.as_str().to_owned(),
+            confidence: found.confidence.to_owned(),
+            costs: found.costs,
+            part: found.part,
+            since: found.since,
+            what: found.what,
+            fix: found.fix.unwrap_or(rule.fix).to_owned(),
         }
     }
 }
 
 impl Analysis {
+    /// The diagnoses whose rules name this line of the first screen.
+    pub(crate) fn on_line(&self, line: Line) -> impl Iterator<Item = &Diagnosis> {
+        self.diagnoses.iter().filter(move |one| by_id(&one.rule).is_some_and(|rule| rule.line == line))
+    }
+
     /// "GPU utilisation 95 %, MFU 12 %" in one sentence.
     pub fn sentence(&self) -> Option<String> {
         let busy = self.hardware.known().and_then(|hardware| hardware.busy_percent.known().copied());

@@ -3,12 +3,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use railgate_model::{Allocation, JobRequest, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::{Analysis, Outcome, analyse};
+use crate::diagnosis::{Analysis, Outcome, Rules, analyse};
 use crate::next_step::{next_steps, request};
 use crate::plain::stamp;
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
-use crate::{Decision, DecisionKind, Exit, NodeReport, PortUse, REPORT_SCHEMA, SlurmEnd};
+use crate::{Decision, DecisionKind, Exit, NodeReport, PortUse, REPORT_SCHEMA, ReportConfig, SlurmEnd};
 
 /// All that is known of a job: the merge of every node's part of every attempt, and of the controller's
 /// decisions.
@@ -56,6 +56,9 @@ pub struct JobReport {
     /// where there is none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub leafs: BTreeMap<String, BTreeMap<String, String>>,
+    /// The thresholds that the diagnoses were made with, for a redacted copy.
+    #[serde(skip)]
+    pub(crate) rules: Rules,
 }
 
 impl JobReport {
@@ -188,16 +191,17 @@ pub struct Parts {
 impl JobReport {
     /// Merges what was found.
     ///
-    /// `expand` turns a node list into names (`None` where it cannot); `local_dir` is where a node keeps a
-    /// part that it could not put into the shared directory.
+    /// `expand` turns a node list into names (`None` where it cannot). `config` has the thresholds of the diagnosis rules, and
+    /// the directory where a node keeps a part that it could not put into the shared one.
     pub fn merge(
         cluster: &str,
         job: u32,
         parts: Parts,
         slurm: Option<SlurmView>,
         expand: &dyn Fn(&str) -> Option<Vec<String>>,
-        local_dir: &str,
+        config: &ReportConfig,
     ) -> Self {
+        let local_dir = &*config.local_dir.to_string_lossy();
         let mut problems = parts.problems;
         let mut by_attempt: BTreeMap<u32, Attempt> = BTreeMap::new();
         let empty = |attempt| Attempt {
@@ -281,7 +285,7 @@ impl JobReport {
             let decision = attempt.decision.as_ref().filter(|decision| decision.what == DecisionKind::Held);
             held = decision.map(|decision| decision.why.clone());
             missing.extend(lacking(attempt, job, local_dir));
-            attempt.analysis = analysis(attempt, &mut reached);
+            attempt.analysis = analysis(attempt, &mut reached, &config.rules);
         }
         let ended = attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());
         let mut components: Vec<u32> = attempts
@@ -313,6 +317,7 @@ impl JobReport {
             leafs: BTreeMap::new(),
             log: None,
             next_steps: Vec::new(),
+            rules: config.rules.clone(),
         };
         report.log = request(&report).log;
         report.next_steps = next_steps(&report, &report.job);
@@ -338,12 +343,12 @@ fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
 }
 
 /// What the numbers of an attempt mean. `reached` is the highest step of the attempts so far.
-pub(crate) fn analysis(attempt: &Attempt, reached: &mut Option<u64>) -> Option<Analysis> {
+pub(crate) fn analysis(attempt: &Attempt, reached: &mut Option<u64>, rules: &Rules) -> Option<Analysis> {
     let runs = matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting);
     let end = attempt.end.filter(|_| !runs);
     let status = attempt.exit().map(|exit| exit.status);
     let outcome = if end.is_none() { Outcome::Good } else { outcome(attempt.ended.kind, status) };
-    let found = analyse(&attempt.nodes, end, outcome, *reached);
+    let found = analyse(&attempt.nodes, end, outcome, *reached, rules);
     let ranks =
         attempt.nodes.iter().filter_map(|node| node.application.as_ref()).flat_map(|told| &told.ranks);
     *reached = ranks.filter_map(|rank| rank.last_number).chain(*reached).max();

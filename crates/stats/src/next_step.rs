@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use railgate_model::{JobRequest, OomLimit};
 
+use crate::diagnosis::rules::slow_clock;
 use crate::plain::{plain, span};
 use crate::view::screen::telling;
 use crate::why::memory::shortage;
@@ -16,7 +17,7 @@ pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
     let diagnoses = telling(report).map_or(&[][..], |(_, analysis)| &analysis.diagnoses);
     for one in diagnoses.iter().take(3) {
         let text = match one.rule.as_str() {
-            "slow-clock" if one.confidence != "low" => {
+            rule if rule == slow_clock::RULE.id && one.confidence != "low" => {
                 format!("exclude {}", one.part.split(' ').next().unwrap_or_default())
             }
             _ => one.fix.clone(),

@@ -79,7 +79,7 @@ fn covered(report: &JobReport) -> JobReport {
         });
         attempt.ended =
             Ended { kind: ended.kind, why: format!("{how}."), proof: proof.collect(), doubts: Vec::new() };
-        let again = analysis(attempt, &mut reached);
+        let again = analysis(attempt, &mut reached, &report.rules);
         attempt.analysis = whole.analysis.as_ref().and(again).map(open_analysis);
     }
     own.ended = own.attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());

@@ -331,14 +331,7 @@ pub fn load_known(
     }
     let named = parts.nodes.first().map(|node| node.cluster.clone());
     let cluster = cluster.map(str::to_owned).or(named).unwrap_or_default();
-    JobReport::merge(
-        &cluster,
-        leader.unwrap_or(job),
-        parts,
-        slurm,
-        expand,
-        &config.local_dir.to_string_lossy(),
-    )
+    JobReport::merge(&cluster, leader.unwrap_or(job), parts, slurm, expand, config)
 }
 
 /// From the directories that the caller names, else from the shared one and this machine's own.

@@ -11,8 +11,8 @@ pub(crate) use large::large;
 
 use crate::{
     Act, ActKind, Budget, Decision, DecisionKind, DecisionNode, Exit, JobReport, Look, NodeReport, Options,
-    Parts, SetBy, SlurmView, StatsConfig, StepEnv, StepSetting, Window, evidence, gpu_uses, kernel_events,
-    port_uses,
+    Parts, ReportConfig, SetBy, SlurmView, StatsConfig, StepEnv, StepSetting, Window, evidence, gpu_uses,
+    kernel_events, port_uses,
 };
 
 pub(crate) const START: u64 = 1_800_000_000_000;
@@ -244,7 +244,7 @@ pub(crate) fn merged(
     slurm: Option<SlurmView>,
 ) -> JobReport {
     let parts = Parts { nodes, decisions, ..Parts::default() };
-    JobReport::merge("alpha", 48_213, parts, slurm, &two_nodes, "/var/lib/railgate/reports")
+    JobReport::merge("alpha", 48_213, parts, slurm, &two_nodes, &ReportConfig::default())
 }
 
 pub(crate) fn slurm(state: &str) -> Option<SlurmView> {

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use railgate_model::{Reading, UnixMillis};
 
+use super::Rules;
 use crate::application::RankApplication;
 use crate::comm::{Communicator, RankTime};
 use crate::usage::{GpuUsage, Spread};
@@ -20,6 +21,8 @@ pub(crate) enum Outcome {
 /// The parts of one attempt, rank by rank.
 pub(crate) struct Facts<'a> {
     pub(super) nodes: &'a [NodeReport],
+    /// The thresholds in force.
+    pub(super) rules: &'a Rules,
     /// When the attempt ended; `None`: it runs.
     pub(super) end: Option<UnixMillis>,
     pub(super) outcome: Outcome,
@@ -134,7 +137,12 @@ impl<'a> Facts<'a> {
         let told = nodes.iter().filter_map(|node| node.application.as_ref());
         let world = told.flat_map(|told| &told.ranks).filter_map(|rank| rank.world).max();
         let world = world.or_else(|| communicators.iter().map(|(_, one)| one.size).max());
-        Facts { nodes, end, outcome, before, units, world, communicators, job_ranks }
+        Facts { nodes, rules: &Rules::DEFAULT, end, outcome, before, units, world, communicators, job_ranks }
+    }
+
+    /// The same under other thresholds than the defaults.
+    pub(super) fn under(self, rules: &'a Rules) -> Self {
+        Facts { rules, ..self }
     }
 
     /// Ranks that have a word of their own.

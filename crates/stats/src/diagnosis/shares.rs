@@ -2,8 +2,8 @@ use railgate_model::Reading;
 
 use super::Shares;
 use super::facts::{Facts, Unit, busy, mean_of, own_sms};
-use super::hang::stood_still;
-use super::launch_bound;
+use super::rules::hang::stood_still;
+use super::rules::launch_bound;
 use crate::plain::float;
 
 /// Kernels of NCCL hold one SM for each channel, 32 at most unless somebody asks for more: hardly a third of all.

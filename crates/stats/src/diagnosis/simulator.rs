@@ -12,7 +12,7 @@ mod matrix;
 
 use railgate_model::{Allocation, Job, Reading};
 
-use super::{Analysis, Outcome, analyse};
+use super::{Analysis, Outcome, Rules, analyse};
 use crate::application::{
     AppEvent, AppEventKind, Application, Convention, Model, RankApplication, StepTimes,
 };
@@ -45,7 +45,7 @@ pub(super) enum Plant {
     SlowRail,
 }
 
-const PLANTS: [(Plant, &str, &str); 12] = [
+pub(super) const PLANTS: [(Plant, &str, &str); 12] = [
     (Plant::Healthy, "nothing", ""),
     (Plant::Sleeps, "a rank sleeps in every step", "sleeping-rank"),
     (Plant::SlowClock, "a rank on a slower clock", "slow-clock"),
@@ -508,7 +508,7 @@ fn analysed(planted: Planted<'_>, seed: u64, heard: Heard) -> (Run, Analysis) {
     let run = run(planted, &mut Chance(seed));
     let nodes = nodes(planted, &run, heard);
     let outcome = if run.failed { Outcome::Failed } else { Outcome::Good };
-    let analysis = analyse(&nodes, nodes[0].end, outcome, None).unwrap();
+    let analysis = analyse(&nodes, nodes[0].end, outcome, None, &Rules::DEFAULT).unwrap();
     (run, analysis)
 }
 

@@ -6,7 +6,8 @@ use super::{HOUR, START, decision, finding, job, part};
 use crate::comm::{Collective, NcclProcess, Reference, refer};
 use crate::diagnosis::simulator::slow_clock;
 use crate::{
-    Applied, AppliedBy, Counter, DecisionKind, JobReport, NodeReport, Over, Parts, SlurmView, Sure, Transport,
+    Applied, AppliedBy, Counter, DecisionKind, JobReport, NodeReport, Over, Parts, ReportConfig, SlurmView,
+    Sure, Transport,
 };
 
 /// GPUs of a node.
@@ -52,7 +53,7 @@ pub(crate) fn large(count: u32) -> JobReport {
     };
     let expand = |text: &str| (text == list).then(|| names.clone());
     let parts = Parts { nodes: parts, decisions: vec![requeued], ..Parts::default() };
-    JobReport::merge("alpha", 48_213, parts, Some(slurm), &expand, "/var/lib/railgate/reports")
+    JobReport::merge("alpha", 48_213, parts, Some(slurm), &expand, &ReportConfig::default())
 }
 
 /// Every rail has waited a little, one much longer, and one has lost its link.

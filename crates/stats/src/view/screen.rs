@@ -9,7 +9,7 @@ use railgate_text::shorten;
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
-use crate::diagnosis::{Analysis, Diagnosis};
+use crate::diagnosis::{self, Analysis, Diagnosis};
 use crate::plain::{energy, float, plain, span, stamp};
 use crate::{Attempt, EndKind, JobReport};
 
@@ -181,13 +181,20 @@ fn verdict(report: &JobReport, analysis: &Analysis) -> String {
         (_, kind) => format!("{}; {lost} lost to hardware", kind.title()),
     };
     match analysis.diagnoses.first() {
-        Some(first) if first.costs.is_none() => format!("{how}. {}", first.what),
-        Some(first) => format!("{how}. Biggest loss{}: {}", costs(first), first.what),
+        Some(first) if first.costs.is_none() => format!("{how}. {} {}", first.what, learn_more(first)),
+        Some(first) => {
+            format!("{how}. Biggest loss{}: {} {}", costs(first), first.what, learn_more(first))
+        }
         None => match analysis.sentence() {
             Some(sentence) => format!("{how}. {sentence}"),
             None => how,
         },
     }
+}
+
+/// Where the rule can be looked up.
+fn learn_more(diagnosis: &Diagnosis) -> String {
+    format!("(railgate explain {})", diagnosis.rule)
 }
 
 fn costs(diagnosis: &Diagnosis) -> String {
@@ -362,9 +369,11 @@ fn in_columns(rows: &[[String; 6]]) -> Vec<String> {
 }
 
 fn others(analysis: &Analysis) -> Vec<String> {
-    let slow = |rule: &str| matches!(rule, "slow-clock" | "sleeping-rank" | "uneven-work");
-    let of = analysis.diagnoses.iter().filter(|one| slow(&one.rule)).take(3);
-    of.map(|one| format!("{}{}", plain(&one.what), costs(one))).collect()
+    analysis
+        .on_line(diagnosis::Line::Slow)
+        .take(3)
+        .map(|one| format!("{}{}", plain(&one.what), costs(one)))
+        .collect()
 }
 
 fn environment(attempt: &Attempt) -> Option<String> {

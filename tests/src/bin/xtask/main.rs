@@ -44,7 +44,7 @@ enum Task {
     Bench(bench::Arguments),
     /// Packages: .deb and .rpm
     Dist(dist::Arguments),
-    /// Write the pages that come from the code: docs/checks.md, docs/metrics.md
+    /// Write the pages that come from the code: docs/checks.md, docs/rules.md, docs/metrics.md
     Docs,
     /// Write the facts of NVIDIA's Xid catalogue from a local copy of Xid-Catalog.xlsx (needs unzip and sha256sum)
     XidCatalogue(xid_catalogue::Catalogue),
@@ -118,7 +118,9 @@ fn main() -> ExitCode {
 
 /// The tests that compare a page with the code also write it.
 fn docs() -> anyhow::Result<()> {
-    for (package, test) in [("railgate-gate", "catalogue"), ("railgate-stats", "metrics_page")] {
+    for (package, test) in
+        [("railgate-gate", "catalogue"), ("railgate-stats", "rules_page"), ("railgate-stats", "metrics_page")]
+    {
         let mut command = build::cargo();
         command.args(["test", "--quiet", "-p", package, "--test", test]);
         steps::run(command.env("RAILGATE_WRITE_DOCS", "1"))?;

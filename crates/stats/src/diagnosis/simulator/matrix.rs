@@ -169,7 +169,7 @@ fn what_is_missing_is_unknown_and_not_zero() {
     let shares = analysis.shares.known().unwrap();
     assert!(matches!(&shares.comm_wait, Reading::Failed(_)) && matches!(&shares.input, Reading::Failed(_)));
     assert_eq!(shares.confidence, "low");
-    assert_eq!(analyse(&[], None, Outcome::Good, None), None);
+    assert_eq!(analyse(&[], None, Outcome::Good, None, &Rules::DEFAULT), None);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn steps_of_an_earlier_attempt_are_done_twice() {
         (rank.first_number, rank.last_number) = (Some(1000), Some(1399));
     }
     let good = |before| {
-        let analysis = analyse(&nodes, nodes[0].end, Outcome::Good, before).unwrap();
+        let analysis = analyse(&nodes, nodes[0].end, Outcome::Good, before, &Rules::DEFAULT).unwrap();
         analysis.goodput.known().unwrap().clone()
     };
     let (fresh, again) = (good(None), good(Some(1099)));

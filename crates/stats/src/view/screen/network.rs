@@ -4,7 +4,7 @@ use railgate_model::{LinkLayer, Reading, Severity};
 use railgate_text::shorten;
 
 use crate::comm::Collective;
-use crate::diagnosis::{Analysis, median};
+use crate::diagnosis::{Analysis, Line, median};
 use crate::plain::{float, plain};
 use crate::{Attempt, JobReport, NodeReport, PortUse};
 
@@ -107,12 +107,7 @@ fn in_brackets(layer: Option<&str>) -> String {
 
 /// How even they carried, and what links and switches say.
 pub(super) fn rails(report: &JobReport, attempt: &Attempt, analysis: &Analysis) -> Option<String> {
-    let odd: Vec<&str> = analysis
-        .diagnoses
-        .iter()
-        .filter(|one| one.rule == "rail-imbalance")
-        .map(|one| one.what.as_str())
-        .collect();
+    let odd: Vec<&str> = analysis.on_line(Line::Rails).map(|one| one.what.as_str()).collect();
     let mut worst = None;
     for usage in attempt.nodes.iter().filter_map(|node| node.usage.as_ref()) {
         let of_rail = |rail: &crate::usage::RailUsage| {

@@ -1,11 +1,33 @@
-use super::Diagnosis;
-use super::facts::{Facts, Outcome, Unit, median};
 use super::hang::{behind, stood_still};
 use crate::application::{AppEventKind, RankApplication};
+use crate::diagnosis::facts::{Facts, Outcome, Unit, median};
+use crate::diagnosis::register::{Class, Found, Line, Rule, Table as _, thresholds};
 use crate::plain::{clock, float};
 
-/// One rank was gone before the others, of a job that failed.
-pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+pub(crate) const RULE: Rule = Rule {
+    id: "killed-rank",
+    about: "one rank was gone before the others, in a job that failed",
+    class: Class::Unknown,
+    evidence: "which ranks reported their end, and when each reported last (docs/application-reports.md): one rank without an end
+among ranks with one, one rank that ended alone, or one rank that fell silent while the others went on. Without such a rank, and only
+if the job ended with an error: the rank that stopped before a collective of the others (NCCL's profiler plugin). A job that stood
+still before its end belongs to `hang`.",
+    why: "the other ranks fail because of this one: their error messages are consequences. The cause is in the log of this rank.",
+    look_alikes: "a launcher that ends all ranks as soon as one fails (torchrun): all fall silent at the same time, and the rank
+behind in NCCL is named with medium or low confidence. NCCL's counts are not used for a job that was cancelled or that ran into its
+time limit.",
+    fix: FIX,
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    find,
+};
+
+thresholds! {
+    silent: Time(5), 1 to 3600, "time", "a rank fell silent at least this long before the median of the ranks";
+    silent_steps: Number(3.0), 0.0 to 1000.0, "steps", "and at least this many of its own mean steps before it";
+}
+
+fn find(facts: &Facts<'_>) -> Vec<Found> {
     let told: Vec<_> = facts.reporting().collect();
     // A job that stood still for long has another story.
     if facts.outcome == Outcome::Good || stood_still(facts).is_some() {
@@ -13,13 +35,13 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     }
     let (unit, how, confidence) = if let Some(found) = alone(&told) {
         found
-    } else if let Some(found) = earlier(&told) {
+    } else if let Some(found) = earlier(facts, &told) {
         found
     } else if let Some(lag) = behind(facts).filter(|_| facts.outcome == Outcome::Failed) {
         let what = format!("{} when the job ended soon after: it died there", lag.what);
         // Whoever is ended with the others may be one operation behind by chance.
         let confidence = if lag.confidence == "high" { "medium" } else { "low" };
-        let mut found = Diagnosis::new("unknown", confidence, lag.part, what, FIX);
+        let mut found = Found::new(confidence, lag.part, what);
         found.since = lag.since;
         return vec![found];
     } else {
@@ -33,21 +55,21 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
         rank.0,
         when.get(..8).unwrap_or_default()
     );
-    let mut found = Diagnosis::new("unknown", confidence, unit.name(), what, FIX);
+    let mut found = Found::new(confidence, unit.name(), what);
     found.since = Some(rank.1);
     vec![found]
 }
 
 const FIX: &str = "look for its end in the job's log: out of memory, a signal, an error of its own";
 
-type Found<'a> = (&'a Unit<'a>, &'static str, &'static str);
+type Gone<'a> = (&'a Unit<'a>, &'static str, &'static str);
 
 fn ended(rank: &RankApplication) -> bool {
     rank.events.last().is_some_and(|event| event.what == AppEventKind::End)
 }
 
 /// The one that said nothing where the others ended in good order, or the other way round.
-fn alone<'a>(told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Found<'a>> {
+fn alone<'a>(told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Gone<'a>> {
     let (orderly, silent): (Vec<_>, Vec<_>) = told.iter().partition(|(_, rank)| ended(rank));
     match (orderly.as_slice(), silent.as_slice()) {
         ([_, ..], [(unit, _)]) => Some((unit, "was gone without a word, the others were not", "high")),
@@ -57,11 +79,13 @@ fn alone<'a>(told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Found<'a>> 
 }
 
 /// The one that was silent while the others went on.
-fn earlier<'a>(told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Found<'a>> {
+fn earlier<'a>(facts: &Facts<'_>, told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Gone<'a>> {
     let middle = median(told.iter().map(|(_, rank)| float(rank.last_seen)).collect())?;
     let (unit, rank) = told.iter().min_by_key(|(_, rank)| (rank.steps, rank.last_seen))?;
     let gone_s = (middle - float(rank.last_seen)) / 1000.0;
-    let many = gone_s > (3.0 * unit.step_s().unwrap_or(0.0)).max(5.0);
+    let set = &facts.rules.killed_rank;
+    let steps_s = set.silent_steps.get() * unit.step_s().unwrap_or(0.0);
+    let many = gone_s > steps_s.max(set.silent.seconds());
     (told.len() > 1 && many).then_some((unit, "was silent while the others went on", "medium"))
 }
 
@@ -88,7 +112,7 @@ mod tests {
             .for_each(|rank| (rank.world, rank.steps, rank.last_seen) = (Some(2), steps, last_seen));
         let found = find(&Facts::new(&nodes, Some(last_seen + 500), Outcome::Failed, None));
         let [one] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((one.part.as_str(), one.confidence.as_str()), ("n0 GPU 1 rank 1", "low"));
+        assert_eq!((one.part.as_str(), one.confidence), ("n0 GPU 1 rank 1", "low"));
         let cancelled = Facts::new(&nodes, Some(last_seen + 500), Outcome::CutOff, None);
         assert_eq!(find(&cancelled), []);
         nodes[0].communication.as_mut().unwrap().communicators[0].ops -= 1;

@@ -1,54 +1,74 @@
 use std::collections::BTreeMap;
 
-use super::Diagnosis;
-use super::facts::{Facts, mean_of};
+use crate::diagnosis::facts::{Facts, mean_of};
+use crate::diagnosis::register::{Class, Found, Line, Rule, Table as _, thresholds};
 use crate::usage::{GpuUsage, Throttled};
 
-/// A GPU runs below the median of the others by so much, or more.
-const BELOW: f64 = 0.06;
+pub(crate) const RULE: Rule = Rule {
+    id: "slow-clock",
+    about: "a GPU runs at a lower clock than the job's other GPUs of its model",
+    class: Class::Hardware,
+    evidence: "of each GPU the mean SM clock while busy, the reasons that held the clock down, the work of the tensor pipes
+(activity times clock) and the power. A GPU is compared with the median of the job's other GPUs of the same model.",
+    why: "ranks wait for one another in every step, so the whole job runs at the speed of its slowest GPU. What that GPU lacks is what
+the job loses.",
+    look_alikes: "a GPU that has more work than the others: under a power cap it pays for it with its clock (of three H200s the one
+with half of the batch kept its 1,980 MHz, and the two others ran at 1,670). Where the tensor pipes are counted, such a GPU is not
+reported. Where only its power is known, it is reported with low confidence. An idle GPU clocks down and is not reported either.",
+    fix: "exclude the node and have its power supply and cooling looked at",
+    thresholds: Settings::KEYS,
+    line: Line::Slow,
+    find,
+};
 
-/// So many times the others' work, and a power cap may take the clock down for it: of three H200s the one with half of the batch kept its
-/// 1,980 MHz, and the two others ran at 1,670.
-const MORE_WORK: f64 = 1.1;
+thresholds! {
+    below_percent: Number(6.0), 0.1 to 90.0, "%", "a GPU's clock is below the median of the others by at least this";
+    busy_percent: Number(20.0), 0.0 to 100.0, "%", "a GPU with less activity is idle and not judged";
+    more_work_percent: Number(10.0), 0.0 to 1000.0, "%", "a GPU that does more work than the others by more than this may pay for it with its clock; the same of its power";
+    reason_percent: Number(5.0), 0.0 to 100.0, "%", "a reason that held the clock down for more of the time than this is named";
+}
 
 /// In a job whose ranks wait for one another a slow GPU costs what it is slower by.
-pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let set = &facts.rules.slow_clock;
+    let more_work = 1.0 + set.more_work_percent.share();
     let [clocks, work, power] = [clock, work, power].map(|figure| Alike::new(facts, figure));
-    let mut found: Vec<Diagnosis> = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
     for (unit, gpu) in facts.units.iter().filter_map(|unit| Some((unit, unit.gpu?))) {
         let Some((mhz, typical)) = clocks.beside_others(gpu) else { continue };
         let below = 1.0 - mhz / typical;
         // An idle GPU may clock down: it is not slow.
-        if below < BELOW || activity(gpu).is_none_or(|percent| percent < 20.0) {
+        if below < set.below_percent.share()
+            || activity(gpu).is_none_or(|percent| percent < set.busy_percent.get())
+        {
             continue;
         }
-        let reason = gpu.throttled.known().and_then(reason);
+        let reason = gpu.throttled.known().and_then(|held| reason(held, set.reason_percent.share()));
         let may_pay = gpu.throttled.known().is_none() || reason.is_some_and(|(name, _)| name == POWER_CAP);
         let more = |figure: &Alike<'_>| {
             let (own, typical) = figure.beside_others(gpu)?;
             (typical > 0.0).then_some(own / typical)
         };
         let worked = more(&work);
-        if may_pay && worked.is_some_and(|times| times > MORE_WORK) {
+        if may_pay && worked.is_some_and(|times| times > more_work) {
             continue;
         }
-        let drew = more(&power).filter(|times| may_pay && worked.is_none() && *times > MORE_WORK);
+        let drew = more(&power).filter(|times| may_pay && worked.is_none() && *times > more_work);
         let reason =
             reason.map(|(name, percent)| format!(" ({name} {percent:.0} % of the time)")).unwrap_or_default();
         let mut what = format!(
             "{} runs at {mhz:.0} MHz, the others at {typical:.0} MHz{reason}: every step waits for it",
             unit.name()
         );
-        let (mut confidence, mut fix) =
-            ("high", "exclude the node and have its power supply and cooling looked at");
+        let (mut confidence, mut fix) = ("high", None);
         if let Some(times) = drew {
             // So does a bad chip, or one that is badly cooled.
             what += &format!("; or it has more to do: it draws {:.0} % more power", 100.0 * (times - 1.0));
             (confidence, fix) =
-                ("low", "give every rank the same work; where they have it, exclude the node");
+                ("low", Some("give every rank the same work; where they have it, exclude the node"));
         }
-        let mut one = Diagnosis::new("hardware", confidence, unit.name(), what, fix);
-        one.costs = Some(below.clamp(0.0, 1.0));
+        let costs = Some(below.clamp(0.0, 1.0));
+        let one = Found { costs, fix, ..Found::new(confidence, unit.name(), what) };
         found.push(one);
     }
     found.sort_by(|a, b| b.costs.unwrap_or(0.0).total_cmp(&a.costs.unwrap_or(0.0)));
@@ -112,8 +132,8 @@ fn activity(gpu: &GpuUsage) -> Option<f64> {
 
 const POWER_CAP: &str = "power cap";
 
-/// Which, and percent of the time.
-fn reason(throttled: &Throttled) -> Option<(&'static str, f64)> {
+/// Which, and percent of the time. `least` is the share of the time below which it is no reason.
+fn reason(throttled: &Throttled, least: f64) -> Option<(&'static str, f64)> {
     let over = Some(throttled.over_s).filter(|over| *over > 0.0)?;
     let (name, seconds) = [
         ("power brake", throttled.power_brake_s),
@@ -123,7 +143,7 @@ fn reason(throttled: &Throttled) -> Option<(&'static str, f64)> {
         (POWER_CAP, throttled.power_cap_s),
     ]
     .into_iter()
-    .find(|(_, seconds)| *seconds > 0.05 * over)?;
+    .find(|(_, seconds)| *seconds > least * over)?;
     Some((name, 100.0 * seconds / over))
 }
 

@@ -2,18 +2,41 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::UnixMillis;
 
-use super::Diagnosis;
-use super::facts::{Facts, Outcome, Unit, median};
 use crate::comm::{Communicator, LastOp, newest_launch};
+use crate::diagnosis::facts::{Facts, Outcome, Unit, median};
+use crate::diagnosis::register::{Class, Found, Line, Rule, Table as _, thresholds};
 use crate::plain::{clock, float, span};
 
-/// Nobody got on for long before the end. The culprit is the rank that handed over fewest operations.
-pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+pub(crate) const RULE: Rule = Rule {
+    id: "hang",
+    about: "no rank made progress for a long time before the job ended",
+    class: Class::Unknown,
+    evidence: "the last step of each rank (docs/application-reports.md); without it the last operation that any rank handed to NCCL.
+NCCL's profiler plugin counts the operations of each rank: the rank that handed over fewer than most others is the one they waited
+for. Only jobs that did not succeed are judged, and none while a rank saves a checkpoint.",
+    why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
+    look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that died, where the
+others waited for NCCL's timeout: the log of the named rank tells. Without the plugin the rank is not known.",
+    fix: "look at that rank's log and stack; its node is the first suspect where it had an error of its own",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    find,
+};
+
+thresholds! {
+    standstill: Time(120), 1 to 86400, "time", "the job made no progress for at least this long before its end";
+    standstill_steps: Number(10.0), 0.0 to 10000.0, "steps", "and for at least this many mean steps";
+    assumed_step: Time(30), 1 to 3600, "time", "how long a step is where the program reports none";
+    same_time: Time(60), 1 to 3600, "time", "a destroyed communicator belongs to the standstill if its last operation is no older than this before the job's last one";
+}
+
+/// The culprit is the rank that handed over fewest operations.
+fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Some((since, seconds)) = stood_still(facts) else { return Vec::new() };
     let mut found = behind(facts).unwrap_or_else(|| {
         let what = "which rank the others waited for cannot be told".to_owned();
-        let fix = "NCCL's profiler plugin names the rank where it is loaded";
-        Diagnosis::new("unknown", "low", String::new(), what, fix)
+        let fix = Some("NCCL's profiler plugin names the rank where it is loaded");
+        Found { fix, ..Found::new("low", String::new(), what) }
     });
     found.what = format!("no step for {} before the end: {}", span(seconds), found.what);
     found.since = Some(since);
@@ -21,29 +44,33 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
 }
 
 /// Since when nobody got on, and for how long, seconds; `None` where somebody did, or that is not known.
-pub(super) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
+pub(in crate::diagnosis) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
+    let set = &facts.rules.hang;
     let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
     let told: Vec<_> = facts.reporting().collect();
     // Without a word of the program, the last operation that anybody handed over says when it stood still.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
     let last_op = || newest_launch(facts.communicators.iter().map(|(_, one)| *one));
     let since = last.or_else(last_op)?;
-    let step_s = median(told.iter().filter_map(|(unit, _)| unit.step_s()).collect()).unwrap_or(30.0);
+    let step_s = median(told.iter().filter_map(|(unit, _)| unit.step_s()).collect())
+        .unwrap_or(set.assumed_step.seconds());
     let seconds = float(end.saturating_sub(since)) / 1000.0;
     let saving = told.iter().any(|(_, rank)| rank.in_checkpoint);
-    (seconds >= (10.0 * step_s).max(120.0) && !saving).then_some((since, seconds))
+    let least = (set.standstill_steps.get() * step_s).max(set.standstill.seconds());
+    (seconds >= least && !saving).then_some((since, seconds))
 }
 
 /// By communicator: the rank behind all others, where most have handed over the operation that it has not. Of two it is the one
 /// behind, and less sure: the other's operation may be the one too many.
-pub(super) fn behind(facts: &Facts<'_>) -> Option<Diagnosis> {
+pub(super) fn behind(facts: &Facts<'_>) -> Option<Found> {
     let mut groups: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
     for (node, one) in facts.communicators.iter().filter(|(_, one)| one.size > 1) {
         groups.entry(&one.hash).or_default().push((node, one));
     }
     let messages = with_messages(facts);
     let newest = groups.values().filter_map(|ranks| newest(ranks)).max()?;
-    let lags = groups.into_iter().filter_map(|(hash, ranks)| lag(ranks, !messages.contains(hash), newest));
+    let since = newest.saturating_sub(facts.rules.hang.same_time.millis());
+    let lags = groups.into_iter().filter_map(|(hash, ranks)| lag(ranks, !messages.contains(hash), since));
     lags.max_by_key(|lag| lag.weight).map(|lag| lag.told(facts))
 }
 
@@ -61,11 +88,12 @@ struct Lag<'a> {
     weight: (bool, u64),
 }
 
-/// `alike`: all ranks hand over the same operations; messages go to some.
-fn lag(mut ranks: Vec<Member<'_>>, alike: bool, newest_of_all: UnixMillis) -> Option<Lag<'_>> {
+/// `alike`: all ranks hand over the same operations; messages go to some. `since`: communicators that were last used before it
+/// had been given up earlier.
+fn lag(mut ranks: Vec<Member<'_>>, alike: bool, since: UnixMillis) -> Option<Lag<'_>> {
     // PyTorch's watchdog gives up the communicator of a rank that waits too long, which destroys it. One that was given up before
     // the job went on is another story.
-    let lately = newest(&ranks).is_some_and(|newest| newest.saturating_add(LATELY_MS) >= newest_of_all);
+    let lately = newest(&ranks).is_some_and(|newest| newest >= since);
     ranks.retain(|(_, one)| (alike && lately) || !one.destroyed);
     let most = ranks.iter().map(|(_, one)| one.ops).max()?;
     let (late, waiting): (Vec<Member<'_>>, Vec<Member<'_>>) =
@@ -81,8 +109,6 @@ fn lag(mut ranks: Vec<Member<'_>>, alike: bool, newest_of_all: UnixMillis) -> Op
         weight: (by_most, most - slowest.1.ops),
     })
 }
-
-const LATELY_MS: u64 = 60_000;
 
 fn newest(ranks: &[Member<'_>]) -> Option<UnixMillis> {
     ranks.iter().filter_map(|(_, one)| Some(one.last.as_ref()?.time)).max()
@@ -101,7 +127,7 @@ fn with_messages<'a>(facts: &Facts<'a>) -> BTreeSet<&'a str> {
 }
 
 impl Lag<'_> {
-    fn told(&self, facts: &Facts<'_>) -> Diagnosis {
+    fn told(&self, facts: &Facts<'_>) -> Found {
         let (node, slowest) = self.slowest;
         let op = match self.waiting {
             Some(LastOp { op, seq: Some(seq), .. }) => format!("{op} number {seq}"),
@@ -122,9 +148,8 @@ impl Lag<'_> {
             "{} of {} ranks waited in {op} for {whose}, which never came to it{when}",
             self.waits, self.ranks
         );
-        let fix = "look at that rank's log and stack; its node is the first suspect where it had an error of its own";
         let confidence = if self.weight.0 { "high" } else { "medium" };
-        let mut found = Diagnosis::new("unknown", confidence, part, what, fix);
+        let mut found = Found::new(confidence, part, what);
         found.since = last.filter(|last| !last.time_is_earliest).map(|last| last.time);
         found
     }
@@ -138,7 +163,7 @@ mod tests {
 
     fn named(nodes: &[NodeReport]) -> Vec<(String, String)> {
         let found = find(&Facts::new(nodes, nodes[0].end, Outcome::Failed, None));
-        found.into_iter().map(|one| (one.part, one.confidence)).collect()
+        found.into_iter().map(|one| (one.part, one.confidence.to_owned())).collect()
     }
 
     fn communicators(nodes: &mut [NodeReport]) -> impl Iterator<Item = &mut Communicator> {

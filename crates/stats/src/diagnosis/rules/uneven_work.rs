@@ -1,8 +1,27 @@
-use super::Diagnosis;
-use super::facts::{Facts, median};
+use crate::diagnosis::facts::{Facts, median};
+use crate::diagnosis::register::{Class, Found, Line, Rule, Table as _, thresholds};
 
-/// A rank works on less or more than the others: those with less wait.
-pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+pub(crate) const RULE: Rule = Rule {
+    id: "uneven-work",
+    about: "a rank works on less or more per step than the other ranks",
+    class: Class::Application,
+    evidence: "tokens (else samples) per step of each rank, as the program reports them (docs/application-reports.md), against the
+median of the ranks. Needs three ranks with at least two steps.",
+    why: "ranks with less work wait in every step for those with more.",
+    look_alikes: "a division of labour that is meant, as in a pipeline or with parameter servers: if more than a quarter of the ranks
+differ, none is reported. Sequences of varying length even out over many steps.",
+    fix: "give every rank the same batch",
+    thresholds: Settings::KEYS,
+    line: Line::Slow,
+    find,
+};
+
+thresholds! {
+    off_percent: Number(5.0), 0.1 to 1000.0, "%", "a rank's work per step is off the median by more than this";
+}
+
+fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let off = facts.rules.uneven_work.off_percent.share();
     let per_step: Vec<(String, f64)> = facts
         .reporting()
         .filter(|(_, rank)| rank.steps > 1 && !rank.model.as_ref().is_some_and(|model| model.global))
@@ -15,7 +34,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     if per_step.len() < 3 || typical <= 0.0 {
         return Vec::new();
     }
-    let odd: Vec<_> = per_step.iter().filter(|(_, count)| (count / typical - 1.0).abs() > 0.05).collect();
+    let odd: Vec<_> = per_step.iter().filter(|(_, count)| (count / typical - 1.0).abs() > off).collect();
     // A division of labour, not a mishap.
     if odd.len() * 4 > per_step.len().max(4) {
         return Vec::new();
@@ -30,10 +49,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
             };
             let what =
                 format!("{part} works on {:.0} % {word} per step than the others", 100.0 * share.abs());
-            let mut one =
-                Diagnosis::new("application", "high", part.clone(), what, "give every rank the same batch");
-            one.costs = Some(costs);
-            one
+            Found { costs: Some(costs), ..Found::new("high", part.clone(), what) }
         })
         .collect()
 }

@@ -1,13 +1,37 @@
 use railgate_model::Reading;
 
-use super::Diagnosis;
-use super::facts::{Facts, Outcome, Unit, busy, median};
 use super::hang::stood_still;
 use super::slow_clock;
+use crate::diagnosis::facts::{Facts, Outcome, Unit, busy, median};
+use crate::diagnosis::register::{Class, Found, Line, Rule, Table as _, thresholds};
 
-/// One rank comes late to every step although its GPU is no slower: its own GPU stands idle while the others' wait
-/// for it inside NCCL, which looks busy.
-pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+pub(crate) const RULE: Rule = Rule {
+    id: "sleeping-rank",
+    about: "a rank comes late to the collectives of every step although its GPU is not slow",
+    class: Class::Application,
+    evidence: "of each rank the time it waits in collectives (NCCL's profiler plugin): the straggler waits least, as the others
+wait for it. Of each GPU the time with any kernel: the straggler's is idle more than the others', which are busy with waiting. Both
+signs together give high confidence, one of them medium.",
+    why: "all other ranks wait in every step, and their GPUs look busy meanwhile.",
+    look_alikes: "a GPU on a low clock (`slow-clock` names it), a rank with more work (`uneven-work`), waiting that computing
+hides: the GPU of such a rank has as many kernels as the others', and the rank is not reported. A job that stood still belongs to
+`hang`. If more than a quarter of the ranks are late, none is reported.",
+    fix: "look at that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
+    thresholds: Settings::KEYS,
+    line: Line::Slow,
+    find,
+};
+
+thresholds! {
+    least: Time(10), 0 to 3600, "time", "waits are judged after at least this much time in steps";
+    waiting_percent: Number(5.0), 0.1 to 100.0, "%", "the median rank waits at least this much of the time";
+    waits_percent: Number(30.0), 0.0 to 100.0, "%", "a straggler waits less than this much of what the median rank waits";
+    busy_percent: Number(70.0), 0.0 to 100.0, "%", "the median GPU has kernels for at least this much of the time";
+    idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU has kernels for less of the time than the median by more than this";
+}
+
+/// Its own GPU stands idle while the others' wait for it inside NCCL, which looks busy.
+fn find(facts: &Facts<'_>) -> Vec<Found> {
     // The one that never came is the hang's affair.
     if stood_still(facts).is_some() {
         return Vec::new();
@@ -38,8 +62,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
             _ => "its GPU stands idle while the others are busy",
         };
         let what = format!("{name} comes late to every step at a normal clock: {signs}");
-        let fix = "look at that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep";
-        let mut one = Diagnosis::new("application", confidence, name, what, fix);
+        let mut one = Found::new(confidence, name, what);
         one.costs = Some(costs.clamp(0.0, 1.0));
         found.push(one);
     }
@@ -47,19 +70,19 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
     if found.len() * 4 > facts.units.len().max(4) { Vec::new() } else { found }
 }
 
-/// Before that a few timed operations are all there is, and no sample of a GPU that could contradict them.
-const LEAST_S: f64 = 10.0;
-
-/// Ranks that wait far less than the median of the others, and what share of the time the others wait.
+/// Ranks that wait far less than the median of the others, and what share of the time the others wait. In a short time a few timed
+/// operations are all there is, and no sample of a GPU that could contradict them.
 fn waits(facts: &Facts<'_>) -> Vec<(String, f64)> {
+    let set = &facts.rules.sleeping_rank;
     let known: Vec<(&Unit<'_>, f64)> =
         facts.units.iter().filter_map(|unit| Some((unit, unit.comm?.wait_s))).collect();
     let time = at_work_s(facts);
     let Some(typical) = median(known.iter().map(|(_, wait)| *wait).collect()) else { return Vec::new() };
-    if time < LEAST_S || known.len() < 2 || typical < 0.05 * time {
+    let little = set.waiting_percent.share() * time;
+    if time < set.least.seconds() || known.len() < 2 || typical < little {
         return Vec::new();
     }
-    let late = known.iter().filter(|(_, wait)| *wait < 0.3 * typical);
+    let late = known.iter().filter(|(_, wait)| *wait < set.waits_percent.share() * typical);
     late.map(|(unit, wait)| (unit.name(), ((typical - wait) / time).min(1.0))).collect()
 }
 
@@ -98,10 +121,11 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
         })
         .collect();
     let Some(typical) = median(known.iter().map(|(_, busy)| *busy).collect()) else { return Vec::new() };
-    if known.len() < 2 || typical < 70.0 {
+    let set = &facts.rules.sleeping_rank;
+    if known.len() < 2 || typical < set.busy_percent.get() {
         return Vec::new();
     }
-    let idle = known.iter().filter(|(_, busy)| *busy < typical - 10.0);
+    let idle = known.iter().filter(|(_, busy)| *busy < typical - set.idle_percent.get());
     idle.map(|(unit, busy)| (unit.name(), (typical - busy) / 100.0)).collect()
 }
 

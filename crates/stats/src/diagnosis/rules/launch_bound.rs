@@ -1,14 +1,45 @@
 use railgate_model::Reading;
 
-use super::Diagnosis;
-use super::facts::{Facts, Outcome, Unit, busy, mean_of, median, own_sms};
 use super::hang::stood_still;
 use crate::NodeReport;
+use crate::diagnosis::facts::{Facts, Outcome, Unit, busy, mean_of, median, own_sms};
+use crate::diagnosis::register::{Class, Found, Line, Rule, Table as _, thresholds};
 use crate::plain::float;
 use crate::usage::GpuUsage;
 
+pub(crate) const RULE: Rule = Rule {
+    id: "launch-bound",
+    about: "kernels are too small or are launched too late, so that GPUs run with few SMs at work or without a kernel",
+    class: Class::Application,
+    evidence: "SMs at work, tensor activity, memory traffic (GPM), time with any kernel and NCCL's own times: kernels that keep few
+SMs at work. And, of a program that reports its steps and its waiting for input, the steps' time without a kernel on any GPU while
+a core is busy for each GPU and little is copied: kernels that are launched too late.",
+    why: "the processor sets the pace: a faster GPU would not make the job faster.",
+    look_alikes: "waiting in NCCL keeps as few SMs at work: without NCCL's times the confidence is low, and where many operations have
+no time nothing is reported. Waiting for input (`input-bound`) and copies leave GPUs idle: a program that does not report its waiting
+is not judged by its idle time. Compilation and checkpoints that take a few long steps are taken off. A job that stood still belongs
+to `hang`.",
+    fix: "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    find,
+};
+
+thresholds! {
+    tensor_percent: Number(20.0), 0.0 to 100.0, "%", "the tensor pipes are active for no more of the steps' time than this";
+    dram_percent: Number(30.0), 0.0 to 100.0, "%", "no more of the memory bandwidth is used than this";
+    own_percent: Number(20.0), 0.0 to 100.0, "%", "small kernels: the program's own kernels run for at least this much of the time";
+    own_of_busy_percent: Number(30.0), 0.0 to 100.0, "%", "and are at least this much of the time with any kernel";
+    sm_percent: Number(60.0), 0.0 to 100.0, "%", "and no more SMs than this are at work over the steps' time";
+    sm_running_percent: Number(70.0), 0.0 to 100.0, "%", "and no more SMs than this while the program's own kernels run";
+    gap_percent: Number(20.0), 0.1 to 100.0, "%", "late launches: each GPU is without a kernel for at least this much of the steps' time, for no other known reason";
+    least_steps: Number(20.0), 2.0 to 1000000.0, "steps", "and each rank has timed at least this many steps";
+    copied_gb_s: Number(5.0), 0.0 to 1000.0, "GB/s", "and no more than this is copied over PCIe, both ways together";
+    cores_percent: Number(80.0), 0.0 to 100.0, "%", "and at least this much of a core is busy for each GPU";
+}
+
 /// Kernels keep few SMs at work, too small or one at a time, or none runs because the next one is not launched yet.
-pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+fn find(facts: &Facts<'_>) -> Vec<Found> {
     let means = Means::new(facts);
     let (small, gap) = (means.small(), means.gap());
     if small.is_none() && gap.is_none() {
@@ -38,8 +69,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
             100.0 * gap
         )
     }));
-    let fix = "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %";
-    let mut found = Diagnosis::new("application", confidence, String::new(), said.join("; "), fix);
+    let mut found = Found::new(confidence, String::new(), said.join("; "));
     let lost = small.map_or(0.0, |small| (1.0 - small.sms) * small.own / 100.0) + gap.unwrap_or(0.0);
     found.costs = Some((lost * within.unwrap_or(1.0)).clamp(0.0, 1.0));
     vec![found]
@@ -47,7 +77,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
 
 /// Of the steps' time, in which no GPU of the job has a kernel though nothing is waited for and processors are busy, 0 to 1.
 /// `None`: little, or not known: a GPU without a word of its rank, a program that does not say when it waits for input.
-pub(super) fn gap(facts: &Facts<'_>) -> Option<f64> {
+pub(in crate::diagnosis) fn gap(facts: &Facts<'_>) -> Option<f64> {
     Means::new(facts).gap()
 }
 
@@ -83,12 +113,13 @@ impl<'a> Means<'a> {
 
     /// Neither tensor pipes nor memory are what such a job waits for, and it did not stand still.
     fn can_be(&self) -> bool {
+        let set = &self.facts.rules.launch_bound;
         let tensor = self.of(|gpu| mean_of(&gpu.tensor_percent));
         let dram = self.of(|gpu| mean_of(&gpu.dram_percent));
         // The means of a standstill are its own.
         stood_still(self.facts).is_none()
-            && tensor.is_some_and(|tensor| tensor <= 20.0)
-            && dram.is_some_and(|dram| dram <= 30.0)
+            && tensor.is_some_and(|tensor| tensor <= set.tensor_percent.get())
+            && dram.is_some_and(|dram| dram <= set.dram_percent.get())
     }
 
     fn small(&self) -> Option<Small> {
@@ -107,41 +138,43 @@ impl<'a> Means<'a> {
         };
         let sms = own_sms(sm, own);
         // What is left of little says little: NCCL's times have errors, too.
-        (own >= (0.3 * busy).max(20.0) && sm <= 60.0 && sms <= 0.7).then_some(Small { own, sms, confidence })
+        let set = &facts.rules.launch_bound;
+        let much = own >= (set.own_of_busy_percent.share() * busy).max(set.own_percent.get());
+        let few = sm <= set.sm_percent.get() && sms <= set.sm_running_percent.share();
+        (much && few).then_some(Small { own, sms, confidence })
     }
 
     /// As [`gap`].
     fn gap(&self) -> Option<f64> {
-        const MUCH: f64 = 0.2;
         let facts = self.facts;
+        let set = &facts.rules.launch_bound;
         let gpus = || facts.units.iter().filter(|unit| unit.gpu.is_some());
         // While one GPU stands idle for a rank that is late, the others have NCCL's kernels.
-        let gaps: Option<Vec<f64>> = gpus().map(gap_of).collect();
-        let least = gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= MUCH)?;
+        let gaps: Option<Vec<f64>> = gpus().map(|unit| gap_of(unit, set.least_steps.get())).collect();
+        let least = gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= set.gap_percent.share())?;
         // Copies need no kernel.
         let ways =
             [|gpu: &GpuUsage| mean_of(&gpu.pcie_tx_bytes_s), |gpu: &GpuUsage| mean_of(&gpu.pcie_rx_bytes_s)];
         let copied: Option<f64> = ways.iter().map(|way| facts.mean(way).known().copied()).sum();
-        let possible = self.can_be() && copied? <= MUCH_COPIED * self.steps?;
-        (possible && facts.nodes.iter().all(cores_are_busy)).then_some(least)
+        let possible = self.can_be() && copied? <= 1e9 * set.copied_gb_s.get() * self.steps?;
+        (possible && facts.nodes.iter().all(|node| cores_are_busy(node, set.cores_percent.share())))
+            .then_some(least)
     }
 }
 
-/// Bytes a second, both ways together; PCIe 5 has 64 GB each way.
-const MUCH_COPIED: f64 = 5e9;
-
-/// One for each GPU of the job, nearly. A thread that waits for its GPU keeps one busy, too.
-fn cores_are_busy(node: &NodeReport) -> bool {
+/// `share` of one for each GPU of the job. A thread that waits for its GPU keeps one busy, too.
+fn cores_are_busy(node: &NodeReport, share: f64) -> bool {
     let Some(usage) = &node.usage else { return false };
     let gpus = float(u64::try_from(usage.gpus.len()).unwrap_or(u64::MAX));
-    usage.host.cpu_cores.known().is_some_and(|cores| cores.mean >= 0.8 * gpus)
+    usage.host.cpu_cores.known().is_some_and(|cores| cores.mean >= share * gpus)
 }
 
-fn gap_of(unit: &Unit<'_>) -> Option<f64> {
+fn gap_of(unit: &Unit<'_>, least_steps: f64) -> Option<f64> {
     let (app, times) = (unit.app?, unit.app?.step_s?);
     let coverage = &unit.usage?.coverage;
     let steps = unit.in_steps().filter(|share| *share > 0.0)?;
-    if times.count < 20 || coverage.missing_s + coverage.yielded_s > 0.1 * coverage.sampled_s {
+    if float(times.count) < least_steps || coverage.missing_s + coverage.yielded_s > 0.1 * coverage.sampled_s
+    {
         return None;
     }
     let busy = (busy(unit.gpu?).known()? / 100.0 / steps).min(1.0);

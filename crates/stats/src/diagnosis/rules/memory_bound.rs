@@ -1,23 +1,44 @@
 use railgate_model::Reading;
 
-use super::Diagnosis;
-use super::facts::{Facts, Unit, busy, mean_of};
+use crate::diagnosis::facts::{Facts, Unit, busy, mean_of, median};
+use crate::diagnosis::register::{Class, Found, Line, Rule, Table as _, thresholds};
 
-/// Below this share of all time, percent, memory is not what a job waits for most, however its kernels go about it.
-const WORTH_A_WORD: f64 = 35.0;
+pub(crate) const RULE: Rule = Rule {
+    id: "memory-bound",
+    about: "kernels wait for the GPU's memory while the tensor pipes do little",
+    class: Class::Application,
+    evidence: "memory traffic and tensor activity of the GPUs (GPM), over all time and over the time in which the job's own kernels
+run. That time leaves out idleness and waiting in NCCL, which have causes of their own.",
+    why: "the tensor pipes are what the GPU was bought for; a kernel that only moves data leaves them without work.",
+    look_alikes: "work that has to move much memory for little arithmetic (inference at a small batch, embeddings, optimisers): the
+finding is right, and only fewer bytes help. Practical peaks are 80 to 90 % of the bandwidth.",
+    fix: "fuse element-wise kernels (torch.compile), larger batches, fewer bytes per element",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    find,
+};
 
-/// Memory traffic near its practical peak, of about 80 to 90 %, while the tensor pipes do little. Judged by the time in
-/// which the job's own kernels run: idleness and waiting for others, which may have causes of their own, hide it otherwise.
-pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
+thresholds! {
+    dram_percent: Number(35.0), 0.0 to 100.0, "%", "over all time at least this much of the memory bandwidth is used";
+    dram_running_percent: Number(55.0), 0.0 to 100.0, "%", "while the job's own kernels run, at least this much of it is used";
+    tensor_running_percent: Number(35.0), 0.0 to 100.0, "%", "meanwhile the tensor pipes are active for no more of the time than this";
+}
+
+/// Judged by the time in which the job's own kernels run: idleness and waiting for others hide it otherwise.
+fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let set = &facts.rules.memory_bound;
     let (Reading::Known(dram), Reading::Known(tensor)) =
         (facts.mean(|gpu| mean_of(&gpu.dram_percent)), facts.mean(|gpu| mean_of(&gpu.tensor_percent)))
     else {
         return Vec::new();
     };
     let shares: Vec<f64> = facts.units.iter().filter_map(computing).collect();
-    let Some(share) = super::facts::median(shares) else { return Vec::new() };
+    let Some(share) = median(shares) else { return Vec::new() };
     let (dram_then, tensor_then) = (dram / share, tensor / share);
-    if dram < WORTH_A_WORD || dram_then < 55.0 || tensor_then > 35.0 {
+    if dram < set.dram_percent.get()
+        || dram_then < set.dram_running_percent.get()
+        || tensor_then > set.tensor_running_percent.get()
+    {
         return Vec::new();
     }
     let what = format!(
@@ -25,8 +46,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Diagnosis> {
         dram_then.min(100.0),
         tensor_then.min(100.0)
     );
-    let fix = "fuse element-wise kernels (torch.compile), larger batches, fewer bytes per element";
-    let mut found = Diagnosis::new("application", "high", String::new(), what, fix);
+    let mut found = Found::new("high", String::new(), what);
     found.costs = Some(((dram - tensor) / 100.0).clamp(0.0, 1.0));
     vec![found]
 }

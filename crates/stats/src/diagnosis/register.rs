@@ -1,0 +1,292 @@
+use std::time::Duration;
+
+use humantime::format_duration;
+use railgate_model::duration_text;
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::facts::Facts;
+
+/// A diagnosis rule: what it says about itself, and the function that applies it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Rule {
+    /// Kebab-case; `rule` in a report's JSON and the name of the table `[report.rules.<id>]`.
+    pub id: &'static str,
+    /// One line: what the rule reports.
+    pub about: &'static str,
+    /// Where the cause lies; `class` in a report's JSON.
+    pub class: Class,
+    /// Which measurements the rule reads, and how it decides.
+    #[serde(serialize_with = "one_line")]
+    pub evidence: &'static str,
+    /// Why the finding matters.
+    #[serde(serialize_with = "one_line")]
+    pub why: &'static str,
+    /// Other causes of the same measurements, and what tells them apart.
+    #[serde(serialize_with = "one_line")]
+    pub look_alikes: &'static str,
+    /// What to do; `fix` of a finding that has no other.
+    pub fix: &'static str,
+    /// What a site can set in `[report.rules.<id>]`.
+    pub thresholds: &'static [Threshold],
+    #[serde(skip)]
+    pub(crate) line: Line,
+    #[serde(skip)]
+    pub(crate) find: fn(&Facts<'_>) -> Vec<Found>,
+}
+
+/// In JSON: the sources break long texts into lines.
+fn one_line<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&text.replace('\n', " "))
+}
+
+/// Where the cause of a finding lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// In a node or a GPU.
+    Hardware,
+    /// In the program, its input or its settings.
+    Application,
+    /// The measurements do not tell.
+    Unknown,
+}
+
+impl Class {
+    /// As it stands in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::Hardware => "hardware",
+            Class::Application => "application",
+            Class::Unknown => "unknown",
+        }
+    }
+}
+
+/// The line of the first screen that shows a rule's findings, besides `VERDICT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// No other line.
+    Verdict,
+    /// `SLOW`: it names a straggler.
+    Slow,
+    /// `RAILS`
+    Rails,
+}
+
+/// One finding of a rule. `analyse` adds what is the same for all findings of the rule.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    /// `high`, `medium`, `low`.
+    pub(super) confidence: &'static str,
+    /// As [`super::Diagnosis::costs`].
+    pub(super) costs: Option<f64>,
+    /// As [`super::Diagnosis::part`].
+    pub(super) part: String,
+    /// As [`super::Diagnosis::since`].
+    pub(super) since: Option<railgate_model::UnixMillis>,
+    /// As [`super::Diagnosis::what`].
+    pub(super) what: String,
+    /// Instead of the rule's own.
+    pub(super) fix: Option<&'static str>,
+}
+
+impl Found {
+    pub(super) fn new(confidence: &'static str, part: String, what: String) -> Self {
+        Found { confidence, costs: None, part, since: None, what, fix: None }
+    }
+}
+
+/// A number of the configuration, in the unit of its [`Threshold`].
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Number(f64);
+
+impl Number {
+    pub(super) const fn new(value: f64) -> Self {
+        Number(value)
+    }
+
+    pub(super) fn get(self) -> f64 {
+        self.0
+    }
+
+    /// Of a percentage: 0 to 1.
+    pub(super) fn share(self) -> f64 {
+        self.0 / 100.0
+    }
+}
+
+/// A time of the configuration: `"2m"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Time(#[serde(with = "duration_text")] Duration);
+
+impl Time {
+    pub(super) const fn new(seconds: u64) -> Self {
+        Time(Duration::from_secs(seconds))
+    }
+
+    pub(super) fn seconds(self) -> f64 {
+        self.0.as_secs_f64()
+    }
+
+    pub(super) fn millis(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The value of a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// In the threshold's unit.
+    Number(Number),
+    /// As text: `"2m"`.
+    Time(Time),
+}
+
+impl Value {
+    /// As TOML.
+    pub fn toml(&self) -> String {
+        match self {
+            Value::Number(number) => format!("{:?}", number.0),
+            Value::Time(_) => format!("\"{self}\""),
+        }
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Number(number) => write!(f, "{}", number.0),
+            Value::Time(time) => write!(f, "{}", format_duration(time.0)),
+        }
+    }
+}
+
+/// A key of `[report.rules.<id>]`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Threshold {
+    /// Its name.
+    pub key: &'static str,
+    /// `%`, `GB/s`, `steps`, `time`.
+    pub unit: &'static str,
+    /// Without a configuration.
+    pub default: Value,
+    /// The least that is accepted.
+    pub low: Value,
+    /// The most that is accepted.
+    pub high: Value,
+    /// What it is compared with.
+    pub meaning: &'static str,
+}
+
+/// The table of a rule.
+pub(crate) trait Table {
+    /// Its keys.
+    const KEYS: &'static [Threshold];
+
+    /// The values in force, in the order of the keys.
+    fn values(&self) -> Vec<Value>;
+}
+
+/// For serde: the table of a rule without thresholds is not shown.
+pub(super) fn has_no_keys<T: Table>(_: &T) -> bool {
+    T::KEYS.is_empty()
+}
+
+/// The values of a table that are out of range: `report.rules.<id>.<key>: <why>`.
+pub(super) fn problems<T: Table>(id: &str, table: &T) -> Vec<String> {
+    let pairs = T::KEYS.iter().zip(table.values());
+    let wrong = pairs.filter(|(key, value)| !(key.low..=key.high).contains(value));
+    let said = wrong.map(|(key, value)| {
+        format!("report.rules.{id}.{}: {value} is not within {} to {}", key.key, key.low, key.high)
+    });
+    said.collect()
+}
+
+/// Makes a rule's `Settings` (the table `[report.rules.<id>]`) and the rows that describe it from one row per key:
+/// key, kind, default and range, unit, meaning. A `Time` is given in seconds.
+macro_rules! thresholds {
+    ($($key:ident: $kind:ident($default:literal), $low:literal to $high:literal, $unit:literal, $meaning:literal;)*) => {
+        /// The rule's table in the configuration.
+        #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Settings {
+            $(
+                #[doc = $meaning]
+                pub $key: $crate::diagnosis::register::$kind,
+            )*
+        }
+
+        impl Settings {
+            pub(crate) const DEFAULT: Self =
+                Settings { $($key: $crate::diagnosis::register::$kind::new($default),)* };
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Settings::DEFAULT
+            }
+        }
+
+        impl $crate::diagnosis::register::Table for Settings {
+            const KEYS: &'static [$crate::diagnosis::register::Threshold] = {
+                #[allow(unused_imports, reason = "a rule may have no thresholds")]
+                use $crate::diagnosis::register::{Number, Threshold, Time, Value};
+                &[$(
+                    Threshold {
+                        key: stringify!($key),
+                        unit: $unit,
+                        default: Value::$kind($kind::new($default)),
+                        low: Value::$kind($kind::new($low)),
+                        high: Value::$kind($kind::new($high)),
+                        meaning: $meaning,
+                    },
+                )*]
+            };
+
+            fn values(&self) -> Vec<$crate::diagnosis::register::Value> {
+                vec![$($crate::diagnosis::register::Value::$kind(self.$key),)*]
+            }
+        }
+    };
+}
+
+/// Makes the typed table `[report.rules]` and the register from one row per rule. A row is the name of the rule's file;
+/// with `-` for `_` it is the rule's id.
+macro_rules! register {
+    ($($rule:ident,)+) => {
+        /// `[report.rules]`: a table for each rule. An unknown id or key is refused with the known ones.
+        #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct Rules {
+            $(
+                #[doc = concat!("Of the rule in `", stringify!($rule), ".rs`.")]
+                #[serde(skip_serializing_if = "crate::diagnosis::register::has_no_keys")]
+                pub $rule: $rule::Settings,
+            )+
+        }
+
+        impl Rules {
+            /// Without a configuration.
+            pub const DEFAULT: Self = Rules { $($rule: $rule::Settings::DEFAULT,)+ };
+
+            /// Values out of range, one line each.
+            pub fn problems(&self) -> Vec<String> {
+                [$($crate::diagnosis::register::problems($rule::RULE.id, &self.$rule),)+].concat()
+            }
+        }
+
+        impl Default for Rules {
+            fn default() -> Self {
+                Rules::DEFAULT
+            }
+        }
+
+        /// The register.
+        pub static RULES: &[$crate::diagnosis::register::Rule] = &[$($rule::RULE,)+];
+    };
+}
+
+pub(crate) use {register, thresholds};

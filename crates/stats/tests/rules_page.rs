@@ -1,0 +1,15 @@
+//! `docs/rules.md` is what the register says.
+
+use std::path::Path;
+
+/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-stats --test rules_page` writes it anew.
+#[test]
+fn the_page_of_rules_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/rules.md");
+    let wanted = railgate_stats::diagnosis::rules_markdown();
+    if std::env::var_os("RAILGATE_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &wanted).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(committed == wanted, "docs/rules.md is not what the register says; run cargo xtask docs");
+}
