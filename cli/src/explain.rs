@@ -1,3 +1,4 @@
+use railgate_stats::diagnosis;
 use railgate_text::{Lines, did_you_mean};
 
 use crate::offered::Offered;
@@ -9,14 +10,17 @@ use crate::{Site, exit, node_story, output};
 Examples:
   railgate explain gpu-lost
   railgate explain gpu-lost@3                          as it stands in `sinfo -R`
+  railgate explain slow-clock                          a diagnosis rule, as a report names it
   railgate explain gn7                                 a node: how it stands, what was found, which jobs it took down
 
-`railgate check --list` shows the ids; docs/checks.md has all of it. A node is told best on the node itself (what
-its looks have found) and on the controller (the ledger of jobs).")]
+`railgate check --list` lists the checks and `railgate report --rules` the rules; docs/checks.md and
+docs/rules.md have all of it. A node is told best on the node itself (what its looks have found) and
+on the controller (the ledger of jobs).")]
 pub(crate) struct Args {
-    /// Id of a check, as in a drain reason (`gpu-lost`, also `gpu-lost@3`), or the name of a node
+    /// Id of a check, as in a drain reason (`gpu-lost`, also `gpu-lost@3`), id of a diagnosis rule, as in a report
+    /// (`slow-clock`), or the name of a node
     #[arg(hide_possible_values = true)]
-    #[arg(value_parser = Offered::new(railgate_gate::CHECKS.iter().map(|check| check.id)))]
+    #[arg(value_parser = Offered::new(ids()))]
     subject: String,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -38,20 +42,38 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         }
         return Ok(exit::OK);
     }
+    if let Some((rule, text)) = diagnosis::by_id(id).zip(diagnosis::explain(id)) {
+        if args.format == Format::Json {
+            output::json(&serde_json::json!({ "schema": 1, "rule": rule, "text": text.trim() }))?;
+        } else {
+            output::text(&Lines::kept(&text))?;
+        }
+        return Ok(exit::OK);
+    }
     let node = node_story::run(site, subject, args.format);
     match node {
         Ok(Some(code)) => Ok(code),
         Err(why) => {
             let meant = meant(id);
-            Err(why.context(format!("no check '{id}'{meant} (railgate check --list)")))
+            Err(why.context(format!(
+                "no check or rule '{id}'{meant} (railgate check --list, railgate report --rules)"
+            )))
         }
         Ok(None) => {
             let meant = meant(id);
-            anyhow::bail!("no check and no node '{subject}'{meant} (railgate check --list; sinfo -N)")
+            anyhow::bail!(
+                "no check, rule or node '{subject}'{meant} (railgate check --list; railgate report --rules; sinfo -N)"
+            )
         }
     }
 }
 
+/// Of the checks and the diagnosis rules.
+fn ids() -> impl Iterator<Item = &'static str> {
+    let checks = railgate_gate::CHECKS.iter().map(|check| check.id);
+    checks.chain(diagnosis::RULES.iter().map(|rule| rule.id))
+}
+
 fn meant(id: &str) -> String {
-    did_you_mean(id, railgate_gate::CHECKS.iter().map(|check| check.id))
+    did_you_mean(id, ids())
 }

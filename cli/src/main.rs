@@ -74,7 +74,7 @@ enum Command {
     Doctor(doctor::Args),
     /// Check the configuration, or show what is in force
     Config(config::Args),
-    /// A check: what it reads, why it matters, how to fix it; a node: its story
+    /// A check or a diagnosis rule: what it reads, why it matters, how to fix it; a node: its story
     Explain(explain::Args),
     /// Job scripts to start from, with your values filled in
     Template(template::Args),

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use nix::unistd::{Uid, User};
 use railgate_fabric::cable_table;
 use railgate_slurm::{Client, JobRef, JobState, ListedJob, TypedJob, hostlist};
+use railgate_stats::diagnosis::{RULES, Rule};
 use railgate_stats::{
     DownNode, EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, html_with, json, live,
     redacted, redacted_html, redacted_json, store, text,
@@ -34,6 +35,7 @@ Examples:
   railgate report 48213 --dir ./collected              parts gathered by hand
 
   railgate report 48213 --format json                  docs/report.md
+  railgate report --rules                              what reports can diagnose (docs/rules.md)
   railgate report --prune                              old ones go, for a timer (docs/report.md)
 
 A report is readable by the job's owner and root (`[report] access`). Times are UTC. A part that a
@@ -78,6 +80,9 @@ pub(crate) struct Args {
     /// Which cluster, where the directory holds several
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
+    /// List the diagnosis rules; `railgate explain RULE` tells more
+    #[arg(long, conflicts_with_all = ["job", "name", "brief", "redact", "full", "live", "samples", "out", "prune"])]
+    rules: bool,
     #[command(flatten)]
     prune: prune::Prune,
 }
@@ -99,6 +104,10 @@ const MOST_DOWN: usize = 256;
 const AGAIN: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    // The list must also print if the configuration has errors.
+    if args.rules {
+        return list(args.format);
+    }
     let config = site.config()?;
     if args.prune.prune {
         return prune::run(&config.report, &args.prune, &args.dir);
@@ -135,6 +144,20 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             Ok(exit::UNKNOWN)
         }
     }
+}
+
+/// The register of the diagnosis rules.
+fn list(format: Show) -> anyhow::Result<u8> {
+    anyhow::ensure!(format != Show::Html, "the list of rules is text or json; docs/rules.md is its page");
+    if format == Show::Json {
+        output::json(&serde_json::json!({ "schema": 1, "rules": RULES }))?;
+        return Ok(exit::OK);
+    }
+    let head = ["RULE", "CLASS", "REPORTS THAT"].map(str::to_owned).to_vec();
+    let row = |rule: &Rule| vec![rule.id.to_owned(), rule.class.as_str().to_owned(), rule.about.to_owned()];
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(RULES.iter().map(row)).collect();
+    output::text(&output::table(&rows))?;
+    Ok(exit::OK)
 }
 
 /// One job's report.

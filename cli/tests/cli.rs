@@ -112,6 +112,10 @@ fn exit_codes_say_how_the_node_is() {
         (&["check", "--snapshot", "a", "--simulate", "b"], 2),
         (&["check", "--then", "/bin/true"], 2),
         (&["explain", "gpu-lots"], 2),
+        (&["explain", "launch-bound"], 0),
+        (&["report", "--rules"], 0),
+        (&["report", "--rules", "--format", "html"], 2),
+        (&["report", "7", "--rules"], 2),
         (&["explain", "../etc"], 2),
         (&["readmit", "no-such-node"], 2),
         (&["check", "--history", "--list"], 2),
@@ -135,6 +139,7 @@ fn a_slip_is_answered_with_what_was_meant() {
     for (words, meant) in [
         (&["explain", "gpu-xdi"][..], "did you mean 'gpu-xid'?"),
         (&["explain", "gpu-lots@3"], "did you mean 'gpu-lost'?"),
+        (&["explain", "launch-bond"], "did you mean 'launch-bound'?"),
         (&["check", "--simulate", "h100-sxn"], "did you mean 'h100-sxm'?"),
         (&["template", "show", "jaxx"], "did you mean 'jax'?"),
     ] {
@@ -143,6 +148,74 @@ fn a_slip_is_answered_with_what_was_meant() {
         assert!(err(&wrong).contains(meant) && err(&wrong).lines().count() == 1, "{}", err(&wrong));
     }
     assert!(!err(&cli.run(&["explain", "gn7"])).contains("did you mean"));
+}
+
+#[test]
+fn each_listed_rule_is_explained_with_its_thresholds() {
+    let cli = Cli::new("");
+    let listed = cli.json(&["report", "--rules"]);
+    let table = cli.said(&["report", "--rules"]);
+    let defaults = cli.said(&["config", "show"]);
+    let rules = listed["rules"].as_array().unwrap();
+    assert!(rules.len() >= 10 && table.lines().count() == rules.len() + 1, "{table}");
+    for rule in rules {
+        let id = rule["id"].as_str().unwrap();
+        assert!(table.lines().any(|line| line.split_whitespace().next() == Some(id)), "{id}");
+        let said = cli.said(&["explain", id]);
+        assert!(said.starts_with(&format!("{id}: {}.\n", rule["about"].as_str().unwrap())), "{said}");
+        for part in ["Reads: ", "Why: ", "Looks the same: ", "Fix: "] {
+            assert!(said.contains(&format!("\n{part}")), "{id}: {part}");
+        }
+        let told = cli.json(&["explain", id]);
+        assert_eq!((&told["rule"], told["text"].as_str()), (rule, Some(said.trim())));
+        for one in rule["thresholds"].as_array().unwrap() {
+            let (key, default) = (one["key"].as_str().unwrap(), &one["default"]);
+            assert!(said.contains(&format!("\n{key} = {default}\n")), "{id}: {key} = {default}: {said}");
+            assert!(defaults.contains(&format!("report.rules.{id}.{key} = {default}\n")), "{id}: {key}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_threshold_is_named_with_its_place() {
+    for (config, wanted) in [
+        (
+            "[report.rules.slow-clok]\nbelow_percent = 5.0\n",
+            ":1:15: unknown field `slow-clok`; did you mean `slow-clock`?",
+        ),
+        (
+            "[report.rules.slow-clock]\nbelow_percnt = 5.0\n",
+            ":2:1: unknown field `below_percnt`; did you mean `below_percent`?",
+        ),
+        (
+            "[report.rules.slow-clock]\nbelow_percent = 95\n",
+            ":2:1: report.rules.slow-clock.below_percent: 95 is not within 0.1 to 90",
+        ),
+        ("[report.rules.slow-clock]\nbelow_percent = nan\n", "below_percent: NaN is not within 0.1 to 90"),
+        ("[report.rules.slow-clock]\nbelow_percent = 'x'\n", ":2:17: wants a number, not string \"x\""),
+        ("[report.rules.hang]\nstandstill = 120\n", ":2:14: invalid type: integer `120`, expected a string"),
+        (
+            "[report.rules.hang]\nstandstill = '2d 1s'\n",
+            "report.rules.hang.standstill: 2days 1s is not within 1s to 1day",
+        ),
+        ("[report.rules.nan]\nbelow_percent = 5.0\n", ":2:1: unknown field `below_percent`"),
+        (
+            "[slow-clock]\nbelow_percent = 5.0\n",
+            ":1:2: unknown field `slow-clock`; it belongs to [report.rules]",
+        ),
+    ] {
+        let wrong = Cli::new(config).run(&["config", "check"]);
+        assert_eq!(wrong.status.code(), Some(2), "{config}");
+        assert!(err(&wrong).contains(wanted), "{config}{}", err(&wrong));
+    }
+    let cli = Cli::new(
+        "[report.rules.slow-clock]\nbelow_percent = 5\n\n[report.rules.hang]\nstandstill = \"90s\"\n",
+    );
+    let shown = cli.said(&["config", "show", "--origin"]);
+    for (key, place) in [("slow-clock.below_percent = 5.0 ", 2), ("hang.standstill = \"1m 30s\" ", 5)] {
+        let line = shown.lines().find(|line| line.starts_with(&format!("report.rules.{key}"))).unwrap();
+        assert!(line.ends_with(&format!("# railgate.toml:{place}")), "{line}");
+    }
 }
 
 #[test]
@@ -516,6 +589,8 @@ fn every_field_of_the_json_is_in_its_page() {
         &["template", "list"],
         &["rma", "gn1", "--simulate", faults],
         &["check", "--history"],
+        &["report", "--rules"],
+        &["explain", "launch-bound"],
     ] {
         names(&cli.json(words), &mut seen);
     }

@@ -1,4 +1,4 @@
-//! What a shell completes: names of templates and of checks, in the files that the packages install.
+//! What a shell completes: names of templates, checks and diagnosis rules, in the files that the packages install.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
@@ -17,13 +17,14 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// The command line so far, and what must be offered.
-const TYPED: [(&[&str], &str, &[&str]); 2] = [
+const TYPED: [(&[&str], &str, &[&str]); 3] = [
     (&["template", "show"], "torch", &["torchrun-multinode", "torchrun-single"]),
     (&["explain"], "gpu-los", &["gpu-lost"]),
+    (&["explain"], "slow-", &["slow-clock"]),
 ];
 
 #[test]
-fn shells_complete_templates_and_checks() {
+fn shells_complete_templates_checks_and_rules() {
     let dir = tempfile::tempdir().unwrap();
     assert!(railgate(dir.path(), &["generate", "made"]).status.success());
     for (words, begun, wanted) in TYPED {
@@ -58,6 +59,7 @@ fn other_names_are_answered_by_the_command_itself() {
             "did you mean 'torchrun-multinode'? (known: apptainer, ",
         ),
         (&["explain", "gpu-lots"], "did you mean 'gpu-lost'?"),
+        (&["explain", "slow-clok"], "did you mean 'slow-clock'?"),
     ] {
         let said = railgate(dir.path(), words);
         assert!(!said.status.success() && text(&said.stderr).contains(meant), "{}", text(&said.stderr));

@@ -131,6 +131,7 @@ pub(crate) fn report(stage: &mut Stage) {
     for words in SHOW {
         stage.run(&[&report[..], words].concat());
     }
+    stage.run(&["report", "--rules"]);
     // What Slurm says of the job, files that are none, and names in the directory.
     stage.program("scontrol", &format!("cat <<'END'\nJobId=7 JobName={text} UserId=root(0) JobState=RUNNING Reason={text} Requeue=1 Restarts=0 BatchFlag=1 SubmitTime=2026-01-01T00:00:00 StartTime=2026-01-01T00:00:00 EndTime=2027-01-01T00:00:00 NodeList={text} StdOut={text}\nEND"));
     stage.write("reports/alpha/7/0/n2.json", &text);

@@ -80,6 +80,8 @@ pub(crate) fn explain(stage: &mut Stage) {
     stage.run(&["check", "--history", "--format", "json"]);
     stage.shows(&["explain", &hostile()]);
     stage.run(&["explain", &format!("site-{}", hostile())]);
+    stage.run(&["explain", "slow-clock"]);
+    stage.run(&["explain", &format!("slow-clock@{}", hostile())]);
     refusing(stage);
     stage.shows_both(&["explain", "gn1"], false);
     stage.shows(&["explain", "gn2"]);
