@@ -301,7 +301,7 @@ fn owners(dir: &Path) -> Vec<(String, u32)> {
 
 fn gpus(site: &Site, config: &Config) -> Result<usize, String> {
     let mut request = Request::everything(&site.node, GPUS);
-    request.parts = vec![PartName::Gpus];
+    request.plan.parts = vec![PartName::Gpus];
     let snapshot = live(&config.source, &request);
     match (snapshot.gpus.data(), snapshot.gpus.missing()) {
         (Some(gpus), _) => Ok(gpus.gpus.len()),

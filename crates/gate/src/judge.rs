@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use railgate_model::{Action, Class, Finding, Fitness, PartName, Phase, Severity, Sign, Verdict};
 
+use crate::plan::runs;
 use crate::register::CheckInfo;
 use crate::report::{Found, Passing, Report};
-use crate::request::runs;
 use crate::scene::Scene;
 use crate::{CHECKS, GateConfig, PhasePolicy, Seen, class_cap};
 

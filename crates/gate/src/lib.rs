@@ -9,6 +9,7 @@
 //! checks/*.rs   one file per check: settings, explanation, judgement, tests
 //! register.rs   the trait, and the macro whose rows make the settings table, the register and the docs
 //! scene.rs      what is judged: the job's GPUs, the ports nearest to them
+//! plan.rs       what must be read for the running checks, from the needs that each states
 //! judge.rs      findings and policy in, verdict out
 //! ```
 
@@ -22,10 +23,10 @@ mod growth;
 mod judge;
 mod links;
 mod near;
+mod plan;
 mod policy;
 mod register;
 mod report;
-mod request;
 mod scene;
 mod seen;
 #[cfg(test)]
@@ -41,11 +42,8 @@ pub use config::{GateConfig, Mode, NewChecks};
 pub use gpu_counters::KnownCounts;
 pub use judge::{judge, would_drain};
 pub use links::{KnownLink, Sample};
+pub use plan::{follow_ups, plan};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
-pub use request::{
-    drive_logs_wanted, fabric_manager_request, nvlink_errors_wanted, optics_request, request_for,
-    self_test_request, site_request, statistics_request, topology_file_wanted,
-};
 pub use scene::covers_whole_node;
 pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike, devices_are_well};

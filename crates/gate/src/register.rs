@@ -1,10 +1,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use railgate_model::{Action, Class, PartName, Phase};
+use railgate_model::{Action, Class, Extra, FollowUp, Job, PartName, Phase};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::Checks;
+use crate::plan::Need;
 use crate::report::Report;
 use crate::scene::Scene;
 
@@ -38,8 +39,10 @@ pub(crate) trait Check {
     const EXPLAIN: &'static str;
     /// Whose its findings usually are.
     const CLASS: Class;
-    /// The parts of a snapshot it reads.
+    /// The parts of a snapshot it reads, wherever it runs.
     const PARTS: &'static [PartName];
+    /// What it needs read besides its parts, and when.
+    const NEEDS: &'static [Need<Self::Settings>] = &[];
     /// For which jobs.
     const SCOPE: Scope;
     /// In which phases.
@@ -54,7 +57,7 @@ pub(crate) trait Check {
     /// It cannot be switched off.
     const ALWAYS: bool = false;
     /// Its table.
-    type Settings: Table;
+    type Settings: Table + 'static;
 
     /// Writes down what is wrong. What it cannot tell it says too ([`Report::value`] does so by itself).
     fn judge(scene: &Scene<'_>, set: &Self::Settings, out: &mut Report<'_>);
@@ -91,6 +94,8 @@ impl Table for ActionOnly {
     }
 }
 
+type ExtrasFn = fn(&Checks, Phase, Option<&Job>) -> Vec<Extra>;
+type FollowUpsFn = fn(&Checks, &Scene<'_>) -> Vec<FollowUp>;
 type JudgeFn = fn(&Checks, &Scene<'_>, &mut Report<'_>);
 
 /// A row of the register.
@@ -125,6 +130,10 @@ pub struct CheckInfo {
     pub(crate) action_of: fn(&Checks) -> Action,
     #[serde(skip)]
     pub(crate) problems_of: fn(&Checks) -> Vec<String>,
+    #[serde(skip)]
+    pub(crate) extras: ExtrasFn,
+    #[serde(skip)]
+    pub(crate) follow_ups: FollowUpsFn,
     #[serde(skip)]
     pub(crate) judge: JudgeFn,
 }
@@ -179,6 +188,14 @@ macro_rules! register {
                     always: <$module::$check as $crate::register::Check>::ALWAYS,
                     action_of: |checks| $crate::register::Table::action(&checks.$module),
                     problems_of: |checks| $crate::register::Table::problems(&checks.$module),
+                    extras: |checks, phase, job| {
+                        let needs = <$module::$check as $crate::register::Check>::NEEDS;
+                        $crate::plan::extras(needs, &checks.$module, phase, job)
+                    },
+                    follow_ups: |checks, scene| {
+                        let needs = <$module::$check as $crate::register::Check>::NEEDS;
+                        $crate::plan::devices(needs, &checks.$module, scene)
+                    },
                     judge: |checks, scene, out| {
                         <$module::$check as $crate::register::Check>::judge(scene, &checks.$module, out);
                     },

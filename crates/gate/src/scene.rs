@@ -7,7 +7,7 @@ use railgate_model::{
 };
 
 use crate::near::{Near, nearest};
-use crate::request::{holds_no_gpu, runs};
+use crate::plan::{holds_no_gpu, runs};
 use crate::seen::{KnownGpu, known_gpus, known_hcas};
 use crate::{CHECKS, GateConfig, Seen};
 
@@ -297,6 +297,13 @@ impl<'a> Scene<'a> {
         let mut hcas: Vec<&Hca> = self.judged_ports().iter().map(|judged| judged.hca).collect();
         hcas.dedup_by_key(|hca| hca.name.clone());
         hcas
+    }
+
+    /// Those that have a network interface, each with its first: device and interface. `None` where there are none.
+    pub(crate) fn judged_interfaces(&self) -> Option<Vec<(String, String)>> {
+        let of = |hca: &Hca| Some((hca.name.clone(), hca.netdevs.first()?.clone()));
+        let devices: Vec<_> = self.judged_hcas().into_iter().filter_map(of).collect();
+        (!devices.is_empty()).then_some(devices)
     }
 
     fn was_active(&self, hca: &Hca, port: &Port) -> bool {

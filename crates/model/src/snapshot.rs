@@ -65,3 +65,27 @@ pub struct Snapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml_xids: Option<Vec<XidEvent>>,
 }
+
+impl Snapshot {
+    /// A snapshot of which nothing has been read: a writer fills in what it reads.
+    pub fn unread(node: &str, origin: Origin) -> Self {
+        Snapshot {
+            schema: SNAPSHOT_SCHEMA,
+            node: node.to_owned(),
+            boot_id: String::new(),
+            taken: 0,
+            origin,
+            gpus: Part::Skipped,
+            fabric: Part::Skipped,
+            pci: Part::Skipped,
+            kernel_log: Part::Skipped,
+            host: Part::Skipped,
+            site_checks: Vec::new(),
+            topology_file: None,
+            rdma_self_test: None,
+            optics: None,
+            fabric_manager: None,
+            nvml_xids: None,
+        }
+    }
+}

@@ -32,13 +32,11 @@ use railgate_child::Task;
 pub use gpu_watch::{GpuWatch, own_memory_mib};
 pub use job_group::{GroupUse, JobGroup};
 pub use job_processes::{JobLook, job_is_here, job_is_stopped, job_processes};
-pub use live::{Request, live};
-pub use optics::{module_of_dump, optics};
+pub use live::{Request, follow_up, live};
+pub use optics::module_of_dump;
 pub use rail_counters::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
-pub use rdma_self_test::rdma_self_test;
 pub use site_check::site_checks;
 pub use source::SourceConfig;
-pub use statistics::interface_statistics;
 pub use topology_file::read_topology_file;
 pub use xid_watch::XidWatch;
 

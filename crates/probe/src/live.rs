@@ -1,18 +1,21 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use railgate_child::program::Run;
 use railgate_child::{Call, Ended, Task, run_all};
 use railgate_model::{
-    Access, DriveHealth, Fabric, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe, Origin, Part,
-    PartName, Pci, PciAddress, Reading, SNAPSHOT_SCHEMA, SiteCheck, SiteOutcome, SiteRequest, Snapshot,
+    Access, DriveHealth, Extra, Fabric, FollowUp, Gpus, Host, KernelLog, KernelMark, Mount, MountProbe,
+    Origin, Part, PartName, Pci, PciAddress, Plan, Reading, SiteCheck, SiteOutcome, SiteRequest, Snapshot,
     TopologyFile,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{answered, millis};
+use crate::optics::optics;
+use crate::rdma_self_test::rdma_self_test;
+use crate::statistics::read_statistics;
 use crate::{
     SourceConfig, drive_log, fabric_manager, gpu_processes, gpu_watch, nvml, optics, rdma_self_test, readers,
     site_check, statistics, topology_file, xid_watch,
@@ -23,40 +26,24 @@ use crate::{
 pub struct Request {
     /// Slurm's name of the node where known, else the short host name.
     pub node: String,
-    /// The parts to read; the others come out as [`Part::Skipped`]. GPUs bring the PCI tree along, since
-    /// a lost GPU's address is found there.
-    pub parts: Vec<PartName>,
+    /// What to read.
+    pub plan: Plan,
     /// Kernel log records after this mark; `None` reads all that is left.
     pub kernel_since: Option<KernelMark>,
-    /// Mounts to ask, with [`PartName::Host`].
-    pub mounts: Vec<PathBuf>,
-    /// The site's own checks to run; `None` runs none.
-    pub site: Option<SiteRequest>,
-    /// NCCL's topology file, where it is not ours; `None` reads none.
-    pub topology_file: Option<PathBuf>,
-    /// The fabric manager's program, where its version is to be read; `None` runs nothing.
-    pub fabric_manager: Option<PathBuf>,
-    /// Ask for what each NVLink counts, with [`PartName::Gpus`]: some 50 questions to each GPU.
-    pub nvlink_errors: bool,
-    /// Ask NVMe drives for their own log, with [`PartName::Host`].
-    pub drive_logs: bool,
+    /// The file that [`Extra::TopologyFile`] reads.
+    pub topology_file: PathBuf,
     /// For all parts together. A child that must be killed costs [`railgate_child::GRACE`] more.
     pub deadline: Duration,
 }
 
 impl Request {
-    /// Every part, the whole kernel log, no mounts.
+    /// [`Plan::everything`], and the whole kernel log.
     pub fn everything(node: &str, deadline: Duration) -> Self {
         Request {
             node: node.to_owned(),
-            parts: vec![PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host],
+            plan: Plan::everything(),
             kernel_since: None,
-            mounts: Vec::new(),
-            site: None,
-            topology_file: None,
-            fabric_manager: None,
-            nvlink_errors: true,
-            drive_logs: true,
+            topology_file: PathBuf::new(),
             deadline,
         }
     }
@@ -68,12 +55,13 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
     let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let boot_id = readers::boot_id_read(&source.proc).unwrap_or_default();
     let mut asked = Asked { calls: Vec::new(), deadline: request.deadline };
-    let wants = |part| request.parts.contains(&part);
+    let wants = |part| request.plan.parts.contains(&part);
 
     let gpus = wants(PartName::Gpus).then(|| {
         let library = source.nvml_library.clone();
         let proc = source.proc.clone();
-        asked.add(GPUS, &GpusInput { library, proc, nvlink_errors: request.nvlink_errors })
+        let nvlink_errors = request.plan.extras.contains(&Extra::NvLinkErrors);
+        asked.add(GPUS, &GpusInput { library, proc, nvlink_errors })
     });
     let fabric = wants(PartName::Fabric).then(|| asked.add(FABRIC, source));
     let pci = (wants(PartName::Pci) || gpus.is_some()).then(|| asked.add(PCI, source));
@@ -82,17 +70,8 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
         asked.add(KERNEL_LOG, &KernelLogInput { kmsg: source.kmsg.clone(), since, boot_id: boot_id.clone() })
     });
     let host = wants(PartName::Host).then(|| asked.add(HOST, source));
-    let mounts: Vec<(PathBuf, usize)> = match host {
-        Some(_) => request.mounts.iter().map(|path| (path.clone(), asked.mount(path, source))).collect(),
-        None => Vec::new(),
-    };
-
-    let site_checks = request.site.as_ref().map(|site| listed(site, &mut asked, &request.node));
-
-    let topology_file = request.topology_file.as_ref().map(|path| (path, asked.add(TOPOLOGY_FILE, path)));
-
-    let fabric_manager = request.fabric_manager.as_ref().map(|path| asked.fabric_manager(path));
-    let drives = (request.drive_logs && host.is_some()).then(|| asked.add(DRIVE_LOGS, source));
+    let extras: Vec<Put<'_>> =
+        request.plan.extras.iter().filter_map(|extra| begin(extra, source, request, &mut asked)).collect();
 
     let deadline = request.deadline;
     let mut ended: Vec<Option<Ended>> = run_all(asked.calls).into_iter().map(Some).collect();
@@ -101,48 +80,104 @@ pub fn live(source: &SourceConfig, request: &Request) -> Snapshot {
         None => None,
     };
     let mut snapshot = Snapshot {
-        schema: SNAPSHOT_SCHEMA,
-        node: request.node.clone(),
         boot_id,
         taken: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
-        origin: Origin::Live,
         gpus: part(take(gpus), deadline),
         fabric: part(take(fabric), deadline),
         pci: part(take(pci), deadline),
         kernel_log: part(take(kernel_log), deadline),
         host: part(take(host), deadline),
-        site_checks: Vec::new(),
-        topology_file: topology_file.map(|(path, index)| TopologyFile {
-            path: path.clone(),
-            text: reading(part(take(Some(index)), deadline)),
-            said: None,
-        }),
-        rdma_self_test: None,
-        optics: None,
-        fabric_manager: fabric_manager.map(|index| reading(part(take(Some(index)), deadline))),
-        nvml_xids: None,
+        ..Snapshot::unread(&request.node, Origin::Live)
     };
-    for (mut check, index) in site_checks.into_iter().flatten() {
-        if let Some(ended) = take(index) {
-            check.took_ms = millis(ended.took);
-            check.outcome = site_outcome(part(Some(ended), deadline));
-        }
-        snapshot.site_checks.push(check);
-    }
-    if let Part::Read { data, .. } = &mut snapshot.host {
-        data.mounts = mounts
-            .into_iter()
-            .map(|(path, index)| Mount { path, probe: probe(take(Some(index)), deadline) })
-            .collect();
-    }
-    if let (Part::Read { data: host, .. }, Some(index)) = (&mut snapshot.host, drives) {
-        let logs: Part<Vec<(String, Reading<DriveHealth>)>> = part(take(Some(index)), deadline);
-        put_drive_logs(host, &logs);
+    for put in extras {
+        put(&mut snapshot, &mut take);
     }
     if let (Part::Read { data: gpus, .. }, Some(pci)) = (&mut snapshot.gpus, snapshot.pci.data()) {
         place_lost_gpus(gpus, pci);
     }
     snapshot
+}
+
+/// Stores the answers of one extra reading; the argument beside the snapshot takes the answer of a call.
+type Put<'a> = Box<dyn FnOnce(&mut Snapshot, &mut dyn FnMut(Option<usize>) -> Option<Ended>) + 'a>;
+
+/// Adds the calls of an extra reading; `None` where there are none, or the part that it belongs to is not read.
+fn begin<'a>(
+    extra: &Extra,
+    source: &SourceConfig,
+    request: &'a Request,
+    asked: &mut Asked,
+) -> Option<Put<'a>> {
+    let deadline = request.deadline;
+    let host = request.plan.parts.contains(&PartName::Host);
+    Some(match extra {
+        // An input of the GPUs' own call.
+        Extra::NvLinkErrors => return None,
+        Extra::DriveLogs | Extra::Mounts(_) if !host => return None,
+        Extra::DriveLogs => {
+            let index = asked.add(DRIVE_LOGS, source);
+            Box::new(move |snapshot, take| {
+                let Part::Read { data: host, .. } = &mut snapshot.host else { return };
+                put_drive_logs(host, &part(take(Some(index)), deadline));
+            })
+        }
+        Extra::Mounts(paths) => {
+            let indices: Vec<(PathBuf, usize)> =
+                paths.iter().map(|path| (path.clone(), asked.mount(path, source))).collect();
+            Box::new(move |snapshot, take| {
+                let Part::Read { data: host, .. } = &mut snapshot.host else { return };
+                let mount = |(path, index)| Mount { path, probe: probe(take(Some(index)), deadline) };
+                host.mounts = indices.into_iter().map(mount).collect();
+            })
+        }
+        Extra::SiteChecks(site) => {
+            let listed = listed(site, asked, &request.node);
+            Box::new(move |snapshot, take| {
+                for (mut check, index) in listed {
+                    if let Some(ended) = take(index) {
+                        check.took_ms = millis(ended.took);
+                        check.outcome = site_outcome(part(Some(ended), deadline));
+                    }
+                    snapshot.site_checks.push(check);
+                }
+            })
+        }
+        Extra::TopologyFile => {
+            let path = &request.topology_file;
+            let index = asked.add(TOPOLOGY_FILE, path);
+            Box::new(move |snapshot, take| {
+                let text = reading(part(take(Some(index)), deadline));
+                snapshot.topology_file = Some(TopologyFile { path: path.clone(), text, said: None });
+            })
+        }
+        Extra::FabricManager(program) => {
+            let index = asked.fabric_manager(program);
+            Box::new(move |snapshot, take| {
+                snapshot.fabric_manager = Some(reading(part(take(Some(index)), deadline)));
+            })
+        }
+    })
+}
+
+/// Makes readings of devices that the snapshot already lists, one after the other, and puts them into it. What belongs to
+/// this machine alone is left out where the source is another one.
+pub fn follow_up(source: &SourceConfig, readings: &[FollowUp], until: Instant, snapshot: &mut Snapshot) {
+    for reading in readings {
+        let left = until.saturating_duration_since(Instant::now());
+        match reading {
+            FollowUp::RdmaSelfTest { program, devices } => {
+                snapshot.rdma_self_test = Some(rdma_self_test(program, devices, left));
+            }
+            // A file tree has no network interfaces.
+            FollowUp::Optics(_) | FollowUp::Statistics(_) if !source.is_system() => {}
+            FollowUp::Optics(devices) => snapshot.optics = Some(optics(devices, left)),
+            FollowUp::Statistics(devices) => {
+                if let Part::Read { data: fabric, .. } = &mut snapshot.fabric {
+                    fabric.count_in(&read_statistics(devices, left));
+                }
+            }
+        }
+    }
 }
 
 /// The tasks of this crate, known to every program that dispatches.

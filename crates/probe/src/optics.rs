@@ -48,7 +48,7 @@ pub fn module_of_dump(memory: &[u8]) -> Result<Module, String> {
 }
 
 /// Reads the modules of these devices (RDMA device and interface) of this machine, within the deadline.
-pub fn optics(devices: &[(String, String)], deadline: Duration) -> Part<Vec<Optic>> {
+pub(crate) fn optics(devices: &[(String, String)], deadline: Duration) -> Part<Vec<Optic>> {
     answer::asked(TASK, &devices, deadline)
 }
 

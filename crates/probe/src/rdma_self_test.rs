@@ -13,7 +13,11 @@ use crate::answer;
 pub(crate) const TASK: &str = "node-rdma-self-test";
 
 /// Runs `program` on these devices; returns within the deadline plus what it takes to end a child.
-pub fn rdma_self_test(program: &Path, devices: &[String], deadline: Duration) -> Part<Vec<SelfTested>> {
+pub(crate) fn rdma_self_test(
+    program: &Path,
+    devices: &[String],
+    deadline: Duration,
+) -> Part<Vec<SelfTested>> {
     // The child says itself what became of the program, so it needs the time to kill it.
     let inner = deadline.saturating_sub(GRACE * 3 / 2).max(deadline / 3);
     let input = Run {

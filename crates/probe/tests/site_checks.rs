@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use railgate_model::{Phase, Severity, SiteCheck, SiteFinding, SiteOutcome, SiteRequest};
+use railgate_model::{Extra, Phase, Plan, Severity, SiteCheck, SiteFinding, SiteOutcome, SiteRequest};
 use railgate_probe::dispatch;
 use railgate_probe::{Request, SourceConfig, live};
 
@@ -47,7 +47,8 @@ impl Site {
             deadline: Some(self.deadline),
             named: self.named.clone(),
         };
-        let request = Request { parts: Vec::new(), site: Some(site), ..Request::everything("gn1", GATE) };
+        let plan = Plan { parts: Vec::new(), extras: vec![Extra::SiteChecks(site)] };
+        let request = Request { plan, ..Request::everything("gn1", GATE) };
         let checks = live(&SourceConfig::default(), &request).site_checks;
         checks.into_iter().map(|check| (check.name.clone(), check)).collect()
     }

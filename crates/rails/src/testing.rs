@@ -90,11 +90,8 @@ pub(crate) fn pci(address: &str, class: u32, numa: Reading<u32>, root: &str, bri
 
 fn snapshot(gpus: Vec<Gpu>, hcas: Vec<Hca>, devices: Vec<PciDevice>, host: Host) -> Snapshot {
     Snapshot {
-        schema: 1,
-        node: "n1".to_owned(),
         boot_id: "b".to_owned(),
         taken: 0,
-        origin: Origin::Simulated,
         gpus: read(Gpus {
             driver: Reading::Unsupported,
             nvml: Reading::Unsupported,
@@ -103,14 +100,8 @@ fn snapshot(gpus: Vec<Gpu>, hcas: Vec<Hca>, devices: Vec<PciDevice>, host: Host)
         }),
         fabric: read(Fabric { hcas }),
         pci: read(Pci { devices }),
-        kernel_log: Part::Skipped,
         host: read(host),
-        site_checks: Vec::new(),
-        topology_file: None,
-        rdma_self_test: None,
-        optics: None,
-        fabric_manager: None,
-        nvml_xids: None,
+        ..Snapshot::unread("n1", Origin::Simulated)
     }
 }
 

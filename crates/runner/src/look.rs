@@ -1,15 +1,11 @@
 use std::time::{Duration, Instant};
 
-use railgate_gate::{
-    Seen, covers_whole_node, devices_are_well, drive_logs_wanted, fabric_manager_request, judge,
-    nvlink_errors_wanted, optics_request, request_for, self_test_request, site_request, statistics_request,
-    topology_file_wanted,
-};
+use railgate_gate::{Seen, covers_whole_node, devices_are_well, follow_ups, judge, plan};
 use railgate_model::{
-    Class, Finding, Fitness, InterfaceStatistics, Job, KernelMark, Optic, Part, PartName, Phase, Profile,
-    ProfileError, Reading, SelfTested, Severity, Snapshot, Verdict, XidEvent,
+    Class, Finding, Fitness, Job, KernelMark, Part, PartName, Phase, Plan, Profile, ProfileError, Severity,
+    Snapshot, Verdict, XidEvent,
 };
-use railgate_probe::{Request, interface_statistics, live, optics, rdma_self_test};
+use railgate_probe::{Request, follow_up, live};
 
 use railgate_rails::judge_topology_file;
 
@@ -99,13 +95,13 @@ impl Purpose<'_> {
 pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>) -> Look {
     let began = Instant::now();
     let history = History::load(places);
-    let (mut parts, mounts) = request_for(&config.gate, purpose.phase, purpose.job);
+    let mut plan = plan(&config.gate, purpose.phase, purpose.job);
     if purpose.everything {
-        parts = vec![PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host];
+        plan.parts = Plan::everything().parts;
     }
-    let unjudged = purpose.kernel_log && !parts.contains(&PartName::KernelLog);
+    let unjudged = purpose.kernel_log && !plan.parts.contains(&PartName::KernelLog);
     if unjudged {
-        parts.push(PartName::KernelLog);
+        plan.parts.push(PartName::KernelLog);
     }
     // What checks have settled is no news to them; it may be to the job.
     let since = purpose.kernel_since.or(history.settled.as_ref().filter(|_| !unjudged));
@@ -113,15 +109,9 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         &config.source,
         &Request {
             node: node.to_owned(),
-            parts,
+            plan,
             kernel_since: since.cloned(),
-            mounts,
-            site: site_request(&config.gate, purpose.phase, purpose.job),
-            topology_file: topology_file_wanted(&config.gate, purpose.phase, purpose.job)
-                .then(|| config.rails.topology_file_of_others()),
-            fabric_manager: fabric_manager_request(&config.gate, purpose.phase, purpose.job),
-            nvlink_errors: nvlink_errors_wanted(&config.gate, purpose.phase, purpose.job),
-            drive_logs: drive_logs_wanted(&config.gate, purpose.phase, purpose.job),
+            topology_file: config.rails.topology_file_of_others(),
             deadline: config.gate.deadline,
         },
     );
@@ -146,13 +136,9 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         profile: Some(&profile),
         memory: &history.memory,
     };
-    let tested = self_test(config, purpose, &seen, began);
-    let optics = modules(config, &seen, began);
-    let statistics = statistics(config, &seen, began);
-    let mut snapshot = Snapshot { rdma_self_test: tested, optics, ..snapshot.clone() };
-    if let (Part::Read { data, .. }, Some(statistics)) = (&mut snapshot.fabric, statistics) {
-        data.count_in(&statistics);
-    }
+    let readings = follow_ups(&config.gate, &seen, purpose.full);
+    let mut snapshot = snapshot.clone();
+    follow_up(&config.source, &readings, began + config.gate.deadline, &mut snapshot);
     let seen = Seen { now: &snapshot, ..seen };
     let verdict = judge(&config.gate, &seen);
     let whole = covers_whole_node(&seen);
@@ -227,46 +213,6 @@ fn remember(
 fn told_by_nvml(places: &Places, purpose: &Purpose<'_>, snapshot: &Snapshot) -> Option<Vec<XidEvent>> {
     let job = purpose.job.filter(|_| snapshot.kernel_log.missing().is_some())?.id;
     Root::new(&places.run).job(job).current(job).ok()?.read_json(SAMPLER_XIDS).ok()
-}
-
-/// Another job's devices are not to be disturbed, and those of no rail need not be fast.
-fn self_test(
-    config: &Config,
-    purpose: &Purpose<'_>,
-    seen: &Seen<'_>,
-    began: Instant,
-) -> Option<Part<Vec<SelfTested>>> {
-    if !purpose.full || !covers_whole_node(seen) {
-        return None;
-    }
-    let (program, devices) = self_test_request(&config.gate, seen)?;
-    let left = config.gate.deadline.saturating_sub(began.elapsed());
-    Some(rdma_self_test(&program, &devices, left))
-}
-
-/// The network interfaces are this machine's own, so a tree that is not says nothing of them.
-fn modules(config: &Config, seen: &Seen<'_>, began: Instant) -> Option<Part<Vec<Optic>>> {
-    let devices = optics_request(&config.gate, seen)?;
-    let left = config.gate.deadline.saturating_sub(began.elapsed());
-    config.source.is_system().then(|| optics(&devices, left))
-}
-
-/// What the drivers of the interfaces count. Nothing hangs on it: where it cannot be read, that is said in the log, and what
-/// is judged by it is not.
-fn statistics(config: &Config, seen: &Seen<'_>, began: Instant) -> Option<Vec<InterfaceStatistics>> {
-    let devices = statistics_request(&config.gate, seen).filter(|_| config.source.is_system())?;
-    let left = config.gate.deadline.saturating_sub(began.elapsed());
-    let part = interface_statistics(&devices, left);
-    if let Some(why) = part.missing() {
-        tracing::info!("statistics of interfaces: {why}");
-    }
-    let read = part.data()?.clone();
-    for of in &read {
-        if let Reading::Failed(why) = &of.counters {
-            tracing::info!("{}: {why}", of.device);
-        }
-    }
-    Some(read)
 }
 
 /// The machine type that configuration names; with `auto` the one that the GPU's name belongs to, or `generic`.

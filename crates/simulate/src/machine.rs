@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use railgate_model::{
     Access, EccCounts, Fabric, Gpu, Gpus, Hca, Host, KernelLine, KernelLog, LinkLayer, MemoryUse, Mount,
     MountProbe, NvLink, Origin, Part, Pci, PciAddress, PciDevice, PciLink, PhysState, Port, PortState,
-    Profile, Reading, RecoveryAction, RowRemap, SNAPSHOT_SCHEMA, Snapshot,
+    Profile, Reading, RecoveryAction, RowRemap, Snapshot,
 };
 
 use super::FaultPart;
@@ -35,23 +35,16 @@ fn gpu_count(profile: &Profile) -> u32 {
 pub(super) fn healthy(profile: &Profile, node: &str) -> Snapshot {
     let machine = Machine { profile, seed: seed(node) };
     Snapshot {
-        schema: SNAPSHOT_SCHEMA,
-        node: node.to_owned(),
         boot_id: format!("{:08x}-5ea1-4d00-8000-51a01a7ed000", machine.seed),
         taken: TAKEN,
-        origin: Origin::Simulated,
         gpus: Part::Read { data: machine.gpus(), took_ms: 180.0 },
         fabric: Part::Read { data: machine.fabric(), took_ms: 6.0 },
         pci: Part::Read { data: machine.pci(), took_ms: 4.0 },
         kernel_log: Part::Read { data: kernel_log(), took_ms: 2.0 },
         host: Part::Read { data: machine.host(node), took_ms: 3.0 },
-        site_checks: Vec::new(),
-        topology_file: None,
-        rdma_self_test: None,
-        optics: None,
-        nvml_xids: None,
         // Machines with NVSwitches have one.
         fabric_manager: (profile.gpus.nvlinks_up == Some(18)).then(|| Reading::Known(DRIVER.to_owned())),
+        ..Snapshot::unread(node, Origin::Simulated)
     }
 }
 

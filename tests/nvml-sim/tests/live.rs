@@ -12,9 +12,9 @@ use libtest_mimic::{Arguments, Trial};
 use nvidia_ml::{Behaviour, EVENTS_FILE, LOADS, Scenario, Work, hide_symbol, install, work};
 use railgate_child::{GRACE, Said};
 use railgate_model::{
-    Access, EccCounts, Gpu, GpuDetails, GpuFabric, GpuId, GpuProcess, Gpus, LinkErrors, MemoryUse, NvLink,
-    NvLinkErrors, Part, PartName, Peer, Reading, RecoveryAction, RetiredPages, RowRemap, Snapshot, SramEcc,
-    Watched, XidEvent,
+    Access, EccCounts, Extra, Gpu, GpuDetails, GpuFabric, GpuId, GpuProcess, Gpus, LinkErrors, MemoryUse,
+    NvLink, NvLinkErrors, Part, PartName, Peer, Plan, Reading, RecoveryAction, RetiredPages, RowRemap,
+    Snapshot, SramEcc, Watched, XidEvent,
 };
 use railgate_probe::dispatch;
 use railgate_probe::{GpuWatch, Request, SourceConfig, XidWatch, live};
@@ -160,7 +160,8 @@ impl Machine {
     }
 
     fn look(&self, deadline: Duration) -> Snapshot {
-        let request = Request { parts: vec![PartName::Gpus], ..Request::everything("n1", deadline) };
+        let plan = Plan { parts: vec![PartName::Gpus], ..Plan::everything() };
+        let request = Request { plan, ..Request::everything("n1", deadline) };
         live(&self.source, &request)
     }
 
@@ -486,7 +487,8 @@ fn all_parts_of_this_machine_answer() {
     let machine = Machine::with(Behaviour::default());
     let source = SourceConfig { proc: PathBuf::from("/proc"), ..machine.source.clone() };
     let mut request = Request::everything("n1", SOON);
-    request.mounts = vec![PathBuf::from("/proc"), machine.dir.path().to_owned()];
+    let mounts = vec![PathBuf::from("/proc"), machine.dir.path().to_owned()];
+    request.plan.extras.push(Extra::Mounts(mounts.clone()));
     fs::create_dir_all(source.sysfs.join("class")).unwrap();
     let snapshot = live(&source, &request);
     for missing in [
@@ -499,11 +501,8 @@ fn all_parts_of_this_machine_answer() {
         assert_eq!(missing, None);
     }
     assert!(!snapshot.boot_id.is_empty());
-    let mounts = &snapshot.host.data().unwrap().mounts;
-    assert_eq!(
-        mounts.iter().map(|mount| &mount.path).collect::<Vec<_>>(),
-        request.mounts.iter().collect::<Vec<_>>()
-    );
+    let asked = &snapshot.host.data().unwrap().mounts;
+    assert_eq!(asked.iter().map(|mount| &mount.path).collect::<Vec<_>>(), mounts.iter().collect::<Vec<_>>());
 }
 
 /// What came before somebody waited is lost; after that nothing is.

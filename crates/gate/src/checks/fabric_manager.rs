@@ -1,8 +1,9 @@
 use std::path::PathBuf;
 
-use railgate_model::{Action, Class, PartName, Phase, Severity};
+use railgate_model::{Action, Class, Extra, PartName, Phase, Severity};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Need;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -67,6 +68,8 @@ program = \"/usr/bin/nv-fabricmanager\"
 ```";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
+    const NEEDS: &'static [Need<Settings>] =
+        &[Need::extra(|set, _, _| Some(Extra::FabricManager(set.program.clone())))];
     const SCOPE: Scope = Scope::Gpus;
     const PHASES: &'static [Phase] = &[Phase::Periodic];
     const COST: &'static str = "starts a program that says its version";

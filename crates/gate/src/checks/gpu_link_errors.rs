@@ -1,7 +1,8 @@
-use railgate_model::{Action, Class, Gpu, PartName, Reading};
+use railgate_model::{Action, Class, Extra, Gpu, PartName, Phase, Reading};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_counters::{Counter, Kind};
+use crate::plan::Need;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -59,6 +60,9 @@ crc_per_hour = 360000      # 100 a second
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
+    // 20 ms a GPU, which no job waits for: the periodic run reads it between jobs, and hourly within them.
+    const NEEDS: &'static [Need<Settings>] =
+        &[Need::extra(|_, _, _| Some(Extra::NvLinkErrors)).only(&[Phase::Periodic])];
     const SCOPE: Scope = Scope::Gpus;
     type Settings = Settings;
 

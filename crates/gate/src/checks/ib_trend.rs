@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use railgate_model::{Action, Class, PartName, Phase, Reading};
+use railgate_model::{Action, Class, FollowUp, PartName, Phase, Reading};
 use serde::{Deserialize, Serialize};
 
 use crate::growth::{grown, rows};
 use crate::links::{self, Grown};
+use crate::plan::Need;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::{JudgedPort, Scene};
@@ -81,6 +82,8 @@ least = { rx_corrected_bits_phy = 100000000, rx_pcs_symbol_err_phy = 20, symbol_
 ```";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const NEEDS: &'static [Need<Settings>] =
+        &[Need::follow_up(|_, scene| scene.judged_interfaces().map(FollowUp::Statistics))];
     const SCOPE: Scope = Scope::Fabric;
     const PHASES: &'static [Phase] = &[Phase::Periodic];
     const COST: &'static str = "some milliseconds per interface";

@@ -1,8 +1,9 @@
 use std::path::PathBuf;
 
-use railgate_model::{Action, Class, MountProbe, PartName};
+use railgate_model::{Action, Class, Extra, MountProbe, PartName};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Need;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -75,6 +76,8 @@ class = \"site\"      # site, node
 ```";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];
+    const NEEDS: &'static [Need<Settings>] =
+        &[Need::extra(|set, _, _| (!set.required.is_empty()).then(|| Extra::Mounts(set.required.clone())))];
     const SCOPE: Scope = Scope::Always;
     const COST: &'static str = "one child process per mount";
     type Settings = Settings;

@@ -1,6 +1,7 @@
-use railgate_model::{Action, Class, DriveHealth, Nvme, PartName, Severity};
+use railgate_model::{Action, Class, DriveHealth, Extra, Nvme, PartName, Phase, Severity};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Need;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -53,6 +54,9 @@ worn_percent = 100    # of the rated life; a note
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
+    // A question to each drive, for which there is time between jobs only.
+    const NEEDS: &'static [Need<Settings>] =
+        &[Need::extra(|_, _, _| Some(Extra::DriveLogs)).only(&[Phase::Periodic])];
     const SCOPE: Scope = Scope::Always;
     type Settings = Settings;
 

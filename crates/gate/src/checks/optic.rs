@@ -1,6 +1,7 @@
-use railgate_model::{Action, Class, Module, Monitor, Part, PartName, Phase};
+use railgate_model::{Action, Class, FollowUp, Module, Monitor, Part, PartName, Phase};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Need;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -80,6 +81,8 @@ bias_margin_percent = 2.0
 ```";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric];
+    const NEEDS: &'static [Need<Settings>] =
+        &[Need::follow_up(|_, scene| scene.judged_interfaces().map(FollowUp::Optics))];
     const SCOPE: Scope = Scope::Fabric;
     const PHASES: &'static [Phase] = &[Phase::Periodic];
     const COST: &'static str = "some tens of milliseconds per module";

@@ -1,11 +1,12 @@
 use std::path::PathBuf;
 
-use railgate_model::{Action, Class, Part, PartName, Phase, Severity};
+use railgate_model::{Action, Class, FollowUp, Part, PartName, Phase, Port, PortState, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Need;
 use crate::register::{Check, Level, Scope, Table};
 use crate::report::{Found, Report};
-use crate::scene::Scene;
+use crate::scene::{Scene, covers_whole_node};
 
 /// The check.
 pub(crate) struct RdmaSelfTest;
@@ -76,6 +77,7 @@ program = \"/usr/libexec/railgate/railgate-rdma-selftest\"
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric];
+    const NEEDS: &'static [Need<Settings>] = &[Need::follow_up(request)];
     const SCOPE: Scope = Scope::Fabric;
     const PHASES: &'static [Phase] = &[Phase::Prolog, Phase::Periodic];
     const LEVEL: Level = Level::Full;
@@ -125,6 +127,17 @@ program = \"/usr/libexec/railgate/railgate-rdma-selftest\"
             }
         }
     }
+}
+
+/// The devices to be tested are the compute devices whose first port is active. Another job's devices must not be disturbed.
+fn request(set: &Settings, scene: &Scene<'_>) -> Option<FollowUp> {
+    if !covers_whole_node(&scene.seen) {
+        return None;
+    }
+    let active = |port: &Port| port.number == 1 && port.state == Reading::Known(PortState::Active);
+    let ports = scene.compute_ports().into_iter().filter(|(_, port)| active(port));
+    let devices: Vec<String> = ports.map(|(hca, _)| hca.name.clone()).collect();
+    (!devices.is_empty()).then(|| FollowUp::RdmaSelfTest { program: set.program.clone(), devices })
 }
 
 #[cfg(test)]

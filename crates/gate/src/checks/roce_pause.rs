@@ -1,10 +1,11 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, PartName, Phase, Reading, Severity};
+use railgate_model::{Action, Class, FollowUp, PartName, Phase, Reading, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::growth::grown;
 use crate::links::{Grown, PAUSES};
+use crate::plan::Need;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::{JudgedPort, Scene};
@@ -84,6 +85,8 @@ pausing_percent = 5
 ```";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
+    const NEEDS: &'static [Need<Settings>] =
+        &[Need::follow_up(|_, scene| scene.judged_interfaces().map(FollowUp::Statistics))];
     const SCOPE: Scope = Scope::Fabric;
     const PHASES: &'static [Phase] = &[Phase::Periodic];
     const COST: &'static str = "some milliseconds per interface";

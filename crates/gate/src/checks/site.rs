@@ -3,10 +3,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use railgate_model::{
-    Action, Class, Job, Origin, PartName, Phase, Severity, SiteCheck, SiteFinding, SiteOutcome, SiteRequest,
+    Action, Class, Extra, Job, Origin, PartName, Phase, Severity, SiteCheck, SiteFinding, SiteOutcome,
+    SiteRequest,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Need;
 use crate::register::{Check, Scope, Table};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -166,6 +168,8 @@ named = {}            # [gate.checks.site.named.raid] with other values of the l
 ```";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[];
+    const NEEDS: &'static [Need<Settings>] =
+        &[Need::extra(|set, phase, job| set.request(phase, job).map(Extra::SiteChecks))];
     const SCOPE: Scope = Scope::Always;
     const COST: &'static str = "one child process per check, and what the check itself costs";
     type Settings = Settings;

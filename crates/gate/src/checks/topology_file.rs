@@ -1,5 +1,6 @@
-use railgate_model::{Class, PartName, Reading};
+use railgate_model::{Class, Extra, PartName, Reading};
 
+use crate::plan::Need;
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -33,6 +34,7 @@ action = \"drain\"   # off, report, notify, drain; a warning never drains
 ```";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci];
+    const NEEDS: &'static [Need<Settings>] = &[Need::extra(|_, _, _| Some(Extra::TopologyFile))];
     const SCOPE: Scope = Scope::Gpus;
     const COST: &'static str = "one small file, in a child process";
     type Settings = Settings;

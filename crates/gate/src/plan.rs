@@ -1,0 +1,233 @@
+use railgate_model::{Action, Allocation, Extra, FollowUp, Job, Phase, Plan};
+
+use crate::register::Level;
+use crate::scene::Scene;
+use crate::{CHECKS, CheckInfo, GateConfig, Scope, Seen};
+
+/// Something that a check needs read besides its parts. It is read where the check runs, in the phases that it names.
+pub(crate) struct Need<S: 'static> {
+    phases: Option<&'static [Phase]>,
+    reading: Kind<S>,
+}
+
+enum Kind<S: 'static> {
+    Extra(fn(&S, Phase, Option<&Job>) -> Option<Extra>),
+    FollowUp(fn(&S, &Scene<'_>) -> Option<FollowUp>),
+}
+
+impl<S: 'static> Need<S> {
+    /// A reading beside the parts, from the check's settings, the phase and the job. `None` where the settings need nothing.
+    pub(crate) const fn extra(of: fn(&S, Phase, Option<&Job>) -> Option<Extra>) -> Self {
+        Need { phases: None, reading: Kind::Extra(of) }
+    }
+
+    /// A reading of devices that the parts list, from the check's settings and the scene. `None` where none of the devices
+    /// is concerned.
+    pub(crate) const fn follow_up(of: fn(&S, &Scene<'_>) -> Option<FollowUp>) -> Self {
+        Need { phases: None, reading: Kind::FollowUp(of) }
+    }
+
+    /// In these phases only.
+    pub(crate) const fn only(self, phases: &'static [Phase]) -> Self {
+        Need { phases: Some(phases), reading: self.reading }
+    }
+
+    fn in_phase(&self, phase: Phase) -> bool {
+        self.phases.is_none_or(|phases| phases.contains(&phase))
+    }
+}
+
+/// The extra readings of one check.
+pub(crate) fn extras<S>(needs: &[Need<S>], set: &S, phase: Phase, job: Option<&Job>) -> Vec<Extra> {
+    let needs = needs.iter().filter(|need| need.in_phase(phase));
+    needs
+        .filter_map(|need| match need.reading {
+            Kind::Extra(of) => of(set, phase, job),
+            Kind::FollowUp(_) => None,
+        })
+        .collect()
+}
+
+/// The readings of devices of one check.
+pub(crate) fn devices<S>(needs: &[Need<S>], set: &S, scene: &Scene<'_>) -> Vec<FollowUp> {
+    let needs = needs.iter().filter(|need| need.in_phase(scene.phase()));
+    needs
+        .filter_map(|need| match need.reading {
+            Kind::Extra(_) => None,
+            Kind::FollowUp(of) => of(set, scene),
+        })
+        .collect()
+}
+
+/// What the running checks of this phase and job need read. A job without GPUs need not start NVML.
+pub fn plan(config: &GateConfig, phase: Phase, job: Option<&Job>) -> Plan {
+    let mut plan = Plan::default();
+    for check in CHECKS.iter().filter(|check| runs(check, config, phase, job)) {
+        plan.parts.extend(check.parts);
+        for extra in (check.extras)(&config.checks, phase, job) {
+            add(&mut plan.extras, extra);
+        }
+    }
+    plan.parts.sort_unstable();
+    plan.parts.dedup();
+    plan
+}
+
+/// What they need read of devices that the parts list. `full` includes those checks that exercise the hardware.
+pub fn follow_ups(config: &GateConfig, seen: &Seen<'_>, full: bool) -> Vec<FollowUp> {
+    let scene = Scene::new(config, seen);
+    let mut readings = Vec::new();
+    let asked = |check: &&CheckInfo| full || check.level < Level::Full;
+    for check in CHECKS.iter().filter(asked).filter(|check| runs(check, config, seen.phase, seen.job)) {
+        for reading in (check.follow_ups)(&config.checks, &scene) {
+            add(&mut readings, reading);
+        }
+    }
+    readings
+}
+
+/// Two checks may need the same reading.
+fn add<T: PartialEq>(to: &mut Vec<T>, reading: T) {
+    if !to.contains(&reading) {
+        to.push(reading);
+    }
+}
+
+/// Whether a check runs at all.
+pub(crate) fn runs(check: &CheckInfo, config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
+    let on = check.always || check.action(&config.checks) != Action::Off;
+    on && check.phases.contains(&phase) && concerns(check.scope, config, job)
+}
+
+fn concerns(scope: Scope, config: &GateConfig, job: Option<&Job>) -> bool {
+    let without_gpus = job.is_some_and(holds_no_gpu);
+    match scope {
+        Scope::Always => true,
+        Scope::Gpus => !without_gpus || config.gpus_for_all,
+        Scope::Fabric => !without_gpus || config.fabric_for_all,
+    }
+}
+
+pub(crate) fn holds_no_gpu(job: &Job) -> bool {
+    match &job.allocation {
+        Allocation::NoGpus => true,
+        Allocation::Gpus(ids) => ids.is_empty(),
+        // A list that nobody understands is no reason to let a job onto a broken GPU.
+        Allocation::Unreadable(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use railgate_model::PartName;
+
+    use super::*;
+    use crate::testing::{job, look};
+
+    const ALL: [PartName; 5] =
+        [PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host];
+
+    fn asked(toml: &str, phase: Phase, job: Option<&Job>) -> (Vec<PartName>, Vec<PathBuf>) {
+        let plan = plan(&toml::from_str(toml).unwrap(), phase, job);
+        let mounts = plan.extras.into_iter().find_map(|extra| match extra {
+            Extra::Mounts(mounts) => Some(mounts),
+            _ => None,
+        });
+        (plan.parts, mounts.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_job_with_gpus_and_a_look_without_a_job_need_everything() {
+        assert_eq!(asked("", Phase::Prolog, Some(&job(&[0]))).0, ALL);
+        assert_eq!(asked("", Phase::Periodic, None).0, ALL);
+    }
+
+    #[test]
+    fn a_job_without_gpus_does_not_start_nvml() {
+        let toml = "[checks.mounts]\nrequired = [\"/home\"]";
+        let (parts, mounts) = asked(toml, Phase::Prolog, Some(&job(&[])));
+        assert_eq!(parts, [PartName::Host]);
+        assert_eq!(mounts, [PathBuf::from("/home")]);
+        let (parts, _) = asked("gpus_for_all = true", Phase::Prolog, Some(&job(&[])));
+        assert!(parts.contains(&PartName::Gpus) && parts.contains(&PartName::KernelLog));
+        let (parts, _) = asked("fabric_for_all = true", Phase::Epilog, Some(&job(&[])));
+        assert!(parts.contains(&PartName::Fabric) && !parts.contains(&PartName::Gpus));
+    }
+
+    #[test]
+    fn what_is_off_is_not_asked_for() {
+        let reads = |part: PartName| CHECKS.iter().filter(move |check| check.parts.contains(&part));
+        let mut toml = String::from("[checks]\nmounts = { action = \"off\", required = [\"/home\"] }\n");
+        let mut off: Vec<&str> =
+            reads(PartName::Fabric).chain(reads(PartName::Host)).map(|check| check.id).collect();
+        off.sort_unstable();
+        off.dedup();
+        for id in off.into_iter().filter(|id| *id != "mounts") {
+            toml.push_str(&format!("{id} = {{ action = \"off\" }}\n"));
+        }
+        let (parts, mounts) = asked(&toml, Phase::Prolog, Some(&job(&[0])));
+        assert!(!parts.contains(&PartName::Fabric) && !parts.contains(&PartName::Host));
+        assert!(mounts.is_empty());
+    }
+
+    fn extras(toml: &str, phase: Phase, job: Option<&Job>) -> Vec<Extra> {
+        plan(&toml::from_str(toml).unwrap(), phase, job).extras
+    }
+
+    /// A check states the phase, the programs and the files; the plan has them where the check runs, and only there.
+    #[test]
+    fn each_extra_reading_is_planned_where_its_check_needs_it() {
+        let program = Extra::FabricManager(PathBuf::from("/usr/bin/nv-fabricmanager"));
+        let beside_jobs = [Extra::NvLinkErrors, Extra::DriveLogs, program];
+        let (of_gpus, periodic) = (job(&[0]), extras("", Phase::Periodic, None));
+        let prolog = extras("", Phase::Prolog, Some(&of_gpus));
+        for extra in &beside_jobs {
+            assert!(periodic.contains(extra) && !prolog.contains(extra), "{extra:?}");
+        }
+        let site = |extras: &[Extra]| extras.iter().any(|extra| matches!(extra, Extra::SiteChecks(_)));
+        assert!(site(&prolog) && site(&periodic) && !site(&extras("", Phase::Epilog, Some(&of_gpus))));
+        assert!(prolog.contains(&Extra::TopologyFile));
+        assert!(!extras("", Phase::Prolog, Some(&job(&[]))).contains(&Extra::TopologyFile));
+        for (id, extra) in ["gpu-link-errors", "nvme", "fabric-manager"].iter().zip(&beside_jobs) {
+            let off = extras(&format!("[checks]\n{id} = {{ action = \"off\" }}"), Phase::Periodic, None);
+            assert!(!off.contains(extra) && off.len() == periodic.len() - 1, "{id}: {off:?}");
+        }
+    }
+
+    #[test]
+    fn devices_are_read_once_for_all_checks_and_exercised_on_request() {
+        let planned = |toml: &str, full: bool, shared: bool| {
+            let look = look("h100-sxm");
+            let config: GateConfig = toml::from_str(toml).unwrap();
+            let gpu = job(&[0]);
+            let seen = Seen {
+                phase: Phase::Periodic,
+                now: &look.now,
+                before: None,
+                job: shared.then_some(&gpu),
+                profile: look.profile.as_ref(),
+                memory: &crate::Memory::default(),
+            };
+            let kind = |reading: &FollowUp| match reading {
+                FollowUp::RdmaSelfTest { devices, .. } => ("test", devices.len()),
+                FollowUp::Optics(devices) => ("optics", devices.len()),
+                FollowUp::Statistics(devices) => ("statistics", devices.len()),
+            };
+            follow_ups(&config, &seen, full).iter().map(kind).collect::<Vec<_>>()
+        };
+        assert_eq!(planned("", false, false), [("optics", 8), ("statistics", 8)]);
+        assert_eq!(planned("", true, false), [("test", 8), ("optics", 8), ("statistics", 8)]);
+        assert_eq!(
+            planned("", true, true),
+            [("optics", 1), ("statistics", 1)],
+            "another job's are left alone"
+        );
+        let off = |id: &str| format!("[checks]\n{id}.action = \"off\"\n");
+        assert_eq!(planned(&off("optic"), false, false), [("statistics", 8)]);
+        assert_eq!(planned(&off("roce-pause"), false, false), [("optics", 8), ("statistics", 8)]);
+        let both = format!("{}ib-trend.action = \"off\"\n", off("roce-pause"));
+        assert_eq!(planned(&both, false, false), [("optics", 8)]);
+    }
+}
