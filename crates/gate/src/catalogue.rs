@@ -3,6 +3,7 @@ use std::fmt::Write as _;
 use humantime::format_duration;
 use railgate_model::{Action, PartName};
 
+use crate::settings::block;
 use crate::{CHECKS, CheckInfo, Checks, Level, Scope, class_cap};
 
 /// What a check means, why it matters, how to fix it and how to change it, as text for a terminal; `None`
@@ -53,11 +54,12 @@ fn body(check: &CheckInfo) -> String {
         )
     });
     format!(
-        "Class {}, `{strongest}` at most by default; level {level}; phases {}; jobs {jobs}.\nReads {reads}; costs {}.{transient}\n\n{}",
+        "Class {}, `{strongest}` at most by default; level {level}; phases {}; jobs {jobs}.\nReads {reads}; costs {}.{transient}\n\n{}\n\n{}",
         check.class,
         phases.join(", "),
         check.cost,
         check.explain.trim(),
+        block(check.id, &(check.rows)()),
     )
 }
 
@@ -111,12 +113,22 @@ mod tests {
     #[test]
     fn the_examples_are_the_defaults() {
         for check in CHECKS {
-            let from = check.explain.find("```toml").unwrap() + "```toml".len();
-            let to = check.explain.rfind("```").unwrap();
-            let example = check.explain[from..to].replace("[gate.", "[");
+            let page = explain(check.id).unwrap();
+            let (_, text) = page.split_once("```toml").unwrap();
+            let example =
+                text.split("```").step_by(2).collect::<String>().replace("toml\n", "").replace("[gate.", "[");
             let config: crate::GateConfig =
                 toml::from_str(&example).unwrap_or_else(|why| panic!("{}: {why}", check.id));
             assert_eq!(config, crate::GateConfig::default(), "{}", check.id);
+        }
+    }
+
+    #[test]
+    fn each_check_that_can_be_in_shadow_shows_that_action() {
+        for check in CHECKS {
+            let page = explain(check.id).unwrap();
+            let row = page.lines().find(|line| line.starts_with("action = ")).unwrap();
+            assert_eq!(row.contains("shadow, report, notify"), !check.always, "{}: {row}", check.id);
         }
     }
 

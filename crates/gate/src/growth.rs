@@ -8,6 +8,7 @@ use railgate_model::{Class, Reading, Severity};
 use crate::links::{self, Grown};
 use crate::report::{Found, Report};
 use crate::scene::{JudgedPort, Scene};
+use crate::settings::{Limit, keys};
 
 /// The limits of a check that watches counters.
 #[derive(Clone, Copy, Debug)]
@@ -20,49 +21,19 @@ pub(crate) struct Limits<'a> {
 
 /// Makes the table of such a check, with its defaults.
 macro_rules! limits {
-    ($doc:literal, note: $note:expr, warn: $warn:expr, fail: $fail:expr $(,)?) => {
-        #[doc = $doc]
-        #[derive(Clone, Debug, PartialEq, Eq, ::serde::Serialize, ::serde::Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct Settings {
-            /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-            pub action: ::railgate_model::Action,
-            /// How far back a look without a job's baseline reaches.
+    (note: $note:expr, warn: $warn:expr, fail: $fail:expr $(,)?) => {
+        $crate::settings::settings! {
+            action = Drain;
             #[serde(with = "railgate_model::duration_text")]
-            pub window: ::std::time::Duration,
-            /// More than so many per hour are mentioned.
-            pub note: ::std::collections::BTreeMap<String, u64>,
-            /// More than so many per hour are a warning.
-            pub warn: ::std::collections::BTreeMap<String, u64>,
-            /// More than so many per hour are a fault.
-            pub fail: ::std::collections::BTreeMap<String, u64>,
-        }
-
-        impl Default for Settings {
-            fn default() -> Self {
-                Settings {
-                    action: ::railgate_model::Action::Drain,
-                    window: ::std::time::Duration::from_secs(3600),
-                    note: $crate::growth::rows(&$note),
-                    warn: $crate::growth::rows(&$warn),
-                    fail: $crate::growth::rows(&$fail),
-                }
-            }
+            window: ::std::time::Duration = ::std::time::Duration::from_secs(3600), limit $crate::settings::seconds(60..=7200), "how far back a check run without a job's baseline reaches";
+            note: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$note), limit $crate::growth::watched(), "per hour; more are a note; a table in its place replaces the default";
+            warn: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$warn), limit $crate::growth::watched(), "per hour; more are a warning; likewise";
+            fail: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$fail), limit $crate::growth::watched(), "per hour; more are a fault; likewise";
         }
 
         impl Settings {
             fn limits(&self) -> Limits<'_> {
                 Limits { window: self.window, note: &self.note, warn: &self.warn, fail: &self.fail }
-            }
-        }
-
-        impl $crate::register::Table for Settings {
-            fn action(&self) -> ::railgate_model::Action {
-                self.action
-            }
-
-            fn problems(&self) -> Vec<String> {
-                self.limits().problems()
             }
         }
     };
@@ -78,20 +49,11 @@ impl<'a> Limits<'a> {
     fn all(&self) -> impl Iterator<Item = &'a String> + use<'a> {
         self.note.keys().chain(self.warn.keys()).chain(self.fail.keys())
     }
+}
 
-    pub(crate) fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !(60..=7200).contains(&self.window.as_secs()) {
-            problems.push(format!(
-                "window: {} is not between 1m and 2h",
-                humantime::format_duration(self.window)
-            ));
-        }
-        let mut unknown: Vec<&String> = self.all().filter(|name| !links::watched(name)).collect();
-        unknown.dedup();
-        problems.extend(unknown.iter().map(|name| format!("'{name}' is no counter that is watched")));
-        problems
-    }
+/// Counters that the gate remembers.
+pub(crate) fn watched() -> Limit<BTreeMap<String, u64>> {
+    keys(links::watched, |name| format!("'{name}' is no counter that is watched"))
 }
 
 /// Judges the ports of the look by these limits. `fix` is what a technician does about it.

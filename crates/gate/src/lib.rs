@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! checks/*.rs   one file per check: settings, explanation, judgement, tests
-//! register.rs   the trait, and the macro whose rows make the settings table, the register and the docs
+//! register.rs   the trait, and the macro whose rows make the register
+//! settings.rs   the macro that makes a check's table, defaults, limits and documentation from one list
 //! scene.rs      what is judged: the job's GPUs, the ports nearest to them
 //! plan.rs       what must be read for the running checks, from the needs that each states
 //! judge.rs      findings and policy in, verdict out
@@ -29,6 +30,7 @@ mod register;
 mod report;
 mod scene;
 mod seen;
+mod settings;
 #[cfg(test)]
 mod testing;
 mod trend;

@@ -8,6 +8,7 @@ use crate::checks::Checks;
 use crate::plan::Need;
 use crate::report::Report;
 use crate::scene::Scene;
+use crate::settings::{Row, Table};
 
 /// How much time a check may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,7 +36,7 @@ pub enum Scope {
 pub(crate) trait Check {
     /// One line: what is wrong when it fires.
     const ABOUT: &'static str;
-    /// What it reads, why it matters, how to fix it, and its thresholds.
+    /// What it reads, why it matters, and how to fix it.
     const EXPLAIN: &'static str;
     /// Whose its findings usually are.
     const CLASS: Class;
@@ -57,41 +58,10 @@ pub(crate) trait Check {
     /// It cannot be switched off.
     const ALWAYS: bool = false;
     /// Its table.
-    type Settings: Table + 'static;
+    type Settings: Table;
 
     /// Writes down what is wrong. What it cannot tell it says too ([`Report::value`] does so by itself).
     fn judge(scene: &Scene<'_>, set: &Self::Settings, out: &mut Report<'_>);
-}
-
-/// The table of a check.
-pub(crate) trait Table {
-    /// `action`.
-    fn action(&self) -> Action;
-
-    /// What is out of range: `key: why`.
-    fn problems(&self) -> Vec<String> {
-        Vec::new()
-    }
-}
-
-/// The table of a check without thresholds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ActionOnly {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-}
-
-impl Default for ActionOnly {
-    fn default() -> Self {
-        ActionOnly { action: Action::Drain }
-    }
-}
-
-impl Table for ActionOnly {
-    fn action(&self) -> Action {
-        self.action
-    }
 }
 
 type ExtrasFn = fn(&Checks, Phase, Option<&Job>) -> Vec<Extra>;
@@ -120,7 +90,7 @@ pub struct CheckInfo {
     /// How long a first sight of what it finds is remembered, where that may pass by itself.
     #[serde(skip)]
     pub transient: Option<Duration>,
-    /// What it reads, why it matters, how to fix it, and its thresholds.
+    /// What it reads, why it matters, and how to fix it.
     #[serde(skip)]
     pub explain: &'static str,
     /// It cannot be switched off.
@@ -128,6 +98,8 @@ pub struct CheckInfo {
     pub always: bool,
     #[serde(skip)]
     pub(crate) action_of: fn(&Checks) -> Action,
+    #[serde(skip)]
+    pub(crate) rows: fn() -> Vec<Row>,
     #[serde(skip)]
     pub(crate) problems_of: fn(&Checks) -> Vec<String>,
     #[serde(skip)]
@@ -186,8 +158,9 @@ macro_rules! register {
                     explain: <$module::$check as $crate::register::Check>::EXPLAIN,
                     transient: <$module::$check as $crate::register::Check>::TRANSIENT,
                     always: <$module::$check as $crate::register::Check>::ALWAYS,
-                    action_of: |checks| $crate::register::Table::action(&checks.$module),
-                    problems_of: |checks| $crate::register::Table::problems(&checks.$module),
+                    action_of: |checks| $crate::settings::Table::action(&checks.$module),
+                    rows: || $crate::settings::Table::rows(&$module::Settings::default()),
+                    problems_of: |checks| $crate::settings::Table::problems(&checks.$module),
                     extras: |checks, phase, job| {
                         let needs = <$module::$check as $crate::register::Check>::NEEDS;
                         $crate::plan::extras(needs, &checks.$module, phase, job)

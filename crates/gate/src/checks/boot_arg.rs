@@ -1,14 +1,19 @@
-use railgate_model::{Class, PartName};
+use railgate_model::{Class, PartName, Severity};
 
 use crate::register::{Check, Scope};
 use crate::report::Report;
 use crate::scene::Scene;
+use crate::settings::{names, settings};
 use crate::wanted::{Kind, judge};
-
-pub(super) use crate::wanted::Settings;
 
 /// The check.
 pub(crate) struct BootArgs;
+
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "one that is absent";
+    required: Vec<String> = Vec::new(), limit names(), "besides those of the machine type: [\"iommu=pt\"]";
+}
 
 const KIND: Kind = Kind {
     class: Class::Site,
@@ -27,13 +32,7 @@ Reads `/proc/cmdline` for the words of `required` and of the machine type (`[hos
 Why: a node that was reinstalled with other parameters is slow or cannot do GPUDirect, and nothing else says so.
 
 Fix: put it into the boot loader's configuration, reboot.
-
-```toml
-[gate.checks.boot-arg]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-required = []         # [\"iommu=pt\"]
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;
@@ -43,7 +42,7 @@ required = []         # [\"iommu=pt\"]
         let Some(host) = scene.now.host.data() else { return };
         let of_type = scene.profile().map_or(&[][..], |profile| profile.host.boot_args.as_slice());
         let same = |known: &str, pattern: &str| crate::scene::matches(pattern, known);
-        judge(&KIND, set, of_type, &host.system.boot_args, same, out);
+        judge(&KIND, (set.severity, &set.required), of_type, &host.system.boot_args, same, out);
     }
 }
 

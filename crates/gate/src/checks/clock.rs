@@ -1,50 +1,25 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{Limit, settings};
 
 /// The check.
 pub(crate) struct ClockKept;
 
-/// `[gate.checks.clock]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// How bad it is when nobody keeps the clock.
-    pub unsynchronised: Severity,
-    /// How bad it is when the clock is kept and may be off by more than `max_error`.
-    pub severity: Severity,
-    /// As far as the clock may be off.
+settings! {
+    action = Drain;
+    unsynchronised: Severity = Severity::Note, "the clock is not synchronised";
+    severity: Severity = Severity::Warn, "it is synchronised and may be off by more than max_error";
     #[serde(with = "railgate_model::duration_text")]
-    pub max_error: Duration,
+    max_error: Duration = Duration::from_secs(1), limit not_zero(), "the largest error of the clock that is tolerated";
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Drain,
-            unsynchronised: Severity::Note,
-            severity: Severity::Warn,
-            max_error: Duration::from_secs(1),
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let none = self.max_error.is_zero();
-        if none { vec!["max_error: no clock is exact".to_owned()] } else { Vec::new() }
-    }
+fn not_zero() -> Limit<Duration> {
+    Limit::one("more than 0s", |error: &Duration| error.is_zero().then(|| "no clock is exact".to_owned()))
 }
 
 impl Check for ClockKept {
@@ -59,14 +34,7 @@ A machine that takes its time from its host (some clouds) says \"not synchronise
 only a note by default.
 
 Fix: `chronyc tracking`, `chronyc sources`; start the time service.
-
-```toml
-[gate.checks.clock]
-action = \"drain\"            # off, shadow, report, notify, drain
-unsynchronised = \"note\"     # note, warn, fail
-severity = \"warn\"           # note, warn, fail
-max_error = \"1s\"
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct Processors;
@@ -19,12 +19,7 @@ Reads `/sys/devices/system/cpu/online` and every policy's `scaling_governor`, an
 Why: a job that is bound to a processor that is not there fails at launch; `powersave` on one node makes all wait for it.
 
 Fix: `chcpu -e`, BIOS settings; `cpupower frequency-set -g performance`.
-
-```toml
-[gate.checks.cpu]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

@@ -1,35 +1,17 @@
-use railgate_model::{Action, Class, Host, MemoryController, PartName, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Host, MemoryController, PartName, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct DimmErrors;
 
-/// `[gate.checks.dimm]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// How bad uncorrected errors and machine checks are.
-    pub severity: Severity,
-    /// So many corrected errors of one controller within a day are no cause for a warning.
-    pub corrected_per_day: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn, corrected_per_day: 1_000 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "uncorrected errors and machine checks";
+    corrected_per_day: u64 = 1_000, "corrected errors of one controller in a day that are tolerated";
 }
 
 const EDAC: &str = "/sys/devices/system/edac/mc";
@@ -48,13 +30,7 @@ Why: an uncorrected error has killed a process or the machine; many corrected on
 - More corrected errors than `corrected_per_day` (for each day since boot, or for one day and the job): `warn`.
 
 Fix: replace the module that is named.
-
-```toml
-[gate.checks.dimm]
-action = \"drain\"          # off, shadow, report, notify, drain
-severity = \"warn\"         # note, warn, fail
-corrected_per_day = 1000
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

@@ -1,63 +1,21 @@
-use railgate_model::{Action, Class, FileSystem, PartName, Severity, Space};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, FileSystem, PartName, Severity, Space};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, matches};
+use crate::settings::{amount, settings, within, words};
 
 /// The check.
 pub(crate) struct Disk;
 
-/// `[gate.checks.disk]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// How bad a full file system is.
-    pub severity: Severity,
-    /// Full is what has less of its space and less of its inodes left than this, percent …
-    pub free_percent: f64,
-    /// … and less than this, GiB …
-    pub free_gib: f64,
-    /// … or fewer inodes than this.
-    pub free_inodes: u64,
-    /// Where it is users who fill it: names or beginnings with a trailing `*`.
-    pub users: Vec<String>,
-    /// What is not looked at.
-    pub ignore: Vec<String>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
-        Settings {
-            action: Action::Drain,
-            severity: Severity::Warn,
-            free_percent: 5.0,
-            free_gib: 10.0,
-            free_inodes: 100_000,
-            users: words("/tmp* /var/tmp* /home* /scratch* /local* /raid* /data* /mnt*"),
-            ignore: words("/boot* /dev/shm"),
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !(0.0..=100.0).contains(&self.free_percent) {
-            problems.push(format!("free_percent: {} is not within 0 to 100", self.free_percent));
-        }
-        if !self.free_gib.is_finite() || self.free_gib < 0.0 {
-            problems.push(format!("free_gib: {} is no size", self.free_gib));
-        }
-        problems
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "a full file system";
+    free_percent: f64 = 5.0, limit within(0.0..=100.0), "full: less than this free (space or inodes), and ...";
+    free_gib: f64 = 10.0, limit amount("size"), "... less than this, GiB ...";
+    free_inodes: u64 = 100_000, "... or fewer inodes than this";
+    users: Vec<String> = words("/tmp* /var/tmp* /home* /scratch* /local* /raid* /data* /mnt*"), "mount points that users fill: names, or beginnings with a trailing *";
+    ignore: Vec<String> = words("/boot* /dev/shm"), "not judged";
 }
 
 impl Check for Disk {
@@ -72,17 +30,7 @@ same with `free_inodes`. Below `users` it is a user's (class `user`: told, never
 mounted read-only is not looked at, `/dev/shm` is the business of `shm`.
 
 Fix: remove what fills it (`du -x`, `journalctl --vacuum-size`), old files of users; a tmp cleaner in the epilog.
-
-```toml
-[gate.checks.disk]
-action = \"drain\"       # off, shadow, report, notify, drain
-severity = \"warn\"      # note, warn, fail
-free_percent = 5.0
-free_gib = 10.0
-free_inodes = 100000
-users = [\"/tmp*\", \"/var/tmp*\", \"/home*\", \"/scratch*\", \"/local*\", \"/raid*\", \"/data*\", \"/mnt*\"]
-ignore = [\"/boot*\", \"/dev/shm\"]
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

@@ -1,51 +1,20 @@
 use std::path::PathBuf;
 
-use railgate_model::{Action, Class, Extra, PartName, Phase, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Extra, PartName, Phase, Severity};
 
 use crate::plan::Need;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{absolute, settings};
 
 /// The check.
 pub(crate) struct FabricManager;
 
-/// `[gate.checks.fabric-manager]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad two versions are.
-    pub severity: Severity,
-    /// What is asked for its version.
-    pub program: PathBuf,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Notify,
-            severity: Severity::Warn,
-            program: PathBuf::from("/usr/bin/nv-fabricmanager"),
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let program = &self.program;
-        if program.is_absolute() {
-            Vec::new()
-        } else {
-            vec![format!("program: '{}' is not an absolute path", program.display())]
-        }
-    }
+settings! {
+    action = Notify, "class site reports at most";
+    severity: Severity = Severity::Warn, "two versions";
+    program: PathBuf = PathBuf::from("/usr/bin/nv-fabricmanager"), limit absolute(), "asked for its version";
 }
 
 impl Check for FabricManager {
@@ -59,13 +28,7 @@ Why: a fabric manager refuses to start with another driver than its own. The one
 update, so all is well until it restarts: then no GPU of the machine can be used.
 
 Fix: install the fabric manager of the driver's release, and hold both packages at one version.
-
-```toml
-[gate.checks.fabric-manager]
-action = \"notify\"     # off, shadow, report, notify, drain; class site reports at most
-severity = \"warn\"     # note, warn, fail
-program = \"/usr/bin/nv-fabricmanager\"
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const NEEDS: &'static [Need<Settings>] =

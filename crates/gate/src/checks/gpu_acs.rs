@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct GpuAcs;
@@ -20,12 +20,7 @@ Why: with redirection on, GPUDirect goes up to the processor and back; its bandw
 
 Fix: switch ACS off in the firmware (often together with the IOMMU), or with `setpci` at boot. A hypervisor that hands
 out single GPUs needs it on: switch the check off there.
-
-```toml
-[gate.checks.gpu-acs]
-action = \"drain\"     # off, shadow, report, notify, drain
-severity = \"warn\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Gpus;

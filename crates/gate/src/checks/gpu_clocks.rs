@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct GpuClocks;
@@ -17,12 +17,7 @@ Reads `nvmlDeviceGetApplicationsClock` and compares with `nvmlDeviceGetDefaultAp
 Why: a benchmark's forgotten `nvidia-smi -ac` makes one node slower than its neighbours, for months.
 
 Fix: `nvidia-smi -i N -rac`. Where clocks are set on purpose: switch the check off.
-
-```toml
-[gate.checks.gpu-clocks]
-action = \"drain\"     # off, shadow, report, notify, drain
-severity = \"warn\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

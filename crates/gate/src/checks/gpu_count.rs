@@ -4,11 +4,14 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{SLICES, Scene};
 use crate::seen::KnownGpu;
-
-pub(super) use crate::register::ActionOnly as Settings;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuCount;
+
+settings! {
+    action = Drain;
+}
 
 impl Check for GpuCount {
     const ABOUT: &'static str = "fewer GPUs than the machine type has, or than Slurm gave to the job";
@@ -28,11 +31,7 @@ warning, and where nobody can say which is missing it is `unknown`. Where neithe
 GPU of the last clean look that is gone is a warning; one that was taken out on purpose is forgotten with
 `/var/lib/railgate/history.json`. More GPUs than the profile has is a `warn` of class
 `site`: the node has the wrong profile.
-
-```toml
-[gate.checks.gpu-count]
-action = \"drain\"   # off, report, notify, drain
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci];
     const SCOPE: Scope = Scope::Gpus;

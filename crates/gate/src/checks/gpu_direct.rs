@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct GpuDirect;
@@ -20,12 +20,7 @@ its debug output.
 
 Fix: `modprobe nvidia_peermem`, and its name in `/etc/modules-load.d/`. A job's report says where there was
 no way, or where none was wanted.
-
-```toml
-[gate.checks.gpu-direct]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Host];
     const SCOPE: Scope = Scope::Gpus;

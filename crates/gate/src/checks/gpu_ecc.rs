@@ -1,49 +1,22 @@
-use railgate_model::{Action, Class, Gpu, PartName, Phase, Reading, RecoveryAction, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, PartName, Phase, Reading, RecoveryAction, Severity};
 
 use crate::gpu_counters::Counter;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
+use crate::settings::settings;
 
 use super::gpu_window::Window;
 
 /// The check.
 pub(crate) struct GpuEcc;
 
-/// `[gate.checks.gpu-ecc]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// Uncorrected errors that are still tolerated: since the driver was loaded (before a job), during the
-    /// job (after it).
-    pub max_uncorrected: u64,
-    /// How bad uncorrected errors are that the driver contained (Xid 94).
-    pub contained: Severity,
-    /// Uncorrected errors over the life of the card; more is `warn`.
-    pub max_aggregate: u64,
-    /// Corrected errors in an hour of a job; more is `warn`.
-    pub corrected_per_hour: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Drain,
-            max_uncorrected: 0,
-            contained: Severity::Warn,
-            max_aggregate: 512,
-            corrected_per_hour: 10_000_000,
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    max_uncorrected: u64 = 0, "errors since the driver was loaded (before a job) or during the job (after it); more is fail";
+    contained: Severity = Severity::Warn, "uncorrected errors that the driver contained (Xid 94)";
+    max_aggregate: u64 = 512, "uncorrected errors over the life of the card; more is warn";
+    corrected_per_hour: u64 = 10_000_000, "corrected errors in an hour of a job; more is warn";
 }
 
 impl Check for GpuEcc {
@@ -65,15 +38,7 @@ Why: an uncorrected error kills the process that meets it, and the page stays ba
 
 Fix: reset the GPU when idle (`nvidia-smi -r -i N`); look at `gpu-remap` afterwards. ECC off: `nvidia-smi -e 1`, reboot
 (class `site`, `warn`, only where the profile says that the machine has ECC on).
-
-```toml
-[gate.checks.gpu-ecc]
-action = \"drain\"        # off, report, notify, drain
-max_uncorrected = 0     # errors; more is `fail`
-contained = \"warn\"      # note, unknown, warn, fail
-max_aggregate = 512
-corrected_per_hour = 10000000
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

@@ -1,37 +1,19 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, Gpu, GpuFabric, PartName, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, GpuFabric, PartName, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuFabricState;
 
-/// `[gate.checks.gpu-fabric]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a GPU is that is not registered with its fabric.
-    pub severity: Severity,
-    /// How bad a fabric is that reports trouble although the GPU is registered.
-    pub unhealthy: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Fail, unhealthy: Severity::Warn }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Fail, "a GPU that is not registered with its fabric";
+    unhealthy: Severity = Severity::Warn, "a fabric that reports trouble although the GPU is registered";
 }
 
 impl Check for GpuFabricState {
@@ -51,13 +33,7 @@ cliques cannot reach one another.
 - All of it is a note in the first minutes after boot (`ib-port`'s `boot_grace`), when the fabric manager is still at work.
 
 Fix: `systemctl status nvidia-fabricmanager` (its version must be the driver's); reset all GPUs, or reboot.
-
-```toml
-[gate.checks.gpu-fabric]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"fail\"     # note, unknown, warn, fail
-unhealthy = \"warn\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const TRANSIENT: Option<Duration> = Some(Duration::from_secs(3600));
     const PARTS: &'static [PartName] = &[PartName::Gpus];

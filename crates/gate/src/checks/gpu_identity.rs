@@ -1,35 +1,17 @@
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuIdentity;
 
-/// `[gate.checks.gpu-identity]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a GPU of another type than the profile's is.
-    pub foreign: Severity,
-    /// How bad a GPU with less memory than the profile's is.
-    pub short: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, foreign: Severity::Warn, short: Severity::Warn }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    foreign: Severity = Severity::Warn, "a GPU of another type than the profile's; class site";
+    short: Severity = Severity::Warn, "a GPU with less memory than the profile's";
 }
 
 impl Check for GpuIdentity {
@@ -41,13 +23,7 @@ Reads `nvmlDeviceGetName` and `nvmlDeviceGetMemoryInfo_v2` and compares with the
 Why: Slurm gives out what gres.conf promises, and a job that fits into 80 GB does not fit into 40.
 
 Fix: name: correct profile or gres.conf. Memory: a card that hides memory after an error (Xid 168) is for RMA.
-
-```toml
-[gate.checks.gpu-identity]
-action = \"drain\"    # off, shadow, report, notify, drain
-foreign = \"warn\"    # note, unknown, warn, fail; class site
-short = \"warn\"      # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

@@ -1,41 +1,22 @@
-use railgate_model::{Action, Class, Extra, Gpu, PartName, Phase, Reading};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Extra, Gpu, PartName, Phase, Reading};
 
 use crate::gpu_counters::{Counter, Kind};
 use crate::plan::Need;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 use super::gpu_window::Window;
 
 /// The check.
 pub(crate) struct GpuLinkErrors;
 
-/// `[gate.checks.gpu-link-errors]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// Recoveries (a link trained anew) during a job, or within an hour, that are tolerated.
-    pub max_recoveries: u64,
-    /// Replays of a link in an hour that are tolerated.
-    pub replays_per_hour: u64,
-    /// Checksum errors of a link in an hour that are tolerated.
-    pub crc_per_hour: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, max_recoveries: 0, replays_per_hour: 1_000, crc_per_hour: 360_000 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    max_recoveries: u64 = 0, "recoveries (link trained again) in a job, or in an hour; more is warn";
+    replays_per_hour: u64 = 1_000, "replays of a link that are tolerated";
+    crc_per_hour: u64 = 360_000, "checksum errors of a link that are tolerated: 100 a second";
 }
 
 impl Check for GpuLinkErrors {
@@ -50,14 +31,7 @@ only the periodic look asks: that takes 20 ms a GPU, and no job should wait for 
 Why: a link that has to be trained anew stands still meanwhile, and one day does not come back.
 
 Fix: watch; a GPU that shows it in job after job: reset all GPUs, then RMA (GPU, baseboard or NVSwitch).
-
-```toml
-[gate.checks.gpu-link-errors]
-action = \"drain\"           # off, shadow, report, notify, drain
-max_recoveries = 0         # in a job, or in an hour; more is `warn`
-replays_per_hour = 1000
-crc_per_hour = 360000      # 100 a second
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     // 20 ms a GPU, which no job waits for: the periodic run reads it between jobs, and hourly within them.

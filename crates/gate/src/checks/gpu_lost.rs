@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use railgate_model::{Access, Action, Class, Gpu, PartName, PciAddress, Severity, XidEvent};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Access, Class, Gpu, PartName, PciAddress, Severity, XidEvent};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
+use crate::settings::settings;
 use crate::when::iso;
 
 use super::gpu_recovery_action::{asked, cure};
@@ -14,27 +14,9 @@ use crate::agreement::{Counterpart, SIGN_WINDOW, grade, of_gpu, withheld};
 /// The check.
 pub(crate) struct GpuLost;
 
-/// `[gate.checks.gpu-lost]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad it is when one GPU cannot be opened while others can. Where none can be opened it is
-    /// always `unknown`: that is a driver or a permission, not a GPU.
-    pub unreadable: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, unreadable: Severity::Fail }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    unreadable: Severity = Severity::Fail, "one GPU cannot be opened while others can; unknown where none can";
 }
 
 impl Check for GpuLost {
@@ -54,12 +36,7 @@ On a shared node a lost GPU of another job is a warning. A GPU that cannot be op
 answer is `unreadable` (default `\"fail\"`, on the second sight within an hour); where none answers it is `unknown`, and so is
 one that somebody withholds (no permission, in use, driver not loaded). An address in the log that belongs to no GPU of this
 node while none is missing is `unknown`: a container sees the log of its whole host.
-
-```toml
-[gate.checks.gpu-lost]
-action = \"drain\"      # off, report, notify, drain
-unreadable = \"fail\"   # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::KernelLog];
     const SCOPE: Scope = Scope::Gpus;

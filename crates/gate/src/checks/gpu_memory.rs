@@ -1,35 +1,17 @@
-use railgate_model::{Action, Class, Gpu, PartName, Phase, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, PartName, Phase, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuMemory;
 
-/// `[gate.checks.gpu-memory]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad memory is that no visible process holds.
-    pub severity: Severity,
-    /// So many MiB in use without a process are tolerated.
-    pub max_mib: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn, max_mib: 2048 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "memory in use that no visible process holds";
+    max_mib: u64 = 2048, "MiB in use without a process that are tolerated";
 }
 
 impl Check for GpuMemory {
@@ -42,13 +24,7 @@ Why: the next job dies with out-of-memory, and nobody can be blamed: what holds 
 whose memory the driver did not give back, or one that NVML cannot see.
 
 Fix: reset the GPU when it is idle; if it comes back, look for containers with a driver of their own.
-
-```toml
-[gate.checks.gpu-memory]
-action = \"drain\"     # off, shadow, report, notify, drain
-severity = \"warn\"    # note, unknown, warn, fail
-max_mib = 2048
-```";
+";
     const CLASS: Class = Class::Node;
     const PHASES: &'static [Phase] = &[Phase::Prolog];
     const PARTS: &'static [PartName] = &[PartName::Gpus];

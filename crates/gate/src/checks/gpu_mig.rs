@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct GpuMig;
@@ -19,12 +19,7 @@ to the job: a UUID of a slice (`MIG-â€¦`) needs MIG on, a GPU's own UUID (`GPU-â
 Why: CUDA shows a GPU with MIG on and no slices as no GPU at all.
 
 Fix: `nvidia-smi -i N -mig 0` (or 1) and a reset, or put gres.conf right.
-
-```toml
-[gate.checks.gpu-mig]
-action = \"drain\"     # off, shadow, report, notify, drain
-severity = \"warn\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

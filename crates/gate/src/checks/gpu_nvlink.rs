@@ -1,33 +1,16 @@
-use railgate_model::{Action, Class, Gpu, PartName, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, PartName, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuNvlink;
 
-/// `[gate.checks.gpu-nvlink]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad it is when the profile has NVLinks and the driver says that the GPU has none.
-    pub unsupported: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, unsupported: Severity::Warn }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    unsupported: Severity = Severity::Warn, "the profile has NVLinks and the driver reports none";
 }
 
 impl Check for GpuNvlink {
@@ -45,12 +28,7 @@ A GPU that says \"not supported\" for all links is no fault unless the profile h
 (default `\"warn\"`: a machine lent out as single GPUs looks like that and is healthy), and so is one in a virtual machine with
 all its links down. Within `boot_grace` of `ib-port` after boot a link that is down is `unknown`: the fabric manager may still
 be training it. With MIG on nothing is judged.
-
-```toml
-[gate.checks.gpu-nvlink]
-action = \"drain\"        # off, report, notify, drain
-unsupported = \"warn\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

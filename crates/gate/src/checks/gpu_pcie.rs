@@ -1,47 +1,23 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, Gpu, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, PartName, Severity};
 
 use crate::gpu_counters::Counter;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 use super::gpu_window::Window;
 
 /// The check.
 pub(crate) struct GpuPcie;
 
-/// `[gate.checks.gpu-pcie]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a link with fewer lanes is than card and slot have.
-    pub narrow: Severity,
-    /// How bad a link is that stays slow under load.
-    pub slow: Severity,
-    /// Replays in a minute that are tolerated.
-    pub replays_per_minute: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Drain,
-            narrow: Severity::Fail,
-            slow: Severity::Warn,
-            replays_per_minute: 31,
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    narrow: Severity = Severity::Fail, "a link with fewer lanes than card and slot have";
+    slow: Severity = Severity::Warn, "a link that stays slow under load";
+    replays_per_minute: u64 = 31, "replays that are tolerated";
 }
 
 impl Check for GpuPcie {
@@ -60,14 +36,7 @@ Reads the link's lanes and generation (`nvmlDeviceGetCurrPcieLinkWidth`, `…Gen
 Why: host transfers and GPUDirect run at half speed, and every rank waits for this one.
 
 Fix: reseat the card or riser; a link that does not recover by a cold start is for RMA (card or board).
-
-```toml
-[gate.checks.gpu-pcie]
-action = \"drain\"           # off, shadow, report, notify, drain
-narrow = \"fail\"            # note, unknown, warn, fail
-slow = \"warn\"              # note, unknown, warn, fail
-replays_per_minute = 31
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Host];
     const SCOPE: Scope = Scope::Gpus;

@@ -6,7 +6,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct GpuPeers;
@@ -21,12 +21,7 @@ board allows: nothing is judged there. Not with MIG on.
 Why: NCCL copies through the host's memory instead, many times slower.
 
 Fix: reset all GPUs, check the fabric manager, or reboot.
-
-```toml
-[gate.checks.gpu-peers]
-action = \"drain\"     # off, shadow, report, notify, drain
-severity = \"warn\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

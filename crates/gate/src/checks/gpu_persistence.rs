@@ -1,33 +1,16 @@
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuPersistence;
 
-/// `[gate.checks.gpu-persistence]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad it is when the driver lets go of an idle GPU.
-    pub severity: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Note }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Note, "the driver unloads an idle GPU";
 }
 
 impl Check for GpuPersistence {
@@ -39,12 +22,7 @@ Why: without it the driver lets go of an idle GPU, every job's start waits for s
 each time, so that faults between jobs go unseen.
 
 Fix: run `nvidia-persistenced`, or `nvidia-smi -pm 1` at boot.
-
-```toml
-[gate.checks.gpu-persistence]
-action = \"drain\"     # off, shadow, report, notify, drain
-severity = \"note\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

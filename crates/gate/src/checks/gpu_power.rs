@@ -1,35 +1,17 @@
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuPower;
 
-/// `[gate.checks.gpu-power]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a lower limit is.
-    pub severity: Severity,
-    /// Percent below the profile that are tolerated.
-    pub tolerance_percent: u8,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn, tolerance_percent: 2 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "a limit below the profile's";
+    tolerance_percent: u8 = 2, "percent below the profile that are tolerated";
 }
 
 impl Check for GpuPower {
@@ -41,13 +23,7 @@ own default (`nvmlDeviceGetPowerManagementDefaultLimit`).
 Why: a forgotten `nvidia-smi -pl` costs a job its speed, and its slowest GPU decides.
 
 Fix: `nvidia-smi -i N -pl WATTS`. A site that limits power on purpose says so in its profile.
-
-```toml
-[gate.checks.gpu-power]
-action = \"drain\"          # off, shadow, report, notify, drain
-severity = \"warn\"         # note, unknown, warn, fail
-tolerance_percent = 2     # below
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

@@ -1,57 +1,17 @@
-use railgate_model::{Action, Class, Gpu, GpuProcess, Job, PartName, Phase, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, GpuProcess, Job, PartName, Phase, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{either, settings, words};
 
 /// The check.
 pub(crate) struct GpuProcesses;
 
-/// `[gate.checks.gpu-processes]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// Command names that belong on a GPU without a job, or the beginning of one with a trailing `*`.
-    pub ignore: Vec<String>,
-    /// `user`: the user is told, the node stays. `node`: leftovers are this node's, before a job they drain.
-    pub class: Class,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let ignore = [
-            "Xorg",
-            "dcgm*",
-            "nv-fabricmanager",
-            "nv-hostengine",
-            "nvidia-cuda-mps*",
-            "nvidia-imex",
-            "nvidia-persistenced",
-            "nvidia-smi",
-            "railgate*",
-        ];
-        Settings {
-            action: Action::Drain,
-            ignore: ignore.iter().map(|name| (*name).to_owned()).collect(),
-            class: Class::User,
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        if matches!(self.class, Class::User | Class::Node) {
-            return Vec::new();
-        }
-        vec![format!("class: '{}' is neither 'user' nor 'node'", self.class)]
-    }
+settings! {
+    action = Drain;
+    ignore: Vec<String> = words("Xorg dcgm* nv-fabricmanager nv-hostengine nvidia-cuda-mps* nvidia-imex nvidia-persistenced nvidia-smi railgate*"), "commands that belong on a GPU without a job: names, or beginnings with a trailing *";
+    class: Class = Class::User, limit either(Class::User, Class::Node), "user: the user is told, the node stays; node: before a job leftovers drain";
 }
 
 impl Check for GpuProcesses {
@@ -68,14 +28,7 @@ Fix: end the process; one that does not end holds the driver and needs a reset o
 Before a job a leftover that holds GPU memory is `fail`, otherwise `warn`. The class is `user`: it is reported, the job's
 owner is told, nothing drains. A site that wants the node drained says `class = \"node\"`. A leftover of root is the
 site's own (`warn`, class `site`). On a shared node only the job's GPUs are looked at.
-
-```toml
-[gate.checks.gpu-processes]
-action = \"drain\"    # off, report, notify, drain
-class = \"user\"      # user, node
-ignore = [\"Xorg\", \"dcgm*\", \"nv-fabricmanager\", \"nv-hostengine\", \"nvidia-cuda-mps*\", \"nvidia-imex\",
-          \"nvidia-persistenced\", \"nvidia-smi\", \"railgate*\"]
-```";
+";
     const CLASS: Class = Class::User;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

@@ -1,35 +1,18 @@
-use railgate_model::{Action, Class, Gpu, PartName, Reading, RecoveryAction, Severity, XidEvent};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, PartName, Reading, RecoveryAction, Severity, XidEvent};
 
 use crate::agreement::SIGN_WINDOW;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
+use crate::settings::settings;
 use crate::when::iso;
 
 /// The check.
 pub(crate) struct GpuRecoveryAction;
 
-/// `[gate.checks.gpu-recovery-action]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad "stop peer traffic" (3) is.
-    pub drain_p2p: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, drain_p2p: Severity::Warn }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    drain_p2p: Severity = Severity::Warn, "the action to stop peer traffic (3)";
 }
 
 impl Check for GpuRecoveryAction {
@@ -46,12 +29,7 @@ Fix: what it says. `reset GPU`: `nvidia-smi -r -i N` with the GPU idle (on NVSwi
 
 Severity: reset, reboot, \"drain and reset\", bus reset, system reboot and IMEX recovery are `fail`; \"stop peer traffic\"
 (3) is `drain_p2p` (default `\"warn\"`); a value newer than railgate is `warn`.
-
-```toml
-[gate.checks.gpu-recovery-action]
-action = \"drain\"     # off, report, notify, drain
-drain_p2p = \"warn\"   # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::KernelLog];
     const SCOPE: Scope = Scope::Gpus;

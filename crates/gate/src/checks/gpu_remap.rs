@@ -1,35 +1,17 @@
-use railgate_model::{Action, Class, PartName, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuRemap;
 
-/// `[gate.checks.gpu-remap]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a remap is that waits for a reset.
-    pub pending: Severity,
-    /// So many rows remapped for uncorrectable errors are a warning.
-    pub max_uncorrectable: u32,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, pending: Severity::Warn, max_uncorrectable: 512 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    pending: Severity = Severity::Warn, "a remap that waits for a reset";
+    max_uncorrectable: u32 = 512, "rows remapped for uncorrectable errors; so many are warn";
 }
 
 impl Check for GpuRemap {
@@ -46,13 +28,7 @@ Fix: failed: open an RMA. Pending: reset the GPU when it is idle (`nvidia-smi -r
 
 A GPU that does not remap rows is no fault unless the profile says that it should (then `unknown`; not with MIG on,
 where the driver does not tell).
-
-```toml
-[gate.checks.gpu-remap]
-action = \"drain\"    # off, report, notify, drain
-pending = \"warn\"    # note, unknown, warn, fail
-max_uncorrectable = 512    # rows; so many are `warn`
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

@@ -1,35 +1,17 @@
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuRetiredPages;
 
-/// `[gate.checks.gpu-retired-pages]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// So many retired pages are for RMA; the card can hold 64.
-    pub max_pages: u32,
-    /// How bad pages are that wait for a reset.
-    pub pending: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, max_pages: 60, pending: Severity::Warn }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    max_pages: u32 = 60, "retired pages; so many are fail (a card can hold 64)";
+    pending: Severity = Severity::Warn, "pages that wait for a reset";
 }
 
 impl Check for GpuRetiredPages {
@@ -41,13 +23,7 @@ for a reset. Cards from Ampere on remap rows instead (`gpu-remap`) and have none
 Why: the card can hold 64 retired pages; NVIDIA replaces it from 60 on. A pending page is still in use.
 
 Fix: pending: reset the GPU when it is idle (`nvidia-smi -r -i N`). Too many: open an RMA.
-
-```toml
-[gate.checks.gpu-retired-pages]
-action = \"drain\"    # off, shadow, report, notify, drain
-max_pages = 60      # so many are `fail`
-pending = \"warn\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

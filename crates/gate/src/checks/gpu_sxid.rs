@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
 use railgate_model::xid_catalogue::{FabricLoss, fabric_loss, sxid_name, unstated_severity};
-use railgate_model::{Action, Class, KernelLog, PartName, Severity, SxidEvent, SxidSeverity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, KernelLog, PartName, Severity, SxidEvent, SxidSeverity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{is_code, keys, settings};
 use crate::when::iso;
 
 use crate::agreement::{Counterpart, grade, of_any_gpu};
@@ -14,37 +14,14 @@ use crate::agreement::{Counterpart, grade, of_any_gpu};
 /// The check.
 pub(crate) struct GpuSxid;
 
-/// `[gate.checks.gpu-sxid]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad an error is that calls itself fatal and leaves the switch usable.
-    pub fatal: Severity,
-    /// The site's own judgement of single codes: `"20034" = "fail"`.
-    pub codes: BTreeMap<String, Severity>,
+settings! {
+    action = Drain;
+    fatal: Severity = Severity::Warn, "a fatal error that leaves the switch usable";
+    codes: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_code, not_an_sxid), "own severities of single codes: { \"20034\" = \"fail\" }";
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, fatal: Severity::Warn, codes: BTreeMap::new() }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let plain = |code: &str| code.parse::<u32>().is_ok_and(|number| number.to_string() == code);
-        self.codes
-            .keys()
-            .filter(|code| !plain(code))
-            .map(|code| format!("codes: '{code}' is not an SXid code (want \"20034\" = \"fail\")"))
-            .collect()
-    }
+fn not_an_sxid(code: &str) -> String {
+    format!("'{code}' is not an SXid code (want \"20034\" = \"fail\")")
 }
 
 impl Check for GpuSxid {
@@ -71,13 +48,7 @@ Why: an NVSwitch serves all GPUs of the node; after some errors only a reboot br
 Machines whose switches are managed elsewhere (NVL72) have no such lines.
 
 Fix: reboot; the same switch again: RMA of the baseboard.
-
-```toml
-[gate.checks.gpu-sxid]
-action = \"drain\"    # off, shadow, report, notify, drain
-fatal = \"warn\"      # note, unknown, warn, fail
-codes = {}          # { \"20034\" = \"fail\" }
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::KernelLog];
     const SCOPE: Scope = Scope::Gpus;

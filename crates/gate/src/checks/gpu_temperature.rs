@@ -1,35 +1,17 @@
-use railgate_model::{Action, Class, Gpu, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuTemperature;
 
-/// `[gate.checks.gpu-temperature]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a temperature beyond the card's own limit is.
-    pub severity: Severity,
-    /// Degrees that should be left below the limit.
-    pub margin_c: u8,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn, margin_c: 0 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "a temperature beyond the card's own limit";
+    margin_c: u8 = 0, "degrees that should be left below the limit";
 }
 
 impl Check for GpuTemperature {
@@ -42,13 +24,7 @@ maximum. The limits are the card's; none is configured.
 Why: beyond them the card slows down, and soon switches itself off.
 
 Fix: fans, air flow, heat sink, the room.
-
-```toml
-[gate.checks.gpu-temperature]
-action = \"drain\"     # off, shadow, report, notify, drain
-severity = \"warn\"    # note, unknown, warn, fail
-margin_c = 0         # degrees that should be left
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

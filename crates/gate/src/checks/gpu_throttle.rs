@@ -1,40 +1,22 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, Gpu, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, PartName, Severity};
 
 use crate::gpu_counters::Counter;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 use super::gpu_window::Window;
 
 /// The check.
 pub(crate) struct GpuThrottle;
 
-/// `[gate.checks.gpu-throttle]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a slowdown by the hardware is.
-    pub severity: Severity,
-    /// So many percent of the time in it are tolerated.
-    pub max_percent: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn, max_percent: 5 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "a slowdown by the hardware";
+    max_percent: u64 = 5, "percent of the time in it that are tolerated";
 }
 
 impl Check for GpuThrottle {
@@ -48,13 +30,7 @@ look of the last hour; that is `warn` at most. A power cap, an idle GPU and cloc
 Why: one GPU at half its clock makes every other rank of the job wait.
 
 Fix: heat: fans, air flow, heat sink. Power brake: power supplies and cables.
-
-```toml
-[gate.checks.gpu-throttle]
-action = \"drain\"     # off, shadow, report, notify, drain
-severity = \"warn\"    # note, unknown, warn, fail
-max_percent = 5      # of the time
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

@@ -1,37 +1,19 @@
 use std::collections::BTreeMap;
 
-use railgate_model::{Action, Class, Gpu, Gpus, PartName, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Gpu, Gpus, PartName, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct GpuVersions;
 
-/// `[gate.checks.gpu-versions]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a version is that the profile does not name.
-    pub foreign: Severity,
-    /// How bad different versions on GPUs of one type are.
-    pub mixed: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, foreign: Severity::Warn, mixed: Severity::Note }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    foreign: Severity = Severity::Warn, "a version that the profile does not name";
+    mixed: Severity = Severity::Note, "different versions on GPUs of one type";
 }
 
 impl Check for GpuVersions {
@@ -47,13 +29,7 @@ Reads the versions of driver, NVML library, VBIOS, infoROM and GSP firmware.
 Why: nodes that differ fail differently; a half-updated one breaks at the next restart.
 
 Fix: install the right version; reboot after an update.
-
-```toml
-[gate.checks.gpu-versions]
-action = \"drain\"    # off, shadow, report, notify, drain
-foreign = \"warn\"    # note, unknown, warn, fail
-mixed = \"note\"      # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

@@ -3,12 +3,12 @@ use std::collections::BTreeMap;
 use railgate_model::xid_catalogue::{
     Bucket, Judgement, Nvlink5, Nvlink5Line, Origin, Owner, Xid, departure, judge, lookup, nvlink5_line,
 };
-use railgate_model::{Action, Class, Evidence, Gpu, PartName, RecoveryAction, Severity, XidEvent};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Evidence, Gpu, PartName, RecoveryAction, Severity, XidEvent};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, Whose};
+use crate::settings::{is_code, keys, settings};
 use crate::when::iso;
 
 use super::gpu_recovery_action::{asked, cure, last_said};
@@ -18,46 +18,16 @@ use crate::agreement::{Nvml, grade, of_gpu};
 /// The check.
 pub(crate) struct GpuXid;
 
-/// `[gate.checks.gpu-xid]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a code is that neither NVIDIA's catalogue nor the driver's source has.
-    pub unknown_code: Severity,
-    /// How bad an NVLink 5 record (144 to 150) is that says "Fatal"; without it the catalogue's decode table decides.
+settings! {
+    action = Drain;
+    unknown_code: Severity = Severity::Warn, "a code that is in neither NVIDIA's catalogue nor the driver's source";
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub nvlink_fatal: Option<Severity>,
-    /// The site's own judgement of single codes: `"94" = "fail"`. A code that fails is then the node's.
-    pub codes: BTreeMap<String, Severity>,
+    nvlink_fatal: Option<Severity> = None, "an NVLink 5 record (144 to 150) that says Fatal; unset: by the decode table";
+    codes: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_code, not_an_xid), "own severities of single codes: { \"94\" = \"fail\", \"119\" = \"warn\" }";
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Drain,
-            unknown_code: Severity::Warn,
-            nvlink_fatal: None,
-            codes: BTreeMap::new(),
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        // "013" would never be found under the code 13.
-        let plain = |code: &str| code.parse::<u32>().is_ok_and(|number| number.to_string() == code);
-        self.codes
-            .keys()
-            .filter(|code| !plain(code))
-            .map(|code| format!("codes: '{code}' is not an Xid code (want \"94\" = \"fail\")"))
-            .collect()
-    }
+fn not_an_xid(code: &str) -> String {
+    format!("'{code}' is not an Xid code (want \"94\" = \"fail\")")
 }
 
 impl Check for GpuXid {
@@ -127,14 +97,7 @@ error is cured and only a warning. `codes` overrides single codes; a code that a
 Only the driver's own whole sentences count; a record that a process worded through its name is reported by `kmsg-forged`.
 
 Fix: as said; `nvidia-smi -r -i N` with the GPU idle, or reboot. The same code again after two resets: RMA.
-
-```toml
-[gate.checks.gpu-xid]
-action = \"drain\"        # off, report, notify, drain
-unknown_code = \"warn\"   # note, unknown, warn, fail
-# nvlink_fatal = \"warn\"   note, unknown, warn, fail; unset: by the decode table
-codes = {}              # { \"94\" = \"fail\", \"119\" = \"warn\" }
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::KernelLog, PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;

@@ -9,7 +9,6 @@ use crate::scene::Scene;
 pub(crate) struct IbCongestion;
 
 limits! {
-    "`[gate.checks.ib-congestion]`",
     note: [("port_xmit_discards", 10000), ("rx_discards_phy", 10000), ("out_of_buffer", 10000), ("np_ecn_marked_roce_packets", 1000000), ("np_cnp_sent", 1000000), ("rp_cnp_handled", 1000000)],
     warn: [],
     fail: [],
@@ -30,16 +29,7 @@ the oldest look within `window`. Of less than an hour no rate is made: so many m
 went backwards is `unknown`; after a boot counting begins anew.
 
 Fix: look at the fabric: PFC and ECN thresholds, a slow receiver, routing.
-
-```toml
-[gate.checks.ib-congestion]
-action = \"drain\"      # off, shadow, report, notify, drain
-window = \"1h\"
-# Counters and how many of them per hour are too many; a table that is given replaces the one here.
-note = { port_xmit_discards = 10000, rx_discards_phy = 10000, out_of_buffer = 10000, np_ecn_marked_roce_packets = 1000000, np_cnp_sent = 1000000, rp_cnp_handled = 1000000 }
-warn = {}
-fail = {}
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

@@ -7,11 +7,14 @@ use super::ib_port::BESIDE_JOBS;
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
-
-pub(super) use crate::register::ActionOnly as Settings;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct IbCount;
+
+settings! {
+    action = Drain;
+}
 
 impl Check for IbCount {
     const ABOUT: &'static str = "fewer RDMA devices than the machine type has";
@@ -26,11 +29,7 @@ Fix: look for the device in `lspci`; reload its driver, reboot, reseat or replac
 On a shared node a missing device fails the look only where it is the one nearest to a GPU of the job; else it is a
 warning. Where all are gone at once, as while their driver is loaded anew, the periodic check drains on the second sight within
 an hour. Within `boot_grace` of `ib-port` after boot it is `unknown`: the driver may still be loading.
-
-```toml
-[gate.checks.ib-count]
-action = \"drain\"   # off, report, notify, drain
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

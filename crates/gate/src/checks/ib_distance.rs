@@ -5,7 +5,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct IbDistance;
@@ -21,12 +21,7 @@ the processor and halves its bandwidth.
 
 Fix: move the card; look at the BIOS and at the virtual machine's PCI topology; a machine that is built otherwise gets a
 profile of its own.
-
-```toml
-[gate.checks.ib-distance]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Pci];
     const SCOPE: Scope = Scope::Gpus;

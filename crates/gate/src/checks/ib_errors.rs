@@ -11,7 +11,6 @@ use crate::scene::Scene;
 pub(crate) struct IbErrors;
 
 limits! {
-    "`[gate.checks.ib-errors]`",
     note: [("port_rcv_remote_physical_errors", 20)],
     warn: [("symbol_error", 60), ("link_error_recovery", 2), ("local_link_integrity_errors", 5), ("excessive_buffer_overrun_errors", 2), ("port_rcv_errors", 20)],
     fail: [("symbol_error", 1440)],
@@ -33,16 +32,7 @@ Fix: clean or replace optic and cable; look at `optic` and at the switch's side 
 
 By default only `symbol_error` can fail (1440 per hour is a bit error rate of 1e-12 at 400 Gb/s), and only when a second
 look within a day sees it too.
-
-```toml
-[gate.checks.ib-errors]
-action = \"drain\"      # off, shadow, report, notify, drain
-window = \"1h\"
-# Counters and how many of them per hour are too many; a table that is given replaces the one here.
-note = { port_rcv_remote_physical_errors = 20 }
-warn = { symbol_error = 60, link_error_recovery = 2, local_link_integrity_errors = 5, excessive_buffer_overrun_errors = 2, port_rcv_errors = 20 }
-fail = { symbol_error = 1440 }
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;
@@ -143,7 +133,7 @@ mod tests {
             config.problems(),
             [
                 "gate.checks.ib-errors.window: 1day is not between 1m and 2h",
-                "gate.checks.ib-errors.'symbol_errors' is no counter that is watched"
+                "gate.checks.ib-errors.warn: 'symbol_errors' is no counter that is watched"
             ]
         );
     }

@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct IbFirmware;
@@ -18,12 +18,7 @@ all devices of one kind (`hca_type`, `board_id`) must run the same.
 Why: adaptive routing, congestion control and known faults differ between releases, and one odd card slows all ranks.
 
 Fix: `mlxfwmanager`, then a cold boot.
-
-```toml
-[gate.checks.ib-firmware]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

@@ -1,51 +1,21 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, PartName, Phase, Reading};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Phase, Reading};
 
 use crate::links;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{JudgedPort, Scene};
+use crate::settings::{seconds, settings, within};
 
 /// The check.
 pub(crate) struct IbFlap;
 
-/// `[gate.checks.ib-flap]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// So many looks that found the link had gone down …
-    pub flaps: u32,
-    /// … within this are one link that flaps.
+settings! {
+    action = Drain;
+    flaps: u32 = 3, limit within(2..=50), "check runs that found the link had gone down ...";
     #[serde(with = "railgate_model::duration_text")]
-    pub window: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, flaps: 3, window: Duration::from_secs(12 * 3600) }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !(2..=50).contains(&self.flaps) {
-            problems.push(format!("flaps: {} is not within 2 to 50", self.flaps));
-        }
-        if !(3600..=7 * 24 * 3600).contains(&self.window.as_secs()) {
-            let window = humantime::format_duration(self.window);
-            problems.push(format!("window: {window} is not between 1h and 7d"));
-        }
-        problems
-    }
+    window: Duration = Duration::from_secs(12 * 3600), limit seconds(3600..=7 * 24 * 3600), "... within this";
 }
 
 impl Check for IbFlap {
@@ -63,13 +33,7 @@ a cause that is not this port's: that is an incident of the fabric and warned of
 
 Fix: swap cable or optic, then the switch's port. After the repair: `railgate readmit NODE --repaired`, or wait until the
 flaps are older than `window`.
-
-```toml
-[gate.checks.ib-flap]
-action = \"drain\"    # off, shadow, report, notify, drain
-flaps = 3
-window = \"12h\"
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct IbInterface;
@@ -18,12 +18,7 @@ profile says `[fabric] interfaces_up = true`.
 Why: NCCL finds its peers, and NFS over RDMA its server, through these addresses while the port itself looks well.
 
 Fix: `ip link set DEV up`; look at what sets the interfaces up at boot.
-
-```toml
-[gate.checks.ib-interface]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct IbLayer;
@@ -18,12 +18,7 @@ Reads `ports/*/link_layer` of the devices that the profile does not leave out, w
 Why: cards that can speak both (VPI) come up as Ethernet after a firmware was reset; the rail is then simply missing.
 
 Fix: `mlxconfig -d DEVICE set LINK_TYPE_P1=1` (InfiniBand) or `=2` (Ethernet), then a reboot.
-
-```toml
-[gate.checks.ib-layer]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

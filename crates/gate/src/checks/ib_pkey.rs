@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct IbPkey;
@@ -19,12 +19,7 @@ Why: peers of another partition do not answer, and NCCL hangs at its first conne
 another limited one.
 
 Fix: the subnet manager's partitions (`partitions.conf`, UFM).
-
-```toml
-[gate.checks.ib-pkey]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

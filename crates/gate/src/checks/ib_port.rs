@@ -1,48 +1,20 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, PartName, Phase, PhysState, PortState, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Phase, PhysState, PortState, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{at_most, settings};
 
 /// The check.
 pub(crate) struct IbPort;
 
-/// `[gate.checks.ib-port]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// Links may take this long after boot to come up; until then a port that is down or missing is `unknown`.
+settings! {
+    action = Drain;
     #[serde(with = "railgate_model::duration_text")]
-    pub boot_grace: Duration,
-    /// How bad a link is that is up and waits for the subnet manager (Init, Armed).
-    pub initialising: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, boot_grace: Duration::from_secs(300), initialising: Severity::Warn }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        if self.boot_grace > Duration::from_secs(3600) {
-            return vec![format!(
-                "boot_grace: {} is more than 1h",
-                humantime::format_duration(self.boot_grace)
-            )];
-        }
-        Vec::new()
-    }
+    boot_grace: Duration = Duration::from_secs(300), limit at_most(Duration::from_secs(3600)), "after boot; until then a port that is down or missing is unknown";
+    initialising: Severity = Severity::Warn, "a link that is up and waits for the subnet manager (Init, Armed)";
 }
 
 impl Check for IbPort {
@@ -62,13 +34,7 @@ A port that is down is this node's own end of a link, so it may drain. Several n
 the breaker bounds the drains. The periodic check drains on the second sight within an hour: a switch that boots is no fault of
 this node's, and no job is about to start. Within `boot_grace` after boot it is `unknown`. On a shared node only the ports nearest
 to the job's GPUs are judged.
-
-```toml
-[gate.checks.ib-port]
-action = \"drain\"         # off, report, notify, drain
-boot_grace = \"5m\"
-initialising = \"warn\"    # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

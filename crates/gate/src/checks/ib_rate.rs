@@ -1,35 +1,18 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, PartName, Port, PortState, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Port, PortState, Reading, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct IbRate;
 
-/// `[gate.checks.ib-rate]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a port is that runs below the profile's rate.
-    pub below: Severity,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, below: Severity::Fail }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    below: Severity = Severity::Fail, "a port below the profile's rate";
 }
 
 impl Check for IbRate {
@@ -42,12 +25,7 @@ storage ports and not judged.
 Why: a link that lost lanes or speed stays ACTIVE and slows every collective of the job to its own pace.
 
 Fix: reseat or replace the cable or optic; then bounce the port.
-
-```toml
-[gate.checks.ib-rate]
-action = \"drain\"   # off, report, notify, drain
-below = \"fail\"     # note, unknown, warn, fail
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci];
     const SCOPE: Scope = Scope::Fabric;

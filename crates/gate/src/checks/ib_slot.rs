@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct IbSlot;
@@ -19,12 +19,7 @@ railgate's own lists, which go by the PCI tree.
 Why: lists of names written by hand (`NCCL_IB_HCA`, a script that sets up addresses) then cross the rails.
 
 Fix: persistent names by udev (`rdma-core`'s `NAME_KERNEL` or `NAME_PCI` policy), or the profile after cards were moved.
-
-```toml
-[gate.checks.ib-slot]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

@@ -9,7 +9,6 @@ use crate::scene::Scene;
 pub(crate) struct IbTransport;
 
 limits! {
-    "`[gate.checks.ib-transport]`",
     note: [("out_of_sequence", 10000), ("rnr_nak_retry_err", 1000), ("implied_nak_seq_err", 1000)],
     warn: [("packet_seq_err", 10000), ("local_ack_timeout_err", 100), ("roce_adp_retrans_to", 1000), ("roce_adp_retrans", 100000)],
     fail: [],
@@ -30,16 +29,7 @@ went backwards is `unknown`; after a boot counting begins anew.
 
 Fix: RoCE: look at PFC and ECN on the switch and at the interface's MTU; InfiniBand: look for the link that `ib-errors`
 or the switch names.
-
-```toml
-[gate.checks.ib-transport]
-action = \"drain\"      # off, shadow, report, notify, drain
-window = \"1h\"
-# Counters and how many of them per hour are too many; a table that is given replaces the one here.
-note = { out_of_sequence = 10000, rnr_nak_retry_err = 1000, implied_nak_seq_err = 1000 }
-warn = { packet_seq_err = 10000, local_ack_timeout_err = 100, roce_adp_retrans_to = 1000, roce_adp_retrans = 100000 }
-fail = {}
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

@@ -1,60 +1,32 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use railgate_model::{Action, Class, FollowUp, PartName, Phase, Reading};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, FollowUp, PartName, Phase, Reading};
 
 use crate::growth::{grown, rows};
 use crate::links::{self, Grown};
 use crate::plan::Need;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{JudgedPort, Scene};
+use crate::settings::{keys, settings, within};
 use crate::trend;
 
 /// The check.
 pub(crate) struct IbTrend;
 
-/// `[gate.checks.ib-trend]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`. Nothing here ever drains.
-    pub action: Action,
-    /// So many times what the port usually counts is a prediction.
-    pub times: f64,
-    /// Fewer than so many per hour are no trend, whatever is usual.
-    pub least: BTreeMap<String, u64>,
+settings! {
+    action = Shadow only "off, shadow, report, notify";
+    times: f64 = 10.0, limit within(1.5..=1e6), "so many times the port's usual count is a prediction";
+    least: BTreeMap<String, u64> = rows(&[("rx_corrected_bits_phy", 100_000_000), ("rx_pcs_symbol_err_phy", 20), ("symbol_error", 20)]), limit keys(is_followed, not_followed), "per hour; fewer are no trend";
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Shadow,
-            times: 10.0,
-            least: rows(&[
-                ("rx_corrected_bits_phy", 100_000_000),
-                ("rx_pcs_symbol_err_phy", 20),
-                ("symbol_error", 20),
-            ]),
-        }
-    }
+fn is_followed(name: &str) -> bool {
+    trend::FOLLOWED.contains(&name)
 }
 
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !(1.5..=1e6).contains(&self.times) {
-            problems.push(format!("times: {} is not within 1.5 to 1000000", self.times));
-        }
-        let unknown = self.least.keys().filter(|name| !trend::FOLLOWED.contains(&name.as_str()));
-        problems.extend(unknown.map(|name| format!("least: '{name}' is no counter that is followed")));
-        problems
-    }
+fn not_followed(name: &str) -> String {
+    format!("'{name}' is no counter that is followed")
 }
 
 impl Check for IbTrend {
@@ -73,13 +45,7 @@ Warned of is more than `times` what is usual, where it is more than `least` per 
 here drains, whatever `action` says, and it begins in shadow.
 
 Fix: clean the connector; swap cable or optic at the next chance; `optic` tells more.
-
-```toml
-[gate.checks.ib-trend]
-action = \"shadow\"     # off, shadow, report, notify
-times = 10.0
-least = { rx_corrected_bits_phy = 100000000, rx_pcs_symbol_err_phy = 20, symbol_error = 20 }   # per hour
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const NEEDS: &'static [Need<Settings>] =

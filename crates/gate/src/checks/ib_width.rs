@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct IbWidth;
@@ -18,12 +18,7 @@ profile's `[fabric] width`. Where the profile names none, only `ib-rate` judges.
 Why: a link that lost lanes trains and carries traffic, at a quarter of its speed, and every ring waits for it.
 
 Fix: reseat or swap cable and optic; then the switch's port.
-
-```toml
-[gate.checks.ib-width]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

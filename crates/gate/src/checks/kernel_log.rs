@@ -3,11 +3,14 @@ use railgate_model::{Class, PartName};
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
-
-pub(super) use crate::register::ActionOnly as Settings;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct KernelLogReadable;
+
+settings! {
+    action = Drain, "unknown never drains";
+}
 
 impl Check for KernelLogReadable {
     const ABOUT: &'static str = "the kernel log could not be read, so driver errors may have gone unseen";
@@ -20,11 +23,7 @@ the job's sampler does, and the epilog judges what it heard. What came before th
 (NVSwitch, HCAs, PCIe, memory), stays unseen, and the finding says so.
 
 Fix: run as root (or with CAP_SYSLOG where `kernel.dmesg_restrict=1`); `log_buf_len=` for a larger buffer.
-
-```toml
-[gate.checks.kernel-log]
-action = \"drain\"   # off, report, notify, drain; unknown never drains
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::KernelLog];
     const SCOPE: Scope = Scope::Gpus;

@@ -1,44 +1,29 @@
 use std::collections::BTreeMap;
 
 use railgate_model::kernel_lines::{KernelPart, ids, taken_back};
-use railgate_model::{Action, Class, KernelLine, PartName, Severity, UnixMillis};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, KernelLine, PartName, Severity, UnixMillis};
 
 use super::kmsg_table::{KernelLineJudgement, kernel_line_judgement};
 use crate::agreement::{Nvml, grade};
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{keys, settings};
 
 /// The check.
 pub(crate) struct KernelMessages;
 
-/// `[gate.checks.kmsg]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// The site's own severity for single kinds of lines.
-    pub lines: BTreeMap<String, Severity>,
+settings! {
+    action = Drain;
+    lines: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_kind, not_a_kind), "own severities of single kinds: { \"pcie-fatal\" = \"fail\", \"nfs-silent\" = \"note\" }";
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, lines: BTreeMap::new() }
-    }
+fn is_kind(id: &str) -> bool {
+    ids().any(|known| known == id)
 }
 
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let known: Vec<&str> = ids().collect();
-        let why = |id: &String| format!("lines: no kind '{id}' (known: {})", known.join(", "));
-        self.lines.keys().filter(|id| !known.contains(&id.as_str())).map(why).collect()
-    }
+fn not_a_kind(id: &str) -> String {
+    format!("no kind '{id}' (known: {})", ids().collect::<Vec<_>>().join(", "))
 }
 
 impl Check for KernelMessages {
@@ -71,12 +56,7 @@ All are `warn` unless it says otherwise; `lines` gives single ones another sever
 users' encrypted images to such. Lines about loop devices are not judged: they are users' images.
 
 Fix: the line itself says which part; `dmesg -T`.
-
-```toml
-[gate.checks.kmsg]
-action = \"drain\"      # off, shadow, report, notify, drain
-lines = {}            # { \"pcie-fatal\" = \"fail\", \"nfs-silent\" = \"note\" }
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::KernelLog];
     const SCOPE: Scope = Scope::Gpus;

@@ -3,12 +3,15 @@ use railgate_model::{Class, ForgedLine, PartName};
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 use crate::when::iso;
-
-pub(super) use crate::register::ActionOnly as Settings;
 
 /// The check.
 pub(crate) struct ForgedRecords;
+
+settings! {
+    action = Drain, "class user never drains";
+}
 
 impl Check for ForgedRecords {
     const ABOUT: &'static str = "a process wrote a kernel log record that imitates a driver's";
@@ -24,11 +27,7 @@ The finding names the process, and the user where the kernel's audit record of t
 in the kernel log only where no audit daemon runs). Class `user`: it never drains.
 
 Fix: ask the user. Without the uid: `sacct -N NODE -S TIME` lists the jobs that ran there.
-
-```toml
-[gate.checks.kmsg-forged]
-action = \"drain\"   # off, shadow, report, notify, drain; class user never drains
-```";
+";
     const CLASS: Class = Class::User;
     const PARTS: &'static [PartName] = &[PartName::KernelLog];
     const SCOPE: Scope = Scope::Gpus;

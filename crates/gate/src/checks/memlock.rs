@@ -1,35 +1,17 @@
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct Memlock;
 
-/// `[gate.checks.memlock]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// How bad it is.
-    pub severity: Severity,
-    /// So much must be lockable, MiB.
-    pub min_mib: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Note, min_mib: 1024 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Note, "too little";
+    min_mib: u64 = 1024, "MiB that a task must be able to lock";
 }
 
 impl Check for Memlock {
@@ -43,13 +25,7 @@ back to sockets.
 Only a note by default: a user whose own limit is higher may bring it along (`PropagateResourceLimits`).
 
 Fix: `LimitMEMLOCK=infinity` in slurmd.service, restart slurmd; `PropagateResourceLimitsExcept=MEMLOCK` in slurm.conf.
-
-```toml
-[gate.checks.memlock]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"note\"     # note, warn, fail
-min_mib = 1024
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

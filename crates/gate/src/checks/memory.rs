@@ -1,41 +1,17 @@
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{settings, within};
 
 /// The check.
 pub(crate) struct MemorySize;
 
-/// `[gate.checks.memory]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// How bad it is.
-    pub severity: Severity,
-    /// So much may be missing, percent: the kernel keeps some for itself.
-    pub tolerance_percent: f64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn, tolerance_percent: 3.0 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let good = (0.0..=50.0).contains(&self.tolerance_percent);
-        let why = format!("tolerance_percent: {} is not within 0 to 50", self.tolerance_percent);
-        if good { Vec::new() } else { vec![why] }
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "too little";
+    tolerance_percent: f64 = 3.0, limit within(0.0..=50.0), "percent that may be missing: the kernel keeps some for itself";
 }
 
 impl Check for MemorySize {
@@ -48,13 +24,7 @@ Why: a module that failed its training at boot is left out without another word,
 die of it.
 
 Fix: reseat or replace the module that the BMC's log names.
-
-```toml
-[gate.checks.memory]
-action = \"drain\"         # off, shadow, report, notify, drain
-severity = \"warn\"        # note, warn, fail
-tolerance_percent = 3.0
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

@@ -1,14 +1,19 @@
-use railgate_model::{Class, PartName};
+use railgate_model::{Class, PartName, Severity};
 
 use crate::register::{Check, Scope};
 use crate::report::Report;
 use crate::scene::Scene;
+use crate::settings::{names, settings};
 use crate::wanted::{Kind, judge};
-
-pub(super) use crate::wanted::Settings;
 
 /// The check.
 pub(crate) struct Modules;
+
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "one that is absent";
+    required: Vec<String> = Vec::new(), limit names(), "besides those of the machine type: [\"nvidia_peermem\", \"lustre\"]";
+}
 
 const KIND: Kind = Kind {
     class: Class::Site,
@@ -27,13 +32,7 @@ Reads `/sys/module` (modules that are loaded or built in) for the names of `requ
 Why: without its module a device or a path is simply not there: `nvidia_peermem`, `ib_ipoib`, `lustre`.
 
 Fix: `modprobe NAME`, and `/etc/modules-load.d/` for the next boot; a module that does not fit the kernel is built anew.
-
-```toml
-[gate.checks.module]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-required = []         # [\"nvidia_peermem\", \"lustre\"]
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;
@@ -44,7 +43,7 @@ required = []         # [\"nvidia_peermem\", \"lustre\"]
         let of_type = scene.profile().map_or(&[][..], |profile| profile.host.modules.as_slice());
         // The file is called nvidia-peermem.ko, the module nvidia_peermem.
         let same = |known: &str, name: &str| known == name.replace('-', "_");
-        judge(&KIND, set, of_type, &host.system.modules, same, out);
+        judge(&KIND, (set.severity, &set.required), of_type, &host.system.modules, same, out);
     }
 }
 

@@ -1,53 +1,21 @@
 use std::path::PathBuf;
 
-use railgate_model::{Action, Class, Extra, MountProbe, PartName};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, Extra, MountProbe, PartName};
 
 use crate::plan::Need;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{all_absolute, either, settings};
 
 /// The check.
 pub(crate) struct Mounts;
 
-/// `[gate.checks.mounts]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// Mount points that every job needs: absolute paths. Each is asked by a child process of its own.
-    pub required: Vec<PathBuf>,
-    /// They must be writable.
-    pub writable: bool,
-    /// `site`: a mount that is missing is missing everywhere, tell the admin. `node`: it is this node's, drain.
-    pub class: Class,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, required: Vec::new(), writable: true, class: Class::Site }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems: Vec<String> = self
-            .required
-            .iter()
-            .filter(|path| !path.is_absolute())
-            .map(|path| format!("required: '{}' is not an absolute path", path.display()))
-            .collect();
-        if !matches!(self.class, Class::Site | Class::Node) {
-            problems.push(format!("class: '{}' is neither 'site' nor 'node'", self.class));
-        }
-        problems
-    }
+settings! {
+    action = Drain;
+    required: Vec<PathBuf> = Vec::new(), limit all_absolute(), "mount points that every job needs: [\"/home\", \"/scratch\"]";
+    writable: bool = true, "they must be writable";
+    class: Class = Class::Site, limit either(Class::Site, Class::Node), "site: missing everywhere, tell the admin; node: this node's, drain";
 }
 
 impl Check for Mounts {
@@ -66,14 +34,7 @@ No answer is `unknown` the first time and `fail` the second time in one boot, or
 `boot_grace` of `ib-port` after boot what is missing is `unknown`, too: it may be on its way. A mount that is missing is
 usually missing everywhere, so the class is `site` and nothing drains; `class = \"node\"` makes
 it this node's.
-
-```toml
-[gate.checks.mounts]
-action = \"drain\"    # off, report, notify, drain
-required = []       # [\"/home\", \"/scratch\"]
-writable = true
-class = \"site\"      # site, node
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const NEEDS: &'static [Need<Settings>] =

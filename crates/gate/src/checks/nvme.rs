@@ -1,36 +1,18 @@
-use railgate_model::{Action, Class, DriveHealth, Extra, Nvme, PartName, Phase, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, DriveHealth, Extra, Nvme, PartName, Phase, Severity};
 
 use crate::plan::Need;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct NvmeDrives;
 
-/// `[gate.checks.nvme]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// How bad it is.
-    pub severity: Severity,
-    /// From so much of its rated life on a drive is worn, percent.
-    pub worn_percent: u8,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn, worn_percent: 100 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "how bad it is";
+    worn_percent: u8 = 100, "of the rated life; from here on a drive is worn, a note";
 }
 
 impl Check for NvmeDrives {
@@ -45,13 +27,7 @@ vouches for it). A drive that does not answer is `unknown`.
 Why: local scratch and data caches of jobs lie there, and a drive that resets stalls everything that waits for it.
 
 Fix: airflow; `nvme reset`; reseat or replace the drive.
-
-```toml
-[gate.checks.nvme]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-worn_percent = 100    # of the rated life; a note
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
     // A question to each drive, for which there is time between jobs only.

@@ -1,57 +1,19 @@
-use railgate_model::{Action, Class, FollowUp, Module, Monitor, Part, PartName, Phase};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, FollowUp, Module, Monitor, Part, PartName, Phase};
 
 use crate::plan::Need;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{settings, within};
 
 /// The check.
 pub(crate) struct OpticModules;
 
-/// `[gate.checks.optic]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`. Nothing here ever drains.
-    pub action: Action,
-    /// So near to the module's own warning limit of received power is a prediction, dB.
-    pub receive_margin_db: f64,
-    /// So far apart are lanes that should be alike, dB.
-    pub lane_spread_db: f64,
-    /// So near to the module's own warning limit of bias current is a prediction, percent of the limit.
-    pub bias_margin_percent: f64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Notify,
-            receive_margin_db: 1.0,
-            lane_spread_db: 3.0,
-            bias_margin_percent: 2.0,
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        for (key, value, most) in [
-            ("receive_margin_db", self.receive_margin_db, 10.0),
-            ("lane_spread_db", self.lane_spread_db, 20.0),
-            ("bias_margin_percent", self.bias_margin_percent, 50.0),
-        ] {
-            if !(0.0..=most).contains(&value) {
-                problems.push(format!("{key}: {value} is not within 0 to {most}"));
-            }
-        }
-        problems
-    }
+settings! {
+    action = Notify only "off, shadow, report, notify";
+    receive_margin_db: f64 = 1.0, limit within(0.0..=10.0), "dB to the module's own warning limit of received power: a prediction";
+    lane_spread_db: f64 = 3.0, limit within(0.0..=20.0), "dB between lanes that should be alike";
+    bias_margin_percent: f64 = 2.0, limit within(0.0..=50.0), "percent to the module's own warning limit of bias current: a prediction";
 }
 
 impl Check for OpticModules {
@@ -71,14 +33,7 @@ Only the periodic check reads modules: a module takes some tens of milliseconds.
 keeps, so one program should read them.
 
 Fix: clean the connector, look at the airflow, swap the optic.
-
-```toml
-[gate.checks.optic]
-action = \"notify\"          # off, shadow, report, notify
-receive_margin_db = 1.0
-lane_spread_db = 3.0
-bias_margin_percent = 2.0
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric];
     const NEEDS: &'static [Need<Settings>] =

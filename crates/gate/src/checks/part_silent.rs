@@ -4,11 +4,14 @@ use crate::judge::missing;
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
-
-pub(super) use crate::register::ActionOnly as Settings;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct PartSilent;
+
+settings! {
+    action = Drain only "report, notify, drain";
+}
 
 impl Check for PartSilent {
     const ABOUT: &'static str = "a part of the node gave nothing, so it could not be judged";
@@ -35,9 +38,8 @@ It cannot be off; take parts out of `required` instead. `report` keeps silence f
 ```toml
 [gate.prolog]
 required = [\"gpus\", \"fabric\", \"host\"]
-[gate.checks.part-silent]
-action = \"drain\"   # report, notify, drain
-```";
+```
+";
     const CLASS: Class = Class::Node;
     // It reads how the others' parts went, and asks for none itself.
     const PARTS: &'static [PartName] = &[];

@@ -1,56 +1,21 @@
 use std::path::PathBuf;
 
-use railgate_model::{Action, Class, FollowUp, Part, PartName, Phase, Port, PortState, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, FollowUp, Part, PartName, Phase, Port, PortState, Reading, Severity};
 
 use crate::plan::Need;
-use crate::register::{Check, Level, Scope, Table};
+use crate::register::{Check, Level, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{Scene, covers_whole_node};
+use crate::settings::{absolute, amount, settings};
 
 /// The check.
 pub(crate) struct RdmaSelfTest;
 
-/// `[gate.checks.rdma-self-test]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How bad a device is that cannot send to itself.
-    pub severity: Severity,
-    /// Less than this, Gb/s, is a warning; 0 judges no bandwidth.
-    pub min_gbps: f64,
-    /// What is run.
-    pub program: PathBuf,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Drain,
-            severity: Severity::Warn,
-            min_gbps: 0.0,
-            program: PathBuf::from("/usr/libexec/railgate/railgate-rdma-selftest"),
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !self.min_gbps.is_finite() || self.min_gbps < 0.0 {
-            problems.push(format!("min_gbps: {} is no rate", self.min_gbps));
-        }
-        if !self.program.is_absolute() {
-            problems.push(format!("program: '{}' is not an absolute path", self.program.display()));
-        }
-        problems
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "a device that cannot send to itself";
+    min_gbps: f64 = 0.0, limit amount("rate"), "Gb/s; less is warn; 0: no bandwidth is too low";
+    program: PathBuf = PathBuf::from("/usr/libexec/railgate/railgate-rdma-selftest"), limit absolute(), "the program that tests";
 }
 
 impl Check for RdmaSelfTest {
@@ -67,14 +32,7 @@ Fix: `ibv_devinfo`, `ib_write_bw` by hand; memory limits (`memlock`); then the c
 
 The bandwidth is reported, and judged only with `min_gbps`: what a loop through the device can reach depends on its slot.
 Where the program is missing or says nothing, that is `unknown`.
-
-```toml
-[gate.checks.rdma-self-test]
-action = \"drain\"       # off, shadow, report, notify, drain
-severity = \"warn\"      # note, warn, fail
-min_gbps = 0.0         # 0: no bandwidth is too low
-program = \"/usr/libexec/railgate/railgate-rdma-selftest\"
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric];
     const NEEDS: &'static [Need<Settings>] = &[Need::follow_up(request)];

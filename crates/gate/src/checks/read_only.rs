@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct ReadOnly;
@@ -19,12 +19,7 @@ is left alone; so are images that never can be written.
 Why: the disk below it fails, and everything that writes there does.
 
 Fix: look at the kernel log and the drive (`nvme smart-log`, `smartctl`), `fsck`, replace it, reboot.
-
-```toml
-[gate.checks.read-only]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

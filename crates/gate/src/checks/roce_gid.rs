@@ -6,7 +6,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct RoceGid;
@@ -21,12 +21,7 @@ Why: NCCL picks a GID at start (`NCCL_IB_GID_INDEX`); without a routable one it 
 forwards.
 
 Fix: give the interface its address (`ip addr`); look at `cma_roce_mode` for v1.
-
-```toml
-[gate.checks.roce-gid]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

@@ -4,7 +4,7 @@ use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
-pub(super) use crate::graded::Graded as Settings;
+pub(super) use crate::graded::Settings;
 
 /// The check.
 pub(crate) struct RoceMtu;
@@ -19,12 +19,7 @@ derives from it (the largest of 256, 512, 1024, 2048, 4096 that leaves room for 
 Why: an interface that came up with 1500 bytes halves its bandwidth; two ends that differ do not talk at all.
 
 Fix: `ip link set DEV mtu 9000` (or what the fabric has), and the same in the configuration of the network.
-
-```toml
-[gate.checks.roce-mtu]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Fabric;

@@ -1,64 +1,24 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, FollowUp, PartName, Phase, Reading, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, FollowUp, PartName, Phase, Reading, Severity};
 
 use crate::growth::grown;
 use crate::links::{Grown, PAUSES};
 use crate::plan::Need;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::{JudgedPort, Scene};
+use crate::settings::{at_most, seconds, settings};
 
 /// The check.
 pub(crate) struct RocePause;
 
-/// `[gate.checks.roce-pause]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow: `off`, `shadow`, `report`, `notify`, `drain`.
-    pub action: Action,
-    /// How far back a look reaches.
+settings! {
+    action = Notify;
     #[serde(with = "railgate_model::duration_text")]
-    pub window: Duration,
-    /// So much of the time a priority may be told to wait, percent; more is mentioned.
-    pub paused_percent: u64,
-    /// So much of the time this node may tell the switch to wait, percent; more is a warning.
-    pub pausing_percent: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Notify,
-            window: Duration::from_secs(3600),
-            paused_percent: 5,
-            pausing_percent: 5,
-        }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !(60..=7200).contains(&self.window.as_secs()) {
-            let window = humantime::format_duration(self.window);
-            problems.push(format!("window: {window} is not between 1m and 2h"));
-        }
-        for (key, percent) in
-            [("paused_percent", self.paused_percent), ("pausing_percent", self.pausing_percent)]
-        {
-            if percent > 100 {
-                problems.push(format!("{key}: {percent} is more than 100"));
-            }
-        }
-        problems
-    }
+    window: Duration = Duration::from_secs(3600), limit seconds(60..=7200), "how far back a check run reaches";
+    paused_percent: u64 = 5, limit at_most(100), "percent of the time that a priority may be told to wait; more is a note";
+    pausing_percent: u64 = 5, limit at_most(100), "percent of the time that this node may tell the switch to wait; more is warn";
 }
 
 impl Check for RocePause {
@@ -75,14 +35,7 @@ through that switch pays for it (`warn`).
 
 Fix: paused: PFC and ECN thresholds, routing, the receiver that causes it. Pausing: `gpu-pcie`, PCIe errors in the kernel
 log, ATS and relaxed ordering, the number of receive buffers. A storm: the same, at once.
-
-```toml
-[gate.checks.roce-pause]
-action = \"notify\"       # off, shadow, report, notify, drain
-window = \"1h\"
-paused_percent = 5      # of the time
-pausing_percent = 5
-```";
+";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
     const NEEDS: &'static [Need<Settings>] =

@@ -1,14 +1,19 @@
-use railgate_model::{Class, PartName};
+use railgate_model::{Class, PartName, Severity};
 
 use crate::register::{Check, Scope};
 use crate::report::Report;
 use crate::scene::Scene;
+use crate::settings::{names, settings};
 use crate::wanted::{Kind, judge};
-
-pub(super) use crate::wanted::Settings;
 
 /// The check.
 pub(crate) struct Services;
+
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "one that is absent";
+    required: Vec<String> = Vec::new(), limit names(), "besides those of the machine type: [\"chronyd\", \"nvidia-fabricmanager\"]";
+}
 
 const KIND: Kind = Kind {
     class: Class::Node,
@@ -27,13 +32,7 @@ has a process. No call to systemd or D-Bus, which hang when the machine does. No
 Why: without its fabric manager, its authentication or its time service a node takes jobs and fails them.
 
 Fix: `systemctl status NAME`, `journalctl -u NAME`, `systemctl start NAME`.
-
-```toml
-[gate.checks.service]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-required = []         # [\"chronyd\", \"nvidia-fabricmanager\"]
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;
@@ -43,7 +42,7 @@ required = []         # [\"chronyd\", \"nvidia-fabricmanager\"]
         let Some(host) = scene.now.host.data() else { return };
         let of_type = scene.profile().map_or(&[][..], |profile| profile.host.services.as_slice());
         let same = |known: &str, name: &str| known == name.strip_suffix(".service").unwrap_or(name);
-        judge(&KIND, set, of_type, &host.system.services, same, out);
+        judge(&KIND, (set.severity, &set.required), of_type, &host.system.services, same, out);
     }
 }
 

@@ -1,39 +1,20 @@
 use std::path::Path;
 
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::settings;
 
 /// The check.
 pub(crate) struct SharedMemory;
 
-/// `[gate.checks.shm]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// How bad it is.
-    pub severity: Severity,
-    /// So large it must be, MiB.
-    pub min_mib: u64,
-    /// So much must be left, MiB.
-    pub min_free_mib: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { action: Action::Drain, severity: Severity::Warn, min_mib: 1024, min_free_mib: 512 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "too little";
+    min_mib: u64 = 1024, "MiB that it must have";
+    min_free_mib: u64 = 512, "MiB that must be free";
 }
 
 impl Check for SharedMemory {
@@ -47,14 +28,7 @@ Too small is the site's (class `site`); full of what jobs have left behind is a 
 drained).
 
 Fix: `mount -o remount,size=50% /dev/shm`, and fstab; remove old files, or give each job its own (job_container/tmpfs).
-
-```toml
-[gate.checks.shm]
-action = \"drain\"        # off, shadow, report, notify, drain
-severity = \"warn\"       # note, warn, fail
-min_mib = 1024
-min_free_mib = 512
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

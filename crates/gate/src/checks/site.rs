@@ -1,40 +1,57 @@
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use railgate_model::{
-    Action, Class, Extra, Job, Origin, PartName, Phase, Severity, SiteCheck, SiteFinding, SiteOutcome,
-    SiteRequest,
+    Class, Extra, Job, Origin, PartName, Phase, Severity, SiteCheck, SiteFinding, SiteOutcome, SiteRequest,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Need;
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{Limit, Value, absolute, settings, within};
 
 /// The check.
 pub(crate) struct Site;
 
-/// `[gate.checks.site]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow from any of them.
-    pub action: Action,
-    /// Where they lie. A relative path begins at railgate.toml's directory.
-    pub directory: PathBuf,
-    /// How long one of them may run.
+settings! {
+    action = Drain;
+    directory: PathBuf = PathBuf::from("/etc/railgate/checks.d"), limit absolute(), "or relative to this file's directory";
     #[serde(with = "railgate_model::duration_text")]
-    pub deadline: Duration,
-    /// When they run.
-    pub phases: Vec<Phase>,
-    /// How bad their findings may be at most: `note`, `warn`, `fail`. Only `fail` can drain.
-    pub worst: Severity,
-    /// Whose their findings are where they do not say it themselves.
-    pub class: Class,
-    /// Other values for single ones, by name: `[gate.checks.site.named.raid]`.
-    pub named: BTreeMap<String, Named>,
+    deadline: Duration = Duration::from_secs(10), limit within(DEADLINES), "for each; all run side by side";
+    phases: Vec<Phase> = vec![Phase::Prolog, Phase::Periodic], "when they run";
+    worst: Severity = Severity::Warn, "how bad their findings may be; only fail can drain";
+    class: Class = Class::Node, limit not_our_own(), "whose, where they do not say";
+    named: BTreeMap<String, Named> = BTreeMap::new(), limit Limit::new("", named_problems), "[gate.checks.site.named.raid] with other values of the last four, or run = false";
+}
+
+const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(300);
+
+impl Value for Named {
+    /// The default has none.
+    fn toml(&self) -> Option<String> {
+        None
+    }
+}
+
+fn not_our_own() -> Limit<Class> {
+    Limit::one("node, fabric, user, site", |class: &Class| {
+        (*class == Class::Internal).then(|| "'internal' is railgate's own".to_owned())
+    })
+}
+
+/// Single checks have the limits of all.
+fn named_problems(key: &str, named: &BTreeMap<String, Named>) -> Vec<String> {
+    let of_one = |(name, own): (&String, &Named)| {
+        let key = |last: &str| format!("{key}.{name}.{last}");
+        let deadline = own.deadline.map(|deadline| within(DEADLINES).problems(&key("deadline"), &deadline));
+        let class = own.class.map(|class| not_our_own().problems(&key("class"), &class));
+        deadline.into_iter().chain(class).flatten().collect::<Vec<_>>()
+    };
+    named.iter().flat_map(of_one).collect()
 }
 
 /// What is different for one of them.
@@ -56,20 +73,6 @@ pub struct Named {
     /// As for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            action: Action::Drain,
-            directory: PathBuf::from("/etc/railgate/checks.d"),
-            deadline: Duration::from_secs(10),
-            phases: vec![Phase::Prolog, Phase::Periodic],
-            worst: Severity::Warn,
-            class: Class::Node,
-            named: BTreeMap::new(),
-        }
-    }
 }
 
 impl Settings {
@@ -112,33 +115,6 @@ impl Settings {
     }
 }
 
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !self.directory.is_absolute() {
-            problems.push(format!("directory: '{}' is not an absolute path", self.directory.display()));
-        }
-        let of_all = (String::new(), Some(self.deadline), Some(self.class));
-        let of_one = self.named.iter().map(|(name, own)| (format!("named.{name}."), own.deadline, own.class));
-        for (prefix, deadline, class) in std::iter::once(of_all).chain(of_one) {
-            if let Some(deadline) = deadline
-                && !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&deadline)
-            {
-                let shown = humantime::format_duration(deadline);
-                problems.push(format!("{prefix}deadline: {shown} is not within 100ms to 5m"));
-            }
-            if class == Some(Class::Internal) {
-                problems.push(format!("{prefix}class: 'internal' is railgate's own"));
-            }
-        }
-        problems
-    }
-}
-
 impl Check for Site {
     const ABOUT: &'static str = "a check of the site's own found something, did not end, or must not be run";
     const EXPLAIN: &'static str = "
@@ -155,17 +131,7 @@ Why: what only this site has (its own array, licence, storage client) is judged,
 Until `worst = \"fail\"` nothing that they say drains.
 
 Fix: what the check says; run it by hand as `env -i RAILGATE_PHASE=prolog /etc/railgate/checks.d/NAME`.
-
-```toml
-[gate.checks.site]
-action = \"drain\"      # off, shadow, report, notify, drain
-directory = \"/etc/railgate/checks.d\"    # or relative to this file's directory
-deadline = \"10s\"      # for each; all run side by side
-phases = [\"prolog\", \"periodic\"]
-worst = \"warn\"        # note, warn, fail: how bad their findings may be
-class = \"node\"        # node, fabric, user, site: whose, where they do not say
-named = {}            # [gate.checks.site.named.raid] with other values of the last four, or run = false
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[];
     const NEEDS: &'static [Need<Settings>] =
@@ -264,6 +230,8 @@ mod optional_duration {
 
 #[cfg(test)]
 mod tests {
+    use railgate_model::Action;
+
     use super::*;
     use crate::testing::{Look, look};
 

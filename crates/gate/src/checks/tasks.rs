@@ -1,47 +1,21 @@
 use std::time::Duration;
 
-use railgate_model::{Action, Class, PartName, Severity};
-use serde::{Deserialize, Serialize};
+use railgate_model::{Class, PartName, Severity};
 
-use crate::register::{Check, Scope, Table};
+use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
+use crate::settings::{at_least, settings};
 
 /// The check.
 pub(crate) struct Tasks;
 
-/// `[gate.checks.tasks]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The strongest thing that may follow.
-    pub action: Action,
-    /// How bad it is.
-    pub severity: Severity,
-    /// A process that has been in the same uninterruptible sleep for so long is stuck.
+settings! {
+    action = Drain;
+    severity: Severity = Severity::Warn, "too many, or stuck";
     #[serde(with = "railgate_model::duration_text")]
-    pub blocked: Duration,
-    /// More zombies than this.
-    pub zombies: u32,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let blocked = Duration::from_secs(300);
-        Settings { action: Action::Drain, severity: Severity::Warn, blocked, zombies: 1_000 }
-    }
-}
-
-impl Table for Settings {
-    fn action(&self) -> Action {
-        self.action
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let short = self.blocked < Duration::from_secs(60);
-        let shown = humantime::format_duration(self.blocked);
-        if short { vec![format!("blocked: {shown} is less than 1m")] } else { Vec::new() }
-    }
+    blocked: Duration = Duration::from_secs(300), limit at_least(Duration::from_secs(60)), "in the same uninterruptible sleep for so long: stuck";
+    zombies: u32 = 1_000, "more than this";
 }
 
 /// Names that a finding lists; the others are counted.
@@ -58,14 +32,7 @@ Why: what hangs in the kernel holds its files, GPUs and memory, and no signal en
 
 Fix: see what it waits for (`cat /proc/PID/wchan`, `/proc/PID/stack`); a server that comes back frees it, else reboot.
 Zombies: end their parent.
-
-```toml
-[gate.checks.tasks]
-action = \"drain\"      # off, shadow, report, notify, drain
-severity = \"warn\"     # note, warn, fail
-blocked = \"5m\"
-zombies = 1000
-```";
+";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
     const SCOPE: Scope = Scope::Always;

@@ -4,14 +4,17 @@ use crate::plan::Need;
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
-
-pub(super) use crate::register::ActionOnly as Settings;
+use crate::settings::settings;
 
 /// Rows of evidence; a file of another machine is wrong in every line.
 const MAX_ROWS: usize = 8;
 
 /// The check.
 pub(crate) struct TopologyFile;
+
+settings! {
+    action = Drain, "a warning never drains";
+}
 
 impl Check for TopologyFile {
     const ABOUT: &'static str = "NCCL's topology file is broken, or another machine's";
@@ -27,11 +30,7 @@ Fix: `railgate rails --check FILE` says what and where; make the file anew on th
 (`railgate rails --format xml`).
 
 The file is the site's on every node, so this never drains: a warning. What could not be read is `unknown`.
-
-```toml
-[gate.checks.topology-file]
-action = \"drain\"   # off, report, notify, drain; a warning never drains
-```";
+";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci];
     const NEEDS: &'static [Need<Settings>] = &[Need::extra(|_, _, _| Some(Extra::TopologyFile))];
