@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What the script of a template begins with: eval "$(railgate template batch)". The log then ends with one line:
+# The start of a template's script: eval "$(railgate template batch)". The log then ends with one line:
 # the outcome of the job and the command that shows its report.
 #
-# run COMMAND…  runs the step that trains, and returns its exit code. Told to save (SIGUSR1: the time limit is near), it tells the
-#               step's programs (by SAVE_SIGNAL), waits for them, and with AGAIN=yes puts the job back into the queue.
-# TASK          what each task begins with (railgate template task).
+# run COMMAND…  runs the step that trains, and returns its exit code. On SIGUSR1 (the time limit is near) it sends
+#               SAVE_SIGNAL to the step's programs, waits for them, and with AGAIN=yes puts the job back into the queue.
+# TASK          the start of each task (railgate template task).
 #
-# A job id of its own, also in an array, where $SLURM_JOB_ID may stand for all members.
+# The job's own id. In an array $SLURM_JOB_ID may mean all members.
 railgate_id="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
 railgate_id="${railgate_id:-$SLURM_JOB_ID}"
 railgate_step="" railgate_told="" railgate_outcome="" railgate_ended=""
@@ -26,35 +26,35 @@ run() {
         railgate_say
     fi
     wait "$railgate_step" 2>/dev/null && code=0 || code=$?
-    # What sent SIGTERM (143) to the step is about to send it here.
+    # The sender of SIGTERM (143) to the step is about to send it to this script, too.
     if [ "$code" = 143 ] && [ -z "$railgate_ended" ]; then { sleep 1; } 2>/dev/null || :; fi
     if [ -n "$railgate_told" ] && [ -z "$railgate_ended" ]; then railgate_saved "$code"; fi
     return "$code"
 }
 
 railgate_save() {
-    # At its very end the job has no steps any more.
+    # At its very end the job no longer has steps.
     if scancel --signal="${SAVE_SIGNAL:-USR1}" "$railgate_id"; then railgate_told="${SAVE_SIGNAL:-USR1}"; fi
 }
 
 railgate_saved() {
     local said
     railgate_outcome="told to save (SIG$railgate_told), the program $(railgate_code "$1")"
-    # srun calls a step that got SIGTERM terminated, whatever its programs ended with.
+    # srun reports a step that got SIGTERM as terminated, whatever the exit codes of its programs.
     if [ "$1" != 0 ] && [ "$railgate_told" != TERM ]; then
         railgate_outcome+="; not requeued: it may not have saved"
     elif [ "${AGAIN:-no}" != yes ]; then
         railgate_outcome+="; not requeued: AGAIN=${AGAIN:-no}"
     elif trap '' TERM && said="$(scontrol requeue "$railgate_id" 2>&1)"; then
         railgate_outcome+="; the job goes back into the queue"
-        # Slurm ends this script, and says so first.
+        # Slurm logs a line, then ends this script.
         sleep 1
     else
         railgate_outcome+="; not requeued: ${said//$'\n'/; }"
     fi
 }
 
-# What Slurm does with the job, if it has ended it.
+# Why Slurm ended the job, if it did.
 railgate_ask() {
     local state="" reason="" restarts=""
     read -r state restarts reason < <(timeout 5 squeue -h -j "$railgate_id" -O State:20,RestartCnt:10,Reason:60) || :
@@ -65,7 +65,7 @@ railgate_ask() {
     elif [ "$reason" = TimeLimit ]; then
         railgate_outcome="stopped at the time limit; not requeued"
         if [ -n "$railgate_told" ]; then
-            railgate_outcome+=": the program was told to save and had not ended"
+            railgate_outcome+=": the program received SIGUSR1 and had not ended"
         elif [ -n "${AGAIN:-}" ]; then
             railgate_outcome+=": nothing told the program to save before (--signal=B:USR1@300)"
         fi

@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2013,SC2046
-# What each task of a template begins with: bash -c "$(railgate template task)" task PROGRAM. The same text on every node
+# The start of each task of a template: bash -c "$(railgate template task)" task PROGRAM. The same text on every node
 # and in every image with bash.
 #
-# proctrack/cgroup signals the first process of a task only: this shell. SIGUSR1 (save) it passes on to all below it, and
-# SIGTERM (scancel, preemption) to the program. Whoever does not ask for SIGUSR1 (torchrun, shells) is not to die of it,
-# from its first moment on.
+# proctrack/cgroup signals the first process of a task only: this shell. It passes SIGUSR1 (save) on to all processes below
+# it, and SIGTERM (scancel, preemption) to the program. All processes start with SIGUSR1 ignored, so that programs without a
+# handler (torchrun, shells) do not die of it.
 pass_on() { for child in $(cat "/proc/$1"/task/*/children); do kill -USR1 "$child"; pass_on "$child"; done; }
 # The shell that reads the program's words becomes the program; bash before 5.1 may stay above it.
 to_program() {
@@ -16,7 +16,7 @@ to_program() {
     esac
 }
 trap '' USR1
-# What these shells say of its end is no news.
+# Hide these shells' messages about its end.
 (trap : TERM; exec 3>&2 2>/dev/null; bash -c "$1" railgate-program 2>&3 3>&-) &
 exec 2>/dev/null
 trap 'pass_on $$' USR1

@@ -35,7 +35,7 @@ class Line:
     """The stand-in for a model: y = a x + b, fitted by gradient descent with momentum. No library needed."""
 
     samples = 32
-    about = {"name": "line"}  # no GPU works, so no FLOP are told
+    about = {"name": "line"}  # no GPU works, so no FLOP are reported
 
     def __init__(self, _options):
         self.values = {"a": 0.0, "b": 0.0, "va": 0.0, "vb": 0.0}
@@ -132,7 +132,7 @@ class Network:
         return saved["step"]
 
     def any_rank(self, value):
-        """The largest of all ranks' values: one that was told to stop stops all of them at the same step."""
+        """The largest of all ranks' values: a signal to one rank stops all of them at the same step."""
         if not self.spread:
             return value
         box = self.torch.tensor([value], device=self.device)
@@ -169,7 +169,7 @@ def sync(folder):
 
 
 def save(folder, model, number, seconds):
-    """Under another name first, then renamed: whoever looks finds the old checkpoint or the new one, never half a one."""
+    """Under another name first, then renamed: a reader finds the old checkpoint or the new one, never half a one."""
     half = folder / f".step-{number:09d}.ckpt.part"
     with open(half, "wb") as file:
         model.write(file, number)

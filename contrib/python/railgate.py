@@ -81,7 +81,7 @@ def _directory():
 
 
 class _Nothing(object):
-    """Where nobody listens."""
+    """Used if railgate is not on the node."""
 
     def __init__(self):
         self.pid = os.getpid()
@@ -112,7 +112,7 @@ class _Report(object):
         self.rank = _env("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
         fd = self._lock(directory)
         self.fd = fd
-        # All of it at once: a full tmpfs then says so here, and not by a signal at some store later on.
+        # All of it at once: a full tmpfs then raises an error here, instead of a signal at a later store.
         os.posix_fallocate(fd, 0, _SIZE)
         self.map = mmap.mmap(fd, _SIZE)
         whole = memoryview(self.map)
@@ -160,7 +160,7 @@ class _Report(object):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             fd = os.open(os.path.join(directory, name), flags, 0o600)
             try:
-                # A lock of the process: what it forks does not hold it, and its end gives it back.
+                # A lock of the process: its children do not hold it, and its end releases it.
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return fd
             except OSError:
@@ -271,7 +271,7 @@ class _Report(object):
         self.whole_numbers[_TOLD] = self.told
 
     def _resume(self):
-        """What an earlier process of this rank has counted goes on."""
+        """Continue the counts of an earlier process of this rank."""
         q, d = self.whole_numbers, self.real
         self.steps, self.timed, self.number, self.redone = q[_STEPS], q[_TIMED], q[_NUMBER], q[_REDONE]
         self.total, self.longest = d[_TOTAL], d[_MAX]
@@ -403,7 +403,7 @@ def model(
 ):
     """Describes the model, once. convention: palm (6N + 12LHQT per token), causal (6N + 6LHQT), megatron
     (72Lh^2(1 + T/6h + V/12Lh)), explicit (flops_per_token or flops_per_sample, forward and backward).
-    active_params: what one token passes, of a mixture of experts. tokens: "rank" if step() is told this rank's
+    active_params: what one token passes, of a mixture of experts. tokens: "rank" if step() gets this rank's
     own share, "global" if every rank tells the whole job's. gpus: how many this rank drives."""
     try:
         told = dict(name=str(name)[:200], convention=str(convention), dtype=str(dtype)[:16])

@@ -104,7 +104,7 @@ fn ends() -> Vec<End> {
             "limit-deaf",
             "deaf",
             Act::ToldThenLimit,
-            "stopped at the time limit; not requeued: the program was told to save and had not ended",
+            "stopped at the time limit; not requeued: the program received SIGUSR1 and had not ended",
         ),
         end(
             "requeue",

@@ -52,7 +52,7 @@ fn beside_alice(stage: &Stage<'_>, program: &str) -> Result<Value> {
 const CASES: &[Case] = &[
     Case {
         id: "lock-on-the-node",
-        does: "holds a lock on every file of railgate's on the node that he can open, while a GPU of Alice's is lost: the node is drained, and given back after the repair",
+        does: "holds a lock on every file of railgate's on the node that he can open, while a GPU of Alice's is lost: the node is drained, and resumed after the repair",
         run: |stage| {
             // Once drained and given back, so that all files are there.
             for round in ["before", "while"] {
