@@ -1,10 +1,10 @@
-"""Tell railgate what your training does: steps, tokens, checkpoints. One file, standard library only, Python >= 3.6.
+"""Report steps, tokens and checkpoints of your training to railgate. One file, standard library only, Python >= 3.6.
 
     import railgate
 
     railgate.model(params=6.7e9, layers=32, heads=32, head_dim=128, seq_len=4096)     once
     for number, batch in enumerate(data):
-        with railgate.waiting():                                                      only if you want it
+        with railgate.waiting():                                                      optional: time waiting for input
             batch = next(data)
         loss = train(batch)
         railgate.step(number, tokens=batch.numel(), loss=loss)                        after each step
@@ -12,11 +12,11 @@
             with railgate.checkpoint():
                 save()
 
-`railgate report JOBID` then knows model FLOP utilisation, goodput, stragglers, NaN. Call it in every rank.
+`railgate report JOBID` then shows model FLOP utilisation, goodput, stragglers, NaN. Call it in every rank.
 
-Nothing here raises, waits, needs the network or a thread: where there is no railgate, each call does nothing.
-What is written is 12 KiB of counters per rank, mapped into memory on the node: it is there after kill -9. Losses
-are looked at (NaN, infinite, five times the mean) and not kept, unless you say model(keep_loss=True).
+No call raises an exception, waits, or needs the network or a thread. Without railgate on the node each call does nothing.
+The module writes 12 KiB of counters per rank, mapped into memory on the node: they survive kill -9. Losses
+are checked (NaN, infinite, five times the mean) and not kept, unless you use model(keep_loss=True).
 The format: docs/application-reports.md.
 """
 
