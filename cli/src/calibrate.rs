@@ -21,20 +21,20 @@ Examples:
   railgate calibrate -- python3 /usr/share/doc/railgate/gemm_load.py bf16 8192
   railgate calibrate --gpu 3 --for 60s -- ./my_load
 
-PROGRAM loads that GPU and says on its standard output, several times a second, what it has computed
-since it last said so: a type (bf16, fp16, tf32, fp8) and a number of FLOP, `bf16 1.37e13`. Other lines
-are passed over. What comes out is a table for railgate.toml on nodes with this model. Use sizes and
-types like those of your jobs, on a GPU that nobody else uses.
+PROGRAM loads that GPU. Several times a second it prints what it has computed since its last such line:
+a type (bf16, fp16, tf32, fp8) and a number of FLOP, for example `bf16 1.37e13`. Other lines are ignored.
+The result is a table for railgate.toml on nodes with this GPU model. Use sizes and types like those of
+your jobs, on a GPU that no other process uses.
 
 Exit codes: 0 done, 2 wrong use, 3 could not tell (no GPM, no load)")]
 pub(crate) struct Args {
     /// NVML index of the GPU
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     gpu: u32,
-    /// How long to measure, after the load has begun
+    /// How long to measure after the load has begun
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     length: Duration,
-    /// What loads the GPU, and its arguments
+    /// Program that loads the GPU, and its arguments
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
@@ -45,7 +45,7 @@ const WARM: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
-    ensure!(args.length >= Duration::from_secs(10), "--for: less than 10s says nothing");
+    ensure!(args.length >= Duration::from_secs(10), "--for: must be at least 10s");
     let config = site.config()?;
     let mut load = Load::start(&args.program)?;
     let measured = measure(&config.source.nvml_library, args, &mut load);
@@ -165,7 +165,7 @@ fn measure(
         match stream.listen() {
             Said::Nothing => std::thread::sleep(Duration::from_millis(5)),
             Said::Ended(why) => return Ok(Err(why)),
-            Said::This(what) => match serde_json::from_slice(&what).context("what the GPU reader says")? {
+            Said::This(what) => match serde_json::from_slice(&what).context("answer of the GPU reader")? {
                 Watched::Gpus(gpus) => gpu = gpus.into_iter().next(),
                 Watched::Sample(sample) => {
                     let work = sample
@@ -189,7 +189,7 @@ fn measure(
         match first {
             Some(first) if first.elapsed() > WARM + args.length + Duration::from_secs(1) => break,
             None if begun.elapsed() > PATIENCE => {
-                return Ok(Err("the load has said nothing of what it computed".to_owned()));
+                return Ok(Err("the load has not reported what it computed".to_owned()));
             }
             _ => {}
         }

@@ -17,35 +17,36 @@ Examples:
   railgate check --simulate h100-sxm:gpu-lost@3        what that fault would look like
   railgate check --snapshot node.json --format json
   railgate check --list
-  railgate check --history                             which checks found what here, and would have drained
+  railgate check --history                             findings of each check here, and drains
   railgate check --phase periodic --drain              as HealthCheckProgram does
   railgate check --drain --then /usr/sbin/nhc          the site's own check afterwards
 
-Without --drain nothing is changed; with another --config nothing is remembered either. Live, it wants root, for the kernel log and the GPUs' processes.
+Without --drain it changes nothing. With a non-default --config it also saves no state unless --drain
+is given. Run it as root: only root can read the kernel log and the GPUs' processes.
 It takes a second or less on a healthy node and at most `[gate] deadline` (30s).
 
 Exit codes: 0 fit or degraded, 1 unfit, 2 wrong use or configuration, 3 could not tell.
-With --drain: 0 looked and did what policy allows, 2 as above.")]
+With --drain: 0 checked, and acted as policy allows; 2 as above.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
-    /// Judge as the gate does at this moment
+    /// Check as the gate does in this phase
     #[arg(long, value_enum, default_value_t = PhaseArg::Periodic)]
     phase: PhaseArg,
-    /// Exercise the hardware, too: the RDMA self-test
+    /// Also exercise the hardware: the RDMA self-test
     #[arg(long, conflicts_with_all = ["drain", "snapshot", "simulate"])]
     full: bool,
-    /// Do what the verdict says: drain this node if it is unfit and policy allows (`[gate] mode`, breaker, pause).
+    /// Act on the verdict: drain this node if it is unfit and policy allows (`[gate] mode`, breaker, pause).
     /// Refuses recorded and simulated nodes
     #[arg(long)]
     drain: bool,
-    /// After everything else run this program, whatever was found
+    /// Finally run this program, regardless of the verdict
     #[arg(long, value_name = "PATH", requires = "drain")]
     then: Option<std::path::PathBuf>,
-    /// Show all checks instead: level, class, phases, what each is about, and whether a check of the site's own may drain
+    /// Show all checks instead: level, class, phases, subject, and whether a site check may drain
     #[arg(long, conflicts_with_all = ["drain", "phase"])]
     list: bool,
-    /// Show instead how often each check has found something on this node, would have drained it, and did
+    /// Show instead how often each check found something on this node, would have drained it, and drained it
     #[arg(long, conflicts_with_all = ["drain", "phase", "list", "snapshot", "simulate"])]
     history: bool,
     /// How to print it
@@ -163,7 +164,7 @@ struct Follows {
     pending: Option<String>,
     /// What became of the drain.
     drain: Option<String>,
-    /// For somebody who only looks.
+    /// A note for a run without --drain.
     hint: Option<String>,
 }
 
@@ -180,7 +181,9 @@ fn hint(
         None => format!("{drain}; simulated or recorded node: no action"),
         Some(Acting::Forbidden(why)) => format!("{drain}, but nothing is done: {why}"),
         Some(Acting::Allowed) => match breaker() {
-            Ok(None) => format!("{drain}; this look changed nothing, the next prolog or periodic check acts"),
+            Ok(None) => {
+                format!("{drain}; this check changed nothing; the next prolog or periodic check acts")
+            }
             Ok(Some(cap)) => format!(
                 "{drain}, but the breaker is open: railgate holds {} nodes in the {}, the limit is {} of {}",
                 cap.held, cap.scope, cap.limit, cap.nodes
@@ -250,7 +253,7 @@ fn show(
     }
     for finding in verdict.shadow.iter().filter(|finding| finding.severity > Severity::Note) {
         let (subject, what, severity) = (finding.subject(), &finding.what, finding.severity);
-        put!(text, "shadow   {subject}: {what} ({severity}; counted only, nothing follows)");
+        put!(text, "shadow   {subject}: {what} ({severity}; only counted, no action)");
     }
     let parts: Vec<String> = parts(snapshot)
         .into_iter()

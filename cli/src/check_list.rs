@@ -49,8 +49,8 @@ pub(crate) fn list(site: &Site, format: Format) -> anyhow::Result<u8> {
     for SiteRow { id, path, phases, policy, not_run } in own {
         let about = match (not_run, policy) {
             (Some(why), _) => format!("{path}: not run: {why}"),
-            (None, Action::Drain) => format!("what {path} says; may drain"),
-            (None, _) => format!("what {path} says; never drains"),
+            (None, Action::Drain) => format!("as {path} reports; may drain"),
+            (None, _) => format!("as {path} reports; never drains"),
         };
         rows.push(vec![id, "quick".to_owned(), "site's own".to_owned(), joined(&phases), about]);
     }

@@ -23,22 +23,22 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Say everything that is wrong, with file, line and caret
+    /// Print each mistake in the configuration, with file, line and column
     #[command(after_help = "Exit codes: 0 nothing is wrong, 2 something is")]
     Check {
-        /// On this node alone [default: here, and one node for each sort that the `[[node]]` tables make]
+        /// Check for this node only [default: here, and one representative node per `[[node]]` combination]
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
     },
-    /// Show what is in force on this node, as TOML
+    /// Show the effective configuration of this node, as TOML
     Show {
-        /// Say which line set each value
+        /// Show which line sets each value
         #[arg(long)]
         origin: bool,
         /// How to print it
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
-        /// As it would be on another node
+        /// Show it for another node
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
     },

@@ -25,19 +25,19 @@ Examples:
   railgate doctor                     on a compute node, the controller or a login node
   railgate doctor --fix-hints         lines for slurm.conf and plugstack.conf, ready to paste
   railgate doctor --fix-hints=slurm.conf > /etc/slurm/railgate.conf
-  railgate doctor --uninstall         where Slurm still starts railgate, and how to take it out
+  railgate doctor --uninstall         where Slurm still starts railgate, and how to remove it
   railgate doctor --format json
 
-It changes nothing. As root it also sees what others may not.
+It changes nothing. As root it checks more.
 
-Exit codes: 0 nothing is wrong, 1 something is, 2 wrong use, 3 nothing is wrong but something could
-not be told. With --uninstall: 0 no hook leads to railgate, 1 at least one does, 3 none was found and
-not everything could be read")]
+Exit codes: 0 nothing is wrong, 1 something is, 2 wrong use, 3 nothing is wrong but something is unknown.
+With --uninstall: 0 no hook starts railgate, 1 at least one does, 3 none was found, and not everything
+could be read")]
 pub(crate) struct Args {
     /// Print the fragments of slurm.conf and plugstack.conf that railgate needs, and nothing else
     #[arg(long, value_name = "FILE", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "both")]
     fix_hints: Option<Hints>,
-    /// List the hooks of Slurm that lead to railgate, and the steps that take it out; nothing is changed
+    /// List the hooks of Slurm that start railgate, and the steps to remove it; changes nothing
     #[arg(long, conflicts_with_all = ["fix_hints", "format"])]
     uninstall: bool,
     /// How to print it
@@ -170,7 +170,7 @@ fn shown(diagnosis: &Diagnosis<'_>) -> Lines {
         put!(text, "nothing is wrong");
     } else {
         text.blank();
-        put!(text, "{wrong} wrong, {unknown} could not be told");
+        put!(text, "{wrong} wrong, {unknown} unknown");
     }
     text
 }

@@ -24,38 +24,38 @@ const MAX_WIRING: usize = 1 << 20;
 #[command(after_help = "\
 Examples:
   railgate fabric                                      runs ibnetdiscover here, as root
-  railgate fabric --file fabric.txt                    what ibnetdiscover wrote elsewhere
+  railgate fabric --file fabric.txt                    output of ibnetdiscover on another machine
   railgate fabric --nodes 'gn[001-064]' --format topology-tree --out topology.conf
   railgate fabric --lldp lldp/*.json                   Ethernet: gn1.json is what `lldpctl -f json` printed on gn1
 
 Exit code: 0 all ports are where they should be, 1 some are not, 2 wrong use, 3 could not tell.
 A topology file is written regardless of faults, with exit code 0.")]
 pub(crate) struct Args {
-    /// What ibnetdiscover wrote, instead of running it; `-` is standard input
+    /// Output of ibnetdiscover, instead of running it; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ibnetdiscover", "timeout", "hca", "name_map"])]
     file: Option<PathBuf>,
-    /// What `lldpctl -f json` printed on each node, in a file called after it: gn1.json
+    /// Output of `lldpctl -f json` of each node, in a file with its name: gn1.json
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["file", "ibnetdiscover", "timeout", "hca", "name_map"])]
     lldp: Vec<PathBuf>,
-    /// The site's own table of cables, a line for each: node, HCA (with `:port` where it has several), leaf, leaf port
+    /// The site's cable table, one line per cable: node, HCA (with `:port` if it has several), leaf, leaf port
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lldp", "file", "ibnetdiscover", "timeout", "hca", "name_map"])]
     table: Option<PathBuf>,
     /// The program to run
     #[arg(long, value_name = "PATH", default_value = "/usr/sbin/ibnetdiscover")]
     ibnetdiscover: PathBuf,
-    /// How long it may take
+    /// Limit for its run time
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = humantime::parse_duration)]
     timeout: Duration,
-    /// The HCA whose fabric is looked at [default: ibnetdiscover's own]
+    /// Read the fabric of this HCA [default: chosen by ibnetdiscover]
     #[arg(long, value_name = "NAME")]
     hca: Option<String>,
-    /// ibnetdiscover's table of names by GUID, for switches that have none
+    /// ibnetdiscover's table of names by GUID, for switches without a name
     #[arg(long, value_name = "FILE")]
     name_map: Option<PathBuf>,
-    /// Intended wiring of the rails (docs/fabric.md) [default: the majority of the nodes is right]
+    /// Intended wiring of the rails (docs/fabric.md) [default: that of most nodes]
     #[arg(long, value_name = "FILE")]
     wiring: Option<PathBuf>,
-    /// Only these nodes, as Slurm writes them: gn[1-64]. Topology files need it where other machines have HCAs too
+    /// Only these nodes, for example gn[1-64]. Topology files need it if other machines also have HCAs
     #[arg(long, value_name = "HOSTLIST")]
     nodes: Option<String>,
     #[arg(long, value_enum, default_value_t = Show::Table)]

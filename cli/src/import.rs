@@ -31,8 +31,8 @@ Examples:
   railgate --config new/railgate.toml check               tries it on this node
 
 Each line has one of three outcomes: it has the same meaning in railgate.toml, it runs under NHC,
-or it is not imported, for the reason that is given. The import only reads the file, and nothing
-that it writes drains until you say so. docs/from-nhc.md lists the checks.
+or it is not imported, with the reason. The import only reads the file. What it writes drains no node
+until you turn that on. docs/from-nhc.md lists the checks.
 
 Exit codes: 0 done, 2 the file cannot be read, or the directory exists")]
     Nhc {

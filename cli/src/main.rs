@@ -33,11 +33,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use railgate_runner::{Config, Places};
 
-/// Keeps GPU jobs off bad nodes, pins NCCL to the rails, and says what a job got out of the hardware.
+/// Keeps GPU jobs off bad nodes, pins NCCL to the rails, and reports how well jobs used the hardware.
 #[derive(Debug, Parser)]
 #[command(name = "railgate", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
-    /// Use this site configuration [default: /etc/railgate/railgate.toml; built-in values where there is no such file]
+    /// Use this site configuration [default: /etc/railgate/railgate.toml; built-in values if it does not exist]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -58,41 +58,41 @@ railgate COMMAND --help has more examples.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Judge this node, or a recorded or simulated one
+    /// Check this node, or a recorded or simulated one
     Check(check::Args),
-    /// Record what this node says, as JSON, for `check --snapshot` here or elsewhere
+    /// Record the state of this node as JSON, for `check --snapshot` here or elsewhere
     Snapshot(snapshot::Args),
     /// Machine types and faults that can be simulated
     Simulate(simulate::Args),
     /// GPU to HCA map, NCCL environment, topology file
     Rails(rails::Args),
-    /// Leafs, rails, wrong cables, oversubscription; topology files for Slurm
+    /// Leaf switches, rails, wrong cables, oversubscription; topology files for Slurm
     Fabric(fabric::Args),
     /// What a job did, and why it ended
     Report(report::Args),
-    /// What Slurm and this machine must say for railgate to work, and do not
+    /// Check the settings of Slurm and of this machine that railgate needs
     Doctor(doctor::Args),
-    /// Check the configuration, or show what is in force
+    /// Check the configuration, or show the effective one
     Config(config::Args),
-    /// A check or a diagnosis rule: what it reads, why it matters, how to fix it; a node: its story
+    /// Explain a check or a diagnosis rule (what it reads, why it matters, how to fix it), or show the history of a node
     Explain(explain::Args),
     /// Job scripts to start from, with your values filled in
     Template(template::Args),
-    /// What another health checker was told, as railgate's configuration
+    /// Convert the configuration of another health checker
     Import(import::Args),
-    /// What is held, since when, why, and what to do
+    /// Nodes that railgate drained: since when, why, and what to do
     Nodes(nodes::Args),
-    /// Give a repaired node back to Slurm, after looking at it
+    /// Check a repaired node and resume it in Slurm
     Readmit(readmit::Args),
-    /// What a vendor asks for: serial numbers, Xids, counts, versions
+    /// Collect data for a case with the vendor: serial numbers, Xids, counts, versions
     Rma(rma::Args),
-    /// Make a machine profile from a good node
+    /// Make a machine profile from a healthy node
     Profile(profile::Args),
-    /// Measure how much work a GPU model's tensor activity stands for
+    /// Measure how much work corresponds to a GPU model's tensor activity
     Calibrate(calibrate::Args),
-    /// Run a program, a profiler say, while the sampler leaves the job's GPUs alone
+    /// Run a program, for example a profiler, while the sampler does not read the job's GPUs
     Yield(stand_aside::Args),
-    /// Judge and report, but change nothing from this machine, for a while
+    /// Check and report, but change nothing from this machine, for a while
     Pause(pause::PauseArgs),
     /// Act again after a pause
     Resume(pause::ResumeArgs),

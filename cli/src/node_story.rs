@@ -61,7 +61,7 @@ pub(crate) fn run(site: &Site, name: &str, format: Format) -> anyhow::Result<Opt
         Ok(state) => Ok(state),
         Err(why) if name == site.node => Err(why.to_string()),
         Err(why) if why.to_string().contains("not found") => return Ok(None),
-        Err(why) => anyhow::bail!("Slurm does not say whether there is such a node: {why}"),
+        Err(why) => anyhow::bail!("unknown whether Slurm has such a node: {why}"),
     };
     let story = story(site, name, state, ledger(site, &client));
     if format == Format::Json {
@@ -110,13 +110,13 @@ fn next(name: &str, here: bool, state: &Result<NodeState, String>, reason: Optio
     let on = if here { String::new() } else { format!("on {name}: ") };
     let Some(text) = reason else {
         return if state.held() {
-            vec!["held without a reason: not railgate's".to_owned()]
+            vec!["drained without a reason: not by railgate".to_owned()]
         } else {
             Vec::new()
         };
     };
     if !is_ours(text) {
-        return vec!["held by somebody else: railgate leaves it alone".to_owned()];
+        return vec!["drained by others: railgate leaves it alone".to_owned()];
     }
     let mut next = Vec::new();
     if let Some(reason) = Reason::parse(text) {
@@ -234,7 +234,7 @@ fn text(story: &Story) -> Lines {
     }
     if let Some(given) = story.given_back.as_ref().filter(|given| !given.is_empty()) {
         text.blank();
-        put!(text, "Given back");
+        put!(text, "Resumed");
         let rows = given.iter().map(|given| vec![time(given.time), given.by.clone(), given.reason.clone()]);
         push_table(&mut text, &["TIME", "BY", "REASON THAT STOOD"], rows.collect());
     }

@@ -17,13 +17,13 @@ use crate::{Site, exit};
 Examples:
   railgate nodes                                       what railgate holds, since when, why, what to do; unfit nodes that
                                                        the breaker leaves in service
-  railgate nodes --all                                 also what others hold
+  railgate nodes --all                                 also nodes drained by others
   railgate nodes --format json
 
-Asks slurmctld (sinfo). On the controller the ledger adds how many jobs each node took down.
-`railgate explain NODE` has the story of one node, `railgate readmit NODE` gives it back.")]
+Asks slurmctld (sinfo). On the controller the ledger adds how many jobs failed on each node.
+`railgate explain NODE` shows the history of one node, `railgate readmit NODE` resumes it.")]
 pub(crate) struct Args {
-    /// Also nodes that somebody else holds
+    /// Also nodes that were drained by others
     #[arg(long)]
     all: bool,
     /// How to print it
@@ -207,7 +207,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
     text.add(&standing(&config.breaker, &caps));
     if held_by_others > 0 && !args.all {
-        put!(text, "{held_by_others} more are held by others: --all");
+        put!(text, "{held_by_others} more are drained by others: --all");
     }
     if held_by_us > 0 {
         put!(text, "next: railgate explain NODE; after the repair, on the node: railgate readmit NODE");

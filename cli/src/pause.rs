@@ -19,7 +19,7 @@ pub(crate) struct PauseArgs {
     /// How long (30m, 2h, 1day); until `railgate resume` if absent
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     length: Option<Duration>,
-    /// Said in logs and reports while the pause lasts
+    /// Reason, shown in logs and reports while the pause lasts
     #[arg(long, default_value = "", hide_default_value = true)]
     why: String,
 }
@@ -43,7 +43,7 @@ pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Whoever asks, as far as their shell says.
+/// The calling user, from the environment of their shell.
 pub(crate) fn who() -> String {
     std::env::var("SUDO_USER").or_else(|_| std::env::var("USER")).unwrap_or_else(|_| "root".to_owned())
 }

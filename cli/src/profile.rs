@@ -18,21 +18,21 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Write a machine profile from a good node
+    /// Write a machine profile from a healthy node
     Record(RecordArgs),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate profile record --id h200-cloud              on a good node, as root
+  railgate profile record --id h200-cloud              on a healthy node, as root
   railgate profile record --id h200-cloud --out /etc/railgate/profiles/h200-cloud.toml
   railgate profile record --id h200-cloud --snapshot node.json
 
-Keys that the node could not tell are left out and said, in the file as comments: what is absent is not
-judged. Look at the file, then set `profile = \"h200-cloud\"` for the nodes that are like this one.
+Keys that could not be read are left out, and the file has a comment for each: absent keys are not checked.
+Read the file, then set `profile = \"h200-cloud\"` for nodes like this one.
 
-Exit codes: 0 written, 1 the node is no good one, and why; 2 wrong use.")]
+Exit codes: 0 written; 1 the node is not healthy, with the reason; 2 wrong use.")]
 struct RecordArgs {
     #[command(flatten)]
     source: NodeArgs,

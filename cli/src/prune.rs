@@ -13,13 +13,14 @@ const BUDGET: Duration = Duration::from_secs(30);
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Prune {
-    /// Remove reports and samples that are older than `[report] retention_days` and `retention_sample_days`; root everybody's
+    /// Remove reports older than `[report] retention_days`, and samples older than `retention_sample_days`:
+    /// your own; as root those of all users
     #[arg(long, conflicts_with_all = ["format", "out", "cluster"])]
     pub(crate) prune: bool,
-    /// With --prune: another number of days
+    /// With --prune: days, instead of `[report] retention_days`
     #[arg(long, value_name = "DAYS", requires = "prune", conflicts_with = "job")]
     days: Option<u32>,
-    /// With --prune: keep at most so many jobs, the newest
+    /// With --prune: keep at most this many jobs, the newest
     #[arg(long, value_name = "JOBS", requires = "prune", conflicts_with = "job")]
     keep: Option<u32>,
 }
@@ -35,7 +36,7 @@ pub(crate) fn run(config: &ReportConfig, args: &Prune, dirs: &[PathBuf]) -> anyh
     }
     anyhow::ensure!(
         !places.is_empty(),
-        "[report] dir is not set, and what nodes keep to themselves is root's"
+        "[report] dir is not set, and only root reads the parts that nodes keep"
     );
     let mut well = true;
     for (dir, retention) in places {

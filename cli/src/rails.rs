@@ -15,22 +15,21 @@ use crate::{Site, exit, output};
 Examples:
   railgate rails
   railgate rails --format env --explain
-  railgate rails --gpus 0-3 --format env               what a job with four GPUs would be given
+  railgate rails --gpus 0-3 --format env               what a job with four GPUs would get
   railgate rails --gpus 4-7 --profile debug --format env
   railgate rails --format env --nccl 2.30.7 --net ofi
   railgate rails --simulate h200-sxm --format json
-  railgate rails --check /etc/nccl/topo.xml            would NCCL take it, and is it this machine's
+  railgate rails --check /etc/nccl/topo.xml            would NCCL accept it, and does it match this machine
   railgate rails --check topo.xml --snapshot gn7.json --nccl 2.28.9
 
-Exit code with --check: 0 the file is right, 1 NCCL refuses it or something in it is not so on
-this machine, 2 wrong use, 3 the machine could not be read.")]
+Exit code with --check: 0 the file is right, 1 NCCL refuses it or it does not match this machine, 2 wrong use, 3 the machine could not be read.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
-    /// With --format env or json: as for a job that holds these GPUs, 0,2 or 0-3 [default: all]
+    /// With --format env or json: for a job with these GPUs, 0,2 or 0-3 [default: all]
     #[arg(long, value_name = "LIST")]
     gpus: Option<String>,
-    /// With --format env or json: as for a job with --railgate-profile=NAME
+    /// With --format env or json: for a job with --railgate-profile=NAME
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// How to print it
@@ -39,13 +38,13 @@ pub(crate) struct Args {
     /// With --format env: rule, reason and source of each value
     #[arg(long)]
     explain: bool,
-    /// Instead: judge this NCCL topology file, with --format table or json
+    /// Check this NCCL topology file instead, with --format table or json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "profile", "explain"])]
     check: Option<PathBuf>,
     /// With --check or --format env: for this release of NCCL [default: all]
     #[arg(long, value_name = "VERSION")]
     nccl: Option<NcclVersion>,
-    /// With --format env: as for a job whose data this network plugin moves, ib, ofi, sharp or other [default: the node's]
+    /// With --format env: for a job with this network plugin: ib, ofi, sharp or other [default: the node's]
     #[arg(long, value_name = "NET")]
     net: Option<Net>,
 }
@@ -56,7 +55,7 @@ enum Show {
     Table,
     /// For programs: docs/json.md; map and environment
     Json,
-    /// What the tasks of a job get
+    /// NCCL variables for the tasks of a job
     Env,
     /// NCCL topology file
     Xml,

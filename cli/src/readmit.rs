@@ -10,17 +10,16 @@ use crate::{Site, exit, output};
 Examples:
   railgate readmit gn7                                 on gn7, as root, after the repair
   ssh gn7 railgate readmit gn7                         from anywhere else
-  railgate readmit gn7 --repaired                      the part was reset or replaced without a boot
+  railgate readmit gn7 --repaired                      the part was reset or replaced without a reboot
 
-Looks at the whole node, as beside jobs and as before a job. If both find it fit or degraded, the
-drain is taken back and written down with your name. Only a drain of railgate's own is touched, and
-none on a node in a maintenance reservation or about to reboot.
-
-Exit codes: 0 back in service (or it was not held), 1 left as it is, and why; 2 wrong use.")]
+Runs the checks of the prolog and of the periodic check. If both find the node fit or degraded, it resumes
+the node and records your name. It only resumes nodes that railgate drained, and none in a maintenance
+reservation or about to reboot.
+Exit codes: 0 back in service (or it was not drained); 1 not resumed, with the reason; 2 wrong use.")]
 pub(crate) struct Args {
     /// The node, as Slurm calls it: this one
     node: String,
-    /// You vouch for a repair that no look can see: an Xid of this boot was dealt with
+    /// Confirm a repair that no check can see: the cause of an Xid of this boot was repaired
     #[arg(long)]
     repaired: bool,
 }
@@ -29,7 +28,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let node = &args.node;
     anyhow::ensure!(
         *node == site.node,
-        "{node} is looked at on itself, and this is {}: ssh {node} railgate readmit {node}",
+        "run this on {node}; this is {}: ssh {node} railgate readmit {node}",
         site.node
     );
     let config = site.config()?;
@@ -48,7 +47,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             exit::OK
         }
         Readmitted::InService => {
-            put!(text, "{node}: nobody holds it");
+            put!(text, "{node}: not drained");
             exit::OK
         }
         Readmitted::Left(why) => {

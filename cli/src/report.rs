@@ -25,23 +25,23 @@ use crate::{Site, exit, fabric, output, prune};
 Examples:
   railgate report 48213
   railgate report                                      my last job
-  railgate report --name pretrain                      my last job of that name
+  railgate report --name pretrain                      your last job of that name
   railgate report 48213_4                              a task of an array
   railgate report 48213_[1-8]                          a line for each of these tasks; all: 48213 --array
   railgate report 48213 --brief                        three lines, for a mail
   railgate report 48213 --format html --out 48213.html
   railgate report 48213 --format html --samples gn[1-4] --out 48213.html    with time lines of their GPUs
   railgate report 48213 --live                         while it runs
-  railgate report 48213 --dir ./collected              parts gathered by hand
+  railgate report 48213 --dir ./collected              parts collected by hand
 
   railgate report 48213 --format json                  docs/report.md
   railgate report --rules                              what reports can diagnose (docs/rules.md)
-  railgate report --prune                              old ones go, for a timer (docs/report.md)
+  railgate report --prune                              removes old ones, for a timer (docs/report.md)
 
-A report is readable by the job's owner and root (`[report] access`). Times are UTC. A part that a
-node kept to itself is read there, as root: --dir /var/lib/railgate/reports.
+A report is readable by the job's owner and root (`[report] access`). Times are UTC. If a node
+could not write its part to `[report] dir`, run this there as root: --dir /var/lib/railgate/reports.
 
-Exit codes: 0 shown; 2 wrong use; 3 nothing is known of the job, or it is somebody else's")]
+Exit codes: 0 shown; 2 wrong use; 3 the job is unknown, or belongs to another user")]
 pub(crate) struct Args {
     /// Job id: 48213, 48213_4 or 48213_[1-4] of an array, 48213+1 of a heterogeneous job; 48213.0, a step, means its job.
     /// Without one, your last job
@@ -50,34 +50,34 @@ pub(crate) struct Args {
     /// Your newest job of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["job", "prune"])]
     name: Option<String>,
-    /// All tasks of the array, a line each
+    /// All tasks of the array, one line per task
     #[arg(long, requires = "job", conflicts_with_all = ["format", "brief", "redact", "full", "live", "samples", "prune"])]
     array: bool,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Show::Text)]
     format: Show,
-    /// Three lines: what it was, what became of it, what to do
+    /// Three lines: the job, its verdict, what to do
     #[arg(long, conflicts_with = "format")]
     brief: bool,
-    /// Without names, paths and rates, to be shown to others; in every format
+    /// Without names, paths and rates, to show it to others; in every format
     #[arg(long, conflicts_with = "brief")]
     redact: bool,
-    /// All of it; a job of more than 16 nodes with numbers fits one screen otherwise
+    /// Everything; by default a job of more than 16 nodes with figures gets one screen
     #[arg(long, conflicts_with_all = ["brief", "redact"])]
     full: bool,
-    /// Of a job that runs, by what its nodes have said so far; on a terminal anew every few seconds, until it ends
+    /// Show a running job from partial reports; refreshes on a terminal until the job ends
     #[arg(long, conflicts_with_all = ["format", "brief", "redact", "out", "prune"])]
     live: bool,
-    /// In the page: time lines of these nodes' GPUs, `gn[1-4]`, from their samples
+    /// With --format html: time lines of the GPUs of these nodes, for example `gn[1-4]`
     #[arg(long, value_name = "NODES", conflicts_with_all = ["redact", "live", "prune"])]
     samples: Option<String>,
     /// Where to write it [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Look here instead of `[report] dir`; may be given more than once
+    /// Read from here instead of `[report] dir`; may be given more than once
     #[arg(long, value_name = "DIR")]
     dir: Vec<PathBuf>,
-    /// Which cluster, where the directory holds several
+    /// The cluster, if the directory holds several
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
     /// List the diagnosis rules; `railgate explain RULE` tells more
@@ -260,7 +260,7 @@ fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Resul
     Ok(html_with(report, &courses, &problems))
 }
 
-/// The report, and whether Slurm knows the job; `None`: it is somebody else's.
+/// The report, and whether Slurm knows the job; `None`: the job belongs to another user.
 fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Option<(JobReport, bool)> {
     let job = one.job;
     let state = slurm_state(client, &one.name);
@@ -299,7 +299,7 @@ fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Optio
     Some((report, slurm_knows))
 }
 
-/// It is known to be somebody else's, whose reports are not the caller's to read.
+/// Whether the job belongs to another user, whose reports the caller may not read.
 fn is_foreign(config: &ReportConfig, owner: Option<u32>) -> bool {
     let user = nix::unistd::geteuid();
     let own_only = !user.is_root() && config.access == ReportAccess::Owner;

@@ -18,15 +18,15 @@ Examples:
   railgate rma gn7                                     the same as a page, for the ticket
   railgate rma gn7 --snapshot node.json                from a recorded node, on any machine
 
-What a vendor asks for: serial numbers, UUIDs, versions, ECC and row remap counts, links, Xids and SXids
-with their times and the lines themselves, and what railgate's own looks have found. No user's name, no
-process and no address is in it, besides what the driver wrote into its lines.")]
+It has serial numbers, UUIDs, versions, ECC and row remap counts, links, Xids and SXids with their times
+and kernel lines, and findings of railgate's checks. It has no user names, processes or addresses, except
+in lines of the driver.")]
 pub(crate) struct Args {
-    /// The node, as Slurm calls it: this one, unless --snapshot or --simulate stand in
+    /// The node, as Slurm calls it: this one, unless --snapshot or --simulate is given
     node: String,
     #[command(flatten)]
     source: NodeArgs,
-    /// Write all of it there, as JSON
+    /// Write everything to this file, as JSON
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// How to print it
@@ -54,7 +54,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let live = args.source.snapshot.is_none() && args.source.simulate.is_none();
     anyhow::ensure!(
         !live || args.node == site.node,
-        "{node} is looked at on itself, and this is {}: ssh {node} railgate rma {node}",
+        "run this on {node}; this is {}: ssh {node} railgate rma {node}",
         site.node,
         node = args.node
     );

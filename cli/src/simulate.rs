@@ -10,9 +10,9 @@ Examples:
   railgate check --simulate h100-sxm:gpu-lost@3,ib-port-down@mlx5_2
   railgate rails --simulate h200-sxm --format env
 
-A node is written PROFILE, or PROFILE:FAULT@WHERE,FAULT@WHERE; without @WHERE a fault takes the
-place that --list shows. A fault that no check looks at leaves the node fit; those of mounts are
-seen where `[gate.checks.mounts] required` names the mount.")]
+A node is written PROFILE, or PROFILE:FAULT@WHERE,FAULT@WHERE; without @WHERE the fault is
+at the place that --list shows. A fault that no check reads leaves the node fit. Faults of mounts are
+found if `[gate.checks.mounts] required` names the mount.")]
 pub(crate) struct Args {
     /// Show the machine types, those of this site included, and the faults
     #[arg(long)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
-    anyhow::ensure!(args.list, "say what to do: `railgate simulate --list`");
+    anyhow::ensure!(args.list, "nothing to do: try `railgate simulate --list`");
     let dirs = site.places.profiles();
     let profiles: Vec<(String, String)> = railgate_profiles::ids(&dirs)
         .into_iter()

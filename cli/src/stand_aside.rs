@@ -15,13 +15,13 @@ Examples, inside a job:
   railgate yield -- nsys profile -o out python3 train.py
   railgate yield -- ncu --set full ./step
 
-The report says for how long the GPUs were left alone. railgate's counters do not normally disturb
-Nsight; this is for when they must surely not be the reason. The exit code is the program's.")]
+The report shows for how long sampling was paused. railgate's counters do not normally disturb Nsight;
+use this to rule them out. The exit code is the program's.")]
 pub(crate) struct Args {
-    /// The job [default: the one this runs in, by SLURM_JOB_ID]
+    /// The job [default: the current one, from SLURM_JOB_ID]
     #[arg(long, value_name = "JOBID")]
     job: Option<u32>,
-    /// What to run, and its arguments
+    /// Program to run, and its arguments
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }

@@ -44,39 +44,39 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Say which templates there are
+    /// List the templates
     #[command(after_help = "Example:\n  railgate template list")]
     List {
         /// How to print it
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
-    /// Print one, with your values filled in
+    /// Print a template with your values filled in
     #[command(after_help = "\
 Examples:
   railgate template show nccl-tests --set nodes=16 > nccl.sbatch
   railgate template show pyxis --keys
   railgate template show jax --set account=physics --out jax.sbatch")]
     Show {
-        /// As `railgate template list` names it
+        /// Name, as in `railgate template list`
         #[arg(hide_possible_values = true, value_parser = Offered::new(BUILT_IN.iter().map(|(name, _)| *name)))]
         name: String,
         /// Fill in a value: nodes=4, partition=h100, CHECKPOINTS=/scratch/me/run7
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
-        /// List what can be filled in, with what stands there now
+        /// List the values that can be filled in, with their defaults
         #[arg(long, conflicts_with_all = ["set", "out"])]
         keys: bool,
         /// Write to this file, which must not exist yet
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Print what each task begins with: a shell that passes signals on to the program
+    /// Print the start of each task: a shell that passes signals on to the program
     #[command(after_help = "\
 Example, in a job script:
   srun bash -c \"$(railgate template task)\" task 'torchrun train.py'")]
     Task,
-    /// Print what each script begins with: it passes signals on, and says at the end what became of the job
+    /// Print the start of each script: it passes signals on, and prints the outcome of the job at the end
     #[command(after_help = "\
 Example, in a job script:
   eval \"$(railgate template batch)\"

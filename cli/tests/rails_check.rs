@@ -113,7 +113,7 @@ fn the_gate_looks_at_the_sites_file() {
     assert_eq!((severity, class), ("warn".into(), "site".into()));
     assert!(what.contains("NCCL refuses ") && what.contains("topo.xml:2:1: a tab where"), "{what}");
     std::fs::remove_file(&file).unwrap();
-    assert!(found().unwrap().2.contains("not there: NCCL goes on without it"));
+    assert!(found().unwrap().2.contains("missing: NCCL continues without it"));
     std::fs::create_dir(&file).unwrap();
     assert_eq!(found().unwrap().0, "unknown");
 }

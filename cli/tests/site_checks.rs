@@ -40,9 +40,9 @@ fn the_list_says_what_the_configuration_says_of_the_sites_own_checks() {
         rows(""),
         [
             "site prolog,periodic ",
-            "site-fans prolog,periodic fans says; never drains",
-            "site-old prolog,periodic old says; never drains",
-            "site-raid prolog,periodic raid says; never drains",
+            "site-fans prolog,periodic fans reports; never drains",
+            "site-old prolog,periodic old reports; never drains",
+            "site-raid prolog,periodic raid reports; never drains",
         ]
     );
     let named = "[gate.checks.site.named.raid]\nworst = \"fail\"\nphases = [\"periodic\", \"epilog\"]\n\
@@ -51,9 +51,9 @@ fn the_list_says_what_the_configuration_says_of_the_sites_own_checks() {
         rows(named),
         [
             "site prolog,epilog,periodic ",
-            "site-fans prolog,periodic fans says; never drains",
+            "site-fans prolog,periodic fans reports; never drains",
             "site-old - old: not run: no phases are configured in [gate.checks.site.named.old] or [gate.checks.site]",
-            "site-raid periodic,epilog raid says; may drain",
+            "site-raid periodic,epilog raid reports; may drain",
             "site-licence prolog,periodic licence: not run: not installed, though the configuration names it",
         ]
     );

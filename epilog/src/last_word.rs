@@ -83,7 +83,7 @@ fn nobody_before(hook: &Hook, report: &NodeReport) -> bool {
             nodes,
         };
         let left = until.saturating_duration_since(Instant::now());
-        let words = load_words(config, &asked, left).inspect_err(|why| tracing::info!("last word: {why}"));
+        let words = load_words(config, &asked, left).inspect_err(|why| tracing::info!("last line: {why}"));
         words.map(|words| words.nodes).unwrap_or_default()
     };
     all_silent(before, read, until)

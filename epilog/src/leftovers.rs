@@ -43,7 +43,7 @@ pub(crate) fn end(now: &Snapshot, job: &Job) -> bool {
             if job.uid == 0 {
                 continue;
             }
-            tracing::info!(job = job.id, pid, name = ?process.name, "ending what the job left on GPU {}", gpu.index);
+            tracing::info!(job = job.id, pid, name = ?process.name, "ending a process that the job left on GPU {}", gpu.index);
             pids.push(pid);
         }
     }

@@ -27,7 +27,7 @@ pub(crate) fn steps(hook: &Hook) -> Vec<StepEnv> {
         .and_then(|order| railgate_child::ask(READ, &order, DEADLINE))
         .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
     read.unwrap_or_else(|why| {
-        tracing::warn!(job = hook.job.id, "what the tasks were given is not known: {why}");
+        tracing::warn!(job = hook.job.id, "the variables of the tasks are unknown: {why}");
         Vec::new()
     })
 }

@@ -108,7 +108,7 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
     if let Some(file) = handed_over::by_release(&settings)
         && let Err(why) = dir.write_for_tasks("nccl.env", file.as_bytes(), hook.job.uid)
     {
-        fault(report, format!("nccl.env: {why}; values that depend on NCCL's release reach nobody"));
+        fault(report, format!("nccl.env: {why}; version-dependent settings not applied"));
         settings.retain(|setting| setting.nccl.is_none());
     }
     tasks.net = net(&hook.config.rails, &map, &look.snapshot).as_str().parse().ok();
@@ -153,7 +153,7 @@ fn why_it_moved(hook: &Hook) -> Vec<String> {
         }
     });
     let words = words.unwrap_or_else(|why| {
-        tracing::warn!(job = hook.job.id, "why attempt {last} ended: could not tell: {why}");
+        tracing::warn!(job = hook.job.id, "unknown why attempt {last} ended: {why}");
         Words::default()
     });
     if let Some(untold) = words.could_not_tell() {

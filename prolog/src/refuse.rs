@@ -48,7 +48,7 @@ pub(crate) fn must_not_start(
                 note(report, ActKind::Refused, &what);
             } else {
                 let id = hook.job.id;
-                tracing::warn!(job = id, "nobody knows how many nodes are held: the job runs ({what})");
+                tracing::warn!(job = id, "drain count unavailable; job allowed ({what})");
             }
             lost
         }
@@ -59,7 +59,7 @@ pub(crate) fn must_not_start(
                 Ok(None)
             };
             let follows = match &held {
-                Ok(Some(name)) => format!("job {name} is held until an admin has looked after the nodes"),
+                Ok(Some(name)) => format!("job {name} is held until an admin has repaired the nodes"),
                 _ => format!("job {} runs on it all the same", hook.job.id),
             };
             if let Err(why) = held {

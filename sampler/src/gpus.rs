@@ -161,7 +161,7 @@ impl Gpus {
                     }
                     Err(why) => {
                         return Some(
-                            self.failed(&format!("the GPU reader says what is not understood: {why}")),
+                            self.failed(&format!("the GPU reader's answer cannot be parsed: {why}")),
                         );
                     }
                 },

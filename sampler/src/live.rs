@@ -56,7 +56,7 @@ impl Live {
                 .map_err(|why| why.to_string())
                 .and_then(|order| railgate_child::ask(LIVE, &order, DEADLINE));
             if let Err(why) = said {
-                tracing::info!(job = order.1, "sampler: what is known so far could not be said: {why}");
+                tracing::info!(job = order.1, "sampler: the partial report could not be written: {why}");
             }
         });
         self.work = work.ok();

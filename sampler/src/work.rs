@@ -69,7 +69,7 @@ fn ask(order: &Order) -> Option<WorkNow> {
         .and_then(|order| railgate_child::ask(WORK, &order, DEADLINE))
         .and_then(|said| serde_json::from_slice(&said).map_err(|why| why.to_string()));
     said.map_err(|why| {
-        tracing::info!(job = order.report.job.id, "sampler: what the program says is not known: {why}");
+        tracing::info!(job = order.report.job.id, "sampler: the program's reports are unknown: {why}");
     })
     .ok()
 }

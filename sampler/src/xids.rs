@@ -96,7 +96,7 @@ impl Xids {
                 Said::Nothing => break,
                 Said::This(text) => self.add(serde_json::from_slice(&text).unwrap_or_default()),
                 Said::Ended(why) => {
-                    tracing::info!(job = mine.job, "sampler: nobody waits for Xids: {why}");
+                    tracing::info!(job = mine.job, "sampler: cannot wait for Xids: {why}");
                     (self.child, self.failed) = (None, true);
                 }
             }

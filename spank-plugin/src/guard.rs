@@ -11,7 +11,7 @@ use crate::log::log;
 fn quiet() {
     panic::set_hook(Box::new(|info| {
         let what = info.to_string().replace('\n', " ");
-        log(LogLevel::Error, format_args!("internal error, the job goes on without it: {what}"));
+        log(LogLevel::Error, format_args!("internal error, the job continues without it: {what}"));
     }));
 }
 

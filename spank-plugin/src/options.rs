@@ -46,7 +46,7 @@ const OPTIONS: [Described; 4] = [
     Described {
         name: c"railgate-requeue",
         takes: c"auto|never|N",
-        usage: c"[railgate] whether a batch job comes back after its node failed, within the site's policy",
+        usage: c"[railgate] whether a batch job is requeued after its node failed, within the site's policy",
         control: CONTROL_REQUEUE,
         check: checked::<RequeueChoice>,
     },

@@ -31,7 +31,7 @@ pub(crate) fn slurm_conf(facts: &Facts) -> Lines {
     ];
     lines.extend(controller_hooks(facts));
     lines.extend(beside(facts));
-    let mut text = Lines::own("# slurm.conf (docs/install.md says why each)");
+    let mut text = Lines::own("# slurm.conf (docs/install.md explains each)");
     lines.iter().for_each(|line| put!(text, "{line}"));
     text
 }

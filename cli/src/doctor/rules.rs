@@ -129,7 +129,7 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "slurm-conf-read",
         on: On::Everywhere,
-        why: "slurmctld goes on with what it read when it started",
+        why: "slurmctld uses the configuration that it read when it started",
         look: slurm_conf::read,
     },
     Rule {
@@ -148,7 +148,7 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "held-jobs",
         on: On::Everywhere,
-        why: "a job on an unfit node is held instead of moving",
+        why: "a job on an unfit node is held instead of starting on other nodes",
         look: held_jobs,
     },
     Rule {
@@ -226,19 +226,19 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "plugin-file",
         on: On::Jobs,
-        why: "Slurm goes on without a plugin that it cannot load",
+        why: "Slurm continues without a plugin that it cannot load",
         look: plugin_file,
     },
     Rule {
         id: "sampler",
         on: On::Compute,
-        why: "reports lack what GPUs and rails did during the job, and whether what was set arrived",
+        why: "reports lack GPU and rail figures of the job, and the NCCL variables that applied",
         look: sampler,
     },
     Rule {
         id: "owners",
         on: On::Everywhere,
-        why: "whoever can change these is root on every node",
+        why: "a user who can change these can become root on every node",
         look: |facts, found| {
             for what in &facts.untrusted {
                 found.wrong(what.clone(), "chown root, chmod go-w");
@@ -248,7 +248,7 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "machine-source",
         on: On::Compute,
-        why: "what is read is not this machine",
+        why: "railgate does not read this machine",
         look: machine_source,
     },
     Rule {
@@ -272,7 +272,7 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "report-dir",
         on: On::Everywhere,
-        why: "each node keeps its own part, and a report says which are elsewhere",
+        why: "each node keeps its own part, and a report lists where the parts are",
         look: report_dir,
     },
 ];
@@ -293,7 +293,7 @@ fn slurm_release(facts: &Facts, found: &mut Found) {
         Some(Some(release)) if release < (22, 5) => {
             found.wrong(format!("Slurm {}.{:02}", release.0, release.1), "Slurm 22.05 or later");
         }
-        Some(None) => found.add(Level::Unknown, "Slurm does not say which release it is", ""),
+        Some(None) => found.add(Level::Unknown, "the release of Slurm is unknown", ""),
         _ => {}
     }
 }
@@ -302,7 +302,7 @@ fn configuration(facts: &Facts, found: &mut Found) {
     if let Err(why) = &facts.config {
         found.wrong(why.clone(), "railgate config check");
     } else if !facts.config_file.exists() {
-        let what = format!("{} does not exist: every default holds", facts.config_file.display());
+        let what = format!("{} does not exist: all keys have their defaults", facts.config_file.display());
         found.add(Level::Note, what, "docs/install.md has one to begin with");
     }
 }
@@ -514,7 +514,7 @@ fn job_ends(facts: &Facts, found: &mut Found) {
         }
         Err(why) => found.add(
             Level::Unknown,
-            format!("whether all job ends were recorded and summed up cannot be told: {why}"),
+            format!("unknown whether all job ends were recorded and summed up: {why}"),
             "run doctor as root or SlurmUser",
         ),
     }
@@ -567,7 +567,7 @@ fn plugstack(facts: &Facts, found: &mut Found) {
     }
     let pyxis = stack.lines.iter().position(|line| line.name().contains("pyxis"));
     if pyxis.is_some_and(|pyxis| pyxis < place) {
-        let what = format!("{}: pyxis stands before railgate, and containers miss what it sets", ours.at);
+        let what = format!("{}: pyxis is before railgate, and containers miss railgate's variables", ours.at);
         found.wrong(what, "put railgate's line first");
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Imported<'t> {
 
 const SWALLOWED: &str = "the comment before it ends in a backslash, so NHC reads it as part of the comment";
 const NO_NEWLINE: &str =
-    "the file does not end in a newline, so NHC never runs this line; add one, and import it anew";
+    "the file does not end in a newline, so NHC never runs this line; add one, and import it again";
 const EMPTY: &str = "NHC skips it: nothing before or behind ||";
 const REPORTS: &str = "railgate.toml: [gate] mode = \"report\"";
 const MARKS: &str =

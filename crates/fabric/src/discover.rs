@@ -93,7 +93,7 @@ pub enum BadDiscovery {
     #[error("{0}")]
     TooLarge(&'static str),
     /// It names no device at all.
-    #[error("names no switch and no HCA: is this what ibnetdiscover wrote?")]
+    #[error("names no switch and no HCA: is this output of ibnetdiscover?")]
     Empty,
 }
 
@@ -343,7 +343,7 @@ Ca\t1 \"H-000000000010020e\"\t\t# \"gn33 mlx5_7\"\n\
     #[test]
     fn what_is_not_the_format_is_named_with_its_line() {
         let wrong = |text: &str| parse(text).unwrap_err().to_string();
-        assert_eq!(wrong(""), "names no switch and no HCA: is this what ibnetdiscover wrote?");
+        assert_eq!(wrong(""), "names no switch and no HCA: is this output of ibnetdiscover?");
         assert_eq!(wrong("hello"), "line 1: neither a device nor a port: 'hello'");
         assert_eq!(wrong("Switch 300 \"S-1\""), "line 1: a number of ports beyond 255: 'Switch 300 \"S-1\"'");
         assert_eq!(wrong("[1] \"S-1\"[1]"), "line 1: a port before any device: '[1] \"S-1\"[1]'");

@@ -248,7 +248,7 @@ impl RailsConfig {
         range("ib_retries", self.ib_retries, 1, 7);
         if (self.ib_timeout.is_some() || self.ib_retries.is_some()) && self.patience() >= self.watchdog {
             let (has, most) = (self.patience().as_secs(), self.watchdog.as_secs());
-            let what = "the framework would give up first, and nobody learns which link it was";
+            let what = "the framework would give up first, and the report could not name the link";
             problems.push(format!(
                 "rails.ib_timeout: all tries last {has} s, rails.watchdog is {most} s: {what}"
             ));

@@ -122,7 +122,7 @@ pub static RULES: &[Rule] = &[
         id: "socket-interface",
         variable: "NCCL_SOCKET_IFNAME",
         when: "the job spans nodes, and the interface is configured or the default route's is known",
-        why: "bootstrap over the network that every node reaches; left alone NCCL takes the first that looks right",
+        why: "bootstrap over the network that every node reaches; by default NCCL takes the first suitable one",
         source: "NCCL src/misc/socket.cc (order of choice; no match is an error, so only a name that exists)",
         value: socket_interface,
         ..ANY
@@ -203,7 +203,7 @@ pub static RULES: &[Rule] = &[
         id: "gid-family",
         variable: "NCCL_IB_ADDR_FAMILY",
         when: "[rails] gid_range is a network of IPv6, and every rail is RoCE",
-        why: "NCCL looks for IPv4 otherwise, and the range would fit nothing",
+        why: "otherwise NCCL uses IPv4, and the range would match nothing",
         source: "NCCL src/transport/net_ib/connect.cc, from 2.21 on",
         nets: VERBS,
         value: |context| {
@@ -346,7 +346,7 @@ pub(crate) static ENV_PLUGIN: Rule = Rule {
     id: "env-plugin",
     variable: "NCCL_ENV_PLUGIN",
     when: "a value depends on NCCL's release, and [rails] env_plugin is installed",
-    why: "only NCCL itself knows its release; the plugin answers what is right for it",
+    why: "only NCCL itself knows its release; the plugin answers with the values for it",
     source: "NCCL src/plugin/env.cc, from 2.28.7 on; older releases do not read it",
     value: |context| context.shape.env_plugin.as_ref()?.to_str().map(str::to_owned),
     ..ANY

@@ -29,7 +29,7 @@ pub enum NoTopology {
     #[error("NUMA node of {0} is not known")]
     NoNuma(String),
     /// What the profile says of the wiring cannot be.
-    #[error("the machine profile wires {0}, and the machine says that they are on different NUMA nodes")]
+    #[error("the machine profile wires {0}, and on the machine they are on different NUMA nodes")]
     Contradicted(String),
     /// NCCL cannot tell two HCAs apart.
     #[error("{0} and {1} share a PCI bus: NCCL takes them for one card (NCCL_IB_MERGE_VFS)")]

@@ -35,7 +35,7 @@ pub fn judge_topology_file(config: &RailsConfig, profile: Option<&Profile>, snap
         Reading::Unsupported if by_site => Some(vec![TopologyRemark {
             refused: false,
             place: String::new(),
-            what: "not there: NCCL goes on without it".to_owned(),
+            what: "missing: NCCL continues without it".to_owned(),
         }]),
         Reading::Unsupported => Some(Vec::new()),
         Reading::Known(text) => {
@@ -122,7 +122,7 @@ mod tests {
             said(&own, Reading::Known(good().replacen("version=\"1\"", "version='1'", 1)), |_| {}).unwrap();
         assert!(quotes.iter().all(|remark| !remark.refused && remark.what.contains("(NCCL ")));
         let gone = said(&own, Reading::Unsupported, |_| {}).unwrap();
-        assert_eq!(gone[0].what, "not there: NCCL goes on without it");
+        assert_eq!(gone[0].what, "missing: NCCL continues without it");
         assert_eq!(said(&own, Reading::Failed("I/O error".to_owned()), |_| {}), None);
     }
 

@@ -58,7 +58,7 @@ impl History {
         let path = file(places);
         match read_small(&path) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|why| {
-                tracing::warn!("{}: {why}; starting anew", path.display());
+                tracing::warn!("{}: {why}; starting with an empty history", path.display());
                 History::default()
             }),
             Err(why) if why.kind() == io::ErrorKind::NotFound => History::default(),
@@ -73,7 +73,7 @@ impl History {
     /// file by now, under a lock. A state directory that cannot be written is logged and changes nothing else.
     pub fn change(places: &Places, change: impl FnOnce(&mut History)) {
         if let Err(why) = History::try_change(places, change) {
-            tracing::warn!("{why}; this look is not remembered");
+            tracing::warn!("{why}; this check run is not saved");
         }
     }
 
@@ -106,9 +106,9 @@ impl History {
             .map_err(io::Error::from)
             .and_then(|mark| write_whole(&path, &mark, 0o644));
         match kept {
-            Ok(()) => tracing::warn!("{why}; what was dealt with is remembered in {}", path.display()),
+            Ok(()) => tracing::warn!("{why}; handled kernel records are saved in {}", path.display()),
             Err(also) => tracing::error!(
-                "{why}; {}: {also}; the node may be drained again for what was dealt with",
+                "{why}; {}: {also}; the node may be drained again for handled kernel records",
                 path.display()
             ),
         }
@@ -120,9 +120,7 @@ impl History {
         let here = snapshot.identities();
         let (node, past) = (&snapshot.node, !self.hardware.is_empty());
         if past && !here.is_empty() && self.hardware.is_disjoint(&here) {
-            tracing::warn!(
-                "{node}: every GPU and RDMA device is another one: what was remembered is set aside"
-            );
+            tracing::warn!("{node}: every GPU and RDMA device was replaced: the saved history is set aside");
             *self = History {
                 memory: Memory { checks: self.memory.checks.clone(), ..Memory::default() },
                 swept: self.swept,

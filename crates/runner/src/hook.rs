@@ -68,6 +68,6 @@ impl Hook {
 
 fn nothing(name: &str, why: &str) -> Option<Hook> {
     start_logging(&LogConfig::default());
-    tracing::error!("{name}: {why}; the job goes on without railgate");
+    tracing::error!("{name}: {why}; the job continues without railgate");
     None
 }

@@ -61,7 +61,7 @@ pub(crate) fn publish(config: &Config, places: &Places, look: &Look, held: &Held
     let before = i64::try_from((now() / 1000).saturating_sub(STALE)).unwrap_or(0);
     match dir.remove_stale(before) {
         Ok(0) => {}
-        Ok(count) => tracing::info!("metrics: {count} files that nobody writes any more are removed"),
+        Ok(count) => tracing::info!("metrics: removed {count} stale files"),
         Err(why) => tracing::warn!("metrics: {}: {why}", path.display()),
     }
 }
@@ -88,7 +88,7 @@ fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::En
     }
     let said = Client::new(&config.slurm, env).until(until.min(Instant::now() + PATIENCE)).config();
     let written = said.map_err(|why| why.to_string()).and_then(|said| {
-        let private = said.get("PrivateData").ok_or("slurmctld does not say what PrivateData is")?;
+        let private = said.get("PrivateData").ok_or("slurmctld's answer has no PrivateData")?;
         std::fs::create_dir_all(&dir)
             .and_then(|()| railgate_fsutil::write_whole(&path, private.as_bytes(), 0o644))
             .map_err(|why| format!("{}: {why}", path.display()))

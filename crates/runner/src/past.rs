@@ -113,12 +113,12 @@ impl Past {
         let path = file(places);
         match read_small(&path) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|why| {
-                tracing::warn!("{}: {why}; counting anew", path.display());
+                tracing::warn!("{}: {why}; counting from zero", path.display());
                 Past::default()
             }),
             Err(why) if why.kind() == io::ErrorKind::NotFound => Past::default(),
             Err(why) => {
-                tracing::warn!("{}: {why}; counting anew", path.display());
+                tracing::warn!("{}: {why}; counting from zero", path.display());
                 Past::default()
             }
         }
@@ -144,7 +144,7 @@ impl Past {
             Ok(past.open())
         });
         changed.unwrap_or_else(|why| {
-            tracing::warn!("{}: {why}; what was found is not counted", path.display());
+            tracing::warn!("{}: {why}; findings are not counted", path.display());
             false
         })
     }

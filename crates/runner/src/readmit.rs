@@ -73,9 +73,7 @@ pub fn readmit(
 
 /// Without it the next look would find again what was repaired, and drain the node.
 fn unremembered(why: &std::io::Error) -> String {
-    format!(
-        "not given back, since the repair cannot be remembered and the node would be drained again: {why}"
-    )
+    format!("not resumed: the repair cannot be saved, and the node would be drained again: {why}")
 }
 
 fn after_looks(
@@ -99,7 +97,7 @@ fn after_looks(
         }
         passed = Some(look);
     }
-    let Some(look) = passed else { return Ok(Readmitted::Left("nothing was looked at".to_owned())) };
+    let Some(look) = passed else { return Ok(Readmitted::Left("nothing was checked".to_owned())) };
     if !how.repaired
         && let Some(why) = unproven(&Past::load(places), reason, &look.snapshot)
     {
@@ -127,7 +125,7 @@ fn after_looks(
         reason: reason.to_owned(),
         repaired: how.repaired,
     };
-    tracing::warn!("{node}: given back by {}: {reason}", how.by);
+    tracing::warn!("{node}: resumed by {}: {reason}", how.by);
     Past::change(places, |past| past.given_back(given));
     Ok(Readmitted::Back(reason.to_owned(), Box::new(look)))
 }
@@ -174,8 +172,8 @@ fn unproven(past: &Past, reason: &str, snapshot: &Snapshot) -> Option<String> {
     let same_part = episode.identity.is_empty() || episode.identity == snapshot.identity(part);
     (only_log && same_boot && same_part).then(|| {
         format!(
-            "{subject} was told by the kernel in this boot, and nothing shows whether it was repaired since: reboot, \
-             or say --repaired"
+            "{subject}: reported by the kernel in this boot, and unknown whether it was repaired since: reboot, \
+             or use --repaired"
         )
     })
 }
@@ -213,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_kernel_told_needs_a_boot_another_part_or_somebodys_word() {
+    fn a_fault_that_only_the_kernel_reported_needs_a_reboot_another_part_or_repaired() {
         let gate = GateConfig::default();
         let look = crate::testing::look("h100-sxm:gpu-xid-48@3", &gate, 1);
         let mut snapshot = look.snapshot.clone();
         let mut past = Past::default();
         past.note(&gate, &look, None, true);
         let reason = "railgate: gpu-xid@3: Xid 48; reset GPU [periodic]";
-        assert!(unproven(&past, reason, &snapshot).unwrap().starts_with("gpu-xid@3 was told"));
+        assert!(unproven(&past, reason, &snapshot).unwrap().starts_with("gpu-xid@3: reported by the kernel"));
         assert_eq!(unproven(&past, "railgate: gpu-lost@3: off bus; reboot [periodic]", &snapshot), None);
         let mut booted = snapshot.clone();
         booted.boot_id = "next".to_owned();

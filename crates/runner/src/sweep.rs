@@ -42,7 +42,7 @@ pub(crate) fn stale_runs(
                 Err(why) => tracing::warn!(job, "its run directory is left behind: {why}"),
             },
             Ok(false) => {}
-            Err(why) => tracing::debug!(job, "whether it is gone cannot be told: {why}"),
+            Err(why) => tracing::debug!(job, "unknown whether it is gone: {why}"),
         }
     }
 }

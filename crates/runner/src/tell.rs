@@ -43,7 +43,7 @@ struct Line {
 pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -> String) -> Option<String> {
     let client = client.until(Instant::now() + SLURM_DEADLINE);
     let view = client.owners_view(hook.job.id).unwrap_or_else(|why| {
-        tracing::warn!(job = hook.job.id, "how its owner can be told: {why}");
+        tracing::warn!(job = hook.job.id, "unknown how to notify its owner: {why}");
         OwnersView::default()
     });
     let text = printable(&text(&view)).into_owned();
@@ -58,7 +58,7 @@ pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -
     if let Some(path) = view.output {
         match append_as_owner(hook, &path, &text, true) {
             Ok(()) => told = true,
-            Err(why) => tracing::warn!(job = hook.job.id, "{path:?}: owner not told: {why}"),
+            Err(why) => tracing::warn!(job = hook.job.id, "{path:?}: owner not notified: {why}"),
         }
     }
     told.then_some(text)

@@ -27,7 +27,7 @@ pub fn application(run: &Path, job: u32, uid: u32) -> Option<Application> {
         .and_then(|order| railgate_child::ask(READ, &order, DEADLINE))
         .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
     read.unwrap_or_else(|why| {
-        tracing::warn!(job, "what the program reported is not known: {why}");
+        tracing::warn!(job, "the program's reports are unknown: {why}");
         Some(Application { problems: vec![format!("could not be read: {why}")], ..Application::default() })
     })
 }

@@ -59,7 +59,9 @@ fn first<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 fn only<'a>(text: &'a str, key: &str) -> Result<Option<&'a str>, String> {
     let mut values = text.split(' ').filter_map(|word| word.strip_prefix(key)?.strip_prefix('='));
     match (values.next(), values.next()) {
-        (_, Some(_)) => Err(format!("{key} stands twice in the answer (a name or path that looks like it?)")),
+        (_, Some(_)) => {
+            Err(format!("{key} appears twice in the answer (a name or path that looks like it?)"))
+        }
         (value, None) => Ok(value),
     }
 }

@@ -121,7 +121,7 @@ impl std::fmt::Display for DrainOutcome {
         match self {
             DrainOutcome::Drained { reason } => write!(f, "drained: {reason}"),
             DrainOutcome::AlreadyOurs { reason, .. } => write!(f, "drained before: {reason}"),
-            DrainOutcome::Foreign { reason } => write!(f, "held by somebody else: {reason}"),
+            DrainOutcome::Foreign { reason } => write!(f, "drained by others: {reason}"),
             DrainOutcome::BreakerOpen { scope, held, limit } => {
                 let what = "nodes that railgate holds in the";
                 write!(f, "not drained, the breaker is open: {what} {scope}: {held} (at most {limit})")
@@ -264,7 +264,7 @@ impl DrainDesk {
             warn!("{why}: draining {node} without the lock");
         }
         if self.looked_before_that() {
-            return DrainOutcome::NotActing("the node was given back after this look began".to_owned());
+            return DrainOutcome::NotActing("the node was resumed after this check began".to_owned());
         }
         let earlier = self.earlier(node, boot_id);
         let mut reason = reason.clone();
@@ -400,11 +400,11 @@ impl DrainDesk {
                     return (open.into(), true);
                 }
             }
-            Err(why) if reason.lost() => warn!("how many nodes are held is not known, draining: {why}"),
+            Err(why) if reason.lost() => warn!("drain count unavailable, draining: {why}"),
             Err(why) => return (DrainOutcome::Pending(why), true),
         }
         if until.saturating_duration_since(Instant::now()) < self.stamp + COUNT_TIME {
-            let why = "slurmctld answers late: no time is left to count the held nodes after a drain";
+            let why = "slurmctld answers late: no time left to count drained nodes after a drain";
             return (DrainOutcome::Pending(why.to_owned()), true);
         }
         mark.pending.stage = Stage::Sent;

@@ -58,7 +58,7 @@ impl DrainDesk {
         Ok(if is_ours(text) {
             Standing::Ours { reason: text.to_owned(), since }
         } else {
-            Standing::Others(format!("held by somebody else: {text}"))
+            Standing::Others(format!("drained by others: {text}"))
         })
     }
 

@@ -127,7 +127,7 @@ pub fn weigh(item: &NodeEvidence, job: &JobState, config: &RequeueConfig) -> Wei
         );
     }
     if item.own.is_none() {
-        return Weight::Discounted("whether the job held the part could not be told");
+        return Weight::Discounted("unknown whether the job held the part");
     }
     let slack = u64::try_from(config.clock_slack.as_millis()).unwrap_or(u64::MAX);
     match (item.at, job.end) {
@@ -177,7 +177,7 @@ pub fn may_come_back(
         return Err("it was preempted".to_owned());
     }
     if job.state.contains("PENDING") || job.state.contains("RUNNING") || job.restarts > attempt {
-        return Err("somebody else has put it back already".to_owned());
+        return Err("it was requeued by others already".to_owned());
     }
     if !FAILED_BY_ITSELF.iter().any(|known| job.reason.starts_with(known)) {
         return Err(format!("Slurm ended it ({})", job.reason));
@@ -448,7 +448,7 @@ mod tests {
         let why = |case: &Case| outcome(case).why().to_owned();
         assert_eq!(
             why(&case(true, site(None))),
-            "site-raid on n1 does not count: whether the job held the part could not be told"
+            "site-raid on n1 does not count: unknown whether the job held the part"
         );
         assert_eq!(
             why(&case(false, site(Some(true)))),

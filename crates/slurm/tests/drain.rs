@@ -94,7 +94,7 @@ fn only_our_own_drain_is_given_back_and_only_as_it_was_looked_at() {
     for (state, words, is) in [
         ("IDLE", "", Standing::InService),
         ("IDLE", OURS, Standing::InService),
-        ("IDLE+DRAIN", "bad dimm", Standing::Others("held by somebody else: bad dimm".to_owned())),
+        ("IDLE+DRAIN", "bad dimm", Standing::Others("drained by others: bad dimm".to_owned())),
         (
             "IDLE+DRAIN+MAINTENANCE",
             OURS,
@@ -123,7 +123,7 @@ fn what_a_look_saw_before_the_node_came_back_does_not_drain_it() {
     cluster.set("n1", "IDLE+DRAIN", OURS, now());
     desk.give_back("n1", OURS).unwrap();
     let looked = |ago: u64| desk.clone().of_look(now() * 1000 - ago).drain("n1", "boot", &reason(&[7]));
-    assert!(matches!(looked(MINUTE_MS), DrainOutcome::NotActing(why) if why.contains("given back")));
+    assert!(matches!(looked(MINUTE_MS), DrainOutcome::NotActing(why) if why.contains("was resumed")));
     assert_eq!(cluster.get("n1"), ("IDLE".to_owned(), String::new()));
     // No look takes that long: the clock was set back.
     assert!(matches!(looked(11 * MINUTE_MS), DrainOutcome::Drained { .. }));

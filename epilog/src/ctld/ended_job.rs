@@ -159,7 +159,7 @@ pub(crate) fn look(
         Ok(summed) if !summed.whole && in_time => Look::Later,
         Ok(summed) => summed.line.map_or(Look::Done, Look::Line),
         Err(why) => {
-            tracing::warn!(job = %waiting.name(), "AdminComment: could not tell: {why}");
+            tracing::warn!(job = %waiting.name(), "AdminComment: unknown: {why}");
             if in_time { Look::Later } else { Look::Done }
         }
     }

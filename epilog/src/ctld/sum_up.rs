@@ -397,7 +397,7 @@ impl Desk {
                 Noted::Kept => {
                     tracing::info!(
                         job = %line.name,
-                        "AdminComment: what stands there could not be kept byte for byte"
+                        "AdminComment: other content could not be kept byte for byte"
                     );
                 }
                 Noted::Absent => {}

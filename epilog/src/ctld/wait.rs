@@ -46,7 +46,7 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
                  SlurmUser: `railgate doctor` on the controller says how",
                 waiters.display()
             );
-            Some("decided at once, without what its nodes had not reported yet".to_owned())
+            Some("decided at once, without reports that its nodes had not sent yet".to_owned())
         }
     };
     if let Some(missing) = missing {
@@ -147,7 +147,7 @@ mod tests {
         let waited = for_nodes(&call, vec![job]);
         assert_eq!(
             waited.missing.as_deref(),
-            Some("decided at once, without what its nodes had not reported yet")
+            Some("decided at once, without reports that its nodes had not sent yet")
         );
     }
 

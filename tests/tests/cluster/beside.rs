@@ -78,7 +78,7 @@ fn a_node_health_check_beside_railgate_keeps_its_drains_and_railgate_its_own() -
             |words: &[&str]| cluster.root().on("gn1").run(&[&["railgate", "readmit", "gn1"], words].concat());
         let refused = readmit(&[])?;
         assert!(
-            refused.code == 1 && refused.stdout.contains("held by somebody else: NHC: check_fs_mount"),
+            refused.code == 1 && refused.stdout.contains("drained by others: NHC: check_fs_mount"),
             "{refused}"
         );
         assert!(cluster.alice().run(&["railgate", "nodes"])?.ok()?.contains("railgate holds 0 of "));

@@ -206,7 +206,7 @@ fn a_node_that_cannot_remember_its_repair_is_not_given_back_and_not_drained_agai
         assert!(cluster.node("gn1")?.drained());
         let refused = sh("railgate readmit gn1 --repaired")?;
         assert_eq!(refused.code, 1, "{refused}");
-        for text in ["/var/lib/railgate/history.json", "Read-only file system", "not given back"] {
+        for text in ["/var/lib/railgate/history.json", "Read-only file system", "not resumed"] {
             assert!(refused.both().contains(text), "no '{text}' in: {refused}");
         }
         assert!(cluster.node("gn1")?.drained());

@@ -97,7 +97,7 @@ fn jobs_run_and_no_node_is_drained_whatever_is_wrong_with_railgate_itself() -> R
 
         for (node, said) in [
             ("gn1", "prolog: /etc/railgate/railgate.toml:1:6: "),
-            ("gn1", "the job goes on without railgate"),
+            ("gn1", "the job continues without railgate"),
             ("gn2", "prolog: unknown, part-silent@gpus: "),
             ("gn3", "history.json: "),
             ("gn3", "run.json: "),
@@ -107,7 +107,7 @@ fn jobs_run_and_no_node_is_drained_whatever_is_wrong_with_railgate_itself() -> R
             ("gn5", "/run/railgate/jobs/5: No space left on device"),
                         ("gn6", "/run/railgate/jobs/6: Read-only file system"),
             ("gn7", "prolog: ib-rate: the check itself failed: "),
-            ("gn7", "railgate's prolog is broken, the job goes on without it: panicked at "),
+            ("gn7", "railgate's prolog is broken, the job continues without it: panicked at "),
         ] {
             let log = cluster.read(node, LOG)?;
             assert!(log.contains(said), "{node} does not say '{said}':\n{log}");

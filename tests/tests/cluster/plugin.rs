@@ -190,7 +190,7 @@ fn a_panic_in_any_hook_leaves_the_job_running_even_when_the_plugin_is_required()
         for kind in ["optional", "required"] {
             for hook in ["init", "init_post_opt", "task_init"] {
                 let (said, log) = both_ways(cluster, &format!("{kind} {fault} panic={hook}"))?;
-                let told = "internal error, the job goes on without it";
+                let told = "internal error, the job continues without it";
                 assert!(format!("{said}{log}").contains(told), "{hook}: {said}\n{log}");
             }
         }

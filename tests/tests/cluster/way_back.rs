@@ -75,7 +75,7 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         cluster.hardware("gn2")?.inject("gpu-lost@5")?;
         let looked = root("gn2").run(&["railgate", "check", "--drain"])?.ok()?;
         assert!(
-            looked.contains("gpu-lost@5") && looked.contains("drain: held by somebody else: maint"),
+            looked.contains("gpu-lost@5") && looked.contains("drain: drained by others: maint"),
             "{looked}"
         );
         assert!(!cluster.node("gn2")?.drained());
@@ -89,7 +89,7 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         };
         set("bad dimm, ticket 9")?;
         let (code, said) = readmit(cluster, "gn1")?;
-        assert!(code == 1 && said.contains("held by somebody else: bad dimm, ticket 9"), "{code} {said}");
+        assert!(code == 1 && said.contains("drained by others: bad dimm, ticket 9"), "{code} {said}");
         set(&ours)?;
 
         let (code, said) = readmit(cluster, "gn1")?;
@@ -99,9 +99,9 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         let root_dir = std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into());
         let kept = slurm_release(Path::new(&root_dir))? == (24, 11) && node.reason() == ours;
         assert!(kept || node.reason().is_empty(), "{}", node.reason());
-        assert_eq!(readmit(cluster, "gn1")?, (0, "gn1: nobody holds it\n".to_owned()));
+        assert_eq!(readmit(cluster, "gn1")?, (0, "gn1: not drained\n".to_owned()));
         let near = root("gn1").run(&["railgate", "explain", "gn1"])?.ok()?;
-        assert!(near.contains("Given back\n") && !near.contains("still there"), "{near}");
+        assert!(near.contains("Resumed\n") && !near.contains("still there"), "{near}");
         let counted = root("gn1").run(&["railgate", "check", "--history"])?.ok()?;
         let line = counted.lines().find(|line| line.starts_with("gpu-lost ")).context("no gpu-lost")?;
         let words: Vec<&str> = line.split_whitespace().take(5).collect();
@@ -118,7 +118,7 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         // A reset clears what NVML counts; the kernel log still has the line.
         cluster.hardware("gn1")?.heal()?;
         let (code, said) = readmit(cluster, "gn1")?;
-        assert!(code == 1 && said.contains("or say --repaired"), "{code} {said}");
+        assert!(code == 1 && said.contains("or use --repaired"), "{code} {said}");
         root("gn1").run(&["railgate", "readmit", "gn1", "--repaired"])?.ok()?;
         assert!(!cluster.node("gn1")?.drained());
         let packed = root("gn1").run(&["railgate", "rma", "gn1"])?.ok()?;
@@ -231,7 +231,7 @@ fn a_reboot_that_waits_stays_and_what_no_epilog_took_away_goes() -> Result<()> {
         assert!(!cluster.node("gn1")?.drained());
         cluster.hardware("gn1")?.inject("gpu-lost@5")?;
         let beside = cluster.root().on("gn1").run(&["railgate", "check", "--drain"])?.ok()?;
-        assert!(beside.contains("drain: held by somebody else: reboot_requested"), "{beside}");
+        assert!(beside.contains("drain: drained by others: reboot_requested"), "{beside}");
         let refused = alice.sbatch(&["-w", "gn1", "--gres=gpu:7", "--no-requeue"], "hostname")?;
         cluster.wait_job(refused, &["CANCELLED"], MINUTE)?;
         let node = cluster.node("gn1")?;

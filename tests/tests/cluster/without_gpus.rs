@@ -179,7 +179,7 @@ fn a_fault_of_the_whole_node_brings_back_whoever_had_all_of_it() -> Result<()> {
             &[
                 "the job was left as it was: site-raid",
                 &part_node,
-                "does not count: whether the job held the part could not be told",
+                "does not count: unknown whether the job held the part",
             ],
         );
         cluster.wait_job(unasked, &["FAILED"], MINUTE)?;

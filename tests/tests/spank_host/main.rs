@@ -512,7 +512,7 @@ fn a_panic_in_any_hook_stays_inside_and_harms_no_later_one() {
             assert_eq!(plugin.call(hook), 0);
         }
         let log = plugin.log();
-        assert!(log.contains("error: railgate: internal error, the job goes on without it: "), "{log}");
+        assert!(log.contains("error: railgate: internal error, the job continues without it: "), "{log}");
         // The same process, healthy again: nothing was left poisoned.
         plugin.arguments.remove(0);
         assert_eq!(plugin.call("slurm_spank_init"), 0);

@@ -140,7 +140,7 @@ impl<'a> Machine<'a> {
                     (Effect::Misled, "places it by itself")
                 };
                 let what = format!("GPU {index} ({address}) is not in the file: NCCL {then}");
-                say(effect, None, what, "make the file anew on this machine");
+                say(effect, None, what, "generate the file again on this machine");
             }
         }
         for rail in &self.map.rails {
@@ -157,7 +157,7 @@ impl<'a> Machine<'a> {
                 }
                 absent += 1;
                 let what = format!("{} ({address}) is not in the file: NCCL places it by itself", rail.hca);
-                say(Effect::Misled, None, what, "make the file anew on this machine");
+                say(Effect::Misled, None, what, "generate the file again on this machine");
             }
         }
         known.extend(self.hcas().iter().filter_map(busid_of).map(|address| address.to_string()));
@@ -198,10 +198,10 @@ impl<'a> Machine<'a> {
                         "affinity of <cpu> {} has no CPU of that NUMA node ({list})",
                         printable(id.as_bytes())
                     );
-                    say(Effect::Misled, Some(cpu.at), what, "make the file anew on this machine");
+                    say(Effect::Misled, Some(cpu.at), what, "generate the file again on this machine");
                 } else if mask != here {
                     let what =
-                        format!("affinity of <cpu> {}: the machine says {list}", printable(id.as_bytes()));
+                        format!("affinity of <cpu> {}: the machine has {list}", printable(id.as_bytes()));
                     say(Effect::Note, Some(cpu.at), what, "");
                 }
             }
@@ -249,14 +249,14 @@ impl<'a> Machine<'a> {
             match nearest {
                 Some((there, other)) if other.pci != rail.pci && (shared != Kind::Pci || there < steps) => {
                     let what = format!(
-                        "GPU {} stands nearer to {} than to {}, its own rail's",
+                        "GPU {} is nearer to {} than to {}, the HCA of its rail",
                         gpu.index, other.hca, rail.hca
                     );
                     say(Effect::Misled, place, what, fix);
                 }
                 _ if shared != Kind::Pci => {
                     let what = format!(
-                        "GPU {} and {} share no bridge: NCCL goes without GPUDirect",
+                        "GPU {} and {} share no bridge: NCCL does not use GPUDirect",
                         gpu.index, rail.hca
                     );
                     say(Effect::Misled, place, what, fix);
@@ -280,8 +280,13 @@ impl<'a> Machine<'a> {
             let Some(said) = cpu.and_then(|cpu| tree.elements[cpu].get("numaid")) else { continue };
             if said.trim() != node.to_string() {
                 let what =
-                    format!("{name} is on NUMA node {node}, the file says {}", printable(said.as_bytes()));
-                say(Effect::Misled, Some(tree.elements[at].at), what, "make the file anew on this machine");
+                    format!("{name} is on NUMA node {node}, the file has {}", printable(said.as_bytes()));
+                say(
+                    Effect::Misled,
+                    Some(tree.elements[at].at),
+                    what,
+                    "generate the file again on this machine",
+                );
             }
         }
     }

@@ -107,12 +107,7 @@ pub(super) fn judge(
 ) {
     let mut judge = Judge { tree, devices, found, untold };
     if tree.elements.is_empty() {
-        judge.say(
-            Effect::Ignored,
-            None,
-            "no <system>: NCCL looks at the machine as if there were no file",
-            "",
-        );
+        judge.say(Effect::Ignored, None, "no <system>: NCCL detects the machine as without a file", "");
         return;
     }
     // On the way to any device, and to a GPU.
@@ -144,7 +139,7 @@ pub(super) fn judge(
     }
     judge.twice();
     if tree.elements.iter().any(|element| matches!(element.kind, Kind::Gpu | Kind::Net)) {
-        let what = "made from a dump: what <gpu> and <net> say was true at that moment, and NCCL keeps it";
+        let what = "made from a dump: values of <gpu> and <net> are from that moment, and NCCL keeps them";
         judge.say(Effect::Note, None, what, "leave them out: NCCL finds them by itself");
     }
     // Each rank adds what it finds, and the tables are merged in the same room.
@@ -199,8 +194,7 @@ impl Judge<'_> {
             let inside = |device: &&Placed| upwards(tree, device.at).any(|up| up == at);
             match self.devices.placed.iter().filter(inside).find(|device| device.gpu) {
                 Some(gpu) => {
-                    let what =
-                        format!("a second <system>, and {} stands in it: NCCL never gets there", gpu.name);
+                    let what = format!("a second <system> contains {}: NCCL never reads it", gpu.name);
                     self.say(Effect::Refused, element.at, &what, "one <system> for all");
                 }
                 None => self.say(Effect::Ignored, element.at, "a second <system>", "one <system> for all"),
@@ -225,7 +219,7 @@ impl Judge<'_> {
         let what = format!("busid '{}' is not like 0000:9b:00.0, lower case", printable(busid.as_bytes()));
         match leaf {
             true => {
-                self.say(Effect::Ignored, element.at, &format!("{what}: NCCL never finds a device by it"), "")
+                self.say(Effect::Ignored, element.at, &format!("{what}: NCCL finds no device with it"), "")
             }
             false => self.say(Effect::Note, element.at, &what, ""),
         }
@@ -314,7 +308,7 @@ impl Judge<'_> {
         });
         if let (Some(device), true) = (device, bridges) {
             let effect = if bridges_gpu { Effect::Refused } else { Effect::Misled };
-            let what = format!("{subject} is {device} and holds other devices: NCCL never gets to them");
+            let what = format!("{subject} is {device} and contains other devices: NCCL never reads them");
             self.say(effect, element.at, &what, "a bridge above both");
         }
         self.link(element, &subject);
@@ -345,7 +339,7 @@ impl Judge<'_> {
         }
         if let Some(class) = element.get("class").filter(|class| of_a_device(class)) {
             self.untold(format!(
-                "bridge {subject}: the file says class {}; NCCL reads it from the kernel where the bridge exists",
+                "bridge {subject}: the file has class {}; NCCL reads it from the kernel where the bridge exists",
                 printable(class.as_bytes())
             ));
         }
@@ -359,7 +353,7 @@ impl Judge<'_> {
             }
             Some(class) if of_a_device(class) => {
                 let what = format!(
-                    "bridge {subject} has class {}: NCCL takes it for a device and never looks into it",
+                    "bridge {subject} has class {}: NCCL treats it as a device and ignores its contents",
                     printable(class.as_bytes())
                 );
                 let effect = if bridges_gpu { Effect::Refused } else { Effect::Misled };

@@ -57,7 +57,7 @@ fn each_mistake_has_its_effect() {
         (
             "0x060400",
             "0x020000",
-            "3:5 refused bridge ffff:ff:01.0 has class 0x020000: NCCL takes it for a device and never looks into it",
+            "3:5 refused bridge ffff:ff:01.0 has class 0x020000: NCCL treats it as a device and ignores its contents",
         ),
         ("busid=\"ffff:ff:01.0\" ", "", "3:5 refused <pci> has no busid: NCCL crashes"),
         (first_bridge, "<nic/><pci busid=\"ffff:ff:01.0\" class=\"0x060400\"", ""),
@@ -103,7 +103,7 @@ fn a_device_that_is_not_found_is_said_and_so_is_what_follows() {
         [
             "0:0 misled GPU 0 (0001:00:00.0) is not in the file: NCCL places it by itself",
             "0:0 refused GPU 0 (0001:00:00.0) is not in the file: NCCL takes it for another host's, and comes up with neither",
-            "4:7 ignored busid '0001:00:00.A' is not like 0000:9b:00.0, lower case: NCCL never finds a device by it",
+            "4:7 ignored busid '0001:00:00.A' is not like 0000:9b:00.0, lower case: NCCL finds no device with it",
         ]
     );
 
@@ -165,7 +165,7 @@ fn gpus_under_the_wrong_bridge_are_named() {
     let check = after(flat);
     assert_eq!(check.problems.len(), 4);
     assert!(
-        lines(&check)[0].ends_with("share no bridge: NCCL goes without GPUDirect"),
+        lines(&check)[0].ends_with("share no bridge: NCCL does not use GPUDirect"),
         "{:?}",
         lines(&check)
     );
@@ -181,7 +181,7 @@ fn a_device_that_holds_others_hides_them() {
     assert!(!check.accepted);
     assert_eq!(
         lines(&check).last().map(String::as_str),
-        Some("5:7 refused 0104:00:00.0 is mlx5_3 and holds other devices: NCCL never gets to them")
+        Some("5:7 refused 0104:00:00.0 is mlx5_3 and contains other devices: NCCL never reads them")
     );
 }
 
