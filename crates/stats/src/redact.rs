@@ -10,6 +10,7 @@ use railgate_model::{Finding, PartName, PciAddress, Reading};
 use serde_json::{Map, Value, json};
 
 use crate::diagnosis::Analysis;
+use crate::diagnosis::rules::rail_imbalance;
 use crate::exits::ending;
 use crate::job_report::analysis;
 use crate::next_step::next_steps;
@@ -208,7 +209,7 @@ fn open_source(attempt: &Attempt, proof: &Proof) -> String {
 
 /// Without rates, and without the words in which a driver refused a reading.
 fn open_analysis(mut analysis: Analysis) -> Analysis {
-    for one in analysis.diagnoses.iter_mut().filter(|one| one.rule == "rail-imbalance") {
+    for one in analysis.diagnoses.iter_mut().filter(|one| one.rule == rail_imbalance::RULE.id) {
         one.what = format!("{} carries far less than the node's other rails", one.part);
     }
     if let Reading::Known(hardware) = &mut analysis.hardware {

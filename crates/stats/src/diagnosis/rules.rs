@@ -8,7 +8,7 @@ mod killed_rank;
 pub(super) mod launch_bound;
 mod memory_bound;
 mod nan;
-mod rail_imbalance;
+pub(crate) mod rail_imbalance;
 mod sleeping_rank;
 pub(crate) mod slow_clock;
 #[cfg(test)]
