@@ -76,7 +76,7 @@ fn each_mistake_has_its_effect() {
         (
             "affinity=\"0000ffff\"",
             "affinity=\"00000fff\"",
-            "2:3 note affinity of <cpu> 0: the machine says 0-15",
+            "2:3 note affinity of <cpu> 0: the machine has 0-15",
         ),
         ("<cpu numaid", "<cpu keep=\"1\" numaid", "2:3 misled attribute keep of <cpu> is NCCL's own mark"),
         ("vendor=\"GenuineIntel\"", "vendor=\"Intel\"", "2:3 misled vendor 'Intel' is none that NCCL knows"),
@@ -152,8 +152,8 @@ fn gpus_under_the_wrong_bridge_are_named() {
     assert_eq!(
         lines(&check),
         [
-            "4:7 misled GPU 1 stands nearer to mlx5_3 than to mlx5_2, its own rail's",
-            "8:7 misled GPU 0 stands nearer to mlx5_2 than to mlx5_3, its own rail's",
+            "4:7 misled GPU 1 is nearer to mlx5_3 than to mlx5_2, the HCA of its rail",
+            "8:7 misled GPU 0 is nearer to mlx5_2 than to mlx5_3, the HCA of its rail",
         ]
     );
     let flat = |good: &str| -> String {
@@ -273,8 +273,8 @@ fn the_numa_node_of_a_device_is_held_against_the_machine() {
     assert_eq!(
         lines(&check),
         [
-            "4:7 misled GPU 0 is on NUMA node 0, the file says 9",
-            "5:7 misled mlx5_0 is on NUMA node 0, the file says 9"
+            "4:7 misled GPU 0 is on NUMA node 0, the file has 9",
+            "5:7 misled mlx5_0 is on NUMA node 0, the file has 9"
         ]
     );
     let mut other = bare.clone();
@@ -325,7 +325,7 @@ fn a_wiring_that_cannot_be_is_not_written_down() {
         data.hcas.iter_mut().for_each(|hca| hca.numa_node = Reading::Known(0));
     }
     let why = topology(&rail_map(&flat, &wired_profile()), &flat).unwrap_err().to_string();
-    assert!(why.starts_with("the machine profile wires GPU 0 to mlx5_3, and the machine says"), "{why}");
+    assert!(why.starts_with("the machine profile wires GPU 0 to mlx5_3, and on the machine they"), "{why}");
 }
 
 /// Bridges and HCAs of two switches as a cloud's file for a machine with a visible PCI tree has them: no class, no GPU.
@@ -383,7 +383,7 @@ fn what_the_kernel_would_say_of_a_bridge_is_unknown_where_it_was_not_asked() {
         let hidden = bridges_and_hcas("0000").replace("11:00.0\">", "11:00.0\" class=\"0x020000\">");
         let check = check_topology(hidden.as_bytes(), None, Some((&machine, &map)));
         assert!(
-            check.accepted && check.unknown.iter().any(|why| why.contains("the file says class 0x020000"))
+            check.accepted && check.unknown.iter().any(|why| why.contains("the file has class 0x020000"))
         );
         // Domain ffff exists nowhere, and the rest of the file is judged as ever.
         let made_up = check_topology(bridges_and_hcas("ffff").as_bytes(), None, Some((&machine, &map)));
