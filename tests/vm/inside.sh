@@ -5,8 +5,8 @@ set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 failed=0
 echo
-# shellcheck source=verbs.sh
+# shellcheck source=tests/vm/verbs.sh
 . "$here/verbs.sh"
-# shellcheck source=memory.sh
+# shellcheck source=tests/vm/memory.sh
 . "$here/memory.sh"
 [[ $failed == 0 ]] && echo "ok: all"

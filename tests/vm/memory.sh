@@ -1,102 +1,73 @@
 # shellcheck shell=bash disable=SC2154 # inside.sh sources this
-# Slurm with control groups of version 2, for real: a job that exceeds its memory, and one beside it that fails by a bug
-# of its own. The report of each must name its own end.
+# Control groups of version 2, laid out as slurmstepd lays them out: the process of one job exceeds its memory limit, and
+# a job beside it fails by a bug of its own. Prolog and epilog run as slurmd runs them, and read this kernel's log and
+# counters. The report of each job must name its own end and nothing of the other.
 
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-mkdir /sys/fs/cgroup/system.slice # as systemd has it: slurmd makes its own scope below
 hostname n1
-echo "127.0.0.1 localhost n1" >/etc/hosts
-echo "alice:x:5001:5001::/tmp:/bin/bash" >>/etc/passwd
-echo "bob:x:5002:5002::/tmp:/bin/bash" >>/etc/passwd
-mkdir -p /run/munge /var/log/slurm /var/spool/slurm{ctld,d} /etc/slurm /shared/out
-chmod 1777 /shared /shared/out
-dd if=/dev/urandom of=/etc/munge.key bs=128 count=1 status=none
-chmod 400 /etc/munge.key
-munged --force --key-file=/etc/munge.key --log-file=/var/log/slurm/munge.log 2>/dev/null
-
-cat >/etc/slurm/slurm.conf <<END
-ClusterName=vm
-SlurmctldHost=n1
-SlurmUser=root
-AuthType=auth/munge
-MpiDefault=none
-ProctrackType=proctrack/cgroup
-TaskPlugin=task/cgroup
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-SchedulerType=sched/backfill
-SchedulerParameters=nohold_on_prolog_fail
-StateSaveLocation=/var/spool/slurmctld
-SlurmdSpoolDir=/var/spool/slurmd
-SlurmctldLogFile=/var/log/slurm/slurmctld.log
-SlurmdLogFile=/var/log/slurm/slurmd.log
-SlurmctldTimeout=60
-MinJobAge=900
-PrologFlags=Alloc,Contain,DeferBatch
-Prolog=$programs/railgate-prolog
-Epilog=$programs/railgate-epilog
-EpilogSlurmctld=$programs/railgate-epilog-ctld
-NodeName=n1 NodeAddr=127.0.0.1 CPUs=2 RealMemory=600
-PartitionName=main Nodes=ALL Default=YES OverSubscribe=NO
-END
-printf '%s\n' CgroupPlugin=cgroup/v2 IgnoreSystemd=yes ConstrainRAMSpace=yes >/etc/slurm/cgroup.conf
+scope=/sys/fs/cgroup/system.slice/n1_slurmstepd.scope
+mkdir -p "$scope" /shared
+chmod 1777 /shared
+{
+    echo "alice:x:5001:5001::/tmp:/bin/bash"
+    echo "bob:x:5002:5002::/tmp:/bin/bash"
+} >>/etc/passwd
 cat >/etc/railgate/railgate.toml <<END
 profile = "cpu"
 [report]
 dir = "/shared"
 END
-ln -sfn /proc/self/fd /dev/fd
-slurmctld && slurmd || echo "why: no Slurm"
 
-# as USER COMMAND…
-as() {
-    local user=$1
-    shift
-    setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups --inh-caps=-all env HOME=/tmp "$@"
-}
-
-# wait_for SECONDS COMMAND…
-wait_for() {
-    local end=$((SECONDS + $1))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        ((SECONDS < end)) || return 1
-        sleep 1
+# groups_of JOB BYTES: the job's groups, with a limit on its memory; prints that of its step's tasks.
+groups_of() {
+    local at=$scope name
+    echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+    echo +memory >/sys/fs/cgroup/system.slice/cgroup.subtree_control
+    for name in "job_$1" step_0 user task_0; do
+        echo +memory >"$at/cgroup.subtree_control"
+        at=$at/$name
+        mkdir "$at"
     done
+    echo "$2" >"$scope/job_$1/memory.max"
+    echo "$at"
 }
 
-node_idle() { sinfo -h -o %t | grep -qx idle; }
-ended() { ! scontrol -o show job "$1" | grep -qE 'JobState=(PENDING|RUNNING|COMPLETING|CONFIGURING)'; }
-written() { as "$1" "$programs/railgate" report "$2" 2>/dev/null | grep -q '^VERDICT\|^job .*: '; }
+# hook PROGRAM JOB UID NAME STATUS: as slurmd starts its prolog and epilog.
+hook() {
+    env -i PATH=/usr/bin:/bin SLURM_CLUSTER_NAME=vm SLURM_CONF=/etc/slurm/slurm.conf SLURM_JOB_ID="$2" SLURM_JOBID="$2" \
+        SLURM_JOB_UID="$3" SLURM_JOB_GID="$3" SLURM_JOB_USER="$4" SLURM_JOB_PARTITION=main SLURMD_NODENAME=n1 SLURM_JOB_NODELIST=n1 \
+        SLURM_NODELIST=n1 SLURM_JOB_EXIT_CODE="$5" SLURM_SCRIPT_CONTEXT="${1}_slurmd" "$programs/railgate-$1" ||
+        echo "why: $1 of job $2: exit code $?"
+}
 
-# first_line USER JOB WANT: the first line of the report; no word of the other job.
+# first_line USER JOB WANT NOT: the first line of the report, and no word of the other job.
+# shellcheck disable=SC2034 # inside.sh reads failed
 first_line() {
-    local user=$1 job=$2 want=$3 got
-    wait_for 60 written "$user" "$job"
-    as "$user" "$programs/railgate" report "$job" >/tmp/report 2>&1
+    local got
+    "$programs/railgate" report "$2" >/tmp/report 2>/tmp/errors
     got=$(head -1 /tmp/report)
-    if [[ $got == *"$want"* ]] && ! grep -q "$4" /tmp/report; then
+    if [[ $got == *"$3"* ]] && ! grep -q "$4" /tmp/report; then
         echo "ok: control groups v2: $got"
+        grep -m2 -i 'killed\|limit' /tmp/report | sed 's/^/why: /'
     else
-        echo "bad: control groups v2: want '$want', and nothing of '$4'"
-        sed 's/^/why: /' /tmp/report
+        echo "bad: control groups v2: job $2: want '$3', and nothing of '$4'"
+        sed "s|^|why: |" /tmp/report /tmp/errors
         failed=1
     fi
 }
 
-wait_for 60 node_idle || sed 's/^/why: /' /var/log/slurm/slurmd.log
-cd /tmp || exit
-hungry='#!/bin/bash
-(head -c 150000000 /dev/zero; sleep 3) | tail > /dev/null'
-buggy='#!/bin/bash
-sleep 20
-python3 -c "{}[\"loss\"]"'
-bug=$(as alice sbatch --parsable -n1 --mem=60 -o /shared/out/bug <<<"$buggy")
-big=$(as bob sbatch --parsable -n1 --mem=60 -o /shared/out/big <<<"$hungry")
-for job in $bug $big; do
-    wait_for 120 ended "$job" || echo "why: job $job does not end: $(scontrol -o show job "$job")"
-done
-scontrol -o show job "$big" | grep -o 'JobState=[A-Z_]*' | sed 's/^/why: Slurm: /'
-first_line bob "$big" "out of memory" "job_$bug\|alice"
-first_line alice "$bug" "looks like the application" "job_$big\|bob\|out of memory"
-dmesg | grep -o "oom-kill:.*" | tail -1 | sed "s/^/why: /"
+hook prolog 71 5001 alice 0
+hook prolog 72 5002 bob 0
+small=$(groups_of 71 100M)
+large=$(groups_of 72 40M)
+# run_in GROUP UID COMMAND
+run_in() {
+    bash -c 'echo $$ >"$1/cgroup.procs"; exec setpriv --reuid "$2" --regid "$2" --clear-groups bash -c "$3"' - "$@"
+}
+run_in "$large" 5002 'head -c 150000000 /dev/zero | tail >/dev/null' 2>/dev/null
+run_in "$small" 5001 'python3 -c "{}[\"loss\"]"' 2>/dev/null
+hook epilog 72 5002 bob 256
+hook epilog 71 5001 alice 256
+dmesg | grep -o 'oom-kill:.*' | tail -1 | sed 's/^/why: /'
+first_line bob 72 "out of memory" 'job_71\|alice'
+first_line alice 71 "looks like the application" 'job_72\|bob\|out of memory'

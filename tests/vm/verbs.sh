@@ -34,6 +34,7 @@ interfaces_up = true
 END
 
 # look NAME WANT [ARGUMENT…]: what the checks of the fabric find, worse than a note, in their order.
+# shellcheck disable=SC2034 # inside.sh reads failed
 look() {
     local name=$1 want=$2 got
     shift 2

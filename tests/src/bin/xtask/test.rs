@@ -170,7 +170,7 @@ fn checks(all: &mut Steps) {
         steps::run(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
     all.step("dependencies", || {
-        installed("cargo-deny", CARGO_DENY, &[], "two to three minutes")?;
+        installed("cargo-deny", CARGO_DENY, &[], "two minutes")?;
         steps::run(build::cargo().args(["deny", "--all-features", "check", "bans", "licenses", "sources"]))
     });
     if advisories_known() {
@@ -182,7 +182,7 @@ fn checks(all: &mut Steps) {
     }
     all.step("shell scripts", shell_scripts);
     all.step("book", || {
-        installed("mdbook", MDBOOK, &["--no-default-features", "--debug"], "a minute or two")?;
+        installed("mdbook", MDBOOK, &["--no-default-features"], "a minute or two")?;
         let program = packages::find("mdbook").or_else(|| home_bin("mdbook")).context("mdbook")?;
         let target = build::workspace().join("target/book");
         steps::run(
@@ -199,7 +199,8 @@ fn installed(program: &str, version: &str, features: &[&str], takes: &str) -> Re
     println!("installing {program} {version}, once ({takes})");
     let mut command = build::cargo();
     command.args(["install", "--locked", "--quiet", program, "--version", version]).args(features);
-    steps::run(&mut command)
+    // It runs for seconds: to optimise it takes longer than the optimised program would save.
+    steps::run(command.arg("--debug").env("CARGO_PROFILE_DEV_DEBUG", "0"))
 }
 
 fn home_bin(program: &str) -> Option<PathBuf> {
