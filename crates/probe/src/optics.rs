@@ -37,7 +37,7 @@ pub(crate) fn decode(
 /// `ethtool -m DEVICE raw on` writes, and more).
 ///
 /// # Errors
-/// As [`optics`] says of a module; a page that the dump does not reach is one that cannot be read.
+/// Reads a dump of the module's pages as `optics` reads the module; a page beyond the dump is one that cannot be read.
 pub fn module_of_dump(memory: &[u8]) -> Result<Module, String> {
     let page = |nth: usize| -> Result<Page, String> {
         let bytes = memory.get(nth * 128..(nth + 1) * 128).and_then(|bytes| bytes.try_into().ok());
