@@ -103,7 +103,8 @@ fn everything() -> Vec<(String, Text)> {
     for folder in ["docs", "contrib", "sbatch-templates", "profiles"] {
         below(&root.join(folder), &mut files);
     }
-    let programs = ["cli", "prolog", "epilog", "sampler", "spank-plugin", "nccl-env", "nccl-profiler"];
+    let programs =
+        ["cli", "prolog", "epilog", "epilog/ctld", "sampler", "spank-plugin", "nccl-env", "nccl-profiler"];
     let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
     for package in programs.iter().map(|name| root.join(name)).chain(crates) {
         below(&package.join("src"), &mut files);

@@ -52,6 +52,7 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
         "railgate-cli",
         "railgate-prolog",
         "railgate-epilog",
+        "railgate-epilog-ctld",
         "railgate-sampler",
         "nccl-env-railgate",
         "nccl-profiler-railgate",

@@ -21,7 +21,8 @@ const SLURM: [&str; 8] = ["22.05", "23.02", "23.11", "24.05", "24.11", "25.05", 
 const NCCL: [&str; 2] = ["nccl-env-railgate", "nccl-profiler-railgate"];
 /// CentOS 7's.
 const NCCL_GLIBC: &str = "2.17";
-const PROGRAMS: [&str; 4] = ["railgate-cli", "railgate-prolog", "railgate-epilog", "railgate-sampler"];
+const PROGRAMS: [&str; 5] =
+    ["railgate-cli", "railgate-prolog", "railgate-epilog", "railgate-epilog-ctld", "railgate-sampler"];
 /// RHEL 8's.
 const GLIBC: &str = "2.28";
 

@@ -89,7 +89,7 @@ pub(super) fn run(all: &mut Steps) {
         steps::run(&mut cargo(&["fmt", "--check"]))?;
         steps::run(&mut linting())?;
         rdma_selftest(false)?;
-        let packages = ["railgate-cli", "railgate-prolog", "railgate-epilog"];
+        let packages = ["railgate-cli", "railgate-prolog", "railgate-epilog", "railgate-epilog-ctld"];
         steps::run(build::cargo().args(["build", "--quiet"]).args(packages.map(|name| format!("-p{name}"))))
     });
     all.step(NAME, || {

@@ -47,36 +47,21 @@
 //!
 //! Everything it keeps is in `/var/lib/railgate/controller/`, which belongs to SlurmUser; root writes nothing there.
 
-#[path = "ctld/call.rs"]
 mod call;
-#[path = "ctld/ended_job.rs"]
 mod ended_job;
-#[path = "ctld/ends.rs"]
 mod ends;
-#[path = "ctld/evidence.rs"]
 mod evidence;
-#[path = "ctld/failed.rs"]
 mod failed;
-#[path = "ctld/kept_log.rs"]
 mod kept_log;
-#[path = "ctld/old_notes.rs"]
 mod old_notes;
-#[path = "ctld/put_back.rs"]
 mod put_back;
-#[path = "ctld/record.rs"]
 mod record;
-#[path = "ctld/slurm_end.rs"]
 mod slurm_end;
-#[path = "ctld/sum_up.rs"]
 mod sum_up;
-#[path = "ctld/summed.rs"]
 mod summed;
-#[path = "ctld/tally.rs"]
 mod tally;
 #[cfg(test)]
-#[path = "ctld/testing.rs"]
 mod testing;
-#[path = "ctld/wait.rs"]
 mod wait;
 
 use std::process::ExitCode;
