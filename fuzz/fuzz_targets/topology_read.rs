@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use railgate_simulate::{parse, simulated};
 use railgate_model::{RailMap, Snapshot};
-use railgate_rails::{NcclVersion, TopologyView, check_topology, rail_map};
+use railgate_rails::{NcclVersion, rail_map};
+use railgate_topology_check::{TopologyView, check_topology};
 
 static MACHINE: LazyLock<(Snapshot, RailMap)> = LazyLock::new(|| {
     let (profile, _) = parse("h200-sxm", &[]).expect("a profile that is built in");

@@ -5,7 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use railgate_simulate::{parse, simulated};
 use railgate_model::{Distance, Part, PciAddress, PortState, Reading};
-use railgate_rails::{check_topology, rail_map, table, topology};
+use railgate_rails::{rail_map, table, topology};
+use railgate_topology_check::check_topology;
 
 /// One decision after the other; at the end always 0.
 struct Dice<'a>(std::slice::Iter<'a, u8>);

@@ -3,7 +3,8 @@ use std::path::Path;
 use anyhow::Context as _;
 use railgate_model::RailMap;
 use railgate_probe::read_topology_file;
-use railgate_rails::{NcclVersion, TopologyView, check_topology};
+use railgate_rails::NcclVersion;
+use railgate_topology_check::{TopologyView, check_topology};
 
 use crate::exit;
 use crate::node_source::Seen;

@@ -9,6 +9,7 @@ mod environment;
 mod folklore;
 mod job_shape;
 mod map;
+pub mod nccl_devices;
 mod nccl_range;
 mod nccl_version;
 mod net;
@@ -22,7 +23,6 @@ mod site_rule;
 #[cfg(test)]
 mod testing;
 mod topology;
-mod topology_check;
 mod topology_file;
 
 pub use config::{RailsConfig, TopologyFile, UnknownProfile, UserProfile};
@@ -37,5 +37,3 @@ pub use render::{View, effective, env, explain, table};
 pub use rules::{RULES, Rule};
 pub use site_rule::{Layer, Nodes, Share, SiteRule};
 pub use topology::{NoTopology, topology, topology_needed, topology_wanted, topology_xml};
-pub use topology_check::{Effect, TopologyCheck, TopologyProblem, TopologyView, check_topology};
-pub use topology_file::judge_topology_file;

@@ -1,7 +1,8 @@
-//! Small machines for the tests of this crate.
+//! Small machines for the tests of this crate and of `railgate-topology-check`.
 
 use std::collections::BTreeMap;
 
+use proptest::prelude::*;
 use railgate_model::{
     Access, EccCounts, Fabric, FabricProfile, Gpu, GpuProfile, Gpus, Hca, Host, LinkLayer, Origin, Part, Pci,
     PciDevice, PhysState, Port, PortState, Profile, RailProfile, Reading, Snapshot,
@@ -184,4 +185,30 @@ pub(crate) fn profile() -> Profile {
 pub(crate) fn wired_profile() -> Profile {
     let wiring = (0..4).map(|k| (k, format!("mlx5_{}", 3 - k))).collect();
     Profile { rails: RailProfile { wiring }, ..profile() }
+}
+
+/// A machine with ports down, unread, slow, of another kind or without a place, its HCAs in any order.
+pub(crate) fn machines() -> impl Strategy<Value = Snapshot> {
+    let shape = prop_oneof![
+        (1..5_u32, 1..3_u32, 0..3_u32).prop_map(|(count, gpus, hcas)| switches(count, gpus, hcas)),
+        Just(flat_machine()),
+    ];
+    (shape, proptest::collection::vec(0..8_u8, 12), any::<u64>()).prop_map(|(mut snapshot, faults, turn)| {
+        if let Part::Read { data, .. } = &mut snapshot.fabric {
+            for (hca, fault) in data.hcas.iter_mut().zip(&faults) {
+                let port = &mut hca.ports[0];
+                match fault {
+                    0 => port.state = Reading::Known(PortState::Down),
+                    1 => port.state = Reading::Failed("I/O error".to_owned()),
+                    2 => port.rate_gbps = Reading::Known(100.0),
+                    3 => port.link_layer = Reading::Known(LinkLayer::Ethernet),
+                    4 => hca.pci = Reading::Failed("no link".to_owned()),
+                    _ => {}
+                }
+            }
+            let count = data.hcas.len().max(1);
+            data.hcas.rotate_left(usize::try_from(turn).unwrap_or(0) % count);
+        }
+        snapshot
+    })
 }

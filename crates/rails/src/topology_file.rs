@@ -1,14 +1,9 @@
-//! A topology file that is not ours: the site's own, or the one that a hypervisor's daemon leaves where NCCL
-//! looks by itself.
+//! Where a topology file that railgate did not write is: the site's own, or the one that a hypervisor's daemon leaves
+//! where NCCL reads by default.
 
 use std::path::{Path, PathBuf};
 
-use railgate_model::{Profile, Reading, Snapshot, TopologyRemark};
-
 use crate::config::RailsConfig;
-use crate::map::rail_map;
-use crate::topology::{topology, topology_wanted};
-use crate::topology_check::{Effect, check_topology};
 
 /// NCCL reads it where `NCCL_TOPO_FILE` is not set.
 const WHERE_NCCL_LOOKS: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
@@ -20,87 +15,21 @@ impl RailsConfig {
         self.site_topology_file().unwrap_or(Path::new(WHERE_NCCL_LOOKS)).to_owned()
     }
 
-    fn site_topology_file(&self) -> Option<&Path> {
+    /// The site's own topology file: `[rails] set.NCCL_TOPO_FILE`, where railgate sets the environment.
+    pub fn site_topology_file(&self) -> Option<&Path> {
         self.set.get("NCCL_TOPO_FILE").filter(|_| self.environment).map(Path::new)
     }
 }
 
-/// Writes into the snapshot what is wrong with its topology file. What the machine did not tell is not held
-/// against the file.
-pub fn judge_topology_file(config: &RailsConfig, profile: Option<&Profile>, snapshot: &mut Snapshot) {
-    let Some(file) = &snapshot.topology_file else { return };
-    let by_site = config.site_topology_file() == Some(&file.path);
-    let said = match &file.text {
-        Reading::Failed(_) => None,
-        Reading::Unsupported if by_site => Some(vec![TopologyRemark {
-            refused: false,
-            place: String::new(),
-            what: "missing: NCCL continues without it".to_owned(),
-        }]),
-        Reading::Unsupported => Some(Vec::new()),
-        Reading::Known(text) => {
-            let map = rail_map(snapshot, profile);
-            let ours =
-                !by_site && topology_wanted(config, &map, snapshot) && topology(&map, snapshot).is_ok();
-            Some(if ours { Vec::new() } else { remarks(text, snapshot, &map) })
-        }
-    };
-    if let Some(file) = &mut snapshot.topology_file {
-        file.said = said;
-    }
-}
-
-fn remarks(text: &str, snapshot: &Snapshot, map: &railgate_model::RailMap) -> Vec<TopologyRemark> {
-    let mut check = check_topology(text.as_bytes(), None, Some((snapshot, map)));
-    if !check.unknown.is_empty() {
-        check.problems.retain(|problem| problem.effect == Effect::Refused);
-    }
-    let mut problems = check.problems;
-    problems.retain(|problem| problem.effect != Effect::Note);
-    problems.sort_by_key(|problem| problem.effect);
-    let remark = |problem: &crate::TopologyProblem| {
-        let some = if problem.nccl.is_empty() {
-            String::new()
-        } else {
-            format!(" (NCCL {})", problem.nccl.join(", "))
-        };
-        // A release that nobody may use here is no reason to call the file broken.
-        let refused = problem.effect == Effect::Refused && problem.nccl.is_empty();
-        TopologyRemark { refused, place: problem.place(), what: format!("{}{some}", problem.what) }
-    };
-    problems.iter().map(remark).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use railgate_model::{Part, TopologyFile};
-
     use super::*;
-    use crate::testing::{flat_machine, wired_profile};
 
     fn config(path: &str) -> RailsConfig {
         RailsConfig {
             set: [("NCCL_TOPO_FILE".to_owned(), path.to_owned())].into_iter().collect(),
             ..RailsConfig::default()
         }
-    }
-
-    fn good() -> String {
-        let flat = flat_machine();
-        topology(&rail_map(&flat, &wired_profile()), &flat).unwrap()
-    }
-
-    fn said(
-        config: &RailsConfig,
-        text: Reading<String>,
-        change: fn(&mut Snapshot),
-    ) -> Option<Vec<TopologyRemark>> {
-        let mut snapshot = flat_machine();
-        change(&mut snapshot);
-        snapshot.topology_file =
-            Some(TopologyFile { path: config.topology_file_of_others(), text, said: None });
-        judge_topology_file(config, Some(&wired_profile()), &mut snapshot);
-        snapshot.topology_file.unwrap().said
     }
 
     #[test]
@@ -110,40 +39,5 @@ mod tests {
         assert_eq!(RailsConfig::default().topology_file_of_others(), Path::new(WHERE_NCCL_LOOKS));
         let off = RailsConfig { environment: false, ..own };
         assert_eq!(off.topology_file_of_others(), Path::new(WHERE_NCCL_LOOKS));
-    }
-
-    #[test]
-    fn a_good_file_gives_nothing_to_say_and_a_broken_one_its_place() {
-        let own = config("/etc/nccl/topo.xml");
-        assert_eq!(said(&own, Reading::Known(good()), |_| {}), Some(vec![]));
-        let tab = said(&own, Reading::Known(good().replacen("  <cpu", "\t<cpu", 1)), |_| {}).unwrap();
-        assert_eq!((tab.len(), tab[0].refused, tab[0].place.as_str()), (1, true, "2:1"));
-        let quotes =
-            said(&own, Reading::Known(good().replacen("version=\"1\"", "version='1'", 1)), |_| {}).unwrap();
-        assert!(quotes.iter().all(|remark| !remark.refused && remark.what.contains("(NCCL ")));
-        let gone = said(&own, Reading::Unsupported, |_| {}).unwrap();
-        assert_eq!(gone[0].what, "missing: NCCL continues without it");
-        assert_eq!(said(&own, Reading::Failed("I/O error".to_owned()), |_| {}), None);
-    }
-
-    #[test]
-    fn another_machines_file_is_stale() {
-        let own = config("/etc/nccl/topo.xml");
-        let stale = said(&own, Reading::Known(good().replace("busid=\"000", "busid=\"0a0")), |_| {}).unwrap();
-        assert_eq!(stale[0].what, "GPU 0 (0001:00:00.0) is not in the file: NCCL places it by itself");
-        // Where nobody could ask the GPUs, nobody can say that.
-        let silent = |snapshot: &mut Snapshot| snapshot.gpus = Part::Silent { after_ms: 1.0 };
-        let stale = said(&own, Reading::Known(good().replace("busid=\"000", "busid=\"0a0")), silent);
-        assert_eq!(stale, Some(vec![]));
-    }
-
-    #[test]
-    fn what_nccl_never_sees_is_not_judged() {
-        // railgate gives the tasks a file of its own here, so NCCL looks at no other.
-        let by_itself = RailsConfig::default();
-        assert_eq!(said(&by_itself, Reading::Known("\t".to_owned()), |_| {}), Some(vec![]));
-        assert_eq!(said(&by_itself, Reading::Unsupported, |_| {}), Some(vec![]));
-        let never = RailsConfig { topology_file: crate::TopologyFile::Never, ..RailsConfig::default() };
-        assert_eq!(said(&never, Reading::Known("\t".to_owned()), |_| {}).unwrap().len(), 1);
     }
 }

@@ -7,7 +7,7 @@ use railgate_model::{
 };
 use railgate_probe::{Request, follow_up, live};
 
-use railgate_rails::judge_topology_file;
+use railgate_topology_check::judge_topology_file;
 
 use railgate_rundir::Root;
 use railgate_slurm::{Client, Env};

@@ -8,11 +8,11 @@ use std::fs;
 
 use railgate_model::{Fabric, Host, LinkLayer, Part, Pci, PciAddress, Port, Profile, Reading, Snapshot};
 use railgate_rails::{
-    JobGpus, JobShape, Net, RailsConfig, check_topology, env, environment, rail_map, table, topology,
-    topology_wanted,
+    JobGpus, JobShape, Net, RailsConfig, env, environment, rail_map, table, topology, topology_wanted,
 };
 use railgate_simulate::recorded;
 use railgate_simulate::{inject, simulated};
+use railgate_topology_check::check_topology;
 
 use super::{folder, same_as_stored};
 

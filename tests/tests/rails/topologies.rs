@@ -7,8 +7,9 @@ use std::fs;
 use std::process::Command;
 
 use railgate_model::{Hca, LinkLayer, Part, PhysState, Port, PortState, RailMap, Reading, Snapshot};
-use railgate_rails::{Effect, NcclVersion, check_topology, rail_map, topology};
+use railgate_rails::{NcclVersion, rail_map, topology};
 use railgate_simulate::recorded;
+use railgate_topology_check::{Effect, check_topology};
 
 use super::{folder, same_as_stored};
 

@@ -4,7 +4,7 @@
 //! fixed room for everything. What it takes here it takes there, and where it stops it stops here, at the
 //! same byte.
 
-use crate::NcclVersion;
+use railgate_rails::NcclVersion;
 
 /// NCCL holds names and values in buffers of this many bytes, the closing zero and its own checks included.
 const TOKEN_ROOM: usize = 255;

@@ -2,11 +2,10 @@
 
 use proptest::prelude::*;
 use railgate_model::{Part, Snapshot};
+use railgate_rails::{rail_map, topology};
 
 use super::*;
-use crate::properties::machines;
-use crate::testing::{flat_machine, wired_profile};
-use crate::{rail_map, topology};
+use crate::testing::{flat_machine, machines, wired_profile};
 
 /// A machine and its topology file, where one can be made.
 fn with_file() -> impl Strategy<Value = (Snapshot, RailMap, String)> {

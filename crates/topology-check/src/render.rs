@@ -1,10 +1,10 @@
 use std::fmt;
 
+use railgate_rails::NcclVersion;
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use super::{Effect, TopologyCheck, TopologyProblem};
-use crate::NcclVersion;
 
 /// What `railgate rails --check` prints as JSON.
 #[derive(Clone, Debug, Serialize)]
@@ -92,7 +92,7 @@ impl TopologyView<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::topology_check::check_topology;
+    use crate::check_topology;
 
     use super::*;
 

@@ -1,8 +1,8 @@
 use railgate_model::{Host, LinkLayer, Part, Reading, Snapshot};
+use railgate_rails::{rail_map, topology};
 
 use super::*;
 use crate::testing::{flat_machine, switches, wired_profile};
-use crate::{rail_map, topology};
 
 fn host(snapshot: &mut Snapshot) -> &mut Host {
     match &mut snapshot.host {

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use railgate_rails::nccl_devices::room_wanted;
+
 use super::grammar::{Element, Era, Kind, MAX_ATTRIBUTES, Tree, number, printable};
 use super::{Effect, Found};
 
@@ -155,11 +157,6 @@ pub(super) fn judge(
         );
         judge.say(Effect::Misled, None, &what, "leave out what NCCL finds by itself");
     }
-}
-
-/// Elements that NCCL adds to a file: of each GPU itself and up to eight ends of its NVLinks, of each HCA two.
-pub(crate) fn room_wanted(gpus: usize, hcas: usize) -> usize {
-    9 * gpus + 2 * hcas
 }
 
 /// Those of [`room_wanted`] that a device has in the file.

@@ -1,19 +1,24 @@
-//! What NCCL does with a topology file, and whether the file is this machine's.
+//! What NCCL does with a topology file, and whether the file describes this machine: `railgate rails --check`, and the
+//! check `topology-file` of the gate.
+//!
+//! Pure functions of the file's bytes, a release of NCCL, and a snapshot with its rail map. `railgate-rails` writes such
+//! files; this crate reads those that anyone wrote.
 
 mod fit;
 mod grammar;
 mod graph;
+mod judge;
 mod render;
 
 use std::collections::BTreeSet;
 
 use railgate_model::{RailMap, Snapshot};
+use railgate_rails::NcclVersion;
 use serde::Serialize;
 
-use crate::NcclVersion;
 use fit::Machine;
 use grammar::{ERAS, Era, era};
-pub(crate) use graph::room_wanted;
+pub use judge::judge_topology_file;
 pub use render::TopologyView;
 
 /// What follows from a mistake in a topology file. The worst comes first.
@@ -167,5 +172,9 @@ impl Lines {
 
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+#[path = "../../rails/src/testing.rs"]
+#[allow(dead_code, reason = "the tests of railgate-rails use more of it")]
+mod testing;
 #[cfg(test)]
 mod tests;

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use railgate_model::{Hca, Host, PciAddress, Rail, RailMap, Snapshot};
+use railgate_rails::nccl_devices::{as_nccl_finds_it, belong_together, busid_of, cpu_mask};
+use railgate_rails::{BY_PROFILE, BY_TREE};
 
 use super::grammar::{Era, Kind, Tree, printable};
 use super::graph::{
     Asked, Devices, Placed, below, cpus, is_busid, looks_like_gpu, looks_like_hca, may_be_real, upwards,
 };
 use super::{Effect, Found};
-use crate::map::{BY_PROFILE, BY_TREE};
-use crate::topology::{as_nccl_finds_it, belong_together, busid_of, cpu_mask};
 
 /// A live machine to hold a file against.
 pub(super) struct Machine<'a> {
