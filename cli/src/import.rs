@@ -1,13 +1,11 @@
 //! Another health checker's configuration, as railgate's own.
 
-mod nhc;
-mod nhc_checks;
-mod nhc_line;
-mod nhc_write;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 
-use std::path::PathBuf;
-
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use railgate_nhc::{File, Imported, files, next_steps};
 
 use crate::{Site, exit, output};
 
@@ -46,13 +44,31 @@ Exit codes: 0 done, 2 the file cannot be read, or the directory exists")]
 
 pub(crate) fn run(_site: &Site, args: &Args) -> anyhow::Result<u8> {
     let From::Nhc { file, out } = &args.from;
-    let text = std::fs::read(file).with_context(|| file.display().to_string())?;
-    let imported = nhc::Imported::read(&text);
+    let text = fs::read(file).with_context(|| file.display().to_string())?;
+    let imported = Imported::read(&text);
     output::text(&imported.listing(file))?;
     if let Some(dir) = out {
-        let files = nhc_write::files(&imported, file);
-        nhc_write::write(dir, &files)?;
-        output::text(&nhc_write::next_steps(dir, &files))?;
+        let files = files(&imported, file);
+        write(dir, &files)?;
+        output::text(&next_steps(dir, &files))?;
     }
     Ok(exit::OK)
+}
+
+/// Into a directory that does not exist yet; every user can read it, and only its owner can write.
+fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
+    ensure!(!dir.exists(), "{}: exists already", dir.display());
+    for (name, text) in files {
+        let path = dir.join(name);
+        let parent = path.parent().unwrap_or(dir);
+        let mode = if text.starts_with(b"#!") { 0o755 } else { 0o644 };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(parent)
+            .and_then(|()| fs::write(&path, text))
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+            .with_context(|| path.display().to_string())?;
+    }
+    Ok(())
 }

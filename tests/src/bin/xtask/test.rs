@@ -224,7 +224,7 @@ fn advisories_known() -> bool {
 /// Every script that we ship.
 fn shell_scripts() -> Result<()> {
     let mut scripts = Vec::new();
-    for dir in ["sbatch-templates", "contrib", "cli/src", "tests/gpu", "tests/vm", ".ci"] {
+    for dir in ["sbatch-templates", "contrib", "crates/nhc/src", "tests/gpu", "tests/vm", ".ci"] {
         collect(&build::workspace().join(dir), &mut scripts)?;
     }
     if scripts.is_empty() {

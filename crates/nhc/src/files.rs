@@ -1,17 +1,13 @@
 //! The files of an imported configuration.
 
-use std::fs;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
-
-use anyhow::{Context as _, ensure};
 
 use railgate_text::{Lines, printable, put};
 
-use super::nhc::{Imported, Outcome};
+use crate::{Imported, Outcome};
 
 /// A path below the directory, and its bytes; what begins with `#!` is executable.
-pub(super) type File = (&'static str, Vec<u8>);
+pub type File = (&'static str, Vec<u8>);
 
 const CONFIG: &str = "\
 # docs/install.md, \"From report to enforce\", is the way from here: nothing drains yet.
@@ -34,8 +30,8 @@ deadline = \"40s\"              # longer than NHC's own TIMEOUT
 
 const SCRIPT: &str = include_str!("nhc.sh");
 
-/// What an import writes.
-pub(super) fn files(imported: &Imported<'_>, from: &Path) -> Vec<File> {
+/// The files that an import writes; `from` is the name of the configuration.
+pub fn files(imported: &Imported<'_>, from: &Path) -> Vec<File> {
     let mut config = format!("# From {} by `railgate import nhc`.\n{CONFIG}", one_line(from));
     let mut files = Vec::new();
     if imported.runs_nhc() {
@@ -67,25 +63,8 @@ fn one_line(path: &Path) -> String {
     printable(&path.to_string_lossy()).into_owned()
 }
 
-/// Into a directory that does not exist yet, readable for everybody and writable for its owner alone.
-pub(super) fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
-    ensure!(!dir.exists(), "{}: exists already", dir.display());
-    for (name, text) in files {
-        let path = dir.join(name);
-        let parent = path.parent().unwrap_or(dir);
-        let mode = if text.starts_with(b"#!") { 0o755 } else { 0o644 };
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(parent)
-            .and_then(|()| fs::write(&path, text))
-            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
-            .with_context(|| path.display().to_string())?;
-    }
-    Ok(())
-}
-
-pub(super) fn next_steps(dir: &Path, files: &[File]) -> Lines {
+/// What an admin does next with `files`, which were written to `dir`.
+pub fn next_steps(dir: &Path, files: &[File]) -> Lines {
     let dir = dir.display();
     let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
     let mut text = Lines::new();

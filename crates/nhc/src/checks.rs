@@ -1,13 +1,13 @@
 //! What is known of the checks of NHC 1.4.3, Azure's azurehpc-health-checks and NVIDIA's DeepOps.
 
-use super::nhc_line::options;
+use crate::line::options;
 
 /// A check that goes on under NHC.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) name: &'static str,
+pub(crate) struct Known {
+    pub(crate) name: &'static str,
     /// Checks of railgate's own that look at the same thing; none of them gives the same verdict in every state.
-    pub(super) near: &'static str,
+    pub(crate) near: &'static str,
     acts: Acts,
     fact: Fact,
 }
@@ -41,7 +41,7 @@ const fn check(name: &'static str, near: &'static str, acts: Acts, fact: Fact) -
 }
 
 /// Every check that has something to be said about it.
-pub(super) const KNOWN: &[Known] = &[
+pub(crate) const KNOWN: &[Known] = &[
     check("check_hw_cpuinfo", "cpu", Acts::Never, Fact::Node),
     check("check_hw_physmem", "memory", Acts::Never, Fact::Node),
     check("check_hw_swap", "", Acts::Never, Fact::Node),
@@ -136,17 +136,17 @@ const LEFT: &[(&str, &str)] = &[
 ];
 
 /// Why a check is not imported.
-pub(super) fn left(name: &str) -> Option<&'static str> {
+pub(crate) fn left(name: &str) -> Option<&'static str> {
     LEFT.iter().find(|(left, _)| *left == name).map(|(_, why)| *why)
 }
 
 impl Known {
-    pub(super) fn find(name: &str) -> Option<&'static Known> {
+    pub(crate) fn find(name: &str) -> Option<&'static Known> {
         KNOWN.iter().find(|known| known.name == name)
     }
 
     /// Whether the line, with these arguments, changes the node: restarts a service, kills a process, mounts.
-    pub(super) fn acts(&self, arguments: &[String]) -> bool {
+    pub(crate) fn acts(&self, arguments: &[String]) -> bool {
         match self.acts {
             Acts::Never => false,
             Acts::Always => true,
@@ -158,7 +158,7 @@ impl Known {
     }
 
     /// What the line expects a value of; two lines with the same and other arguments contradict each other.
-    pub(super) fn fact(&self, arguments: &[String]) -> Option<String> {
+    pub(crate) fn fact(&self, arguments: &[String]) -> Option<String> {
         match self.fact {
             Fact::None => None,
             Fact::Node => Some(self.name.to_owned()),

@@ -1,17 +1,22 @@
-//! A whole NHC configuration: what becomes of each line.
+//! Translates a configuration of LBNL's Node Health Check (NHC) 1.4 into one of railgate: the outcome of each line, and the
+//! files that an import writes. Pure: `railgate import nhc` reads the configuration and writes the files.
+
+mod checks;
+mod files;
+mod line;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use railgate_text::{Lines, put};
 
-use super::nhc_checks::{self, Known};
-use super::nhc_line::{self, Line, Words};
-use crate::output;
+use checks::Known;
+pub use files::{File, files, next_steps};
+use line::{Line, Words};
 
 /// What becomes of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// Railgate's configuration has the same meaning; this is its key and value.
     Same(&'static str),
     /// NHC runs this very line, called by railgate.
@@ -22,17 +27,17 @@ pub(super) enum Outcome {
 
 /// A line that is not empty and no comment.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) outcome: Outcome,
+pub(crate) struct Entry {
+    pub(crate) outcome: Outcome,
     /// For the admin, where it runs under NHC.
     notes: Vec<String>,
 }
 
-/// A configuration.
+/// An NHC configuration with the outcome of each line.
 #[derive(Debug)]
-pub(super) struct Imported<'t> {
+pub struct Imported<'t> {
     /// All of its lines, with the entry that each is, in the file's order.
-    pub(super) lines: Vec<(Line<'t>, Option<Entry>)>,
+    pub(crate) lines: Vec<(Line<'t>, Option<Entry>)>,
 }
 
 const SWALLOWED: &str = "the comment before it ends in a backslash, so NHC reads it as part of the comment";
@@ -46,10 +51,10 @@ const DRAINS: &str = "it drains or resumes nodes, which is railgate's to decide"
 
 impl<'t> Imported<'t> {
     /// Reads a configuration. No line of it is an error: NHC runs what railgate does not understand.
-    pub(super) fn read(file: &'t [u8]) -> Imported<'t> {
+    pub fn read(file: &'t [u8]) -> Imported<'t> {
         let mut lines = Vec::new();
         let mut facts: BTreeMap<(String, String), (usize, Vec<String>)> = BTreeMap::new();
-        for line in nhc_line::lines(file) {
+        for line in line::lines(file) {
             let entry = entry(&line).map(|(outcome, notes)| {
                 let notes = contradiction(&line, &mut facts).into_iter().chain(notes).collect();
                 Entry { outcome, notes }
@@ -60,7 +65,7 @@ impl<'t> Imported<'t> {
     }
 
     /// Lines that say something, each with its number, its text and its outcome.
-    pub(super) fn entries(&self) -> Vec<(String, String, Outcome, String)> {
+    pub(crate) fn entries(&self) -> Vec<(String, String, Outcome, String)> {
         let mut rows = Vec::new();
         for (line, entry) in &self.lines {
             if let Some(entry) = entry {
@@ -88,8 +93,9 @@ impl<'t> Imported<'t> {
         rows
     }
 
-    /// Line by line, for a person.
-    pub(super) fn listing(&self, file: &Path) -> Lines {
+    /// A table with the number, outcome, text and note of each line, and the totals below it. `file` is the name of the
+    /// configuration.
+    pub fn listing(&self, file: &Path) -> Lines {
         let mut rows = vec![["LINE", "OUTCOME", "NHC", "NOTE"].map(str::to_owned).to_vec()];
         let (mut same, mut under, mut not, mut warnings) = (0, 0, 0, 0);
         for (number, command, outcome, note) in self.entries() {
@@ -102,7 +108,7 @@ impl<'t> Imported<'t> {
             warnings += usize::from(note.contains("warning: "));
             rows.push(vec![number, word.to_owned(), command.chars().take(56).collect(), note]);
         }
-        let mut text = output::table(&rows);
+        let mut text = Lines::table(&rows, "");
         text.blank();
         put!(
             text,
@@ -115,7 +121,7 @@ impl<'t> Imported<'t> {
     }
 
     /// Whether NHC has anything to run.
-    pub(super) fn runs_nhc(&self) -> bool {
+    pub(crate) fn runs_nhc(&self) -> bool {
         self.lines
             .iter()
             .any(|(_, entry)| entry.as_ref().is_some_and(|entry| entry.outcome == Outcome::UnderNhc))
@@ -135,7 +141,7 @@ fn entry(line: &Line<'_>) -> Option<(Outcome, Vec<String>)> {
     if !line.ended {
         return not(NO_NEWLINE);
     }
-    match nhc_line::assignments(command).as_deref() {
+    match line::assignments(command).as_deref() {
         Some([("MARK_OFFLINE", "0")]) => return Some((Outcome::Same(REPORTS), Vec::new())),
         Some([("MARK_OFFLINE", _)]) => return not(MARKS),
         _ => {}
@@ -148,7 +154,7 @@ fn entry(line: &Line<'_>) -> Option<(Outcome, Vec<String>)> {
     if drains {
         return not(DRAINS);
     }
-    if let Some(why) = nhc_line::commands(command).find_map(nhc_checks::left) {
+    if let Some(why) = line::commands(command).find_map(checks::left) {
         return not(why);
     }
     Some((Outcome::UnderNhc, notes(line)))
@@ -170,7 +176,7 @@ fn notes(line: &Line<'_>) -> Vec<String> {
     }
     let (negated, positive) = mask.strip_prefix('!').map_or((false, mask), |rest| (true, rest));
     let range = positive.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-    if range.is_some_and(|range| !nhc_line::is_range(range)) {
+    if range.is_some_and(|range| !line::is_range(range)) {
         let does = if negated { "runs" } else { "skips" };
         warn(&format!("NHC does not understand this mask, and {does} the line on every node"));
     }
@@ -178,11 +184,11 @@ fn notes(line: &Line<'_>) -> Vec<String> {
     if words == Words::Broken {
         warn("a quote without its end: bash refuses the line, and NHC fails");
     }
-    if nhc_line::assignments(command).is_some() {
+    if line::assignments(command).is_some() {
         notes.push("a setting of NHC".to_owned());
         return notes;
     }
-    let known: Vec<&Known> = nhc_line::commands(command).filter_map(Known::find).collect();
+    let known: Vec<&Known> = line::commands(command).filter_map(Known::find).collect();
     let acts = match &words {
         Words::Plain(words) => words
             .split_first()

@@ -5,25 +5,25 @@
 
 /// A line as NHC sees it, which may be several lines of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line<'t> {
+pub(crate) struct Line<'t> {
     /// Number of its first line in the file, from 1.
-    pub(super) number: usize,
+    pub(crate) number: usize,
     /// Its bytes in the file, newlines included.
-    pub(super) raw: &'t [u8],
+    pub(crate) raw: &'t [u8],
     /// What NHC reads.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// It ends in a newline.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
 }
 
 impl Line<'_> {
     /// How many lines of the file it takes.
-    pub(super) fn height(&self) -> usize {
+    pub(crate) fn height(&self) -> usize {
         self.raw.split_inclusive(|byte| *byte == b'\n').count()
     }
 
     /// Mask and command. Where there is no `||`, NHC takes the whole line for both.
-    pub(super) fn parts(&self) -> (&str, &str) {
+    pub(crate) fn parts(&self) -> (&str, &str) {
         let trim = |text| str::trim_matches(text, [' ', '\t']);
         let (mask, command) = self.text.split_once("||").unwrap_or((&self.text, &self.text));
         (trim(mask), trim(command))
@@ -31,7 +31,7 @@ impl Line<'_> {
 }
 
 /// All lines of a file.
-pub(super) fn lines(file: &[u8]) -> Vec<Line<'_>> {
+pub(crate) fn lines(file: &[u8]) -> Vec<Line<'_>> {
     let (mut lines, mut rest, mut number) = (Vec::new(), file, 1);
     while !rest.is_empty() {
         let (mut read, mut length, mut ended) = (Vec::new(), rest.len(), false);
@@ -57,7 +57,7 @@ pub(super) fn lines(file: &[u8]) -> Vec<Line<'_>> {
 
 /// Words of a command as bash splits them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Words {
+pub(crate) enum Words {
     /// These.
     Plain(Vec<String>),
     /// Bash works them out: a variable, a substitution, several commands.
@@ -67,7 +67,7 @@ pub(super) enum Words {
 }
 
 impl Words {
-    pub(super) fn of(command: &str) -> Words {
+    pub(crate) fn of(command: &str) -> Words {
         let (mut words, mut word) = (Vec::new(), None::<String>);
         let mut signs = command.chars().peekable();
         while let Some(sign) = signs.next() {
@@ -97,7 +97,7 @@ impl Words {
 }
 
 /// Names of the commands that a line runs, quotes left aside: the first word of each command in it.
-pub(super) fn commands(line: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn commands(line: &str) -> impl Iterator<Item = &str> {
     line.split([';', '&', '|', '(', ')', '{', '}', '`', '\n']).filter_map(|command| {
         command.split_whitespace().find(|word| {
             let assigns = word.split_once('=').is_some_and(|(name, _)| is_name(name));
@@ -107,7 +107,7 @@ pub(super) fn commands(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Variables that a line sets, where it does nothing else: `export A=1 B=2`.
-pub(super) fn assignments(command: &str) -> Option<Vec<(&str, &str)>> {
+pub(crate) fn assignments(command: &str) -> Option<Vec<(&str, &str)>> {
     let words = command.strip_prefix("export ").unwrap_or(command).trim();
     let pairs = words.split_whitespace().map(|word| word.split_once('=').filter(|(name, _)| is_name(name)));
     pairs.collect::<Option<Vec<_>>>().filter(|pairs| !pairs.is_empty())
@@ -119,7 +119,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Letters that bash's getopts finds; `spec` is NHC's own, where `:` follows a letter that takes a value.
-pub(super) fn options(words: &[String], spec: &str) -> String {
+pub(crate) fn options(words: &[String], spec: &str) -> String {
     let takes_value = |letter: char| spec.split_once(letter).is_some_and(|(_, rest)| rest.starts_with(':'));
     let mut found = String::new();
     let mut words = words.iter();
@@ -143,7 +143,7 @@ pub(super) fn options(words: &[String], spec: &str) -> String {
 }
 
 /// Whether NHC understands a range mask, `{n[1-4],n7}`. Where it does not, it skips the line on every node.
-pub(super) fn is_range(inside: &str) -> bool {
+pub(crate) fn is_range(inside: &str) -> bool {
     let name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let tail = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
     let number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
