@@ -1,0 +1,240 @@
+//! Which crate may depend on which, and README's list of the tree. The reasons are in `docs/decisions/0009-the-layout.md`.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Every package outside of `tests/`, without `railgate-`; the packages of the workspace that it may use; the rule.
+/// From the lowest to the highest: a row names only crates of rows above it. Dev-dependencies are free.
+const MAY_USE: &[(&str, &[&str], &str)] = &[
+    ("text", &[], "`text` is the lowest crate"),
+    ("rankfile", &[], "`rankfile` runs inside training processes: it brings no other crate with it"),
+    ("child", &[], "`child` isolates work that may hang, whatever the work is"),
+    ("model", &["text"], "`model` is plain data that every other crate uses"),
+    ("fsutil", &["text"], "`fsutil` opens and replaces files, whatever they contain"),
+    ("fabric", &["text"], "`fabric` is pure and sees switches, not nodes (decision 0005)"),
+    ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),
+    ("gate", &["model", "text"], "`gate` is pure: all that a check needs is in the snapshot or the context"),
+    ("rails", &["model", "text"], "`rails` is pure: it knows a node from its snapshot"),
+    (
+        "topology-check",
+        &["model", "rails", "text"],
+        "`topology-check` is pure: it compares a file with the snapshot and the rail map",
+    ),
+    ("rundir", &["fsutil", "text"], "`rundir` is used inside slurmstepd: it stays small"),
+    (
+        "profiles",
+        &["fsutil", "model", "text"],
+        "`profiles` loads what a machine should have, and judges nothing",
+    ),
+    (
+        "simulate",
+        &["fsutil", "model", "profiles", "text"],
+        "`simulate` makes snapshots as `probe` does, and judges nothing",
+    ),
+    ("probe", &["child", "fsutil", "model", "text"], "`probe` reads the machine, and judges nothing"),
+    (
+        "slurm",
+        &["fsutil", "model", "rundir", "text"],
+        "`slurm` carries a verdict to Slurm: it neither judges nor reports",
+    ),
+    (
+        "stats",
+        &["child", "fsutil", "model", "rankfile", "text"],
+        "`stats` reports what it receives as data: it neither judges nodes, nor asks Slurm, nor reads devices",
+    ),
+    (
+        "runner",
+        &[
+            "child",
+            "fsutil",
+            "gate",
+            "model",
+            "probe",
+            "profiles",
+            "rails",
+            "rankfile",
+            "rundir",
+            "slurm",
+            "stats",
+            "text",
+            "topology-check",
+        ],
+        "`runner` wires the crates for programs that run as root beside jobs: no simulated machines, no importers",
+    ),
+    ("nccl-env-railgate", &[], "`nccl-env` runs inside training processes: it brings no other crate with it"),
+    (
+        "nccl-profiler-railgate",
+        &["rankfile"],
+        "`nccl-profiler` runs inside training processes: it only writes rank files",
+    ),
+    (
+        "spank-railgate",
+        &["rundir", "text"],
+        "`spank-plugin` runs inside slurmstepd: it only reads the run directory",
+    ),
+    (
+        "prolog",
+        &["gate", "model", "probe", "rails", "rundir", "runner", "slurm", "stats"],
+        "`railgate-prolog` runs before every job: it stays small, and `runner` does what others do as well",
+    ),
+    (
+        "epilog",
+        &["child", "model", "probe", "rundir", "runner", "slurm", "stats"],
+        "`railgate-epilog` has no knowledge of checks or wiring beyond what `runner` offers",
+    ),
+    (
+        "epilog-ctld",
+        &["child", "fsutil", "gate", "model", "probe", "runner", "slurm", "stats", "text"],
+        "`railgate-epilog-ctld` runs on the controller: it needs no wiring and no run directories",
+    ),
+    (
+        "sampler",
+        &["child", "fsutil", "model", "probe", "rundir", "runner", "stats"],
+        "`railgate-sampler` reads and records beside a job: it neither judges nor asks Slurm",
+    ),
+    (
+        "cli",
+        &[
+            "child",
+            "fabric",
+            "fsutil",
+            "gate",
+            "model",
+            "nhc",
+            "probe",
+            "profiles",
+            "rails",
+            "rundir",
+            "runner",
+            "simulate",
+            "slurm",
+            "stats",
+            "text",
+            "topology-check",
+        ],
+        "`railgate` wires every crate that a person uses, and no plugin",
+    ),
+];
+
+/// A package of the workspace.
+struct Package {
+    /// Without `railgate-`.
+    name: String,
+    /// Below the root of the workspace: `crates/gate`.
+    folder: PathBuf,
+    /// Packages of the workspace that its programs or its library use.
+    uses: BTreeSet<String>,
+}
+
+impl Package {
+    /// Part of the tests: it may use everything, and nothing that is installed may use it.
+    fn is_test(&self) -> bool {
+        self.folder.starts_with("tests")
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+fn short(name: &str) -> String {
+    name.strip_prefix("railgate-").unwrap_or(name).to_owned()
+}
+
+fn packages() -> Vec<Package> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
+    let told = command.output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let all: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let all = all["packages"].as_array().unwrap();
+    let members: BTreeSet<&str> = all.iter().filter_map(|package| package["name"].as_str()).collect();
+    let package = |package: &Value| {
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        // The kind of a normal dependency is null.
+        let normal = package["dependencies"].as_array().unwrap().iter().filter(|one| one["kind"].is_null());
+        Package {
+            name: short(package["name"].as_str().unwrap()),
+            folder: manifest.parent().unwrap().strip_prefix(root()).unwrap().to_owned(),
+            uses: normal
+                .filter_map(|one| one["name"].as_str())
+                .filter(|name| members.contains(name))
+                .map(short)
+                .collect(),
+        }
+    };
+    all.iter().map(package).collect()
+}
+
+#[test]
+fn dependencies_run_one_way() {
+    let mut wrong = Vec::new();
+    let mut above = BTreeSet::new();
+    let mut rows = BTreeMap::new();
+    for (name, uses, rule) in MAY_USE {
+        for used in uses.iter().filter(|used| !above.contains(*used)) {
+            wrong.push(format!("the row of {name} names {used}, which has no row above it"));
+        }
+        above.insert(*name);
+        rows.insert(*name, (*uses, *rule));
+    }
+    let packages = packages();
+    let tests: BTreeSet<&str> =
+        packages.iter().filter(|package| package.is_test()).map(|package| package.name.as_str()).collect();
+    for package in packages.iter().filter(|package| !package.is_test()) {
+        let name = package.name.as_str();
+        let Some((uses, rule)) = rows.remove(name) else {
+            wrong
+                .push(format!("{name} has no row in MAY_USE: add one, with a rule that says what it is for"));
+            continue;
+        };
+        for used in &package.uses {
+            if tests.contains(used.as_str()) {
+                wrong.push(format!(
+                    "{name} may not depend on {used}: packages below tests/ are never installed"
+                ));
+            } else if !uses.contains(&used.as_str()) {
+                wrong.push(format!(
+                    "{name} may not depend on {used}: {rule}. It may use: {}",
+                    uses.join(", ")
+                ));
+            }
+        }
+        // Any crate above `text` may print foreign text tomorrow.
+        for idle in uses.iter().filter(|used| **used != "text" && !package.uses.contains(**used)) {
+            wrong.push(format!("{name} does not depend on {idle} any longer: take it out of its row"));
+        }
+    }
+    wrong.extend(rows.keys().map(|name| format!("MAY_USE has a row for {name}, which is no package")));
+    assert!(wrong.is_empty(), "tests/tests/layout.rs:\n{}", wrong.join("\n"));
+}
+
+/// The folders at the beginning of a line of README's tree: `prolog/  epilog/      railgate-prolog, …`.
+fn folders(line: &str) -> impl Iterator<Item = &Path> {
+    line.split_whitespace()
+        .take_while(|word| word.contains('/'))
+        .map(|word| Path::new(word.trim_end_matches('/')))
+}
+
+#[test]
+fn every_crate_has_a_line_in_the_readme() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let section = readme.split("## The tree\n").nth(1).unwrap();
+    let tree = section.split("```").nth(1).unwrap();
+    let listed: BTreeSet<&Path> = tree.lines().flat_map(folders).collect();
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let line = if package.is_test() { Path::new("tests") } else { &package.folder };
+        if !listed.contains(line) {
+            wrong.push(format!("no line for {}", line.display()));
+        }
+    }
+    let gone = listed.iter().filter(|folder| !root().join(folder).is_dir());
+    wrong.extend(gone.map(|folder| format!("a line for {}, which is no folder", folder.display())));
+    assert!(wrong.is_empty(), "README.md, \"The tree\":\n{}", wrong.join("\n"));
+}
