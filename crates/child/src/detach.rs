@@ -24,7 +24,7 @@ const NICE: i32 = 10;
 /// The kernel takes this process before it takes one of the job's.
 const OOM_SCORE: &str = "500";
 
-/// Makes this process one of its own, that outlives whoever started it: own session, no descriptor but the standard
+/// Makes this process independent, so that it outlives the process that started it: own session, no descriptor but the standard
 /// ones, default signals, low priority, first for the kernel when memory runs out, and of root's capabilities only
 /// those that [`become_user`](super::become_user) and `chown` need. [`keep_no_chown`] gives up the latter.
 ///

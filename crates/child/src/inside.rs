@@ -37,7 +37,7 @@ impl Line {
     /// Says one thing.
     ///
     /// # Errors
-    /// Nobody listens any more.
+    /// The parent no longer reads.
     pub fn say(&mut self, what: &[u8]) -> io::Result<()> {
         alarm::set(self.silence);
         writeln!(self.out, "ok {}", what.len())?;
@@ -59,7 +59,7 @@ pub(super) fn serve(args: &[String], tasks: &[&[Task]]) -> ExitCode {
     let [name, parent, seconds] = args else {
         return ExitCode::from(2);
     };
-    // Left over from whoever started our parent (slurmd, a shell): nothing of it may reach a driver.
+    // Left over from the process that started our parent (slurmd, a shell): nothing of it may reach a driver.
     reset_signals();
     close_inherited();
     umask(Mode::from_bits_truncate(0o022));

@@ -54,7 +54,7 @@ pub struct Task {
 enum Run {
     /// Gives one reply and ends.
     Once(fn(&[u8]) -> Result<Vec<u8>, String>),
-    /// Gives one after the other until it is told to end.
+    /// Sends replies until it is asked to end.
     Stream(fn(&mut Line) -> Result<(), String>),
 }
 

@@ -157,7 +157,7 @@ impl Running {
                 Ok(count) => self.sent += count,
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => return,
-                // Whoever does not want its input may still have something to say.
+                // A child that does not read its input may still send a reply.
                 Err(_) => break,
             }
         }
@@ -220,7 +220,7 @@ impl Running {
         if self.exit_text().is_none()
             && let Some(mut child) = self.child.take()
         {
-            // Collected by whoever comes first: this thread, or init once we are gone. If no thread can be had,
+            // Collected by this thread, or by init once this process is gone. If no thread can be had,
             // init it is.
             let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
         }

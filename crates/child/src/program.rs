@@ -111,7 +111,7 @@ fn watch(mut child: Child, deadline: Duration) -> Option<Ended> {
     let mut err = Pipe::new(child.stderr.take());
     loop {
         let ended = child.try_wait();
-        // Read after it has ended, too: what it said last is still in the pipe. Whoever holds it open is not waited for.
+        // Read after it has ended, too: what it said last is still in the pipe. Processes that hold it open are not waited for.
         out.read();
         err.read();
         match ended {

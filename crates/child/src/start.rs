@@ -8,7 +8,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use super::HIDDEN;
 
 /// This program again, to do one task, with a pipe to it and one from it. It ends by itself after `own_end_s` seconds,
-/// also where nobody is left to end it.
+/// also if no process is left to end it.
 pub(super) fn start(task: &str, own_end_s: u64) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .arg0("railgate-child")
@@ -24,7 +24,7 @@ pub(super) fn start(task: &str, own_end_s: u64) -> io::Result<Child> {
         .spawn()
 }
 
-/// Reading and writing it waits for nobody.
+/// Reading and writing it never waits.
 pub(super) fn never_wait(pipe: &impl AsFd) -> io::Result<()> {
     fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(())

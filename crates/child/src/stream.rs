@@ -12,7 +12,7 @@ use super::start::{never_wait, start};
 
 /// A child that speaks again and again: what must stay in one process, and may hang in the kernel at any word.
 ///
-/// Whoever holds it never waits for it. Dropped, it is killed; one that outlives that is left to init.
+/// Its holder never waits for it. Dropped, it is killed; one that outlives that is left to init.
 #[derive(Debug)]
 pub struct Stream {
     child: Option<Child>,
@@ -35,7 +35,7 @@ pub enum Said {
 
 impl Stream {
     /// Starts a task made by [`Task::stream`](super::Task::stream). `input` is one line. A child that is silent for
-    /// longer than `silence` ends by itself, also where nobody is left to end it.
+    /// longer than `silence` ends by itself, also if no process is left to end it.
     ///
     /// # Errors
     /// The system has no room for a process.

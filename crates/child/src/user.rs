@@ -5,7 +5,7 @@ use nix::unistd::{Gid, Uid};
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
     /// Root is no user to become.
-    #[error("uid {0}: refused: root is what is to be given up")]
+    #[error("uid {0}: refused: must not be root")]
     Root(u32),
     /// One of the calls failed.
     #[error("{call} to uid {uid}, gid {gid}: {errno}")]
@@ -20,7 +20,7 @@ pub enum UserError {
         errno: Errno,
     },
     /// The calls succeeded and the way back is still open.
-    #[error("uid {0}: root could be had back")]
+    #[error("uid {0}: root privileges could be regained")]
     NotDropped(u32),
 }
 

@@ -37,7 +37,7 @@ pub fn whole(path: &Path, limit: u64) -> Result<String, ReadError> {
     }
 }
 
-/// A whole regular file of at most `limit` bytes: a file that somebody wrote, not one of the kernel's.
+/// A whole regular file of at most `limit` bytes: a file that a program wrote, not one of the kernel's.
 pub fn whole_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     let at = |source| ReadError::io(path, source);
     let mut file = open(path)?;

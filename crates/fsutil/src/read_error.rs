@@ -19,7 +19,7 @@ pub enum ReadError {
     Odd {
         /// What was read.
         path: PathBuf,
-        /// What it said.
+        /// The text that was read.
         text: String,
         /// What it should have been.
         want: &'static str,

@@ -61,11 +61,11 @@ pub fn trusted(path: &Path) -> Result<PathBuf, Untrusted> {
 /// [`trusted`] with another directory in the place of `/`.
 fn trusted_below(root: &Path, path: &Path) -> Result<PathBuf, Untrusted> {
     if !path.is_absolute() {
-        return Err(Untrusted::new(path, "is no absolute path"));
+        return Err(Untrusted::new(path, "is not an absolute path"));
     }
     let mut rest = parts(path);
     let found = fs::symlink_metadata(root).map_err(|why| Untrusted::io(root, &why))?;
-    // Each directory so far, and whether others may create files in it.
+    // Each directory so far, and whether other users may create files in it.
     let mut above = vec![(root.to_owned(), open_to_all(root, &found, !rest.is_empty())?)];
     let mut links = 0;
     while let Some(part) = rest.pop_front() {
@@ -92,11 +92,11 @@ fn trusted_below(root: &Path, path: &Path) -> Result<PathBuf, Untrusted> {
             continue;
         }
         if !rest.is_empty() && !found.is_dir() {
-            return Err(Untrusted::new(&place, "is no directory"));
+            return Err(Untrusted::new(&place, "is not a directory"));
         }
         // A hard link to any of root's files can be put there.
         if *parent_is_open && !found.is_dir() {
-            return Err(Untrusted::new(parent, "others may create files in it"));
+            return Err(Untrusted::new(parent, "other users may create files in it"));
         }
         let open = open_to_all(&place, &found, !rest.is_empty())?;
         above.push((place, open));

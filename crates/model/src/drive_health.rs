@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-/// A drive's own word about itself.
+/// The health that a drive reports about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveHealth {
     /// Its critical warnings, the specification's bits: 1 spare low, 2 temperature, 4 unreliable, 8 read-only,

@@ -35,7 +35,7 @@ pub struct Hca {
     pub details: HcaDetails,
 }
 
-/// What the port speaks.
+/// The link layer of the port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkLayer {
@@ -97,7 +97,7 @@ pub struct Port {
     /// `sm_lid`.
     pub sm_lid: Reading<u32>,
     /// `counters/*` and `hw_counters/*` as they stand, in the kernel's own units (`port_xmit_data` and
-    /// `port_rcv_data` count four octets each). The periodic look adds some of its interface (`ethtool -S`).
+    /// `port_rcv_data` count four octets each). The periodic check run adds some of its interface (`ethtool -S`).
     pub counters: BTreeMap<String, Reading<u64>>,
     /// The tables of the port.
     #[serde(default)]

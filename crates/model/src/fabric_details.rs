@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Port, Reading};
 
-/// What else a device says of itself. Absent in snapshots of earlier releases, which read none of it.
+/// Further values of a device. Absent in snapshots of earlier releases, which read none of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HcaDetails {
@@ -31,7 +31,7 @@ pub struct Interface {
     pub port: Reading<u32>,
 }
 
-/// What else a port says of itself. Absent in snapshots of earlier releases, which read none of it.
+/// Further values of a port. Absent in snapshots of earlier releases, which read none of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PortDetails {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Severity {
     /// Worth writing down.
     Note,
-    /// Could not tell. Never healthy, never a drain.
+    /// Not known. Never healthy, never a drain.
     Unknown,
     /// Works, but not as it should.
     Warn,
@@ -35,11 +35,11 @@ pub enum Class {
     Node,
     /// The network: drains only when the fault is this node's own end.
     Fabric,
-    /// Something a user left or filled: tell the user, never drain.
+    /// Something that a user left or filled: notify the user, never drain.
     User,
-    /// Something the site set up wrongly: tell the admin.
+    /// Something that the site configured wrongly: report it to the admin.
     Site,
-    /// railgate's own fault: changes nothing.
+    /// An error of railgate: changes nothing.
     Internal,
 }
 
@@ -58,17 +58,17 @@ impl fmt::Display for Class {
 /// One row of proof.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What was looked at: `gpu 3 ecc volatile uncorrected`.
+    /// What was read: `gpu 3 ecc volatile uncorrected`.
     pub what: String,
-    /// What it said, with its unit.
+    /// The value that was read, with its unit.
     pub got: String,
-    /// What a healthy machine says.
+    /// The value of a healthy machine.
     pub want: String,
     /// Where it was read: `nvmlDeviceGetTotalEccErrors`, a sysfs path, `kmsg seq 4711`.
     pub source: String,
 }
 
-/// What one check has to say about one part.
+/// The result of one check for one part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Check id, kebab-case.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{GpuDetails, PciAddress, Reading};
 
-/// What NVML says.
+/// What NVML reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpus {
     /// `nvmlSystemGetDriverVersion`.
@@ -90,7 +90,7 @@ pub struct Gpu {
     pub persistence: Reading<bool>,
     /// `nvmlDeviceGetMigMode`, current.
     pub mig: Reading<bool>,
-    /// What else it says of itself.
+    /// Further values that it reports.
     #[serde(default)]
     pub details: GpuDetails,
 }
@@ -168,7 +168,9 @@ impl fmt::Display for RecoveryAction {
             RecoveryAction::Other(5) => "recover IMEX domain",
             RecoveryAction::Other(6) => "bus reset",
             RecoveryAction::Other(7) => "system reboot",
-            RecoveryAction::Other(number) => return write!(f, "action {number}, newer than railgate"),
+            RecoveryAction::Other(number) => {
+                return write!(f, "action {number}, unknown to this version of railgate");
+            }
         })
     }
 }
@@ -206,7 +208,7 @@ pub struct NvLink {
     pub up: Reading<bool>,
 }
 
-/// A process that NVML lists on a GPU, joined with what `/proc` says of it.
+/// A process that NVML lists on a GPU, joined with its data in `/proc`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
     /// Process id in the node's own namespace.

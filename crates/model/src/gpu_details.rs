@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reading;
 
-/// What else NVML says of a GPU: everything that says how it is rather than what it does.
+/// Further values of a GPU from NVML: its state rather than its activity.
 ///
 /// All of it is unsupported in a snapshot that an earlier build wrote, and where the driver has no such call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -130,7 +130,7 @@ pub struct NvLinkErrors {
     pub recoveries: Reading<u64>,
     /// Checksum errors.
     pub crc: Reading<u64>,
-    /// The same of each link; empty where the driver tells the sums alone.
+    /// The same of each link; empty if the driver reports only sums.
     pub links: Vec<LinkErrors>,
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Reading, XidEvent};
 
-/// What the child says.
+/// A message of the child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Watched {
     /// Which GPUs the samples are of, in order.
@@ -13,7 +13,7 @@ pub enum Watched {
     Sample(GpuSamples),
     /// Xids, in order; none with the first word, from which on nothing is missed.
     Xids(Vec<XidEvent>),
-    /// Nobody waits for Xids (any more), and why. The samples go on.
+    /// Xids are not waited for (any longer), and why. Sampling continues.
     NoXids(String),
 }
 

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// When the gate looks.
+/// When the gate runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
@@ -49,7 +49,7 @@ pub enum Allocation {
     NoGpus,
     /// These GPUs.
     Gpus(Vec<GpuId>),
-    /// Slurm gave a list that could not be understood; the text is what it said.
+    /// Slurm's list could not be parsed; the text is that list.
     Unreadable(String),
 }
 

@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reading;
 
-/// What a look at a job's processes found.
+/// The result of one probe of a job's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProcesses {
     /// In order of their ids.
     pub processes: Vec<JobProcess>,
-    /// Processes of the job that were not looked at, being too many.
+    /// Processes of the job that were not probed, because there are too many.
     pub more: usize,
-    /// Processes of the job that do not let their own user look.
+    /// Processes of the job that their own user may not read.
     pub closed: usize,
 }
 
@@ -33,7 +33,7 @@ pub struct JobProcess {
     pub rdma: Reading<bool>,
     /// What it was started with, printable and cut; later changes of its own are not seen.
     pub env: BTreeMap<String, String>,
-    /// What NCCL's configuration files say, as the process sees them, the first file that names a variable
+    /// The contents of NCCL's configuration files, as the process sees them, the first file that names a variable
     /// counting. Read only of processes with NCCL or CUDA.
     pub files: BTreeMap<String, String>,
 }

@@ -182,7 +182,7 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
     rows().map(|row| row.id)
 }
 
-/// What a record says, whatever its level.
+/// The meaning of a record, at any level.
 #[must_use]
 pub fn recognise(text: &str) -> Option<Recognised<'_>> {
     recognise_at(0, text)
@@ -206,7 +206,7 @@ pub fn taken_back(text: &str) -> Option<Recognised<'_>> {
 }
 
 impl KernelLine {
-    /// What the record says, by its text and level.
+    /// The meaning of the record, by its text and level.
     #[must_use]
     pub fn recognise(&self) -> Option<Recognised<'_>> {
         recognise_at(self.level, &self.text)

@@ -51,7 +51,7 @@ pub struct ForgedLine {
     pub time: UnixMillis,
     /// The process, where the record has its number.
     pub pid: Option<u32>,
-    /// The user, where the kernel's audit record of the same crash tells it.
+    /// The user, if the kernel's audit record of the same crash has it.
     pub uid: Option<u32>,
     /// The text, control characters replaced.
     pub text: String,

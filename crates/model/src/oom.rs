@@ -72,13 +72,13 @@ impl OomKill {
     }
 }
 
-/// Whether a record tells of such a kill.
+/// Whether a record reports such a kill.
 #[must_use]
 pub fn is_oom(text: &str) -> bool {
     ["oom-kill:", GROUP, NODE].iter().any(|begin| text.starts_with(begin))
 }
 
-/// The kills that these records tell of, in order.
+/// The kills that these records report, in order.
 #[must_use]
 pub fn oom_kills(lines: &[KernelLine]) -> Vec<OomKill> {
     let mut kills: Vec<OomKill> = Vec::new();

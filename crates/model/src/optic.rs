@@ -9,11 +9,11 @@ pub struct Optic {
     pub device: String,
     /// Its interface, through which the module was read.
     pub interface: String,
-    /// What it says; unsupported where this kernel, driver or port has no way to the module.
+    /// Its data; unsupported if this kernel, driver or port cannot access the module.
     pub module: Reading<Module>,
 }
 
-/// What a module's memory says.
+/// The data in a module's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Module {
     /// Vendor, part number and serial number.

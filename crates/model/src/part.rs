@@ -35,12 +35,12 @@ impl PartName {
 pub enum Part<T> {
     /// The part answered.
     Read {
-        /// What it said.
+        /// Its answer.
         data: T,
         /// How long it took, milliseconds.
         took_ms: f64,
     },
-    /// Nobody asked for it.
+    /// Not requested.
     Skipped,
     /// The part answered with an error (a missing library, an unreadable directory).
     Failed {
@@ -62,7 +62,7 @@ pub enum Part<T> {
 }
 
 impl<T> Part<T> {
-    /// What the part said, if it answered.
+    /// The part's answer, if there is one.
     pub fn data(&self) -> Option<&T> {
         match self {
             Part::Read { data, .. } => Some(data),

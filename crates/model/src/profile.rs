@@ -87,7 +87,7 @@ impl Profile {
                     && bits.parse::<u8>().is_ok_and(|bits| bits <= 32)
             });
             if !good {
-                problems.push(format!("fabric.subnets = '{subnet}' is no network (want 10.10.0.0/16)"));
+                problems.push(format!("fabric.subnets = '{subnet}' is not a network (want 10.10.0.0/16)"));
             }
         }
         for pattern in &self.fabric.exclude {
@@ -159,7 +159,7 @@ pub struct FabricProfile {
     pub slots: BTreeMap<String, PciAddress>,
     /// Firmware releases that may run on the compute devices.
     pub firmware: Vec<String>,
-    /// Lanes of each compute port: 4 where the kernel says `4X`.
+    /// Lanes of each compute port: 4 if the kernel shows `4X`.
     pub width: Option<u32>,
     /// Partition keys that every compute port has, the membership bit included: 0x8001.
     pub pkeys: Vec<u16>,
@@ -173,7 +173,7 @@ pub struct FabricProfile {
     pub distance: Option<String>,
 }
 
-/// The machine around GPUs and HCAs. Sites build them differently, so no built-in profile says anything here.
+/// The machine around GPUs and HCAs. Sites build them differently, so no built-in profile has values here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostProfile {
@@ -195,7 +195,7 @@ pub struct HostProfile {
     pub boot_args: Vec<String>,
 }
 
-/// Which HCA belongs to which GPU, where the PCI tree cannot tell (virtual machines).
+/// Which HCA belongs to which GPU, if the PCI tree does not show it (virtual machines).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RailProfile {

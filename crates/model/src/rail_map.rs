@@ -40,7 +40,7 @@ pub struct RailMap {
     pub left_out: Vec<LeftOut>,
     /// How the pairs were found: `pci tree`, `profile wiring`.
     pub method: String,
-    /// What could not be told or does not fit.
+    /// Values that are not known, or that contradict each other.
     pub notes: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ pub struct Setting {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// Overrides the user's own value (the admin's policy says so); else it is set only where unset.
+    /// Overrides the user's value, by the admin's policy; otherwise it is set only if unset.
     pub force: bool,
     /// Id of the rule.
     pub rule: String,

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 pub enum Reading<T> {
     /// The machine answered.
     Known(T),
-    /// The machine said that it has no such value. Not a fault unless the profile says otherwise.
+    /// The machine reported that it has no such value. Not a fault unless the profile expects one.
     Unsupported,
-    /// The read went wrong; the text says how.
+    /// The read failed; the text has the reason.
     Failed(String),
 }
 
@@ -32,7 +32,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Both values, where there are both; else what the first that is missing says.
+    /// Both values if both are known, otherwise the reason why the first one is missing.
     pub fn zip<U>(self, other: Reading<U>) -> Reading<(T, U)> {
         match (self, other) {
             (Reading::Known(one), Reading::Known(two)) => Reading::Known((one, two)),

@@ -31,11 +31,11 @@ pub fn is_site_check(subject: &str) -> bool {
 pub enum SiteOutcome {
     /// It ended, and this is what it found; nothing where all is well.
     Said(Vec<SiteFinding>),
-    /// Somebody besides root could have changed it: not run, and why.
+    /// A user other than root could have changed it: not run, and why.
     Refused(String),
-    /// No check: not executable, or its name is no id.
+    /// No check: not executable, or its name is not a valid id.
     NotRun(String),
-    /// It could not be started, was killed by a signal, or said what nobody understands.
+    /// It could not be started, was killed by a signal, or printed output that cannot be parsed.
     Failed(String),
     /// No end by its deadline; it and all that it had started was killed.
     Silent {
@@ -49,15 +49,15 @@ pub enum SiteOutcome {
 /// One thing that a site's check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteFinding {
-    /// How bad it says that it is.
+    /// The severity that it reports.
     pub severity: Severity,
-    /// Whose it says that it is; `None` where it does not say.
+    /// The class that it reports; `None` if it reports none.
     pub class: Option<Class>,
     /// Which part: `md0`; empty for the whole node.
     pub part: String,
     /// One line.
     pub what: String,
-    /// What to do; empty where it does not say.
+    /// The fix; empty if it reports none.
     pub fix: String,
     /// Why we believe it: `exit code 2`, or its own words.
     pub proof: String,
@@ -68,7 +68,7 @@ pub struct SiteFinding {
 pub struct SiteRequest {
     /// `/etc/railgate/checks.d`
     pub directory: PathBuf,
-    /// When the gate looks; the checks find it in `RAILGATE_PHASE`.
+    /// When the gate runs; the checks read it from `RAILGATE_PHASE`.
     pub phase: Phase,
     /// The job, in `RAILGATE_JOB_ID`.
     pub job: Option<u32>,

@@ -23,7 +23,7 @@ pub enum Origin {
     Simulated,
 }
 
-/// One look at a node.
+/// One reading of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// [`SNAPSHOT_SCHEMA`] of the writer.
@@ -32,7 +32,7 @@ pub struct Snapshot {
     pub node: String,
     /// `/proc/sys/kernel/random/boot_id`; empty where it could not be read.
     pub boot_id: String,
-    /// When the look began.
+    /// When the reading began.
     pub taken: UnixMillis,
     /// Where it comes from.
     pub origin: Origin,
@@ -61,7 +61,7 @@ pub struct Snapshot {
     /// Version of the installed fabric manager, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric_manager: Option<Reading<String>>,
-    /// Xids that NVML told of during the job, where the kernel's log cannot be read and somebody waited for them.
+    /// Xids that NVML reported during the job, if the kernel log cannot be read and a sampler waited for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml_xids: Option<Vec<XidEvent>>,
 }

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Fabric, Hca, Port, Reading};
 
-/// The statistics of one interface, those alone that somebody judges.
+/// The statistics of one interface that a check judges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceStatistics {
     /// The RDMA device: `mlx5_2`.

@@ -103,7 +103,7 @@ pub struct Nvme {
     pub temperature_c: Reading<f64>,
     /// Its own critical temperature, degrees (`temp1_crit`).
     pub critical_c: Reading<f64>,
-    /// It says itself that it is too hot or too cold (`temp1_alarm`: that bit of the critical warning).
+    /// It reports that it is too hot or too cold (`temp1_alarm`: that bit of the critical warning).
     pub alarm: Reading<bool>,
     /// Its SMART log, where it was asked for.
     #[serde(default = "not_asked")]
@@ -130,7 +130,7 @@ pub struct MemoryController {
 /// One memory module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dimm {
-    /// `CPU_SrcID#0_MC#1_Chan#0_DIMM#0`, or its directory's name where nobody labelled it.
+    /// `CPU_SrcID#0_MC#1_Chan#0_DIMM#0`, or its directory's name if it has no label.
     pub label: String,
     /// MiB.
     pub size_mib: Reading<u64>,
@@ -167,7 +167,7 @@ pub struct BlockedProcess {
 /// How well the clock is kept (`adjtimex`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// Somebody disciplines it.
+    /// A time service keeps it synchronised.
     pub synchronised: bool,
     /// The estimated error, microseconds.
     pub error_us: u64,

@@ -9,9 +9,9 @@ use crate::Reading;
 pub struct TopologyFile {
     /// Where it is.
     pub path: PathBuf,
-    /// What it says; unsupported where there is none.
+    /// Its content; unsupported if there is none.
     pub text: Reading<String>,
-    /// What is wrong with it, the worst first. Filled in by who can read such a file; `None` where nobody has.
+    /// Its problems, the worst first. Filled in by the crate that reads such files; `None` if it has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Vec<TopologyRemark>>,
 }

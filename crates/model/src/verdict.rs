@@ -35,11 +35,11 @@ impl fmt::Display for Fitness {
 pub enum Action {
     /// The check is off.
     Off,
-    /// Judge and count it; it changes no verdict and nobody is told.
+    /// Judge and count it, without changing the verdict or notifying a user.
     Shadow,
     /// Log and report it.
     Report,
-    /// Tell the job's owner as well.
+    /// Also notify the job's owner.
     Notify,
     /// Drain the node.
     Drain,
@@ -48,7 +48,7 @@ pub enum Action {
 /// What the gate decided about a node, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// When the gate looked.
+    /// When the gate ran.
     pub phase: Phase,
     /// The answer.
     pub fitness: Fitness,

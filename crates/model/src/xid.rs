@@ -2,10 +2,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{KernelLine, KernelLog, PciAddress, Snapshot, UnixMillis, XidEvent};
 
-/// How long the driver takes to say the same thing in several ways.
+/// Within this time the driver logs the same fault in several ways.
 const SAME_FAULT_MS: u64 = 5_000;
 
-/// How bad the driver says that an SXid is.
+/// The severity of an SXid, as the driver logs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SxidSeverity {
@@ -13,7 +13,7 @@ pub enum SxidSeverity {
     Correctable,
     /// `Non-fatal`: links go on.
     NonFatal,
-    /// It says nothing: `26006, SOE HALTED`.
+    /// No severity in the line: `26006, SOE HALTED`.
     #[default]
     Unstated,
     /// `Fatal`: a link or the switch is lost.
@@ -29,7 +29,7 @@ pub struct SxidEvent {
     pub switch: Option<PciAddress>,
     /// Whether `severity` is `Fatal`.
     pub fatal: bool,
-    /// How bad the driver says that it is.
+    /// Its severity, as the driver logs it.
     #[serde(default)]
     pub severity: SxidSeverity,
     /// When.

@@ -33,7 +33,7 @@ pub enum Owner {
     Hardware,
     /// The program that ran.
     Application,
-    /// It follows from something else, or tells too little.
+    /// It follows from another error, or has too little information.
     Other,
 }
 
@@ -44,9 +44,9 @@ pub struct Xid {
     pub code: u32,
     /// The driver's identifier: `ROBUST_CHANNEL_GPU_ECC_DBE`.
     pub mnemonic: &'static str,
-    /// What the catalogue says to do at once; `None` where it gives no action or does not have the code yet.
+    /// The catalogue's immediate action; `None` if it has none or does not have the code yet.
     pub immediate: Option<Bucket>,
-    /// What the catalogue says to investigate.
+    /// The catalogue's investigatory action.
     pub investigatory: Option<Bucket>,
     /// The GPUs of the catalogue that report it.
     pub families: &'static [Family],
@@ -100,7 +100,7 @@ pub fn explain(code: u32, text: &str) -> (Owner, &'static str) {
     }
     let line = nvlink5_line(code, text);
     match line.and_then(|line| line.decode()) {
-        Some(Nvlink5 { immediate: Bucket::Ignore, .. }) => (Owner::Other, "an NVLink error; work goes on"),
+        Some(Nvlink5 { immediate: Bucket::Ignore, .. }) => (Owner::Other, "an NVLink error; work continues"),
         Some(Nvlink5 { immediate: Bucket::Xid154Eval, .. }) => (
             Owner::Other,
             "an NVLink access failed: a bad address of the program, or the end of its peer on another GPU",

@@ -14,7 +14,7 @@ use railgate_model::{GpuProcess, Gpus, Reading};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Lines of `status` and `cgroup` that matter come early; no process can make these files large.
 pub(crate) const FILE_BYTES: u64 = 64 << 10;
-/// Deeper trees are somebody's joke.
+/// A deeper tree is not a real one.
 pub(crate) const MAX_ANCESTORS: usize = 64;
 /// `PF_EXITING` of the kernel's `sched.h`.
 const PF_EXITING: u64 = 0x4;
@@ -75,7 +75,7 @@ impl About {
     }
 
     fn gone() -> Self {
-        About { exiting: true, ..About::unread("the process has gone") }
+        About { exiting: true, ..About::unread("the process has ended") }
     }
 
     fn put(self, process: &mut GpuProcess) {
@@ -176,7 +176,7 @@ fn slurm_job(proc: &Path, pid: u32, stat: &Stat) -> Reading<Option<u32>> {
             Ok(None) => return Reading::Known(None),
             Err(why) => return Reading::Failed(why),
         };
-        // Anybody may call a process slurmstepd; only root's is one. The command line of others is not
+        // Any user may name a process slurmstepd; only root's is one. The command line of others is not
         // touched: reading it can hang with them.
         if above.name == "slurmstepd" && read_uid(proc, parent) == Ok(0) {
             let path = proc.join(parent.to_string()).join("cmdline");

@@ -24,7 +24,7 @@ use crate::gpu_processes::{FILE_BYTES, MAX_ANCESTORS, Stat, read_stat, read_uid}
 const ENVIRON_BYTES: u64 = 2 << 20;
 /// The map of a large framework has some ten thousand lines of a hundred bytes.
 const MAPS_BYTES: u64 = 16 << 20;
-/// NCCL itself reads such a file whole; nobody writes a long one.
+/// NCCL itself reads the whole file; real files are short.
 const CONF_BYTES: u64 = 64 << 10;
 const MOST_PROCESSES: usize = 4096;
 const MOST_DESCRIPTORS: usize = 65_536;
@@ -61,7 +61,7 @@ pub fn job_processes(proc: &Path, look: &JobLook) -> Result<JobProcesses, String
     let mut bytes = 0;
     for pid in pids {
         let dir = proc.join(pid.to_string());
-        // Root owns the directories of processes that may not be dumped: those are nobody's to read.
+        // Root owns the directories of processes that may not be dumped: they cannot be read.
         if !fs::metadata(&dir).is_ok_and(|meta| meta.uid() == look.uid) {
             continue;
         }

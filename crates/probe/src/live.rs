@@ -379,7 +379,7 @@ fn listed(request: &SiteRequest, asked: &mut Asked, node: &str) -> Vec<(SiteChec
 fn site_outcome(part: Part<SiteOutcome>) -> SiteOutcome {
     match part {
         Part::Read { data, .. } => data,
-        Part::Skipped => SiteOutcome::NotRun("nobody asked for it".to_owned()),
+        Part::Skipped => SiteOutcome::NotRun("not requested".to_owned()),
         Part::Failed { why, .. } => SiteOutcome::Failed(why),
         Part::Silent { after_ms } => SiteOutcome::Silent { stuck: false, after_ms },
         Part::Stuck { after_ms } => SiteOutcome::Silent { stuck: true, after_ms },
@@ -389,14 +389,14 @@ fn site_outcome(part: Part<SiteOutcome>) -> SiteOutcome {
 fn probe(ended: Option<Ended>, deadline: Duration) -> MountProbe {
     match part(ended, deadline) {
         Part::Read { data, .. } => data,
-        Part::Skipped => MountProbe::Failed("not asked".to_owned()),
+        Part::Skipped => MountProbe::Failed("not queried".to_owned()),
         Part::Failed { why, .. } => MountProbe::Failed(why),
         Part::Silent { after_ms } => MountProbe::Silent { stuck: false, after_ms },
         Part::Stuck { after_ms } => MountProbe::Silent { stuck: true, after_ms },
     }
 }
 
-/// Drives that the host's own reader has found; where nobody answered, none of them did.
+/// Drives that the host's reader has found; if no child answered, none of them did.
 fn put_drive_logs(host: &mut Host, logs: &Part<Vec<(String, Reading<DriveHealth>)>>) {
     let Reading::Known(drives) = &mut host.system.nvmes else { return };
     for drive in drives {

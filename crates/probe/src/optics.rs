@@ -21,7 +21,7 @@ pub(crate) type Page = [u8; 128];
 /// The module whose lower page this is; `upper` reads the upper half of a page.
 ///
 /// # Errors
-/// A page cannot be read, or the module is of a kind that nobody here knows.
+/// A page cannot be read, or the type of the module is not supported.
 pub(crate) fn decode(
     lower: &Page,
     upper: &mut dyn FnMut(u8) -> Result<Page, String>,
@@ -29,7 +29,7 @@ pub(crate) fn decode(
     match lower[0] {
         0x0c | 0x0d | 0x11 => sff8636::decode(lower, upper),
         0x18 | 0x19 | 0x1e => cmis::decode(lower, upper),
-        other => Err(format!("a module of kind 0x{other:02x}, which has another layout")),
+        other => Err(format!("unsupported module type 0x{other:02x}")),
     }
 }
 

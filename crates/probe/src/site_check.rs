@@ -37,10 +37,10 @@ pub fn site_checks(directory: &Path) -> Vec<SiteCheck> {
         let path = directory.join(&file);
         let (name, mut outcome) = match id_of(&file) {
             Some(name) => (name, examine(&path)),
-            None => (String::new(), Some(SiteOutcome::NotRun("its name is no id".to_owned()))),
+            None => (String::new(), Some(SiteOutcome::NotRun("its name is not a valid id".to_owned()))),
         };
         if !name.is_empty() && checks.iter().any(|other| other.name == name) {
-            outcome = Some(SiteOutcome::NotRun(format!("a second one with the name {name}")));
+            outcome = Some(SiteOutcome::NotRun(format!("another check has the name {name}")));
         }
         checks.push(found(name, path, outcome));
     }
@@ -89,7 +89,7 @@ fn examine(path: &Path) -> Option<SiteOutcome> {
         Err(why) => return Some(SiteOutcome::Failed(why.to_string())),
     };
     if !about.file_type().is_file() {
-        return Some(SiteOutcome::Refused("is no regular file".to_owned()));
+        return Some(SiteOutcome::Refused("is not a regular file".to_owned()));
     }
     if let Err(why) = trusted(path) {
         return Some(SiteOutcome::Refused(if why.path == path { why.what } else { why.to_string() }));

@@ -98,7 +98,7 @@ mod tests {
         assert!(matches!(text(&dir.path().join("big")), Reading::Failed(why) if why.contains("4096 bytes")));
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
-        // Nobody writes: an empty answer at once instead of a hang.
+        // A FIFO without a writer gives an empty answer at once instead of a hang.
         assert_eq!(attribute(&fifo).unwrap(), "");
     }
 }

@@ -11,7 +11,7 @@ const FILE_BYTES: u64 = 256 * 1024;
 /// Reads a topology file, or one that is to be one: a regular file of at most 256 KiB.
 ///
 /// # Errors
-/// It cannot be read, is no regular file, or is too large.
+/// It cannot be read, is not a regular file, or is too large.
 pub fn read_topology_file(path: &Path) -> Result<Vec<u8>, ReadError> {
     read::whole_bytes(path, FILE_BYTES)
 }

@@ -115,7 +115,7 @@ impl Layers<'_> {
     /// The merged table of `id`, looking only at the lowest `layers` directories and what is built in.
     fn table(&self, id: &str, layers: usize, depth: usize) -> Result<toml::Table, ProfileError> {
         if depth > MAX_DEPTH {
-            return Err(ProfileError::Invalid(format!("machine profile '{id}': `extends` goes in a circle")));
+            return Err(ProfileError::Invalid(format!("machine profile '{id}': `extends` is circular")));
         }
         let (name, text, below) = self.find(id, layers)?;
         toml::from_str::<ProfileFile>(&text).map_err(|error| invalid(&name, &text, &error))?;
@@ -123,9 +123,7 @@ impl Layers<'_> {
         if let Some(own) = table.get("id").and_then(toml::Value::as_str)
             && own != id
         {
-            return Err(ProfileError::Invalid(format!(
-                "{name}: id = '{own}', and the file is that of '{id}'"
-            )));
+            return Err(ProfileError::Invalid(format!("{name}: id = '{own}', but the file is named '{id}'")));
         }
         match table.remove("extends") {
             Some(toml::Value::String(base)) if base == id => {
@@ -133,7 +131,7 @@ impl Layers<'_> {
                 match base {
                     Some(Ok(base)) => Ok(merged(base, table)),
                     None | Some(Err(ProfileError::Unknown { .. })) => Err(ProfileError::Invalid(format!(
-                        "{name}: extends '{id}', and nothing lies below it"
+                        "{name}: extends '{id}', but there is no profile below it"
                     ))),
                     Some(Err(error)) => Err(error),
                 }
@@ -275,13 +273,13 @@ mod tests {
             assert!(why.contains(part), "{part} in {why}");
         }
         assert!(load("[gpus]\ncount = 'eight'\n").contains("line 2, column 9"));
-        assert!(load("extends = 'ours'\n").contains("nothing lies below"));
+        assert!(load("extends = 'ours'\n").contains("no profile below it"));
         assert!(load("id = 'theirs'\n").contains("theirs"));
         assert!(load("[gpus]\npcie_gen = 99\n").contains("gpus.pcie_gen = 99"));
         assert!(load("extends = 'h300'\n").contains("known: h100-sxm, h200-sxm"));
         fs::write(dir.path().join("a.toml"), "extends = 'b'\n").unwrap();
         fs::write(dir.path().join("b.toml"), "extends = 'a'\n").unwrap();
-        assert!(super::load("a", &dirs).unwrap_err().to_string().contains("circle"));
+        assert!(super::load("a", &dirs).unwrap_err().to_string().contains("circular"));
     }
 
     #[test]
@@ -309,7 +307,7 @@ mod tests {
         chown(&file, Some(0), None).unwrap();
         mode(&dirs[0], 0o777);
         assert!(refused().unwrap().contains("profiles: mode 0777"));
-        // Anybody could have removed a profile that lay over this one.
+        // Any user could have removed a profile that overrides this one.
         assert!(load("h100-sxm", &dirs).is_err());
         assert!(matching("NVIDIA H100 80GB HBM3", &dirs).is_err());
     }

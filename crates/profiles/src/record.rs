@@ -13,7 +13,7 @@ use railgate_text::printable;
 pub struct Recorded {
     /// What the machine has.
     pub profile: Profile,
-    /// Keys that are absent because nobody knows their value, each with the reason.
+    /// Keys that are absent because their value is not known, each with the reason.
     pub unknown: Vec<(String, String)>,
     /// What was decided and a person should look at.
     pub notes: Vec<String>,
@@ -94,7 +94,7 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
     let generation = |gpu: &&Gpu| match best_generation(gpu, pci) {
         Some(generation) => Reading::Known(generation),
         None => Reading::Failed(
-            "the PCI tree does not say what the link can do, and an idle link says less".to_owned(),
+            "the PCI tree does not show the link's maximum, and an idle link is slower".to_owned(),
         ),
     };
     profile.pcie_gen = all("pcie_gen", gpus.iter().map(generation).collect()).and_then(number);
@@ -104,7 +104,7 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
     profile.memory_gib = all("memory_gib", gpus.iter().map(memory).collect()).and_then(number);
     let watts = |gpu: &&Gpu| gpu.power_limit_w.clone().map(whole);
     profile.power_limit_w = all("power_limit_w", gpus.iter().map(watts).collect()).map(|watts| watts as f64);
-    // A mode that every GPU has; mixed ones are somebody's partitioning.
+    // Only a mode that all GPUs have; mixed modes are a site's partitioning.
     let mig = |gpu: &&Gpu| gpu.mig.clone().map(u64::from);
     profile.mig = all("mig", gpus.iter().map(mig).collect()).map(|on| on != 0);
     profile.driver = found.driver.known().cloned().into_iter().collect();
@@ -113,7 +113,7 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
     profile.gsp = host::versions(&gpus, |gpu| &gpu.details.gsp);
     profile.bf16_tflops = like.and_then(|like| like.gpus.bf16_tflops);
     if profile.bf16_tflops.is_none() {
-        let why = "no machine says its peak: take it from the datasheet".to_owned();
+        let why = "machines do not report their peak: take it from the datasheet".to_owned();
         into.unknown.push(("gpus.bf16_tflops".to_owned(), why));
     }
     let peak = like.map_or_else(String::new, |like| format!("; bf16_tflops from {}", like.id));

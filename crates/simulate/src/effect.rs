@@ -56,7 +56,7 @@ fn one(snapshot: &mut Snapshot, Fault { kind, index }: Fault) {
             no_log(snapshot);
             let at = gpu(snapshot, index).and_then(|gpu| gpu.pci.known().copied());
             let time = snapshot.taken.saturating_sub(60_000);
-            let text = "Xid 48, told by NVML".to_owned();
+            let text = "Xid 48, reported by NVML".to_owned();
             let event = XidEvent { code: 48, gpu: at, pid: None, time, seq: 0, text };
             snapshot.nvml_xids.get_or_insert_default().push(event);
         }

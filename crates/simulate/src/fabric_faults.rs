@@ -110,7 +110,7 @@ fn on_port(port: &mut Port, fault: FabricFault) {
         }
         FabricFault::Layer => {
             port.link_layer = Reading::Known(LinkLayer::Ethernet);
-            // It has no partitions then, and nobody gave it an address.
+            // It has no partitions then, and no address.
             port.details = PortDetails { gids: Reading::Known(Vec::new()), ..PortDetails::default() };
         }
         FabricFault::NoLid => port.lid = Reading::Known(0),
@@ -122,7 +122,7 @@ fn on_port(port: &mut Port, fault: FabricFault) {
             }
         }
         FabricFault::GidMissing | FabricFault::GidVersion | FabricFault::GidSubnet => {
-            // An InfiniBand port has no such table; there the fault is one that nobody sees.
+            // An InfiniBand port has no such table; the fault has no effect there.
             let Reading::Known(gids) = &mut port.details.gids else { return };
             match fault {
                 FabricFault::GidMissing => gids.retain(|gid| gid.ipv4().is_none()),

@@ -180,7 +180,7 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
     }
 }
 
-/// A GPU without a handle is nobody's peer.
+/// A GPU without a handle has no peers.
 pub(super) fn forget_peer(snapshot: &mut Snapshot, index: u32) {
     if let Part::Read { data, .. } = &mut snapshot.gpus {
         for gpu in &mut data.gpus {

@@ -139,7 +139,7 @@ fn on_system(system: &mut System, fault: HostFault) {
         HostFault::NvmeDead => known(&mut system.nvmes, |drives| {
             if let Some(drive) = drives.get_mut(2) {
                 drive.state = Reading::Known("dead".to_owned());
-                // Nobody asks a dead one.
+                // A dead drive is not queried.
                 drive.health = Reading::Unsupported;
             }
         }),

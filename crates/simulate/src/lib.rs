@@ -27,7 +27,7 @@ pub use host_faults::HostFault;
 pub use recorded::{RecordedError, recorded};
 pub use xid_text::xid_text;
 
-/// The name of a simulated node that nobody named.
+/// The default name of a simulated node.
 const NODE: &str = "simulated";
 
 /// What cannot be simulated.

@@ -24,7 +24,7 @@ pub enum Family {
     Gb200,
 }
 
-/// A resolution bucket: what the catalogue says to do, at once or to investigate.
+/// A resolution bucket: the catalogue's immediate or investigatory action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the catalogue's own identifiers; `Display` prints them")]
 pub enum Bucket {
@@ -153,7 +153,7 @@ pub enum Origin {
     HwSw,
     /// Firmware.
     Fw,
-    /// The catalogue does not say.
+    /// Not in the catalogue.
     Unknown,
 }
 

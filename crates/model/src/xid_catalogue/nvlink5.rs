@@ -18,7 +18,7 @@ pub struct Nvlink5Line<'a> {
     pub error_status: Option<u32>,
 }
 
-/// What the catalogue says of one NVLink 5 error.
+/// The catalogue's row for one NVLink 5 error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nvlink5 {
     /// Xid.

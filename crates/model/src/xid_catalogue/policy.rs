@@ -62,7 +62,7 @@ pub fn judge(action: Option<Bucket>, owner: Owner) -> Judgement {
         Some(Bucket::WorkflowNvlink5Err) => node(Severity::Warn, "watch"),
         // CONTACT_SUPPORT, and what the catalogue has for a later investigation only.
         Some(_) => node(Severity::Warn, "contact support"),
-        None => node(Severity::Warn, "look it up"),
+        None => node(Severity::Warn, "look up the code"),
     }
 }
 
@@ -72,7 +72,7 @@ pub const DEPARTURES: &[Departure] = &[
         codes: &[47, 65, 73, 142],
         rule: Severity::Warn,
         judgement: USER,
-        reason: "a video encoder fails as a video decoder does, for which the catalogue says RESTART_APP",
+        reason: "video encoder errors are like video decoder errors, for which the catalogue says RESTART_APP",
         source: "nverror.h of NVIDIA's open kernel modules 595.45.04 (ROBUST_CHANNEL_NVENC0_ERROR and later)",
     },
     Departure {

@@ -18,21 +18,21 @@ const fn words(code: u32, owner: Owner, name: &'static str, meaning: &'static st
 
 /// A copy engine stops at the program's command, or at memory that the program did not map.
 const fn copy(code: u32, name: &'static str) -> Words {
-    words(code, Application, name, "a copy engine of the GPU was given invalid work")
+    words(code, Application, name, "a copy engine of the GPU received invalid work")
 }
 
 const fn video(code: u32, name: &'static str) -> Words {
-    words(code, Application, name, "a video or image engine of the GPU was given invalid work")
+    words(code, Application, name, "a video or image engine of the GPU received invalid work")
 }
 
 const fn nvlink5(code: u32, name: &'static str) -> Words {
     words(code, Hardware, name, "an NVLink error")
 }
 
-const POWER: &str = "the GPU's power smoothing changed its state; work goes on";
+const POWER: &str = "the GPU's power smoothing changed its state; work continues";
 const GSP: &str = "the GPU's system processor (GSP) failed";
 const COMMANDS: &str = "the program sent invalid commands";
-const DRIVER: &str = "an internal event of the driver and the GPU's firmware; work goes on";
+const DRIVER: &str = "an internal event of the driver and the GPU's firmware; work continues";
 
 /// By code. A code that is not here is not used by any GPU of the catalogue, and has only its mnemonic.
 pub(super) const WORDS: &[Words] = &[
@@ -44,13 +44,13 @@ pub(super) const WORDS: &[Words] = &[
         "graphics engine exception",
         "a kernel raised an exception: an index out of bounds, an illegal instruction",
     ),
-    words(14, Application, "injected channel error", "a program injected an error to test with"),
+    words(14, Application, "injected channel error", "a program injected an error as a test"),
     words(25, Application, "invalid push buffer stream", COMMANDS),
     words(
         31,
         Application,
         "GPU memory page fault",
-        "a kernel touched an address that is not its own: a bad pointer",
+        "a kernel accessed an address outside its memory: a bad pointer",
     ),
     words(32, Application, "corrupted push buffer", "the program's command stream was invalid"),
     words(37, Other, "driver firmware error", DRIVER),
@@ -79,9 +79,9 @@ pub(super) const WORDS: &[Words] = &[
         60,
         Application,
         "security engine (SEC2) exception",
-        "the security engine of the GPU was given invalid work",
+        "the security engine of the GPU received invalid work",
     ),
-    words(62, Hardware, "micro-controller (PMU) halt", "the GPU's own controller halted"),
+    words(62, Hardware, "micro-controller (PMU) halt", "the GPU's power controller halted"),
     words(63, Other, "row remap recorded", "a memory row was remapped, or will be at the next reset"),
     words(64, Hardware, "row remap failed to record", "a memory row could not be remapped"),
     video(65, "video encoder 1 (NVENC) error"),
@@ -101,7 +101,7 @@ pub(super) const WORDS: &[Words] = &[
         78,
         Other,
         "vGPU failed to start",
-        "a virtual GPU did not start: its driver and the host's do not fit",
+        "a virtual GPU did not start: its driver does not match the host's",
     ),
     words(79, Hardware, "fallen off the bus", "the GPU fell off the bus"),
     words(80, Application, "corrupted data sent to GPU", "the program's command stream was invalid"),
@@ -113,7 +113,7 @@ pub(super) const WORDS: &[Words] = &[
     video(88, "video decoder 3 (NVDEC) error"),
     video(89, "video decoder 4 (NVDEC) error"),
     words(92, Other, "high single-bit ECC rate", "many corrected memory errors"),
-    words(93, Other, "InfoROM wear limit", "the GPU's InfoROM refused a write; work goes on"),
+    words(93, Other, "InfoROM wear limit", "the GPU's InfoROM refused a write; work continues"),
     words(94, Hardware, "contained ECC error", "an uncorrectable memory error, contained to this program"),
     words(95, Hardware, "uncontained ECC error", "an uncorrectable memory error that was not contained"),
     video(96, "video decoder 5 (NVDEC) error"),
@@ -168,7 +168,7 @@ pub(super) const WORDS: &[Words] = &[
         "unrecovered ECC error",
         "an uncorrectable memory error that could not be recovered",
     ),
-    words(141, Other, "CUDA fast path error", "the driver left a fast path; work goes on"),
+    words(141, Other, "CUDA fast path error", "the driver left a fast path; work continues"),
     video(142, "video encoder 3 (NVENC) error"),
     words(143, Hardware, "GPU initialisation error", "the GPU could not be initialised"),
     nvlink5(144, "NVLink SAW error"),
@@ -186,7 +186,7 @@ pub(super) const WORDS: &[Words] = &[
     ),
     words(152, Other, "DLA memory error", DRIVER),
     words(153, Other, "DLA timeout", DRIVER),
-    words(154, Other, "recovery action changed", "the driver says which recovery the GPU needs"),
+    words(154, Other, "recovery action changed", "the driver reports which recovery the GPU needs"),
     words(155, Hardware, "NVLink taken down by software", "an NVLink was taken down"),
     words(
         156,

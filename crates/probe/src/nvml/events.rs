@@ -116,6 +116,6 @@ fn event(gpus: &[Known], data: &sys::nvmlEventData_t) -> XidEvent {
         pid: None,
         time: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
         seq: 0,
-        text: format!("Xid {code}, told by NVML"),
+        text: format!("Xid {code}, reported by NVML"),
     }
 }

@@ -45,7 +45,7 @@ impl Ethtool {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkGeneric)
             .map_err(|why| format!("netlink: {why}"))?;
-        // Nobody waits for an answer that does not come, should the parent's deadline fail.
+        // Does not wait for a missing answer, in case the parent's deadline fails.
         let patience = TimeVal::new(10, 0);
         setsockopt(&socket, sockopt::ReceiveTimeout, &patience).map_err(|why| format!("netlink: {why}"))?;
         let mut open = Ethtool { socket, family: CONTROLLER };

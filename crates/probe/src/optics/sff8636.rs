@@ -9,7 +9,7 @@ pub(super) fn decode(
     const NOT_READY: u8 = 1;
     const FLAT: u8 = 4;
     if lower[2] & NOT_READY != 0 {
-        return Err("the module says that its values are not ready".to_owned());
+        return Err("the module reports that its values are not ready".to_owned());
     }
     let names = upper(0)?;
     let name = [text(&names, 20), text(&names, 40), text(&names, 68)];

@@ -104,7 +104,7 @@ impl Clock {
         Clock { boot: millis(now.saturating_sub(up)), now: millis(now) }
     }
 
-    /// The kernel stamps records by a clock that nobody disciplines: after weeks it is minutes off. What stands in
+    /// The kernel stamps records by a clock that is not synchronised: after weeks it is minutes off. What stands in
     /// the log has happened, so that it never seems to follow the end of a job that it ended.
     fn at(self, micros: u64) -> UnixMillis {
         self.boot.saturating_add(micros / 1000).min(self.now)
@@ -154,7 +154,7 @@ impl Records {
                 forged: Vec::new(),
             },
             after,
-            // Somebody saw the boot before: of this one, everything from the start is news.
+            // The state is of an earlier boot: everything since the start of this one is new.
             expected: since.map(|_| after.map_or(0, |seq| seq.saturating_add(1))),
             clock,
             gpus: Newest::default(),

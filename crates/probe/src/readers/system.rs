@@ -16,7 +16,7 @@ const MOUNTINFO_BYTES: u64 = 8 * 1024 * 1024;
 /// One row per interrupt with a column per processor.
 const INTERRUPTS_BYTES: u64 = 16 * 1024 * 1024;
 
-/// A node has a few local file systems; what is beyond belongs to somebody's test.
+/// A node has a few local file systems; more are only found in tests.
 const MAX_FILE_SYSTEMS: usize = 64;
 
 /// systemd makes one per kind of instance.

@@ -55,10 +55,10 @@ fn only_what_is_roots_alone_is_run() {
         checks.listed(),
         [
             one("check-raid", None),
-            one("folder", Some("refused: is no regular file")),
-            one("link", Some("refused: is no regular file")),
+            one("folder", Some("refused: is not a regular file")),
+            one("link", Some("refused: is not a regular file")),
             one("plain", Some("is not executable")),
-            one("", Some("its name is no id")),
+            one("", Some("its name is not a valid id")),
             one("writable", Some("refused: mode 0775: others may write it (chmod go-w)")),
         ]
     );

@@ -20,12 +20,12 @@ pub(super) fn details(snapshot: &Snapshot, rails: &[(&Hca, &Port)], into: &mut R
     let firmware: Option<BTreeSet<&String>> = rails.iter().map(|(hca, _)| hca.firmware.known()).collect();
     match firmware {
         Some(all) => fabric.firmware = all.into_iter().cloned().collect(),
-        None => left_out("firmware", "a device does not say it"),
+        None => left_out("firmware", "a device does not report it"),
     }
     let widths: Option<BTreeSet<u32>> = rails.iter().map(|(_, port)| port.lanes()).collect();
     match widths.as_ref().and_then(|widths| widths.first().filter(|_| widths.len() == 1)) {
         Some(width) => fabric.width = Some(*width),
-        None => left_out("width", "the ports do not say it, or differ"),
+        None => left_out("width", "the ports do not report it, or differ"),
     }
     if fabric.link_layer.as_deref() == Some("infiniband") {
         match common_keys(rails) {
@@ -38,9 +38,9 @@ pub(super) fn details(snapshot: &Snapshot, rails: &[(&Hca, &Port)], into: &mut R
         // Of several the smallest: every port has that at least.
         match mtus.and_then(|mtus| mtus.first().copied()) {
             Some(mtu) => fabric.mtu = Some(mtu),
-            None => left_out("mtu", "an interface does not say it"),
+            None => left_out("mtu", "an interface does not report it"),
         }
-        left_out("subnets", "an address does not say how large its network is: write 10.10.0.0/16");
+        left_out("subnets", "an address does not show the size of its network: write 10.10.0.0/16");
     }
     let mut interfaces = rails.iter().flat_map(|(hca, _)| &hca.details.interfaces).peekable();
     if interfaces.peek().is_none() {

@@ -76,7 +76,7 @@ pub(super) fn host(snapshot: &Snapshot, into: &mut Recorded) {
     let key = |word: &str| word.split_once('=').map_or(String::new(), |(key, _)| key.to_owned());
     host.boot_args = of(&system.boot_args, &|word| BOOT_ARGS.contains(&key(word).as_str()));
     notes.push(
-        "versions, firmware, services, modules and boot_args are this node's own: delete what may differ on others"
+        "versions, firmware, services, modules and boot_args are those of this node: delete values that differ on other nodes"
             .to_owned(),
     );
 }

@@ -210,7 +210,7 @@ impl<'l> Gpu<'l> {
         self.clocks.window(activities, seconds);
     }
 
-    /// Nobody asks for the energy of a slice: there is none.
+    /// The energy of a slice is not queried: there is none.
     pub(super) fn read_energy(&mut self) {
         let name = "nvmlDeviceGetTotalEnergyConsumption";
         let total = self.out::<u64>(name, self.lib.nvmlDeviceGetTotalEnergyConsumption.as_ref().ok());
