@@ -1,4 +1,4 @@
-//! What NVML says to a fault that the kernel log reports.
+//! Whether NVML confirms a fault that the kernel log reports.
 //!
 //! A record of the kernel log is one source. NVML is the other, and no program can change what it reads. Both together prove a
 //! fault; a record alone is a sign.
@@ -24,7 +24,7 @@ pub(crate) enum Counterpart {
     UncorrectedEcc,
     /// A row remap that is pending or failed.
     RowRemap,
-    /// An NVLink that is down, where the profile says how many are up.
+    /// An NVLink that is down, if the profile has the number that is up.
     NvLink,
 }
 

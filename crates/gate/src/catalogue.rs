@@ -30,11 +30,12 @@ pub fn catalogue_markdown() -> String {
 fn body(check: &CheckInfo) -> String {
     let phases: Vec<&str> = check.phases.iter().map(|phase| phase.as_str()).collect();
     let parts: Vec<&str> = check.parts.iter().copied().map(PartName::as_str).collect();
-    let reads = if parts.is_empty() { "how the others' parts went".to_owned() } else { parts.join(", ") };
+    let reads =
+        if parts.is_empty() { "whether the other parts could be read".to_owned() } else { parts.join(", ") };
     let jobs = match check.scope {
-        Scope::Gpus => "that hold GPUs",
-        Scope::Fabric => "that hold GPUs (its fabric)",
-        Scope::Always => "all",
+        Scope::Gpus => "jobs that hold GPUs",
+        Scope::Fabric => "jobs that hold GPUs (fabric)",
+        Scope::Always => "all jobs",
     };
     let strongest = match check.action(&Checks::default()).min(class_cap(check.class)) {
         Action::Off => "off",
@@ -49,12 +50,12 @@ fn body(check: &CheckInfo) -> String {
     };
     let transient = check.transient.map_or_else(String::new, |window| {
         format!(
-            "\nTransient: a first sight only warns, the second within {} is a fail.",
+            "\nTransient: the first sighting only warns, the second within {} is a fail.",
             format_duration(window)
         )
     });
     format!(
-        "Class {}, `{strongest}` at most by default; level {level}; phases {}; jobs {jobs}.\nReads {reads}; costs {}.{transient}\n\n{}\n\n{}",
+        "Class {}, action `{strongest}` at most by default; level {level}; runs in {}, for {jobs}.\nReads {reads}; extra cost: {}.{transient}\n\n{}\n\n{}",
         check.class,
         phases.join(", "),
         check.cost,
@@ -66,13 +67,17 @@ fn body(check: &CheckInfo) -> String {
 const HEAD: &str = "\
 # Checks
 
-Made from the register of `crates/gate` (`railgate check --list` prints it, `railgate explain CHECK` one of them).
-A finding has a severity (`note`, `unknown`, `warn`, `fail`) and a class that says whose it is. What follows is the
-weakest of three: the phase's entry for the severity (`[gate.prolog]`, `[gate.epilog]`, `[gate.periodic]`), what the
-class allows (`node` and `fabric` drain, `user` notifies, `site` and `internal` report), and the check's own
-`action` (`off`, `shadow`, `report`, `notify`, `drain`) in `[gate.checks.<id>]`. A check in `shadow` is judged and counted,
-and nothing follows from it; one that an upgrade brought begins there (`[gate] new_checks`). `railgate check --history`
-shows how often each would have drained, and did. What is called transient drains on the second strike.
+`railgate check --list` lists the checks, `railgate explain CHECK` prints one of them. This page is made from the register of
+`crates/gate`.
+
+A finding has a severity (`note`, `unknown`, `warn`, `fail`) and a class: who has to act on it. The action is the weakest of
+three: the phase's action for the severity (`[gate.prolog]`, `[gate.epilog]`, `[gate.periodic]`), what the class allows
+(`node` and `fabric` drain, `user` notifies, `site` and `internal` report), and the check's `action` (`off`, `shadow`,
+`report`, `notify`, `drain`) in `[gate.checks.<id>]`.
+
+A check in `shadow` is judged and counted, without any action; a check that is new after an upgrade starts in shadow
+(`[gate] new_checks`). `railgate check --history` shows how often each check drained, and how often it would have. A
+transient finding drains on the second sighting.
 
 | check | what is wrong when it fires | class |
 |---|---|---|

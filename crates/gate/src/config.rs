@@ -13,7 +13,7 @@ pub enum Mode {
     /// Judge, log, change nothing.
     #[default]
     Report,
-    /// Do what the verdict says.
+    /// Act on the verdict.
     Enforce,
 }
 
@@ -24,7 +24,7 @@ pub enum NewChecks {
     /// It is judged and counted, and nothing follows.
     #[default]
     Shadow,
-    /// It does at once what its default says.
+    /// It acts by its default at once.
     Act,
 }
 
@@ -54,7 +54,7 @@ pub struct GateConfig {
     pub periodic: PhasePolicy,
     /// One table per check: `[gate.checks.<id>]`.
     pub checks: Checks,
-    /// Checks whose `action` the site's own file sets; no key, whoever reads the file fills it.
+    /// Checks whose `action` the site's file sets. Not a key: the code that reads the file fills it.
     #[serde(skip)]
     pub chosen: BTreeSet<String>,
 }

@@ -1,4 +1,4 @@
-//! What GPUs have counted at earlier looks, so that a rate is known without a job's baseline, too. GPUs are known by
+//! What GPUs have counted at earlier check runs, so that a rate is known without a job's baseline, too. GPUs are known by
 //! UUID: a card that was replaced begins anew.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::links::{Sample, sampled};
 
-/// A GPU as looks have seen it.
+/// A GPU as check runs have seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KnownCounts {
@@ -17,7 +17,7 @@ pub struct KnownCounts {
     pub uuid: String,
     /// The boot of the samples.
     pub boot_id: String,
-    /// Counters, oldest first; the last one is the last look's.
+    /// Counters, oldest first; the last one is the last check run's.
     pub samples: Vec<Sample>,
 }
 
@@ -125,14 +125,14 @@ fn counts(gpu: &Gpu) -> Counts {
             counts.insert(Counter::Link(errors.link, kind).name(), *count);
         }
     }
-    // Where one could not be read, nobody knows that it has counted nothing.
+    // A counter that could not be read may have counted errors.
     if !links.is_empty() && !each().any(|(errors, kind)| matches!(kind.of(errors), Reading::Failed(_))) {
         counts.insert(LINKS.to_owned(), links.len() as u64);
     }
     counts
 }
 
-/// What a GPU had counted at the oldest look of this boot within `window`, and how long ago that was.
+/// What a GPU had counted at the oldest check run of this boot within `window`, and how long ago that was.
 pub(crate) fn before<'a>(
     known: &'a [KnownCounts],
     gpu: &Gpu,
@@ -150,7 +150,7 @@ pub(crate) fn before<'a>(
     })
 }
 
-/// What the next look should know; a look that did not read the GPUs changes nothing.
+/// What the next check run should know; a check run that did not read the GPUs changes nothing.
 pub(crate) fn after(known: &[KnownCounts], now: &Snapshot) -> Vec<KnownCounts> {
     let Some(gpus) = now.gpus.data() else { return known.to_vec() };
     let old = |uuid: &str| known.iter().find(|known| known.uuid == uuid);

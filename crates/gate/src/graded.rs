@@ -6,5 +6,5 @@ use crate::settings::settings;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "how bad it is";
+    severity: Severity = Severity::Warn, "severity of the finding";
 }

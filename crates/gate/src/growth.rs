@@ -53,10 +53,10 @@ impl<'a> Limits<'a> {
 
 /// Counters that the gate remembers.
 pub(crate) fn watched() -> Limit<BTreeMap<String, u64>> {
-    keys(links::watched, |name| format!("'{name}' is no counter that is watched"))
+    keys(links::watched, |name| format!("'{name}' is not a counter that is watched"))
 }
 
-/// Judges the ports of the look by these limits. `fix` is what a technician does about it.
+/// Judges the ports of the check run by these limits. `fix` is what a technician does about it.
 pub(crate) fn judge(scene: &Scene<'_>, limits: &Limits<'_>, fix: &'static str, out: &mut Report<'_>) {
     let mut names: Vec<&String> = limits.all().collect();
     names.sort_unstable();
@@ -78,23 +78,23 @@ fn one(
 ) {
     let part = judged.name();
     let source = format!("/sys/class/infiniband/{}/ports/{}", judged.hca.name, judged.port.number);
-    // What a port does not have is not judged; what cannot be read is said once, by `ib-errors`.
+    // A counter that a port does not have is not judged; `ib-errors` reports one that cannot be read.
     let Some(Reading::Known(value)) = judged.port.counters.get(counter) else { return };
     let (more, elapsed) = match grown(scene, judged, counter, *value, limits.window) {
         Grown::By(more, elapsed) => (more, elapsed),
         Grown::Reset => {
-            let what = format!("{counter} went backwards, nobody can tell its growth");
+            let what = format!("{counter} went backwards, increase unknown");
             let row = (value.to_string(), "not less than before");
             out.add(
                 Found::unknown(Class::Fabric, part, what)
-                    .fix("look again")
+                    .fix("check again")
                     .row(counter, row.0, row.1, source),
             );
             return;
         }
         Grown::Unknown => return,
     };
-    // Of less than an hour nobody can make a rate: so many must have come.
+    // A window of less than an hour counts as an hour: so many errors must really have come.
     let hours = (elapsed.as_secs_f64() / 3600.0).max(1.0);
     let rate = more as f64 / hours;
     let over =
@@ -116,15 +116,15 @@ fn one(
         .row(counter, format!("+{more} in {time}"), format!("at most {most} per hour"), source);
     if severity == Severity::Fail {
         if scene.just_booted() {
-            found = found.only_unknown("booted just now");
+            found = found.only_unknown("node just booted");
         } else if !judged.certain {
-            found = found.only_unknown("unclear whose");
+            found = found.only_unknown("may not be the job's");
         }
     }
     out.add(found);
 }
 
-/// Since the job began where its baseline is there, else since the oldest look within the window.
+/// Growth since the job began if there is a baseline, otherwise since the oldest check run within the window.
 pub(crate) fn grown(
     scene: &Scene<'_>,
     judged: &JudgedPort<'_>,

@@ -10,7 +10,7 @@ use crate::report::{Found, Passing, Report};
 use crate::scene::Scene;
 use crate::{CHECKS, GateConfig, PhasePolicy, Seen, class_cap};
 
-/// Judges one look at a node. Pure: the same arguments give the same verdict. Never panics: a check that
+/// Judges one reading of a node. Pure: the same arguments give the same verdict. Never panics: a check that
 /// does becomes a finding of class `internal`, which changes nothing else.
 ///
 /// The verdict is
@@ -181,7 +181,7 @@ fn panicked(check: &str, panic: &(dyn std::any::Any + Send)) -> Vec<Finding> {
     report.add(
         Found::unknown(Class::Internal, "", format!("the check itself failed: {said}"))
             .fix("report a bug")
-            .row("check", said, "a judgement", "railgate"),
+            .row("check", said, "a result", "railgate"),
     );
     report.into_findings()
 }

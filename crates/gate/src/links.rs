@@ -1,4 +1,4 @@
-//! What earlier looks knew of each port: its counters within the last hours and when its link went down. Links are
+//! What earlier check runs knew of each port: its counters within the last hours and when its link went down. Links are
 //! known by the device's GUID, so that a card that was replaced begins anew.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::trend;
 
-/// A port as looks have seen it.
+/// A port as check runs have seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KnownLink {
@@ -19,11 +19,11 @@ pub struct KnownLink {
     pub guid: String,
     /// The boot of the samples.
     pub boot_id: String,
-    /// The port was active at the last look.
+    /// The port was active at the last check run.
     pub active: bool,
-    /// When looks found that the link had gone down since the one before, Unix seconds, oldest first.
+    /// When check runs found that the link had gone down since the one before, Unix seconds, oldest first.
     pub downs: Vec<u64>,
-    /// Counters, oldest first; the last one is the last look's.
+    /// Counters, oldest first; the last one is the last check run's.
     pub samples: Vec<Sample>,
     /// What is counted in hours, as it stood when the current stretch of them began.
     pub stretch: Sample,
@@ -46,9 +46,9 @@ pub struct Sample {
 pub(crate) enum Grown {
     /// By so much since then.
     By(u64, Duration),
-    /// It went backwards: somebody has reset it.
+    /// It went backwards: it was reset.
     Reset,
-    /// It cannot be told: there is no earlier value of this boot.
+    /// Unknown: there is no earlier value of this boot.
     Unknown,
 }
 
@@ -84,7 +84,7 @@ const WATCHED: [&str; 28] = [
     "tx_pause_storm_error_events",
 ];
 
-/// How long each priority of a port was told to wait (`rx`) and told others to (`tx`), microseconds.
+/// How long each priority of a port was paused (`rx`) and paused others (`tx`), microseconds.
 pub(crate) const PAUSES: [&str; 16] = [
     "rx_prio0_pause_duration",
     "rx_prio1_pause_duration",
@@ -114,7 +114,7 @@ const MOST_LINKS: usize = 64;
 /// What a link does so soon after boot is training.
 const TRAINING: u64 = 300;
 
-/// Whether the growth of a counter is remembered from look to look.
+/// Whether the growth of a counter is remembered from check run to check run.
 pub(crate) fn watched(counter: &str) -> bool {
     WATCHED.contains(&counter) || PAUSES.contains(&counter)
 }
@@ -169,7 +169,7 @@ pub(crate) fn known<'a>(links: &'a [KnownLink], hca: &Hca, port: &Port) -> Optio
     links.iter().find(|link| link.is_of(hca, port))
 }
 
-/// What the next look should know; a look that did not read the fabric changes nothing.
+/// What the next check run should know; a check run that did not read the fabric changes nothing.
 pub(crate) fn after(links: &[KnownLink], now: &Snapshot) -> Vec<KnownLink> {
     let Some(fabric) = now.fabric.data() else { return links.to_vec() };
     let time = now.taken / 1000;
@@ -233,7 +233,7 @@ fn link_after(links: &[KnownLink], now: &Snapshot, hca: &Hca, port: &Port, train
     next
 }
 
-/// The samples after one more look, of those of the same boot: none where a counter went backwards, and no more than
+/// The samples after one more check run, of those of the same boot: none where a counter went backwards, and no more than
 /// are needed to reach back an hour.
 pub(crate) fn sampled(old: &[Sample], time: u64, counters: BTreeMap<String, u64>) -> Vec<Sample> {
     let mut next = Vec::new();
@@ -242,7 +242,7 @@ pub(crate) fn sampled(old: &[Sample], time: u64, counters: BTreeMap<String, u64>
     };
     if old.last().is_some_and(|last| last.time < time && !backwards(last)) {
         next.extend_from_slice(old);
-        // The last look's own values give way unless they are to be kept.
+        // The last check run's own values give way unless they are to be kept.
         if let [.., before, last] = old
             && last.time < before.time.saturating_add(SPACING)
         {

@@ -8,7 +8,7 @@ use railgate_model::{Pci, PciAddress, PciDevice, Profile, Reading};
 
 use crate::KnownHca;
 
-/// What can be said of the devices around some GPUs.
+/// The devices around some GPUs, by distance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Near {
     /// Names of the nearest ones.

@@ -112,7 +112,7 @@ pub(crate) fn holds_no_gpu(job: &Job) -> bool {
     match &job.allocation {
         Allocation::NoGpus => true,
         Allocation::Gpus(ids) => ids.is_empty(),
-        // A list that nobody understands is no reason to let a job onto a broken GPU.
+        // A list that cannot be parsed is no reason to let a job onto a broken GPU.
         Allocation::Unreadable(_) => false,
     }
 }

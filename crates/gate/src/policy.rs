@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct PhasePolicy {
     /// For `note`: `report` or `notify`.
     pub note: Action,
-    /// For `unknown`: `report` or `notify`. What could not be told never drains.
+    /// For `unknown`: `report` or `notify`. An unknown value never drains.
     pub unknown: Action,
     /// For `warn`.
     pub warn: Action,

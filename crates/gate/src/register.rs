@@ -14,13 +14,13 @@ use crate::settings::{Row, Table};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Reads what is there; in every prolog.
+    /// Reads existing state; runs in every prolog.
     Quick,
-    /// Exercises the hardware; only where it is asked for.
+    /// Exercises the hardware; runs only on request.
     Full,
 }
 
-/// For which jobs a check runs. Without a job (a periodic look) all of them run.
+/// For which jobs a check runs. Without a job (the periodic check) all of them run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
@@ -38,7 +38,7 @@ pub(crate) trait Check {
     const ABOUT: &'static str;
     /// What it reads, why it matters, and how to fix it.
     const EXPLAIN: &'static str;
-    /// Whose its findings usually are.
+    /// The usual class of its findings.
     const CLASS: Class;
     /// The parts of a snapshot it reads, wherever it runs.
     const PARTS: &'static [PartName];
@@ -51,16 +51,16 @@ pub(crate) trait Check {
     /// How much time it may cost.
     const LEVEL: Level = Level::Quick;
     /// What it costs beyond reading its parts.
-    const COST: &'static str = "none of its own";
-    /// What it finds may pass by itself (a slow link, a hot moment): a `fail` is only a `warn` until it was seen
-    /// `[gate] strikes` times within this. What is lost or cannot be corrected has none.
+    const COST: &'static str = "none";
+    /// Its findings may pass by themselves (a slow link, a hot moment): a `fail` is only a `warn` until it was seen
+    /// `[gate] strikes` times within this time. Losses and uncorrected errors have none.
     const TRANSIENT: Option<Duration> = None;
     /// It cannot be switched off.
     const ALWAYS: bool = false;
     /// Its table.
     type Settings: Table;
 
-    /// Writes down what is wrong. What it cannot tell it says too ([`Report::value`] does so by itself).
+    /// Adds its findings to the report, including what it could not read ([`Report::value`] does that by itself).
     fn judge(scene: &Scene<'_>, set: &Self::Settings, out: &mut Report<'_>);
 }
 
@@ -81,13 +81,13 @@ pub struct CheckInfo {
     pub level: Level,
     /// What it costs beyond reading its parts.
     pub cost: &'static str,
-    /// Whose its findings usually are.
+    /// The usual class of its findings.
     pub class: Class,
     /// For which jobs it runs.
     pub scope: Scope,
     /// The parts of a snapshot it reads.
     pub parts: &'static [PartName],
-    /// How long a first sight of what it finds is remembered, where that may pass by itself.
+    /// How long the first sighting of a finding is remembered, if its findings may pass by themselves.
     #[serde(skip)]
     pub transient: Option<Duration>,
     /// What it reads, why it matters, and how to fix it.

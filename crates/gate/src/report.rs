@@ -55,7 +55,7 @@ impl<'a> Report<'a> {
     }
 
     /// The value of a reading. A failed one becomes an `unknown` finding, so that no check can forget it;
-    /// an unsupported one is `None` without a word.
+    /// an unsupported one is `None` without a finding.
     pub(crate) fn value<'r, T>(
         &mut self,
         part: &str,
@@ -149,21 +149,21 @@ impl Found {
         self
     }
 
-    /// The same for a GPU that this job does not hold: loud, but no reason to stop this job.
+    /// The same for a GPU that this job does not hold: a warning, but no reason to stop this job.
     pub(crate) fn another_jobs(mut self) -> Found {
         self.0.severity = self.0.severity.min(Severity::Warn);
         self.0.what.push_str(" (not this job's)");
         self
     }
 
-    /// The same where nobody can say whether it is this job's.
+    /// The same if it is not known whether the part is this job's.
     pub(crate) fn shared(mut self) -> Found {
         self.0.severity = self.0.severity.min(Severity::Warn);
         self.0.what.push_str(" (maybe not this job's)");
         self
     }
 
-    /// The same where it could not be told for certain.
+    /// The same if the finding is not certain.
     pub(crate) fn only_unknown(mut self, why: &str) -> Found {
         self.0.severity = self.0.severity.min(Severity::Unknown);
         self.0.what.push_str(", ");

@@ -23,7 +23,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) needed: Vec<PartName>,
     /// The policy's required parts.
     pub(crate) required: &'a [PartName],
-    /// Driver events since the last clean look.
+    /// Driver events since the last clean check run.
     pub(crate) xids: Vec<XidEvent>,
     /// The job's GPUs that NVML does not list any more, as earlier looks knew them.
     pub(crate) missing: Vec<KnownGpu>,
@@ -37,7 +37,7 @@ pub(crate) struct Scene<'a> {
 enum Held {
     /// All of them.
     All,
-    /// All of them, because nobody can say which the job got.
+    /// All of them, because it is not known which the job got.
     Unclear(String),
     /// These, by index as NVML counts now.
     These(BTreeSet<u32>),
@@ -50,7 +50,7 @@ pub(crate) enum Whose {
     Judged(String),
     /// Another job's.
     Other,
-    /// Nobody can say.
+    /// Not known.
     Unclear(String),
 }
 
@@ -110,7 +110,7 @@ impl<'a> Scene<'a> {
         self.now.kernel_log.data().is_none()
     }
 
-    /// Whether this is a virtual machine, where it can be told.
+    /// Whether this is a virtual machine, if known.
     pub(crate) fn virtualised(&self) -> Option<bool> {
         self.now.host.data().and_then(|host| host.virtualised.known().copied())
     }
@@ -124,7 +124,7 @@ impl<'a> Scene<'a> {
         matches!(self.held, Held::All)
     }
 
-    /// Why nobody can say which GPUs the job got.
+    /// Why it is not known which GPUs the job got.
     pub(crate) fn unclear(&self) -> Option<&str> {
         match &self.held {
             Held::Unclear(why) => Some(why),
@@ -271,7 +271,7 @@ impl<'a> Scene<'a> {
         };
         let wanted = profile.unwrap_or(0) as usize;
         let active = all.iter().filter(|(_, port)| port.state == Reading::Known(PortState::Active)).count();
-        // A second port that nobody has cabled is no fault while as many as there should be are active.
+        // A second port without a cable is no fault while the expected number of ports is active.
         let by_profile = wanted > 0 && (all.len() <= wanted || active < wanted);
         all.into_iter()
             .filter_map(|(hca, port)| {

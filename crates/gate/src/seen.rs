@@ -15,7 +15,7 @@ use crate::links::{self, KnownLink};
 /// All that a judgement depends on besides the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// When the gate looks.
+    /// When the gate runs.
     pub phase: Phase,
     /// The node now.
     pub now: &'a Snapshot,
@@ -25,36 +25,36 @@ pub struct Seen<'a> {
     pub job: Option<&'a Job>,
     /// What a healthy machine of this type has; `None` where no type was chosen.
     pub profile: Option<&'a Profile>,
-    /// What earlier looks left behind.
+    /// The state that earlier check runs saved.
     pub memory: &'a Memory,
 }
 
-/// What one look leaves for the next. Kept by the caller; [`Memory::after`] makes the next one.
+/// The state that one check run saves for the next. Stored by the caller; [`Memory::after`] makes the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
     /// The boot in which it was made. `silent` and `silent_mounts` mean nothing in another boot.
     pub boot_id: String,
-    /// Parts without an answer at the previous look.
+    /// Parts without an answer at the previous check run.
     pub silent: Vec<PartName>,
-    /// Required mounts without an answer at the previous look.
+    /// Required mounts without an answer at the previous check run.
     pub silent_mounts: Vec<PathBuf>,
-    /// The GPUs of the last look that found the node fit, of any boot.
+    /// The GPUs of the last check run that found the node fit, of any boot.
     pub inventory: Vec<KnownGpu>,
-    /// The RDMA devices of the last look that found the node fit, of any boot.
+    /// The RDMA devices of the last check run that found the node fit, of any boot.
     pub hcas: Vec<KnownHca>,
     /// The checks that this node has known, by id. Empty on a node without a past.
     pub checks: BTreeMap<String, KnownCheck>,
     /// When what may pass by itself was seen, of any boot.
     pub strikes: Vec<Strike>,
-    /// Processes that slept uninterruptibly at the previous look.
+    /// Processes that slept uninterruptibly at the previous check run.
     pub blocked: Vec<KnownSleep>,
     /// The ports of the fabric, of any boot.
     pub links: Vec<KnownLink>,
-    /// Uncorrected memory errors since the driver was loaded that a look has found contained, by the GPU's UUID. Means nothing
+    /// Uncorrected memory errors since the driver was loaded that a check run has found contained, by the GPU's UUID. Means nothing
     /// in another boot.
     pub contained: BTreeMap<String, u64>,
-    /// The last look that read the GPUs found one without persistence mode: every look has to wake it.
+    /// The last check run that read the GPUs found one without persistence mode: every check run has to wake it.
     pub cold_gpus: bool,
     /// What the GPUs have counted, of any boot.
     pub gpus: Vec<KnownCounts>,
@@ -80,7 +80,7 @@ pub struct Strike {
     pub time: u64,
 }
 
-/// Two looks within this are one sight: two prologs on one node may come at the same moment.
+/// Two check runs within this are one sight: two prologs on one node may come at the same moment.
 const ONE_SIGHT: u64 = 30;
 
 /// Strikes are forgotten after this; no check's window is longer.
@@ -95,7 +95,7 @@ const MOST_STRIKES: usize = 256;
 /// Since when a check is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownCheck {
-    /// Unix seconds of the first look with it.
+    /// Unix seconds of the first check run with it.
     pub since: u64,
     /// It came to a node that had looked before: an upgrade brought it.
     pub new: bool,
@@ -141,7 +141,7 @@ impl Memory {
         sights.max(1)
     }
 
-    /// Remembers the strikes of a look.
+    /// Remembers the strikes of a check run.
     pub fn strike(&mut self, now: &Snapshot, verdict: &Verdict) {
         let time = now.taken / 1000;
         self.strikes.retain(|strike| strike.time.saturating_add(STRIKES_KEPT) >= time && strike.time <= time);
@@ -170,8 +170,8 @@ impl Memory {
         !self.checks.is_empty() && self.checks.get(check).is_none_or(|known| known.new)
     }
 
-    /// What to keep after a look. `clean` says that the whole node was looked at and its [devices are
-    /// well](devices_are_well): only then is what the node has taken as what it should have. What the look did not ask for keeps its place: a job
+    /// What to keep after a check run. `clean` says that the whole node was looked at and its [devices are
+    /// well](devices_are_well): only then is what the node has taken as what it should have. What the check run did not ask for keeps its place: a job
     /// without GPUs must not make the gate forget that NVML hangs.
     pub fn after(&self, now: &Snapshot, clean: bool) -> Memory {
         let mut silent = silent_parts(now);
@@ -209,7 +209,7 @@ impl Memory {
         next
     }
 
-    /// Remembers which memory errors are known to be contained, when what the kernel said of them is left behind: a look of the
+    /// Remembers which memory errors are known to be contained, when what the kernel said of them is left behind: a check run of the
     /// whole node that was acted on.
     pub fn settle(&mut self, now: &Snapshot, verdict: &Verdict) {
         let Some(gpus) = now.gpus.data() else { return };
@@ -226,13 +226,13 @@ impl Memory {
         }
     }
 
-    /// How many of this GPU's uncorrected errors since the driver was loaded an earlier look found contained.
+    /// How many of this GPU's uncorrected errors since the driver was loaded an earlier check run found contained.
     pub(crate) fn contained(&self, gpu: &Gpu, now: &Snapshot) -> u64 {
         let known = gpu.uuid.known().and_then(|uuid| self.contained.get(uuid)).copied();
         known.filter(|_| self.is_of(&now.boot_id)).unwrap_or(0)
     }
 
-    /// The sleeps of this look; those that an earlier one saw keep their beginning.
+    /// The sleeps of this check run; those that an earlier one saw keep their beginning.
     fn sleeps(&self, now: &Snapshot) -> Vec<KnownSleep> {
         let Some(host) = now.host.data() else {
             return if self.is_of(&now.boot_id) { self.blocked.clone() } else { Vec::new() };
@@ -248,18 +248,18 @@ impl Memory {
         processes.map_or_else(Vec::new, |processes| processes.blocked.iter().map(sleep).collect())
     }
 
-    /// How long earlier looks of this boot have seen a process in the very same sleep.
+    /// How long earlier check runs of this boot have seen a process in the very same sleep.
     pub(crate) fn blocked_for(&self, process: &BlockedProcess, now: &Snapshot) -> Option<Duration> {
         let known = self.blocked.iter().find(|old| self.is_of(&now.boot_id) && old.process == *process)?;
         Some(Duration::from_millis(now.taken.saturating_sub(known.since)))
     }
 
-    /// The part gave no answer at the previous look of the same boot.
+    /// The part gave no answer at the previous check run of the same boot.
     pub(crate) fn was_silent(&self, part: PartName, boot_id: &str) -> bool {
         self.is_of(boot_id) && self.silent.contains(&part)
     }
 
-    /// The mount gave no answer at the previous look of the same boot.
+    /// The mount gave no answer at the previous check run of the same boot.
     pub(crate) fn mount_was_silent(&self, path: &Path, boot_id: &str) -> bool {
         self.is_of(boot_id) && self.silent_mounts.iter().any(|known| known == path)
     }
@@ -273,7 +273,7 @@ fn cold(gpus: &railgate_model::Gpus) -> bool {
     gpus.gpus.iter().any(|gpu| gpu.persistence.known() == Some(&false))
 }
 
-/// The GPUs of a look, as an inventory.
+/// The GPUs of a check run, as an inventory.
 pub(crate) fn known_gpus(gpus: &railgate_model::Gpus) -> Vec<KnownGpu> {
     gpus.gpus
         .iter()
@@ -285,7 +285,7 @@ pub(crate) fn known_gpus(gpus: &railgate_model::Gpus) -> Vec<KnownGpu> {
         .collect()
 }
 
-/// The RDMA devices of a look.
+/// The RDMA devices of a check run.
 pub(crate) fn known_hcas(fabric: &railgate_model::Fabric) -> Vec<KnownHca> {
     fabric.hcas.iter().map(|hca| KnownHca { name: hca.name.clone(), pci: hca.pci.known().copied() }).collect()
 }

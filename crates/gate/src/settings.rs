@@ -411,7 +411,7 @@ mod tests {
         use super::*;
 
         settings! {
-            action = Notify, "class site reports at most";
+            action = Notify, "class site only reports";
             share: f64 = 5.0, limit within(0.0..=100.0), "percent";
             #[serde(with = "railgate_model::duration_text")]
             grace: Duration = Duration::from_secs(300), limit at_most(Duration::from_secs(3600)), "after boot";
@@ -428,7 +428,7 @@ mod tests {
         let page = block("sample", &sample::Settings::default().rows());
         let expected = r#"```toml
 [gate.checks.sample]
-action = "notify"              # off, shadow, report, notify, drain; class site reports at most
+action = "notify"              # off, shadow, report, notify, drain; class site only reports
 share = 5.0                    # 0 to 100; percent
 grace = "5m"                   # at most 1h; after boot
 # fatal = "warn"    note, unknown, warn, fail; unset: by the table

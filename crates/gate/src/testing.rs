@@ -1,4 +1,4 @@
-//! Looks for unit tests: simulated nodes that a test then bends.
+//! Inputs for unit tests: simulated nodes that a test then changes.
 
 use std::io::Write as _;
 

@@ -15,7 +15,7 @@ const MOST: usize = 28;
 /// Two days: fewer say nothing of what is usual.
 const FEWEST: usize = 8;
 
-/// Writes down in `next` what this look adds to the history of a port.
+/// Writes down in `next` what this check run adds to the history of a port.
 pub(crate) fn follow(
     next: &mut KnownLink,
     old: Option<&KnownLink>,
@@ -38,7 +38,7 @@ pub(crate) fn follow(
         next.stretch = Sample { time, counters: here };
         return;
     };
-    // Some looks read less than others: such a one ends nothing.
+    // Some check runs read less than others: such a one ends nothing.
     let elapsed = time - stretch.time;
     let ends = elapsed >= STRETCH && stretch.counters.keys().all(|name| here.contains_key(name));
     if !ends {
@@ -74,7 +74,7 @@ mod tests {
         BTreeMap::from([(BITS.to_owned(), value), ("symbol_error".to_owned(), 0)])
     }
 
-    /// A look every hour, of a port that counts so many between two of them.
+    /// A check run every hour, of a port that counts so many between two of them.
     fn followed(hours: &[u64]) -> KnownLink {
         let mut link = KnownLink::default();
         let mut value = 0;

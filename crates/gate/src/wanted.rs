@@ -4,7 +4,7 @@ use railgate_model::{Class, Reading, Severity};
 
 use crate::report::{Found, Report};
 
-/// What is looked for, in words.
+/// What is required, as a word for findings.
 pub(crate) struct Kind {
     pub(crate) class: Class,
     /// `service`.
@@ -32,7 +32,7 @@ pub(crate) fn judge(
     }
     let Kind { class, what, absent, fix, source } = kind;
     if *there == Reading::Unsupported {
-        let why = format!("this machine does not say which {what}s it has");
+        let why = format!("cannot list the {what}s of this machine");
         out.add(Found::unknown(Class::Site, "", &why).fix("see log").row(
             *what,
             "not supported",

@@ -97,7 +97,7 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
             let said = check.stdout;
             let silent = said.lines().find(|line| line.contains("rdma-self-test"));
             let silent = silent.with_context(|| format!("the self-test is not named:\n{said}"))?;
-            assert!(silent.contains("nothing was tried: /etc/railgate/self-test: no answer in"), "{silent}");
+            assert!(silent.contains("not run: /etc/railgate/self-test: no answer in"), "{silent}");
             assert_eq!(silent.contains("stuck in the kernel"), stuck, "{silent}");
             sh("gn2", "rm /etc/railgate/self-test")?;
         }
@@ -109,7 +109,7 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
                      printf '#!/bin/sh\\nsleep 4711 & wait\\n' > never && chmod 755 never";
         sh("gn2", never)?;
         let (said, reason) = look(cluster, "gn2")?;
-        assert!(said.contains("site-never: no end in") && reason.is_empty(), "{reason}\n{said}");
+        assert!(said.contains("site-never: not finished after") && reason.is_empty(), "{reason}\n{said}");
         nobody_looks(cluster, "gn2")?;
 
         // All of it.
@@ -122,7 +122,7 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
             "mounts@/mnt/work: no answer",
             "part-silent@fabric: no answer",
             "part-silent@gpus: no answer",
-            "site-never: no end",
+            "site-never: not finished",
         ] {
             assert!(said.contains(silent), "no '{silent}' in:\n{said}");
         }

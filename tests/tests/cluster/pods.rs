@@ -36,7 +36,7 @@ fn an_xid_that_nvml_alone_tells_drains_and_the_lost_coverage_is_said() -> Result
         let node = cluster.wait_node("gn1", "drained", MINUTE, |node| node.drained())?;
         assert!(node.reason().starts_with("railgate: gpu-xid@3: Xid 48"), "{}", node.reason());
         let said = cluster.root().on("gn1").run(&["railgate", "check"])?.both();
-        for words in ["Xids are unseen", "nvme@nvme3: is read-only, by its own word"] {
+        for words in ["Xids are not seen", "nvme@nvme3: reports that it is read-only"] {
             assert!(said.contains(words), "no '{words}' in:\n{said}");
         }
         Ok(())

@@ -17,7 +17,7 @@ fn hardness(verdict: &Verdict) -> (Action, Option<Severity>) {
     let found = verdict.findings.iter().filter(|finding| finding.class != Class::Internal);
     let severity = |finding: &Finding| match finding.severity {
         // What is down so early may only be late, and it hides what it would have been warned of.
-        Severity::Unknown if finding.what.ends_with("booted just now") => Severity::Warn,
+        Severity::Unknown if finding.what.ends_with("node just booted") => Severity::Warn,
         severity => severity,
     };
     (verdict.action, found.map(severity).max())

@@ -11,8 +11,8 @@ pub(crate) struct BootArgs;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "one that is absent";
-    required: Vec<String> = Vec::new(), limit names(), "besides those of the machine type: [\"iommu=pt\"]";
+    severity: Severity = Severity::Warn, "a required one is missing";
+    required: Vec<String> = Vec::new(), limit names(), "besides those of the profile: [\"iommu=pt\"]";
 }
 
 const KIND: Kind = Kind {
@@ -26,12 +26,12 @@ const KIND: Kind = Kind {
 impl Check for BootArgs {
     const ABOUT: &'static str = "the kernel was booted without a parameter that this machine needs";
     const EXPLAIN: &'static str = "
-Reads `/proc/cmdline` for the words of `required` and of the machine type (`[host] boot_args`), each as a whole
-(`iommu=pt`), or its beginning with a trailing `*` (`hugepagesz=*`). None is wanted by default.
+Reads `/proc/cmdline` for the words of `required` and of the profile (`[host] boot_args`), each as a whole
+(`iommu=pt`), or its beginning with a trailing `*` (`hugepagesz=*`). By default no parameter is required.
 
-Why: a node that was reinstalled with other parameters is slow or cannot do GPUDirect, and nothing else says so.
+Why: a node that was reinstalled with other parameters is slow or cannot use GPUDirect, and nothing else reports that.
 
-Fix: put it into the boot loader's configuration, reboot.
+Fix: add the parameter to the boot loader's configuration, reboot.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];

@@ -13,25 +13,27 @@ pub(crate) struct ClockKept;
 settings! {
     action = Drain;
     unsynchronised: Severity = Severity::Note, "the clock is not synchronised";
-    severity: Severity = Severity::Warn, "it is synchronised and may be off by more than max_error";
+    severity: Severity = Severity::Warn, "the clock is synchronised, and may be off by more than max_error";
     #[serde(with = "railgate_model::duration_text")]
-    max_error: Duration = Duration::from_secs(1), limit not_zero(), "the largest error of the clock that is tolerated";
+    max_error: Duration = Duration::from_secs(1), limit not_zero(), "largest possible error of the clock; more is a finding";
 }
 
 fn not_zero() -> Limit<Duration> {
-    Limit::one("more than 0s", |error: &Duration| error.is_zero().then(|| "no clock is exact".to_owned()))
+    Limit::one("more than 0s", |error: &Duration| {
+        error.is_zero().then(|| "no clock has an error of 0".to_owned())
+    })
 }
 
 impl Check for ClockKept {
-    const ABOUT: &'static str = "nobody keeps the machine's clock, or it may be far off";
+    const ABOUT: &'static str = "the machine's clock is not synchronised, or may be far off";
     const EXPLAIN: &'static str = "
-Reads the kernel's own clock state (`adjtimex`), which chrony, ntpd, timesyncd and phc2sys keep: whether it is
-synchronised, and how far it may be off at most. PTP clocks of the machine are shown beside it.
+Reads the kernel's clock state (`adjtimex`), which chrony, ntpd, timesyncd and phc2sys maintain: whether it is
+synchronised, and its largest possible error. The finding also shows the PTP clocks of the machine.
 
-Why: munge refuses credentials from a clock that is minutes off, and logs of a job's nodes no longer fit together.
+Why: munge refuses credentials if the clock is minutes off, and the logs of a job's nodes no longer fit together.
 
-A machine that takes its time from its host (some clouds) says \"not synchronised\" and is right all the same, so that is
-only a note by default.
+A virtual machine that takes its time from its host (some clouds) reads \"not synchronised\" although its clock is right, so
+that is only a note by default.
 
 Fix: `chronyc tracking`, `chronyc sources`; start the time service.
 ";

@@ -10,13 +10,12 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct Processors;
 
 impl Check for Processors {
-    const ABOUT: &'static str =
-        "processors are offline or run under another frequency governor than the machine type";
+    const ABOUT: &'static str = "processors are offline or use another frequency governor than the profile";
     const EXPLAIN: &'static str = "
-Reads `/sys/devices/system/cpu/online` and every policy's `scaling_governor`, and holds them against the machine type
-(`[host] cpus`, `governor`). What the type does not say is not judged: many sites switch threads off on purpose.
+Reads `/sys/devices/system/cpu/online` and every policy's `scaling_governor`, and compares them with the profile
+(`[host] cpus`, `governor`). A value that the profile does not have is not judged: many sites switch threads off on purpose.
 
-Why: a job that is bound to a processor that is not there fails at launch; `powersave` on one node makes all wait for it.
+Why: a job that is bound to an offline processor fails at launch; with `powersave` on one node all others wait for it.
 
 Fix: `chcpu -e`, BIOS settings; `cpupower frequency-set -g performance`.
 ";

@@ -11,7 +11,7 @@ pub(crate) struct DimmErrors;
 settings! {
     action = Drain;
     severity: Severity = Severity::Warn, "uncorrected errors and machine checks";
-    corrected_per_day: u64 = 1_000, "corrected errors of one controller in a day that are tolerated";
+    corrected_per_day: u64 = 1_000, "corrected errors of one controller in a day; more is warn";
 }
 
 const EDAC: &str = "/sys/devices/system/edac/mc";
@@ -21,15 +21,15 @@ impl Check for DimmErrors {
     const ABOUT: &'static str = "the machine's memory has errors, or a processor reported a machine check";
     const EXPLAIN: &'static str = "
 Reads the error counts of the memory controllers and their modules (EDAC) and the machine check exceptions
-(`/proc/interrupts`): after a job what came during it, else what came since boot. A count that went backwards says
-nothing.
+(`/proc/interrupts`): after a job the increase during it, otherwise the count since boot. A count that went backwards is
+not judged.
 
-Why: an uncorrected error has killed a process or the machine; many corrected ones come before it.
+Why: an uncorrected error has killed a process or the machine; many corrected errors often come before one.
 
-- Uncorrected errors and machine checks: as bad as `severity`.
+- Uncorrected errors and machine checks: `severity`.
 - More corrected errors than `corrected_per_day` (for each day since boot, or for one day and the job): `warn`.
 
-Fix: replace the module that is named.
+Fix: replace the memory module that the finding names.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];

@@ -12,7 +12,7 @@ settings! {
     action = Drain;
     severity: Severity = Severity::Warn, "a full file system";
     free_percent: f64 = 5.0, limit within(0.0..=100.0), "full: less than this free (space or inodes), and ...";
-    free_gib: f64 = 10.0, limit amount("size"), "... less than this, GiB ...";
+    free_gib: f64 = 10.0, limit amount("size"), "... less than this many GiB ...";
     free_inodes: u64 = 100_000, "... or fewer inodes than this";
     users: Vec<String> = words("/tmp* /var/tmp* /home* /scratch* /local* /raid* /data* /mnt*"), "mount points that users fill: names, or beginnings with a trailing *";
     ignore: Vec<String> = words("/boot* /dev/shm"), "not judged";
@@ -23,13 +23,13 @@ impl Check for Disk {
     const EXPLAIN: &'static str = "
 Reads every local file system (block devices, and /run and /tmp in memory) by `statvfs`.
 
-Why: jobs and daemons die at their first write; slurmd that cannot write its spool takes the node down.
+Why: jobs and daemons die at their first write; if slurmd cannot write its spool, the node goes down.
 
-Full is what has less than `free_percent` and less than `free_gib` left: a large disk may be 97 % full and have room. The
-same with `free_inodes`. Below `users` it is a user's (class `user`: told, never drained), elsewhere the node's. What is
-mounted read-only is not looked at, `/dev/shm` is the business of `shm`.
+A file system is full if less than `free_percent` and less than `free_gib` are free: a large disk may be 97 % full and have
+room. It is also full with fewer than `free_inodes` inodes. Below `users` the class is `user` (the user is notified, nothing
+drains), elsewhere `node`. Read-only file systems are not judged; `/dev/shm` is judged by `shm`.
 
-Fix: remove what fills it (`du -x`, `journalctl --vacuum-size`), old files of users; a tmp cleaner in the epilog.
+Fix: remove large and old files (`du -x`, `journalctl --vacuum-size`); run a tmp cleaner in the epilog.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];

@@ -12,22 +12,22 @@ use crate::settings::{absolute, settings};
 pub(crate) struct FabricManager;
 
 settings! {
-    action = Notify, "class site reports at most";
-    severity: Severity = Severity::Warn, "two versions";
-    program: PathBuf = PathBuf::from("/usr/bin/nv-fabricmanager"), limit absolute(), "asked for its version";
+    action = Notify, "class site only reports";
+    severity: Severity = Severity::Warn, "fabric manager and driver have different versions";
+    program: PathBuf = PathBuf::from("/usr/bin/nv-fabricmanager"), limit absolute(), "runs with --version";
 }
 
 impl Check for FabricManager {
-    const ABOUT: &'static str = "the fabric manager that is installed is not the driver's";
+    const ABOUT: &'static str = "the installed fabric manager has another version than the driver";
     const EXPLAIN: &'static str = "
-Reads what `program --version` says and holds it against the driver's version, on machines whose GPUs are part of an
-NVLink fabric. Where there is no such program (machines without NVSwitches, fabric managers that run elsewhere) nothing
-is judged.
+Reads the output of `program --version` and compares it with the driver's version, on machines whose GPUs are part of an
+NVLink fabric. If there is no such program (machines without NVSwitches, fabric managers that run elsewhere), nothing is
+judged.
 
-Why: a fabric manager refuses to start with another driver than its own. The one that runs goes on running after an
-update, so all is well until it restarts: then no GPU of the machine can be used.
+Why: a fabric manager refuses to start with a driver of another version. After an update the old one keeps running, so the
+fault shows only when it restarts: then no GPU of the machine can be used.
 
-Fix: install the fabric manager of the driver's release, and hold both packages at one version.
+Fix: install the fabric manager of the driver's release, and pin both packages to one version.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -35,7 +35,7 @@ Fix: install the fabric manager of the driver's release, and hold both packages 
         &[Need::extra(|set, _, _| Some(Extra::FabricManager(set.program.clone())))];
     const SCOPE: Scope = Scope::Gpus;
     const PHASES: &'static [Phase] = &[Phase::Periodic];
-    const COST: &'static str = "starts a program that says its version";
+    const COST: &'static str = "one start of a program that prints its version";
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {

@@ -16,10 +16,10 @@ impl Check for GpuAcs {
 Reads the ACS control register of every PCIe switch port above a GPU (`config` of the bridge in sysfs): request and
 completion redirect (bits 2 and 3). Root ports are left out, as is a virtual machine, whose bridges are emulated.
 
-Why: with redirection on, GPUDirect goes up to the processor and back; its bandwidth falls to a fraction.
+Why: with redirection on, GPUDirect traffic goes up to the processor and back, at a fraction of the bandwidth.
 
-Fix: switch ACS off in the firmware (often together with the IOMMU), or with `setpci` at boot. A hypervisor that hands
-out single GPUs needs it on: switch the check off there.
+Fix: switch ACS off in the firmware (often together with the IOMMU), or with `setpci` at boot. A hypervisor that
+passes single GPUs to virtual machines needs ACS: switch the check off there.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci, PartName::Host];

@@ -10,7 +10,7 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct GpuClocks;
 
 impl Check for GpuClocks {
-    const ABOUT: &'static str = "somebody has lowered a GPU's application clocks";
+    const ABOUT: &'static str = "a GPU's application clocks are set below their default";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetApplicationsClock` and compares with `nvmlDeviceGetDefaultApplicationsClock` (data-centre cards).
 

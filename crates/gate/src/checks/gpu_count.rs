@@ -16,21 +16,21 @@ settings! {
 impl Check for GpuCount {
     const ABOUT: &'static str = "fewer GPUs than the machine type has, or than Slurm gave to the job";
     const EXPLAIN: &'static str = "
-Reads `nvmlDeviceGetCount_v2` and compares with the profile's `gpus.count`, with the GPUs that Slurm gave to the job
-(`SLURM_JOB_GPUS`), after a job with those before it, and with the GPUs of the last clean look, which also tell which
-one is missing. Where NVML gave nothing, the PCI tree is counted instead; it can only show that one is missing.
+Reads `nvmlDeviceGetCount_v2` and compares with the profile's `gpus.count`, with the GPUs that Slurm assigned to the job
+(`SLURM_JOB_GPUS`), after a job with the GPUs before it, and with the GPUs of the last clean check run, which also show which
+one is missing. If NVML returned nothing, the PCI tree is counted instead; it can only show that one is missing.
 
-Why: a job gets fewer GPUs than it asked for, or somebody else's.
+Why: a job gets fewer GPUs than it asked for, or a GPU of another job.
 
-Fix: reboot; power-cycle or reseat where the GPU does not come back.
+Fix: reboot; power-cycle the node or reseat the GPU if it does not come back.
 
-With MIG on, Slurm's indices are those of slices and do not tell which cards a job has: a missing card is then `unknown`.
+With MIG on, Slurm's indices count slices and do not tell which cards a job has: a missing card is then `unknown`.
 
-On a shared node the count fails only where a missing GPU is the job's; where another job's is missing it is a
-warning, and where nobody can say which is missing it is `unknown`. Where neither profile nor baseline has a number, a
-GPU of the last clean look that is gone is a warning; one that was taken out on purpose is forgotten with
-`/var/lib/railgate/history.json`. More GPUs than the profile has is a `warn` of class
-`site`: the node has the wrong profile.
+On a shared node the count fails only if a missing GPU belongs to the job. If it belongs to another job that is a
+warning; if it is not known which GPU is missing, `unknown`. If neither profile nor baseline has a number, a GPU of the last
+clean check run that is gone is a warning. To make railgate forget a GPU that was removed on purpose, delete
+`/var/lib/railgate/history.json`. More GPUs than the profile has is a `warn` of class `site`: the node has the wrong
+profile.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci];
@@ -40,7 +40,7 @@ GPU of the last clean look that is gone is a warning; one that was taken out on 
     fn judge(scene: &Scene<'_>, _: &Settings, out: &mut Report<'_>) {
         if let Some(why) = scene.unclear().filter(|why| *why != SLICES) {
             out.add(
-                Found::unknown(Class::Internal, "", format!("the job's GPUs cannot be told: {why}"))
+                Found::unknown(Class::Internal, "", format!("the job's GPUs are unknown: {why}"))
                     .fix("report a bug")
                     .row("SLURM_JOB_GPUS", why, "indices or UUIDs", "job environment"),
             );
@@ -64,7 +64,7 @@ GPU of the last clean look that is gone is a warning; one that was taken out on 
         let short = expected.filter(|want| count < *want);
         if short.is_none() || !scene.whole() {
             for known in &scene.missing {
-                let what = format!("the job's GPU {} is missing, {count} are there", name(known));
+                let what = format!("the job's GPU {} is missing, {count} present", name(known));
                 let found = Found::fail(Class::Node, known.index.to_string(), what).fix("reboot");
                 out.add(row(found, short.unwrap_or(count + 1)));
             }
@@ -85,7 +85,7 @@ GPU of the last clean look that is gone is a warning; one that was taken out on 
         } else if !gone.is_empty() || scene.unclear().is_none() && placed(scene) {
             Found::new(Severity::Fail, Class::Node, part, what).another_jobs()
         } else {
-            Found::unknown(Class::Node, part, format!("{what}, unclear whose"))
+            Found::unknown(Class::Node, part, format!("{what}, may not be the job's"))
         };
         out.add(row(found.fix("reboot"), want));
     }
@@ -93,13 +93,13 @@ GPU of the last clean look that is gone is a warning; one that was taken out on 
 
 const SOURCE: &str = "nvmlDeviceGetCount_v2";
 
-/// Without a number in the profile a GPU that was there at the last clean look, maybe boots ago, is missed
-/// loudly and no more: somebody may have taken it out.
+/// Without a number in the profile a GPU that was there at the last clean check run, maybe boots ago, is missed
+/// a warning only: it may have been removed on purpose.
 fn remembered(scene: &Scene<'_>, expected: Option<u32>, count: u32, out: &mut Report<'_>) {
     let gone = gone(scene);
     let (None, Some(first)) = (expected, gone.first()) else { return };
     let then = scene.inventory().len();
-    let what = format!("{count} GPUs, {then} at the last clean look, {} missing", name(first));
+    let what = format!("{count} GPUs, {then} at the last clean check run, {} missing", name(first));
     out.add(Found::warn(Class::Node, first.index.to_string(), what).fix("reboot").row(
         "number of GPUs",
         count.to_string(),
@@ -108,7 +108,7 @@ fn remembered(scene: &Scene<'_>, expected: Option<u32>, count: u32, out: &mut Re
     ));
 }
 
-/// The GPUs of the last clean look that NVML does not list any more.
+/// The GPUs of the last clean check run that NVML does not list any more.
 fn gone(scene: &Scene<'_>) -> Vec<KnownGpu> {
     let here = |known: &KnownGpu| {
         scene.all_gpus().iter().any(|gpu| match (&known.uuid, gpu.uuid.known()) {
@@ -119,7 +119,7 @@ fn gone(scene: &Scene<'_>) -> Vec<KnownGpu> {
     scene.inventory().into_iter().filter(|known| !here(known)).collect()
 }
 
-/// Indices mean what they meant to Slurm only while earlier looks say which GPU had which.
+/// Indices mean what they meant to Slurm only while earlier check runs say which GPU had which.
 fn placed(scene: &Scene<'_>) -> bool {
     !scene.inventory().is_empty()
 }
@@ -138,7 +138,7 @@ fn by_pci(scene: &Scene<'_>, expected: u32, pci: &Pci, out: &mut Report<'_>) {
     let found = if scene.whole() {
         Found::fail(Class::Node, "", what)
     } else {
-        Found::unknown(Class::Node, "", format!("{what}, unclear whose"))
+        Found::unknown(Class::Node, "", format!("{what}, may not be the job's"))
     };
     out.add(found.fix("reboot").row(
         "NVIDIA GPUs in the PCI tree",
@@ -183,7 +183,7 @@ mod tests {
         );
         assert_eq!(
             shared(&[2, 3]),
-            "unfit: fail gpu-count@3: the job's GPU 0000:61:00.0 is missing, 7 are there; reboot"
+            "unfit: fail gpu-count@3: the job's GPU 0000:61:00.0 is missing, 7 present; reboot"
         );
         // Slurm's 7 is NVML's 6 now.
         assert!(shared(&[7]).starts_with("degraded: warn gpu-count@3"));
@@ -208,7 +208,7 @@ mod tests {
         let no_profile =
             |gpus: &[u32]| look("h100-sxm:gpu-missing@3").holding(gpus).with(|look| look.profile = None);
         let short = no_profile(&[0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(short.says(), "unfit: fail gpu-count@7: the job's GPU 7 is missing, 7 are there; reboot");
+        assert_eq!(short.says(), "unfit: fail gpu-count@7: the job's GPU 7 is missing, 7 present; reboot");
         assert_eq!(no_profile(&[0, 1, 2, 3, 4, 5, 6]).says(), "fit");
     }
 
@@ -220,7 +220,7 @@ mod tests {
         let forget = |look: Look| look.with(|look| look.profile.as_mut().unwrap().gpus.count = None);
         assert_eq!(
             forget(periodic()).says(),
-            "degraded: warn gpu-count@3: 7 GPUs, 8 at the last clean look, 0000:61:00.0 missing; reboot"
+            "degraded: warn gpu-count@3: 7 GPUs, 8 at the last clean check run, 0000:61:00.0 missing; reboot"
         );
         let after = forget(look("h100-sxm:gpu-missing@3").after_the_job());
         assert!(after.says().starts_with("unfit: fail gpu-count@3"));

@@ -10,16 +10,16 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct GpuDirect;
 
 impl Check for GpuDirect {
-    const ABOUT: &'static str = "the HCAs have no way to the memory of the GPUs";
+    const ABOUT: &'static str = "GPUDirect RDMA is unavailable: the HCAs cannot reach the memory of the GPUs";
     const EXPLAIN: &'static str = "
 Reads `/sys/module` and the kernel's release on machines with GPUs and a fabric: `nvidia_peermem` (or `nv_peer_mem`) is
 loaded, or the kernel can share the memory by dma-buf (5.12 and later, with NVIDIA's open modules).
 
-Why: without GPUDirect RDMA every byte goes through host memory, at a third of the bandwidth, and NCCL says so only in
+Why: without GPUDirect RDMA every byte goes through host memory, at a third of the bandwidth, and NCCL reports this only in
 its debug output.
 
-Fix: `modprobe nvidia_peermem`, and its name in `/etc/modules-load.d/`. A job's report says where there was
-no way, or where none was wanted.
+Fix: `modprobe nvidia_peermem`, and add the module to `/etc/modules-load.d/`. A job's report shows the nodes where GPUDirect
+RDMA was unavailable or switched off.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Host];
@@ -45,7 +45,7 @@ no way, or where none was wanted.
             let what = format!("no nvidia_peermem, and kernel {kernel} has no dma-buf for it");
             out.add(Found::new(set.severity, Class::Site, "", what).fix("modprobe nvidia_peermem").row(
                 "GPUDirect RDMA",
-                "no way",
+                "unavailable",
                 "nvidia_peermem, or a kernel from 5.12 on",
                 "/sys/module",
             ));

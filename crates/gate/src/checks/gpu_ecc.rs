@@ -25,19 +25,19 @@ impl Check for GpuEcc {
 Reads `nvmlDeviceGetTotalEccErrors` (volatile: since the driver was loaded or the GPU reset; aggregate: over its life),
 `nvmlDeviceGetEccMode` and `nvmlDeviceGetSramEccErrorStatus`.
 
-- Uncorrected errors: before a job the count itself, after a job what it rose by since the prolog; a count that went
-  backwards is `unknown` (the GPU was reset meanwhile). Where the driver reported that it contained them (Xid 94 since the
-  last clean look, and nothing worse: 48, 64, 95, 140, 171, 172), only the application died and the node is fit: `contained`,
-  in later looks of this boot, too. A driver without field 230 must have reported as many as were counted; where the log
-  cannot be read or has lost lines, a driver that could ask for a reset and does not is enough.
-- The card says that its on-chip memory has had too many errors: `fail`, RMA.
-- More uncorrected errors in its life than `max_aggregate`, more corrected ones in a job's hour than
+- Uncorrected errors before a job: the count. After a job: the increase since the prolog; `unknown` if the count went
+  backwards (the GPU was reset meanwhile). If the driver logged that it contained them (Xid 94 since the last clean check run,
+  and nothing worse: 48, 64, 95, 140, 171, 172), only the application died and the node is fit: severity `contained`, also in
+  later check runs of this boot. A driver without field 230 must have logged as many as were counted. If the log cannot be read
+  or has lost lines, a driver that has field 230 and asks for no reset is enough.
+- The GPU reports that its on-chip memory has had too many errors: `fail`, replace it (RMA).
+- More uncorrected errors over its life than `max_aggregate`, or more corrected ones in an hour of a job than
   `corrected_per_hour`: `warn`.
 
-Why: an uncorrected error kills the process that meets it, and the page stays bad until the row is remapped by a reset.
+Why: an uncorrected error kills the process that meets it, and the page stays bad until a reset remaps the row.
 
-Fix: reset the GPU when idle (`nvidia-smi -r -i N`); look at `gpu-remap` afterwards. ECC off: `nvidia-smi -e 1`, reboot
-(class `site`, `warn`, only where the profile says that the machine has ECC on).
+Fix: reset the GPU when idle (`nvidia-smi -r -i N`), then check `gpu-remap`. ECC off: `nvidia-smi -e 1`, reboot
+(class `site`, `warn`, only if the profile expects ECC to be on).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -92,7 +92,7 @@ Fix: reset the GPU when idle (`nvidia-smi -r -i N`); look at `gpu-remap` afterwa
                 None => (now, "since driver load"),
             };
             if errors > set.max_uncorrected {
-                // What an earlier look of this boot has heard the driver say need not stand in the log any more.
+                // What an earlier check run of this boot has heard the driver say need not stand in the log any more.
                 let told = scene.seen.memory.contained(gpu, scene.now);
                 // Fewer than that: the driver was loaded anew.
                 let told = if told > now { 0 } else { told };
@@ -161,7 +161,7 @@ fn of_a_life(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     if let Some(&life) = out.value(&part, &what, SOURCE, &gpu.ecc.aggregate_uncorrected)
         && life > set.max_aggregate
     {
-        let text = format!("{life} uncorrected ECC errors in its life");
+        let text = format!("{life} uncorrected ECC errors over its life");
         out.add(Found::warn(Class::Node, part, text).fix("watch, then RMA").row(
             what,
             life.to_string(),
@@ -330,7 +330,7 @@ mod tests {
         );
         assert_eq!(
             look("h100-sxm:gpu-ecc-aggregate@3").says(),
-            "degraded: warn gpu-ecc@3: 600 uncorrected ECC errors in its life; watch, then RMA"
+            "degraded: warn gpu-ecc@3: 600 uncorrected ECC errors over its life; watch, then RMA"
         );
         let pending = look("h100-sxm:gpu-ecc-mode-pending@3");
         assert_eq!((pending.says(), pending.of("gpu-ecc")), ("fit".to_owned(), vec![Severity::Note]));

@@ -13,24 +13,24 @@ pub(crate) struct GpuFabricState;
 settings! {
     action = Drain;
     severity: Severity = Severity::Fail, "a GPU that is not registered with its fabric";
-    unhealthy: Severity = Severity::Warn, "a fabric that reports trouble although the GPU is registered";
+    unhealthy: Severity = Severity::Warn, "the GPU is registered, but the fabric reports a fault";
 }
 
 impl Check for GpuFabricState {
     const ABOUT: &'static str = "a GPU is not registered with its NVLink fabric, or the fabric is not well";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetGpuFabricInfoV` on machines with NVSwitches: whether the registration is complete and how it ended, the
-fabric's own health, and the clique and fabric that each GPU belongs to. Judged only where NVLinks of the GPU are up, and
-not with MIG on.
+fabric's own health, and the clique and fabric that each GPU belongs to. Judged only if NVLinks of the GPU are up, and not
+with MIG on.
 
 Why: without a complete registration every CUDA program ends at once (\"system not yet initialized\"). GPUs of different
 cliques cannot reach one another.
 
-- Not complete, or ended with an error: `severity`, on the second sight within an hour, and at most `warn` where no profile
-  says that the machine has NVLinks.
-- Bandwidth degraded, a route lost, configured wrongly, unhealthy, limited: `unhealthy`.
+- Registration not complete, or ended with an error: `severity`, on the second sighting within an hour; at most `warn` if no
+  profile lists NVLinks for the machine.
+- The fabric reports degraded bandwidth, a lost route, a wrong configuration, bad health or limits: `unhealthy`.
 - GPUs of one node in several cliques: `warn`, class `site`.
-- All of it is a note in the first minutes after boot (`ib-port`'s `boot_grace`), when the fabric manager is still at work.
+- All of these are a note within `boot_grace` of `ib-port` after boot, while the fabric manager still starts.
 
 Fix: `systemctl status nvidia-fabricmanager` (its version must be the driver's); reset all GPUs, or reboot.
 ";

@@ -18,11 +18,11 @@ impl Check for GpuIdentity {
     const ABOUT: &'static str = "a GPU is of another type, or has less memory, than the profile says";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetName` and `nvmlDeviceGetMemoryInfo_v2` and compares with the profile's `gpus.names` and
-`gpus.memory_gib`. A tenth less is tolerated: ECC on graphics memory takes a sixteenth of it.
+`gpus.memory_gib`. 10 % less is tolerated: ECC takes a sixteenth of graphics memory.
 
-Why: Slurm gives out what gres.conf promises, and a job that fits into 80 GB does not fit into 40.
+Why: Slurm assigns GPUs by gres.conf, and a job that fits into 80 GB does not fit into 40.
 
-Fix: name: correct profile or gres.conf. Memory: a card that hides memory after an error (Xid 168) is for RMA.
+Fix: name: correct profile or gres.conf. Memory: replace a GPU that hides memory after an error (Xid 168; RMA).
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -39,7 +39,7 @@ Fix: name: correct profile or gres.conf. Memory: a card that hides memory after 
                 && !facts.names.iter().any(|known| known.eq_ignore_ascii_case(name.trim()))
             {
                 out.add(
-                    Found::new(set.foreign, Class::Site, &part, format!("{name} is not the profile's"))
+                    Found::new(set.foreign, Class::Site, &part, format!("{name} is not in the profile"))
                         .fix("check profile, gres.conf")
                         .row(what, name, facts.names.join(", "), "nvmlDeviceGetName"),
                 );
@@ -75,7 +75,7 @@ mod tests {
     fn type_and_size_are_the_profiles() {
         assert_eq!(
             look("h100-sxm:gpu-foreign@3").says(),
-            "degraded: warn gpu-identity@3: NVIDIA T400 4GB is not the profile's; check profile, gres.conf"
+            "degraded: warn gpu-identity@3: NVIDIA T400 4GB is not in the profile; check profile, gres.conf"
         );
         assert_eq!(look("generic:gpu-foreign@3").says(), "fit");
         let short = look("h100-sxm:gpu-memory-short@3").says();

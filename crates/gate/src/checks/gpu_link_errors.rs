@@ -15,22 +15,22 @@ pub(crate) struct GpuLinkErrors;
 settings! {
     action = Drain;
     max_recoveries: u64 = 0, "recoveries (link trained again) in a job, or in an hour; more is warn";
-    replays_per_hour: u64 = 1_000, "replays of a link that are tolerated";
-    crc_per_hour: u64 = 360_000, "checksum errors of a link that are tolerated: 100 a second";
+    replays_per_hour: u64 = 1_000, "replays of a link; more is warn";
+    crc_per_hour: u64 = 360_000, "checksum errors of a link (100 per second); more is warn";
 }
 
 impl Check for GpuLinkErrors {
     const ABOUT: &'static str = "an NVLink of a GPU has errors";
     const EXPLAIN: &'static str = "
-Reads what each NVLink of a GPU counts (fields 161 to 163 with the link's number: replays, recoveries, checksum errors; on
-Blackwell recoveries are field 215; up to Ampere the sums of all links, fields 52, 59 and 38) and judges what that rose by
-during the job, or without one since the oldest look of the last hour. What stood there before is nobody's news: counters
-begin with the driver and some links count while they are trained. A count that went backwards says nothing. From Hopper on
-only the periodic look asks: that takes 20 ms a GPU, and no job should wait for it.
+Reads the error counters of each NVLink of a GPU (fields 161 to 163 with the link's number: replays, recoveries, checksum
+errors; on Blackwell recoveries are field 215; up to Ampere the sums of all links, fields 52, 59 and 38). Judged is the
+increase during the job, or without a job since the oldest check run of the last hour. Older counts do not matter: counters
+start when the driver is loaded, and some links count errors while they are trained. A counter that went backwards is not
+judged. From Hopper on only the periodic check reads them: that takes 20 ms per GPU, and no job should wait for it.
 
-Why: a link that has to be trained anew stands still meanwhile, and one day does not come back.
+Why: a link carries no data while it is trained again, and may fail for good.
 
-Fix: watch; a GPU that shows it in job after job: reset all GPUs, then RMA (GPU, baseboard or NVSwitch).
+Fix: watch it; if a GPU shows this in job after job, reset all GPUs, then replace it (RMA: GPU, baseboard or NVSwitch).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

@@ -16,26 +16,30 @@ pub(crate) struct GpuLost;
 
 settings! {
     action = Drain;
-    unreadable: Severity = Severity::Fail, "one GPU cannot be opened while others can; unknown where none can";
+    unreadable: Severity = Severity::Fail, "one GPU cannot be opened while others can; unknown if none can";
 }
 
 impl Check for GpuLost {
     const ABOUT: &'static str = "a GPU is off the bus, needs a reset, or cannot be opened";
     const EXPLAIN: &'static str = "
 Reads how NVML answers for each GPU (`GPU_IS_LOST`, `GPU_NOT_FOUND` and `RESET_REQUIRED` from any call) and the
-kernel log since the last clean look (Xid 79, \"GPU has fallen off the bus\"). Both together are one finding. The log alone
-drains no node: where NVML still answers for the GPU it is a `warn`; where NVML could not be asked it is a `fail` when the
-driver writes it a second time within 24 hours; where NVML no longer lists the GPU or gives no answer at all, it agrees.
+kernel log since the last clean check run (Xid 79, \"GPU has fallen off the bus\"). If both show it, that is one finding.
 
-Why: a job that gets such a GPU dies at its first CUDA call, or hangs its whole group.
+A line in the kernel log alone drains no node:
 
-Fix: reboot the node; power-cycle it where the GPU does not come back; a GPU that falls off again is for RMA. Where
+- NVML still answers for the GPU: `warn`.
+- NVML could not be queried: `fail` when the driver logs it a second time within 24 hours, until then `warn`.
+- NVML no longer lists the GPU, or returns an error for it: NVML confirms the fault, `fail`.
+
+Why: a job that gets such a GPU dies at its first CUDA call, or hangs on all its nodes.
+
+Fix: reboot the node; power-cycle it if the GPU does not come back; replace a GPU that falls off the bus again (RMA). If
 NVML only asks for a reset, `nvidia-smi -r -i N` on the idle GPU is enough.
 
-On a shared node a lost GPU of another job is a warning. A GPU that cannot be opened for another reason while others
-answer is `unreadable` (default `\"fail\"`, on the second sight within an hour); where none answers it is `unknown`, and so is
-one that somebody withholds (no permission, in use, driver not loaded). An address in the log that belongs to no GPU of this
-node while none is missing is `unknown`: a container sees the log of its whole host.
+On a shared node, a lost GPU of another job is a warning. A GPU that cannot be opened for another reason while other GPUs
+answer is `unreadable` (default `\"fail\"`, on the second sighting within an hour). `unknown` are: no GPU can be opened; access
+is denied (no permission, GPU in use, driver not loaded); the log names an address that no GPU of this node has while none
+is missing (a container sees the kernel log of the whole host).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::KernelLog];
@@ -83,7 +87,11 @@ node while none is missing is `unknown`: a container sees the log of its whole h
                     false,
                     written_of(scene, whose).iter().map(|event| event.time).collect(),
                 ),
-                _ => Found::unknown(Class::Node, part, format!("{place} off bus, Xid 79, unclear whose")),
+                _ => Found::unknown(
+                    Class::Node,
+                    part,
+                    format!("{place} off bus, Xid 79, may not be the job's"),
+                ),
             };
             out.add(event_row(found.fix("reboot"), event));
         }
@@ -122,30 +130,30 @@ fn state(
         }
         (Access::Failed(why), Some(_)) => {
             let found = Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix("reboot");
-            // What keeps us from asking may keep us from a healthy GPU.
+            // Access to a healthy GPU can be denied, too.
             let written = events.iter().map(|event| event.time).collect();
             let found = if withheld(why) { found.sign(SIGN_WINDOW, written) } else { found };
             access_row(found, gpu, why)
         }
         (Access::Failed(why), None) if withheld(why) => {
-            let what = format!("{place} is withheld: {why}");
+            let what = format!("{place}, access denied: {why}");
             access_row(Found::unknown(Class::Site, index, what).fix("check permissions"), gpu, why)
         }
         (Access::Failed(why), None) if some_answer => {
             let what = format!("{place} cannot be opened: {why}");
             let found = Found::new(unreadable, Class::Node, index, what).fix("reboot");
-            // A reset that somebody makes looks like this while it lasts.
+            // A GPU reset looks like this while it runs.
             access_row(found.may_pass(AN_HOUR), gpu, why)
         }
         (Access::Failed(why), None) => {
-            let what = format!("{place} cannot be opened, nor any other: {why}");
+            let what = format!("{place} cannot be opened, nor can any other GPU: {why}");
             access_row(Found::unknown(Class::Site, index, what).fix("check driver"), gpu, why)
         }
     };
     Some(event.into_iter().fold(found, event_row))
 }
 
-/// Xid 79 of GPUs that NVML does not list, or that it was not asked for, or of nobody knows which.
+/// Xid 79 of GPUs that NVML does not list, that NVML was not queried for, or that are not known.
 fn orphans<'s>(scene: &'s Scene<'_>) -> Vec<(Whose, &'s XidEvent)> {
     let listed: Vec<String> = scene.all_gpus().iter().map(|gpu| gpu.index.to_string()).collect();
     off_bus(scene)
@@ -174,7 +182,7 @@ fn event_row(found: Found, event: &XidEvent) -> Found {
     found.row(
         "kernel log",
         &event.text,
-        "no Xid 79 since the last clean look",
+        "no Xid 79 since the last clean check run",
         format!("kmsg seq {} at {}", event.seq, iso(event.time)),
     )
 }

@@ -10,20 +10,20 @@ pub(crate) struct GpuMemory;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "memory in use that no visible process holds";
-    max_mib: u64 = 2048, "MiB in use without a process that are tolerated";
+    severity: Severity = Severity::Warn, "memory is in use, and no process is visible";
+    max_mib: u64 = 2048, "MiB in use without a visible process; more is a finding";
 }
 
 impl Check for GpuMemory {
-    const ABOUT: &'static str = "GPU memory is in use before a job although no process shows";
+    const ABOUT: &'static str = "GPU memory is in use before a job although no process is visible";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetMemoryInfo_v2` (what the driver keeps for itself is not counted) and NVML's lists of processes. Before
 a job, memory in use on a GPU without any process counts; not with MIG on, and not where the lists could not be read.
 
-Why: the next job dies with out-of-memory, and nobody can be blamed: what holds it is a process that is already gone but
-whose memory the driver did not give back, or one that NVML cannot see.
+Why: the next job dies with out-of-memory. Either a process has ended and the driver did not release its memory, or NVML
+cannot see the process that holds it.
 
-Fix: reset the GPU when it is idle; if it comes back, look for containers with a driver of their own.
+Fix: reset the GPU when it is idle; if it happens again, look for containers with a driver of their own.
 ";
     const CLASS: Class = Class::Node;
     const PHASES: &'static [Phase] = &[Phase::Prolog];
@@ -40,7 +40,7 @@ Fix: reset the GPU when it is idle; if it comes back, look for containers with a
             let what = format!("gpu {part} memory");
             let Some(memory) = out.value(&part, &what, SOURCE, &gpu.memory) else { continue };
             if memory.used_mib > set.max_mib {
-                let text = format!("{} MiB in use, no process shows", memory.used_mib);
+                let text = format!("{} MiB in use, no process visible", memory.used_mib);
                 out.add(Found::new(set.severity, Class::Node, part, text).fix("reset GPU").row(
                     what,
                     format!("{} MiB", memory.used_mib),
@@ -67,7 +67,10 @@ mod tests {
     #[test]
     fn memory_without_a_process_counts_before_a_job() {
         let held = look("h100-sxm:gpu-memory-held@3");
-        assert_eq!(held.says(), "degraded: warn gpu-memory@3: 30720 MiB in use, no process shows; reset GPU");
+        assert_eq!(
+            held.says(),
+            "degraded: warn gpu-memory@3: 30720 MiB in use, no process visible; reset GPU"
+        );
         assert_eq!(look("h100-sxm:gpu-memory-held@3").phase(Phase::Periodic).says(), "fit");
         assert_eq!(look("h100-sxm:gpu-memory-held@3").holding(&[1]).says(), "fit");
     }

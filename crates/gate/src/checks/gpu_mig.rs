@@ -10,15 +10,14 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct GpuMig;
 
 impl Check for GpuMig {
-    const ABOUT: &'static str =
-        "MIG is on where Slurm gives out whole GPUs, or off where it gives out slices";
+    const ABOUT: &'static str = "MIG is on where Slurm assigns whole GPUs, or off where it assigns slices";
     const EXPLAIN: &'static str = "
-Reads `nvmlDeviceGetMigMode` and compares with the profile's `gpus.mig`, where it says something, and with what Slurm gave
-to the job: a UUID of a slice (`MIG-…`) needs MIG on, a GPU's own UUID (`GPU-…`) needs it off.
+Reads `nvmlDeviceGetMigMode` and compares with the profile's `gpus.mig`, if set, and with what Slurm assigned to the
+job: the UUID of a slice (`MIG-…`) needs MIG on, the UUID of a GPU (`GPU-…`) needs it off.
 
-Why: CUDA shows a GPU with MIG on and no slices as no GPU at all.
+Why: CUDA does not see a GPU that has MIG on and no slices.
 
-Fix: `nvidia-smi -i N -mig 0` (or 1) and a reset, or put gres.conf right.
+Fix: `nvidia-smi -i N -mig 0` (or 1) and a reset, or correct gres.conf.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

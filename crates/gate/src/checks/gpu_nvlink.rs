@@ -10,7 +10,7 @@ pub(crate) struct GpuNvlink;
 
 settings! {
     action = Drain;
-    unsupported: Severity = Severity::Warn, "the profile has NVLinks and the driver reports none";
+    unsupported: Severity = Severity::Warn, "the profile has NVLinks, and the driver reports none";
 }
 
 impl Check for GpuNvlink {
@@ -24,10 +24,10 @@ Why: NCCL falls back to slower paths or fails at start; one slow GPU slows the w
 Fix: reset all GPUs of the node or reboot; check that the fabric manager runs; a link that stays down is for RMA (GPU,
 baseboard or NVSwitch).
 
-A GPU that says \"not supported\" for all links is no fault unless the profile has NVLinks; then it is `unsupported`
-(default `\"warn\"`: a machine lent out as single GPUs looks like that and is healthy), and so is one in a virtual machine with
-all its links down. Within `boot_grace` of `ib-port` after boot a link that is down is `unknown`: the fabric manager may still
-be training it. With MIG on nothing is judged.
+If a GPU reports \"not supported\" for all links, that is no fault unless the profile has NVLinks; then it is `unsupported`
+(default `\"warn\"`: a cloud machine with a single GPU of a board looks like this and is healthy). The same holds in a virtual
+machine for a GPU with all its links down. Within `boot_grace` of `ib-port` after boot a link that is down is `unknown`: the
+fabric manager may still be training it. With MIG on nothing is judged.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -86,7 +86,7 @@ fn against_profile(scene: &Scene<'_>, gpu: &Gpu, wanted: usize, set: &Settings, 
                 Found::new(set.unsupported, Class::Site, part, what).fix("check profile, fabric manager")
             }
             _ if scene.just_booted() => {
-                Found::fail(Class::Node, part, what).fix("look again").only_unknown("booted just now")
+                Found::fail(Class::Node, part, what).fix("check again").only_unknown("node just booted")
             }
             _ => Found::fail(Class::Node, part, what).fix("reset GPUs"),
         };

@@ -15,27 +15,27 @@ pub(crate) struct GpuPcie;
 
 settings! {
     action = Drain;
-    narrow: Severity = Severity::Fail, "a link with fewer lanes than card and slot have";
+    narrow: Severity = Severity::Fail, "a link with fewer lanes than GPU and slot support";
     slow: Severity = Severity::Warn, "a link that stays slow under load";
-    replays_per_minute: u64 = 31, "replays that are tolerated";
+    replays_per_minute: u64 = 31, "PCIe replays; more is warn";
 }
 
 impl Check for GpuPcie {
     const ABOUT: &'static str = "a GPU's PCIe link has fewer lanes, a lower generation, or errors";
     const EXPLAIN: &'static str = "
-Reads the link's lanes and generation (`nvmlDeviceGetCurrPcieLinkWidth`, `…Generation`), what card and slot can do together
+Reads the link's lanes and generation (`nvmlDeviceGetCurrPcieLinkWidth`, `…Generation`), what GPU and slot support together
 (`nvmlDeviceGetMaxPcieLinkWidth`, `…Generation`) and the replay counter.
 
-- Fewer lanes than card and slot have: `narrow`; on the second sight within a day. At most `warn` where the card is idle, its
-  generation is lowered, too, and no idle GPU beside it has all of its lanes: links may save power so. Fewer than the profile's
-  `gpus.pcie_width` because the slot has no more is a note, as is anything in a virtual machine, whose ports are emulated.
-- A lower generation is judged only under load (an idle card slows its link down): `slow`.
-- More replays in a minute than `replays_per_minute` (PCIe 5 x16 at its specified error rate has 31), during the job, or
-  without one since the oldest look of the last hour: `warn`.
+- Fewer lanes than GPU and slot support: `narrow`, on the second sighting within a day. At most `warn` if this may be power
+  saving: the GPU is idle, its generation is lowered too, and no other idle GPU of the node has all its lanes. A note if the
+  slot has fewer lanes than the profile's `gpus.pcie_width`, and in a virtual machine, whose ports are emulated.
+- A lower generation is judged only under load (an idle GPU slows its link down): `slow`.
+- More replays per minute than `replays_per_minute` (PCIe 5 x16 at its specified error rate has 31), during the job, or
+  without a job since the oldest check run of the last hour: `warn`.
 
 Why: host transfers and GPUDirect run at half speed, and every rank waits for this one.
 
-Fix: reseat the card or riser; a link that does not recover by a cold start is for RMA (card or board).
+Fix: reseat the GPU or riser; if a cold start does not restore the link, replace GPU or board (RMA).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Host];
@@ -79,7 +79,7 @@ fn width(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     );
 }
 
-/// The ports of a virtual machine are emulated, and say what they like.
+/// The ports of a virtual machine are emulated, and their values mean nothing.
 fn real(scene: &Scene<'_>) -> bool {
     scene.virtualised() == Some(false)
 }

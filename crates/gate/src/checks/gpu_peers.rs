@@ -12,13 +12,13 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct GpuPeers;
 
 impl Check for GpuPeers {
-    const ABOUT: &'static str = "two GPUs cannot read one another's memory";
+    const ABOUT: &'static str = "two GPUs cannot read each other's memory";
     const EXPLAIN: &'static str = "
-Reads `nvmlDeviceGetP2PStatus` for every pair of GPUs that the job got. A pair counts where both have NVLinks and the
-profile says so (`gpus.nvlinks_up`), or where it could before the job. Cards without NVLink may or may not, as the
-board allows: nothing is judged there. Not with MIG on.
+Reads `nvmlDeviceGetP2PStatus` for every pair of the job's GPUs. A pair is judged if both GPUs have NVLinks and the
+profile lists them (`gpus.nvlinks_up`), or if the pair had access before the job. For GPUs without NVLink it depends on the
+board: they are not judged. With MIG on nothing is judged.
 
-Why: NCCL copies through the host's memory instead, many times slower.
+Why: without this access NCCL copies through the host's memory, many times slower.
 
 Fix: reset all GPUs, check the fabric manager, or reboot.
 ";

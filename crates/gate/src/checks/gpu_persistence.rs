@@ -18,8 +18,8 @@ impl Check for GpuPersistence {
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetPersistenceMode`.
 
-Why: without it the driver lets go of an idle GPU, every job's start waits for seconds, and error counters start anew
-each time, so that faults between jobs go unseen.
+Why: without it the driver unloads an idle GPU: every job start waits for seconds, and error counters are reset each time,
+so that faults between jobs go unseen.
 
 Fix: run `nvidia-persistenced`, or `nvidia-smi -pm 1` at boot.
 ";

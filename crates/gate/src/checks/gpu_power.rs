@@ -10,19 +10,19 @@ pub(crate) struct GpuPower;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "a limit below the profile's";
-    tolerance_percent: u8 = 2, "percent below the profile that are tolerated";
+    severity: Severity = Severity::Warn, "the limit is too low";
+    tolerance_percent: u8 = 2, "percent below the expected limit; more is a finding";
 }
 
 impl Check for GpuPower {
     const ABOUT: &'static str = "a GPU's power limit is lower than it should be";
     const EXPLAIN: &'static str = "
-Reads `nvmlDeviceGetEnforcedPowerLimit` and compares with the profile's `gpus.power_limit_w`; without one with the card's
-own default (`nvmlDeviceGetPowerManagementDefaultLimit`).
+Reads `nvmlDeviceGetEnforcedPowerLimit` and compares with the profile's `gpus.power_limit_w`, or if that is not set with the
+GPU's default (`nvmlDeviceGetPowerManagementDefaultLimit`).
 
-Why: a forgotten `nvidia-smi -pl` costs a job its speed, and its slowest GPU decides.
+Why: after a forgotten `nvidia-smi -pl` the whole job runs at the speed of this GPU.
 
-Fix: `nvidia-smi -i N -pl WATTS`. A site that limits power on purpose says so in its profile.
+Fix: `nvidia-smi -i N -pl WATTS`. If power is limited on purpose, set `gpus.power_limit_w` in the profile.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

@@ -10,24 +10,24 @@ pub(crate) struct GpuProcesses;
 
 settings! {
     action = Drain;
-    ignore: Vec<String> = words("Xorg dcgm* nv-fabricmanager nv-hostengine nvidia-cuda-mps* nvidia-imex nvidia-persistenced nvidia-smi railgate*"), "commands that belong on a GPU without a job: names, or beginnings with a trailing *";
-    class: Class = Class::User, limit either(Class::User, Class::Node), "user: the user is told, the node stays; node: before a job leftovers drain";
+    ignore: Vec<String> = words("Xorg dcgm* nv-fabricmanager nv-hostengine nvidia-cuda-mps* nvidia-imex nvidia-persistenced nvidia-smi railgate*"), "commands that may use a GPU without a job: names, or beginnings with a trailing *";
+    class: Class = Class::User, limit either(Class::User, Class::Node), "user: the user is notified, the node stays; node: before a job leftovers drain";
 }
 
 impl Check for GpuProcesses {
     const ABOUT: &'static str = "processes that belong to no live job sit on the job's GPUs";
     const EXPLAIN: &'static str = "
-Reads `nvmlDeviceGet{Compute,Graphics}RunningProcesses_v3`, and `/proc` for each process: its name, its owner, whether
+Reads `nvmlDeviceGet{Compute,Graphics}RunningProcesses_v3`, and `/proc` for each process: its name, its user, whether
 it is exiting, and the Slurm job it belongs to (cgroup, slurmstepd ancestor). Exiting processes, those of live Slurm
-jobs and the names in `ignore` are no leftovers. After a job its own processes are, since Slurm has killed them.
+jobs and the names in `ignore` are no leftovers. After a job its own processes are leftovers, since Slurm has killed them.
 
-Why: memory that a leftover holds is missing to the next job, which dies with out-of-memory.
+Why: the next job lacks the memory that a leftover holds, and dies with out-of-memory.
 
-Fix: end the process; one that does not end holds the driver and needs a reset or reboot.
+Fix: end the process; if it does not end, it holds the driver, and the node needs a GPU reset or a reboot.
 
-Before a job a leftover that holds GPU memory is `fail`, otherwise `warn`. The class is `user`: it is reported, the job's
-owner is told, nothing drains. A site that wants the node drained says `class = \"node\"`. A leftover of root is the
-site's own (`warn`, class `site`). On a shared node only the job's GPUs are looked at.
+Before a job, a leftover that holds GPU memory is `fail`, otherwise `warn`. The class is `user`: it is reported, the job's
+owner is notified, nothing drains. With `class = \"node\"` it drains the node. A leftover of root has the class `site` (`warn`).
+On a shared node only the job's GPUs are checked.
 ";
     const CLASS: Class = Class::User;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -74,7 +74,8 @@ fn leftover(scene: &Scene<'_>, set: &Settings, gpu: &Gpu, process: &GpuProcess) 
     match &process.slurm_job {
         Reading::Known(Some(job)) if !is_over(scene, *job) => None,
         Reading::Failed(why) => {
-            let found = Found::unknown(set.class, part, format!("{what}: unclear whose")).fix("look at it");
+            let found =
+                Found::unknown(set.class, part, format!("{what}: job unknown")).fix("check the process");
             Some(row(found, format!("{uid}, {memory}, job unknown ({why})")))
         }
         _ if process.uid == Reading::Known(0) => {

@@ -12,23 +12,24 @@ pub(crate) struct GpuRecoveryAction;
 
 settings! {
     action = Drain;
-    drain_p2p: Severity = Severity::Warn, "the action to stop peer traffic (3)";
+    drain_p2p: Severity = Severity::Warn, "the driver asks to stop peer traffic (3)";
 }
 
 impl Check for GpuRecoveryAction {
     const ABOUT: &'static str = "the driver itself asks for a GPU reset or a reboot";
     const EXPLAIN: &'static str = "
-Reads NVML field 230 (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, driver 570 and later). Where NVML has no such field, the
-last Xid 154 of the GPU since the last clean look stands in (\"GPU recovery action changed from … to …\"): a line of the kernel
-log alone, so `warn` until the driver writes it a second time within 24 hours. A line that does not state the action is `warn`.
+Reads NVML field 230 (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, driver 570 and later). Older drivers do not have the field: then
+the last Xid 154 of the GPU since the last clean check run is used (\"GPU recovery action changed from … to …\"). That is a
+line of the kernel log alone, so `warn` until the driver logs it a second time within 24 hours. A line that does not name the
+action is `warn`.
 
-Why: this is NVIDIA's own verdict, made with knowledge that no table of Xid codes has; it goes before them.
+Why: the driver knows more about the fault than any table of Xid codes, so its request takes precedence.
 
-Fix: what it says. `reset GPU`: `nvidia-smi -r -i N` with the GPU idle (on NVSwitch machines all GPUs at once).
+Fix: do what the finding names. `reset GPU`: `nvidia-smi -r -i N` with the GPU idle (on NVSwitch machines all GPUs at once).
 `reboot`: reboot the node.
 
 Severity: reset, reboot, \"drain and reset\", bus reset, system reboot and IMEX recovery are `fail`; \"stop peer traffic\"
-(3) is `drain_p2p` (default `\"warn\"`); a value newer than railgate is `warn`.
+(3) is `drain_p2p` (default `\"warn\"`); a value that this version of railgate does not know is `warn`.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::KernelLog];
@@ -74,7 +75,7 @@ Severity: reset, reboot, \"drain and reset\", bus reset, system reboot and IMEX 
 const FIELD: &str = "NVML field 230";
 const UNNAMED: &str = "see nvidia-smi -q";
 
-/// What cures it, in two words; `None` where nothing needs to be cured or nobody knows.
+/// The fix in two words; `None` if nothing needs a fix or the action is unknown.
 pub(super) fn cure(action: RecoveryAction) -> Option<&'static str> {
     match action {
         RecoveryAction::None => None,
@@ -123,7 +124,7 @@ fn stated(text: &str) -> Option<RecoveryAction> {
     })
 }
 
-/// What the driver asks for, as far as it says: field 230, else its last word in the kernel log.
+/// The action that the driver asks for: field 230, otherwise its last record in the kernel log.
 pub(super) fn asked(scene: &Scene<'_>, gpu: &Gpu) -> Option<RecoveryAction> {
     match &gpu.recovery_action {
         Reading::Known(action) => Some(*action),

@@ -11,7 +11,7 @@ pub(crate) struct GpuRemap;
 settings! {
     action = Drain;
     pending: Severity = Severity::Warn, "a remap that waits for a reset";
-    max_uncorrectable: u32 = 512, "rows remapped for uncorrectable errors; so many are warn";
+    max_uncorrectable: u32 = 512, "rows remapped after uncorrectable errors; this many are warn";
 }
 
 impl Check for GpuRemap {
@@ -22,12 +22,12 @@ Reads `nvmlDeviceGetRemappedRows` (Ampere and later data-centre GPUs).
 Why: `failed` means that the spare rows of a bank are used up, which is NVIDIA's criterion for replacing the card.
 `pending` does no harm to running work: the bad page is already offline, and a reset makes the remap effective.
 
-`max_uncorrectable` rows and more say that the memory keeps failing; by itself that is no criterion for RMA.
+`max_uncorrectable` rows or more mean that the memory keeps failing; by itself that is no criterion for RMA.
 
 Fix: failed: open an RMA. Pending: reset the GPU when it is idle (`nvidia-smi -r -i N`).
 
-A GPU that does not remap rows is no fault unless the profile says that it should (then `unknown`; not with MIG on,
-where the driver does not tell).
+A GPU that does not remap rows is no fault unless the profile expects it to (then `unknown`; not with MIG on, where the
+driver does not report it).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

@@ -10,19 +10,19 @@ pub(crate) struct GpuRetiredPages;
 
 settings! {
     action = Drain;
-    max_pages: u32 = 60, "retired pages; so many are fail (a card can hold 64)";
+    max_pages: u32 = 60, "retired pages; this many are fail (a GPU can have 64)";
     pending: Severity = Severity::Warn, "pages that wait for a reset";
 }
 
 impl Check for GpuRetiredPages {
     const ABOUT: &'static str = "a GPU before Ampere has retired too many pages, or some wait for a reset";
     const EXPLAIN: &'static str = "
-Reads NVML's fields 29 to 31: pages that are out of use for corrected and for uncorrected errors, and whether some wait
-for a reset. Cards from Ampere on remap rows instead (`gpu-remap`) and have none.
+Reads NVML's fields 29 to 31: pages that were retired after corrected and after uncorrected errors, and whether some
+wait for a reset. From Ampere on, GPUs remap rows instead (`gpu-remap`) and retire no pages.
 
 Why: the card can hold 64 retired pages; NVIDIA replaces it from 60 on. A pending page is still in use.
 
-Fix: pending: reset the GPU when it is idle (`nvidia-smi -r -i N`). Too many: open an RMA.
+Fix: pending: reset the GPU when it is idle (`nvidia-smi -r -i N`). Too many: replace the GPU (RMA).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

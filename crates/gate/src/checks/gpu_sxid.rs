@@ -17,7 +17,7 @@ pub(crate) struct GpuSxid;
 settings! {
     action = Drain;
     fatal: Severity = Severity::Warn, "a fatal error that leaves the switch usable";
-    codes: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_code, not_an_sxid), "own severities of single codes: { \"20034\" = \"fail\" }";
+    codes: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_code, not_an_sxid), "severities of single codes: { \"20034\" = \"fail\" }";
 }
 
 fn not_an_sxid(code: &str) -> String {
@@ -25,29 +25,29 @@ fn not_an_sxid(code: &str) -> String {
 }
 
 impl Check for GpuSxid {
-    const ABOUT: &'static str = "an NVSwitch reported an error (SXid) since the last clean look";
+    const ABOUT: &'static str = "an NVSwitch reported an error (SXid) since the last clean check run";
     const EXPLAIN: &'static str = "
 Reads the NVSwitch driver's lines in the kernel log (`nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, …`) since
-the last clean look of this boot. Register dumps that follow a line are skipped. Names of errors are those of the driver's own
-list (NVIDIA's open kernel modules 515 to 595).
+the last clean check run of this boot. The register dumps that follow a line are skipped. The names of errors come from the
+driver's source (NVIDIA's open kernel modules 515 to 595).
 
 Why: an NVSwitch serves all GPUs of the node; after some errors only a reboot brings its links back.
 
-- Codes after which the fabric is lost for good (12020, 22003, 22011, 23001-23017: always fatal by the Fabric Manager User
-  Guide) or until all GPUs and switches are reset (10003, 19084), where the line says fatal: `fail` where NVML agrees (a GPU
-  of the node is lost, asks for a reset, or has NVLinks down), else when the driver writes it a second time within 24 hours,
-  until then `warn`. NVML has no reading of a switch itself.
-- Other lines that say fatal: `fatal` (a link that is really down is `gpu-nvlink`'s). A link fault (20034) within five
-  seconds after a GPU fell off the bus is that GPU's, and a note.
+- Errors after which the fabric is lost until a reboot (12020, 22003, 22011, 23001-23017: always fatal by the Fabric Manager
+  User Guide) or until all GPUs and switches are reset (10003, 19084), if the line says fatal: `fail` if NVML confirms it (a
+  GPU of the node is lost, asks for a reset, or has NVLinks down) or when the driver logs it a second time within 24 hours;
+  until then `warn`. NVML cannot read the switch itself.
+- Other lines that say fatal: `fatal`. If a link is down, `gpu-nvlink` reports it. A link fault (20034) within five seconds
+  after a GPU fell off the bus is a consequence of that, and a note.
 - Lines that say neither (`26006, SOE HALTED`; `10004, Thermal Slowdown Engaged`; `10007, IO failure`; `25010, ALI Training
-  failure`): `warn`; the end of a thermal event (10005, 28002, 28004) and 10010 are a note. They report the switch's controller,
-  temperature, registers and cables; a link or GPU that is lost with it has a finding of its own.
+  failure`): `warn`; the end of a thermal event (10005, 28002, 28004) and 10010 are a note. They report the switch's
+  controller, temperature, registers and cables; a link or GPU that is lost with it has its own finding.
 - Lines that say non-fatal or correctable: a note.
 
-`codes` overrides single codes. A job that holds a part of the node's GPUs is warned only: nobody knows whose link it was.
-Machines whose switches are managed elsewhere (NVL72) have no such lines.
+`codes` overrides single codes. A job that holds only some of the node's GPUs is only warned: the record does not tell which
+GPU used the link. Machines whose switches are managed elsewhere (NVL72) log no such lines.
 
-Fix: reboot; the same switch again: RMA of the baseboard.
+Fix: reboot; if the same switch fails again, replace the baseboard (RMA).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::KernelLog];
@@ -73,7 +73,7 @@ const MOST_ROWS: usize = 5;
 /// A link between switch and GPU failed: what a GPU that falls off the bus leaves behind on the other side.
 const LINK_FAULT: u32 = 20034;
 
-/// What one fault makes several drivers say.
+/// Lines that several drivers log for one fault.
 const SAME_FAULT_MS: u64 = 5_000;
 
 fn group(scene: &Scene<'_>, set: &Settings, code: u32, switch: String, events: &[SxidEvent]) -> Found {
@@ -103,7 +103,7 @@ fn group(scene: &Scene<'_>, set: &Settings, code: u32, switch: String, events: &
         found.row(
             "kernel log",
             &event.text,
-            "no such event since the last clean look",
+            "no such event since the last clean check run",
             format!("kmsg seq {} at {}", event.seq, iso(event.time)),
         )
     });

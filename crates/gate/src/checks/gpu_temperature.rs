@@ -10,20 +10,20 @@ pub(crate) struct GpuTemperature;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "a temperature beyond the card's own limit";
-    margin_c: u8 = 0, "degrees that should be left below the limit";
+    severity: Severity = Severity::Warn, "a temperature above the GPU's limit";
+    margin_c: u8 = 0, "degrees below the limit; closer is a finding";
 }
 
 impl Check for GpuTemperature {
-    const ABOUT: &'static str = "a GPU or its memory is hotter than its own limit";
+    const ABOUT: &'static str = "a GPU or its memory is hotter than its limit";
     const EXPLAIN: &'static str = "
 Reads the degrees that are left before the GPU slows itself down (`nvmlDeviceGetMarginTemperature`; on older cards
-`nvmlDeviceGetTemperature` against the slowdown threshold), and the memory's temperature (field 82) against its own
-maximum. The limits are the card's; none is configured.
+`nvmlDeviceGetTemperature` against the slowdown threshold), and the memory's temperature (field 82) against its
+maximum. The limits are read from the GPU; none is configured.
 
-Why: beyond them the card slows down, and soon switches itself off.
+Why: beyond its limit the GPU slows down, and soon switches itself off.
 
-Fix: fans, air flow, heat sink, the room.
+Fix: check fans, air flow, heat sink, and the temperature of the room.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

@@ -16,20 +16,21 @@ pub(crate) struct GpuThrottle;
 settings! {
     action = Drain;
     severity: Severity = Severity::Warn, "a slowdown by the hardware";
-    max_percent: u64 = 5, "percent of the time in it that are tolerated";
+    max_percent: u64 = 5, "percent of the time; more is warn";
 }
 
 impl Check for GpuThrottle {
     const ABOUT: &'static str = "the hardware slows a GPU down: too hot, or the power brake is on";
     const EXPLAIN: &'static str = "
-Reads `nvmlDeviceGetCurrentClocksThrottleReasons` twice in a look, at its beginning and its end; a reason counts that
-stands in both: hardware slowdown (0x8), hardware thermal slowdown (0x40), power brake (0x80). Also how long the last two
-were on (fields 252 and 253, from driver 580.82 on 270 and 271) since the job's prolog, or without a job since the oldest
-look of the last hour; that is `warn` at most. A power cap, an idle GPU and clocks that somebody set are no faults.
+Reads `nvmlDeviceGetCurrentClocksThrottleReasons` twice per check run, at its beginning and its end; only a reason that is
+set both times counts: hardware slowdown (0x8), hardware thermal slowdown (0x40), power brake (0x80). It also reads how long
+the last two were on (fields 252 and 253, from driver 580.82 on 270 and 271) since the job's prolog, or without a job since
+the oldest check run of the last hour; that is `warn` at most. A power cap, an idle GPU and clocks that were set by hand are
+no faults.
 
 Why: one GPU at half its clock makes every other rank of the job wait.
 
-Fix: heat: fans, air flow, heat sink. Power brake: power supplies and cables.
+Fix: heat: check fans, air flow, heat sink. Power brake: check power supplies and cables.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

@@ -12,21 +12,22 @@ pub(crate) struct GpuVersions;
 
 settings! {
     action = Drain;
-    foreign: Severity = Severity::Warn, "a version that the profile does not name";
+    foreign: Severity = Severity::Warn, "a version that is not in the profile";
     mixed: Severity = Severity::Note, "different versions on GPUs of one type";
 }
 
 impl Check for GpuVersions {
-    const ABOUT: &'static str = "driver, VBIOS, infoROM or GSP have versions that do not belong together";
+    const ABOUT: &'static str =
+        "versions of driver, VBIOS, infoROM or GSP differ from the profile or from each other";
     const EXPLAIN: &'static str = "
 Reads the versions of driver, NVML library, VBIOS, infoROM and GSP firmware.
 
 - A driver, VBIOS, infoROM or GSP that the profile does not name (`gpus.driver`, `gpus.vbios`, `gpus.inforom`, `gpus.gsp`:
   lists, each entry a version or its beginning and `*`): `foreign`. An empty list is not judged.
-- A library that is not the driver's, as after an update without a reboot: `foreign`.
+- An NVML library of another version than the driver (for example, after an update without a reboot): `foreign`.
 - GPUs of one type with several VBIOS, infoROM or GSP versions: `mixed`.
 
-Why: nodes that differ fail differently; a half-updated one breaks at the next restart.
+Why: nodes with different versions fail in different ways; a half-updated node breaks at the next restart.
 
 Fix: install the right version; reboot after an update.
 ";

@@ -5,11 +5,11 @@ use railgate_model::{Gpu, Severity};
 use crate::gpu_counters::{self, Counter, Counts};
 use crate::scene::Scene;
 
-/// So far back a look without a job's baseline reaches.
+/// So far back a check run without a job's baseline reaches.
 const REACH: Duration = Duration::from_secs(3600);
 
-/// What a GPU had counted earlier in the same boot, and how long ago that was: before the job, else at the oldest look
-/// of the last hour. Counters are judged over such a window only; a first look has none.
+/// What a GPU had counted earlier in the same boot, and how long ago that was: before the job, else at the oldest check run
+/// of the last hour. Counters are judged over such a window only; a first check run has none.
 pub(super) struct Window<'a> {
     before: Before<'a>,
     now: &'a Gpu,
@@ -56,7 +56,7 @@ impl<'a> Window<'a> {
         if self.is_job() { "the job".to_owned() } else { format!("the last {} min", self.minutes()) }
     }
 
-    /// What came during a job is judged once; several looks see the same hour, and must not count it twice.
+    /// What came during a job is judged once; several check runs see the same hour, and must not count it twice.
     pub(super) fn at_most(&self, severity: Severity) -> Severity {
         if self.is_job() { severity } else { severity.min(Severity::Warn) }
     }

@@ -23,7 +23,7 @@ settings! {
     unknown_code: Severity = Severity::Warn, "a code that is in neither NVIDIA's catalogue nor the driver's source";
     #[serde(skip_serializing_if = "Option::is_none")]
     nvlink_fatal: Option<Severity> = None, "an NVLink 5 record (144 to 150) that says Fatal; unset: by the decode table";
-    codes: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_code, not_an_xid), "own severities of single codes: { \"94\" = \"fail\", \"119\" = \"warn\" }";
+    codes: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_code, not_an_xid), "severities of single codes: { \"94\" = \"fail\", \"119\" = \"warn\" }";
 }
 
 fn not_an_xid(code: &str) -> String {
@@ -31,16 +31,16 @@ fn not_an_xid(code: &str) -> String {
 }
 
 impl Check for GpuXid {
-    const ABOUT: &'static str = "the driver reported a fatal error (Xid) since the last clean look";
+    const ABOUT: &'static str = "the driver reported a fatal error (Xid) since the last clean check run";
     const EXPLAIN: &'static str = "
-Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since the last clean look of
-this boot, and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
+Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since the last clean check
+run of this boot, and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
 
-Why: the driver sees hardware faults before anything else does; and most of its lines are an application's own errors,
-for which a node must not be drained.
+Why: the driver is the first to see hardware faults. But most of its lines report errors of the application, and a node must
+not be drained for these.
 
-The record alone is judged by NVIDIA's Xid catalogue (`Xid-Catalog.xlsx` of 2025-09-30, 172 codes). Its immediate action
-decides: RESET_GPU, RESTART_BM, RESTART_VM, CHECK_UVM, CHECK_MECHANICALS and the workflows of 48 and 74 are `fail`;
+By itself, a record is judged by NVIDIA's Xid catalogue (`Xid-Catalog.xlsx` of 2025-09-30, 172 codes). The catalogue's
+immediate action decides: RESET_GPU, RESTART_BM, RESTART_VM, CHECK_UVM, CHECK_MECHANICALS and the workflows of 48 and 74 are `fail`;
 CONTACT_SUPPORT, UPDATE_SWFW, XID_154 and an empty cell are `warn`; IGNORE, RESTART_APP and the workflow of 45 are `note`.
 The result, for the codes that a GPU of the catalogue (A100, H100, B100, GB200) reports, and for newer ones:
 
@@ -51,7 +51,7 @@ The result, for the codes that a GPU of the catalogue (A100, H100, B100, GB200) 
 - `note`, class `user` (an application's own error, never a drain): 8, 11, 13, 14, 25, 31, 32, 39-41, 43, 45, 60,
   68-72, 75-77, 80, 82-86, 88, 89, 96-105, 126-135, 139, 142.
 
-79 is reported by `gpu-lost`, 154 by `gpu-recovery-action`, where those are on. The other codes of the catalogue,
+`gpu-lost` reports 79 and `gpu-recovery-action` reports 154, unless these checks are off. The other codes of the catalogue,
 which only older GPUs report, are `warn`, except 152 and 153 (IGNORE): `note`.
 A code that neither the catalogue nor the driver's source (595) has is `unknown_code`.
 
@@ -59,11 +59,11 @@ A code that neither the catalogue nor the driver's source (595) has is `unknown_
 catalogue's decode table, and its immediate action decides, also against the record's own \"Fatal\" or \"Nonfatal\". For
 example, 149 with subcode 33 is RESET_GPU, with subcode 38 or 40 IGNORE; 145 RLW_RXPIPE is IGNORE, and RESET_GPU where the
 record has the bit of the second action. Numbers without a row: `warn` where the record says \"Fatal\", otherwise a note.
-`nvlink_fatal`, where it is set, judges all records that say \"Fatal\" alike, and the table those that do not.
+If `nvlink_fatal` is set, it is the severity of every record that says \"Fatal\"; the table judges the others.
 
 Where railgate departs from the catalogue, and why:
 
-- 47, 65, 73, 142: `note` (catalogue: CONTACT_SUPPORT): a video encoder fails as a video decoder does, for which the
+- 47, 65, 73, 142: `note` (catalogue: CONTACT_SUPPORT): video encoder errors are like video decoder errors, for which the
   catalogue says RESTART_APP.
 - 63: `warn` (catalogue: IGNORE): a recorded remap takes effect only when the GPU is reset.
 - 92: `warn` (catalogue: IGNORE): many corrected errors often come before uncorrected ones.
@@ -81,22 +81,23 @@ Where railgate departs from the catalogue, and why:
 - 174: `note` (catalogue: no action): newer than the catalogue; the driver reports the silent end of a process, not a
   fault.
 
-A line of the kernel log alone drains no node. For each code that fails the table names the NVML readings that change with
-such a fault: uncorrected ECC errors (48, 95, 140, 171, 172), row remap (64, 156), NVLinks (74, 136, 144-150, 155), whether
+A line in the kernel log alone drains no node: NVML has to confirm it. The readings that change with a fault, by code:
+uncorrected ECC errors (48, 95, 140, 171, 172), row remap (64, 156), NVLinks (74, 136, 144-150, 155), whether
 the GPU answers (79), and for all of them the recovery action (field 230, R570 and later).
 
 - NVML confirms the fault, or no longer answers: `fail`.
-- NVML has no such reading (54; before R570 also the codes whose only reading is the recovery action), or could not be asked:
-  `fail` when the driver writes it a second time within 24 hours (`[gate] strikes`), until then `warn`.
-- NVML reads no fault: `warn`. A link that recovered, a peer that was reset and a timeout that passed look like this.
-- A code that a program can raise never fails without NVML, also where `codes` says `fail`. Of those that fail these are
-  109 and 159, and errors of 144-150 whose origin the catalogue does not call hardware or firmware.
+- NVML has no such reading (54; before R570 also the codes whose only reading is the recovery action), or could not be
+  queried: `fail` when the driver logs it a second time within 24 hours (`[gate] strikes`), until then `warn`.
+- NVML shows no fault: `warn`. For example, the link recovered, a peer was reset, or a timeout passed.
+- A code that a program can raise never fails without NVML, even if `codes` makes it `fail`. These are 109, 159, and errors
+  of 144-150 whose origin the catalogue does not call hardware or firmware.
 
-What field 230 or Xid 154 asks for is the fix; where the driver asked for a reset after the error and asks for none now, the
-error is cured and only a warning. `codes` overrides single codes; a code that a site makes `fail` is of class `node`.
-Only the driver's own whole sentences count; a record that a process worded through its name is reported by `kmsg-forged`.
+The finding names the fix that field 230 or Xid 154 asks for. If the driver asked for a reset after the error and asks for
+none now, the error is cured and only a warning. `codes` overrides single codes; a code that a site makes `fail` has the class
+`node`. Only complete sentences of the driver count; a process whose name imitates one is reported by `kmsg-forged`.
 
-Fix: as said; `nvidia-smi -r -i N` with the GPU idle, or reboot. The same code again after two resets: RMA.
+Fix: do what the finding names: `nvidia-smi -r -i N` with the GPU idle, or a reboot. The same code again after two resets:
+replace the GPU (RMA).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::KernelLog, PartName::Gpus];
@@ -130,11 +131,11 @@ struct Meaning {
     source: String,
 }
 
-/// The row of a code, or what the site says of a code that has none.
+/// The row of a code, or the site's setting for a code without one.
 fn of_code(set: &Settings, row: Option<&Xid>) -> Meaning {
     let Some(row) = row else {
         // It may be one that a program raises.
-        let judgement = Judgement { severity: set.unknown_code, class: Class::Node, fix: "look it up" };
+        let judgement = Judgement { severity: set.unknown_code, class: Class::Node, fix: "look up the code" };
         return Meaning { judgement, raisable: true, source: "not in the table".to_owned() };
     };
     let catalogue = row.immediate.map_or_else(|| "no action".to_owned(), |action| action.to_string());
@@ -228,14 +229,14 @@ fn group(
     }
     if !certain && severity > Severity::Unknown {
         severity = Severity::Unknown;
-        what.push_str(", unclear whose");
+        what.push_str(", may not be the job's");
     }
     let found = Found::new(severity, class, part, what).fix(fix);
     let found = events.iter().take(MOST_ROWS).fold(found, |found, event| {
         found.row(
             "kernel log",
             &event.text,
-            "no such event since the last clean look",
+            "no such event since the last clean check run",
             format!("kmsg seq {} at {}; {source}", event.seq, iso(event.time)),
         )
     });
@@ -255,7 +256,7 @@ fn told_by_nvml(part: &str, code: u32) -> Evidence {
 /// A user's loop can write thousands of them.
 const MOST_ROWS: usize = 5;
 
-/// The driver can say that it wants a reset (field 230), and does not.
+/// The driver can ask for a reset (field 230), and does not.
 fn none_asked(gpu: &Gpu) -> bool {
     gpu.recovery_action.known() == Some(&RecoveryAction::None)
 }

@@ -15,20 +15,20 @@ limits! {
 }
 
 impl Check for IbCongestion {
-    const ABOUT: &'static str = "a compute port waited, marked or threw packets away";
+    const ABOUT: &'static str = "a compute port waited for, marked or dropped packets";
     const EXPLAIN: &'static str = "
-Reads the counters of congestion in `ports/*/counters` and `hw_counters` of the compute ports: packets thrown away
-(`port_xmit_discards`, `VL15_dropped`, `out_of_buffer`; in the periodic look also its interface's `rx_discards_phy`) and
-ECN (`np_ecn_marked_roce_packets`, `np_cnp_sent`, `rp_cnp_handled`). Pauses (PFC) are the business of `roce-pause`.
+Reads the congestion counters in `ports/*/counters` and `hw_counters` of the compute ports: dropped packets
+(`port_xmit_discards`, `VL15_dropped`, `out_of_buffer`; in the periodic check also its interface's `rx_discards_phy`) and
+ECN (`np_ecn_marked_roce_packets`, `np_cnp_sent`, `rp_cnp_handled`). `roce-pause` judges pauses (PFC).
 
-Why: congestion is what several nodes do to one another; it explains a slow job and is no node's fault. So it is
-mentioned (`note`) and changes nothing, unless a site fills `warn`.
+Why: congestion comes from the traffic of several nodes; it explains a slow job and is no node's fault. So it is a `note` and
+changes nothing, unless a site fills `warn`.
 
-What counts is growth, never a lifetime: since the job began where there is a baseline of the same boot, else since
-the oldest look within `window`. Of less than an hour no rate is made: so many must really have come. A counter that
-went backwards is `unknown`; after a boot counting begins anew.
+Judged is the increase, never the lifetime count: since the job began if there is a baseline of the same boot, otherwise since
+the oldest check run within `window`. Less than an hour counts as a whole hour: the limit must really have been exceeded. A
+counter that went backwards is `unknown`; after a boot, counting starts again.
 
-Fix: look at the fabric: PFC and ECN thresholds, a slow receiver, routing.
+Fix: check the fabric: PFC and ECN thresholds, a slow receiver, routing.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

@@ -20,15 +20,15 @@ impl Check for IbCount {
     const ABOUT: &'static str = "fewer RDMA devices than the machine type has";
     const EXPLAIN: &'static str = "
 Reads `/sys/class/infiniband` and counts the compute ports: those of the profile's `fabric.link_layer` whose device is
-not in `fabric.exclude`. Compared with `fabric.hcas`; the devices of the last clean look tell which one is missing.
+not in `fabric.exclude`. Compared with `fabric.hcas`; the devices of the last clean check run show which one is missing.
 
-Why: NCCL pairs devices by position in a list; a node that lacks one has its rails crossed or its job hangs.
+Why: NCCL pairs devices by their position in a list; if a node lacks one, its rails are crossed or its job hangs.
 
 Fix: look for the device in `lspci`; reload its driver, reboot, reseat or replace the card.
 
-On a shared node a missing device fails the look only where it is the one nearest to a GPU of the job; else it is a
-warning. Where all are gone at once, as while their driver is loaded anew, the periodic check drains on the second sight within
-an hour. Within `boot_grace` of `ib-port` after boot it is `unknown`: the driver may still be loading.
+On a shared node a missing device fails the check only if it is the nearest one to a GPU of the job; otherwise it is a
+warning. If all are gone at once (for example, while their driver is reloaded), the periodic check drains on the second
+sighting within an hour. Within `boot_grace` of `ib-port` after boot it is `unknown`: the driver may still be loading.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
@@ -61,9 +61,9 @@ an hour. Within `boot_grace` of `ib-port` after boot it is `unknown`: the driver
         if !scene.whole() && !near_the_job {
             found = found.shared();
         } else if scene.just_booted() {
-            found = found.only_unknown("booted just now");
+            found = found.only_unknown("node just booted");
         } else if count == 0 && scene.phase() == Phase::Periodic {
-            // Somebody may be loading the driver anew; no job is about to start.
+            // The driver may be reloading; no job is about to start.
             found = found.may_pass(BESIDE_JOBS);
         }
         out.add(found.fix("check HCA").row(

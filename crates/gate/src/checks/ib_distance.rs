@@ -11,16 +11,16 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct IbDistance;
 
 impl Check for IbDistance {
-    const ABOUT: &'static str = "the HCA of a GPU is farther away than the machine type has it";
+    const ABOUT: &'static str = "a GPU's nearest HCA is farther away than in the profile";
     const EXPLAIN: &'static str = "
-Reads the PCI tree: how near the nearest compute device is to each GPU, held against the profile's `[fabric] distance`
-(`switch`: below one root port; `numa`: at the same socket).
+Reads the PCI tree: how near the nearest compute device is to each GPU, compared with the profile's
+`[fabric] distance` (`switch`: below one root port; `numa`: on the same socket).
 
 Why: a card in the wrong slot, or a tree that a virtual machine or a BIOS setting flattens, sends a GPU's traffic through
 the processor and halves its bandwidth.
 
-Fix: move the card; look at the BIOS and at the virtual machine's PCI topology; a machine that is built otherwise gets a
-profile of its own.
+Fix: move the card; check the BIOS and the virtual machine's PCI topology. If the machine is built like this, write a profile
+for it.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Pci];

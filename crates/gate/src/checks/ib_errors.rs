@@ -17,21 +17,22 @@ limits! {
 }
 
 impl Check for IbErrors {
-    const ABOUT: &'static str = "a compute port counts errors of its own link";
+    const ABOUT: &'static str = "a compute port counts errors of its link";
     const EXPLAIN: &'static str = "
-Reads the error counters in `ports/*/counters` of the compute ports. They count what went wrong at this node's own end
-of the link: its optic, its cable, its port.
+Reads the error counters in `ports/*/counters` of the compute ports. They count errors at this node's end of the link: its
+transceiver, its cable, its port.
 
-Why: a dirty or dying link makes every collective wait for its retransmissions long before it goes down.
+Why: a dirty or failing link makes every collective wait for its retransmissions long before it goes down.
 
-What counts is growth, never a lifetime: since the job began where there is a baseline of the same boot, else since
-the oldest look within `window`. Of less than an hour no rate is made: so many must really have come. A counter that
-went backwards is `unknown`; after a boot counting begins anew. `port_rcv_remote_physical_errors` belongs to the far end and is only mentioned.
+Judged is the increase, never the lifetime count: since the job began if there is a baseline of the same boot, otherwise since
+the oldest check run within `window`. Less than an hour counts as a whole hour: the limit must really have been exceeded. A
+counter that went backwards is `unknown`; after a boot, counting starts again. `port_rcv_remote_physical_errors` belongs to the
+far end and is only a note.
 
-Fix: clean or replace optic and cable; look at `optic` and at the switch's side of the link.
+Fix: clean or replace transceiver and cable; check `optic` and the switch's side of the link.
 
-By default only `symbol_error` can fail (1440 per hour is a bit error rate of 1e-12 at 400 Gb/s), and only when a second
-look within a day sees it too.
+By default only `symbol_error` can fail (1440 per hour is a bit error rate of 1e-12 at 400 Gb/s), and only if a second
+check run within a day sees it too.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
@@ -133,7 +134,7 @@ mod tests {
             config.problems(),
             [
                 "gate.checks.ib-errors.window: 1day is not between 1m and 2h",
-                "gate.checks.ib-errors.warn: 'symbol_errors' is no counter that is watched"
+                "gate.checks.ib-errors.warn: 'symbol_errors' is not a counter that is watched"
             ]
         );
     }

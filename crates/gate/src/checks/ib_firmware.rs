@@ -10,14 +10,14 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct IbFirmware;
 
 impl Check for IbFirmware {
-    const ABOUT: &'static str = "an RDMA device runs a firmware that it should not";
+    const ABOUT: &'static str = "an RDMA device runs the wrong firmware";
     const EXPLAIN: &'static str = "
-Reads `fw_ver` of the compute devices. With the profile's `[fabric] firmware` each must be one of the list; without it,
-all devices of one kind (`hca_type`, `board_id`) must run the same.
+Reads `fw_ver` of the compute devices. With the profile's `[fabric] firmware` each version must be in that list; without
+it, all devices of one kind (`hca_type`, `board_id`) must run the same version.
 
-Why: adaptive routing, congestion control and known faults differ between releases, and one odd card slows all ranks.
+Why: adaptive routing, congestion control and known faults differ between releases, and one different card slows all ranks.
 
-Fix: `mlxfwmanager`, then a cold boot.
+Fix: install the right version (`mlxfwmanager`), then cold boot.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

@@ -21,18 +21,18 @@ settings! {
 impl Check for IbFlap {
     const ABOUT: &'static str = "the link of a compute port went down and came back, again and again";
     const EXPLAIN: &'static str = "
-Reads `counters/link_downed` of the compute ports at every look, and what earlier looks remember of each (over jobs and
-boots, by the device's GUID): a look that finds the link has gone down since the one before is one flap, however often it
-went down in between. Where a device does not count, a port that was active and is not any more is one.
+Reads `counters/link_downed` of the compute ports in every check run and compares with the earlier check runs (over jobs and
+boots, by the device's GUID). A check run that finds the link has gone down since the one before counts one flap, however often
+it went down in between. If a device has no such counter, a port that was active and no longer is counts as one flap.
 
-Why: a link that trains anew stops a collective for seconds, and each time may be the one that NCCL gives up at.
+Why: a link that is trained again stops a collective for seconds, and each time may be the one at which NCCL gives up.
 
-`flaps` within `window` fail. One that went down during a job is a warning. What happens within the first minutes after
-boot is training; a boot is no flap, nor is a driver that was loaded anew. When several ports of a node flap they share
-a cause that is not this port's: that is an incident of the fabric and warned of, not drained.
+`flaps` within `window` fail. A link that went down during a job is a warning. Link training in the first minutes after boot is
+not judged; a boot is no flap, nor is a reload of the driver. If several ports of a node flap together, the cause is not this
+port but the fabric: that is a warning and does not drain.
 
-Fix: swap cable or optic, then the switch's port. After the repair: `railgate readmit NODE --repaired`, or wait until the
-flaps are older than `window`.
+Fix: replace cable or transceiver, then change the switch's port. After the repair: `railgate readmit NODE --repaired`, or wait
+until the flaps are older than `window`.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
@@ -54,14 +54,14 @@ flaps are older than `window`.
                     let what = format!("went down {flaps} times in {window}, as other ports did");
                     found = Found::warn(Class::Fabric, judged.name(), what);
                 } else if scene.just_booted() {
-                    found = found.only_unknown("booted just now");
+                    found = found.only_unknown("node just booted");
                 } else if !judged.certain {
-                    found = found.only_unknown("unclear whose");
+                    found = found.only_unknown("may not be the job's");
                 }
                 let fix = if shared { "check switch" } else { "swap cable" };
                 let want = format!("fewer than {} in {window}", set.flaps);
                 out.add(found.fix(fix).row(
-                    "looks that found it had been down",
+                    "check runs that found it had been down",
                     flaps.to_string(),
                     want,
                     source,
@@ -84,7 +84,7 @@ flaps are older than `window`.
     }
 }
 
-/// Looks within the window that found the link had gone down, this one included.
+/// Check runs within the window that found the link had gone down, this one included.
 fn flaps(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>) -> u32 {
     let now = scene.now.taken / 1000;
     let links = links::after(&scene.seen.memory.links, scene.now);
@@ -101,7 +101,7 @@ mod tests {
     use crate::Memory;
     use crate::testing::{Look, look, read};
 
-    /// Looks a quarter of an hour apart; in each the ports have gone down so often since boot.
+    /// Check runs a quarter of an hour apart; in each the ports have gone down so often since boot.
     fn over_time(counts: &[&[(usize, u64)]]) -> Look {
         let mut look = look("h100-sxm").phase(Phase::Periodic);
         look.job = None;

@@ -12,12 +12,13 @@ pub(crate) struct IbInterface;
 impl Check for IbInterface {
     const ABOUT: &'static str = "the network interface of a compute port is down";
     const EXPLAIN: &'static str = "
-Reads `/sys/class/net/*/operstate` of the interfaces of the compute devices (IPoIB, or the Ethernet one of RoCE) where the
-profile says `[fabric] interfaces_up = true`.
+Reads `/sys/class/net/*/operstate` of the interfaces of the compute devices (IPoIB, or the Ethernet interface of RoCE) if
+the profile has `[fabric] interfaces_up = true`.
 
-Why: NCCL finds its peers, and NFS over RDMA its server, through these addresses while the port itself looks well.
+Why: NCCL finds its peers, and NFS over RDMA its server, through the addresses of these interfaces. The port itself can look
+fine meanwhile.
 
-Fix: `ip link set DEV up`; look at what sets the interfaces up at boot.
+Fix: `ip link set DEV up`; check the service that configures the interfaces at boot.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
@@ -46,9 +47,10 @@ Fix: `ip link set DEV up`; look at what sets the interfaces up at boot.
                 // Drivers that do not keep the state say so.
                 if !matches!(state.as_str(), "up" | "unknown") {
                     let what = format!("{} is {state}", interface.name);
-                    let mut found = Found::new(set.severity, Class::Node, &hca.name, what).fix("set it up");
+                    let mut found =
+                        Found::new(set.severity, Class::Node, &hca.name, what).fix("set interface up");
                     if scene.just_booted() {
-                        found = found.only_unknown("booted just now");
+                        found = found.only_unknown("node just booted");
                     }
                     out.add(found.row("operstate", state, "up", source));
                 }
@@ -66,6 +68,6 @@ mod tests {
         let down = look("h100-sxm:ib-interface-down@2");
         assert_eq!(down.says(), "fit");
         let wanted = down.with(|look| look.profile.as_mut().unwrap().fabric.interfaces_up = Some(true));
-        assert_eq!(wanted.says(), "degraded: warn ib-interface@mlx5_2: ibp79s0 is down; set it up");
+        assert_eq!(wanted.says(), "degraded: warn ib-interface@mlx5_2: ibp79s0 is down; set interface up");
     }
 }

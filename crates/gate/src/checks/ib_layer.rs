@@ -10,12 +10,12 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct IbLayer;
 
 impl Check for IbLayer {
-    const ABOUT: &'static str = "a port speaks another protocol than the compute fabric";
+    const ABOUT: &'static str = "a port uses another protocol than the compute fabric";
     const EXPLAIN: &'static str = "
-Reads `ports/*/link_layer` of the devices that the profile does not leave out, where there are fewer ports of the profile's
+Reads `ports/*/link_layer` of the devices that the profile does not exclude, if there are fewer ports of the profile's
 `[fabric] link_layer` than `hcas`.
 
-Why: cards that can speak both (VPI) come up as Ethernet after a firmware was reset; the rail is then simply missing.
+Why: cards that support both protocols (VPI) start as Ethernet after their firmware was reset; the rail is then missing.
 
 Fix: `mlxconfig -d DEVICE set LINK_TYPE_P1=1` (InfiniBand) or `=2` (Ethernet), then a reboot.
 ";
@@ -43,7 +43,7 @@ Fix: `mlxconfig -d DEVICE set LINK_TYPE_P1=1` (InfiniBand) or `=2` (Ethernet), t
                     LinkLayer::Other(name) => (false, name.as_str()),
                 };
                 if !right {
-                    let what = format!("speaks {name}, not {layer}");
+                    let what = format!("is {name}, not {layer}");
                     let found = Found::new(set.severity, Class::Node, &hca.name, what);
                     out.add(found.fix("set LINK_TYPE").row("link layer", name, layer, source));
                 }
@@ -62,7 +62,7 @@ mod tests {
     fn the_port_that_is_missing_speaks_something_else() {
         let other = look("h100-sxm:ib-layer@2");
         assert_eq!(other.of("ib-layer"), [Severity::Warn]);
-        assert!(other.findings().iter().any(|line| line.contains("mlx5_2: speaks Ethernet, not infiniband")));
+        assert!(other.findings().iter().any(|line| line.contains("mlx5_2: is Ethernet, not infiniband")));
         let storage = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear());
         assert_eq!(storage.of("ib-layer"), [], "a storage card while the rails are all there");
     }

@@ -14,10 +14,10 @@ impl Check for IbLid {
     const EXPLAIN: &'static str = "
 Reads `ports/*/lid` and `ports/*/sm_lid` of the InfiniBand compute ports that are active.
 
-Why: without a LID nobody reaches the port; without a subnet manager routes are not kept, and the next change of the
-fabric cuts it off.
+Why: without a LID no other port can reach this one; without a subnet manager routes are not maintained, and the next change
+of the fabric cuts the port off.
 
-Fix: look at the subnet manager (`sminfo`), not at the node.
+Fix: check the subnet manager (`sminfo`), not the node.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

@@ -13,12 +13,12 @@ impl Check for IbPkey {
     const ABOUT: &'static str = "a compute port is not in the partition that it should be in";
     const EXPLAIN: &'static str = "
 Reads `ports/*/pkeys` of the InfiniBand compute ports that are active. With the profile's `[fabric] pkeys` (`[0x8001]`, the
-highest bit is whole membership) each must be there; without it, a port without any is a finding.
+highest bit means full membership) the port must have each of them; without it, a port without any is a finding.
 
-Why: peers of another partition do not answer, and NCCL hangs at its first connection. A limited member cannot talk to
-another limited one.
+Why: peers in another partition do not answer, and NCCL hangs at its first connection. Two limited members of a partition
+cannot communicate.
 
-Fix: the subnet manager's partitions (`partitions.conf`, UFM).
+Fix: correct the subnet manager's partitions (`partitions.conf`, UFM).
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

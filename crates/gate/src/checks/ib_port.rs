@@ -21,19 +21,22 @@ impl Check for IbPort {
     const ABOUT: &'static str = "a compute port of the fabric is not active";
     const EXPLAIN: &'static str = "
 Reads `state` and `phys_state` of the compute ports in `/sys/class/infiniband`: those of the profile's
-`fabric.link_layer` whose device is not in `fabric.exclude`. Without a profile, or where the machine has more such ports
-than `fabric.hcas`, only a port that was active before the job and is not any more counts.
+`fabric.link_layer` whose device is not in `fabric.exclude`. Without a profile, or if the machine has more such ports
+than `fabric.hcas`, only a port that was active before the job and no longer is counts.
 
 Why: NCCL hangs or fails on it, or runs the whole job through fewer rails.
 
-Fix: Polling: the other end is silent: cable, optic, switch port. Disabled: somebody switched it off
-(`ibportstate … enable`). Init or Armed: the link is up and no subnet manager has set it up: look at the subnet manager,
-not at the node (`initialising`, default `\"warn\"`).
+Fix: depends on the port's state:
 
-A port that is down is this node's own end of a link, so it may drain. Several nodes of one leaf are one incident:
-the breaker bounds the drains. The periodic check drains on the second sight within an hour: a switch that boots is no fault of
-this node's, and no job is about to start. Within `boot_grace` after boot it is `unknown`. On a shared node only the ports nearest
-to the job's GPUs are judged.
+- Polling: the other end is silent. Check cable, transceiver and switch port.
+- Disabled: the port was switched off by hand (`ibportstate … enable`).
+- Init or Armed: the link is up, and no subnet manager has configured it. Check the subnet manager, not the node
+  (`initialising`, default `\"warn\"`).
+
+A port that is down is this node's end of a link, so it may drain. If several nodes of one leaf have it, that is one
+incident, and the breaker limits the drains. The periodic check drains on the second sighting within an hour: a switch that
+boots is no fault of this node, and no job is about to start. Within `boot_grace` after boot it is `unknown`. On a shared node
+only the ports nearest to the job's GPUs are judged.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
@@ -61,9 +64,9 @@ to the job's GPUs are judged.
             let mut found = Found::new(severity, Class::Fabric, &name, what).fix(fix);
             // An excuse holds for every state that is not right: the worse one would be judged milder otherwise.
             if scene.just_booted() {
-                found = found.only_unknown("booted just now");
+                found = found.only_unknown("node just booted");
             } else if !judged.certain {
-                found = found.only_unknown("unclear whose");
+                found = found.only_unknown("may not be the job's");
             } else if severity == Severity::Fail && scene.phase() == Phase::Periodic {
                 found = found.may_pass(BESIDE_JOBS);
             }
@@ -72,7 +75,7 @@ to the job's GPUs are judged.
     }
 }
 
-/// A switch that is booted or a cable that is changed takes minutes; beside jobs nobody is about to need the port.
+/// Booting a switch or changing a cable takes minutes; without a job that is about to start, no job needs the port.
 pub(super) const BESIDE_JOBS: Duration = Duration::from_secs(3600);
 
 fn judgement(

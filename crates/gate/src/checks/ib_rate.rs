@@ -12,24 +12,24 @@ pub(crate) struct IbRate;
 
 settings! {
     action = Drain;
-    below: Severity = Severity::Fail, "a port below the profile's rate";
+    below: Severity = Severity::Fail, "a port runs below the profile's rate";
 }
 
 impl Check for IbRate {
     const ABOUT: &'static str = "a compute port runs below its rate";
     const EXPLAIN: &'static str = "
-Reads `rate` of the active compute ports in `/sys/class/infiniband` and compares with the profile's
-`fabric.rate_gbps`; a profile without `fabric.hcas` does not say which ports are rails. Where the machine has more such ports than `fabric.hcas`, and as many at full rate, the others are
-storage ports and not judged.
+Reads `rate` of the active compute ports in `/sys/class/infiniband` and compares with the profile's `fabric.rate_gbps`. Needs
+a profile with `fabric.hcas`: without it railgate does not know which ports are rails. If the machine has more such ports than
+`fabric.hcas`, and as many as that at full rate, the others are storage ports and are not judged.
 
-Why: a link that lost lanes or speed stays ACTIVE and slows every collective of the job to its own pace.
+Why: a link that lost lanes or speed stays ACTIVE and slows every collective of the job down to its own speed.
 
-Fix: reseat or replace the cable or optic; then bounce the port.
+Fix: reseat or replace the cable or transceiver; then take the port down and up again.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci];
     const SCOPE: Scope = Scope::Fabric;
-    // A day: without a periodic check the next look is the next job's.
+    // A day: without a periodic check the next check run is the next job's.
     const TRANSIENT: Option<Duration> = Some(Duration::from_secs(24 * 3600));
     type Settings = Settings;
 
@@ -64,7 +64,7 @@ Fix: reseat or replace the cable or optic; then bounce the port.
                 .fix("reseat cable")
                 .row(what, text, format!("{want} Gb/s"), source);
             if !judged.certain && set.below == Severity::Fail {
-                found = found.only_unknown("unclear whose");
+                found = found.only_unknown("may not be the job's");
             }
             out.add(found);
         }

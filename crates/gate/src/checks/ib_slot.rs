@@ -10,15 +10,16 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct IbSlot;
 
 impl Check for IbSlot {
-    const ABOUT: &'static str = "an RDMA device has another slot than its name says";
+    const ABOUT: &'static str = "an RDMA device is not in the slot that its name stands for";
     const EXPLAIN: &'static str = "
-Reads where `/sys/class/infiniband/*/device` points and holds it against the profile's `[fabric] slots`
-(`mlx5_0 = \"0000:18:00.0\"`). Without them nothing is judged: names that move with the order of probing are no fault of
-railgate's own lists, which go by the PCI tree.
+Reads where `/sys/class/infiniband/*/device` points and compares it with the profile's `[fabric] slots`
+(`mlx5_0 = \"0000:18:00.0\"`). Without such a table nothing is judged: railgate's own lists go by the PCI tree, so names that
+change with the order of probing do no harm there.
 
 Why: lists of names written by hand (`NCCL_IB_HCA`, a script that sets up addresses) then cross the rails.
 
-Fix: persistent names by udev (`rdma-core`'s `NAME_KERNEL` or `NAME_PCI` policy), or the profile after cards were moved.
+Fix: use persistent names by udev (`rdma-core`'s `NAME_KERNEL` or `NAME_PCI` policy), or update the profile after cards were
+moved.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

@@ -18,17 +18,17 @@ impl Check for IbTransport {
     const ABOUT: &'static str = "the RDMA transport of a compute port lost or repeated packets";
     const EXPLAIN: &'static str = "
 Reads the transport's counters in `ports/*/hw_counters` of the compute ports: packets out of order, not acknowledged in
-time, sent again.
+time, or sent again.
 
-Why: a lossy RoCE fabric or a bad optic shows here first. Small numbers are normal with adaptive routing, and a process
-that is killed leaves some behind: nothing here drains, whatever a site writes into `fail`, unless its action allows it.
+Why: a lossy RoCE fabric or a bad transceiver shows here first. Small numbers are normal with adaptive routing, and a process
+that is killed leaves some. So nothing here drains by default: only limits in `fail` can, if the action of the class allows it.
 
-What counts is growth, never a lifetime: since the job began where there is a baseline of the same boot, else since
-the oldest look within `window`. Of less than an hour no rate is made: so many must really have come. A counter that
-went backwards is `unknown`; after a boot counting begins anew.
+Judged is the increase, never the lifetime count: since the job began if there is a baseline of the same boot, otherwise since
+the oldest check run within `window`. Less than an hour counts as a whole hour: the limit must really have been exceeded. A
+counter that went backwards is `unknown`; after a boot, counting starts again.
 
-Fix: RoCE: look at PFC and ECN on the switch and at the interface's MTU; InfiniBand: look for the link that `ib-errors`
-or the switch names.
+Fix: RoCE: check PFC and ECN on the switch and the interface's MTU; InfiniBand: check the link that `ib-errors` or the switch
+names.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

@@ -17,8 +17,8 @@ pub(crate) struct IbTrend;
 
 settings! {
     action = Shadow only "off, shadow, report, notify";
-    times: f64 = 10.0, limit within(1.5..=1e6), "so many times the port's usual count is a prediction";
-    least: BTreeMap<String, u64> = rows(&[("rx_corrected_bits_phy", 100_000_000), ("rx_pcs_symbol_err_phy", 20), ("symbol_error", 20)]), limit keys(is_followed, not_followed), "per hour; fewer are no trend";
+    times: f64 = 10.0, limit within(1.5..=1e6), "more than this many times the port's usual count is a prediction";
+    least: BTreeMap<String, u64> = rows(&[("rx_corrected_bits_phy", 100_000_000), ("rx_pcs_symbol_err_phy", 20), ("symbol_error", 20)]), limit keys(is_followed, not_followed), "per hour; fewer are not judged";
 }
 
 fn is_followed(name: &str) -> bool {
@@ -26,25 +26,25 @@ fn is_followed(name: &str) -> bool {
 }
 
 fn not_followed(name: &str) -> String {
-    format!("'{name}' is no counter that is followed")
+    format!("'{name}' is not a counter that this check follows")
 }
 
 impl Check for IbTrend {
-    const ABOUT: &'static str = "a compute port corrects far more errors than it used to";
+    const ABOUT: &'static str = "a compute port corrects far more errors than usual";
     const EXPLAIN: &'static str = "
-Reads how many bits the error correction of a compute port has repaired (`rx_corrected_bits_phy` of `ethtool -S`; an
-InfiniBand port tells it through its IPoIB interface) and what it could not repair (`rx_pcs_symbol_err_phy`,
-`symbol_error`), and holds the last hour against what this port counted in an hour over the last week: the median of
-stretches of six hours, from two days on.
+Reads how many bits the error correction of a compute port has repaired (`rx_corrected_bits_phy` of `ethtool -S`; for an
+InfiniBand port from its IPoIB interface) and what it could not repair (`rx_pcs_symbol_err_phy`, `symbol_error`). It compares
+the last hour with this port's usual hour over the last week: the median of stretches of six hours, once there are two days of
+them.
 
-Why: PAM4 links correct errors all the time, some ports a thousand times more than others. A port that suddenly does so
-more than it used to has a connector that gets dirty, an optic that ages, a cable that somebody bent. The link still
-runs at full speed, and a technician who comes now costs no job.
+Why: PAM4 links correct errors all the time, some ports a thousand times more than others. If a port suddenly corrects more
+than usual, its connector is getting dirty, its transceiver ages, or its cable was bent. The link still runs at full speed, and
+a repair now costs no job.
 
-Warned of is more than `times` what is usual, where it is more than `least` per hour at all. A prediction: nothing
-here drains, whatever `action` says, and it begins in shadow.
+It warns if the last hour has more than `times` the usual count and more than `least` per hour. This is a prediction: nothing
+here drains, whatever `action` is set to, and the check starts in shadow.
 
-Fix: clean the connector; swap cable or optic at the next chance; `optic` tells more.
+Fix: clean the connector; replace cable or transceiver at the next opportunity; `optic` shows more.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
@@ -84,13 +84,13 @@ fn one(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, counter: &str
     }
     let what = match usual {
         0 => format!("{counter} {rate:.0} per hour, usually none"),
-        usual => format!("{counter} {:.0} times its usual", rate / usual as f64),
+        usual => format!("{counter} {:.0} times its usual rate", rate / usual as f64),
     };
     let source = judged.hca.netdevs.first().map_or_else(
         || format!("/sys/class/infiniband/{}/ports/{}", judged.hca.name, judged.port.number),
         |interface| format!("ethtool -S {interface}"),
     );
-    let found = Found::warn(Class::Fabric, judged.name(), what).fix("clean or swap optic");
+    let found = Found::warn(Class::Fabric, judged.name(), what).fix("clean or swap transceiver");
     let want = format!("at most {} times {usual} per hour", set.times);
     out.add(found.row(counter, format!("{rate:.0} per hour"), want, source));
 }
@@ -103,7 +103,7 @@ mod tests {
     use crate::testing::{Look, look};
     use crate::{GateConfig, Memory};
 
-    /// Half an hour after a look at the healthy node, whose ports usually count so many bits in an hour.
+    /// Half an hour after a check run of the healthy node, whose ports usually count so many bits in an hour.
     fn later(fault: &str, usual: u64, stretches: usize) -> Look {
         let healthy = look("h100-sxm").now;
         let counters = [("rx_corrected_bits_phy".to_owned(), usual)].into();
@@ -125,7 +125,7 @@ mod tests {
     fn a_port_against_itself() {
         let rising = later("ib-corrected-rising", 40_000_000, 12);
         assert_eq!(rising.says(), "fit");
-        let says = "rx_corrected_bits_phy 100 times its usual; clean or swap optic";
+        let says = "rx_corrected_bits_phy 100 times its usual rate; clean or swap transceiver";
         assert_eq!(shadow(&rising), [format!("warn ib-trend@mlx5_2: {says}")]);
         for (usual, stretches) in [(400_000_000, 12), (40_000_000, 7)] {
             assert_eq!(shadow(&later("ib-corrected-rising", usual, stretches)), [""; 0], "{usual}");

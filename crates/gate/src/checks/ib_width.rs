@@ -12,12 +12,12 @@ pub(crate) struct IbWidth;
 impl Check for IbWidth {
     const ABOUT: &'static str = "a compute port runs on fewer lanes than the machine type has";
     const EXPLAIN: &'static str = "
-Reads the lanes in `ports/*/rate` (`400 Gb/sec (4X NDR)`) of the compute ports that are active, and holds them against the
-profile's `[fabric] width`. Where the profile names none, only `ib-rate` judges.
+Reads the lanes in `ports/*/rate` (`400 Gb/sec (4X NDR)`) of the compute ports that are active, and compares them with the
+profile's `[fabric] width`. If the profile has none, only `ib-rate` judges the link.
 
-Why: a link that lost lanes trains and carries traffic, at a quarter of its speed, and every ring waits for it.
+Why: a link that lost lanes still carries traffic, at a fraction of its speed, and every ring waits for it.
 
-Fix: reseat or swap cable and optic; then the switch's port.
+Fix: reseat or replace cable and transceiver; then change the switch's port.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

@@ -15,12 +15,12 @@ settings! {
 impl Check for KernelLogReadable {
     const ABOUT: &'static str = "the kernel log could not be read, so driver errors may have gone unseen";
     const EXPLAIN: &'static str = "
-Reads `/dev/kmsg` from the last clean look of this boot on.
+Reads `/dev/kmsg` since the last clean check run of this boot.
 
-Why: without the log a node may look healthy that is not, so this is `unknown`. Records that the ring buffer lost before
-they were read are a note. NVML tells of Xids, too, but only whoever waits for them: where the log cannot be read (pods),
-the job's sampler does, and the epilog judges what it heard. What came before the job, and all that other drivers say
-(NVSwitch, HCAs, PCIe, memory), stays unseen, and the finding says so.
+Why: without the log a faulty node may look healthy, so this is `unknown`. Records that the ring buffer dropped before they
+were read are a note. NVML reports Xids too, but only to a process that waits for them: if the log cannot be read (in pods),
+the job's sampler waits for them, and the epilog judges what it recorded. Xids from before the job, and messages of all other
+drivers (NVSwitch, HCAs, PCIe, memory), stay unseen, as the finding states.
 
 Fix: run as root (or with CAP_SYSLOG where `kernel.dmesg_restrict=1`); `log_buf_len=` for a larger buffer.
 ";
@@ -34,8 +34,8 @@ Fix: run as root (or with CAP_SYSLOG where `kernel.dmesg_restrict=1`); `log_buf_
         let Some(log) = scene.now.kernel_log.data() else {
             let mut why = scene.now.kernel_log.missing().unwrap_or_default();
             why.push_str(match scene.now.nvml_xids {
-                Some(_) => "; Xids are those that NVML told, all else is unseen",
-                None => "; Xids are unseen",
+                Some(_) => "; only Xids that NVML reported are seen",
+                None => "; Xids are not seen",
             });
             out.add(Found::unknown(Class::Site, "", &why).fix("see log").row(
                 part,
@@ -49,15 +49,15 @@ Fix: run as root (or with CAP_SYSLOG where `kernel.dmesg_restrict=1`); `log_buf_
             out.add(
                 Found::note(Class::Site, "", "records were lost before they were read")
                     .fix("larger log_buf_len")
-                    .row(part, "overrun", "all records since the last look", "/dev/kmsg"),
+                    .row(part, "overrun", "all records since the last check run", "/dev/kmsg"),
             );
         }
         let other_boot = log.since.as_ref().is_some_and(|mark| mark.boot_id != scene.now.boot_id);
         if other_boot {
             out.add(
-                Found::unknown(Class::Internal, "", "read from a mark of another boot")
+                Found::unknown(Class::Internal, "", "read position is of another boot")
                     .fix("report a bug")
-                    .row(part, "another boot's mark", "this boot's", "snapshot"),
+                    .row(part, "of another boot", "of this boot", "snapshot"),
             );
         }
     }
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(unread.fitness(), Fitness::Degraded);
         let told = look("h100-sxm:gpu-nvml-xid@3").after_the_job();
         assert!(told.findings()[0].starts_with("fail gpu-xid@3: Xid 48"), "{:?}", told.findings());
-        assert!(told.findings().iter().any(|line| line.contains("Xids are those that NVML told")));
+        assert!(told.findings().iter().any(|line| line.contains("only Xids that NVML reported are seen")));
         let required = unread.settings("[prolog]\nrequired = [\"kernel-log\"]");
         assert!(required.says().starts_with("unknown: unknown kernel-log: /dev/kmsg"));
     }

@@ -15,7 +15,7 @@ pub(crate) struct KernelMessages;
 
 settings! {
     action = Drain;
-    lines: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_kind, not_a_kind), "own severities of single kinds: { \"pcie-fatal\" = \"fail\", \"nfs-silent\" = \"note\" }";
+    lines: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_kind, not_a_kind), "severities of single kinds: { \"pcie-fatal\" = \"fail\", \"nfs-silent\" = \"note\" }";
 }
 
 fn is_kind(id: &str) -> bool {
@@ -27,35 +27,35 @@ fn not_a_kind(id: &str) -> String {
 }
 
 impl Check for KernelMessages {
-    const ABOUT: &'static str = "the kernel complains: hung tasks, PCIe, HCAs, NFS, disks, memory";
+    const ABOUT: &'static str = "the kernel logged a fault: hung tasks, PCIe, HCAs, NFS, disks, memory";
     const EXPLAIN: &'static str = "
-Reads the lines of `/dev/kmsg` since the last look that was acted on (those that the kernel itself wrote), against a table of the
-format strings of the kernel and its drivers. The table knows the wordings of Linux 5.10 to 6.12, which RHEL 9 (5.14), Ubuntu 22.04
-and 24.04 (5.15, 6.8) and Debian 11 to 13 run, and of MLNX_OFED:
+Reads the lines of `/dev/kmsg` since the last check run with effect (only those that the kernel itself wrote), and compares them with a
+table of the format strings of the kernel and its drivers: Linux 5.10 to 6.12 (RHEL 9 has 5.14, Ubuntu 22.04 and 24.04 have
+5.15 and 6.8, Debian 11 to 13 are covered) and MLNX_OFED:
 
 - `task-hung`, `soft-lockup`, `hard-lockup`, `rcu-stall`: tasks and processors that do not move.
 - `pcie-fatal`, `pcie-uncorrected`, `pcie-corrected` (a note): errors that AER reports.
-- `mlx5-power`, `mlx5-cable`, `mlx5-temperature`, `mlx5-health`: slot power, optic, heat and firmware of an HCA.
+- `mlx5-power`, `mlx5-cable`, `mlx5-temperature`, `mlx5-health`: slot power, transceiver, heat and firmware of an HCA.
 - `mlx5-command`, `net-timeout`: an HCA does not answer a command; a queue of a network interface is stuck.
-- `nfs-silent`: a server does not respond, and has not come back since. `nfs-locks` (a note): it gave locks to others.
+- `nfs-silent`: a server does not respond, and has not come back since. `nfs-locks` (a note): the server revoked locks.
 - `disk-error`, `disk-past-end`: I/O errors; access beyond the end of a drive.
 - `nvme-timeout`, `nvme-path`, `nvme-path-wait` (a note): an NVMe drive does not answer, has no working path, or waits
   for its controller.
-- `md-drive`, `md-failed`: an md array lost a drive, or works no longer.
+- `md-drive`, `md-failed`: an md array lost a drive, or has failed.
 - `fs-error`, `fs-read-only`, `fs-shutdown`: file systems.
 - `memory-uncorrected`, `memory-corrected` (a note), `machine-check` (a note).
 - `file-max`: the kernel opens no more files (`fs.file-max`).
-- `peermem` (a note), `nvlink-detect`: the NVIDIA driver about GPU memory that an HCA used, and about NVLinks.
+- `peermem` (a note), `nvlink-detect`: messages of the NVIDIA driver about GPU memory that an HCA used, and about NVLinks.
 
-Why: drivers say here first, and often only here, what breaks an hour later. Xids have a check of their own.
+Why: drivers report here first, and often only here, what breaks an hour later. Xids have a check of their own.
 
-All are `warn` unless it says otherwise; `lines` gives single ones another severity. A line of the log is one source, so with
-`\"fail\"` a node is drained when the kernel writes of the same part a second time within 24 hours. A program can cause
+All are `warn` unless marked as a note; `lines` sets the severity of single ones. The log is a single source, so with `\"fail\"`
+a node is drained when the kernel logs a fault of the same part a second time within 24 hours. A program can cause
 `task-hung`, `soft-lockup`, `hard-lockup`, `rcu-stall`, `nfs-silent`, `nfs-locks`, `file-max`, `peermem`, `nvlink-detect`,
 `mlx5-command`, `net-timeout` and `disk-past-end`, so these never fail; nor does any line about a `dm-N` device, since container runtimes map
-users' encrypted images to such. Lines about loop devices are not judged: they are users' images.
+users' encrypted images to such devices. Lines about loop devices are not judged: they are users' images.
 
-Fix: the line itself says which part; `dmesg -T`.
+Fix: read the line in the log (`dmesg -T`); it names the part.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::KernelLog];
@@ -169,11 +169,11 @@ mod tests {
             ),
             (
                 "mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, High Temperature",
-                "warn kmsg@mlx5_3: optic or cable reports an error; replace cable",
+                "warn kmsg@mlx5_3: transceiver or cable reports an error; replace cable",
             ),
             (
                 "mlx5_core 0000:5e:00.0: poll_health:975:(pid 0): device's health compromised - reached miss count",
-                "warn kmsg@mlx5_3: HCA firmware is in trouble; reset HCA",
+                "warn kmsg@mlx5_3: HCA firmware reports a fault; reset HCA",
             ),
             (
                 "nfs: server storage not responding, still trying",

@@ -16,15 +16,15 @@ settings! {
 impl Check for ForgedRecords {
     const ABOUT: &'static str = "a process wrote a kernel log record that imitates a driver's";
     const EXPLAIN: &'static str = "
-Reads the records of `/dev/kmsg` since the last look that was acted on, and reports those that begin like a driver's record
+Reads the records of `/dev/kmsg` since the last check run with effect, and reports those that begin like a driver's record
 because a process has such a name. The kernel prefixes some messages with the name of the process that caused them: a
 program called `NVRM: GPU 1:0:0` that crashes logs `NVRM: GPU 1:0:0[4711]: segfault at …`.
 
-Why: it changes no verdict, since railgate takes only the driver's own whole sentences for faults. Other tools on the node may
-read it as a hardware fault. It rarely happens by accident.
+Why: it changes no verdict, since railgate only accepts complete sentences of the driver. Other tools on the node may take
+it for a hardware fault. It rarely happens by accident.
 
-The finding names the process, and the user where the kernel's audit record of the same crash tells it (`audit: type=1701`;
-in the kernel log only where no audit daemon runs). Class `user`: it never drains.
+The finding names the process, and the user if the kernel's audit record of the same crash has it (`audit: type=1701`; in
+the kernel log only if no audit daemon runs). Class `user`: it never drains.
 
 Fix: ask the user. Without the uid: `sacct -N NODE -S TIME` lists the jobs that ran there.
 ";

@@ -60,9 +60,9 @@ pub(crate) static JUDGEMENTS: &[KernelLineJudgement] = &[
     line("peermem", "GPU memory freed under an HCA", "update driver if it repeats").note().raisable(),
     line("nvlink-detect", "driver cannot read NVLink states", "reset GPUs").raisable(),
     line("mlx5-power", "slot gives the HCA too little power", "check slot power").of(Class::Site),
-    line("mlx5-cable", "optic or cable reports an error", "replace cable").of(Class::Fabric),
+    line("mlx5-cable", "transceiver or cable reports an error", "replace cable").of(Class::Fabric),
     line("mlx5-temperature", "HCA is too hot", "check cooling"),
-    line("mlx5-health", "HCA firmware is in trouble", "reset HCA"),
+    line("mlx5-health", "HCA firmware reports a fault", "reset HCA"),
     // Verbs of a program become such commands.
     line("mlx5-command", "HCA firmware does not answer a command", "reset HCA").raisable(),
     // Flow control of a congested fabric stops a queue as well.

@@ -17,12 +17,12 @@ settings! {
 impl Check for Memlock {
     const ABOUT: &'static str = "jobs may lock too little memory for RDMA";
     const EXPLAIN: &'static str = "
-Reads `Max locked memory` of slurmd, which its jobs inherit, on machines whose type has a fabric.
+Reads `Max locked memory` of slurmd, which its jobs inherit, on machines whose profile has a fabric.
 
 Why: RDMA locks its buffers. With the distribution's limit (8 MiB) NCCL ends with `ibv_reg_mr failed`, or falls
 back to sockets.
 
-Only a note by default: a user whose own limit is higher may bring it along (`PropagateResourceLimits`).
+It is only a note by default: a user may have a higher limit that Slurm passes to the job (`PropagateResourceLimits`).
 
 Fix: `LimitMEMLOCK=infinity` in slurmd.service, restart slurmd; `PropagateResourceLimitsExcept=MEMLOCK` in slurm.conf.
 ";

@@ -11,17 +11,17 @@ pub(crate) struct MemorySize;
 settings! {
     action = Drain;
     severity: Severity = Severity::Warn, "too little";
-    tolerance_percent: f64 = 3.0, limit within(0.0..=50.0), "percent that may be missing: the kernel keeps some for itself";
+    tolerance_percent: f64 = 3.0, limit within(0.0..=50.0), "percent that may be missing: the kernel reserves some memory";
 }
 
 impl Check for MemorySize {
-    const ABOUT: &'static str = "the machine has less memory than its type";
+    const ABOUT: &'static str = "the machine has less memory than the profile";
     const EXPLAIN: &'static str = "
-Reads `MemTotal` and the memory modules that the memory controllers name (EDAC), and holds them against the machine type
-(`[host] memory_gib`, `dimms`). What the type does not say is not judged.
+Reads `MemTotal` and the memory modules that the memory controllers name (EDAC), and compares them with the profile
+(`[host] memory_gib`, `dimms`). A value that the profile does not have is not judged.
 
-Why: a module that failed its training at boot is left out without another word, and jobs that asked for all memory
-die of it.
+Why: the firmware silently leaves out a module that failed its training at boot, and jobs that asked for all memory die of
+it.
 
 Fix: reseat or replace the module that the BMC's log names.
 ";

@@ -11,8 +11,8 @@ pub(crate) struct Modules;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "one that is absent";
-    required: Vec<String> = Vec::new(), limit names(), "besides those of the machine type: [\"nvidia_peermem\", \"lustre\"]";
+    severity: Severity = Severity::Warn, "a required one is missing";
+    required: Vec<String> = Vec::new(), limit names(), "besides those of the profile: [\"nvidia_peermem\", \"lustre\"]";
 }
 
 const KIND: Kind = Kind {
@@ -26,12 +26,12 @@ const KIND: Kind = Kind {
 impl Check for Modules {
     const ABOUT: &'static str = "a kernel module that this machine needs is not loaded";
     const EXPLAIN: &'static str = "
-Reads `/sys/module` (modules that are loaded or built in) for the names of `required` and of the machine type
-(`[host] modules`). None is wanted by default.
+Reads `/sys/module` (modules that are loaded or built in) for the names of `required` and of the profile
+(`[host] modules`). By default no module is required.
 
-Why: without its module a device or a path is simply not there: `nvidia_peermem`, `ib_ipoib`, `lustre`.
+Why: without its module a device, a network or a file system is missing: for example `nvidia_peermem`, `ib_ipoib`, `lustre`.
 
-Fix: `modprobe NAME`, and `/etc/modules-load.d/` for the next boot; a module that does not fit the kernel is built anew.
+Fix: `modprobe NAME`, and `/etc/modules-load.d/` for the next boot; rebuild a module that does not fit the kernel.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];

@@ -15,7 +15,7 @@ settings! {
     action = Drain;
     required: Vec<PathBuf> = Vec::new(), limit all_absolute(), "mount points that every job needs: [\"/home\", \"/scratch\"]";
     writable: bool = true, "they must be writable";
-    class: Class = Class::Site, limit either(Class::Site, Class::Node), "site: missing everywhere, tell the admin; node: this node's, drain";
+    class: Class = Class::Site, limit either(Class::Site, Class::Node), "site: missing on all nodes, report to the admin; node: a fault of this node, drain";
 }
 
 impl Check for Mounts {
@@ -25,15 +25,14 @@ impl Check for Mounts {
 Reads each path of `required` by `statvfs` in a child process with a deadline: whether it is a mount point, answers, and
 is writable.
 
-Why: jobs die at their first open, or hang where no signal reaches them.
+Why: jobs die at their first open, or hang in the kernel, where no signal ends them.
 
-Fix: `mount`, look at the server, `umount -l` and mount again. A child that is stuck in the kernel needs the server back
-or a reboot.
+Fix: `mount`, check the server, `umount -l` and mount again. A child that is stuck in the kernel ends only when the server is
+back, or at a reboot.
 
-No answer is `unknown` the first time and `fail` the second time in one boot, or when the child outlives SIGKILL. Within
-`boot_grace` of `ib-port` after boot what is missing is `unknown`, too: it may be on its way. A mount that is missing is
-usually missing everywhere, so the class is `site` and nothing drains; `class = \"node\"` makes
-it this node's.
+No answer is `unknown` the first time and `fail` the second time in one boot, or if the child outlives SIGKILL. Within
+`boot_grace` of `ib-port` after boot a missing mount is `unknown`, too: it may still be coming. A mount that is missing is
+usually missing on all nodes, so the class is `site` and nothing drains; with `class = \"node\"` it is a fault of this node.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Host];
@@ -48,9 +47,9 @@ it this node's.
         for path in &set.required {
             let part = path.display().to_string();
             let Some(mount) = host.mounts.iter().find(|mount| mount.path == *path) else {
-                out.add(Found::unknown(Class::Internal, &part, "was not asked").fix("report a bug").row(
+                out.add(Found::unknown(Class::Internal, &part, "was not queried").fix("report a bug").row(
                     &part,
-                    "not asked",
+                    "not queried",
                     "an answer",
                     "snapshot",
                 ));
@@ -91,7 +90,7 @@ it this node's.
                     }
                 };
             let young = scene.just_booted() && !matches!(mount.probe, MountProbe::Silent { stuck: true, .. });
-            out.add(if young { found.only_unknown("booted just now") } else { found });
+            out.add(if young { found.only_unknown("node just booted") } else { found });
         }
     }
 }

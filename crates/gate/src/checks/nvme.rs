@@ -11,22 +11,22 @@ pub(crate) struct NvmeDrives;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "how bad it is";
-    worn_percent: u8 = 100, "of the rated life; from here on a drive is worn, a note";
+    severity: Severity = Severity::Warn, "severity of the finding";
+    worn_percent: u8 = 100, "percent of the rated life; from here on the drive is worn out: a note";
 }
 
 impl Check for NvmeDrives {
     const ABOUT: &'static str = "an NVMe drive is missing, dead, too hot or worn out";
     const EXPLAIN: &'static str = "
-Reads `/sys/class/nvme/*`: the state of each controller (`live`), and its own temperature, critical temperature and
-alarm as its hwmon shows them. How many there should be stands in the machine type (`[host] nvmes`); without that the
-number is not judged. The periodic look also asks each drive for its SMART log: its critical warnings, the spare blocks
-that are left, and how much of its rated life is used (`worn_percent`; a drive beyond that works on, and nobody
-vouches for it). A drive that does not answer is `unknown`.
+Reads `/sys/class/nvme/*`: the state of each controller (`live`), and its temperature, critical temperature and alarm from
+its hwmon. The profile has the expected number of drives (`[host] nvmes`); without it the number is not judged. The periodic
+check also reads each drive's SMART log: its critical warnings, the spare blocks that are left, and how much of its rated life
+is used (`worn_percent`; a drive beyond that still works, but without the vendor's guarantee). A drive that does not answer is
+`unknown`.
 
-Why: local scratch and data caches of jobs lie there, and a drive that resets stalls everything that waits for it.
+Why: jobs keep local scratch and data caches there, and a drive that resets stalls every process that uses it.
 
-Fix: airflow; `nvme reset`; reseat or replace the drive.
+Fix: check the airflow; `nvme reset`; reseat or replace the drive.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
@@ -92,11 +92,11 @@ fn judge(drive: &Nvme, set: &Settings, out: &mut Report<'_>) {
     }
 }
 
-/// What the drive says of itself. Its temperature is judged by what hwmon shows, which has the limits.
+/// The drive's SMART log. Its temperature is judged by what hwmon shows, which has the limits.
 fn own_word(drive: &Nvme, health: &DriveHealth, set: &Settings, out: &mut Report<'_>) {
     const WARNINGS: [(u8, &str); 4] = [
-        (0x08, "is read-only, by its own word"),
-        (0x04, "is unreliable, by its own word"),
+        (0x08, "reports that it is read-only"),
+        (0x04, "reports that it is unreliable"),
         (0x01, "runs out of spare blocks"),
         (0x10, "cannot keep its cache over a power cut"),
     ];
@@ -153,7 +153,7 @@ mod tests {
         let says = |fault: &str| look(&format!("h100-sxm:{fault}")).says();
         assert_eq!(
             says("nvme-read-only"),
-            "degraded: warn nvme@nvme3: is read-only, by its own word; replace drive"
+            "degraded: warn nvme@nvme3: reports that it is read-only; replace drive"
         );
         assert_eq!(
             says("nvme-spare-low"),

@@ -11,28 +11,28 @@ pub(crate) struct OpticModules;
 
 settings! {
     action = Notify only "off, shadow, report, notify";
-    receive_margin_db: f64 = 1.0, limit within(0.0..=10.0), "dB to the module's own warning limit of received power: a prediction";
-    lane_spread_db: f64 = 3.0, limit within(0.0..=20.0), "dB between lanes that should be alike";
-    bias_margin_percent: f64 = 2.0, limit within(0.0..=50.0), "percent to the module's own warning limit of bias current: a prediction";
+    receive_margin_db: f64 = 1.0, limit within(0.0..=10.0), "dB to the module's warning limit of received power; closer is a prediction";
+    lane_spread_db: f64 = 3.0, limit within(0.0..=20.0), "dB between the lanes of a port; more is a prediction";
+    bias_margin_percent: f64 = 2.0, limit within(0.0..=50.0), "percent to the module's warning limit of bias current; closer is a prediction";
 }
 
 impl Check for OpticModules {
-    const ABOUT: &'static str = "the optic of a compute port will not last, by its own word";
+    const ABOUT: &'static str = "the transceiver of a compute port reports a warning threshold";
     const EXPLAIN: &'static str = "
-Reads the memory of the modules in the compute ports through ethtool's netlink family (SFF-8636 and CMIS): temperature,
+Reads the memory of the transceivers in the compute ports through ethtool's netlink family (SFF-8636 and CMIS): temperature,
 received power and bias current of the lanes in use, the flags that the module has raised, and the limits that it carries.
-Copper has no monitors, and that is said (a note). An InfiniBand port whose driver shows no module says nothing.
+Copper cables have no monitors: that is a note. An InfiniBand port whose driver shows no module is not judged.
 
-Why: optics fail slowly. A lane that gets dim or a laser that needs ever more current is a link that goes down in some
-days, and a technician who comes before that costs no job.
+Why: transceivers fail slowly. A lane that gets dim, or a laser that needs ever more current, means that the link goes down
+within days. Replacing the module before that costs no job.
 
-Warned of are: a flag that the module has raised, temperature above the module's own warning limit, received power within
+It warns of: a flag that the module has raised, temperature above the module's warning limit, received power within
 `receive_margin_db` of its low warning limit, lanes that differ by more than `lane_spread_db`, and bias current within
-`bias_margin_percent` of its high warning limit. All of these are predictions: nothing here drains, whatever `action` says.
-Only the periodic check reads modules: a module takes some tens of milliseconds. Reading clears flags that the module
-keeps, so one program should read them.
+`bias_margin_percent` of its high warning limit. All of these are predictions: nothing here drains, whatever `action` is set
+to. Only the periodic check reads modules: each takes some tens of milliseconds. Reading clears the flags that a module has
+latched, so only one program should read them.
 
-Fix: clean the connector, look at the airflow, swap the optic.
+Fix: clean the connector, check the airflow, replace the transceiver.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric];
@@ -66,7 +66,7 @@ Fix: clean the connector, look at the airflow, swap the optic.
 fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Report<'_>) {
     let name = module.name.join(" ");
     if module.copper {
-        let found = Found::note(Class::Fabric, part, "copper, which has no monitors");
+        let found = Found::note(Class::Fabric, part, "copper cable, no monitors");
         out.add(found.row("module", name, "any", source));
         return;
     }
@@ -75,7 +75,7 @@ fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Repo
         out.add(found.row("module", &name, "any", source).row("value", got, want, source));
     };
     for alarm in &module.alarms {
-        say(alarm.clone(), "clean or swap optic", alarm.clone(), "no flag".to_owned());
+        say(alarm.clone(), "clean or swap transceiver", alarm.clone(), "no flag".to_owned());
     }
     if let Some((value, limit)) = single(module.temperature_c.as_ref(), |limits| limits.high_warning)
         && value > limit
@@ -93,13 +93,18 @@ fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Repo
         if let (Some(((lane, power), limit)), false) = (near, flagged) {
             let what = format!("lane {} receives {power:.1} dBm, the module warns at {limit:.1}", lane + 1);
             let want = format!("{:.1} dBm", limit + set.receive_margin_db);
-            say(what.clone(), "clean or swap optic", what, want);
+            say(what.clone(), "clean or swap transceiver", what, want);
         } else if let (Some((_, low)), false) = (weakest, flagged) {
             let high = powers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let spread = high - low;
             if spread > set.lane_spread_db {
                 let what = format!("lanes differ by {spread:.1} dB");
-                say(what.clone(), "clean or swap optic", what, format!("at most {} dB", set.lane_spread_db));
+                say(
+                    what.clone(),
+                    "clean or swap transceiver",
+                    what,
+                    format!("at most {} dB", set.lane_spread_db),
+                );
             }
         }
     }
@@ -110,7 +115,7 @@ fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Repo
         let limit = limits.high_warning;
         if limit > 0.0 && most > limit * (1.0 - set.bias_margin_percent / 100.0) {
             let what = format!("bias {most:.1} mA, the module warns at {limit}");
-            say(what.clone(), "plan a new optic", what, format!("below {limit} mA"));
+            say(what.clone(), "plan a new transceiver", what, format!("below {limit} mA"));
         }
     }
 }
@@ -141,10 +146,10 @@ mod tests {
     fn each_sign_is_a_warning_that_never_drains() {
         for (fault, says) in [
             ("optic-hot", "71.5 C, the module warns at 70; check airflow"),
-            ("optic-dark", "receive power low (lane 2); clean or swap optic"),
-            ("optic-dim", "lane 2 receives -9.2 dBm, the module warns at -10.0; clean or swap optic"),
-            ("optic-uneven", "lanes differ by 4.3 dB; clean or swap optic"),
-            ("optic-ageing", "bias 9.4 mA, the module warns at 9.5; plan a new optic"),
+            ("optic-dark", "receive power low (lane 2); clean or swap transceiver"),
+            ("optic-dim", "lane 2 receives -9.2 dBm, the module warns at -10.0; clean or swap transceiver"),
+            ("optic-uneven", "lanes differ by 4.3 dB; clean or swap transceiver"),
+            ("optic-ageing", "bias 9.4 mA, the module warns at 9.5; plan a new transceiver"),
         ] {
             let look = periodic(fault).settings("[checks.optic]\naction = \"drain\"");
             assert_eq!(look.says(), format!("degraded: warn optic@mlx5_2: {says}"));

@@ -14,26 +14,26 @@ settings! {
 }
 
 impl Check for PartSilent {
-    const ABOUT: &'static str = "a part of the node gave nothing, so it could not be judged";
+    const ABOUT: &'static str = "a part of the node could not be read, so it could not be judged";
     const EXPLAIN: &'static str = "
-Reads which of the parts of a look (`gpus`, `fabric`, `pci`, `host`), each read by a child process with a deadline, gave
-nothing, and how.
+Reads which of the parts of a node (`gpus`, `fabric`, `pci`, `host`) could not be read, and why. Each is read by a child
+process with a deadline.
 
-- No answer by the deadline: `unknown`; `fail` when the part gave no answer at the previous look of the same boot too.
-- The child outlives SIGKILL by two seconds: `fail`. Something hangs in the kernel.
-- Both are `unknown` within `boot_grace` of `ib-port` after boot, when drivers are loading; and so is silence of GPUs that had
-  no persistence mode when they were last read: waking eight of them takes longer than some deadlines.
-- Where not one of them answered by the deadline, the machine is overloaded: `unknown`, however often.
+- No answer by the deadline: `unknown`; `fail` if the part did not answer at the previous check run of the same boot either.
+- The child outlives SIGKILL by two seconds: `fail`. It hangs in the kernel.
+- Both are `unknown` within `boot_grace` of `ib-port` after boot, when drivers are loading. The same for GPUs that had no
+  persistence mode when they were last read: waking eight of them takes longer than some deadlines.
+- No part answered by the deadline: the machine is overloaded: `unknown`, however often.
 - An error instead of an answer: `unknown`, of class `site` for NVML (library missing, driver and library versions
-  differ), else `internal`.
+  differ), otherwise `internal`.
 
-Why: what was not read is not healthy. Where the phase's `required` names the part, the verdict is `unknown` rather than
-`fit`; other parts are a note. Unknown never drains.
+Why: a part that was not read is not known to be healthy. If the phase's `required` names the part, the verdict is `unknown`
+instead of `fit`; other parts are a note. Unknown never drains.
 
 Fix: `dmesg`, `nvidia-smi`; a node stuck in the kernel needs a reboot. Persistence mode avoids the slow cold start of
 NVML.
 
-It cannot be off; take parts out of `required` instead. `report` keeps silence from draining.
+The check cannot be switched off; remove parts from `required` instead. With `action = \"report\"` it does not drain.
 
 ```toml
 [gate.prolog]
@@ -41,7 +41,7 @@ required = [\"gpus\", \"fabric\", \"host\"]
 ```
 ";
     const CLASS: Class = Class::Node;
-    // It reads how the others' parts went, and asks for none itself.
+    // It reads how reading the other checks' parts went, and asks for none itself.
     const PARTS: &'static [PartName] = &[];
     const SCOPE: Scope = Scope::Always;
     const ALWAYS: bool = true;
@@ -55,7 +55,7 @@ required = [\"gpus\", \"fabric\", \"host\"]
     }
 }
 
-/// Not one part answered, and not one is stuck: the machine has no time for anybody. A job that thrashes does that.
+/// No part answered, and none is stuck: the machine is overloaded. A job that thrashes does that.
 fn nothing_answers(scene: &Scene<'_>) -> bool {
     fn silent<T>(part: &Part<T>) -> bool {
         matches!(part, Part::Silent { .. } | Part::Skipped)
@@ -74,7 +74,7 @@ fn part<T>(scene: &Scene<'_>, name: PartName, part: &Part<T>, out: &mut Report<'
         }
         Part::Read { .. } => return,
         Part::Stuck { .. } | Part::Silent { .. } if scene.just_booted() => {
-            Found::unknown(Class::Node, name.as_str(), format!("{why}, booted just now")).fix("look again")
+            Found::unknown(Class::Node, name.as_str(), format!("{why}, node just booted")).fix("check again")
         }
         Part::Silent { .. } if name == PartName::Gpus && scene.seen.memory.cold_gpus => {
             Found::unknown(Class::Site, name.as_str(), format!("{why}, persistence mode was off"))
@@ -82,7 +82,8 @@ fn part<T>(scene: &Scene<'_>, name: PartName, part: &Part<T>, out: &mut Report<'
         }
         Part::Stuck { .. } => Found::fail(Class::Node, name.as_str(), &why).fix("reboot"),
         Part::Silent { .. } if again && nothing_answers(scene) => {
-            Found::unknown(Class::Node, name.as_str(), format!("{why}, as nothing did")).fix("check load")
+            Found::unknown(Class::Node, name.as_str(), format!("{why}, like all other parts"))
+                .fix("check load")
         }
         Part::Silent { .. } if again => {
             Found::fail(Class::Node, name.as_str(), format!("{why}, as before")).fix("reboot")

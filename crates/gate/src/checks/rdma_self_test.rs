@@ -14,24 +14,24 @@ pub(crate) struct RdmaSelfTest;
 settings! {
     action = Drain;
     severity: Severity = Severity::Warn, "a device that cannot send to itself";
-    min_gbps: f64 = 0.0, limit amount("rate"), "Gb/s; less is warn; 0: no bandwidth is too low";
-    program: PathBuf = PathBuf::from("/usr/libexec/railgate/railgate-rdma-selftest"), limit absolute(), "the program that tests";
+    min_gbps: f64 = 0.0, limit amount("rate"), "Gb/s; less is warn; 0: not judged";
+    program: PathBuf = PathBuf::from("/usr/libexec/railgate/railgate-rdma-selftest"), limit absolute(), "the test program";
 }
 
 impl Check for RdmaSelfTest {
     const ABOUT: &'static str = "an RDMA device cannot send to itself, or does so slowly";
     const EXPLAIN: &'static str = "
-Reads what `program` says of the compute devices whose port is active: it opens each, connects it with itself, sends 1 MiB
-messages through it for a fifth of a second and compares what arrived. Only where a job asked for `--railgate-gate=full` and
-holds the whole node, with `railgate check --full`, and before a node is given back (`railgate readmit`).
+Reads what `program` reports about the compute devices whose port is active: it opens each device, connects it with itself, sends 1 MiB
+messages through it for a fifth of a second and compares what arrived. Runs only if a job asked for `--railgate-gate=full` and
+holds the whole node, with `railgate check --full`, and before a node is resumed (`railgate readmit`).
 
-Why: a device can look well in every file and still fail at its first work request: firmware, memory limits, a PCIe slot
-that lost its lanes.
+Why: a device can look fine in sysfs and still fail at its first work request, because of firmware, memory limits, or a PCIe
+slot that lost lanes.
 
-Fix: `ibv_devinfo`, `ib_write_bw` by hand; memory limits (`memlock`); then the card.
+Fix: run `ibv_devinfo` and `ib_write_bw` by hand; check memory limits (`memlock`); then replace the card.
 
 The bandwidth is reported, and judged only with `min_gbps`: what a loop through the device can reach depends on its slot.
-Where the program is missing or says nothing, that is `unknown`.
+If the program is missing or prints nothing, the result is `unknown`.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric];
@@ -47,11 +47,12 @@ Where the program is missing or says nothing, that is `unknown`.
         let program = set.program.display().to_string();
         let Part::Read { data, .. } = part else {
             let why = part.missing().unwrap_or_default();
-            out.add(
-                Found::unknown(Class::Internal, "", format!("nothing was tried: {why}"))
-                    .fix("check program")
-                    .row("self-test", why, "an answer", program),
-            );
+            out.add(Found::unknown(Class::Internal, "", format!("not run: {why}")).fix("check program").row(
+                "self-test",
+                why,
+                "an answer",
+                program,
+            ));
             return;
         };
         for device in data {
@@ -77,7 +78,7 @@ Where the program is missing or says nothing, that is `unknown`.
                 }
                 (None, None) => {
                     out.add(
-                        Found::unknown(Class::Node, name, "said nothing")
+                        Found::unknown(Class::Node, name, "no result")
                             .fix("check HCA")
                             .row("loop", "nothing", "data", &program),
                     );

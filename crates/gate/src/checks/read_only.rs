@@ -12,13 +12,13 @@ pub(crate) struct ReadOnly;
 impl Check for ReadOnly {
     const ABOUT: &'static str = "the kernel has made a local file system read-only after errors";
     const EXPLAIN: &'static str = "
-Reads `/proc/self/mountinfo`: a local file system that was mounted for writing and that the kernel has taken back since
-(`errors=remount-ro`, a forced shutdown). One that somebody mounts read-only on purpose shows that at the mount, too, and
-is left alone; so are images that never can be written.
+Reads `/proc/self/mountinfo`: a local file system that was mounted for writing and that the kernel has made read-only since
+(`errors=remount-ro`, a forced shutdown). A file system that was mounted read-only on purpose shows that in its mount options,
+too, and is left alone; so are images that can never be written.
 
-Why: the disk below it fails, and everything that writes there does.
+Why: the disk below fails, and so does every program that writes to it.
 
-Fix: look at the kernel log and the drive (`nvme smart-log`, `smartctl`), `fsck`, replace it, reboot.
+Fix: check the kernel log and the drive (`nvme smart-log`, `smartctl`), `fsck`, replace it, reboot.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];

@@ -15,12 +15,12 @@ impl Check for RoceGid {
     const ABOUT: &'static str = "a RoCE port has no address that its peers can reach";
     const EXPLAIN: &'static str = "
 Reads `ports/*/gids` and `gid_attrs/types` of the Ethernet compute ports that are active. Each must have a RoCE v2 entry;
-with the profile's `[fabric] subnets` (`[\"10.10.0.0/16\"]`) one with an IPv4 address in one of these networks.
+with the profile's `[fabric] subnets` (`[\"10.10.0.0/16\"]`) it must have an IPv4 address in one of these networks.
 
 Why: NCCL picks a GID at start (`NCCL_IB_GID_INDEX`); without a routable one it fails, or takes RoCE v1, which no router
 forwards.
 
-Fix: give the interface its address (`ip addr`); look at `cma_roce_mode` for v1.
+Fix: set the interface's address (`ip addr`); for v1 check `cma_roce_mode`.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

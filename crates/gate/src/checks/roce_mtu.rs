@@ -12,13 +12,13 @@ pub(crate) struct RoceMtu;
 impl Check for RoceMtu {
     const ABOUT: &'static str = "a RoCE port carries smaller packets than the fabric";
     const EXPLAIN: &'static str = "
-Reads `/sys/class/net/*/mtu` of the interfaces of the Ethernet compute ports, and holds the RDMA MTU that the kernel
-derives from it (the largest of 256, 512, 1024, 2048, 4096 that leaves room for the headers) against the profile's
-`[fabric] mtu`. An InfiniBand port's is not in sysfs: `rdma-self-test` tells it.
+Reads `/sys/class/net/*/mtu` of the interfaces of the Ethernet compute ports, and compares the RDMA MTU that the kernel
+derives from it (the largest of 256, 512, 1024, 2048, 4096 that leaves room for the headers) with the profile's
+`[fabric] mtu`. The MTU of an InfiniBand port is not in sysfs: `rdma-self-test` shows it.
 
-Why: an interface that came up with 1500 bytes halves its bandwidth; two ends that differ do not talk at all.
+Why: an interface with an MTU of 1500 bytes has half its bandwidth; two ends with different MTUs cannot communicate.
 
-Fix: `ip link set DEV mtu 9000` (or what the fabric has), and the same in the configuration of the network.
+Fix: `ip link set DEV mtu 9000` (or the fabric's value), and the same in the network's configuration.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];

@@ -17,24 +17,24 @@ settings! {
     action = Notify;
     #[serde(with = "railgate_model::duration_text")]
     window: Duration = Duration::from_secs(3600), limit seconds(60..=7200), "how far back a check run reaches";
-    paused_percent: u64 = 5, limit at_most(100), "percent of the time that a priority may be told to wait; more is a note";
-    pausing_percent: u64 = 5, limit at_most(100), "percent of the time that this node may tell the switch to wait; more is warn";
+    paused_percent: u64 = 5, limit at_most(100), "percent of the time that the switch pauses a priority; more is a note";
+    pausing_percent: u64 = 5, limit at_most(100), "percent of the time that this node pauses the switch; more is warn";
 }
 
 impl Check for RocePause {
-    const ABOUT: &'static str = "a compute port was told to wait, or tells the switch to (PFC)";
+    const ABOUT: &'static str = "a compute port was paused by the switch, or pauses the switch (PFC)";
     const EXPLAIN: &'static str = "
 Reads the time that each priority of a compute port spent paused (`rx_prio*_pause_duration` of `ethtool -S`) and made the
 switch pause (`tx_prio*_pause_duration`), in the last `window`, and the pause storms that the adapter stopped
 (`tx_pause_storm_error_events`).
 
-Why: priority flow control keeps a RoCE fabric lossless by making senders wait. A port that is paused for long sits in a
-congested fabric: that is what several nodes do to one another, and is mentioned (`note`). A port that makes the switch
-wait cannot take what comes in: this node is slow (its PCIe link, its memory, its settings), and everybody who sends
-through that switch pays for it (`warn`).
+Why: priority flow control keeps a RoCE fabric lossless by making senders wait. A port that is paused for long is in a
+congested fabric: the cause is the traffic of several nodes (`note`). A port that pauses the switch cannot receive fast
+enough: this node is slow (its PCIe link, its memory, its settings), and all senders through that switch have to wait
+(`warn`).
 
-Fix: paused: PFC and ECN thresholds, routing, the receiver that causes it. Pausing: `gpu-pcie`, PCIe errors in the kernel
-log, ATS and relaxed ordering, the number of receive buffers. A storm: the same, at once.
+Fix: if paused, check PFC and ECN thresholds, routing, and the receiver that causes it. If pausing, check `gpu-pcie`, PCIe
+errors in the kernel log, ATS and relaxed ordering, and the number of receive buffers. A pause storm: the same, at once.
 ";
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci, PartName::Host];
@@ -69,7 +69,7 @@ fn paused(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, counter: &
         let what = format!("priority {priority} was paused {percent} % of the time");
         (Severity::Note, set.paused_percent, what, "check fabric")
     } else {
-        let what = format!("makes the switch wait {percent} % of the time (priority {priority})");
+        let what = format!("pauses the switch {percent} % of the time (priority {priority})");
         (Severity::Warn, set.pausing_percent, what, "check PCIe, memory")
     };
     if percent > allowed {
@@ -114,7 +114,7 @@ mod tests {
     use crate::testing::{Look, look};
     use crate::{GateConfig, Memory};
 
-    /// Half an hour after a look at the healthy node.
+    /// Half an hour after a check run of the healthy node.
     fn later(fault: &str) -> Look {
         let healthy = look("h100-sxm").now;
         look(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|look| {
@@ -133,7 +133,7 @@ mod tests {
             ["note roce-pause@mlx5_2: priority 3 was paused 33 % of the time; check fabric"]
         );
         let says =
-            "warn roce-pause@mlx5_2: makes the switch wait 33 % of the time (priority 3); check PCIe, memory";
+            "warn roce-pause@mlx5_2: pauses the switch 33 % of the time (priority 3); check PCIe, memory";
         assert_eq!(later("roce-pausing").says(), format!("degraded: {says}"));
         let storm = "degraded: warn roce-pause@mlx5_2: 3 pause storms; check host";
         assert_eq!(later("roce-pause-storm").says(), storm);

@@ -11,8 +11,8 @@ pub(crate) struct Services;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "one that is absent";
-    required: Vec<String> = Vec::new(), limit names(), "besides those of the machine type: [\"chronyd\", \"nvidia-fabricmanager\"]";
+    severity: Severity = Severity::Warn, "a required one is missing";
+    required: Vec<String> = Vec::new(), limit names(), "besides those of the profile: [\"chronyd\", \"nvidia-fabricmanager\"]";
 }
 
 const KIND: Kind = Kind {
@@ -26,10 +26,10 @@ const KIND: Kind = Kind {
 impl Check for Services {
     const ABOUT: &'static str = "a service that this machine needs has no process";
     const EXPLAIN: &'static str = "
-Reads systemd's part of the cgroup tree: whether each service of `required` and of the machine type (`[host] services`)
-has a process. No call to systemd or D-Bus, which hang when the machine does. None is wanted by default.
+Reads systemd's part of the cgroup tree: whether each service of `required` and of the profile (`[host] services`) has a
+process. It does not call systemd or D-Bus, which hang when the machine does. By default no service is required.
 
-Why: without its fabric manager, its authentication or its time service a node takes jobs and fails them.
+Why: a node without its fabric manager, authentication or time service accepts jobs, and the jobs fail.
 
 Fix: `systemctl status NAME`, `journalctl -u NAME`, `systemctl start NAME`.
 ";

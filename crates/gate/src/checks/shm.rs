@@ -13,8 +13,8 @@ pub(crate) struct SharedMemory;
 settings! {
     action = Drain;
     severity: Severity = Severity::Warn, "too little";
-    min_mib: u64 = 1024, "MiB that it must have";
-    min_free_mib: u64 = 512, "MiB that must be free";
+    min_mib: u64 = 1024, "MiB; the smallest size";
+    min_free_mib: u64 = 512, "MiB; the least free space";
 }
 
 impl Check for SharedMemory {
@@ -22,10 +22,10 @@ impl Check for SharedMemory {
     const EXPLAIN: &'static str = "
 Reads the size and the free space of `/dev/shm`. A machine without one is not judged.
 
-Why: NCCL and data loaders pass data between the processes of a node there; without room they end with a bus error.
+Why: NCCL and data loaders pass data between the processes of a node there; without space they end with a bus error.
 
-Too small is the site's (class `site`); full of what jobs have left behind is a user's (class `user`: told, never
-drained).
+If it is too small, the class is `site`; if files that jobs left behind fill it, the class is `user` (the user is notified,
+nothing drains).
 
 Fix: `mount -o remount,size=50% /dev/shm`, and fstab; remove old files, or give each job its own (job_container/tmpfs).
 ";

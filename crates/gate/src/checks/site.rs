@@ -21,10 +21,10 @@ settings! {
     action = Drain;
     directory: PathBuf = PathBuf::from("/etc/railgate/checks.d"), limit absolute(), "or relative to this file's directory";
     #[serde(with = "railgate_model::duration_text")]
-    deadline: Duration = Duration::from_secs(10), limit within(DEADLINES), "for each; all run side by side";
+    deadline: Duration = Duration::from_secs(10), limit within(DEADLINES), "for each; all run in parallel";
     phases: Vec<Phase> = vec![Phase::Prolog, Phase::Periodic], "when they run";
-    worst: Severity = Severity::Warn, "how bad their findings may be; only fail can drain";
-    class: Class = Class::Node, limit not_our_own(), "whose, where they do not say";
+    worst: Severity = Severity::Warn, "the worst severity of their findings; only fail can drain";
+    class: Class = Class::Node, limit not_our_own(), "of findings that name no class";
     named: BTreeMap<String, Named> = BTreeMap::new(), limit Limit::new("", named_problems), "[gate.checks.site.named.raid] with other values of the last four, or run = false";
 }
 
@@ -39,7 +39,7 @@ impl Value for Named {
 
 fn not_our_own() -> Limit<Class> {
     Limit::one("node, fabric, user, site", |class: &Class| {
-        (*class == Class::Internal).then(|| "'internal' is railgate's own".to_owned())
+        (*class == Class::Internal).then(|| "'internal' is reserved for railgate".to_owned())
     })
 }
 
@@ -116,21 +116,22 @@ impl Settings {
 }
 
 impl Check for Site {
-    const ABOUT: &'static str = "a check of the site's own found something, did not end, or must not be run";
+    const ABOUT: &'static str = "a site check found something, did not end, or must not be run";
     const EXPLAIN: &'static str = "
-Reads what the executables in `/etc/railgate/checks.d/` say. Each is a check of its own: `raid.sh` is `site-raid` in
-findings, drain reasons and `railgate check --list`. docs/site-checks.md shows how to write one.
+Reads the output of the executables in `/etc/railgate/checks.d/`. Each is a check: `raid.sh` is `site-raid` in findings, drain
+reasons and `railgate check --list`. docs/site-checks.md shows how to write one.
 
-Why: what only this site has (its own array, licence, storage client) is judged, logged and acted on like all the rest.
+Why: it lets a site judge, log and act on what only it has (an array, a licence, a storage client) like on everything else.
 
-- It says JSON, or an exit code and a line as a Nagios plugin does (0 good, 1 warning, 2 critical, else unknown).
-- It runs as root with its own deadline and an environment made from scratch; whatever it started is ended with it.
-- No end by its deadline is `unknown`; stuck in the kernel is bad.
-- A file that somebody besides root could change is never run; that is a finding of class `site`.
+- A check prints JSON, or returns an exit code and prints a line like a Nagios plugin (0 good, 1 warning, 2 critical, others
+  unknown).
+- It runs as root with its own deadline and a minimal environment; all processes that it started are ended with it.
+- A check that does not end by its deadline is `unknown`; one that is stuck in the kernel is bad.
+- A file that users other than root can change is never run; that is a finding of class `site`.
 
-Until `worst = \"fail\"` nothing that they say drains.
+Unless `worst = \"fail\"`, no site check drains.
 
-Fix: what the check says; run it by hand as `env -i RAILGATE_PHASE=prolog /etc/railgate/checks.d/NAME`.
+Fix: what the check reports; run it by hand as `env -i RAILGATE_PHASE=prolog /etc/railgate/checks.d/NAME`.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[];
@@ -171,7 +172,7 @@ fn judge(check: &SiteCheck, set: &Settings, out: &mut Report<'_>) {
         }
         SiteOutcome::Refused(why) => Found::warn(Class::Site, "", format!("not run: {why}"))
             .fix("chown root, chmod go-w")
-            .row(&path, why, "root's alone", "lstat"),
+            .row(&path, why, "only root can change it", "lstat"),
         SiteOutcome::NotRun(why) => Found::note(Class::Site, "", format!("not run: {path} {why}"))
             .fix("chmod +x or remove")
             .row(&path, why, "an executable", "lstat"),
@@ -182,7 +183,7 @@ fn judge(check: &SiteCheck, set: &Settings, out: &mut Report<'_>) {
             "exit status",
         ),
         SiteOutcome::Silent { stuck, after_ms } => {
-            let mut what = format!("no end in {:.1} s", after_ms / 1000.0);
+            let mut what = format!("not finished after {:.1} s", after_ms / 1000.0);
             let found = if *stuck {
                 what.push_str(", stuck in the kernel");
                 let severity = Severity::Fail.min(set.worst_of(&check.name));
@@ -297,13 +298,13 @@ mod tests {
         let silent = with("raid", SiteOutcome::Silent { stuck: false, after_ms: 10_000.0 });
         assert_eq!(
             silent.settings(trusted).says(),
-            "degraded: unknown site-raid: no end in 10.0 s; run it by hand"
+            "degraded: unknown site-raid: not finished after 10.0 s; run it by hand"
         );
         let stuck = || with("raid", SiteOutcome::Silent { stuck: true, after_ms: 10_000.0 });
         assert_eq!(stuck().fitness(), railgate_model::Fitness::Degraded);
         assert_eq!(
             stuck().settings(trusted).says(),
-            "unfit: fail site-raid: no end in 10.0 s, stuck in the kernel; reboot"
+            "unfit: fail site-raid: not finished after 10.0 s, stuck in the kernel; reboot"
         );
         let failed = with("raid", SiteOutcome::Failed("killed by signal 11".to_owned()));
         assert_eq!(failed.of("site-raid"), [Severity::Unknown]);
@@ -366,7 +367,7 @@ mod tests {
             config.problems(),
             [
                 "gate.checks.site.directory: 'checks.d' is not an absolute path",
-                "gate.checks.site.class: 'internal' is railgate's own",
+                "gate.checks.site.class: 'internal' is reserved for railgate",
                 "gate.checks.site.named.raid.deadline: 1h is not within 100ms to 5m",
             ]
         );

@@ -12,26 +12,26 @@ pub(crate) struct Tasks;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "too many, or stuck";
+    severity: Severity = Severity::Warn, "stuck processes, or too many zombies";
     #[serde(with = "railgate_model::duration_text")]
-    blocked: Duration = Duration::from_secs(300), limit at_least(Duration::from_secs(60)), "in the same uninterruptible sleep for so long: stuck";
-    zombies: u32 = 1_000, "more than this";
+    blocked: Duration = Duration::from_secs(300), limit at_least(Duration::from_secs(60)), "a process in the same uninterruptible sleep for this long is stuck";
+    zombies: u32 = 1_000, "more zombies are a finding";
 }
 
 /// Names that a finding lists; the others are counted.
 const NAMED: usize = 3;
 
 impl Check for Tasks {
-    const ABOUT: &'static str = "processes hang in the kernel, or their dead are not collected";
+    const ABOUT: &'static str = "processes are stuck in the kernel (state D), or there are too many zombies";
     const EXPLAIN: &'static str = "
-Reads the state of every process in `/proc`. A process in state D is stuck only if an earlier look of this boot saw the
-same process in the very same sleep (its context switches have not moved) at least `blocked` ago: one that waits for a
-disk is not. Kernel threads are left out. Zombies are counted.
+Reads the state of every process in `/proc`. A process in state D is stuck only if an earlier check run of this boot saw
+the same process in the same sleep (its count of context switches has not changed) at least `blocked` ago: a process that
+waits for a disk is not stuck. Kernel threads are left out. Zombies are counted.
 
-Why: what hangs in the kernel holds its files, GPUs and memory, and no signal ends it: Slurm's \"Kill task failed\".
+Why: a process that hangs in the kernel holds its files, GPUs and memory, and no signal ends it: Slurm's \"Kill task failed\".
 
-Fix: see what it waits for (`cat /proc/PID/wchan`, `/proc/PID/stack`); a server that comes back frees it, else reboot.
-Zombies: end their parent.
+Fix: find what it waits for (`cat /proc/PID/wchan`, `/proc/PID/stack`). If that is a server, it ends once the server is back;
+otherwise reboot. Zombies: end their parent.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];

@@ -20,16 +20,16 @@ impl Check for TopologyFile {
     const ABOUT: &'static str = "NCCL's topology file is broken, or another machine's";
     const EXPLAIN: &'static str = "
 Reads the topology file that `[rails] set.NCCL_TOPO_FILE` names, else the one that NCCL finds by itself
-(`/var/run/nvidia-topologyd/virtualTopology.xml`), and holds it against NCCL's grammar and this machine's GPUs, HCAs and
-wiring. A file that railgate makes for the job is not looked at.
+(`/var/run/nvidia-topologyd/virtualTopology.xml`), and compares it with NCCL's grammar and with this machine's GPUs, HCAs and
+wiring. A file that railgate makes for the job is not checked.
 
-Why: with a broken file no communicator comes up. With a stale one (bus ids change with the size of a virtual machine,
-a slot, a firmware) NCCL goes on without a word and takes the wrong HCAs or no GPUDirect.
+Why: with a broken file NCCL fails at start. With an outdated file (bus ids change with the size of a virtual machine, the
+slot or the firmware) NCCL silently uses the wrong HCAs or no GPUDirect.
 
-Fix: `railgate rails --check FILE` says what and where; make the file anew on this machine
+Fix: `railgate rails --check FILE` shows the error and its line; make the file again on this machine
 (`railgate rails --format xml`).
 
-The file is the site's on every node, so this never drains: a warning. What could not be read is `unknown`.
+The site writes this file for all nodes, so it is a warning and never drains. A file that could not be read is `unknown`.
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Pci];
@@ -52,7 +52,7 @@ The file is the site's on every node, so this never drains: a warning. What coul
         let what = format!("{effect}{}: {}", place(&worst.place), worst.what);
         let mut found = Found::warn(Class::Site, "", what).fix("railgate rails --check");
         for remark in said.iter().take(MAX_ROWS) {
-            let want = if remark.refused { "what NCCL takes" } else { "this machine" };
+            let want = if remark.refused { "what NCCL accepts" } else { "this machine" };
             found = found.row(place(&remark.place), &remark.what, want, &path);
         }
         out.add(found);
