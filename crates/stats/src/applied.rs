@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::tasks::{TaskGroup, Tasks};
 use crate::{NodeReport, SetBy, StepEnv};
 
-/// NCCL has some two hundred variables, and nobody sets them all.
+/// NCCL has some two hundred variables; no job sets them all.
 const MOST_ROWS: usize = 256;
 
 /// One variable as processes of a job on one node had it.

@@ -172,7 +172,7 @@ pub struct Collective {
     /// kernels. That is nccl-tests' figure. `None`: none followed another at once, or few were timed and the GPU waited
     /// for the launching thread, which timing holds up.
     pub busbw_back_to_back_gb_s: Option<f64>,
-    /// What the site has measured for the like of it, GB/s; `None`: nobody has, so no share of it can be told.
+    /// The site's reference for this operation and size, GB/s; `None` if there is none, so that no share can be computed.
     pub reference_gb_s: Option<f64>,
     /// [`Collective::comparable_gb_s`] of that, percent.
     pub of_reference_percent: Option<f64>,

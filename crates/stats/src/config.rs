@@ -42,13 +42,13 @@ pub struct ReportConfig {
     #[serde(with = "duration_text")]
     pub live: Duration,
     /// When a job has ended for good, the controller puts one line of its report into our field of its AdminComment in
-    /// the accounting database. Whoever may see the job in sacct sees it.
+    /// the accounting database. Every user who may see the job in sacct sees it.
     pub admin_comment: bool,
     /// The controller records beside the nodes' parts how Slurm ended each job, for the time when slurmctld has forgotten it.
     /// Needs `dir`.
     pub record_ends: bool,
     /// The site's table of cables, as `railgate fabric --table` reads it: reports then name the leafs of ports that waited
-    /// or went down. Whoever reads a report must be able to read it.
+    /// or went down. Every user who reads a report must be able to read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cables: Option<PathBuf>,
     /// Thresholds of the diagnosis rules.
@@ -185,12 +185,12 @@ impl Default for StatsConfig {
 }
 
 impl StatsConfig {
-    /// When the processes are looked at next, after a look `last` after the start.
+    /// When the processes are looked at next, after a probe `last` after the start.
     pub fn next_look(&self, last: Duration) -> Duration {
         (last * 3).min(last + Duration::from_secs(3600))
     }
 
-    /// How long after NCCL was first seen it counts as set up: less than lies between the first two looks.
+    /// How long after NCCL was first seen it counts as set up: less than lies between the first two probes.
     pub fn settled(&self) -> Duration {
         self.task_look * 3 / 2
     }

@@ -6,12 +6,12 @@ use railgate_model::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The two looks that counters are compared between.
+/// The two readings between which counters are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    /// The earlier look.
+    /// The earlier reading.
     pub start: UnixMillis,
-    /// The later look.
+    /// The later reading.
     pub end: UnixMillis,
 }
 
@@ -26,9 +26,9 @@ impl Window {
 /// One counter over the window. A delta that cannot be trusted is failed, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counter<T> {
-    /// At the earlier look.
+    /// At the earlier reading.
     pub before: Reading<T>,
-    /// At the later look.
+    /// At the later reading.
     pub after: Reading<T>,
     /// The difference, or why there is none.
     pub delta: Reading<T>,
@@ -37,7 +37,7 @@ pub struct Counter<T> {
 /// What one GPU did during the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuUse {
-    /// NVML index at the later look (at the earlier one for a GPU that is gone).
+    /// NVML index at the later reading (at the earlier one for a GPU that is gone).
     pub index: u32,
     /// PCI address.
     pub pci: Reading<PciAddress>,
@@ -96,7 +96,7 @@ pub struct PortUse {
 
 /// Counters that tell of loss, retransmission or a bad link; the rest is traffic or configuration.
 pub const ERROR_COUNTERS: &[(&str, &str)] = &[
-    ("symbol_error", "bad symbols on the wire, after error correction on HDR and later"),
+    ("symbol_error", "symbol errors on the link, after error correction on HDR and later"),
     ("link_error_recovery", "times the link retrained by itself"),
     ("port_rcv_errors", "packets received with an error"),
     ("port_rcv_remote_physical_errors", "packets that arrived marked bad by the far end"),
@@ -110,7 +110,7 @@ pub const ERROR_COUNTERS: &[(&str, &str)] = &[
     ("port_xmit_wait", "ticks with data to send and no credits: congestion, compare with the port's past"),
     ("out_of_sequence", "packets that arrived out of order"),
     ("packet_seq_err", "NAKs for a sequence error: packets were lost"),
-    ("local_ack_timeout_err", "acknowledgements that never came: retransmitted"),
+    ("local_ack_timeout_err", "missing acknowledgements: retransmitted"),
     ("rnr_nak_retry_err", "the receiver was not ready too often"),
     ("implied_nak_seq_err", "responses lost on the way"),
     ("duplicate_request", "requests that arrived twice"),
@@ -128,9 +128,9 @@ pub const ERROR_COUNTERS: &[(&str, &str)] = &[
 /// Why no delta can be had at all, for every counter of the pair.
 fn broken_pair(before: &Snapshot, after: &Snapshot) -> Option<String> {
     if before.boot_id.is_empty() || after.boot_id.is_empty() {
-        Some("the boot of one of the two looks is not known".to_owned())
+        Some("the boot of one of the two readings is not known".to_owned())
     } else if before.boot_id != after.boot_id {
-        Some("the node was booted between the looks".to_owned())
+        Some("the node was booted between the two readings".to_owned())
     } else {
         None
     }
@@ -281,7 +281,7 @@ fn gpu_use(was: Option<&Gpu>, is: Option<&Gpu>, own: Option<bool>, broken: Optio
     })
 }
 
-/// What the GPUs did between two looks. Without a `before` every delta says that there is no baseline.
+/// Use of the GPUs between two readings. Without `before` every delta is unknown: there is no baseline.
 pub fn gpu_uses(before: Option<&Snapshot>, after: &Snapshot, allocation: &Allocation) -> Vec<GpuUse> {
     let broken = match before {
         Some(before) => broken_pair(before, after),
@@ -328,7 +328,7 @@ fn port_counter(port: Option<&Port>, name: &str, side: &str) -> Reading<u64> {
     }
 }
 
-/// What the RDMA ports did between two looks.
+/// Use of the RDMA ports between two readings.
 pub fn port_uses(before: Option<&Snapshot>, after: &Snapshot, rails: Option<&RailMap>) -> Vec<PortUse> {
     let broken = match before {
         Some(before) => broken_pair(before, after),

@@ -127,7 +127,7 @@ pub struct DecisionNode {
     /// Slurm's state: `IDLE+DRAIN`.
     #[serde(default)]
     pub state: String,
-    /// Its reason, ours or anybody's.
+    /// Its reason, of railgate or of another owner.
     #[serde(default)]
     pub reason: String,
     /// It carried evidence for this job.

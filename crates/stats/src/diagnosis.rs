@@ -38,7 +38,7 @@ pub struct Analysis {
     pub diagnoses: Vec<Diagnosis>,
     /// Ranks that have reported, and how many there were meant to be.
     pub ranks: u32,
-    /// See `ranks`; `None`: nobody said.
+    /// See `ranks`; `None` if not reported.
     pub world: Option<u32>,
 }
 

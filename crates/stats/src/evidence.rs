@@ -15,7 +15,7 @@ fn gpus(snapshot: Option<&Snapshot>) -> &[Gpu] {
 enum Subject {
     Gpu(u32, Option<PciAddress>),
     Port(String),
-    /// A path, a part of the look, or nothing in particular: whoever had the whole node had that, too.
+    /// A path, a part of the node, or nothing in particular: a job with the whole node held that, too.
     Node(String),
 }
 

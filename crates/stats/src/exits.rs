@@ -30,7 +30,7 @@ pub(crate) fn ending(attempt: &Attempt) -> String {
     match (attempt.ended.kind, exit) {
         (EndKind::MovedByGate, _) => "before it had started: the gate refused a node".to_owned(),
         (EndKind::Unknown, Some(exit)) if exit == "exit code 0" => {
-            format!("{exit}, which cancelled and timed-out jobs have, too")
+            format!("{exit}, as cancelled and timed-out jobs also have")
         }
         (EndKind::Unknown, Some(exit)) => exit,
         (kind, Some(exit)) => format!("{}, {exit}", kind.title()),
@@ -41,7 +41,7 @@ pub(crate) fn ending(attempt: &Attempt) -> String {
 /// What an exit code or signal usually means; `None` where it tells nothing.
 pub(crate) fn explain_exit(code: i32, signal: i32) -> Option<&'static str> {
     Some(match (code, signal) {
-        (_, 9) | (137, _) => "killed (SIGKILL): often the memory limit, or someone's kill -9",
+        (_, 9) | (137, _) => "killed (SIGKILL): often the memory limit, or a kill -9",
         (_, 15) | (143, _) => "asked to end (SIGTERM)",
         (_, 11) | (139, _) => "a crash (SIGSEGV)",
         (_, 6) | (134, _) => "it aborted itself (SIGABRT): an assertion, or NCCL's watchdog",
@@ -98,10 +98,10 @@ mod tests {
         let (_, all) = pages(vec![gone], "CANCELLED");
         assert!(all.contains("the job ended: before it had started: the gate refused a node"), "{all}");
         assert!(!all.contains("exit code 0"), "{all}");
-        // Where nobody knows more, the code is said with what it may mean.
+        // If nothing more is known, the code is shown with its possible meaning.
         let nodes = ["n1", "n2"].map(|node| part(node, &job(0..8), "", vec![], 0));
         let (_, all) = pages(nodes.into(), "");
-        assert!(all.contains("exit code 0, which cancelled and timed-out jobs have, too"), "{all}");
+        assert!(all.contains("exit code 0, as cancelled and timed-out jobs also have"), "{all}");
     }
 
     #[test]

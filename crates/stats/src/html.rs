@@ -89,7 +89,7 @@ pub(crate) fn ended(out: &mut String, ended: &Ending) {
             .iter()
             .take(100)
             .map(|one| {
-                let time = one.time.map_or_else(|| "between the looks".to_owned(), stamp);
+                let time = one.time.map_or_else(|| "untimed".to_owned(), stamp);
                 vec![time, one.node.clone(), one.what.as_str().to_owned()]
             })
             .collect();
@@ -167,7 +167,7 @@ pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) ->
         let _ = writeln!(out, "<p class=\"soft\">Log: <code>{}</code></p>", esc(log.as_str()));
     }
     if let Some(slurm) = &head.slurm {
-        let _ = writeln!(out, "<p class=\"soft\">Slurm says {}</p>", esc(slurm.as_str()));
+        let _ = writeln!(out, "<p class=\"soft\">Slurm reports {}</p>", esc(slurm.as_str()));
     }
     out.push_str("</div>\n");
 
@@ -262,7 +262,7 @@ fn lacking(out: &mut String, view: &View) {
     if view.lacking.is_empty() && view.problems.is_empty() {
         return;
     }
-    out.push_str("<h2>What this report lacks</h2>\n<div class=\"card\">\n");
+    out.push_str("<h2>Missing from this report</h2>\n<div class=\"card\">\n");
     let cells = |one: &Lacking| {
         [&one.what, &one.why, &one.collect].into_iter().map(|cell| cell.as_str().to_owned()).collect()
     };

@@ -27,7 +27,7 @@ pub struct JobReport {
     pub components: Vec<u32>,
     /// Owner, as the parts say; `None` where there is none.
     pub uid: Option<u32>,
-    /// Its name: Slurm's word, or `SLURM_JOB_NAME` of its processes. Its owner's text; `None` where nobody knows it.
+    /// Its name, from Slurm or from `SLURM_JOB_NAME` of its processes. Its owner chose the text; `None` if not known.
     #[serde(default)]
     pub name: Option<String>,
     /// Owner's name.
@@ -105,7 +105,7 @@ impl Attempt {
         self.silent_nodes.iter().chain(unfinished)
     }
 
-    /// The worst exit that any node's epilog was told, else the controller's.
+    /// The worst exit that any node's epilog received, otherwise the controller's.
     pub fn exit(&self) -> Option<Exit> {
         let of_nodes = self.nodes.iter().filter_map(|node| node.exit);
         let of_controller = self
@@ -146,7 +146,7 @@ pub struct SlurmView {
     pub required: Vec<String>,
     /// What the job asked for.
     pub request: JobRequest,
-    /// Nodes of the job that are down now, where somebody asked.
+    /// Nodes of the job that are down now, if that was queried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<DownNode>,
 }
@@ -221,7 +221,7 @@ impl JobReport {
         for node in parts.nodes {
             if *uid.get_or_insert(node.job.uid) != node.job.uid {
                 problems.push(format!(
-                    "attempt {} {}: written for uid {}, other parts are not",
+                    "attempt {} {}: written for uid {}, unlike the other reports",
                     node.attempt, node.node, node.job.uid
                 ));
                 continue;
@@ -239,12 +239,12 @@ impl JobReport {
             let attempt = by_attempt.entry(decision.attempt).or_insert_with(|| empty(decision.attempt));
             attempt.decision = Some(decision);
         }
-        // Slurm counts restarts: an attempt of which nobody reported is still an attempt.
+        // Slurm counts restarts: an attempt without any report is still an attempt.
         let recorded = parts.ends.iter().map(|end| end.attempt);
         let known = by_attempt.keys().copied().chain(recorded).max();
         let of_slurm = slurm.as_ref().map(|view| view.restarts.unwrap_or(0));
         let last = of_slurm.into_iter().chain(known).max();
-        // The database counts none. A job that had gone back, and that somebody cancelled, was cancelled in a further attempt.
+        // The database does not count them. A job that was requeued and then cancelled was cancelled in a further attempt.
         let further = slurm.as_ref().is_some_and(|view| {
             let given_up = ["CANCELLED", "DEADLINE"].iter().any(|state| view.state.starts_with(state));
             given_up && view.restarts.is_none()
@@ -385,7 +385,7 @@ fn complete(attempt: &mut Attempt, view: Option<&SlurmView>, expand: &dyn Fn(&st
         .collect();
 }
 
-/// Whether a node that is down went down under the attempt: since its start, and no epilog came from the node.
+/// Whether a node that is down went down under the attempt: since its start, and no epilog report from the node.
 fn died_in(attempt: &Attempt, down: &DownNode) -> bool {
     attempt.start.is_some_and(|start| down.since >= start)
         && attempt.without_epilog().any(|name| *name == down.node)
@@ -416,16 +416,16 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
     let collect = format!("as root on the node: railgate report {job} --dir {local_dir}");
     if attempt.nodes.is_empty() && attempt.silent_nodes.is_empty() && attempt.decision.is_none() {
         missing.push(Missing {
-            what: format!("attempt {number}: every part"),
-            why: "no node of it has reported: railgate was off, the nodes died, or the parts stayed on them"
+            what: format!("attempt {number}: all node reports"),
+            why: "none of its nodes has reported: railgate was off, the nodes died, or the reports are still on them"
                 .to_owned(),
-            collect: format!("sacct -D -j {job} names the nodes; {collect}"),
+            collect: format!("sacct -D -j {job} lists the nodes; {collect}"),
         });
     }
     if !attempt.silent_nodes.is_empty() {
         missing.push(Missing {
             what: format!("attempt {number}: {}", some_of(&attempt.silent_nodes)),
-            why: "no part in the report directory: the node died before its epilog, or keeps its part to itself"
+            why: "no report in the report directory: the node died before its epilog, or its report is still on it"
                 .to_owned(),
             collect: collect.clone(),
         });
@@ -440,7 +440,7 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
         missing.push(Missing {
             what: format!("attempt {number}: the epilog of {}", some_of(&unfinished)),
             why: match unfinished_as_of(attempt) {
-                Some(time) => format!("the last word of it is from {}, while the job ran", stamp(time)),
+                Some(time) => format!("its last partial report is from {}, while the job ran", stamp(time)),
                 None => "only the prolog has reported".to_owned(),
             },
             collect: collect.clone(),

@@ -25,7 +25,7 @@ pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
         steps.push(text);
     }
     if !report.missing.is_empty() {
-        steps.push("collect the missing parts (--full says how)".to_owned());
+        steps.push("collect the missing reports (--full shows how)".to_owned());
     }
     let mut unique: Vec<String> = Vec::new();
     for step in steps.iter().map(|text| plain(text)).filter(|step| !step.is_empty()) {
@@ -162,7 +162,7 @@ fn of_the_exit(report: &JobReport, job: &dyn Display, attempt: &Attempt) -> Opti
     let log = log(report, job);
     let exit = attempt.exit()?;
     Some(match (exit.code(), exit.signal()) {
-        (0, 0) => format!("sacct -j {job} -o JobID,State,ExitCode tells how it ended"),
+        (0, 0) => format!("sacct -j {job} -o JobID,State,ExitCode shows how it ended"),
         (127, 0) => format!(
             "read the last lines of {log}: they name the command that was not found; check `module load` and PATH \
              in the job script"

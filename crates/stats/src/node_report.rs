@@ -77,7 +77,7 @@ pub struct NodeReport {
     /// What the program said of itself; `None` where it said nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Application>,
-    /// Between which two looks the counters were compared.
+    /// Between which two check runs the counters were compared.
     #[serde(default)]
     pub window: Option<Window>,
     /// The node's GPUs, those of the job marked.
@@ -92,7 +92,7 @@ pub struct NodeReport {
     /// Findings that may have ended the job, for the controller.
     #[serde(default)]
     pub evidence: Vec<EvidenceItem>,
-    /// How the job ended, as this node's epilog was told.
+    /// How the job ended, as this node's epilog received it.
     #[serde(default)]
     pub exit: Option<Exit>,
     /// What railgate did on the node, or would have done.
@@ -165,12 +165,12 @@ pub struct Options {
     pub requeue: String,
 }
 
-/// One look of the gate.
+/// One check run of the gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Look {
     /// When the snapshot was taken.
     pub taken: UnixMillis,
-    /// How long look and judgement took, milliseconds.
+    /// How long check run and judgement took, milliseconds.
     #[serde(default)]
     pub took_ms: Option<f64>,
     /// The answer.
@@ -249,7 +249,7 @@ pub enum SetBy {
     Image,
 }
 
-/// What the kernel log held between the looks.
+/// What the kernel log held between the check runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KernelEvents {
@@ -270,7 +270,7 @@ pub struct KernelEvents {
 pub struct EvidenceItem {
     /// What was found.
     pub finding: Finding,
-    /// When it happened; `None` where only the two looks bound it.
+    /// When it happened; `None` where only the two check runs bound it.
     #[serde(default)]
     pub time: Option<UnixMillis>,
     /// PCI address of the GPU, or `mlx5_2:1`; empty for the whole node.
@@ -332,7 +332,7 @@ pub enum ActKind {
     Pending,
     /// The prolog refused the job here, so that Slurm moves it.
     Refused,
-    /// The job's owner was told.
+    /// The job's owner was notified.
     Notified,
     /// It was tried and failed.
     Failed,

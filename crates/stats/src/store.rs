@@ -167,7 +167,7 @@ pub fn store_decision(config: &ReportConfig, decision: &Decision, uid: u32, gid:
         Err(why) => return Stored { problems: vec![format!("decision: {why}")], ..Stored::default() },
     };
     let Some(cluster) = dir_name(&decision.cluster) else {
-        let problem = format!("cluster '{}' is no directory name", decision.cluster);
+        let problem = format!("cluster '{}' is not a directory name", decision.cluster);
         return Stored { problems: vec![problem], ..Stored::default() };
     };
     let order = beside_parts(config, (cluster, decision.job, decision.attempt), DECISION, (uid, gid));
@@ -203,7 +203,10 @@ fn write_group(config: &ReportConfig) -> Option<String> {
 /// A file of a node, with its name's ending: over what stands there, into directories that are made where they are not.
 fn order_for(config: &ReportConfig, report: &NodeReport, ending: &str) -> Result<WriteOrder, String> {
     let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
-        return Err(format!("cluster '{}' or node '{}' is no directory name", report.cluster, report.node));
+        return Err(format!(
+            "cluster '{}' or node '{}' is not a directory name",
+            report.cluster, report.node
+        ));
     };
     let owner = (report.job.uid, report.job.gid);
     Ok(beside_parts(config, (cluster, report.job.id, report.attempt), &format!("{node}{ending}"), owner))

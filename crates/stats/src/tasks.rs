@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 /// What the sampler asks processes for that is no matter of NCCL's.
 pub const JOB_NAME: &str = "SLURM_JOB_NAME";
 
-/// Processes that differ in what they had are told apart so often; the rest is counted only.
+/// At most this many different process environments are kept apart; the rest is only counted.
 const MOST_GROUPS: usize = 64;
 const MOST_PROBLEMS: usize = 8;
 
-/// What the job's processes on one node had, as the sampler saw them: a few looks, summed up. Read from the
+/// What the job's processes on one node had, as the sampler saw them: a few probes, summed up. Read from the
 /// processes themselves, so the job's own word; what a program changes after its start is not seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tasks {
-    /// How many looks found a process of the job.
+    /// How many probes found a process of the job.
     pub looks: u32,
     /// The first of them.
     pub first: Option<UnixMillis>,
@@ -23,18 +23,18 @@ pub struct Tasks {
     pub last: Option<UnixMillis>,
     /// Processes with the same content, in order of step.
     pub groups: Vec<TaskGroup>,
-    /// Processes that fitted into no group any more, or were too many to be looked at, in the worst look.
+    /// Processes that fitted into no group any more, or were too many to be looked at, in the worst probe.
     pub more: usize,
-    /// Processes that do not let their own user look, in the worst look.
+    /// Processes that their own user may not read, in the worst probe.
     pub closed: usize,
-    /// Looks that failed, and why.
+    /// Probes that failed, and why.
     pub problems: Vec<String>,
     /// `SLURM_JOB_NAME`: the batch script's, else that of the first process that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Processes of one step with the same environment. The counts are those of the look that found most.
+/// Processes of one step with the same environment. The counts are those of the probe that found most.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskGroup {
@@ -50,13 +50,13 @@ pub struct TaskGroup {
     pub cuda: u32,
     /// With NCCL or CUDA, and an RDMA device open.
     pub rdma: u32,
-    /// With NCCL or CUDA, and nobody could tell.
+    /// With NCCL or CUDA; not known whether an RDMA device was open.
     pub rdma_unknown: u32,
     /// A net plugin of NCCL's that one of them has mapped.
     pub net_plugin: Option<String>,
-    /// First look with NCCL mapped.
+    /// First probe with NCCL mapped.
     pub nccl_first: Option<UnixMillis>,
-    /// Last look with NCCL mapped.
+    /// Last probe with NCCL mapped.
     pub nccl_last: Option<UnixMillis>,
     /// `NCCL_…`, `RAILGATE_…` and what else railgate sets: what they were started with.
     pub env: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ impl TaskGroup {
 }
 
 impl Tasks {
-    /// Adds what one look found. A look without a process of the job adds nothing.
+    /// Adds what one probe found. A probe without a process of the job adds nothing.
     pub fn add(&mut self, time: UnixMillis, mut found: JobProcesses) {
         if found.processes.is_empty() && found.closed == 0 {
             return;
@@ -127,7 +127,7 @@ impl Tasks {
         self.groups.sort_by_key(|group| (group.step.parse::<u32>().ok(), group.step.clone()));
     }
 
-    /// A look that failed.
+    /// A probe that failed.
     pub fn failed(&mut self, why: String) {
         if self.problems.len() < MOST_PROBLEMS && !self.problems.contains(&why) {
             self.problems.push(why);
@@ -152,7 +152,7 @@ fn group(process: JobProcess) -> TaskGroup {
     }
 }
 
-/// Another process of the same look.
+/// Another process of the same probe.
 fn join(group: &mut TaskGroup, one: TaskGroup) {
     group.processes += one.processes;
     group.nccl += one.nccl;
@@ -162,7 +162,7 @@ fn join(group: &mut TaskGroup, one: TaskGroup) {
     group.net_plugin = group.net_plugin.take().or(one.net_plugin);
 }
 
-/// The same processes in a later look.
+/// The same processes in a later probe.
 fn most(group: &mut TaskGroup, now: TaskGroup) {
     group.processes = group.processes.max(now.processes);
     group.nccl = group.nccl.max(now.nccl);

@@ -38,7 +38,7 @@ pub fn text(report: &JobReport, full: bool) -> Lines {
         one_attempt(&mut out, report, position, attempt, of);
     }
     if !view.lacking.is_empty() || !view.problems.is_empty() {
-        out.section("what this report lacks", "");
+        out.section("missing from this report", "");
         for lacking in &view.lacking {
             out.item(&format!("{}: {}", lacking.what.as_str(), lacking.why.as_str()));
             out.indented(&format!("to collect it: {}", lacking.collect.as_str()), 4);
@@ -222,7 +222,7 @@ fn story(out: &mut Text, report: &JobReport) {
     if report.timeline.is_empty() {
         out.line("  nothing was recorded");
     } else {
-        out.line("  (* broke, ! worth a look, ≤ had happened by then)");
+        out.line("  (* fault, ! worth checking, ≤ no later than this)");
     }
 }
 
@@ -253,7 +253,7 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
     if !of.ended.evidence.is_empty() {
         out.field("evidence", "in time order:");
         for one in of.ended.evidence.iter().take(50) {
-            let time = one.time.map_or_else(|| "between the looks:".to_owned(), clock);
+            let time = one.time.map_or_else(|| "untimed:".to_owned(), clock);
             out.indented(&format!("{time}  {}: {}", one.node, one.what.as_str()), 14);
         }
     }
@@ -314,7 +314,7 @@ fn gate(out: &mut Text, gate: &[GateRow]) {
     out.table(&["NODE", "BEFORE", "AFTER", "GATE", "REQUEUE"], &rows);
     let rest = gate.len() - gate.iter().filter(listed).count();
     if rest > 0 {
-        out.line(&format!("  and {} with nothing found", more_nodes(rest)));
+        out.line(&format!("  and {} without findings", more_nodes(rest)));
     }
 }
 
@@ -327,7 +327,7 @@ fn finding(found: &Found) -> String {
         Found::NotRead { node, phase, part, why } => {
             format!("{node} {phase}: {part} not read: {}", why.as_str())
         }
-        Found::Fault { node, what } => format!("{node}: railgate's own fault: {}", what.as_str()),
+        Found::Fault { node, what } => format!("{node}: railgate error: {}", what.as_str()),
     }
 }
 
@@ -380,7 +380,7 @@ mod tests {
             "10.00 MB/s",
             "600 W",
             "instead of",
-            "  1 more node, nothing odd",
+            "  1 more node, nothing unusual",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
@@ -412,6 +412,6 @@ mod tests {
     fn a_large_job_is_summed_up() {
         let nodes: Vec<_> = (0..300).map(|n| part(&format!("n{n:03}"), &job(0..8), "", vec![], 0)).collect();
         let text = text(&merged(nodes, vec![], None), true);
-        assert!(text.contains("and 300 more nodes with nothing found") && text.lines().count() < 600);
+        assert!(text.contains("and 300 more nodes without findings") && text.lines().count() < 600);
     }
 }

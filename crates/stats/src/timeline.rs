@@ -137,10 +137,10 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
             ActKind::Drained => (Weight::Act, "drained"),
             ActKind::WouldDrain => (Weight::Warn, "would have been drained"),
             ActKind::Breaker => (Weight::Warn, "not drained, the breaker is open"),
-            ActKind::ForeignReason => (Weight::Warn, "someone else holds the node"),
-            ActKind::Pending => (Weight::Warn, "slurmctld did not answer, the reason waits"),
+            ActKind::ForeignReason => (Weight::Warn, "the node's drain has another owner"),
+            ActKind::Pending => (Weight::Warn, "slurmctld did not answer, the drain waits"),
             ActKind::Refused => (Weight::Fail, "the prolog refused the job"),
-            ActKind::Notified => (Weight::Act, "the owner was told"),
+            ActKind::Notified => (Weight::Act, "the owner was notified"),
             ActKind::Failed => (Weight::Warn, "railgate failed"),
         };
         let detail = if act.detail.is_empty() { String::new() } else { format!(": {}", act.detail) };

@@ -22,7 +22,7 @@ pub struct Transport {
     pub over: Over,
     /// How sure that is.
     pub sure: Sure,
-    /// From what it was told, in words.
+    /// Why this is assumed, as a sentence.
     pub why: String,
     /// Why it did not use the rails, where that was seen: `NCCL_IB_DISABLE=1`.
     pub cause: Option<String>,
@@ -131,7 +131,7 @@ impl<'t> Seen<'t> {
         (self.nccl > 0 && self.unknown == 0 && settled).then(|| {
             let after = span(Duration::from_millis(last - first).as_secs_f64());
             format!(
-                "{} processes had NCCL loaded and no RDMA device open, still so {after} after the first look",
+                "{} processes had NCCL loaded and no RDMA device open, also {after} after the first check",
                 self.nccl
             )
         })
@@ -139,7 +139,7 @@ impl<'t> Seen<'t> {
 
     fn nothing(&self, tasks: Option<&Tasks>) -> String {
         match tasks {
-            None => "nobody looked at the processes".to_owned(),
+            None => "the processes were not checked".to_owned(),
             Some(tasks) if tasks.looks == 0 => "no process of the job was seen".to_owned(),
             Some(_) if self.unknown > 0 => "the processes' open files could not be read".to_owned(),
             Some(_) if self.nccl == 0 => "no process was seen with libnccl.so mapped".to_owned(),
@@ -168,21 +168,21 @@ fn plugin(group: &TaskGroup) -> Option<String> {
 fn still(report: &NodeReport, map: &RailMap) -> Result<String, String> {
     let seconds = report.window.and_then(Window::seconds).ok_or("no window for the rails' counters")?;
     if seconds < LONG_RUN.as_secs_f64() {
-        return Err(format!("too short a run ({}) for the rails' counters to say", span(seconds)));
+        return Err(format!("the run ({}) is too short to judge by the rails' counters", span(seconds)));
     }
     let rails: Vec<&PortUse> = report.ports.iter().filter(|port| port.rail.is_some()).collect();
     let mut total = 0_u64;
     for port in &rails {
         match (port.tx_bytes.delta.known(), port.rx_bytes.delta.known()) {
             (Some(sent), Some(received)) => total = total.saturating_add(*sent).saturating_add(*received),
-            _ => return Err(format!("what {}:{} carried is not known", port.hca, port.port)),
+            _ => return Err(format!("the traffic of {}:{} is not known", port.hca, port.port)),
         }
     }
     if rails.len() < map.rails.len() {
         return Err("not every rail's counters are known".to_owned());
     }
     if total > STILL_BYTES {
-        return Err(format!("the node's rails carried {}, whoever's that was", bytes(float(total))));
+        return Err(format!("the node's rails carried {}, for this job or others", bytes(float(total))));
     }
     Ok(format!("the node's rails carried {} in {}", bytes(float(total)), span(seconds)))
 }

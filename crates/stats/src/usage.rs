@@ -200,7 +200,7 @@ pub struct HardwareFlop {
     pub uncalibrated_fraction: Reading<f64>,
     /// Where the calibration comes from, and how far the fraction may be off.
     pub calibration: Calibration,
-    /// The peak that it is a fraction of; `None` for a model that nobody has entered.
+    /// The peak that it is a fraction of; `None` for a model without an entry.
     #[serde(default)]
     pub peak: Option<PeakUsed>,
     /// TFLOP/s by what the tensor work is declared to be: `bf16`, `fp16`, `tf32`, `fp8`, as far as the model has

@@ -41,7 +41,7 @@ pub enum EndKind {
     Requeued,
     /// By a hardware fault during the run.
     Hardware,
-    /// By the program itself, as far as anybody can see.
+    /// By the program itself, as far as is known.
     Application,
     /// Could not tell.
     #[default]
@@ -73,7 +73,7 @@ impl EndKind {
 /// One piece of proof, with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// When; `None` where only the two looks bound it.
+    /// When; `None` where only the two check runs bound it.
     pub time: Option<UnixMillis>,
     /// Where.
     pub node: String,
@@ -136,7 +136,7 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
     let with_hardware = |kind, why: &str| {
         let mut end = ended(kind, why.to_owned());
         if !hardware.is_empty() {
-            end.doubts.push("hardware failed before the end all the same, see the evidence".to_owned());
+            end.doubts.push("hardware failed before the end nevertheless, see the evidence".to_owned());
             end.proof.clone_from(&hardware);
         }
         end
@@ -149,7 +149,7 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
             return with_hardware(EndKind::Cancelled, &format!("Slurm recorded that it was cancelled{by}."));
         }
         "DEADLINE" => {
-            let why = "Slurm ended it: it could not be through by its deadline (--deadline).";
+            let why = "Slurm ended it: it could not finish by its deadline (--deadline).";
             return with_hardware(EndKind::Deadline, why);
         }
         "TIMEOUT" => {
@@ -236,7 +236,7 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
             proof.push(Proof { time: Some(time), node: node.node.clone(), what: text });
         }
     }
-    // The controller may have seen what this report lacks.
+    // The controller may have seen what is missing from this report.
     let decided = attempt.decision.iter().flat_map(|decision| &decision.nodes);
     for node in decided.filter(|node| node.evidence) {
         if !proof.iter().any(|proof| proof.node == node.node) {
@@ -292,7 +292,7 @@ fn why_not(attempt: &Attempt, node: &NodeReport, item: &EvidenceItem) -> Option<
     let mut judged = judged.filter(|one| one.node == node.node && one.subject == subject);
     match judged.next() {
         Some(one) => Some(one.why.clone()),
-        None => item.own.is_none().then(|| "whether the job held the part could not be told".to_owned()),
+        None => item.own.is_none().then(|| "it is not known whether the job held the part".to_owned()),
     }
 }
 
@@ -317,12 +317,12 @@ pub(crate) fn decided(attempt: &Attempt, decision: &Decision) -> String {
     }
     match attempt.ended.kind {
         EndKind::Hardware => "a restart was not asked for (#SBATCH --railgate-requeue=auto)".to_owned(),
-        EndKind::Unknown => "whether a fault of a node ended it could not be told".to_owned(),
+        EndKind::Unknown => "it is not known whether a fault of a node ended it".to_owned(),
         _ => "no fault of a node ended it".to_owned(),
     }
 }
 
-/// Xids on the job's own GPUs, or on GPUs of which nobody knows. A job without GPUs has none.
+/// Xids on the job's GPUs, or on GPUs that are not known. A job without GPUs has none.
 fn held_xids(node: &NodeReport) -> impl Iterator<Item = &XidEvent> {
     let place = |pci: railgate_model::PciAddress| (pci.domain, pci.bus, pci.device);
     let held = if node.job.allocation == Allocation::NoGpus { &[] } else { node.kernel.xids.as_slice() };
@@ -362,7 +362,7 @@ fn moved(refused: &[&NodeReport], state: &str, next: Next<'_>) -> Ended {
         // It may have gone back and been cancelled there.
         "" if next != Next::Attempt => (
             EndKind::Unknown,
-            "It had not started. What became of it is recorded nowhere, and Slurm does not tell.",
+            "It had not started. What happened to it later was not recorded, and Slurm does not report it.",
         ),
         _ => (EndKind::MovedByGate, "It had not started; Slurm puts it back into the queue."),
     };
@@ -398,7 +398,7 @@ pub enum Next<'a> {
 fn not_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>, state: &str) -> Ended {
     let (kind, why) = match state {
         "RUNNING" | "COMPLETING" | "SUSPENDED" | "CONFIGURING" | "STAGE_OUT" | "SIGNALING" | "STOPPED" => {
-            (EndKind::Running, format!("Slurm says {state}."))
+            (EndKind::Running, format!("Slurm reports {state}."))
         }
         "PENDING" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD" => {
             let held = match next {
@@ -409,11 +409,11 @@ fn not_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>, state
             return Ended { kind: EndKind::Waiting, why, ..Ended::nothing_known() };
         }
         _ if attempt.nodes.iter().any(|node| node.end.is_some()) => {
-            (EndKind::Unknown, "It has ended, and nobody recorded an exit code.".to_owned())
+            (EndKind::Unknown, "It has ended, and no exit code was recorded.".to_owned())
         }
         _ => (
             EndKind::Unknown,
-            "No epilog has reported: it still runs, or its nodes died, or their parts are elsewhere."
+            "No epilog has reported: it still runs, its nodes died, or their reports are elsewhere."
                 .to_owned(),
         ),
     };
@@ -423,8 +423,8 @@ fn not_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>, state
 }
 
 fn ended_with_zero(attempt: &Attempt, exit: Exit, hardware: Vec<Proof>) -> Ended {
-    let mut why = "Its exit code is 0. Completed, cancelled and timed-out jobs all have that; \
-                   sacct -j JOBID -o JobID,State tells which it was."
+    let mut why = "Its exit code is 0. Completed, cancelled and timed-out jobs all have it; \
+                   sacct -j JOBID -o JobID,State shows which it was."
         .to_owned();
     let derived = exit.derived.map(|status| Exit { status, derived: None }).filter(|exit| exit.status != 0);
     if let Some(worst) = derived {
@@ -447,9 +447,7 @@ fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {
     let timed = proof.iter().any(|proof| proof.time.is_some());
     let mut doubts = unseen(attempt);
     if !timed {
-        doubts.push(
-            "the evidence has no time of its own: it lies between the two looks of the gate".to_owned(),
-        );
+        doubts.push("the evidence is untimed: between the prolog and epilog checks".to_owned());
     }
     let of_the_job = attempt.nodes.iter().flat_map(|node| &node.evidence).any(|item| item.own == Some(true));
     let what = if of_the_job { "Hardware that the job held" } else { "A part of the job's nodes" };
@@ -480,7 +478,7 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
             continue;
         }
         match &node.epilog {
-            None => unseen.push(format!("{}: not looked at after the run", node.node)),
+            None => unseen.push(format!("{}: not checked after the run", node.node)),
             Some(look) => {
                 for part in &look.missing {
                     unseen.push(format!("{}: {} not read: {}", node.node, part.part.as_str(), part.why));
@@ -501,7 +499,7 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
             unseen.push(format!("{}: kernel log not read: {why}", node.node));
         }
         if node.gpus.is_empty() && !told(PartName::Gpus) {
-            unseen.push(format!("{}: no GPU was looked at after the run", node.node));
+            unseen.push(format!("{}: no GPU was checked after the run", node.node));
         }
         if node.kernel.overrun {
             unseen.push(format!("{}: kernel log overwritten in part", node.node));
@@ -517,8 +515,10 @@ fn unexplained(code: u32) -> Option<String> {
     };
     let silent =
         row.families.is_empty() && row.owner == Owner::Other && row.judgement.severity >= Severity::Warn;
-    let action = row.immediate.map_or_else(|| "has no action".to_owned(), |action| format!("says {action}"));
-    silent.then(|| format!("Xid {code} ({}), for which NVIDIA's catalogue {action}", row.mnemonic))
+    let action = row.immediate.map_or_else(|| "is not listed".to_owned(), |action| format!("is {action}"));
+    silent.then(|| {
+        format!("Xid {code} ({}), for which the action in NVIDIA's catalogue {action}", row.mnemonic)
+    })
 }
 
 /// Things that are no verdict and may yet have ended the job.
@@ -593,7 +593,7 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
         return Ended {
             kind: EndKind::Unknown,
             why: format!(
-                "It ended with {said}. No check calls a part broken, and yet: {}. That may have ended it.",
+                "It ended with {said}. No check failed, but: {}. That may have ended it.",
                 suspicious.join("; ")
             ),
             proof,
@@ -626,7 +626,7 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
         [] => String::new(),
         codes => {
             let codes: Vec<String> = codes.iter().map(u32::to_string).collect();
-            format!(" The driver blames the program's own work (Xid {}).", codes.join(", "))
+            format!(" The driver reports an error of the program (Xid {}).", codes.join(", "))
         }
     };
     let nodes = match attempt.nodes.len() {
@@ -642,7 +642,7 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
     Ended {
         kind: EndKind::Application,
         why: format!(
-            "It ended with {said}.{raised} Nothing that it had on {nodes} points at hardware: {seen}."
+            "It ended with {said}.{raised} Nothing that it used on {nodes} points at hardware: {seen}."
         ),
         proof,
         doubts: Vec::new(),

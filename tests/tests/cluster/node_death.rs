@@ -39,7 +39,7 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
             cluster.wait_job_until(id, "running again", MINUTE, again)?;
             let told = one_line(&report(&alice, id)?);
             // With 22.05 the controller knows no more than that; later releases tell it of the death at once.
-            let died = format!("no epilog came from {dead}");
+            let died = format!("no epilog report from {dead}");
             in_order(&told, &[": running, 2 attempts", &format!("attempt 0: a node died ({dead})"), &died]);
         }
         // At the end of the next attempt the controller says what it knows, too.
@@ -50,7 +50,7 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
             &[
                 ": completed, 2 attempts",
                 "Slurm requeued the job: gn1 went down (Not responding)",
-                "no epilog came from gn1 (Not responding)",
+                "no epilog report from gn1 (Not responding)",
             ],
         );
 

@@ -239,10 +239,10 @@ fn the_report_says_what_really_applied_and_over_what_nccl_ran() -> Result<()> {
             &text,
             &[
                 "rails NCCL possibly ran over sockets, not over the rails, on gn1, gn2",
-                "NCCL_IB_HCA=mlx5_77 names no rail of this node asks for it",
-                "really applied (",
+                "cause: NCCL_IB_HCA=mlx5_77 names no rail of this node",
+                "in use (",
                 "! NCCL_IB_HCA=mlx5_77 (the user's own; railgate wanted =mlx5_0:1",
-                "! NCCL_RAS_ADDR=(not set) (taken away by a script, or never given; railgate wanted localhost:",
+                "! NCCL_RAS_ADDR=(not set) (unset by a script, or never set; railgate wanted localhost:",
                 "NCCL_SOCKET_IFNAME=eth9 (the user's own",
             ],
         );

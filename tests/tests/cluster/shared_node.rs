@@ -99,10 +99,13 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
         let told = report(&bob, buggy)?;
         let head = format!("job {buggy} 'sbatch' on test: looks like the application");
         assert!(told.starts_with(&head), "{told}");
-        let not_its = "Nothing that it had on the node points at hardware";
+        let not_its = "Nothing that it used on the node points at hardware";
         in_order(&one_line(&told), &[not_its, "Xid 79 on GPU 1", "not of this job"]);
         let told = report(&alice, theirs)?;
-        in_order(&told, &[&format!("someone else holds the node (epilog): {ADMINS}"), "requeued the job"]);
+        in_order(
+            &told,
+            &[&format!("the node's drain has another owner (epilog): {ADMINS}"), "requeued the job"],
+        );
         let why = format!("attempt 0 left node {admins}, which failed while it ran: gpu-lost@0: ");
         assert!(log(cluster, "rgalice", theirs).contains(&why));
         Ok(())

@@ -35,8 +35,8 @@ fn a_program_that_failed_by_itself_stays_failed() -> Result<()> {
         end(cluster, *other, 3)?;
         let why = [
             ("looks like the application", "no hardware Xid, no new uncorrectable memory error, no link"),
-            ("looks like the application", "The driver blames the program's own work (Xid 13, 31, 43)."),
-            ("out of memory", "The kernel killed a process for want of memory"),
+            ("looks like the application", "The driver reports an error of the program (Xid 13, 31, 43)."),
+            ("out of memory", "The kernel killed a process because memory ran out"),
             ("could not tell", "the driver reported Xid 9999, which railgate does not know"),
         ];
         for ((id, node), (title, why)) in jobs.iter().zip(why) {

@@ -182,7 +182,7 @@ fn a_job_that_runs_is_shown_by_what_its_nodes_have_said() -> Result<()> {
         })?;
         in_order(
             &text,
-            &["running, for", "HEARD", "ago", "SO FAR", "MODEL", "GOODPUT", "NOT YET", "how it ends"],
+            &["running, for", "REPORTS", "ago", "SO FAR", "MODEL", "GOODPUT", "NOT YET", "how it ends"],
         );
         assert!(!text.contains("VERDICT") && !text.contains('\x1b'), "{text}");
 

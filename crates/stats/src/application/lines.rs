@@ -24,7 +24,7 @@ pub(super) fn read(name: &str, bytes: &[u8]) -> Result<RankApplication, String> 
         state.line(&mut rank, verb, flag, &fields);
     }
     if rank.started == 0 {
-        return Err("no line says when it was (t=SECONDS, of the Unix clock)".to_owned());
+        return Err("no line has a time (t=SECONDS, of the Unix clock)".to_owned());
     }
     rank.starts = rank.starts.max(1);
     if state.timed > 0 {

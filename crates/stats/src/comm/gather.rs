@@ -276,7 +276,7 @@ fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
         sum(|file| file.cells_lost),
         "operations were of more kinds than a process can keep: they are not counted",
     );
-    add(sum(|file| file.nonsense), "entries of the processes' files make no sense and are left out");
+    add(sum(|file| file.nonsense), "entries of the processes' files are invalid and left out");
     add(
         files.iter().flat_map(|file| &file.comms).filter(|comm| comm.to_itself > 0).count() as u64,
         "ranks sent messages to themselves, as an all-to-all does: NCCL loses count of that communicator's kernels then, and no \

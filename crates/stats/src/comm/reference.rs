@@ -70,7 +70,7 @@ impl Kind {
         self.calls / self.ranks.max(1)
     }
 
-    /// `None`: nobody has measured what is possible, or the two cannot be compared.
+    /// `None` if there is no reference, or the two cannot be compared.
     pub(crate) fn percent(&self) -> Option<f64> {
         let (reached, possible) = self.busbw_gb_s.zip(self.reference_gb_s)?;
         (possible > 0.0 && !self.apart).then(|| 100.0 * reached / possible)

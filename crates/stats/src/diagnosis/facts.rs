@@ -14,7 +14,7 @@ pub(crate) enum Outcome {
     /// Well, or it runs.
     Good,
     Failed,
-    /// By its time limit or by somebody's hand: all ranks at once.
+    /// By its time limit or cancelled: all ranks at once.
     CutOff,
 }
 
@@ -175,7 +175,7 @@ impl<'a> Facts<'a> {
         median(of_gpus?).filter(|share| *share > 0.0)
     }
 
-    /// GPUs of the job, by the samples, else by the epilogs' looks.
+    /// GPUs of the job, by the samples, else by the epilogs' check runs.
     pub(super) fn gpus(&self) -> u32 {
         let sampled = self.units.iter().filter(|unit| unit.gpu.is_some()).count();
         let looked: usize =
@@ -183,7 +183,7 @@ impl<'a> Facts<'a> {
         u32::try_from(sampled.max(looked)).unwrap_or(u32::MAX)
     }
 
-    /// One GPU is the whole job: there is nobody to wait for.
+    /// One GPU is the whole job: there is no other rank to wait for.
     pub(super) fn alone(&self) -> bool {
         let [node] = self.nodes else { return false };
         self.units.len() == 1 && self.world.is_none_or(|world| world <= 1) && node.job.nodelist == node.node

@@ -12,7 +12,7 @@ pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
     }
     let last = told.iter().map(|rank| rank.last_seen).max();
     let (Some(start), Some(end)) = (facts.start(), facts.end.or(last)) else {
-        return Reading::Failed("when it began or ended is not known".to_owned());
+        return Reading::Failed("its start or end is not known".to_owned());
     };
     let allocated_s = float(end.saturating_sub(start)) / 1000.0;
     if allocated_s <= 0.0 {

@@ -34,7 +34,7 @@ pub(super) fn model(facts: &Facts<'_>) -> Reading<ModelUse> {
         })
         .collect();
     if rates.is_empty() {
-        return Reading::Failed(format!("no rank tells {unit}, or none has two steps"));
+        return Reading::Failed(format!("no rank reports {unit}, or none has two steps"));
     }
     let count = float(u64::try_from(rates.len()).unwrap_or(1));
     let sum: f64 = rates.iter().map(|(rate, _)| rate).sum();

@@ -6,7 +6,7 @@ use super::rules::hang::stood_still;
 use super::rules::launch_bound;
 use crate::plain::float;
 
-/// Kernels of NCCL hold one SM for each channel, 32 at most unless somebody asks for more: hardly a third of all.
+/// Kernels of NCCL hold one SM for each channel, 32 at most unless a setting asks for more: hardly a third of all.
 const NCCL_SMS: f64 = 1.0 / 3.0;
 
 /// Percent of a GPU's time, by what is known of it. Sources, from the surest: the program's own clock (checkpoint,
@@ -15,7 +15,7 @@ pub(super) fn shares(facts: &Facts<'_>) -> Reading<Shares> {
     let job = Job::new(facts);
     let of_units: Vec<Shares> = facts.units.iter().filter_map(|unit| of_unit(&job, unit)).collect();
     let Some(first) = of_units.first() else {
-        return Reading::Failed("no GPU has activities that tell compute from waiting (GPM)".to_owned());
+        return Reading::Failed("no GPU has the counters that tell compute from waiting (GPM)".to_owned());
     };
     let count = float(u64::try_from(of_units.len()).unwrap_or(1));
     let mean = |of: fn(&Shares) -> f64| of_units.iter().map(of).sum::<f64>() / count;
@@ -88,7 +88,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
     let input = match unit.app {
         None => no_word(),
         Some(rank) => rank.input_s.map_or_else(
-            || Reading::Failed("the program does not say when it waits for input".to_owned()),
+            || Reading::Failed("the program does not report when it waits for input".to_owned()),
             |seconds| Reading::Known(percent(seconds)),
         ),
     };
@@ -102,11 +102,11 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
     let idle = gone - gap;
     // What is busy: kernels that keep SMs at work, kernels that wait. Waiting in NCCL keeps few SMs.
     let comm = match unit.comm {
-        Some(comm) if comm.is_partial() => Err("many of NCCL's calls have no time"),
+        Some(comm) if comm.is_partial() => Err("many of NCCL's calls were not timed"),
         Some(comm) => Ok((percent(comm.wait_s), percent(comm.wire_s))),
         None if facts.alone() => Ok((0.0, 0.0)),
         None if facts.communicators.is_empty() => Err("NCCL's profiler plugin was not loaded"),
-        None => Err("NCCL's profiler plugin does not say which rank has this GPU"),
+        None => Err("NCCL's profiler plugin does not report which rank uses this GPU"),
     };
     // Overlap cannot be seen: at most what the SMs leave is exposed.
     let most = busy * (1.0 - tensor.max(dram).min(100.0) / 100.0);
@@ -119,7 +119,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
         // The SMs beyond those that NCCL could hold all the time, and the tensor pipes, are surely the program's.
         Err(_) => ((sm - NCCL_SMS * busy) / (1.0 - NCCL_SMS)).max(tensor).clamp(0.0, busy),
     };
-    // Whoever waits in the operation that never ends waits without a time.
+    // A rank that waits in an operation that never ends has no time for it.
     let still = if facts.alone() { 0.0 } else { percent(job.still_s).min(own) };
     let own = own - still;
     let few_sms = own_sms(sm, own) < 0.5 && tensor < 20.0 && dram < 30.0;

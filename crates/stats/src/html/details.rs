@@ -80,7 +80,7 @@ pub(super) fn attempt(out: &mut String, attempt: &Attempt, of: &OfAttempt, numbe
         if counters.more > 0 {
             let _ = writeln!(
                 out,
-                "<p class=\"soft\">{}, nothing odd in the counters: --format json</p>",
+                "<p class=\"soft\">{}, nothing unusual in the counters: --format json</p>",
                 more_nodes(counters.more)
             );
         }
@@ -125,7 +125,7 @@ fn gate(out: &mut String, gate: &[GateRow]) {
     out.push_str("</tbody></table></div>\n");
     let rest = gate.len() - gate.iter().filter(listed).count();
     if rest > 0 {
-        let _ = writeln!(out, "<p class=\"soft\">and {} with nothing found</p>", more_nodes(rest));
+        let _ = writeln!(out, "<p class=\"soft\">and {} without findings</p>", more_nodes(rest));
     }
 }
 

@@ -34,7 +34,7 @@ fn one_group(out: &mut String, group: &NodesAlike) {
     table(out, &["`Name", "`Value", "How", "Why", "Source"], &rows);
     if let Some(looked) = &group.looked {
         let about = esc(looked.as_str());
-        let _ = write!(out, "<h3>Really applied <span class=\"soft\">({about}; their own word)</span></h3>");
+        let _ = write!(out, "<h3>In use <span class=\"soft\">({about}; self-reported)</span></h3>");
     }
     let rows: Vec<Vec<String>> = group
         .applied
@@ -59,7 +59,7 @@ fn one_group(out: &mut String, group: &NodesAlike) {
         })
         .collect();
     if !rows.is_empty() {
-        out.push_str("<h3>What the steps began with <span class=\"soft\">(their own word)</span></h3>");
+        out.push_str("<h3>What the steps began with <span class=\"soft\">(self-reported)</span></h3>");
         table(out, &["Step", "`Name", "`Value", "Whose", "`Instead of"], &rows);
     }
 }

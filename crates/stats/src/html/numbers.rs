@@ -11,7 +11,7 @@ const MOST_RANKS: usize = 128;
 /// What the job got out of its hardware, with what can be drawn of it.
 pub(super) fn numbers(out: &mut String, report: &JobReport, view: &View) {
     let Some((attempt, _)) = screen::telling(report) else { return };
-    out.push_str("<h2>What it got out of its hardware</h2>\n<div class=\"card\">\n");
+    out.push_str("<h2>Use of the hardware</h2>\n<div class=\"card\">\n");
     let rows = view.screen.iter().filter(|row| row.name != screen::TABLE);
     of_the_job(out, rows.map(|row| (row.name, row.text())));
     diagnoses(out, &view.diagnoses);
@@ -41,8 +41,8 @@ pub(super) fn diagnoses(out: &mut String, diagnoses: &[DiagnosisRow]) {
     };
     let rows: Vec<Vec<String>> = diagnoses.iter().map(cells).collect();
     if !rows.is_empty() {
-        out.push_str("<h3>What stands out</h3>");
-        table(out, &["Rule", "What", "#Costs", "Whose, how sure", "What to do"], &rows);
+        out.push_str("<h3>Findings</h3>");
+        table(out, &["Rule", "What", "#Costs", "Class, confidence", "What to do"], &rows);
     }
 }
 

@@ -15,7 +15,7 @@ pub const CONTROLLER_METRICS: &[Metric<Decisions>] = &[Metric {
     name: "railgate_job_decisions_total",
     kind: Kind::Counter,
     labels: &["event", "check"],
-    help: "What became of jobs that met a bad node: requeued (by railgate), moved (the gate refused the node before the start), held, left (ended, for want of consent or evidence), node-fail (Slurm put it back when the node died), by-others. `check` is empty where no check is to blame.",
+    help: "Jobs on bad nodes, by outcome: requeued (by railgate), moved (the gate refused the node before the start), held, left (ended, without consent or evidence for a restart), node-fail (Slurm put it back when the node died), by-others. `check` is empty if no check caused it.",
     read: |decisions, series| {
         for ((event, check), times) in decisions {
             series.put(&[event, check], count(*times));

@@ -32,7 +32,7 @@ pub struct JobNow {
     pub gpus: Vec<GpuNow>,
     /// Its cgroup.
     pub host: Values<HostField>,
-    /// What its program and NCCL say; `None` where nobody could read it.
+    /// What its program and NCCL report; `None` if it could not be read.
     pub work: Option<WorkNow>,
 }
 
@@ -164,35 +164,35 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         name: "railgate_gpu_hardware_flop_ratio",
         kind: Kind::Gauge,
         labels: GPU,
-        help: "Tensor work of the dense peak at the datasheet clock, calibrated: recomputation and padding count. No model FLOP utilisation.",
+        help: "Tensor work, of the dense peak at the datasheet clock, calibrated. It counts recomputation and padding, so it is not the model FLOP utilisation.",
         read: |job, series| gpu(job, series, |gpu| gpu.tensor_fraction),
     },
     Metric {
         name: "railgate_job_model_flop_ratio",
         kind: Kind::Gauge,
         labels: JOB,
-        help: "Model FLOP utilisation of the ranks on this node while steps ran, by the program's own word (docs/application-reports.md).",
+        help: "Model FLOP utilisation of the ranks on this node while steps ran, self-reported (docs/application-reports.md).",
         read: |job, series| of_work(job, series, |work| work.model_flop_ratio),
     },
     Metric {
         name: "railgate_job_goodput_ratio",
         kind: Kind::Gauge,
         labels: JOB,
-        help: "Time in steps that were not done before, of the time since the job's prolog, by the program's own word.",
+        help: "Share of the time since the job's prolog that went into steps not done before, self-reported.",
         read: |job, series| of_work(job, series, |work| work.goodput_ratio),
     },
     Metric {
         name: "railgate_job_steps_total",
         kind: Kind::Counter,
         labels: JOB,
-        help: "Steps that the program says have ended.",
+        help: "Steps that have ended, self-reported.",
         read: |job, series| of_work(job, series, |work| work.steps.map(count)),
     },
     Metric {
         name: "railgate_job_step_duration_seconds",
         kind: Kind::Gauge,
         labels: JOB,
-        help: "Mean length of a step so far, by the program's own word.",
+        help: "Mean length of a step so far, self-reported.",
         read: |job, series| of_work(job, series, |work| work.step_s),
     },
     Metric {
@@ -222,12 +222,12 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         PERCENT,
         "Time with any tensor pipe active (GPM)."
     ),
-    gpu_gauge!("railgate_gpu_sm_active_ratio", Sm, PERCENT, "SMs with at least one warp (GPM)."),
+    gpu_gauge!("railgate_gpu_sm_active_ratio", Sm, PERCENT, "Share of SMs with at least one warp (GPM)."),
     gpu_gauge!(
         "railgate_gpu_sm_occupancy_ratio",
         Occupancy,
         PERCENT,
-        "Warps resident, of what would fit (GPM)."
+        "Resident warps, of the maximum (GPM)."
     ),
     gpu_gauge!(
         "railgate_gpu_fp32_active_ratio",

@@ -15,7 +15,7 @@ use crate::{MetricsConfig, NodeReport};
 /// A job's file, from its sampler's first samples to its end.
 ///
 /// Jobs may share a GPU. Without `job` among the labels both would write its series, and the collector would refuse
-/// them: whoever comes second leaves the GPU out. Who has it is told by a lock, which ends with its holder.
+/// them: the second sampler leaves the GPU out. A lock, which ends with its holder, shows which one has it.
 #[derive(Debug)]
 pub struct JobFile {
     dir: TextfileDir,

@@ -2,20 +2,20 @@ use railgate_model::{Access, Class, Fitness, Gpu, Part, Reading, Severity, Snaps
 
 use super::page::{Kind, Metric, Series, count, flag, page};
 
-/// What the gate knows of a node after a look.
+/// What the gate knows of a node after a check run.
 #[derive(Debug)]
 pub struct NodeState {
-    /// The look.
+    /// The check run.
     pub snapshot: Snapshot,
     /// What the gate said of it.
     pub verdict: Verdict,
-    /// How long look and judgement took, milliseconds.
+    /// How long check run and judgement took, milliseconds.
     pub took_ms: f64,
     /// When it was taken.
     pub taken: UnixMillis,
     /// Drains are made: enforcing, not paused, not switched off.
     pub acting: bool,
-    /// A drain of railgate's stands on the node; `None` where nobody could tell.
+    /// The node is drained by railgate; `None` if that is not known.
     pub held: Option<bool>,
     /// A drain reason waits for slurmctld.
     pub pending: bool,
@@ -109,14 +109,14 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_build_info",
         kind: Kind::Gauge,
         labels: &["version"],
-        help: "The railgate that wrote this file; always 1.",
+        help: "Version of railgate that wrote this file; always 1.",
         read: |_, series| series.put(&[env!("CARGO_PKG_VERSION")], 1.0),
     },
     Metric {
         name: "railgate_gate_verdict",
         kind: Kind::Gauge,
         labels: &["verdict"],
-        help: "1 for what the gate said at its last look (fit, degraded, unfit, unknown), 0 for the others.",
+        help: "1 for the verdict of the gate's last check run (fit, degraded, unfit, unknown), 0 for the others.",
         read: |state, series| {
             for fitness in [Fitness::Fit, Fitness::Degraded, Fitness::Unfit, Fitness::Unknown] {
                 series.put(&[&fitness.to_string()], flag(state.verdict.fitness == fitness));
@@ -127,28 +127,28 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_gate_look_timestamp_seconds",
         kind: Kind::Gauge,
         labels: &["phase"],
-        help: "When the last look began, Unix time.",
+        help: "Start of the last check run, Unix time.",
         read: |state, series| series.put(&[&state.verdict.phase.to_string()], count(state.taken) / 1000.0),
     },
     Metric {
         name: "railgate_gate_look_duration_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "How long the last look and its judgement took.",
+        help: "Duration of the last check run, reading and judging.",
         read: |state, series| series.put(&[], state.took_ms / 1000.0),
     },
     Metric {
         name: "railgate_gate_acting",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 where railgate may drain this node, 0 in report mode, in a pause and where it is switched off.",
+        help: "1 if railgate may drain this node, 0 in report mode, while paused, or if switched off.",
         read: |state, series| series.put(&[], flag(state.acting)),
     },
     Metric {
         name: "railgate_node_held",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 while a drain of railgate's stands on the node.",
+        help: "1 while the node is drained by railgate.",
         read: |state, series| series.put_some(&[], state.held.map(flag)),
     },
     Metric {
@@ -162,14 +162,14 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_gate_part_answered",
         kind: Kind::Gauge,
         labels: &["part"],
-        help: "1 where this part of the machine answered at the last look that asked it, 0 where it did not.",
+        help: "1 if this part of the machine answered the last check run that read it, 0 if it did not.",
         read: parts,
     },
     Metric {
         name: "railgate_gate_findings",
         kind: Kind::Gauge,
         labels: &["check", "severity", "class", "shadow"],
-        help: "Findings that no later look at the whole node has found gone.",
+        help: "Open findings: no later check run of the whole node has found them gone.",
         read: |state, series| {
             for (index, open) in state.open.iter().enumerate() {
                 if state.open.iter().take(index).any(|earlier| earlier == open) {
@@ -187,14 +187,14 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_gate_findings_total",
         kind: Kind::Counter,
         labels: &["check"],
-        help: "Findings since counting began on this node, each counted once however long it stayed.",
+        help: "Findings since counting began on this node, each counted once, however long it lasted.",
         read: |state, series| per_check(state, series, |check| check.seen),
     },
     Metric {
         name: "railgate_gate_would_drain_total",
         kind: Kind::Counter,
         labels: &["check"],
-        help: "Of these, those that would have drained the node had the check been free to.",
+        help: "Of these, findings that would have drained the node if the check had been allowed to.",
         read: |state, series| per_check(state, series, |check| check.would_drain),
     },
     Metric {
@@ -208,14 +208,14 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_gate_strikes",
         kind: Kind::Gauge,
         labels: &["check"],
-        help: "Sightings in the last seven days of what may pass by itself.",
+        help: "Sightings of transient findings in the last seven days.",
         read: |state, series| per_check(state, series, |check| check.strikes),
     },
     Metric {
         name: "railgate_gpu_up",
         kind: Kind::Gauge,
         labels: GPU,
-        help: "1 where the GPU answers, 0 where it is lost, wants a reset or cannot be opened.",
+        help: "1 if the GPU answers, 0 if it is lost, needs a reset or cannot be opened.",
         read: |state, series| {
             each_gpu(state, |gpu, labels| series.put(labels, flag(gpu.access == Access::Ok)));
         },

@@ -109,7 +109,7 @@ pub(super) fn page<S>(table: &[Metric<S>], source: &S, common: &[(&str, &str)]) 
     text
 }
 
-/// A label's value: what would break the line or the terminal of whoever reads it is gone, and it is short.
+/// A label's value: what would break the line or a reader's terminal is removed, and it is short.
 fn escaped(value: &str) -> String {
     const MOST: usize = 128;
     let mut text = String::new();

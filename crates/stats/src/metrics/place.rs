@@ -69,7 +69,7 @@ impl TextfileDir {
         }
     }
 
-    /// Removes the files of jobs that nobody has written since `before`, Unix seconds, and what writers that were
+    /// Removes the files of jobs that were not written since `before`, Unix seconds, and what writers that were
     /// killed left half done. Returns how many.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use super::JobLabel;
 /// Beside the locks of jobs: `PrivateData` as slurmctld last said it, written by the periodic check.
 pub const PRIVATE_DATA: &str = "private-data";
 
-/// Which of the labels that the site wants may be shown: with `PrivateData=jobs` nobody is to know whose jobs run, and
+/// Which of the labels that the site wants may be shown: with `PrivateData=jobs` users must not see whose jobs run, and
 /// where it cannot be told what Slurm keeps private, it keeps all of it. `dir` is root's.
 pub fn shown(wanted: &[JobLabel], dir: &Path) -> Vec<JobLabel> {
     let said = std::fs::read_to_string(dir.join(PRIVATE_DATA)).ok();

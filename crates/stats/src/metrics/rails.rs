@@ -5,7 +5,7 @@ use super::page::{Kind, Metric, Series, count, flag, page};
 /// A node's RDMA ports at one moment.
 #[derive(Clone, Debug)]
 pub struct RailState {
-    /// The look; only its fabric is read.
+    /// The check run; only its fabric is read.
     pub snapshot: Snapshot,
     /// Which ports are rails, and of what number.
     pub rails: Option<RailMap>,
@@ -60,7 +60,7 @@ pub const RAIL_METRICS: &[Metric<RailState>] = &[
         name: "railgate_rail_up",
         kind: Kind::Gauge,
         labels: PORT,
-        help: "1 where the port is active. `rail` is empty for a port that is none.",
+        help: "1 if the port is active. `rail` is empty for a port that is not a rail.",
         read: |state, series| {
             each_port(state, |port, labels| {
                 if let Some(active) = port.state.known().map(|state| *state == PortState::Active) {
@@ -73,7 +73,7 @@ pub const RAIL_METRICS: &[Metric<RailState>] = &[
         name: "railgate_rail_speed_bytes",
         kind: Kind::Gauge,
         labels: PORT,
-        help: "What the port carries at most in one direction, bytes per second.",
+        help: "Speed of the port in one direction, bytes per second.",
         read: |state, series| {
             each_port(state, |port, labels| {
                 series.put_known(labels, &port.rate_gbps, |gbps: f64| gbps * 1e9 / 8.0);
@@ -98,14 +98,14 @@ pub const RAIL_METRICS: &[Metric<RailState>] = &[
         name: "railgate_rail_link_downed_total",
         kind: Kind::Counter,
         labels: PORT,
-        help: "How often the link went down.",
+        help: "Number of times the link went down.",
         read: |state, series| counter(state, series, "link_downed", 1),
     },
     Metric {
         name: "railgate_rail_transmit_wait_ticks_total",
         kind: Kind::Counter,
         labels: PORT,
-        help: "Ticks of the port with data to send and no credits (`port_xmit_wait`): compare rails with one another.",
+        help: "Ticks of the port with data to send and no credits (`port_xmit_wait`): compare rails with each other.",
         read: |state, series| counter(state, series, "port_xmit_wait", 1),
     },
     Metric {

@@ -114,7 +114,7 @@ pub(super) fn write_task(input: &[u8]) -> Result<Vec<u8>, String> {
 
 fn one(order: &WriteOrder, end: &SlurmEnd) -> Placed {
     if dir_name(&order.cluster).is_none() {
-        return Placed::Failed(format!("cluster '{}' is no directory name", order.cluster));
+        return Placed::Failed(format!("cluster '{}' is not a directory name", order.cluster));
     }
     let Ok(content) = serde_json::to_vec(end) else { return Placed::NoReport };
     match write(order, &content) {

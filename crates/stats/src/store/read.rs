@@ -150,7 +150,7 @@ fn read(order: &ReadOrder) -> Result<Vec<u8>, String> {
             continue;
         }
         if dir_name(&name).is_none() {
-            reader.problem(format!("{name}: refused: no cluster's name"));
+            reader.problem(format!("{name}: refused: not a cluster name"));
             continue;
         }
         match below(dir.as_fd(), &name) {
@@ -270,13 +270,13 @@ fn read_attempt(
             return;
         }
         reader.last = Some(here);
-        // The samples of a node: read only where somebody wants to see them.
+        // The samples of a node: read only if the report shows them.
         if name.strip_suffix(SAMPLES).and_then(dir_name).is_some() {
             continue;
         }
         let live = name.strip_suffix(LIVE);
         let Some(stem) = name.strip_suffix(".json").or(live).and_then(dir_name) else {
-            reader.problem(format!("{place}/{name}: refused: not a part"));
+            reader.problem(format!("{place}/{name}: refused: not a node report"));
             continue;
         };
         let result = if name == DECISION {
@@ -318,7 +318,8 @@ fn node(
     if uid != owner && uid != 0 {
         return Err(format!("refused: it belongs to uid {uid}, the job's directory to {owner}"));
     }
-    let report: NodeReport = serde_json::from_slice(&content).map_err(|why| format!("not a part: {why}"))?;
+    let report: NodeReport =
+        serde_json::from_slice(&content).map_err(|why| format!("not a node report: {why}"))?;
     known_schema(report.schema)?;
     // Its place says what it is; a file that says otherwise was moved or made up.
     let same = report.job.id == reader.order.job
@@ -327,10 +328,10 @@ fn node(
         && report.cluster == cluster
         && (owner == 0 || report.job.uid == owner);
     if !same {
-        return Err("refused: it is about something else than its place says".to_owned());
+        return Err("refused: its contents do not match its path".to_owned());
     }
     if name.ends_with(LIVE) && (report.end.is_some() || report.as_of.is_none()) {
-        return Err("refused: a part of a job that runs has no end".to_owned());
+        return Err("refused: a partial report of a running job must not have an end".to_owned());
     }
     reader.nodes.push(content);
     Ok(())
@@ -348,7 +349,7 @@ fn decision(
         serde_json::from_slice(&content).map_err(|why| format!("not a decision: {why}"))?;
     known_schema(decision.schema)?;
     if decision.job != reader.order.job || decision.attempt != attempt || decision.cluster != cluster {
-        return Err("refused: it is about something else than its place says".to_owned());
+        return Err("refused: its contents do not match its path".to_owned());
     }
     reader.parts.decisions.push(decision);
     Ok(())

@@ -100,7 +100,7 @@ pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
 fn read(order: &Order) -> Result<Course, String> {
     let text = |why: Errno| std::io::Error::from(why).to_string();
     let (Some(cluster), Some(node)) = (dir_name(&order.cluster), dir_name(&order.node)) else {
-        return Err("no directory's name".to_owned());
+        return Err("not a directory name".to_owned());
     };
     let dir = top(Path::new(&order.dir)).map_err(text)?;
     let cluster = below(dir.as_fd(), cluster).map_err(text)?;

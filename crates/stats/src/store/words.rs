@@ -283,7 +283,7 @@ impl Budget {
 fn read(order: &Order) -> Result<Answer, String> {
     let mut budget = Budget { until: Instant::now() + order.time, bytes: order.most_bytes };
     let mut answer = Answer::default();
-    let Some(cluster) = dir_name(&order.cluster) else { return Err("no cluster's name".to_owned()) };
+    let Some(cluster) = dir_name(&order.cluster) else { return Err("not a cluster name".to_owned()) };
     let dir = top(&order.dir).map_err(|why| std::io::Error::from(why).to_string())?;
     let Some(cluster) = optional(below(dir.as_fd(), cluster))? else { return Ok(answer) };
     for &job in &order.jobs {
@@ -343,7 +343,7 @@ fn word(
     if owner != order.uid && owner != 0 {
         return Err(format!("refused: it belongs to uid {owner}, the job to {}", order.uid));
     }
-    let part: Part = serde_json::from_slice(&content).map_err(|why| format!("not a part: {why}"))?;
+    let part: Part = serde_json::from_slice(&content).map_err(|why| format!("not a node report: {why}"))?;
     known_schema(part.schema)?;
     let same = part.job.id == job
         && part.job.uid == order.uid

@@ -24,14 +24,14 @@ pub(super) fn counters(out: &mut Text, title: &str, counters: &Counters, is_last
     }
     let rest = counters.nodes.len() + counters.more - shown.len();
     if rest > 0 {
-        out.line(&format!("  {}, nothing odd in the counters: --format html or json", more_nodes(rest)));
+        out.line(&format!("  {}, nothing unusual in the counters: --format html or json", more_nodes(rest)));
     }
 }
 
 fn one_node(out: &mut Text, node: &NodeCounters) {
     out.0.blank();
     out.line(&format!("  {} {}", plain(&node.node), node.window));
-    out.line("  (* a GPU of the job, - not supported, ? could not tell)");
+    out.line("  (* a GPU of the job, - not supported, ? not known)");
     let gpus: Vec<Vec<String>> = node.gpus.iter().take(MOST_ROWS).map(gpu_cells).collect();
     if !gpus.is_empty() {
         let head = [

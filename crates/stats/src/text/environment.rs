@@ -19,7 +19,7 @@ pub(super) fn environment(out: &mut Text, title: &str, environment: &Environment
         out.line(&format!("  and {more} more groups of nodes: --format html or json"));
     }
     if environment.groups.iter().any(|group| !group.steps.is_empty() || !group.applied.is_empty()) {
-        out.line("  (what processes and steps had is their own word)");
+        out.line("  (values of processes and steps are self-reported)");
     }
 }
 
@@ -32,7 +32,7 @@ fn one_group(out: &mut Text, group: &NodesAlike) {
         out.indented(setting.why.as_str(), 8);
     }
     if let Some(looked) = &group.looked {
-        out.indented(&format!("really applied ({}):", looked.as_str()), 4);
+        out.indented(&format!("in use ({}):", looked.as_str()), 4);
     }
     for row in group.applied.iter().take(MOST_ROWS) {
         let mark = if row.overruled { "! " } else { "" };

@@ -39,13 +39,13 @@ mod tests {
         };
         let (start, silent) = words([None, None]);
         let text = live(&silent, start + 60_000);
-        assert!(text.contains("0 of 2 nodes have said anything of it, only that it begins"), "{text}");
+        assert!(text.contains("0 of 2 nodes have reported: only the prologs"), "{text}");
         assert!(text.contains("running, for 1 min") && text.contains("NOT YET  how it ends"), "{text}");
         let (start, report) = words([Some(0), None]);
         let mut report = report;
         report.attempts[0].nodes[0].as_of = Some(start + 55_000);
         let text = live(&report, start + 60_000);
-        assert!(text.contains("HEARD    1 of 2 nodes, 5.0 s ago; nothing from n2"), "{text}");
+        assert!(text.contains("REPORTS  1 of 2 nodes, 5.0 s ago; nothing from n2"), "{text}");
         assert!(!text.contains("VERDICT") && !text.contains("everything else"), "{text}");
     }
 }

@@ -41,7 +41,7 @@ pub struct Head {
     pub job: u32,
     /// Restart count.
     pub attempt: u32,
-    /// When the sampler began; later times are counted from here by a clock that nobody sets.
+    /// When the sampler began; later times are counted from here by a monotonic clock.
     pub start: UnixMillis,
     /// That clock at the same moment: seconds since boot.
     pub boot_s: f64,
@@ -256,7 +256,7 @@ struct Layout {
 }
 
 impl<'a> Records<'a> {
-    /// Reads from the start of a stream. It may be anybody's.
+    /// Reads from the start of a stream. Its content is not trusted.
     pub fn new(stream: &'a [u8]) -> Self {
         Records { left: stream, at: 0, layout: Layout::default(), damage: None }
     }
@@ -280,7 +280,7 @@ impl<'a> Records<'a> {
             }
             let (payload, rest) = rest.split_at_checked(length).ok_or("cut off")?;
             if sum(kind, payload) != want {
-                return Err("a record whose sum is wrong".to_owned());
+                return Err("record checksum mismatch".to_owned());
             }
             let record = self.record(kind, payload)?;
             self.left = rest;
@@ -349,7 +349,7 @@ impl Layout {
         let (start, seconds) = (from.u64()?, f32::from_bits(from.u32()?));
         let folded = from.u16()?;
         if !(seconds.is_finite() && (0.0..=1e7).contains(&seconds)) {
-            return Err("a sample of no length".to_owned());
+            return Err("a sample of length 0".to_owned());
         }
         let state = match from.u8()? {
             0 => State::Running,

@@ -264,7 +264,7 @@ pub fn peak_of(name: &str) -> Option<&'static Peak> {
     PEAKS.iter().filter(fits).max_by_key(|peak| peak.words.iter().map(|word| word.len()).sum::<usize>())
 }
 
-/// The figures for a model: the table's, with the site's laid over them. `None`: nobody knows it.
+/// The figures for a model: the table's, overridden by the site's. `None` if the model is unknown.
 pub fn model(name: &str, site: &BTreeMap<String, SiteModel>) -> Option<Model> {
     let row = peak_of(name);
     let own = site.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, own)| own);

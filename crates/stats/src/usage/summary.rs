@@ -13,7 +13,7 @@ use super::{
 /// The longest of a run that are named.
 const MOST_GAPS: usize = 20;
 const MOST_NOTES: usize = 50;
-/// Less than this between two samples is nobody's fault.
+/// A shorter gap between two samples is normal.
 const JITTER_MS: u64 = 1500;
 
 /// Sums up what a sampler wrote. `streams` are its files, in any order; a minute that is in one and its samples in
@@ -464,7 +464,7 @@ fn host_usage(sums: &Sums, end: Option<&End>) -> HostUsage {
         match value {
             Some(Some(value)) => Reading::Known(value),
             Some(None) => Reading::Unsupported,
-            None => Reading::Failed("the sampler was gone before it could say".to_owned()),
+            None => Reading::Failed("the sampler ended before it could report".to_owned()),
         }
     }
     HostUsage {

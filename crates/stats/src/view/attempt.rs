@@ -204,10 +204,10 @@ fn act_in_words(what: ActKind, detail: &str) -> String {
         ActKind::Drained => "drained the node",
         ActKind::WouldDrain => "would have drained the node",
         ActKind::Breaker => "did not drain, the breaker is open",
-        ActKind::ForeignReason => "left the node to whoever holds it",
-        ActKind::Pending => "keeps the reason until slurmctld answers",
+        ActKind::ForeignReason => "left the node: its drain has another owner",
+        ActKind::Pending => "waits for slurmctld to answer",
         ActKind::Refused => "refused the job",
-        ActKind::Notified => "told the owner",
+        ActKind::Notified => "notified the owner",
         ActKind::Failed => "failed",
     };
     if detail.is_empty() { lead.to_owned() } else { format!("{lead}: {detail}") }

@@ -119,8 +119,8 @@ fn totals(attempt: &Attempt) -> String {
     let sum = |pick: &dyn Fn(&PortUse) -> Option<u64>| rails().filter_map(pick).map(float).sum::<f64>();
     let count = own().count();
     let mut line = match count {
-        0 => "no GPU was the job's".to_owned(),
-        _ if unread == count => format!("what the job's {count} GPUs drew is not known"),
+        0 => "the job held no GPU".to_owned(),
+        _ if unread == count => format!("energy of the job's {count} GPUs unknown"),
         _ => format!("the job's {count} GPUs drew {}", energy(joules)),
     };
     if (1..count).contains(&unread) {

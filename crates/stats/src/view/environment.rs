@@ -157,16 +157,16 @@ fn over(over: Over) -> &'static str {
     match over {
         Over::Rails => "the rails",
         Over::Sockets => "sockets",
-        Over::Plugin => "a net plugin that is not NCCL's own",
-        Over::Unknown => "nobody can tell what",
+        Over::Plugin => "an external net plugin",
+        Over::Unknown => "an unknown transport",
     }
 }
 
 fn whose(from: SetBy) -> &'static str {
     match from {
-        SetBy::User => "the user's own",
+        SetBy::User => "set by the user",
         SetBy::Railgate => "railgate's",
         SetBy::Forced => "railgate's, forced by the site",
-        SetBy::Image => "the container image's",
+        SetBy::Image => "set by the container image",
     }
 }

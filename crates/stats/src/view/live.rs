@@ -32,7 +32,7 @@ pub(crate) fn live(report: &JobReport, now: UnixMillis) -> Option<Live> {
         clock(now).get(..8).unwrap_or_default()
     );
     let (reported, words) = heard(attempt, now);
-    let mut rows = vec![("HEARD", words)];
+    let mut rows = vec![("REPORTS", words)];
     for row in screen::rows(report) {
         match row.name {
             // It has no end to be told.
@@ -46,7 +46,7 @@ pub(crate) fn live(report: &JobReport, now: UnixMillis) -> Option<Live> {
             .to_owned(),
     ];
     if reported == 0 {
-        unknown.push("everything else: no node has spoken".to_owned());
+        unknown.push("everything else: no node has reported".to_owned());
     }
     rows.push(("NOT YET", unknown.join("; ")));
     Some(Live { job, rows })
@@ -62,12 +62,12 @@ fn heard(attempt: &Attempt, now: UnixMillis) -> (usize, String) {
     let all = attempt.node_count.max(attempt.nodes.len());
     let (Some(oldest), Some(newest)) = (times.iter().min(), times.iter().max()) else {
         let why = if attempt.nodes.is_empty() {
-            "not even that it begins: [report] dir is not set, not shared or does not answer, or railgate is off there"
+            "not even the prologs. [report] dir is not set, not shared or does not answer, or railgate is off there"
         } else {
-            "only that it begins: the sampler speaks 20 s after that, then more seldom up to every [report] live; \
-             jobs without a GPU have none"
+            "only the prologs. The sampler reports 20 s after the start, then less often, down to every [report] \
+             live; jobs without a GPU have no sampler"
         };
-        return (0, format!("0 of {all} nodes have said anything of it, {why}"));
+        return (0, format!("0 of {all} nodes have reported: {why}"));
     };
     let age = match (ago(*newest, now), ago(*oldest, now)) {
         (newest, oldest) if newest == oldest => format!("{newest} ago"),
@@ -89,7 +89,7 @@ fn heard(attempt: &Attempt, now: UnixMillis) -> (usize, String) {
 }
 
 fn so_far(attempt: &Attempt) -> String {
-    let Some(analysis) = &attempt.analysis else { return "nothing is measured yet".to_owned() };
+    let Some(analysis) = &attempt.analysis else { return "nothing measured yet".to_owned() };
     let ranks: Vec<_> = attempt
         .nodes
         .iter()

@@ -44,7 +44,7 @@ fn fallback(attempt: &Attempt) -> Option<String> {
         Sure::Likely => "likely",
         Sure::Possible => "possibly",
     };
-    let cause = surest.cause.as_ref().map(|cause| format!("; {cause} asks for it")).unwrap_or_default();
+    let cause = surest.cause.as_ref().map(|cause| format!("; cause: {cause}")).unwrap_or_default();
     Some(format!(
         "NCCL {sure} ran over sockets, not over the rails, on {}: {}{cause}",
         names(&nodes),
@@ -82,7 +82,7 @@ fn uneven(attempt: &Attempt) -> Vec<String> {
         let told: Vec<String> =
             ports.iter().map(|(count, nodes)| format!("{count} on {}", names(nodes))).collect();
         warnings.push(format!(
-            "NCCL_IB_HCA lists a different number of ports from node to node ({}); NCCL wants the same everywhere and \
+            "NCCL_IB_HCA lists a different number of ports from node to node ({}); NCCL needs the same number on all nodes and \
              may hang: ask for the same number of GPUs on every node",
             told.join("; ")
         ));
@@ -99,11 +99,11 @@ fn uneven(attempt: &Attempt) -> Vec<String> {
             .flat_map(|node| &node.settings)
             .find(|setting| setting.name == "NCCL_CROSS_NIC" && setting.value != "2");
         let survives = match cross {
-            Some(setting) => format!("NCCL_CROSS_NIC={} does not survive that, 2 does", setting.value),
-            None => "NCCL's default, NCCL_CROSS_NIC=2, survives that".to_owned(),
+            Some(setting) => format!("NCCL_CROSS_NIC={} does not work then, 2 does", setting.value),
+            None => "NCCL's default, NCCL_CROSS_NIC=2, works".to_owned(),
         };
         warnings.push(format!(
-            "the job's GPUs sit on other rails from node to node (rails {}): NCCL pairs the first GPU with the first, so \
+            "the job's GPUs are on different rails from node to node (rails {}): NCCL pairs the first GPU with the first, so \
              traffic crosses rails; {survives}. Whole nodes avoid it",
             told.join("; ")
         ));
@@ -120,12 +120,12 @@ fn rail_list(own: &[Option<usize>]) -> String {
 pub(crate) fn won(row: &Applied) -> String {
     let by = match (row.by, &row.value) {
         (AppliedBy::Railgate, _) => "railgate's",
-        (AppliedBy::User, Some(_)) => "the user's own",
-        (AppliedBy::User, None) => "taken away by a script, or never given",
+        (AppliedBy::User, Some(_)) => "set by the user",
+        (AppliedBy::User, None) => "unset by a script, or never set",
         (AppliedBy::Image, Some(_)) => "set inside the container",
-        (AppliedBy::Image, None) => "lost on the way into the container",
-        (AppliedBy::UserOrImage, _) => "the user's or the container image's",
-        (AppliedBy::NcclFile, _) => "from a configuration file of NCCL's",
+        (AppliedBy::Image, None) => "not passed into the container",
+        (AppliedBy::UserOrImage, _) => "set by the user or the container image",
+        (AppliedBy::NcclFile, _) => "from an NCCL configuration file",
     };
     match row.wanted.as_ref().filter(|_| row.overruled()) {
         Some(wanted) => format!("{by}; railgate wanted {wanted}"),
@@ -148,10 +148,10 @@ pub(crate) fn looked(node: &NodeReport) -> Option<String> {
         _ => format!("{nccl} processes with NCCL"),
     };
     let times = if tasks.looks == 1 { "once".to_owned() } else { format!("{} times", tasks.looks) };
-    text.push_str(&format!(", looked at {times}"));
+    text.push_str(&format!(", checked {times}"));
     let unseen = tasks.more + tasks.closed;
     if unseen > 0 {
-        text.push_str(&format!("; {unseen} more could not be"));
+        text.push_str(&format!("; {unseen} more could not be read"));
     }
     Some(text)
 }
@@ -188,7 +188,7 @@ mod tests {
         };
         let empty = page(vec![]);
         assert!(
-            !empty.to_lowercase().contains("nccl environment") && !empty.contains("is their own word"),
+            !empty.to_lowercase().contains("nccl environment") && !empty.contains("are self-reported"),
             "{empty}"
         );
         let one = crate::StepSetting {
@@ -233,10 +233,8 @@ mod tests {
         });
         assert_eq!(
             warnings,
-            [
-                "NCCL likely ran over sockets, not over the rails, on n1, n2: no device open; NCCL_IB_DISABLE=1 asks \
-                 for it"
-            ]
+            ["NCCL likely ran over sockets, not over the rails, on n1, n2: no device open; \
+                 cause: NCCL_IB_DISABLE=1"]
         );
     }
 }

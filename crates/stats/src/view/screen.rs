@@ -116,7 +116,7 @@ fn ran(report: &JobReport) -> Row {
     let times = match (start, end) {
         (Some(start), Some(end)) => format!("{} to {}", stamp(start), stamp(end)),
         (Some(start), None) => format!("since {}", stamp(start)),
-        _ => "when is not known".to_owned(),
+        _ => "time unknown".to_owned(),
     };
     let hours: f64 = report.attempts.iter().filter_map(gpu_hours).sum();
     let attempts = match report.attempts.len() {
@@ -306,7 +306,7 @@ fn shares(analysis: &Analysis) -> Option<String> {
     let mut parts = vec![format!("compute {:.1}", shares.compute)];
     match (known(&shares.comm_wait), known(&shares.comm_wire)) {
         (Some(wait), Some(wire)) if wait + wire >= 0.05 => {
-            parts.push(format!("comm {:.1} (wait {wait:.1}, wire {wire:.1})", wait + wire));
+            parts.push(format!("comm {:.1} (wait {wait:.1}, transfer {wire:.1})", wait + wire));
         }
         _ => {}
     }
@@ -401,7 +401,7 @@ fn unknown(report: &JobReport, analysis: &Analysis) -> Option<String> {
     let silent: usize = report.attempts.iter().map(|attempt| attempt.silent_nodes.len()).sum();
     let all: usize = report.attempts.iter().map(|attempt| attempt.node_count).sum();
     if silent > 0 {
-        parts.push(format!("{silent} of {all} node parts missing ({})", missing(report)));
+        parts.push(format!("{silent} of {all} node reports missing ({})", missing(report)));
     }
     if let Some(world) = analysis.world.filter(|world| analysis.ranks > 0 && analysis.ranks < *world) {
         parts.push(format!("{} of {world} ranks report", analysis.ranks));
@@ -474,7 +474,7 @@ mod tests {
         ]) {
             assert!(parts.iter().all(|part| line.contains(part)), "{line}");
         }
-        // What nobody has told stands in no line.
+        // A value that was not reported is in no line.
         assert!(!all[2].contains("again") && !all[0].contains("restart "), "{all:#?}");
         let last = report.attempts[2].clone();
         report.attempts.extend([last.clone(), last.clone(), last]);
@@ -503,13 +503,14 @@ mod tests {
         assert_eq!(shares.unknown, 0.0);
         shares.unknown = 31.25;
         let said = " | unknown 31.2 (comm, launch or compute) | ";
-        assert!(text(&report, false).contains(said) && crate::html(&report).contains(said));
+        let page = text(&report, false).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(page.contains(said) && crate::html(&report).contains(said));
         let mut json = Vec::new();
         crate::json(&report, &mut json).unwrap();
         assert!(String::from_utf8(json).unwrap().contains("\"unknown\": 31.25"));
     }
 
-    /// The time between a fault and the end of progress, where somebody counted steps or collectives until then.
+    /// The time between a fault and the end of progress, if steps or collectives were counted until then.
     #[test]
     fn a_fault_stands_beside_the_last_step() {
         use crate::application::{Application, RankApplication};

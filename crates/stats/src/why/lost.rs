@@ -1,4 +1,4 @@
-//! Attempts that lost a node, or that somebody put back.
+//! Attempts that lost a node, or that were put back into the queue.
 
 use super::{EndKind, Ended, Proof, in_time_order};
 use crate::Attempt;
@@ -22,7 +22,7 @@ pub(super) fn died(attempt: &Attempt, mut proof: Vec<Proof>) -> Ended {
     for name in &dead {
         let what = match down(name) {
             Some(node) => format!("{}: {}", node.state, node.reason),
-            None => "no epilog came from it".to_owned(),
+            None => "no report of its epilog".to_owned(),
         };
         proof.push(Proof { time: attempt.decision.as_ref().map(|d| d.time), node: (*name).clone(), what });
     }
@@ -38,7 +38,7 @@ pub(super) fn died(attempt: &Attempt, mut proof: Vec<Proof>) -> Ended {
         ([], Some(decision)) => format!("Slurm lost a node of the job: {}.", decision.why),
         ([], None) => "Slurm lost a node of the job (NODE_FAIL); every node has reported since.".to_owned(),
         (names, _) => {
-            format!("Slurm lost a node of the job (NODE_FAIL); no epilog came from {}.", names.join(", "))
+            format!("Slurm lost a node of the job (NODE_FAIL); no epilog report from {}.", names.join(", "))
         }
     };
     Ended { kind: EndKind::NodeDied, why, proof, doubts: Vec::new() }
@@ -51,7 +51,7 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
         Ended {
             kind: EndKind::Unknown,
             why: "It was put back into the queue, and none of its nodes has reported: they died, or railgate was \
-                  off on them, or their parts are still there. More is known when the next attempt has ended."
+                  off on them, or their reports are still there. More is known when the next attempt has ended."
                 .to_owned(),
             ..Ended::nothing_known()
         }
@@ -75,7 +75,7 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
         Ended {
             kind: EndKind::NodeDied,
             why: format!(
-                "It was put back into the queue; no epilog came from {}, which Slurm shows as down since then.",
+                "It was put back into the queue; no epilog report from {}, which Slurm shows as down since then.",
                 names.join(", ")
             ),
             proof: proof.collect(),
@@ -88,7 +88,7 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
             kind: EndKind::Requeued,
             why: format!(
                 "It was put back into the queue: no check refused it, and Slurm has recorded no death of a node. No \
-                 epilog came from {}.",
+                 epilog report from {}.",
                 silent.join(", ")
             ),
             ..Ended::nothing_known()

@@ -23,11 +23,12 @@ impl Shortage {
                 "The job reached its memory limit, and the kernel killed one of its processes.".to_owned()
             }
             Some(OomLimit::Group) => {
-                "The kernel killed a process for want of memory, and the job ended with an error.".to_owned()
+                "The kernel killed a process because memory ran out, and the job ended with an error."
+                    .to_owned()
             }
             Some(OomLimit::Node) => {
-                "The node ran out of memory, and the kernel killed a process of the job. All that \
-                ran on the node had a part in it."
+                "The node ran out of memory, and the kernel killed a process of the job. All processes \
+                on the node had a part in it."
                     .to_owned()
             }
             None => self.said.clone(),
@@ -71,11 +72,12 @@ fn by_cgroup(attempt: &Attempt) -> Option<Shortage> {
     };
     let (node, kills) = attempt.nodes.iter().find_map(kills)?;
     let times = if kills == 1 { "1 kill".to_owned() } else { format!("{kills} kills") };
-    let what = format!("the job's cgroup counted {times} for want of memory");
+    let what = format!("the job's cgroup counted {times} because memory ran out");
     Some(Shortage {
         limit: None,
         proof: Some(Proof { time: None, node, what }),
-        said: "The kernel killed a process of the job for want of memory, and the job ended with an error."
-            .to_owned(),
+        said:
+            "The kernel killed a process of the job because memory ran out, and the job ended with an error."
+                .to_owned(),
     })
 }

@@ -47,8 +47,8 @@ fn the_report_and_the_controller_judge_a_sites_finding_alike() {
     assert_eq!(unsure.kind, EndKind::Unknown, "{unsure:#?}");
     assert!(
         unsure.why.contains(
-            "site-raid: md0 degraded on n1 does not count as the cause: whether the job held the part could not be \
-             told"
+            "site-raid: md0 degraded on n1 does not count as the cause: it is not known whether the job held \
+             the part"
         ),
         "{}",
         unsure.why
@@ -119,7 +119,9 @@ fn the_reports_and_the_gate_read_the_same_table() {
     let unused = ended(61);
     assert_eq!(unused.kind, EndKind::Unknown);
     assert!(
-        unused.why.contains("Xid 61 (PMU_BREAKPOINT), for which NVIDIA's catalogue says CONTACT_SUPPORT")
+        unused.why.contains(
+            "Xid 61 (PMU_BREAKPOINT), for which the action in NVIDIA's catalogue is CONTACT_SUPPORT"
+        )
     );
 }
 
@@ -313,7 +315,7 @@ fn memory_is_told_by_slurms_record_of_a_step_and_by_the_kernels_record_whose_it_
         // Also where Slurm itself says that it was memory.
         (125, &job, "The job reached its memory limit"),
         (256, &node, "The node ran out of memory"),
-        (256, &killed_text(4711, 1000), "The kernel killed a process for want of memory"),
+        (256, &killed_text(4711, 1000), "The kernel killed a process because memory ran out"),
     ] {
         let ended = with(status, Some(253), Some(line));
         assert_eq!(ended.kind, EndKind::OutOfMemory);
@@ -421,7 +423,7 @@ fn a_dead_node_is_named() {
     assert_eq!(report.ended.kind, EndKind::NodeDied, "{:#?}", report.ended);
     assert!(report.ended.why.contains("n2"));
     report = merged(vec![quiet("n1", 0)], vec![], slurm("NODE_FAIL"));
-    assert!(report.ended.why.contains("no epilog came from n2"));
+    assert!(report.ended.why.contains("no epilog report from n2"));
 }
 
 #[test]
@@ -501,14 +503,14 @@ fn an_attempt_that_has_a_successor_was_put_back() {
     let lost = followed(vec![quiet("n1", 0)], vec![], "PENDING", "BeginTime");
     // A restart and a silent node are no record of a death.
     assert_eq!(kind(&lost), EndKind::Requeued);
-    assert!(lost.attempts[0].ended.why.contains("No epilog came from n2"), "{:#?}", lost.attempts[0].ended);
+    assert!(lost.attempts[0].ended.why.contains("No epilog report from n2"), "{:#?}", lost.attempts[0].ended);
     let down = |since| {
         let down = crate::DownNode { node: "n2".to_owned(), since, reason: "Not responding".to_owned() };
         let view = SlurmView { restarts: Some(1), down: vec![down], ..slurm("RUNNING").unwrap() };
         merged(vec![quiet("n1", 0)], vec![], Some(view)).attempts.remove(0).ended
     };
     assert_eq!(down(START + 9_000).kind, EndKind::NodeDied);
-    assert!(down(START + 9_000).why.contains("no epilog came from n2 (Not responding)"));
+    assert!(down(START + 9_000).why.contains("no epilog report from n2 (Not responding)"));
     assert_eq!(down(START - 9_000).kind, EndKind::Requeued, "it was down before the attempt began");
     let recorded = decision(0, DecisionKind::RequeuedBySlurm, 0);
     let dead = followed(vec![quiet("n1", 0)], vec![recorded], "PENDING", "BeginTime");

@@ -80,7 +80,7 @@ pub(super) fn why(state: &str, slurm: Option<&SlurmView>, held: Option<&str>) ->
     let may_start = slurm.and_then(|view| view.may_start).map(stamp);
     let Some(reason) = reason else {
         let place = asked_for(required).map(|nodes| format!(", for {nodes}")).unwrap_or_default();
-        return format!("Slurm says {state}: it waits to start{place}.{}", expected(may_start));
+        return format!("Slurm reports {state}: it waits to start{place}.{}", expected(may_start));
     };
     let waits = waits_for(reason);
     match (waits, held) {
@@ -88,7 +88,7 @@ pub(super) fn why(state: &str, slurm: Option<&SlurmView>, held: Option<&str>) ->
         (For::Release, None) => return "It is held (scontrol release lets it start).".to_owned(),
         (For::Admin, None) => return "It is held by an admin, and only an admin can release it.".to_owned(),
         (For::Never, _) => {
-            return "It never starts as it is: the job that it depends on ended otherwise than --dependency asks \
+            return "It never starts as it is: the job that it depends on did not end as --dependency requires \
                     (DependencyNeverSatisfied)."
                 .to_owned();
         }
@@ -130,7 +130,7 @@ pub(crate) fn way_out(report: &JobReport, job: &dyn Display) -> Option<String> {
             "scancel {job}, or let it start without the other job: scontrol update JobId={job} Dependency="
         )),
         waits if !view.required.is_empty() && (by_gate || waits == For::Nodes) => Some(format!(
-            "wait until the node is given back, or let it start on others: scontrol update JobId={job} ReqNodeList="
+            "wait until the node is resumed, or let it start on others: scontrol update JobId={job} ReqNodeList="
         )),
         _ => None,
     }
@@ -175,7 +175,7 @@ mod tests {
             ("job_requeued_in_held_state", "It is held (scontrol release lets it start)."),
             (
                 "None",
-                "Slurm says PENDING: it waits to start. Slurm expects it to start at 2027-01-15 08:02:00 UTC.",
+                "Slurm reports PENDING: it waits to start. Slurm expects it to start at 2027-01-15 08:02:00 UTC.",
             ),
         ] {
             let report = waits(reason, &[]);

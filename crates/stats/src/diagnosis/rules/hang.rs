@@ -12,12 +12,12 @@ pub(crate) const RULE: Rule = Rule {
     about: "no rank made progress for a long time before the job ended",
     class: Class::Unknown,
     evidence: "the last step of each rank (docs/application-reports.md); without it the last operation that any rank handed to NCCL.
-NCCL's profiler plugin counts the operations of each rank: the rank that handed over fewer than most others is the one they waited
+NCCL's profiler plugin counts the operations of each rank: the rank that handed over fewer than most others is the rank they waited
 for. Only jobs that did not succeed are judged, and none while a rank saves a checkpoint.",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
     look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that died, where the
-others waited for NCCL's timeout: the log of the named rank tells. Without the plugin the rank is not known.",
-    fix: "look at that rank's log and stack; its node is the first suspect where it had an error of its own",
+others waited for NCCL's timeout: the log of the named rank shows it. Without the plugin the rank is not known.",
+    fix: "check that rank's log and stack; suspect its node first if the node had an error",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     find,
@@ -34,8 +34,8 @@ thresholds! {
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Some((since, seconds)) = stood_still(facts) else { return Vec::new() };
     let mut found = behind(facts).unwrap_or_else(|| {
-        let what = "which rank the others waited for cannot be told".to_owned();
-        let fix = Some("NCCL's profiler plugin names the rank where it is loaded");
+        let what = "the rank that the others waited for is not known".to_owned();
+        let fix = Some("load NCCL's profiler plugin: it names the rank");
         Found { fix, ..Found::new("low", String::new(), what) }
     });
     found.what = format!("no step for {} before the end: {}", span(seconds), found.what);
@@ -43,12 +43,12 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![found]
 }
 
-/// Since when nobody got on, and for how long, seconds; `None` where somebody did, or that is not known.
+/// Since when no rank made progress, and for how long, seconds; `None` if one did, or if that is not known.
 pub(in crate::diagnosis) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let set = &facts.rules.hang;
     let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
     let told: Vec<_> = facts.reporting().collect();
-    // Without a word of the program, the last operation that anybody handed over says when it stood still.
+    // Without the program's report, the last operation that any rank handed over shows when it stood still.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
     let last_op = || newest_launch(facts.communicators.iter().map(|(_, one)| *one));
     let since = last.or_else(last_op)?;
@@ -137,7 +137,7 @@ impl Lag<'_> {
         let last = slowest.last.as_ref();
         let when = last.map_or_else(String::new, |last| {
             let or_later = if last.time_is_earliest { " or later" } else { "" };
-            format!(", its last one at {}{or_later}", clock(last.time).get(..8).unwrap_or_default())
+            format!(" (last operation {}{or_later})", clock(last.time).get(..8).unwrap_or_default())
         });
         let rank = facts.job_rank(node, slowest.pid);
         let unit =
@@ -145,7 +145,7 @@ impl Lag<'_> {
         let whose = rank.map_or_else(|| format!("process {}", slowest.pid), |rank| format!("rank {rank}"));
         let part = unit.map_or_else(|| format!("{node} {whose}"), Unit::name);
         let what = format!(
-            "{} of {} ranks waited in {op} for {whose}, which never came to it{when}",
+            "{whose} stopped before {op}{when}; {} of {} ranks waited for it",
             self.waits, self.ranks
         );
         let confidence = if self.weight.0 { "high" } else { "medium" };

@@ -11,7 +11,7 @@ pub(crate) const RULE: Rule = Rule {
 it the GPUs' idle time, together with waiting for disks (I/O pressure) or busy processors (CPU pressure, cores in use) on the
 nodes: medium confidence.",
     why: "GPUs are paid for and wait for loaders.",
-    look_alikes: "a program that computes on the processors itself or launches kernels too late (`launch-bound`): only a report of
+    look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only a report of
 the program's own tells the two apart. Evaluation, checkpoints and start-up leave GPUs idle, too.",
     fix: "more loader workers, prefetch, data on local disks or fewer small files",
     thresholds: Settings::KEYS,
@@ -46,7 +46,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         found.costs = Some(share.min(1.0));
         return vec![found];
     }
-    // Nobody says so. The GPUs' idle time, with disks or CPUs at their end, says it less surely.
+    // The program does not report. The GPUs' idle time, with busy disks or CPUs, is a weaker sign.
     let (Reading::Known(busy), Reading::Known(sm)) =
         (facts.mean(busy), facts.mean(|gpu| mean_of(&gpu.sm_percent)))
     else {
@@ -68,7 +68,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     } else {
         return Vec::new();
     };
-    let what = format!("GPUs stand idle {:.0} % of the time and {why}: they wait for input", 100.0 - busy);
+    let what = format!("GPUs are idle {:.0} % of the time and {why}: they wait for input", 100.0 - busy);
     let mut found = Found::new("medium", String::new(), what);
     found.costs = Some((100.0 - busy) / 100.0);
     vec![found]

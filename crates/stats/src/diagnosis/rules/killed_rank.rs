@@ -38,8 +38,8 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     } else if let Some(found) = earlier(facts, &told) {
         found
     } else if let Some(lag) = behind(facts).filter(|_| facts.outcome == Outcome::Failed) {
-        let what = format!("{} when the job ended soon after: it died there", lag.what);
-        // Whoever is ended with the others may be one operation behind by chance.
+        let what = format!("{}; the job ended soon after: the rank died there", lag.what);
+        // A rank that is ended with the others may be one operation behind by chance.
         let confidence = if lag.confidence == "high" { "medium" } else { "low" };
         let mut found = Found::new(confidence, lag.part, what);
         found.since = lag.since;
@@ -51,7 +51,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let when = clock(rank.1);
     let number = unit.rank.map_or_else(|| "?".to_owned(), |rank| rank.to_string());
     let what = format!(
-        "rank {number} {how} after {} steps, last seen {}",
+        "rank {number} {how} (after {} steps, last seen {})",
         rank.0,
         when.get(..8).unwrap_or_default()
     );
@@ -60,7 +60,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![found]
 }
 
-const FIX: &str = "look for its end in the job's log: out of memory, a signal, an error of its own";
+const FIX: &str = "find its end in the job's log: out of memory, a signal, an error of the program";
 
 type Gone<'a> = (&'a Unit<'a>, &'static str, &'static str);
 
@@ -72,13 +72,15 @@ fn ended(rank: &RankApplication) -> bool {
 fn alone<'a>(told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Gone<'a>> {
     let (orderly, silent): (Vec<_>, Vec<_>) = told.iter().partition(|(_, rank)| ended(rank));
     match (orderly.as_slice(), silent.as_slice()) {
-        ([_, ..], [(unit, _)]) => Some((unit, "was gone without a word, the others were not", "high")),
-        ([(unit, _)], [_, ..]) => Some((unit, "ended by itself and the others did not", "high")),
+        ([_, ..], [(unit, _)]) => {
+            Some((unit, "stopped without reporting its end, unlike the others", "high"))
+        }
+        ([(unit, _)], [_, ..]) => Some((unit, "ended alone", "high")),
         _ => None,
     }
 }
 
-/// The one that was silent while the others went on.
+/// The one that stopped reporting while the others continued.
 fn earlier<'a>(facts: &Facts<'_>, told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Gone<'a>> {
     let middle = median(told.iter().map(|(_, rank)| float(rank.last_seen)).collect())?;
     let (unit, rank) = told.iter().min_by_key(|(_, rank)| (rank.steps, rank.last_seen))?;
@@ -86,7 +88,7 @@ fn earlier<'a>(facts: &Facts<'_>, told: &[(&'a Unit<'a>, &'a RankApplication)]) 
     let set = &facts.rules.killed_rank;
     let steps_s = set.silent_steps.get() * unit.step_s().unwrap_or(0.0);
     let many = gone_s > steps_s.max(set.silent.seconds());
-    (told.len() > 1 && many).then_some((unit, "was silent while the others went on", "medium"))
+    (told.len() > 1 && many).then_some((unit, "stopped reporting while the others continued", "medium"))
 }
 
 #[cfg(test)]

@@ -49,14 +49,14 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let whose = if within.is_some() { "the steps' time" } else { "the time" };
     let confidence = small.as_ref().map_or("low", |small| small.confidence);
     let or_waiting = if small.as_ref().is_some_and(|small| small.confidence == "low") {
-        ", or wait in NCCL, which has not said how long,"
+        ", or wait in NCCL, which reported no times,"
     } else {
         ""
     };
     let mut said = Vec::new();
     said.extend(small.as_ref().map(|small| {
         format!(
-            "kernels are too small{or_waiting}: some kernel of the program's runs {:.0} % of {whose}, but keeps {:.0} % \
+            "kernels are too small{or_waiting}: some kernel of the program runs {:.0} % of {whose}, but keeps {:.0} % \
              of the SMs at work",
             small.own,
             100.0 * small.sms
@@ -65,7 +65,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     said.extend(gap.map(|gap| {
         format!(
             "no kernel runs {:.0} % of {whose}, while a core is busy for each GPU: the program launches them too late, or \
-             computes on the processors itself",
+             computes on the CPU itself",
             100.0 * gap
         )
     }));
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(rules(&nodes), 0);
     }
 
-    /// Nobody is late, nothing is waited for, and processors are busy: without one of these the GPUs' idle time has another cause.
+    /// No rank is late, nothing is waited for, and processors are busy: without one of these the GPUs' idle time has another cause.
     #[test]
     fn kernels_that_come_late_are_told_from_other_idle_time() {
         let nodes = parts_with(&[Plant::LateLaunches]);

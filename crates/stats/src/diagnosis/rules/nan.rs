@@ -8,10 +8,10 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "the loss that the program reports (docs/application-reports.md). The earliest step of any rank counts, and how many
 ranks reported one.",
-    why: "every step after it trains on nothing. Weights and checkpoints saved from then on are spoilt.",
-    look_alikes: "a learning rate that is too high, an overflow in fp16 and a bad batch: several ranks report it within a step or
+    why: "all later steps are wasted. Weights and checkpoints saved from then on are useless.",
+    look_alikes: "a learning rate that is too high, an overflow in fp16, a bad batch: several ranks report it within a step or
 two. A faulty GPU: the same rank reports it first, in each run.",
-    fix: "go back to a checkpoint before that step; on one rank alone, again and again: test its GPU",
+    fix: "go back to a checkpoint before that step; if the same rank is first again and again, test its GPU",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     find,

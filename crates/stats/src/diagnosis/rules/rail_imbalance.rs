@@ -10,8 +10,8 @@ pub(crate) const RULE: Rule = Rule {
 count for the whole node: on a shared node other jobs' traffic is in it.",
     why: "NCCL spreads its traffic over all rails: one that carries less slows down each collective between nodes.",
     look_alikes: "a list in NCCL_IB_HCA that leaves the port out, a job that uses fewer GPUs than the node has rails, a port on a
-lower rate (`ib-rate`), a port with errors (`ib-errors`). What it costs is not known, so it stands last.",
-    fix: "look at that port's rate and errors, and at NCCL_IB_HCA",
+lower rate (`ib-rate`), a port with errors (`ib-errors`). Its cost is not known, so it is listed last.",
+    fix: "check that port's rate and errors, and NCCL_IB_HCA",
     thresholds: Settings::KEYS,
     line: Line::Rails,
     find,

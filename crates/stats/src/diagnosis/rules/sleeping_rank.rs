@@ -7,7 +7,7 @@ use crate::diagnosis::register::{Class, Found, Line, Rule, Table as _, threshold
 
 pub(crate) const RULE: Rule = Rule {
     id: "sleeping-rank",
-    about: "a rank comes late to the collectives of every step although its GPU is not slow",
+    about: "a rank arrives late at the collectives of every step although its GPU is not slow",
     class: Class::Application,
     evidence: "of each rank the time it waits in collectives (NCCL's profiler plugin): the straggler waits least, as the others
 wait for it. Of each GPU the time with any kernel: the straggler's is idle more than the others', which are busy with waiting. Both
@@ -16,7 +16,7 @@ signs together give high confidence, one of them medium.",
     look_alikes: "a GPU on a low clock (`slow-clock` names it), a rank with more work (`uneven-work`), waiting that computing
 hides: the GPU of such a rank has as many kernels as the others', and the rank is not reported. A job that stood still belongs to
 `hang`. If more than a quarter of the ranks are late, none is reported.",
-    fix: "look at that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
+    fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
     thresholds: Settings::KEYS,
     line: Line::Slow,
     find,
@@ -50,23 +50,23 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         let (waited, idle) = (of(&by_wait), of(&by_idle));
         let confidence = match (waited, idle) {
             (Some(_), Some(_)) => "high",
-            // Waiting that computing hides costs nothing and says nothing: whoever sleeps has an idle GPU.
+            // Waiting that computing hides costs nothing and is no sign: a rank that sleeps has an idle GPU.
             (Some(costs), None) if works_all_along(facts, unit, costs) => continue,
             (Some(_), None) | (None, Some(_)) => "medium",
             (None, None) => continue,
         };
         let costs = waited.or(idle).unwrap_or(0.0);
         let signs = match (waited.is_some(), idle.is_some()) {
-            (true, true) => "its GPU stands idle and the others wait for it in NCCL",
+            (true, true) => "its GPU is idle and the others wait for it in NCCL",
             (true, false) => "the others wait for it in NCCL",
-            _ => "its GPU stands idle while the others are busy",
+            _ => "its GPU is idle while the others are busy",
         };
-        let what = format!("{name} comes late to every step at a normal clock: {signs}");
+        let what = format!("{name} arrives late in every step at a normal clock: {signs}");
         let mut one = Found::new(confidence, name, what);
         one.costs = Some(costs.clamp(0.0, 1.0));
         found.push(one);
     }
-    // Where many are late nobody in particular is.
+    // If many are late, no single rank is the cause.
     if found.len() * 4 > facts.units.len().max(4) { Vec::new() } else { found }
 }
 
@@ -153,7 +153,7 @@ mod tests {
         }
         let without_the_gpus = found(&nodes);
         assert_eq!(without_the_gpus.len(), 1);
-        assert!(without_the_gpus[0].what.contains("rank 3 comes late"), "{without_the_gpus:?}");
+        assert!(without_the_gpus[0].what.contains("rank 3 arrives late"), "{without_the_gpus:?}");
         // A job of two H200s that ended after a second of steps: 61 operations of each rank were timed.
         for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
             rank.step_s.as_mut().unwrap().total *= 1e-3;

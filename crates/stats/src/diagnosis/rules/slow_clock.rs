@@ -10,12 +10,12 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Hardware,
     evidence: "of each GPU the mean SM clock while busy, the reasons that held the clock down, the work of the tensor pipes
 (activity times clock) and the power. A GPU is compared with the median of the job's other GPUs of the same model.",
-    why: "ranks wait for one another in every step, so the whole job runs at the speed of its slowest GPU. What that GPU lacks is what
-the job loses.",
+    why: "ranks wait for each other in every step, so the whole job runs at the speed of its slowest GPU. The job loses as
+much speed as that GPU.",
     look_alikes: "a GPU that has more work than the others: under a power cap it pays for it with its clock (of three H200s the one
 with half of the batch kept its 1,980 MHz, and the two others ran at 1,670). Where the tensor pipes are counted, such a GPU is not
 reported. Where only its power is known, it is reported with low confidence. An idle GPU clocks down and is not reported either.",
-    fix: "exclude the node and have its power supply and cooling looked at",
+    fix: "exclude the node and have its power supply and cooling checked",
     thresholds: Settings::KEYS,
     line: Line::Slow,
     find,
@@ -65,7 +65,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
             // So does a bad chip, or one that is badly cooled.
             what += &format!("; or it has more to do: it draws {:.0} % more power", 100.0 * (times - 1.0));
             (confidence, fix) =
-                ("low", Some("give every rank the same work; where they have it, exclude the node"));
+                ("low", Some("give every rank the same work; if they have it, exclude the node"));
         }
         let costs = Some(below.clamp(0.0, 1.0));
         let one = Found { costs, fix, ..Found::new(confidence, unit.name(), what) };
@@ -183,7 +183,7 @@ mod tests {
             found.into_iter().map(|one| one.confidence).collect::<Vec<_>>()
         };
         assert!(of(&HALF_A_BATCH, true, Some(0.0)).is_empty());
-        // Of two nobody would be the odd one.
+        // Of two, neither would be the outlier.
         assert!(of(&HALF_A_BATCH[..2], true, Some(0.0)).is_empty());
         assert!(of(&HALF_A_BATCH[..2], true, None).is_empty());
         // Heat is no price of work, and neither is nothing at all.

@@ -127,12 +127,12 @@ fn waits_a_little() -> Vec<NodeReport> {
 type Row = (&'static str, &'static str, fn() -> Vec<NodeReport>, &'static str, f64, f64);
 
 const ROWS: &[Row] = &[
-    ("killed-rank", "silent", fell_silent, "was silent", 99.0, 101.0),
-    ("killed-rank", "silent_steps", fell_silent, "was silent", 86.0, 87.0),
+    ("killed-rank", "silent", fell_silent, "stopped reporting", 99.0, 101.0),
+    ("killed-rank", "silent_steps", fell_silent, "stopped reporting", 86.0, 87.0),
     ("hang", "standstill", || only(Plant::Hang), "", 599.0, 601.0),
     ("hang", "standstill_steps", || only(Plant::Hang), "", 517.0, 518.0),
     ("hang", "assumed_step", || silent(Plant::Hang), "", 59.0, 61.0),
-    ("hang", "same_time", given_up, "which never came", 101.0, 99.0),
+    ("hang", "same_time", given_up, "stopped before", 101.0, 99.0),
     ("slow-clock", "below_percent", || only(Plant::SlowClock), "", 14.2, 14.3),
     ("slow-clock", "busy_percent", || only(Plant::SlowClock), "", 76.0, 77.0),
     ("slow-clock", "more_work_percent", half_a_batch, "", 40.1, 40.0),
@@ -140,8 +140,8 @@ const ROWS: &[Row] = &[
     ("sleeping-rank", "least", || only(Plant::Sleeps), "wait for it in NCCL", 618.0, 619.0),
     ("sleeping-rank", "waiting_percent", || only(Plant::Sleeps), "wait for it in NCCL", 25.7, 25.8),
     ("sleeping-rank", "waits_percent", waits_a_little, "wait for it in NCCL", 20.2, 20.0),
-    ("sleeping-rank", "busy_percent", || only(Plant::Sleeps), "stands idle", 91.5, 91.6),
-    ("sleeping-rank", "idle_percent", || only(Plant::Sleeps), "stands idle", 24.0, 24.1),
+    ("sleeping-rank", "busy_percent", || only(Plant::Sleeps), "is idle", 91.5, 91.6),
+    ("sleeping-rank", "idle_percent", || only(Plant::Sleeps), "is idle", 24.0, 24.1),
     ("uneven-work", "off_percent", || only(Plant::SmallBatch), "", 40.0, 40.1),
     ("input-bound", "waiting_percent", || only(Plant::InputStalls), "", 22.2, 22.3),
     ("input-bound", "busy_percent", || silent(Plant::InputStalls), "", 72.0, 71.9),

@@ -36,10 +36,10 @@ fn matrix(heard: Heard) -> (String, usize, usize, usize) {
                 let label = match (rule, rule == want) {
                     ("", _) => "nothing".to_owned(),
                     (rule, false) => rule.to_owned(),
-                    (rule, true) if part.is_empty() => format!("{rule}, of whom is not said"),
+                    (rule, true) if part.is_empty() => format!("{rule}, rank not named"),
                     (rule, true) => format!("{rule}, of another"),
                 };
-                wrong += usize::from(label != "nothing" && !label.ends_with("not said"));
+                wrong += usize::from(label != "nothing" && !label.ends_with("not named"));
                 *instead.entry(label).or_default() += 1;
             }
         }

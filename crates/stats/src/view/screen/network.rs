@@ -40,7 +40,7 @@ pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
     Some(parts.join(", "))
 }
 
-/// Those that take at least a hundredth of the node's time in collectives: how well the others are known is nobody's concern.
+/// Those that take at least a hundredth of the node's time in collectives: how well the others are known does not matter.
 fn costly(rows: &[Collective]) -> impl Iterator<Item = &Collective> {
     let took =
         |row: &Collective| if row.timed > 0 { row.gpu_s * float(row.calls) / float(row.timed) } else { 0.0 };
@@ -48,7 +48,7 @@ fn costly(rows: &[Collective]) -> impl Iterator<Item = &Collective> {
     rows.iter().filter(move |row| took(row) >= least)
 }
 
-/// Why data cannot go from a card to a GPU's memory, where the gate found no way or somebody asked NCCL for none. That there
+/// Why data cannot go from a card to a GPU's memory, if the gate found no way or a setting switched it off. That there
 /// is a way does not mean that NCCL took it: that it is on is nowhere known.
 fn no_gpudirect(attempt: &Attempt) -> Option<String> {
     let no_way = |node: &&NodeReport| {
@@ -116,7 +116,7 @@ pub(super) fn rails(report: &JobReport, attempt: &Attempt, analysis: &Analysis) 
         };
         let rates: Vec<f64> = usage.rails.iter().filter_map(of_rail).collect();
         let mean = rates.iter().sum::<f64>() / float(u64::try_from(rates.len()).unwrap_or(1)).max(1.0);
-        // Below that, nobody uses them.
+        // Below that, they are not in use.
         if rates.len() > 1 && mean > 100e6 {
             let off = rates.iter().map(|rate| (rate / mean - 1.0).abs()).fold(0.0, f64::max);
             worst = Some(off.max(worst.unwrap_or(0.0)));
@@ -143,7 +143,7 @@ fn waits(report: &JobReport, attempt: &Attempt) -> Option<String> {
     let known = |(node, rail, port): (_, _, &PortUse)| {
         let wait = match port.errors.get("port_xmit_wait") {
             Some(counter) => *counter.delta.known()?,
-            // Those that have not grown are not listed, and a port that nobody read has no traffic either.
+            // Those that have not grown are not listed, and a port that was not read has no traffic either.
             None => port.tx_bytes.delta.known().map(|_| 0)?,
         };
         Some((place(report, node, rail, port), float(wait)))

@@ -147,7 +147,7 @@ fn because(what: &str, why: &str, most: usize) -> String {
     if why.is_empty() { what.to_owned() } else { format!("{what}: {}", shorten(why, most)) }
 }
 
-/// GPU-hours in which the job had ended and had not begun again: nobody is billed for them.
+/// GPU-hours between the end of an attempt and the start of the next: they are not billed.
 pub(super) fn between(report: &JobReport, gpus: u32) -> Option<String> {
     let pairs = report.attempts.iter().zip(report.attempts.iter().skip(1));
     let pauses = pairs.filter_map(|(one, next)| next.start?.checked_sub(one.end?));
