@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         &["model", "rails", "text"],
         "`topology-check` is pure: it compares a file with the snapshot and the rail map",
     ),
-    ("rundir", &["fsutil", "text"], "`rundir` is used inside slurmstepd: it stays small"),
+    ("rundir", &["fsutil", "model", "text"], "`rundir` is used inside slurmstepd: it stays small"),
     (
         "profiles",
         &["fsutil", "model", "text"],

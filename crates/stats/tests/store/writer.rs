@@ -219,8 +219,8 @@ pub(crate) fn planted(place: &Place) {
         ("0/n4.json", "2 names"),
         ("0/n5.json", "at most"),
         ("0/n6.json", "belongs to uid 12002"),
-        ("0/n8.json", "something else than its place"),
-        ("0/n9.json", "not a part"),
+        ("0/n8.json", "do not match its path"),
+        ("0/n9.json", "not a node report"),
         ("48213/1:", ""),
         ("48213/01:", "not an attempt"),
     ] {
