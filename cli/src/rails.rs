@@ -2,8 +2,9 @@ mod topology;
 
 use std::path::PathBuf;
 
+use railgate_model::JobGpus;
 use railgate_rails::{
-    JobGpus, JobShape, NcclVersion, Net, View, env, environment, explain, net, rail_map, table, topology,
+    JobShape, NcclVersion, Net, View, env, environment, explain, net, rail_map, table, topology,
 };
 use railgate_text::Lines;
 
@@ -83,7 +84,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         anyhow::bail!("--gpus: no GPU {gone} here (0 to {last})");
     }
     let shape = JobShape {
-        gpus: gpus.map_or(JobGpus::All, JobGpus::Indices),
+        gpus: gpus.map_or_else(JobGpus::default, JobGpus::these),
         profile: args.profile.clone(),
         env_plugin: Some(PathBuf::from(&config.rails.env_plugin)).filter(|path| path.is_file()),
         ..JobShape::default()

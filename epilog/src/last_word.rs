@@ -233,7 +233,8 @@ mod tests {
         let (profile, faults) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
         let now = railgate_simulate::simulated_node(&profile, &faults, "n1");
         let gpus = railgate_model::Allocation::Gpus((0..8).map(railgate_model::GpuId::Index).collect());
-        report.gpus = railgate_stats::gpu_uses(None, &now, &gpus);
+        let held = railgate_stats::RunGpus::resolve(&gpus, None, &now, &[]);
+        report.gpus = railgate_stats::gpu_uses(None, &now, &held);
         let own = report.gpus[2].pci.known().copied();
         report.kernel.xids[0].gpu = own;
         let said = last_word(&report, || true).unwrap();

@@ -4,8 +4,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use railgate_child::{Outcome, Task, become_user};
-use railgate_model::{Job, Reading, Snapshot, Verdict};
-use railgate_stats::holds;
+use railgate_model::{Job, JobGpus, Reading, Snapshot, Verdict};
 
 /// How often the node is looked at again while something still sits on the job's GPUs.
 pub(crate) const TRIES: u32 = 3;
@@ -24,12 +23,13 @@ pub(crate) fn found(verdict: &Verdict) -> bool {
 }
 
 /// Ends what the job left on its own GPUs, and waits a little. Only processes of the job's own user that
-/// belong to no live job of Slurm's: whoever comes next would find the memory taken. Whether there were any.
-pub(crate) fn end(now: &Snapshot, job: &Job) -> bool {
+/// belong to no live job of Slurm's: whoever comes next would find the memory taken.
+/// `held`: the job's GPUs in `now`. Whether there were any.
+pub(crate) fn end(now: &Snapshot, job: &Job, held: &JobGpus) -> bool {
     let gpus = now.gpus.data().map_or(&[][..], |gpus| &gpus.gpus);
     let mut some = false;
     let mut pids = Vec::new();
-    for gpu in gpus.iter().filter(|gpu| holds(&job.allocation, gpu) == Some(true)) {
+    for gpu in gpus.iter().filter(|gpu| held.has(gpu.index) == Some(true)) {
         for process in gpu.processes.known().into_iter().flatten() {
             let own = process.uid == Reading::Known(job.uid);
             let ended =

@@ -22,7 +22,7 @@ use railgate_runner::{
 use railgate_slurm::ExitCodes;
 use railgate_stats::comm::refer;
 use railgate_stats::{
-    Exit, Look, NodeReport, Window, evidence, gpu_uses, kernel_events, port_uses, store::store,
+    Exit, Look, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses, store::store,
 };
 
 fn main() -> ExitCode {
@@ -128,23 +128,27 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
     };
     let begun = Instant::now();
     let mut seen = look(&hook.config, &hook.places, &hook.node, &purpose);
+    let gpus_of = |seen: &railgate_runner::Look| {
+        RunGpus::resolve(&job.allocation, baseline, &seen.snapshot, &seen.known_gpus)
+    };
     for _ in 0..leftovers::TRIES {
         let goes_on = begun.elapsed() < leftovers::LAST_LOOK
             && leftovers::found(&seen.verdict)
-            && leftovers::end(&seen.snapshot, job);
+            && leftovers::end(&seen.snapshot, job, gpus_of(&seen).after());
         if !goes_on {
             break;
         }
         seen = look(&hook.config, &hook.places, &hook.node, &purpose);
     }
+    let held = gpus_of(&seen);
     report.boot_id.clone_from(&seen.snapshot.boot_id);
     report.kernel = kernel_events(&seen.snapshot, report.start, job, &hook.config.stats);
     report.evidence =
-        evidence(&seen.verdict, baseline, &seen.snapshot, &report.kernel, job, report.rail_map.as_ref());
+        evidence(&seen.verdict, baseline, &seen.snapshot, &report.kernel, &held, report.rail_map.as_ref());
     whole_node::claim(hook, job, &mut report.evidence);
     report.window = baseline.map(|before| Window { start: before.taken, end: seen.snapshot.taken });
     if job.allocation != Allocation::NoGpus {
-        report.gpus = gpu_uses(baseline, &seen.snapshot, &job.allocation);
+        report.gpus = gpu_uses(baseline, &seen.snapshot, &held);
         report.ports = port_uses(baseline, &seen.snapshot, report.rail_map.as_ref());
     }
     seen.log(Some(job));

@@ -13,7 +13,7 @@ use railgate_simulate::{parse, simulated};
 use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
 use railgate_rails::rail_map;
 use railgate_stats::{
-    Exit, JobReport, Look, NodeReport, Parts, ReportConfig, SlurmView, Window, evidence, gpu_uses, html, json,
+    Exit, JobReport, Look, NodeReport, Parts, ReportConfig, RunGpus, SlurmView, Window, evidence, gpu_uses, html, json,
     kernel_events, port_uses, text,
 };
 use serde_json::{Value, json};
@@ -45,9 +45,10 @@ static PART: LazyLock<(NodeReport, Value)> = LazyLock::new(|| {
     );
     part.end = Some(after.taken);
     part.kernel = kernel_events(&after, part.start, &part.job, &railgate_stats::StatsConfig::default());
-    part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &part.job, Some(&map));
+    let held = RunGpus::resolve(&part.job.allocation, Some(&before), &after, &[]);
+    part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &held, Some(&map));
     part.window = Some(Window { start: before.taken, end: after.taken });
-    part.gpus = gpu_uses(Some(&before), &after, &part.job.allocation);
+    part.gpus = gpu_uses(Some(&before), &after, &held);
     part.ports = port_uses(Some(&before), &after, Some(&map));
     part.rail_map = Some(map);
     part.epilog = Some(Look::new(&after, verdict, 27.0));

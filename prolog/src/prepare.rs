@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
-use railgate_model::{Action, Allocation, UnixMillis};
-use railgate_rails::{JobGpus, JobShape, environment, net, rail_map, topology, topology_wanted};
+use railgate_model::{Action, Allocation, JobGpus, UnixMillis};
+use railgate_rails::{JobShape, environment, net, rail_map, topology, topology_wanted};
 use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
 use railgate_runner::{Hook, Look, kernel_mark};
 use railgate_slurm::hostlist::expand;
@@ -85,7 +85,12 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
     }
     let map = rail_map(&look.snapshot, Some(&look.profile));
     let mut shape = JobShape {
-        gpus: JobGpus::of(&hook.job.allocation, &look.snapshot),
+        gpus: JobGpus::resolve(
+            &hook.job.allocation,
+            look.snapshot.gpus.data(),
+            &look.known_gpus,
+            look.profile.gpus.count,
+        ),
         job_id: hook.job.id,
         nodes: expand(&hook.job.nodelist).ok().and_then(|hosts| u32::try_from(hosts.len()).ok()),
         user_dir: hook.runs().job(hook.job.id).path().join("current/user"),

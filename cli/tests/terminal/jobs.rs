@@ -2,7 +2,7 @@
 
 use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
 use railgate_simulate::{parse, simulated};
-use railgate_stats::{Exit, Look, NodeReport, Window, evidence, gpu_uses, kernel_events, port_uses};
+use railgate_stats::{Exit, Look, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses};
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, hostile, places, spoiled};
@@ -30,9 +30,10 @@ fn part() -> Value {
     let verdict = railgate_gate::judge(&railgate_gate::GateConfig::default(), &seen);
     part.end = Some(after.taken);
     part.kernel = kernel_events(&after, part.start, &part.job, &railgate_stats::StatsConfig::default());
-    part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &part.job, Some(&map));
+    let held = RunGpus::resolve(&part.job.allocation, Some(&before), &after, &[]);
+    part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &held, Some(&map));
     part.window = Some(Window { start: before.taken, end: after.taken });
-    part.gpus = gpu_uses(Some(&before), &after, &part.job.allocation);
+    part.gpus = gpu_uses(Some(&before), &after, &held);
     part.ports = port_uses(Some(&before), &after, Some(&map));
     part.rail_map = Some(map);
     part.epilog = Some(Look::new(&after, verdict, 27.0));

@@ -48,4 +48,4 @@ pub use plan::{follow_ups, plan};
 pub use policy::{PhasePolicy, class_cap};
 pub use register::{CheckInfo, Level, Scope};
 pub use scene::covers_whole_node;
-pub use seen::{KnownCheck, KnownGpu, KnownHca, KnownSleep, Memory, Seen, Strike, devices_are_well};
+pub use seen::{KnownCheck, KnownHca, KnownSleep, Memory, Seen, Strike, devices_are_well};

@@ -2,13 +2,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_model::{
-    Access, Allocation, Fabric, Gpu, GpuId, Gpus, Hca, LinkLayer, Part, PartName, PciAddress, Phase, Port,
-    PortState, Profile, Reading, Snapshot, XidEvent,
+    Access, Allocation, Fabric, Gpu, GpuId, Hca, JobGpus, KnownGpu, LinkLayer, Part, PartName, PciAddress,
+    Phase, Port, PortState, Profile, Reading, Snapshot, XidEvent,
 };
 
 use crate::near::{Near, nearest};
-use crate::plan::{holds_no_gpu, runs};
-use crate::seen::{KnownGpu, known_gpus, known_hcas};
+use crate::plan::runs;
+use crate::seen::known_hcas;
 use crate::{CHECKS, GateConfig, Seen};
 
 /// What is judged: the node as seen, narrowed to what the job got.
@@ -25,22 +25,9 @@ pub(crate) struct Scene<'a> {
     pub(crate) required: &'a [PartName],
     /// Driver events since the last clean check run.
     pub(crate) xids: Vec<XidEvent>,
-    /// The job's GPUs that NVML does not list any more, as earlier looks knew them.
-    pub(crate) missing: Vec<KnownGpu>,
     running: Vec<&'static str>,
-    held: Held,
+    held: JobGpus,
     boot_grace: Duration,
-}
-
-/// The GPUs to be judged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Held {
-    /// All of them.
-    All,
-    /// All of them, because it is not known which the job got.
-    Unclear(String),
-    /// These, by index as NVML counts now.
-    These(BTreeSet<u32>),
 }
 
 /// Whose GPU an address is.
@@ -75,7 +62,6 @@ impl<'a> Scene<'a> {
             },
             PartName::Pci | PartName::KernelLog | PartName::Host => true,
         });
-        let (held, missing) = held(&seen);
         Scene {
             now,
             seen,
@@ -83,8 +69,7 @@ impl<'a> Scene<'a> {
             required: &config.policy(seen.phase).required,
             xids: now.xids(),
             running: running.iter().map(|check| check.id).collect(),
-            missing,
-            held,
+            held: held(&seen),
             boot_grace: config.checks.ib_port.boot_grace,
         }
     }
@@ -121,23 +106,25 @@ impl<'a> Scene<'a> {
 
     /// The whole node is judged: there is no job, or it holds every GPU.
     pub(crate) fn whole(&self) -> bool {
-        matches!(self.held, Held::All)
+        matches!(self.held, JobGpus::All { .. })
+    }
+
+    /// The job's GPUs that NVML does not list any more, as earlier snapshots knew them.
+    pub(crate) fn missing(&self) -> &[KnownGpu] {
+        self.held.missing()
     }
 
     /// Why it is not known which GPUs the job got.
     pub(crate) fn unclear(&self) -> Option<&str> {
         match &self.held {
-            Held::Unclear(why) => Some(why),
-            Held::All | Held::These(_) => None,
+            JobGpus::Unclear(why) => Some(why),
+            JobGpus::None | JobGpus::All { .. } | JobGpus::These { .. } => None,
         }
     }
 
     /// The job (or, without one, the look) is concerned with this GPU.
     pub(crate) fn judges(&self, gpu: &Gpu) -> bool {
-        match &self.held {
-            Held::All | Held::Unclear(_) => true,
-            Held::These(present) => present.contains(&gpu.index),
-        }
+        self.held.has(gpu.index) != Some(false)
     }
 
     /// Every GPU of the node that NVML lists.
@@ -191,11 +178,11 @@ impl<'a> Scene<'a> {
         let inventory = self.inventory();
         if let Some(known) = inventory.iter().find(|known| known.pci.is_some_and(|pci| same_gpu(pci, at))) {
             return match &self.held {
-                Held::All => Whose::Judged(known.index.to_string()),
-                Held::Unclear(_) => Whose::Unclear(known.index.to_string()),
-                Held::These(present) => {
+                JobGpus::None | JobGpus::All { .. } => Whose::Judged(known.index.to_string()),
+                JobGpus::Unclear(_) => Whose::Unclear(known.index.to_string()),
+                JobGpus::These { present, missing } => {
                     let unread = gpus.is_empty() && present.contains(&known.index);
-                    if unread || self.missing.contains(known) {
+                    if unread || missing.contains(known) {
                         Whose::Judged(known.index.to_string())
                     } else {
                         Whose::Other
@@ -204,14 +191,16 @@ impl<'a> Scene<'a> {
             };
         }
         match &self.held {
-            Held::All if self.all_accounted_for(&inventory) => Whose::Unclear(at.to_string()),
-            Held::All => Whose::Judged(at.to_string()),
-            Held::Unclear(_) => Whose::Unclear(at.to_string()),
-            Held::These(present) => {
+            JobGpus::None | JobGpus::All { .. } if self.all_accounted_for(&inventory) => {
+                Whose::Unclear(at.to_string())
+            }
+            JobGpus::None | JobGpus::All { .. } => Whose::Judged(at.to_string()),
+            JobGpus::Unclear(_) => Whose::Unclear(at.to_string()),
+            JobGpus::These { present, missing } => {
                 let placed =
                     |index: &u32| gpus.iter().any(|gpu| gpu.index == *index && gpu.pci.known().is_some());
                 let all_placed =
-                    present.iter().all(placed) && self.missing.iter().all(|known| known.pci.is_some());
+                    present.iter().all(placed) && missing.iter().all(|known| known.pci.is_some());
                 if all_placed { Whose::Other } else { Whose::Unclear(at.to_string()) }
             }
         }
@@ -320,7 +309,7 @@ impl<'a> Scene<'a> {
     /// Names of the devices nearest to the job's GPUs, those of the last clean look that are gone included;
     /// `None` where that cannot be told. Only asked where the node is shared.
     pub(crate) fn nearest_hcas(&self, fabric: &Fabric) -> Option<Near> {
-        let Held::These(present) = &self.held else { return None };
+        let JobGpus::These { present, missing } = &self.held else { return None };
         let mut hcas = known_hcas(fabric);
         let gone =
             self.seen.memory.hcas.iter().filter(|old| fabric.hcas.iter().all(|hca| hca.name != old.name));
@@ -344,7 +333,7 @@ impl<'a> Scene<'a> {
             };
             nearest(&mut near, *index, at, &hcas, pci, self.profile())?;
         }
-        for known in &self.missing {
+        for known in missing {
             nearest(&mut near, known.index, known.pci, &hcas, pci, self.profile())?;
         }
         Some(near)
@@ -394,10 +383,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 }
 
 fn inventory(seen: &Seen<'_>) -> Vec<KnownGpu> {
-    match seen.before.and_then(|before| before.gpus.data()) {
-        Some(gpus) if gpus.gpus.len() >= seen.memory.inventory.len() => known_gpus(gpus),
-        _ => seen.memory.inventory.clone(),
-    }
+    KnownGpu::inventory(seen.before.and_then(|before| before.gpus.data()), &seen.memory.inventory)
 }
 
 /// Whether a look says something about every GPU of the node: there is no job, or it holds all of them. A job without
@@ -408,105 +394,15 @@ pub fn covers_whole_node(seen: &Seen<'_>) -> bool {
         Allocation::Gpus(ids) => !ids.is_empty() && ids.iter().all(|id| matches!(id, GpuId::Index(_))),
         Allocation::NoGpus | Allocation::Unreadable(_) => false,
     };
-    whole_gpus && seen.now.gpus.data().is_some() && held(seen).0 == Held::All
+    whole_gpus && seen.now.gpus.data().is_some() && matches!(held(seen), JobGpus::All { .. })
 }
 
-/// The GPUs to be judged, and those of the job that are not there.
-fn held(seen: &Seen<'_>) -> (Held, Vec<KnownGpu>) {
-    let ids = match seen.job.map(|job| (&job.allocation, holds_no_gpu(job))) {
-        None | Some((Allocation::NoGpus, _) | (_, true)) => return (Held::All, Vec::new()),
-        Some((Allocation::Unreadable(text), _)) => {
-            return (Held::Unclear(format!("Slurm's GPU list '{text}' is unreadable")), Vec::new());
-        }
-        Some((Allocation::Gpus(ids), _)) => ids,
-    };
-    let inventory = inventory(seen);
-    let gpus = seen.now.gpus.data();
-    // Cards up to the first sliced one keep their numbers.
-    let sliced = gpus.and_then(|gpus| gpus.gpus.iter().find(|gpu| gpu.mig.known() == Some(&true)));
-    if sliced.is_some_and(|first| ids.iter().any(|id| matches!(id, GpuId::Index(at) if *at > first.index))) {
-        return (Held::Unclear(SLICES.to_owned()), Vec::new());
-    }
-    let listed = gpus.map_or(0, |gpus| gpus.gpus.len());
-    let mut present = BTreeSet::new();
-    let mut missing = Vec::new();
-    for id in ids {
-        match place(id, gpus, &inventory) {
-            Some(Place::At(index)) => {
-                present.insert(index);
-            }
-            Some(Place::Missing(known)) => {
-                if !missing.contains(&known) {
-                    missing.push(known);
-                }
-            }
-            None => return (Held::Unclear(format!("no GPU is known as {}", name(id))), Vec::new()),
-        }
-    }
-    let expected = seen
-        .profile
-        .and_then(|profile| profile.gpus.count)
-        .map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX))
-        .max(listed)
-        .max(inventory.len());
-    let all = present.len() + missing.len() >= expected;
-    (if all { Held::All } else { Held::These(present) }, missing)
-}
-
-/// To Slurm every slice is a GPU: `SLURM_JOB_GPUS` counts them over all cards, and says nothing of which card has one.
-pub(crate) const SLICES: &str = "MIG is on, and Slurm counts slices";
-
-enum Place {
-    At(u32),
-    Missing(KnownGpu),
-}
-
-/// Where a GPU of the job is now. NVML's indices move up when a GPU is gone, Slurm's stay.
-fn place(id: &GpuId, gpus: Option<&Gpus>, inventory: &[KnownGpu]) -> Option<Place> {
-    let listed = gpus.map_or(&[][..], |gpus| gpus.gpus.as_slice());
-    let known = match id {
-        GpuId::Index(index) => {
-            let shifted = !listed.is_empty() && listed.len() < inventory.len();
-            if !shifted {
-                let beyond = gpus.is_some() && listed.iter().all(|gpu| gpu.index != *index);
-                return Some(if beyond {
-                    Place::Missing(KnownGpu { index: *index, pci: None, uuid: None })
-                } else {
-                    Place::At(*index)
-                });
-            }
-            inventory.iter().find(|known| known.index == *index)?.clone()
-        }
-        GpuId::Uuid(text) => {
-            let uuid = whole_gpu(text);
-            if let Some(gpu) = listed.iter().find(|gpu| gpu.uuid.known().is_some_and(|known| known == uuid)) {
-                return Some(Place::At(gpu.index));
-            }
-            inventory.iter().find(|known| known.uuid.as_deref() == Some(uuid))?.clone()
-        }
-    };
-    if gpus.is_none() {
-        return Some(Place::At(known.index));
-    }
-    let same = |gpu: &&Gpu| match (gpu.uuid.known(), &known.uuid) {
-        (Some(now), Some(then)) => now == then,
-        _ => gpu.pci.known().is_some() && gpu.pci.known() == known.pci.as_ref(),
-    };
-    Some(match listed.iter().find(same) {
-        Some(gpu) => Place::At(gpu.index),
-        None => Place::Missing(known),
-    })
-}
-
-/// `MIG-GPU-<uuid>/1/0` (before driver 470) names its GPU; `MIG-<uuid>` does not.
-fn whole_gpu(text: &str) -> &str {
-    let text = text.strip_prefix("MIG-").filter(|rest| rest.starts_with("GPU-")).unwrap_or(text);
-    text.split('/').next().unwrap_or(text)
-}
-
-fn name(id: &GpuId) -> String {
-    match id {
-        GpuId::Index(index) => index.to_string(),
-        GpuId::Uuid(uuid) => uuid.clone(),
+/// The job's GPUs. Without a job, and for one without GPUs, the whole node is judged.
+fn held(seen: &Seen<'_>) -> JobGpus {
+    let Some(job) = seen.job else { return JobGpus::default() };
+    let expected = seen.profile.and_then(|profile| profile.gpus.count);
+    match JobGpus::resolve(&job.allocation, seen.now.gpus.data(), &inventory(seen), expected) {
+        JobGpus::None => JobGpus::default(),
+        held => held,
     }
 }

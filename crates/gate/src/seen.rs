@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_model::{
-    BlockedProcess, Class, Finding, Fitness, Gpu, Job, MountProbe, Part, PartName, PciAddress, Phase,
-    Profile, Severity, Snapshot, UnixMillis, Verdict,
+    BlockedProcess, Class, Finding, Fitness, Gpu, Job, KnownGpu, MountProbe, Part, PartName, PciAddress,
+    Phase, Profile, Severity, Snapshot, UnixMillis, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -101,17 +101,6 @@ pub struct KnownCheck {
     pub new: bool,
 }
 
-/// A GPU that was there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KnownGpu {
-    /// NVML index.
-    pub index: u32,
-    /// PCI address, where it was read.
-    pub pci: Option<PciAddress>,
-    /// UUID, where it was read.
-    pub uuid: Option<String>,
-}
-
 /// An RDMA device that was there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownHca {
@@ -200,7 +189,7 @@ impl Memory {
         }
         if clean {
             if let Some(gpus) = now.gpus.data() {
-                next.inventory = known_gpus(gpus);
+                next.inventory = KnownGpu::list(gpus);
             }
             if let Some(fabric) = now.fabric.data() {
                 next.hcas = known_hcas(fabric);
@@ -271,18 +260,6 @@ impl Memory {
 
 fn cold(gpus: &railgate_model::Gpus) -> bool {
     gpus.gpus.iter().any(|gpu| gpu.persistence.known() == Some(&false))
-}
-
-/// The GPUs of a check run, as an inventory.
-pub(crate) fn known_gpus(gpus: &railgate_model::Gpus) -> Vec<KnownGpu> {
-    gpus.gpus
-        .iter()
-        .map(|gpu| KnownGpu {
-            index: gpu.index,
-            pci: gpu.pci.known().copied(),
-            uuid: gpu.uuid.known().cloned(),
-        })
-        .collect()
 }
 
 /// The RDMA devices of a check run.

@@ -17,6 +17,7 @@ mod gpu_samples;
 mod host;
 mod identity;
 mod job;
+mod job_gpus;
 mod job_processes;
 pub mod kernel_lines;
 mod kernel_log;
@@ -49,6 +50,7 @@ pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, Ret
 pub use gpu_samples::{GpuSample, GpuSamples, Watched, WatchedGpu};
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, JobRequest, Phase};
+pub use job_gpus::{JobGpus, KnownGpu};
 pub use job_processes::{JobProcess, JobProcesses};
 pub use kernel_log::{ForgedLine, KernelLine, KernelLog, KernelMark, XidEvent};
 pub use oom::{OomKill, OomLimit, OomPlace, is_oom, oom_kills};

@@ -1,9 +1,9 @@
 use std::collections::BTreeSet;
 
-use railgate_model::{LinkLayer, RailMap, Reading, Setting, Snapshot};
+use railgate_model::{JobGpus, LinkLayer, RailMap, Reading, Setting, Snapshot};
 
 use crate::config::{RailsConfig, name_ok, value_ok};
-use crate::job_shape::{JobGpus, JobShape};
+use crate::job_shape::JobShape;
 use crate::rules::{Context, ENV_PLUGIN, RULES, Rule};
 use crate::{NcclRange, Net};
 

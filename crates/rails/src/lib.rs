@@ -28,7 +28,7 @@ mod topology_file;
 pub use config::{RailsConfig, TopologyFile, UnknownProfile, UserProfile};
 pub use environment::environment;
 pub use folklore::{FOLKLORE, Folklore, FolkloreWarning, folklore};
-pub use job_shape::{JobGpus, JobShape};
+pub use job_shape::JobShape;
 pub use map::{BY_NOTHING, BY_ORDER, BY_PROFILE, BY_TREE, rail_map};
 pub use nccl_range::{BadNcclRange, NcclRange};
 pub use nccl_version::{BadNcclVersion, NcclVersion};

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use railgate_model::{Part, Snapshot};
+use railgate_model::{JobGpus, Part, Snapshot};
 
 use crate::testing::{machines, switches};
 use crate::{
-    JobGpus, JobShape, NcclVersion, Net, RailsConfig, SiteRule, effective, environment, rail_map, table,
-    topology_xml,
+    JobShape, NcclVersion, Net, RailsConfig, SiteRule, effective, environment, rail_map, table, topology_xml,
 };
 
 fn ports(snapshot: &Snapshot, gpus: JobGpus) -> Option<Vec<String>> {
@@ -50,7 +49,7 @@ proptest! {
     #[test]
     fn a_part_of_the_gpus_gets_a_part_of_the_rails(snapshot in machines(), mask in 1..255_u32) {
         let gpus: Vec<u32> = (0..8).filter(|index| mask & (1 << index) != 0).collect();
-        let (all, some) = (ports(&snapshot, JobGpus::All), ports(&snapshot, JobGpus::Indices(gpus)));
+        let (all, some) = (ports(&snapshot, JobGpus::default()), ports(&snapshot, JobGpus::these(gpus)));
         prop_assert_eq!(all.is_some(), some.is_some());
         if let (Some(all), Some(some)) = (all, some) {
             let (set, part): (BTreeSet<_>, BTreeSet<_>) = (all.iter().collect(), some.iter().collect());
@@ -73,7 +72,7 @@ proptest! {
         let (one, mut other) = (of(one), of(other));
         prop_assume!(!one.is_empty() && other.len() >= one.len());
         other.truncate(one.len());
-        let number = |gpus: Vec<u32>| ports(&snapshot, JobGpus::Indices(gpus)).map(|ports| ports.len());
+        let number = |gpus: Vec<u32>| ports(&snapshot, JobGpus::these(gpus)).map(|ports| ports.len());
         prop_assert_eq!(number(one), number(other));
     }
 

@@ -2,12 +2,12 @@
 
 mod ports;
 
-use railgate_model::{LinkLayer, RailMap, Reading, Snapshot};
+use railgate_model::{JobGpus, LinkLayer, RailMap, Reading, Snapshot};
 use serde::Serialize;
 
 use crate::config::{DEBUG, LATENCY, RailsConfig, THROUGHPUT, TopologyFile};
 use crate::environment::speaks;
-use crate::job_shape::{JobGpus, JobShape};
+use crate::job_shape::JobShape;
 use crate::topology::topology_needed;
 use crate::{NcclRange, NcclVersion, Net};
 
@@ -25,8 +25,8 @@ impl Context<'_> {
     /// The job leaves some of the node's GPUs to others.
     pub(crate) fn part_of_the_node(&self) -> bool {
         let gpus = &self.map.gpus;
-        matches!(self.shape.gpus, JobGpus::Indices(_))
-            && !gpus.iter().all(|gpu| self.shape.gpus.has(gpu.index))
+        matches!(self.shape.gpus, JobGpus::These { .. })
+            && gpus.iter().any(|gpu| self.shape.gpus.has(gpu.index) == Some(false))
     }
 
     fn roce(&self) -> bool {

@@ -2,8 +2,8 @@ use std::time::{Duration, Instant};
 
 use railgate_gate::{Seen, covers_whole_node, devices_are_well, follow_ups, judge, plan};
 use railgate_model::{
-    Class, Finding, Fitness, Job, KernelMark, Part, PartName, Phase, Plan, Profile, ProfileError, Severity,
-    Snapshot, Verdict, XidEvent,
+    Class, Finding, Fitness, Job, KernelMark, KnownGpu, Part, PartName, Phase, Plan, Profile, ProfileError,
+    Severity, Snapshot, Verdict, XidEvent,
 };
 use railgate_probe::{Request, follow_up, live};
 
@@ -26,6 +26,8 @@ pub struct Look {
     pub profile: Profile,
     /// Why it is `generic` although the site named another.
     pub profile_problem: Option<ProfileError>,
+    /// The GPUs of this node when it was last found fit, before this one. Slurm counts them so until slurmd restarts.
+    pub known_gpus: Vec<KnownGpu>,
     /// How long looking and judging took, milliseconds.
     pub took_ms: f64,
 }
@@ -143,7 +145,8 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     let verdict = judge(&config.gate, &seen);
     let whole = covers_whole_node(&seen);
     let took_ms = began.elapsed().as_secs_f64() * 1000.0;
-    let look = Look { snapshot, verdict, profile, profile_problem, took_ms };
+    let known_gpus = history.memory.inventory.clone();
+    let look = Look { snapshot, verdict, profile, profile_problem, known_gpus, took_ms };
     if config.source.speaks_for_the_node() && !purpose.trial {
         remember(config, places, purpose, &look, history.open, whole);
     }

@@ -19,5 +19,5 @@ pub(crate) fn look(node: &str, gate: &GateConfig, at: u64) -> Look {
         memory: &Memory::default(),
     };
     let verdict = judge(gate, &seen);
-    Look { verdict, snapshot, profile, profile_problem: None, took_ms: 1.0 }
+    Look { verdict, snapshot, profile, profile_problem: None, known_gpus: Vec::new(), took_ms: 1.0 }
 }

@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use railgate_model::{
-    Access, Allocation, Gpu, GpuId, Hca, PciAddress, Port, PortState, RailMap, Reading, Snapshot, UnixMillis,
+    Access, Allocation, Gpu, Hca, JobGpus, KnownGpu, PciAddress, Port, PortState, RailMap, Reading, Snapshot,
+    UnixMillis,
 };
 use serde::{Deserialize, Serialize};
 
@@ -180,15 +181,36 @@ fn absent<T>(side: &str) -> Reading<T> {
     Reading::Failed(format!("not seen {side} the run"))
 }
 
-/// Whether the job holds a GPU; `None` where Slurm's list could not be read.
-pub fn holds(allocation: &Allocation, gpu: &Gpu) -> Option<bool> {
-    match allocation {
-        Allocation::NoGpus => Some(false),
-        Allocation::Unreadable(_) => None,
-        Allocation::Gpus(ids) => Some(ids.iter().any(|id| match id {
-            GpuId::Index(index) => *index == gpu.index,
-            GpuId::Uuid(uuid) => gpu.uuid.known() == Some(uuid),
-        })),
+/// The GPUs that a job held during a run: their NVML indices may differ between the snapshots before and after it.
+#[derive(Clone, Debug)]
+pub struct RunGpus {
+    /// `None` without a snapshot from before the run.
+    before: Option<JobGpus>,
+    after: JobGpus,
+}
+
+impl RunGpus {
+    /// Finds them in both snapshots. `remembered` are the GPUs that the node had before either, where that is known.
+    pub fn resolve(
+        allocation: &Allocation,
+        before: Option<&Snapshot>,
+        after: &Snapshot,
+        remembered: &[KnownGpu],
+    ) -> RunGpus {
+        let was = before.and_then(|before| before.gpus.data());
+        let inventory = KnownGpu::inventory(was, remembered);
+        let of = |gpus| JobGpus::resolve(allocation, gpus, &inventory, None);
+        RunGpus { before: was.map(|gpus| of(Some(gpus))), after: of(after.gpus.data()) }
+    }
+
+    /// Those of the earlier snapshot, or of the later one where there is none; indices are that snapshot's.
+    pub(crate) fn first(&self) -> &JobGpus {
+        self.before.as_ref().unwrap_or(&self.after)
+    }
+
+    /// Those of the later snapshot.
+    pub fn after(&self) -> &JobGpus {
+        &self.after
     }
 }
 
@@ -281,8 +303,8 @@ fn gpu_use(was: Option<&Gpu>, is: Option<&Gpu>, own: Option<bool>, broken: Optio
     })
 }
 
-/// Use of the GPUs between two readings. Without `before` every delta is unknown: there is no baseline.
-pub fn gpu_uses(before: Option<&Snapshot>, after: &Snapshot, allocation: &Allocation) -> Vec<GpuUse> {
+/// Use of the GPUs between two readings. `held`: those of the job. Without `before` every delta is unknown: there is no baseline.
+pub fn gpu_uses(before: Option<&Snapshot>, after: &Snapshot, held: &RunGpus) -> Vec<GpuUse> {
     let broken = match before {
         Some(before) => broken_pair(before, after),
         None => Some("no baseline from before the run".to_owned()),
@@ -293,7 +315,7 @@ pub fn gpu_uses(before: Option<&Snapshot>, after: &Snapshot, allocation: &Alloca
         return was
             .iter()
             .filter_map(|gpu| {
-                let mut line = gpu_use(Some(gpu), None, holds(allocation, gpu), broken.as_deref())?;
+                let mut line = gpu_use(Some(gpu), None, held.first().has(gpu.index), broken.as_deref())?;
                 line.access = Access::Failed(why.clone());
                 Some(line)
             })
@@ -305,12 +327,15 @@ pub fn gpu_uses(before: Option<&Snapshot>, after: &Snapshot, allocation: &Alloca
         .filter_map(|gpu| {
             let earlier = same_card(gpu, was);
             // A lost GPU may have no UUID any more; the earlier look still knows whose it was.
-            let own = earlier.map_or_else(|| holds(allocation, gpu), |earlier| holds(allocation, earlier));
+            let own = match earlier {
+                Some(earlier) => held.first().has(earlier.index),
+                None => held.after().has(gpu.index),
+            };
             gpu_use(earlier, Some(gpu), own, broken.as_deref())
         })
         .collect();
     for gone in was.iter().filter(|gpu| !now.gpus.iter().any(|is| same_card(is, was) == Some(*gpu))) {
-        uses.extend(gpu_use(Some(gone), None, holds(allocation, gone), broken.as_deref()));
+        uses.extend(gpu_use(Some(gone), None, held.first().has(gone.index), broken.as_deref()));
     }
     uses.sort_by_key(|gpu| gpu.index);
     uses
@@ -392,8 +417,12 @@ mod tests {
     use super::*;
     use crate::testing::{add, after, job, machine, rails};
 
+    fn held(before: Option<&Snapshot>, now: &Snapshot, allocation: &Allocation) -> RunGpus {
+        RunGpus::resolve(allocation, before, now, &[])
+    }
+
     fn uses(before: &Snapshot, now: &Snapshot) -> Vec<GpuUse> {
-        gpu_uses(Some(before), now, &job(0..4).allocation)
+        gpu_uses(Some(before), now, &held(Some(before), now, &job(0..4).allocation))
     }
 
     #[test]
@@ -440,7 +469,7 @@ mod tests {
         for delta in [&gpus[0].pcie_replays.delta, &ports[0].tx_bytes.delta, &ports[0].link_downed.delta] {
             assert!(matches!(delta, Reading::Failed(why) if why.contains("booted")), "{delta:?}");
         }
-        let gpus = gpu_uses(None, &now, &job(0..8).allocation);
+        let gpus = gpu_uses(None, &now, &held(None, &now, &job(0..8).allocation));
         assert!(matches!(&gpus[0].energy_j.delta, Reading::Failed(why) if why.contains("no baseline")));
     }
 

@@ -4,7 +4,7 @@ use railgate_model::{
     Verdict, is_oom, oom_kills,
 };
 
-use crate::counters::holds;
+use crate::counters::RunGpus;
 use crate::{EvidenceItem, KernelEvents, NodeReport, StatsConfig};
 
 fn gpus(snapshot: Option<&Snapshot>) -> &[Gpu] {
@@ -45,7 +45,7 @@ fn subject(finding: &Finding, before: Option<&Snapshot>, after: &Snapshot) -> Su
 /// Whether the job held the GPU. The allocation speaks of indices as they were before the run: a GPU that
 /// is lost may shift those behind it.
 fn holds_gpu(
-    job: &Job,
+    held: &RunGpus,
     index: u32,
     pci: Option<PciAddress>,
     before: Option<&Snapshot>,
@@ -57,27 +57,27 @@ fn holds_gpu(
         _ => gpu.index == index,
     };
     match list.iter().find(same) {
-        Some(gpu) => holds(&job.allocation, gpu),
+        Some(gpu) => held.first().has(gpu.index),
         None => None,
     }
 }
 
-fn holds_every_gpu(job: &Job, before: Option<&Snapshot>, after: &Snapshot) -> Option<bool> {
+fn holds_every_gpu(held: &RunGpus, before: Option<&Snapshot>, after: &Snapshot) -> Option<bool> {
     let list = if before.is_some() { gpus(before) } else { gpus(Some(after)) };
     if list.is_empty() {
         return None;
     }
-    list.iter().map(|gpu| holds(&job.allocation, gpu)).try_fold(true, |all, own| Some(all && own?))
+    list.iter().map(|gpu| held.first().has(gpu.index)).try_fold(true, |all, own| Some(all && own?))
 }
 
 fn holds_port(
-    job: &Job,
+    held: &RunGpus,
     port: &str,
     rails: Option<&RailMap>,
     before: Option<&Snapshot>,
     after: &Snapshot,
 ) -> Option<bool> {
-    if holds_every_gpu(job, before, after) == Some(true) {
+    if holds_every_gpu(held, before, after) == Some(true) {
         return Some(true);
     }
     let rails = rails?;
@@ -88,7 +88,7 @@ fn holds_port(
         .position(|rail| rail.hca == hca && (number.is_empty() || rail.port.to_string() == number))?;
     let mut known = true;
     for gpu in rails.gpus.iter().filter(|gpu| gpu.rail == Some(rail)) {
-        match holds_gpu(job, gpu.index, gpu.pci.known().copied(), before, after) {
+        match holds_gpu(held, gpu.index, gpu.pci.known().copied(), before, after) {
             Some(true) => return Some(true),
             Some(false) => {}
             None => known = false,
@@ -116,7 +116,7 @@ pub fn evidence(
     before: Option<&Snapshot>,
     after: &Snapshot,
     kernel: &KernelEvents,
-    job: &Job,
+    held: &RunGpus,
     rails: Option<&RailMap>,
 ) -> Vec<EvidenceItem> {
     let fatal = |finding: &&Finding| {
@@ -130,14 +130,14 @@ pub fn evidence(
             let (device, own, time) = match subject(finding, before, after) {
                 Subject::Gpu(index, pci) => (
                     pci.map_or_else(|| format!("GPU {index}"), |pci| pci.to_string()),
-                    holds_gpu(job, index, pci, before, after),
+                    holds_gpu(held, index, pci, before, after),
                     first_xid(kernel, pci),
                 ),
                 Subject::Port(port) => {
-                    let own = holds_port(job, &port, rails, before, after);
+                    let own = holds_port(held, &port, rails, before, after);
                     (port, own, None)
                 }
-                Subject::Node(part) => (part, holds_every_gpu(job, before, after).filter(|all| *all), None),
+                Subject::Node(part) => (part, holds_every_gpu(held, before, after).filter(|all| *all), None),
             };
             EvidenceItem { finding: finding.clone(), time, device, own }
         })
@@ -207,9 +207,10 @@ pub(crate) fn counts(item: &EvidenceItem, report: &NodeReport) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use railgate_model::{Class, Severity};
+    use railgate_model::{KnownGpu, Part, Phase, Reading};
 
-    use crate::testing::{finding, job, part};
+    use super::*;
+    use crate::testing::{after, finding, job, look, machine, part};
 
     #[test]
     fn a_part_of_the_look_that_hangs_was_the_whole_node_jobs() {
@@ -217,5 +218,28 @@ mod tests {
         let own = |job| part("n1", &job, "", vec![hangs.clone()], 256).evidence.remove(0).own;
         assert_eq!(own(job(0..8)), Some(true));
         assert_eq!(own(job(0..2)), None, "nobody can say whom of several it hit");
+    }
+
+    #[test]
+    fn a_job_behind_a_lost_gpu_owns_its_own_fault_and_a_slice_owns_nothing_for_sure() {
+        let full = machine("n1", "");
+        let known = KnownGpu::list(full.gpus.data().unwrap());
+        // GPU 1 was lost before the job: Slurm's GPU 2 is NVML's GPU 1.
+        let lost = machine("n1", "gpu-missing@1");
+        let now = after(&lost, "");
+        let own = |job: &Job, before: &Snapshot, now: &Snapshot, part: &str| {
+            let held = RunGpus::resolve(&job.allocation, Some(before), now, &known);
+            let fault = finding("gpu-xid", part, Severity::Fail, Class::Node, "Xid 79");
+            let verdict = look(Phase::Epilog, 0, vec![fault]).verdict;
+            evidence(&verdict, Some(before), now, &KernelEvents::default(), &held, None).remove(0).own
+        };
+        assert_eq!(own(&job(2..3), &lost, &now, "1"), Some(true));
+        assert_eq!(own(&job(2..3), &lost, &now, "2"), Some(false), "that is Slurm's GPU 3");
+        let mut sliced = full.clone();
+        if let Part::Read { data, .. } = &mut sliced.gpus {
+            data.gpus.iter_mut().for_each(|gpu| gpu.mig = Reading::Known(true));
+        }
+        let now = after(&sliced, "");
+        assert_eq!(own(&job(9..10), &sliced, &now, "1"), None, "the tenth slice may be on GPU 1");
     }
 }

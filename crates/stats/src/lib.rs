@@ -37,7 +37,7 @@ pub use application::Application;
 pub use applied::{Applied, AppliedBy, applied};
 pub use comm::Communication;
 pub use config::{MetricsConfig, ReportAccess, ReportConfig, StatsConfig};
-pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, Window, gpu_uses, holds, port_uses};
+pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, RunGpus, Window, gpu_uses, port_uses};
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
 pub use evidence::{evidence, kernel_events};
 pub use for_reader::{finding_for_reader, reason_for_reader};

@@ -11,8 +11,8 @@ pub(crate) use large::large;
 
 use crate::{
     Act, ActKind, Budget, Decision, DecisionKind, DecisionNode, Exit, JobReport, Look, NodeReport, Options,
-    Parts, ReportConfig, SetBy, SlurmView, StatsConfig, StepEnv, StepSetting, Window, evidence, gpu_uses,
-    kernel_events, port_uses,
+    Parts, ReportConfig, RunGpus, SetBy, SlurmView, StatsConfig, StepEnv, StepSetting, Window, evidence,
+    gpu_uses, kernel_events, port_uses,
 };
 
 pub(crate) const START: u64 = 1_800_000_000_000;
@@ -153,10 +153,11 @@ pub(crate) fn part(node: &str, job: &Job, faults: &str, findings: Vec<Finding>, 
     report.prolog = Some(look(Phase::Prolog, START, vec![]));
     report.kernel = kernel_events(&now, START, job, &StatsConfig::default());
     let look = look(Phase::Epilog, START + HOUR, findings);
-    report.evidence = evidence(&look.verdict, Some(&before), &now, &report.kernel, job, Some(&map));
+    let held = RunGpus::resolve(&job.allocation, Some(&before), &now, &[]);
+    report.evidence = evidence(&look.verdict, Some(&before), &now, &report.kernel, &held, Some(&map));
     report.epilog = Some(look);
     report.window = Some(Window { start: before.taken, end: now.taken });
-    report.gpus = gpu_uses(Some(&before), &now, &job.allocation);
+    report.gpus = gpu_uses(Some(&before), &now, &held);
     report.ports = port_uses(Some(&before), &now, Some(&map));
     report.rail_map = Some(map);
     report.settings = vec![Setting {

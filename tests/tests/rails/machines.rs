@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 
-use railgate_model::{Fabric, Host, LinkLayer, Part, Pci, PciAddress, Port, Profile, Reading, Snapshot};
+use railgate_model::{
+    Fabric, Host, JobGpus, LinkLayer, Part, Pci, PciAddress, Port, Profile, Reading, Snapshot,
+};
 use railgate_rails::{
-    JobGpus, JobShape, Net, RailsConfig, env, environment, rail_map, table, topology, topology_wanted,
+    JobShape, Net, RailsConfig, env, environment, rail_map, table, topology, topology_wanted,
 };
 use railgate_simulate::recorded;
 use railgate_simulate::{inject, simulated};
@@ -281,10 +283,10 @@ fn text(machine: &Machine) -> String {
     let Machine { about, snapshot, profile, config, jobs, .. } = machine;
     let map = rail_map(snapshot, profile);
     let mut text = format!("{about}\n\n== rail map\n{}", table(&map));
-    let whole = std::iter::once(("the whole node".to_owned(), JobGpus::All));
+    let whole = std::iter::once(("the whole node".to_owned(), JobGpus::default()));
     let parts = jobs.iter().map(|gpus| {
         let names: Vec<String> = gpus.iter().map(u32::to_string).collect();
-        (format!("GPUs {}", names.join(", ")), JobGpus::Indices(gpus.clone()))
+        (format!("GPUs {}", names.join(", ")), JobGpus::these(gpus.clone()))
     });
     for (who, gpus) in whole.chain(parts) {
         let shape = JobShape { gpus, job_id: 4242, nodes: Some(2), ..JobShape::default() };

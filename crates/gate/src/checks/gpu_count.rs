@@ -1,9 +1,8 @@
-use railgate_model::{Class, PartName, Pci, PciAddress, Severity};
+use railgate_model::{Class, JobGpus, KnownGpu, PartName, Pci, PciAddress, Severity};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
-use crate::scene::{SLICES, Scene};
-use crate::seen::KnownGpu;
+use crate::scene::Scene;
 use crate::settings::settings;
 
 /// The check.
@@ -38,7 +37,7 @@ profile.
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, _: &Settings, out: &mut Report<'_>) {
-        if let Some(why) = scene.unclear().filter(|why| *why != SLICES) {
+        if let Some(why) = scene.unclear().filter(|why| *why != JobGpus::SLICES) {
             out.add(
                 Found::unknown(Class::Internal, "", format!("the job's GPUs are unknown: {why}"))
                     .fix("report a bug")
@@ -63,12 +62,12 @@ profile.
         }
         let short = expected.filter(|want| count < *want);
         if short.is_none() || !scene.whole() {
-            for known in &scene.missing {
+            for known in scene.missing() {
                 let what = format!("the job's GPU {} is missing, {count} present", name(known));
                 let found = Found::fail(Class::Node, known.index.to_string(), what).fix("reboot");
                 out.add(row(found, short.unwrap_or(count + 1)));
             }
-            if !scene.missing.is_empty() {
+            if !scene.missing().is_empty() {
                 return;
             }
         }
@@ -261,6 +260,13 @@ mod tests {
         assert_eq!(sliced("h100-sxm", &[37, 38]).remembering().says(), "fit");
         assert_eq!(sliced("h100-sxm:gpu-missing@3", &[37]).of("gpu-count"), [Severity::Unknown]);
         assert!(sliced("h100-sxm:gpu-lost@3", &[37]).says().starts_with("unfit: fail gpu-lost@3"));
+    }
+
+    #[test]
+    fn behind_slices_an_index_is_another_card() {
+        // Slurm puts whole cards before slices: its GPU 0 is card 1 here.
+        let sliced = look("h100-sxm:gpu-lost@1").holding(&[0]).gpu(0, |gpu| gpu.mig = Reading::Known(true));
+        assert!(sliced.says().starts_with("unfit: fail gpu-lost@1"), "{}", sliced.says());
     }
 
     #[test]

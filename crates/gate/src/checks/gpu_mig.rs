@@ -84,7 +84,12 @@ mod tests {
             want(false).says(),
             "degraded: warn gpu-mig@3: MIG is on, the profile has it off; set MIG mode, gres.conf"
         );
-        assert_eq!(want(true).holding(&[3]).says(), "fit");
+        let of_card_3 = want(true).with(|look| {
+            let uuid = look.now.gpus.data().unwrap().gpus[3].uuid.known().unwrap().clone();
+            let slice = GpuId::Uuid(format!("MIG-{uuid}/1/0"));
+            look.job.as_mut().unwrap().allocation = Allocation::Gpus(vec![slice]);
+        });
+        assert_eq!(of_card_3.says(), "fit");
     }
 
     #[test]

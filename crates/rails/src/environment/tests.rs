@@ -1,4 +1,4 @@
-use railgate_model::{Part, Port, PortState};
+use railgate_model::{Allocation, GpuId, KnownGpu, Part, Port, PortState};
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn a_whole_node_gets_every_rail_in_order_with_ports_and_exact_names() {
 #[test]
 fn half_a_node_gets_the_rails_of_its_own_gpus() {
     let shape =
-        JobShape { job_id: 7, nodes: Some(2), gpus: JobGpus::Indices(vec![2, 3]), ..JobShape::default() };
+        JobShape { job_id: 7, nodes: Some(2), gpus: JobGpus::these(vec![2, 3]), ..JobShape::default() };
     assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_IB_HCA"), Some("=mlx5_2:1,mlx5_3:1"));
 }
 
@@ -106,7 +106,7 @@ fn both_ports_of_a_card_belong_to_the_half_that_holds_its_gpu() {
     }
     let map = rail_map(&snapshot, None);
     let of = |gpus: &[u32]| {
-        let shape = JobShape { gpus: JobGpus::Indices(gpus.to_vec()), ..JobShape::default() };
+        let shape = JobShape { gpus: JobGpus::these(gpus.to_vec()), ..JobShape::default() };
         let settings = environment(&map, &snapshot, &RailsConfig::default(), &shape);
         value(&settings, "NCCL_IB_HCA").unwrap().to_owned()
     };
@@ -124,7 +124,7 @@ fn a_gpu_whose_rail_is_down_widens_the_list() {
         data.hcas[1].ports[0].state = Reading::Known(PortState::Down);
     }
     let map = rail_map(&snapshot, &profile());
-    let shape = JobShape { gpus: JobGpus::Indices(vec![0, 1]), ..JobShape::default() };
+    let shape = JobShape { gpus: JobGpus::these(vec![0, 1]), ..JobShape::default() };
     let settings = environment(&map, &snapshot, &RailsConfig::default(), &shape);
     assert_eq!(value(&settings, "NCCL_IB_HCA"), Some("=mlx5_0:1,mlx5_2:1,mlx5_3:1"));
 }
@@ -335,7 +335,7 @@ fn table(name: &str, value: &str) -> std::collections::BTreeMap<String, String> 
 fn a_part_of_a_node_never_gets_a_wall_between_rails() {
     let config = RailsConfig { cross_nic: Some(0), ..RailsConfig::default() };
     let given = |gpus: &[u32], nodes: u32| {
-        let gpus = JobGpus::Indices(gpus.to_vec());
+        let gpus = JobGpus::these(gpus.to_vec());
         let settings = settings(&config, &JobShape { gpus, nodes: Some(nodes), ..JobShape::default() });
         value(&settings, "NCCL_CROSS_NIC").map(str::to_owned)
     };
@@ -350,7 +350,7 @@ fn gpus_that_share_an_hca_get_as_many_as_any_others_could_need() {
     let snapshot = crate::testing::switches(4, 2, 1);
     let map = rail_map(&snapshot, None);
     let given = |gpus: &[u32], nodes: u32| {
-        let gpus = JobGpus::Indices(gpus.to_vec());
+        let gpus = JobGpus::these(gpus.to_vec());
         let shape = JobShape { gpus, nodes: Some(nodes), ..JobShape::default() };
         let settings = environment(&map, &snapshot, &RailsConfig::default(), &shape);
         value(&settings, "NCCL_IB_HCA").unwrap().to_owned()
@@ -396,7 +396,7 @@ fn the_sites_rules_hold_under_all_of_their_conditions() {
     };
     let (ib, eth) = (machine(), roce());
     let whole = JobShape::default();
-    let part = JobShape { gpus: JobGpus::Indices(vec![0]), nodes: Some(1), ..JobShape::default() };
+    let part = JobShape { gpus: JobGpus::these(vec![0]), nodes: Some(1), ..JobShape::default() };
     assert!(holds(&rule, &ib, &whole));
     let on_eth = SiteRule { link_layer: Some(Layer::Ethernet), ..rule.clone() };
     assert!(holds(&on_eth, &eth, &whole) && !holds(&on_eth, &ib, &whole));
@@ -454,4 +454,32 @@ fn the_sites_file_for_nccl_is_the_sites_word() {
         Some("=b:1"),
         "railgate's own table counts for more"
     );
+}
+
+#[test]
+fn a_job_behind_a_lost_gpu_and_one_with_a_slice_get_their_own_rails() {
+    let mut snapshot = machine();
+    let Part::Read { data, .. } = &mut snapshot.gpus else { panic!() };
+    let inventory = KnownGpu::list(data);
+    let hca = |snapshot: &Snapshot, index: u32| {
+        let allocation = Allocation::Gpus(vec![GpuId::Index(index)]);
+        let gpus = JobGpus::resolve(&allocation, snapshot.gpus.data(), &inventory, None);
+        let map = rail_map(snapshot, Some(&profile()));
+        let shape = JobShape { gpus, nodes: Some(1), ..JobShape::default() };
+        let settings = environment(&map, snapshot, &RailsConfig::default(), &shape);
+        value(&settings, "NCCL_IB_HCA").map(str::to_owned)
+    };
+    let (of_2, of_all) = (hca(&snapshot, 2), hca(&snapshot, 99));
+    assert_ne!(of_2, of_all);
+    if let Part::Read { data, .. } = &mut snapshot.gpus {
+        data.gpus.remove(1);
+        for (index, gpu) in (0..).zip(&mut data.gpus) {
+            gpu.index = index;
+        }
+    }
+    assert_eq!(hca(&snapshot, 2), of_2, "NVML lists it as GPU 1 now");
+    if let Part::Read { data, .. } = &mut snapshot.gpus {
+        data.gpus[0].mig = Reading::Known(true);
+    }
+    assert_eq!(hca(&snapshot, 2), of_all, "it cannot be told on which card the slice is");
 }

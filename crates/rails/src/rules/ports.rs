@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use railgate_model::{PciAddress, Rail};
+use railgate_model::{JobGpus, PciAddress, Rail};
 
 use super::Context;
-use crate::job_shape::JobGpus;
 
 /// The card that a port sits on: two ports, or two functions, of one HCA.
 pub(super) fn card(rail: &Rail) -> Option<PciAddress> {
@@ -15,12 +14,12 @@ pub(super) fn card(rail: &Rail) -> Option<PciAddress> {
 /// Places in the map's rails, ascending.
 pub(super) fn ports(context: &Context<'_>) -> BTreeSet<usize> {
     let (rails, gpus) = (&context.map.rails, &context.map.gpus);
-    let mine: Vec<_> = gpus.iter().filter(|gpu| context.shape.gpus.has(gpu.index)).collect();
+    let mine: Vec<_> = gpus.iter().filter(|gpu| context.shape.gpus.has(gpu.index) != Some(false)).collect();
     // A GPU without a rail of its own (its port is down, the wiring is unknown) may need any of them, and so
     // may one that the snapshot does not have.
     let known = match &context.shape.gpus {
-        JobGpus::Indices(indices) => mine.len() == indices.iter().collect::<BTreeSet<_>>().len(),
-        JobGpus::All | JobGpus::None => false,
+        JobGpus::These { present, missing } => missing.is_empty() && mine.len() == present.len(),
+        JobGpus::All { .. } | JobGpus::None | JobGpus::Unclear(_) => false,
     };
     if !known || mine.len() == gpus.len() || mine.iter().any(|gpu| gpu.rail.is_none()) {
         return (0..rails.len()).collect();

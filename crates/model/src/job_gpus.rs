@@ -1,0 +1,273 @@
+//! Which GPUs of a node a job holds.
+//!
+//! Slurm numbers the GPUs of a node when slurmd starts, in the order of their PCI addresses (`AutoDetect=nvml`), and keeps the
+//! numbers until it is restarted. NVML numbers them anew each time: if a GPU is gone, those behind it move up by one. Under MIG,
+//! Slurm counts slices, and since 23.11 it puts whole cards before all slices.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Allocation, Gpu, GpuId, Gpus, PciAddress};
+
+/// A GPU that a node had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownGpu {
+    /// NVML index.
+    pub index: u32,
+    /// PCI address, where it was read.
+    pub pci: Option<PciAddress>,
+    /// UUID, where it was read.
+    pub uuid: Option<String>,
+}
+
+impl KnownGpu {
+    /// The GPUs that NVML listed, as an inventory.
+    pub fn list(gpus: &Gpus) -> Vec<KnownGpu> {
+        gpus.gpus
+            .iter()
+            .map(|gpu| KnownGpu {
+                index: gpu.index,
+                pci: gpu.pci.known().copied(),
+                uuid: gpu.uuid.known().cloned(),
+            })
+            .collect()
+    }
+
+    /// The GPUs that Slurm counted, as far as this node has seen them: those before the job, or those of `remembered`, an
+    /// earlier snapshot, where that one had more.
+    pub fn inventory(before: Option<&Gpus>, remembered: &[KnownGpu]) -> Vec<KnownGpu> {
+        match before {
+            Some(gpus) if gpus.gpus.len() >= remembered.len() => KnownGpu::list(gpus),
+            _ => remembered.to_vec(),
+        }
+    }
+}
+
+/// The GPUs of a node that a job holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobGpus {
+    /// None.
+    None,
+    /// Every one.
+    All {
+        /// Those of them that NVML does not list any more.
+        missing: Vec<KnownGpu>,
+    },
+    /// Some of them.
+    These {
+        /// Those that are there, by NVML index in the same snapshot.
+        present: BTreeSet<u32>,
+        /// Those that NVML does not list any more.
+        missing: Vec<KnownGpu>,
+    },
+    /// It cannot be told which; the text says why.
+    Unclear(String),
+}
+
+impl Default for JobGpus {
+    /// Every GPU, none of them missing.
+    fn default() -> Self {
+        JobGpus::All { missing: Vec::new() }
+    }
+}
+
+impl JobGpus {
+    /// Why an index is no GPU under MIG.
+    pub const SLICES: &'static str = "MIG is on, and Slurm counts slices";
+
+    /// Finds the GPUs of a job among those that NVML lists in one snapshot.
+    ///
+    /// `now` is what NVML lists (`None`: not read), `inventory` the GPUs that the node had when Slurm counted them
+    /// ([`KnownGpu::inventory`]), and `expected` how many GPUs the machine type has, if that is known.
+    pub fn resolve(
+        allocation: &Allocation,
+        now: Option<&Gpus>,
+        inventory: &[KnownGpu],
+        expected: Option<u32>,
+    ) -> JobGpus {
+        let ids = match allocation {
+            Allocation::NoGpus => return JobGpus::None,
+            Allocation::Unreadable(text) => {
+                return JobGpus::Unclear(format!("Slurm's GPU list '{text}' is unreadable"));
+            }
+            Allocation::Gpus(ids) if ids.is_empty() => return JobGpus::None,
+            Allocation::Gpus(ids) => ids,
+        };
+        // Slurm puts whole cards before slices, so only the cards before the first sliced one surely keep their numbers.
+        let sliced = now.and_then(|gpus| gpus.gpus.iter().find(|gpu| gpu.mig.known() == Some(&true)));
+        let is_slice = |id: &GpuId| {
+            sliced.is_some_and(|first| matches!(id, GpuId::Index(index) if *index >= first.index))
+        };
+        if ids.iter().any(is_slice) {
+            return JobGpus::Unclear(JobGpus::SLICES.to_owned());
+        }
+        let mut present = BTreeSet::new();
+        let mut missing = Vec::new();
+        for id in ids {
+            match place(id, now, inventory) {
+                Some(Place::At(index)) => {
+                    present.insert(index);
+                }
+                Some(Place::Missing(known)) => {
+                    if !missing.contains(&known) {
+                        missing.push(known);
+                    }
+                }
+                None => return JobGpus::Unclear(format!("no GPU is known as {}", name(id))),
+            }
+        }
+        let all = expected
+            .map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX))
+            .max(now.map_or(0, |gpus| gpus.gpus.len()))
+            .max(inventory.len());
+        if present.len() + missing.len() >= all {
+            JobGpus::All { missing }
+        } else {
+            JobGpus::These { present, missing }
+        }
+    }
+
+    /// Those with these NVML indices, all of them there.
+    pub fn these(indices: impl IntoIterator<Item = u32>) -> JobGpus {
+        JobGpus::These { present: indices.into_iter().collect(), missing: Vec::new() }
+    }
+
+    /// Whether the job holds the GPU with this NVML index; `None` where it cannot be told.
+    pub fn has(&self, index: u32) -> Option<bool> {
+        match self {
+            JobGpus::None => Some(false),
+            JobGpus::All { .. } => Some(true),
+            JobGpus::These { present, .. } => Some(present.contains(&index)),
+            JobGpus::Unclear(_) => None,
+        }
+    }
+
+    /// The job's GPUs that NVML does not list any more.
+    pub fn missing(&self) -> &[KnownGpu] {
+        match self {
+            JobGpus::All { missing } | JobGpus::These { missing, .. } => missing,
+            JobGpus::None | JobGpus::Unclear(_) => &[],
+        }
+    }
+}
+
+enum Place {
+    At(u32),
+    Missing(KnownGpu),
+}
+
+fn place(id: &GpuId, now: Option<&Gpus>, inventory: &[KnownGpu]) -> Option<Place> {
+    let listed = now.map_or(&[][..], |gpus| gpus.gpus.as_slice());
+    let known = match id {
+        GpuId::Index(index) => {
+            let shifted = !listed.is_empty() && listed.len() < inventory.len();
+            if !shifted {
+                let beyond = now.is_some() && listed.iter().all(|gpu| gpu.index != *index);
+                return Some(if beyond {
+                    Place::Missing(KnownGpu { index: *index, pci: None, uuid: None })
+                } else {
+                    Place::At(*index)
+                });
+            }
+            inventory.iter().find(|known| known.index == *index)?.clone()
+        }
+        GpuId::Uuid(text) => {
+            let uuid = whole_gpu(text);
+            if let Some(gpu) = listed.iter().find(|gpu| gpu.uuid.known().is_some_and(|known| known == uuid)) {
+                return Some(Place::At(gpu.index));
+            }
+            inventory.iter().find(|known| known.uuid.as_deref() == Some(uuid))?.clone()
+        }
+    };
+    if now.is_none() {
+        return Some(Place::At(known.index));
+    }
+    let same = |gpu: &&Gpu| match (gpu.uuid.known(), &known.uuid) {
+        (Some(now), Some(then)) => now == then,
+        _ => gpu.pci.known().is_some() && gpu.pci.known() == known.pci.as_ref(),
+    };
+    Some(match listed.iter().find(same) {
+        Some(gpu) => Place::At(gpu.index),
+        None => Place::Missing(known),
+    })
+}
+
+/// `MIG-GPU-<uuid>/1/0` (before driver 470) names its GPU; `MIG-<uuid>` does not.
+fn whole_gpu(text: &str) -> &str {
+    let text = text.strip_prefix("MIG-").filter(|rest| rest.starts_with("GPU-")).unwrap_or(text);
+    text.split('/').next().unwrap_or(text)
+}
+
+fn name(id: &GpuId) -> String {
+    match id {
+        GpuId::Index(index) => index.to_string(),
+        GpuId::Uuid(uuid) => uuid.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, Reading};
+
+    fn machine(uuids: &[u32]) -> Gpus {
+        let gpu = |(index, uuid): (usize, &u32)| Gpu {
+            uuid: Reading::Known(format!("GPU-{uuid}")),
+            ..Gpu::silent(u32::try_from(index).unwrap(), Access::Ok, "not read")
+        };
+        Gpus {
+            driver: Reading::Unsupported,
+            nvml: Reading::Unsupported,
+            count: Reading::Unsupported,
+            gpus: uuids.iter().enumerate().map(gpu).collect(),
+        }
+    }
+
+    fn indices(indices: &[u32]) -> Allocation {
+        Allocation::Gpus(indices.iter().copied().map(GpuId::Index).collect())
+    }
+
+    #[test]
+    fn a_lost_gpu_shifts_nvml_and_not_slurm() {
+        let full = machine(&[0, 1, 2, 3]);
+        let inventory = KnownGpu::list(&full);
+        assert_eq!(JobGpus::resolve(&indices(&[2]), Some(&full), &inventory, None), JobGpus::these([2]));
+        let lost = machine(&[0, 2, 3]);
+        let of = |ids: &[u32]| JobGpus::resolve(&indices(ids), Some(&lost), &inventory, None);
+        assert_eq!(of(&[2, 3]), JobGpus::these([1, 2]), "those behind GPU 1 have moved up");
+        let JobGpus::These { present, missing } = of(&[0, 1]) else { panic!() };
+        assert_eq!((present, missing), (BTreeSet::from([0]), vec![inventory[1].clone()]));
+        assert_eq!(of(&[0, 1, 2, 3]), JobGpus::All { missing: vec![inventory[1].clone()] });
+    }
+
+    #[test]
+    fn under_mig_only_cards_before_the_first_sliced_one_keep_their_numbers() {
+        let mut gpus = machine(&[0, 1, 2, 3]);
+        gpus.gpus[1].mig = Reading::Known(true);
+        let of = |id: GpuId| JobGpus::resolve(&Allocation::Gpus(vec![id]), Some(&gpus), &[], None);
+        assert_eq!(of(GpuId::Index(0)), JobGpus::these([0]));
+        // Slurm puts cards 2 and 3 before the slices: index 1 is card 2, not card 1.
+        for index in [1, 2, 9] {
+            assert_eq!(of(GpuId::Index(index)), JobGpus::Unclear(JobGpus::SLICES.to_owned()), "{index}");
+        }
+        assert_eq!(of(GpuId::Uuid("GPU-3".to_owned())), JobGpus::these([3]));
+        assert_eq!(of(GpuId::Uuid("MIG-GPU-1/7/0".to_owned())), JobGpus::these([1]));
+        assert!(matches!(of(GpuId::Uuid("MIG-1".to_owned())), JobGpus::Unclear(_)));
+    }
+
+    #[test]
+    fn none_all_and_unclear() {
+        let gpus = machine(&[0, 1]);
+        let of = |allocation: &Allocation| JobGpus::resolve(allocation, Some(&gpus), &[], None);
+        assert_eq!(of(&Allocation::NoGpus), JobGpus::None);
+        assert_eq!(of(&indices(&[])), JobGpus::None);
+        assert_eq!(of(&indices(&[0, 1])), JobGpus::default());
+        assert!(matches!(of(&Allocation::Unreadable("gpu:?".to_owned())), JobGpus::Unclear(_)));
+        assert_eq!(JobGpus::these([1]).has(1), Some(true));
+        assert_eq!(JobGpus::these([1]).has(0), Some(false));
+        assert_eq!(JobGpus::Unclear(String::new()).has(0), None);
+        let unread = JobGpus::resolve(&indices(&[1]), None, &[], Some(8));
+        assert_eq!(unread, JobGpus::these([1]), "without NVML an index is taken as it is");
+    }
+}
