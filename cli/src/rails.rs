@@ -2,9 +2,9 @@ mod topology;
 
 use std::path::PathBuf;
 
-use railgate_model::JobGpus;
+use railgate_model::{JobGpus, Net};
 use railgate_rails::{
-    JobShape, NcclVersion, Net, View, env, environment, explain, net, rail_map, table, topology,
+    JobShape, NcclVersion, View, env, environment, explain, net, rail_map, table, topology,
 };
 use railgate_text::Lines;
 

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::ptr;
 use std::sync::OnceLock;
 
+use railgate_model::Net;
 use railgate_rundir::{NcclEnv, ReleaseSetting};
 
 /// `ncclEnv_v1_t`: name, init, finalize, getEnv.
@@ -226,7 +227,7 @@ fn the_users_own_value_wins_and_ours_gives_way() {
 #[test]
 fn a_value_for_one_network_plugin_is_not_given_to_another() {
     let hca = ReleaseSetting {
-        nets: vec!["ib".to_owned(), "sharp".to_owned()],
+        nets: vec![Net::Ib, Net::Sharp],
         ..setting("NCCL_IB_HCA", "=mlx5_0:1:0", None, None)
     };
     let dir = run_dir(vec![hca]);

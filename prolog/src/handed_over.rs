@@ -38,7 +38,7 @@ pub(crate) fn for_tasks(settings: &[Setting]) -> Vec<TaskSetting> {
             name: setting.name.clone(),
             value: setting.value.clone(),
             force: setting.force,
-            nets: setting.nets.iter().filter_map(|net| net.parse().ok()).collect(),
+            nets: setting.nets.clone(),
             with: setting.with.clone(),
         })
         .collect()
@@ -75,6 +75,8 @@ fn release(version: Option<NcclVersion>) -> Option<Option<[u8; 3]>> {
 
 #[cfg(test)]
 mod tests {
+    use railgate_model::Net;
+
     use super::*;
 
     fn setting(name: &str, value: &str, nccl: Option<&str>) -> Setting {
@@ -82,7 +84,7 @@ mod tests {
             name: name.to_owned(),
             value: value.to_owned(),
             nccl: nccl.map(str::to_owned),
-            nets: vec!["ib".to_owned(), "sharp".to_owned()],
+            nets: vec![Net::Ib, Net::Sharp],
             ..Setting::default()
         }
     }
@@ -104,12 +106,16 @@ mod tests {
         assert_eq!(by_release(&settings[..1]), None);
     }
 
-    /// Rails and the run directory name network plugins each for themselves.
     #[test]
-    fn both_know_the_same_network_plugins() {
-        use railgate_rails::Net;
-        for net in [Net::Ib, Net::Ofi, Net::Sharp, Net::Other] {
-            assert_eq!(net.as_str().parse::<railgate_rundir::Net>().unwrap().as_str(), net.as_str());
-        }
+    fn a_plugin_of_another_release_does_not_become_any_plugin() {
+        let json =
+            r#"{"name":"A","value":"1","force":false,"rule":"r","why":"w","source":"s","nets":["gin"]}"#;
+        let setting: Setting = serde_json::from_str(json).unwrap();
+        assert!(!setting.fits(Net::Ib));
+        let settings = for_tasks(&[setting.clone()]);
+        let (text, _) = railgate_rundir::TaskEnv { settings, ..Default::default() }.to_text();
+        assert!(text.contains("default;net=other A=1"), "{text}");
+        let text = by_release(&[Setting { nccl: Some(">=2.29.2".to_owned()), ..setting }]).unwrap();
+        assert!(text.contains("default 2.29.2 - other A=1"), "{text}");
     }
 }

@@ -116,7 +116,7 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
         fault(report, format!("nccl.env: {why}; version-dependent settings not applied"));
         settings.retain(|setting| setting.nccl.is_none());
     }
-    tasks.net = net(&hook.config.rails, &map, &look.snapshot).as_str().parse().ok();
+    tasks.net = Some(net(&hook.config.rails, &map, &look.snapshot));
     tasks.settings = handed_over::for_tasks(&settings);
     report.rail_map = Some(map);
     report.settings = settings;

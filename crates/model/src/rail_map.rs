@@ -2,7 +2,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LinkLayer, PciAddress, PortState, Reading};
+use crate::net::known_or_other;
+use crate::{LinkLayer, Net, PciAddress, PortState, Reading};
 
 /// How far a GPU is from an HCA, in NCCL's terms, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -108,9 +109,10 @@ pub struct Setting {
     /// None: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl: Option<String>,
-    /// Only where one of these moves NCCL's data between nodes: `ib`, `ofi`, `sharp`, `other`. Empty: whatever does.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub nets: Vec<String>,
+    /// Only where one of these moves NCCL's data between nodes. Empty: whatever does. Names that this release does not know are
+    /// read as `other`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "known_or_other")]
+    pub nets: Vec<Net>,
     /// Only where railgate has set this variable, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<String>,
@@ -118,7 +120,7 @@ pub struct Setting {
 
 impl Setting {
     /// Whether it is meant for the environment of tasks where `net` moves NCCL's data between nodes.
-    pub fn fits(&self, net: &str) -> bool {
-        self.nccl.is_none() && (self.nets.is_empty() || self.nets.iter().any(|have| have == net))
+    pub fn fits(&self, net: Net) -> bool {
+        self.nccl.is_none() && (self.nets.is_empty() || self.nets.contains(&net))
     }
 }

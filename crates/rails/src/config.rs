@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use railgate_model::duration_text;
+use railgate_model::{Net, duration_text};
 use serde::{Deserialize, Serialize};
 
-use crate::{Net, SiteRule};
+use crate::SiteRule;
 
 /// `[rails]`: what the site wants NCCL to have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,10 +2,10 @@ use std::collections::BTreeSet;
 
 use railgate_model::{JobGpus, LinkLayer, RailMap, Reading, Setting, Snapshot};
 
+use crate::NcclRange;
 use crate::config::{RailsConfig, name_ok, value_ok};
 use crate::job_shape::JobShape;
 use crate::rules::{Context, ENV_PLUGIN, RULES, Rule};
-use crate::{NcclRange, Net};
 
 /// The variables that the tasks of a job get on this node, the same for all of them. One variable can stand there
 /// several times, under conditions: of those that hold the last counts.
@@ -93,7 +93,7 @@ impl Settings {
             why: rule.why.to_owned(),
             source: rule.source.to_owned(),
             nccl: range(rule.nccl),
-            nets: nets(rule.nets),
+            nets: rule.nets.to_vec(),
             with: rule.with.map(str::to_owned),
         });
     }
@@ -120,17 +120,13 @@ fn site_rules(settings: &mut Settings, context: &Context<'_>, of_profile: bool) 
         for (name, value) in &rule.set {
             let why = if rule.why.is_empty() { "the site's own rule" } else { rule.why.as_str() };
             let setting = site_setting(&format!("site-rule-{at}"), name, value, why, "[[rails.rules]]");
-            settings.put(Setting { nccl: range(rule.nccl), nets: nets(&rule.net), ..setting });
+            settings.put(Setting { nccl: range(rule.nccl), nets: rule.net.clone(), ..setting });
         }
     }
 }
 
 fn range(range: NcclRange) -> Option<String> {
     (!range.is_all()).then(|| range.to_string())
-}
-
-fn nets(nets: &[Net]) -> Vec<String> {
-    nets.iter().map(|net| net.as_str().to_owned()).collect()
 }
 
 fn site_setting(rule: &str, name: &str, value: &str, why: &str, source: &str) -> Setting {

@@ -32,7 +32,7 @@ pub use job_shape::JobShape;
 pub use map::{BY_NOTHING, BY_ORDER, BY_PROFILE, BY_TREE, rail_map};
 pub use nccl_range::{BadNcclRange, NcclRange};
 pub use nccl_version::{BadNcclVersion, NcclVersion};
-pub use net::{BadNet, Net, net};
+pub use net::net;
 pub use render::{View, effective, env, explain, table};
 pub use rules::{RULES, Rule};
 pub use site_rule::{Layer, Nodes, Share, SiteRule};

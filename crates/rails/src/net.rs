@@ -1,50 +1,6 @@
-use std::str::FromStr;
-
-use railgate_model::{LinkLayer, RailMap, Reading, Snapshot};
-use serde::{Deserialize, Serialize};
+use railgate_model::{LinkLayer, Net, RailMap, Reading, Snapshot};
 
 use crate::RailsConfig;
-
-/// What moves NCCL's data between nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Net {
-    /// NCCL's own verbs transport.
-    Ib,
-    /// aws-ofi-nccl, over libfabric. It has settings of its own and writes NCCL's topology.
-    Ofi,
-    /// HPC-X's plugin, with or without SHARP. It reads NCCL's own variables for verbs.
-    Sharp,
-    /// Another plugin: what it reads is not known.
-    Other,
-}
-
-impl Net {
-    /// As the configuration writes it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Net::Ib => "ib",
-            Net::Ofi => "ofi",
-            Net::Sharp => "sharp",
-            Net::Other => "other",
-        }
-    }
-}
-
-/// The name of none of them.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}': expected ib, ofi, sharp or other")]
-pub struct BadNet(String);
-
-impl FromStr for Net {
-    type Err = BadNet;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Net::Ib, Net::Ofi, Net::Sharp, Net::Other];
-        let bad = || BadNet(railgate_text::clip(text, 40));
-        all.into_iter().find(|net| net.as_str() == text).ok_or_else(bad)
-    }
-}
 
 /// What moves the data of jobs that do not say: the site's word, or what stands on the node. RDMA devices that speak
 /// neither InfiniBand nor Ethernet (EFA's do not) carry nothing of NCCL's own, and are there for libfabric.

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use railgate_model::{JobGpus, Part, Snapshot};
+use railgate_model::{JobGpus, Net, Part, Snapshot};
 
 use crate::testing::{machines, switches};
 use crate::{
-    JobShape, NcclVersion, Net, RailsConfig, SiteRule, effective, environment, rail_map, table, topology_xml,
+    JobShape, NcclVersion, RailsConfig, SiteRule, effective, environment, rail_map, table, topology_xml,
 };
 
 fn ports(snapshot: &Snapshot, gpus: JobGpus) -> Option<Vec<String>> {

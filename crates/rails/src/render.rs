@@ -1,10 +1,10 @@
-use railgate_model::{RailMap, Reading, Setting};
+use railgate_model::{Net, RailMap, Reading, Setting};
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::folklore::{FOLKLORE, Folklore};
 use crate::ports::{layer_text, state_word};
-use crate::{NcclRange, NcclVersion, Net};
+use crate::{NcclRange, NcclVersion};
 
 /// What `railgate rails --format json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -107,7 +107,7 @@ fn quoted(value: &str) -> String {
 pub fn effective(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Vec<Setting> {
     let fits = |setting: &Setting| {
         let bare = Setting { nccl: None, ..setting.clone() };
-        bare.fits(net.as_str())
+        bare.fits(net)
             && match &setting.nccl {
                 None => true,
                 // 2.28.6 and earlier load no such plugin.
@@ -178,7 +178,7 @@ pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> 
 const ENV_PLUGINS: NcclVersion = NcclVersion::new(2, 28, 7);
 
 fn is_for_others(setting: &Setting, net: Net) -> bool {
-    !setting.nets.is_empty() && setting.nets.iter().all(|have| have != net.as_str())
+    !setting.nets.is_empty() && !setting.nets.contains(&net)
 }
 
 /// What depends on a release that nobody named.
@@ -194,7 +194,8 @@ fn condition(setting: &Setting) -> String {
         parts.push(format!("NCCL {range}, by its environment plugin"));
     }
     if !setting.nets.is_empty() {
-        parts.push(format!("net {}", setting.nets.join(" or ")));
+        let nets: Vec<&str> = setting.nets.iter().map(|net| net.as_str()).collect();
+        parts.push(format!("net {}", nets.join(" or ")));
     }
     if let Some(with) = &setting.with {
         parts.push(format!("where {with} is railgate's"));

@@ -2,14 +2,14 @@
 
 mod ports;
 
-use railgate_model::{JobGpus, LinkLayer, RailMap, Reading, Snapshot};
+use railgate_model::{JobGpus, LinkLayer, Net, RailMap, Reading, Snapshot};
 use serde::Serialize;
 
 use crate::config::{DEBUG, LATENCY, RailsConfig, THROUGHPUT, TopologyFile};
 use crate::environment::speaks;
 use crate::job_shape::JobShape;
 use crate::topology::topology_needed;
-use crate::{NcclRange, NcclVersion, Net};
+use crate::{NcclRange, NcclVersion};
 
 use ports::{card, ports};
 

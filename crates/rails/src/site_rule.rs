@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 
-use railgate_model::LinkLayer;
+use railgate_model::{LinkLayer, Net};
 use serde::{Deserialize, Serialize};
 
+use crate::NcclRange;
 use crate::environment::speaks;
 use crate::rules::Context;
-use crate::{NcclRange, Net};
 
 /// `[[rails.rules]]`: variables of the site's own under conditions. A condition that is not there always holds.
 /// Which nodes it is for, `[[node]]` tables say.

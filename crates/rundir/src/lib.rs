@@ -25,7 +25,6 @@ mod layout;
 mod merge;
 mod nccl_conf;
 mod nccl_env;
-mod net;
 mod note;
 mod open_mode;
 mod options;
@@ -37,7 +36,6 @@ pub use layout::{JobDir, NoRun, Root, Run, RunDir};
 pub use merge::{Change, JOB_DIR, KEPT, Merged, NET, SET, SET_PREFIX, merge};
 pub use nccl_conf::NcclConf;
 pub use nccl_env::{NcclEnv, ReleaseSetting};
-pub use net::{BadNet, Net};
 pub use note::NoteDir;
 pub use open_mode::{OpenMode, told_open_mode};
 pub use options::{

@@ -19,7 +19,9 @@
 
 use std::cell::LazyCell;
 
-use crate::{NcclConf, Net, TaskEnv, TaskSetting, Used, Winner};
+use railgate_model::Net;
+
+use crate::{NcclConf, TaskEnv, TaskSetting, Used, Winner};
 
 /// Names of the variables that railgate set, with commas.
 pub const SET: &str = "RAILGATE_SET";

@@ -1,5 +1,7 @@
 use std::fmt::Write as _;
 
+use railgate_model::Net;
+
 use crate::task_env::{name_ok, value_ok};
 
 /// Values that depend on NCCL's release, for the environment plugin that NCCL itself loads: `nccl.env`.
@@ -26,8 +28,8 @@ pub struct ReleaseSetting {
     pub from: Option<[u8; 3]>,
     /// First release without it.
     pub below: Option<[u8; 3]>,
-    /// [`crate::Net`]s under which it is given; empty: any.
-    pub nets: Vec<String>,
+    /// Only where one of these moves the data; empty: whatever does.
+    pub nets: Vec<Net>,
 }
 
 const HEAD: &str = "railgate-nccl-env 1";
@@ -42,19 +44,21 @@ impl NcclEnv {
         let mut left_out = Vec::new();
         let mut lines = 0;
         for setting in &self.settings {
-            let net_ok = |net: &String| !net.is_empty() && net.bytes().all(|b| b.is_ascii_lowercase());
             let fits = name_ok(&setting.name)
                 && setting.name.len() <= 128
                 && value_ok(&setting.value)
-                && setting.value.len() <= 4096
-                && setting.nets.iter().all(net_ok);
+                && setting.value.len() <= 4096;
             if !fits || lines == MOST {
                 left_out.push(setting);
                 continue;
             }
             lines += 1;
             let mode = if setting.force { "force" } else { "default" };
-            let nets = if setting.nets.is_empty() { "-".to_owned() } else { setting.nets.join(",") };
+            let nets = if setting.nets.is_empty() {
+                "-".to_owned()
+            } else {
+                setting.nets.iter().map(|net| net.as_str()).collect::<Vec<_>>().join(",")
+            };
             let (from, below) = (release(setting.from), release(setting.below));
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{mode} {from} {below} {nets} {}={}", setting.name, setting.value);
@@ -79,12 +83,11 @@ mod tests {
             force: false,
             from: Some([2, 30, 7]),
             below: None,
-            nets: vec!["ib".to_owned()],
+            nets: vec![Net::Ib],
         };
         let bad = [
             ReleaseSetting { name: "a b".to_owned(), ..good.clone() },
             ReleaseSetting { value: "x\nforce - - - LD_PRELOAD=/tmp/x".to_owned(), ..good.clone() },
-            ReleaseSetting { nets: vec!["ib - - X=1".to_owned()], ..good.clone() },
             ReleaseSetting { value: "x".repeat(4097), ..good.clone() },
         ];
         let mut settings = bad.to_vec();

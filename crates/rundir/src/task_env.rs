@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::Net;
+use railgate_model::Net;
 
 /// Variables for every task of a job on this node, as the plugin reads them.
 ///

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use railgate_model::Net;
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::{TaskGroup, Tasks};
@@ -69,7 +70,7 @@ pub fn applied(report: &NodeReport, tasks: &Tasks) -> Vec<Applied> {
     let groups = that_count(tasks);
     let mut rows: Vec<Applied> = Vec::new();
     for group in &groups {
-        let net = group.env.get("RAILGATE_NET").map_or("ib", String::as_str);
+        let net = group.env.get("RAILGATE_NET").map_or(Net::Ib, |net| net.parse().unwrap_or(Net::Other));
         let meant = || report.settings.iter().filter(|setting| setting.fits(net));
         let mut names: Vec<&str> = meant().map(|setting| setting.name.as_str()).collect();
         names.extend(group.env.keys().chain(group.files.keys()).map(String::as_str));

@@ -7,11 +7,9 @@ use std::fmt::Write as _;
 use std::fs;
 
 use railgate_model::{
-    Fabric, Host, JobGpus, LinkLayer, Part, Pci, PciAddress, Port, Profile, Reading, Snapshot,
+    Fabric, Host, JobGpus, LinkLayer, Net, Part, Pci, PciAddress, Port, Profile, Reading, Snapshot,
 };
-use railgate_rails::{
-    JobShape, Net, RailsConfig, env, environment, rail_map, table, topology, topology_wanted,
-};
+use railgate_rails::{JobShape, RailsConfig, env, environment, rail_map, table, topology, topology_wanted};
 use railgate_simulate::recorded;
 use railgate_simulate::{inject, simulated};
 use railgate_topology_check::check_topology;

@@ -1,4 +1,4 @@
-use railgate_model::{Allocation, GpuId, KnownGpu, Part, Port, PortState};
+use railgate_model::{Allocation, GpuId, KnownGpu, Net, Part, Port, PortState};
 
 use super::*;
 
@@ -308,7 +308,7 @@ fn rail_numbers_come_for_the_releases_that_know_them_and_with_the_plugin_alone()
     let with = settings(&config, &shape);
     let numbers = by_rule(&with, "rail-numbers").unwrap();
     assert_eq!(numbers.value, "=mlx5_0:1:0,mlx5_1:1:1,mlx5_2:1:2,mlx5_3:1:3");
-    assert_eq!((numbers.nccl.as_deref(), &numbers.nets[..]), (Some(">=2.30.7"), &["ib".to_owned()][..]));
+    assert_eq!((numbers.nccl.as_deref(), &numbers.nets[..]), (Some(">=2.30.7"), &[Net::Ib][..]));
     assert_eq!(value(&with, "NCCL_ENV_PLUGIN"), Some("/lib/e.so"));
     assert_eq!(by_rule(&with, "ib-hca").unwrap().value, "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1");
     assert_eq!(

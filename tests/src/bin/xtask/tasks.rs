@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use railgate_rundir::{NcclConf, Net, TaskEnv, TaskSetting, merge};
+use railgate_model::Net;
+use railgate_rundir::{NcclConf, TaskEnv, TaskSetting, merge};
 
 /// What the prolog leaves on a node of 8 rails where the site says all that it can, and a user's own file.
 fn run_dir(dir: &Path) -> Result<()> {

@@ -1,17 +1,20 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize};
+
 /// What moves NCCL's data between nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Net {
     /// NCCL's own verbs transport.
     #[default]
     Ib,
-    /// aws-ofi-nccl: libfabric.
+    /// aws-ofi-nccl, over libfabric. It has settings of its own and writes NCCL's topology.
     Ofi,
     /// HPC-X's plugin, with or without SHARP; it reads NCCL's own variables for verbs.
     Sharp,
-    /// Another plugin, or sockets by the user's own choice.
+    /// Another plugin, or sockets by the user's own choice: what it reads is not known.
     Other,
 }
 
@@ -21,7 +24,7 @@ pub enum Net {
 pub struct BadNet(String);
 
 impl Net {
-    /// `ib`, `ofi`, `sharp`, `other`.
+    /// The name in the configuration and in files: `ib`, `ofi`, `sharp`, `other`.
     pub fn as_str(self) -> &'static str {
         match self {
             Net::Ib => "ib",
@@ -65,6 +68,16 @@ fn by_name(name: &str) -> Option<Net> {
     } else {
         None
     }
+}
+
+/// Reads a list of plugins that a setting is limited to. A name of a later release becomes [`Net::Other`]: if it were dropped, an
+/// empty list would be left, and the setting would apply to any plugin.
+///
+/// # Errors
+/// The value is not a list of texts.
+pub(crate) fn known_or_other<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Net>, D::Error> {
+    let names = Vec::<String>::deserialize(from)?;
+    Ok(names.iter().map(|name| name.parse().unwrap_or(Net::Other)).collect())
 }
 
 impl fmt::Display for Net {
