@@ -241,9 +241,9 @@ fn the_report_says_what_really_applied_and_over_what_nccl_ran() -> Result<()> {
                 "rails NCCL possibly ran over sockets, not over the rails, on gn1, gn2",
                 "cause: NCCL_IB_HCA=mlx5_77 names no rail of this node",
                 "in use (",
-                "! NCCL_IB_HCA=mlx5_77 (the user's own; railgate wanted =mlx5_0:1",
+                "! NCCL_IB_HCA=mlx5_77 (set by the user; railgate wanted =mlx5_0:1",
                 "! NCCL_RAS_ADDR=(not set) (unset by a script, or never set; railgate wanted localhost:",
-                "NCCL_SOCKET_IFNAME=eth9 (the user's own",
+                "NCCL_SOCKET_IFNAME=eth9 (set by the user",
             ],
         );
         for number in 0..2 {
@@ -310,7 +310,7 @@ fn what_a_job_hides_from_its_sampler_harms_nobody() -> Result<()> {
         cluster.wait_node("gn1", "idle", MINUTE, |node| node.state() == "IDLE")?;
         let text = cluster.alice().run(&["railgate", "report", &id.to_string()])?.ok()?;
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
-        assert!(one_line(&text).contains("NCCL_ALGO=a?[2J?b (the user's own"), "{text}");
+        assert!(one_line(&text).contains("NCCL_ALGO=a?[2J?b (set by the user"), "{text}");
         Ok(())
     })
 }

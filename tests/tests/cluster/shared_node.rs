@@ -103,7 +103,7 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
         in_order(&one_line(&told), &[not_its, "Xid 79 on GPU 1", "not of this job"]);
         let told = report(&alice, theirs)?;
         in_order(
-            &told,
+            &one_line(&told),
             &[&format!("the node's drain has another owner (epilog): {ADMINS}"), "requeued the job"],
         );
         let why = format!("attempt 0 left node {admins}, which failed while it ran: gpu-lost@0: ");
