@@ -112,7 +112,7 @@ mod tests {
             r#"{"name":"A","value":"1","force":false,"rule":"r","why":"w","source":"s","nets":["gin"]}"#;
         let setting: Setting = serde_json::from_str(json).unwrap();
         assert!(!setting.fits(Net::Ib));
-        let settings = for_tasks(&[setting.clone()]);
+        let settings = for_tasks(std::slice::from_ref(&setting));
         let (text, _) = railgate_rundir::TaskEnv { settings, ..Default::default() }.to_text();
         assert!(text.contains("default;net=other A=1"), "{text}");
         let text = by_release(&[Setting { nccl: Some(">=2.29.2".to_owned()), ..setting }]).unwrap();
