@@ -36,7 +36,7 @@ pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// Reads a file that root wrote, without following a link.
 ///
 /// # Errors
-/// Whatever the file system gave; a file over 32 MiB is refused.
+/// Errors of the file system; `InvalidData` for a file over 32 MiB.
 pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     let file = nofollow::read(path)?;
     if file.metadata()?.len() > MAX_FILE {
@@ -50,7 +50,7 @@ pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
 /// How [`put_at`] writes a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Put {
-    /// Its mode, whatever the umask.
+    /// Its mode; the umask is ignored.
     pub mode: Mode,
     /// Wait until the content is stored: a full or failing file server reports that only then.
     pub sync: bool,

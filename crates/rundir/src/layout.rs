@@ -284,7 +284,7 @@ impl RunDir {
     /// Reads a file that root wrote.
     ///
     /// # Errors
-    /// Whatever the file system gave; a file over 32 MiB is refused.
+    /// Errors of the file system; a file over 32 MiB is refused.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         read_small(&self.file(name))
     }

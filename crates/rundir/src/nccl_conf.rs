@@ -37,7 +37,7 @@ impl NcclConf {
     /// them; root must not use it on what users can write.
     ///
     /// # Errors
-    /// Whatever the file system gave; what is no plain file, or larger than 64 KiB, is `InvalidData`.
+    /// Errors of the file system; `InvalidData` if it is no regular file, or larger than 64 KiB.
     pub fn read(path: &Path) -> io::Result<Self> {
         let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
         let file = File::options().read(true).custom_flags(flags).open(path)?;

@@ -99,7 +99,7 @@ impl TaskEnv {
     /// Reads a file, without following a link and without waiting for anything.
     ///
     /// # Errors
-    /// Whatever the file system gave; larger than 256 KiB or of another form is `InvalidData`.
+    /// Errors of the file system; `InvalidData` if it is larger than 256 KiB or has another form.
     pub fn read(path: &Path) -> io::Result<Self> {
         let file = railgate_fsutil::nofollow::read(path)?;
         let mut text = String::new();

@@ -243,7 +243,7 @@ impl Ledger {
     /// Every line that can be read, oldest first.
     ///
     /// # Errors
-    /// Whatever the file system gave; absent files have no lines.
+    /// Errors of the file system; an absent file has no lines.
     pub fn read(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         self.lines(|_, _, text| entries.extend(parse(text).filter(|entry| entry.event != Event::Dropped)))?;

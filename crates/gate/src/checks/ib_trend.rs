@@ -42,7 +42,7 @@ than usual, its connector is getting dirty, its transceiver ages, or its cable w
 a repair now costs no job.
 
 It warns if the last hour has more than `times` the usual count and more than `least` per hour. This is a prediction: nothing
-here drains, whatever `action` is set to, and the check starts in shadow.
+here drains, regardless of `action`, and the check starts in shadow.
 
 Fix: clean the connector; replace cable or transceiver at the next opportunity; `optic` shows more.
 ";

@@ -28,8 +28,8 @@ within days. Replacing the module before that costs no job.
 
 It warns of: a flag that the module has raised, temperature above the module's warning limit, received power within
 `receive_margin_db` of its low warning limit, lanes that differ by more than `lane_spread_db`, and bias current within
-`bias_margin_percent` of its high warning limit. All of these are predictions: nothing here drains, whatever `action` is set
-to. Only the periodic check reads modules: each takes some tens of milliseconds. Reading clears the flags that a module has
+`bias_margin_percent` of its high warning limit. All of these are predictions: nothing here drains, regardless of
+`action`. Only the periodic check reads modules: each takes some tens of milliseconds. Reading clears the flags that a module has
 latched, so only one program should read them.
 
 Fix: clean the connector, check the airflow, replace the transceiver.

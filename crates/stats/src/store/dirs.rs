@@ -25,7 +25,7 @@ pub(super) fn below(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno
     nofollow::dir_at(parent, name)
 }
 
-/// A directory in another, made with `mode` (whatever the umask) where there is none.
+/// A directory in another, created with `mode` if it does not exist; the umask is ignored.
 pub(super) fn made_below(parent: BorrowedFd<'_>, name: &str, mode: Mode) -> Result<OwnedFd, Errno> {
     match mkdirat(parent, name, mode) {
         Ok(()) => {
