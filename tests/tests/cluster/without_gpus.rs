@@ -235,21 +235,22 @@ fn slurms_own_record_of_a_step_tells_of_its_memory() -> Result<()> {
 
 fn of_real_limits(cluster: &Cluster) -> Result<()> {
     let alice = cluster.alice();
-    let eat = "head -c 200m /dev/zero | tail > /dev/null";
+    let eat = "head -c 400m /dev/zero | tail > /dev/null";
     // srun makes 1 of it, and the job is FAILED; the batch step is hit itself; the script goes on and ends well.
     let template = format!("srun bash -c \"$(railgate template task)\" task \"{eat}\"");
     let cases = [
         (template, "FAILED", "out of memory"),
         (format!("srun sh -c '{eat}' || exit 7"), "FAILED", "out of memory"),
         (format!("{eat}; exit 3"), "OUT_OF_MEMORY", "out of memory"),
-        (format!("srun sh -c '{eat}'; exit 0"), "COMPLETED", "completed"),
+        // The step has a smaller limit than the job: at the job's own limit Slurm counts it against the script as well.
+        (format!("srun --mem=40 sh -c '{eat}'; exit 0"), "COMPLETED", "completed"),
     ];
     for (script, state, title) in cases {
-        let id = alice.sbatch(&["-n1", "--mem=40", "-o", "log.%j"], &script)?;
+        let id = alice.sbatch(&["-n1", "--mem=120", "-o", "log.%j"], &script)?;
         cluster.wait_job(id, &[state], MINUTE)?;
         let told = report(&alice, id)?;
         ensure!(told.starts_with(&format!("job {id} 'sbatch' on test: {title}")), "{script}: {told}");
-        let step = "submit it with a larger --mem (this run asked for 40M per node)";
+        let step = "submit it with a larger --mem (this run asked for 120M per node)";
         ensure!(title == "completed" || one_line(&told).contains(step), "{script}: {told}");
     }
     Ok(())
