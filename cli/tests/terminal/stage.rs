@@ -75,7 +75,11 @@ impl Stage {
             let tried = [rest, &["mount", "-t", "tmpfs", "none", "/run"]].concat();
             Command::new(program).args(tried).output().is_ok_and(|tried| tried.status.success())
         };
-        let ways: [&'static [&'static str]; 2] = [&["unshare", "-m"], &["unshare", "-r", "-m"]];
+        // With process numbers of its own: what the program leaves in the background ends with it.
+        let ways: [&'static [&'static str]; 2] = [
+            &["unshare", "-m", "-p", "-f", "--kill-child"],
+            &["unshare", "-r", "-m", "-p", "-f", "--kill-child"],
+        ];
         let Some(unshare) = ways.iter().find(works) else {
             eprintln!("skipped: neither root nor a user may mount here");
             return None;
