@@ -305,7 +305,7 @@ fn these_on_clusters(filters: &[&str], slurm_root: &Path) -> Result<()> {
         bail!("the cluster needs root: run {} --ignored as root", program.display());
     };
     // A shell without job control starts background commands with these signals ignored, and jobs would inherit it.
-    command.arg("--default-signal=INT,QUIT").arg(&program);
+    command.arg("--default-signal=HUP,INT,QUIT").arg(&program);
     // Tests not on the cluster have run already; what is ignored there is what needs root.
     command.args(["--ignored", "--test-threads", CLUSTERS]).args(filters);
     // A test that builds a plugin of its own builds it for this Slurm.
