@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_model::{
-    Access, Allocation, Fabric, Gpu, GpuId, Hca, JobGpus, KnownGpu, LinkLayer, Part, PartName, PciAddress,
-    Phase, Port, PortState, Profile, Reading, Snapshot, XidEvent,
+    Access, Allocation, Fabric, Gpu, GpuId, Hca, JobGpus, KnownGpu, Part, PartName, PciAddress, Phase, Port,
+    PortState, Profile, Reading, Snapshot, XidEvent, compute_ports,
 };
 
 use crate::near::{Near, nearest};
@@ -219,26 +219,21 @@ impl<'a> Scene<'a> {
 
     /// The profile leaves this device out of the compute fabric.
     pub(crate) fn excluded(&self, name: &str) -> bool {
-        self.profile()
-            .is_some_and(|profile| profile.fabric.exclude.iter().any(|pattern| matches(pattern, name)))
+        self.profile().is_some_and(|profile| profile.fabric.exclusion(name).is_some())
     }
 
-    /// The compute ports of the node: those that the profile does not leave out.
+    /// The compute ports of the node, as the rail map has them. A port that looks like storage counts where fewer ports than the
+    /// profile expects would remain: its fault may make it look so.
     pub(crate) fn compute_ports(&self) -> Vec<(&'a Hca, &'a Port)> {
-        let Some(fabric) = self.now.fabric.data() else { return Vec::new() };
-        let wanted = self.profile().and_then(|profile| profile.fabric.link_layer.as_deref());
-        let of_layer = |port: &Port| match (wanted, &port.link_layer) {
-            (Some("infiniband"), Reading::Known(layer)) => *layer == LinkLayer::InfiniBand,
-            (Some("ethernet"), Reading::Known(layer)) => *layer == LinkLayer::Ethernet,
-            _ => true,
-        };
-        fabric
-            .hcas
-            .iter()
-            .filter(|hca| !self.excluded(&hca.name))
-            .flat_map(|hca| hca.ports.iter().map(move |port| (hca, port)))
-            .filter(|(_, port)| of_layer(port))
-            .collect()
+        let unknown = Profile::generic();
+        let profile = self.profile().unwrap_or(&unknown);
+        let expected = profile.fabric.hcas.unwrap_or(0) as usize;
+        let mut ports = compute_ports(self.now, profile).at_least(expected);
+        let hcas = self.now.fabric.data().map_or(&[][..], |fabric| &fabric.hcas);
+        // In the order of the snapshot.
+        let at = |hca: &Hca| hcas.iter().position(|other| other.name == hca.name);
+        ports.sort_by_key(|(hca, port)| (at(hca), port.number));
+        ports
     }
 
     /// The compute ports that this look is concerned with: all of them, or on a shared node those nearest to

@@ -47,6 +47,17 @@ pub enum LinkLayer {
     Other(String),
 }
 
+impl LinkLayer {
+    /// As the kernel writes it: `InfiniBand`.
+    pub fn name(&self) -> &str {
+        match self {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "Ethernet",
+            LinkLayer::Other(text) => text,
+        }
+    }
+}
+
 /// `state`: the number before the colon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

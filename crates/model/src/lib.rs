@@ -6,6 +6,8 @@
 //!
 //! No file, clock, process or environment variable is used here: `clippy.toml` forbids it.
 
+mod compute_ports;
+mod distance;
 mod drive_health;
 pub mod duration_text;
 mod fabric;
@@ -13,6 +15,7 @@ mod fabric_details;
 mod finding;
 mod gpu;
 mod gpu_details;
+mod gpu_places;
 mod gpu_samples;
 mod host;
 mod identity;
@@ -42,12 +45,14 @@ mod verdict;
 mod xid;
 pub mod xid_catalogue;
 
+pub use compute_ports::{Because, ComputePort, ComputePorts, NotCompute, compute_ports, port_state_text};
 pub use drive_health::DriveHealth;
 pub use fabric::{Fabric, Hca, LinkLayer, PhysState, Port, PortState};
 pub use fabric_details::{Gid, HcaDetails, Interface, PortDetails, roce_mtu};
 pub use finding::{Class, Evidence, Finding, Severity};
 pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, RecoveryAction, RowRemap};
 pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};
+pub use gpu_places::GpuPlace;
 pub use gpu_samples::{GpuSample, GpuSamples, Watched, WatchedGpu};
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, JobRequest, Phase};

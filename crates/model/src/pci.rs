@@ -76,6 +76,13 @@ pub struct Pci {
     pub devices: Vec<PciDevice>,
 }
 
+impl Pci {
+    /// The function at an address.
+    pub fn device(&self, address: PciAddress) -> Option<&PciDevice> {
+        self.devices.iter().find(|device| device.address == address)
+    }
+}
+
 /// One function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PciDevice {

@@ -173,6 +173,17 @@ pub struct FabricProfile {
     pub distance: Option<String>,
 }
 
+impl FabricProfile {
+    /// The pattern of `exclude` that leaves an HCA out of the compute fabric: a name, or a start with a trailing `*`.
+    pub fn exclusion(&self, hca: &str) -> Option<&str> {
+        let fits = |pattern: &&String| match pattern.strip_suffix('*') {
+            Some(start) => hca.starts_with(start),
+            None => *pattern == hca,
+        };
+        self.exclude.iter().find(fits).map(String::as_str)
+    }
+}
+
 /// The machine around GPUs and HCAs. Sites build them differently, so no built-in profile has values here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -4,7 +4,6 @@
 //! ports for the whole node, the same for every rank, in rail order: never one HCA per rank.
 
 mod config;
-mod distance;
 mod environment;
 mod folklore;
 mod job_shape;
@@ -14,7 +13,6 @@ mod nccl_range;
 mod nccl_version;
 mod net;
 mod pairs;
-mod ports;
 #[cfg(test)]
 mod properties;
 mod render;

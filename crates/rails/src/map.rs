@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
-use railgate_model::{Distance, Gpu, LeftOut, Profile, Rail, RailGpu, RailMap, Reading, Snapshot};
+use railgate_model::{
+    ComputePort, Gpu, GpuPlace, LeftOut, NotCompute, Profile, Rail, RailGpu, RailMap, Reading, Snapshot,
+    compute_ports, port_state_text,
+};
 
-use crate::pairs::{Anchor, Pair, anchors, by_distance, by_wiring, rail_numbers, rail_order};
-use crate::ports::{Candidate, candidates, keep_compute, keep_nearest, keep_wired, state_text};
+use crate::pairs::{Pair, by_distance, by_wiring, rail_numbers, rail_order};
 
 /// [`RailMap::method`] where the PCI tree told the pairs.
 pub const BY_TREE: &str = "pci tree";
@@ -22,7 +24,6 @@ pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>
     let unknown = Profile::generic();
     let profile = profile.into().unwrap_or(&unknown);
     let mut notes = Vec::new();
-    let mut left_out = Vec::new();
     let gpus = snapshot.gpus.data().map_or(&[][..], |gpus| &gpus.gpus);
     if let Some(why) = snapshot.gpus.missing() {
         notes.push(format!("GPUs unknown: {why}"));
@@ -33,20 +34,14 @@ pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>
     if let Some(why) = snapshot.pci.missing() {
         notes.push(format!("PCI tree unknown: {why}"));
     }
-    let (anchors, missing) = anchors(snapshot, profile);
-
-    let mut candidates = candidates(snapshot, profile, &anchors, &mut left_out);
-    let tells = candidates
-        .iter()
-        .flat_map(|candidate| &candidate.distances)
-        .any(|distance| distance.is_some_and(|distance| distance <= Distance::Pxb));
-    let wired = !tells && !profile.rails.wiring.is_empty() && !candidates.is_empty();
-    if wired {
-        keep_wired(&mut candidates, profile, &mut left_out, &mut notes);
-    } else {
-        keep_nearest(&mut candidates, missing, profile, &mut left_out);
-        keep_compute(&mut candidates, profile, &mut left_out, &mut notes);
-    }
+    let found = compute_ports(snapshot, profile);
+    let (anchors, candidates, wired) = (found.gpus, found.ports, found.by_wiring);
+    notes.extend(found.notes);
+    let left = |left: NotCompute<'_>| LeftOut {
+        port: format!("{}:{}", left.hca.name, left.port.number),
+        why: left.why,
+    };
+    let mut left_out: Vec<LeftOut> = found.left_out.into_iter().map(left).collect();
     let (pairs, guessed) = if wired {
         (by_wiring(&candidates, &anchors, profile), false)
     } else {
@@ -72,18 +67,22 @@ pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>
     let mut index_of = BTreeMap::new();
     for (number, candidate_index) in numbers.into_iter().zip(order) {
         let candidate = &candidates[candidate_index];
-        if candidate.usable() {
-            if !candidate.active() {
-                notes.push(format!("{}: port is {}", candidate.name(), state_text(&candidate.port.state)));
+        if candidate.is_usable() {
+            if !candidate.is_active() {
+                notes.push(format!(
+                    "{}: port is {}",
+                    candidate.name(),
+                    port_state_text(&candidate.port.state)
+                ));
             }
             index_of.insert(candidate_index, rails.len());
             rails.push(rail(number, candidate));
         } else {
-            let why = format!("rail {number}: port is {}", state_text(&candidate.port.state));
+            let why = format!("rail {number}: port is {}", port_state_text(&candidate.port.state));
             notes.push(format!(
                 "rail {number} is missing: {} is {}",
                 candidate.name(),
-                state_text(&candidate.port.state)
+                port_state_text(&candidate.port.state)
             ));
             left_out.push(LeftOut { port: candidate.name(), why });
         }
@@ -106,7 +105,12 @@ pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>
 }
 
 /// `index_of`: from a candidate to its place in the rails, for those that became one.
-fn rail_gpu(gpu: &Gpu, anchors: &[Anchor<'_>], pairs: &[Pair], index_of: &BTreeMap<usize, usize>) -> RailGpu {
+fn rail_gpu(
+    gpu: &Gpu,
+    anchors: &[GpuPlace<'_>],
+    pairs: &[Pair],
+    index_of: &BTreeMap<usize, usize>,
+) -> RailGpu {
     let own = anchors
         .iter()
         .zip(pairs)
@@ -128,7 +132,7 @@ fn rail_gpu(gpu: &Gpu, anchors: &[Anchor<'_>], pairs: &[Pair], index_of: &BTreeM
     }
 }
 
-fn rail(number: usize, candidate: &Candidate<'_>) -> Rail {
+fn rail(number: usize, candidate: &ComputePort<'_>) -> Rail {
     Rail {
         number,
         hca: candidate.hca.name.clone(),

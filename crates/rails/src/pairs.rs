@@ -1,72 +1,13 @@
 //! Which GPU belongs to which port, and the order of the rails.
 
-use railgate_model::{Distance, Gpu, PciAddress, PciDevice, Profile, Snapshot};
-
-use crate::distance::device;
-use crate::ports::Candidate;
-
-/// A place where a GPU sits or should sit: pairs and order hang on it, so that a lost GPU moves nothing.
-pub(crate) struct Anchor<'a> {
-    /// `None` for a GPU that stands in the PCI tree and that NVML does not know.
-    pub(crate) gpu: Option<&'a Gpu>,
-    pub(crate) address: Option<PciAddress>,
-    pub(crate) place: Option<PciDevice>,
-}
-
-/// The GPUs in PCI order. The second value counts those that the machine type has and that left no trace.
-pub(crate) fn anchors<'a>(snapshot: &'a Snapshot, profile: &Profile) -> (Vec<Anchor<'a>>, usize) {
-    let gpus = snapshot.gpus.data().map_or(&[][..], |gpus| &gpus.gpus);
-    let mut anchors: Vec<Anchor<'a>> = gpus
-        .iter()
-        .map(|gpu| {
-            let address = gpu.pci.known().copied();
-            Anchor { gpu: Some(gpu), address, place: device(snapshot, address.as_ref()) }
-        })
-        .collect();
-    let lacking = |anchors: &[Anchor<'_>]| {
-        profile.gpus.count.map(|count| (count as usize).saturating_sub(anchors.len()))
-    };
-    let unplaced = anchors.iter().filter(|anchor| anchor.address.is_none()).count();
-    if snapshot.gpus.data().is_none() || unplaced > 0 || lacking(&anchors).is_some_and(|lacking| lacking > 0)
-    {
-        let mut unclaimed: Vec<&PciDevice> = snapshot
-            .pci
-            .data()
-            .map_or(&[][..], |pci| &pci.devices)
-            .iter()
-            .filter(|device| device.vendor == NVIDIA && matches!(device.class >> 8, 0x0300 | 0x0302))
-            .filter(|device| anchors.iter().all(|anchor| anchor.address != Some(device.address)))
-            .collect();
-        unclaimed.sort_by_key(|device| device.address);
-        if unplaced == unclaimed.len() {
-            // As many without an address as addresses without a GPU: they are the same, in the same order.
-            let lost = anchors.iter_mut().filter(|anchor| anchor.address.is_none());
-            for (anchor, device) in lost.zip(unclaimed) {
-                anchor.address = Some(device.address);
-                anchor.place = Some(device.clone());
-            }
-        } else {
-            anchors.extend(unclaimed.into_iter().map(|device| Anchor {
-                gpu: None,
-                address: Some(device.address),
-                place: Some(device.clone()),
-            }));
-            anchors.sort_by_key(|anchor| (anchor.address.is_none(), anchor.address));
-        }
-    }
-    let placed = anchors.iter().filter(|anchor| anchor.address.is_some()).count();
-    let missing = profile.gpus.count.map_or(0, |count| (count as usize).saturating_sub(placed));
-    (anchors, missing)
-}
-
-const NVIDIA: u32 = 0x10de;
+use railgate_model::{ComputePort, Distance, GpuPlace, PciAddress, Profile};
 
 /// An anchor's port, by its index, and how far it is.
 pub(crate) type Pair = Option<(usize, Option<Distance>)>;
 
 pub(crate) fn by_wiring(
-    candidates: &[Candidate<'_>],
-    anchors: &[Anchor<'_>],
+    candidates: &[ComputePort<'_>],
+    anchors: &[GpuPlace<'_>],
     profile: &Profile,
 ) -> Vec<Pair> {
     anchors
@@ -87,11 +28,11 @@ pub(crate) fn by_wiring(
 /// Where the machine type has more ports than there are, a GPU with none under its switches has lost its own;
 /// it gets none rather than somebody else's.
 pub(crate) fn by_distance(
-    candidates: &[Candidate<'_>],
+    candidates: &[ComputePort<'_>],
     anchors: usize,
     profile: &Profile,
 ) -> (Vec<Pair>, bool) {
-    let near_by = |distance: Distance| distance <= Distance::Pxb;
+    let near_by = Distance::is_below_one_port;
     let tells = candidates.iter().flat_map(|candidate| &candidate.distances).flatten().any(|d| near_by(*d));
     let lacks = profile.fabric.hcas.is_some_and(|expected| candidates.len() < expected as usize);
     let mut taken = vec![0_usize; candidates.len()];
@@ -116,7 +57,7 @@ pub(crate) fn by_distance(
 /// The number of each rail of `order`: its place, unless an HCA is gone and the GPUs show which one it was.
 /// Then it leaves a gap, and the others keep the numbers that they have on every node of the type.
 pub(crate) fn rail_numbers(
-    candidates: &[Candidate<'_>],
+    candidates: &[ComputePort<'_>],
     order: &[usize],
     pairs: &[Pair],
     profile: &Profile,
@@ -155,9 +96,9 @@ pub(crate) fn rail_numbers(
 /// By the order of the GPUs, whatever the HCAs are called. A card that lost its GPU stands where its own
 /// address puts it: a switch owns a range of buses, so that is the same place.
 pub(crate) fn rail_order(
-    candidates: &[Candidate<'_>],
+    candidates: &[ComputePort<'_>],
     pairs: &[Pair],
-    anchors: &[Anchor<'_>],
+    anchors: &[GpuPlace<'_>],
     profile: &Profile,
     wired: bool,
 ) -> Vec<usize> {

@@ -1,9 +1,8 @@
-use railgate_model::{Net, RailMap, Reading, Setting};
+use railgate_model::{Net, PortState, RailMap, Reading, Setting};
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::folklore::{FOLKLORE, Folklore};
-use crate::ports::{layer_text, state_word};
 use crate::{NcclRange, NcclVersion};
 
 /// What `railgate rails --format json` prints.
@@ -48,7 +47,7 @@ pub fn table(map: &RailMap) -> Lines {
             format!("{}:{}", rail.hca, rail.port),
             or_unknown(&rail.pci),
             match &rail.link_layer {
-                Reading::Known(layer) => layer_text(layer).to_owned(),
+                Reading::Known(layer) => layer.name().to_owned(),
                 _ => "unknown".to_owned(),
             },
             match &rail.rate_gbps {
@@ -289,4 +288,17 @@ mod tests {
         assert!(explained.contains("# Left to the network plugin (ofi):\n# NCCL_IB_HCA="), "{explained}");
         assert!(explain(&settings, Net::Ib, None).contains("#   only:   net ib or sharp\n"));
     }
+}
+
+/// A port's state as one word for a table.
+fn state_word(state: &Reading<PortState>) -> String {
+    match state {
+        Reading::Known(PortState::Down) => "DOWN",
+        Reading::Known(PortState::Init) => "INIT",
+        Reading::Known(PortState::Armed) => "ARMED",
+        Reading::Known(PortState::Active) => "ACTIVE",
+        Reading::Known(PortState::Other(_)) => "OTHER",
+        Reading::Unsupported | Reading::Failed(_) => "unknown",
+    }
+    .to_owned()
 }

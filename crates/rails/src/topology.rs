@@ -1,10 +1,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use railgate_model::{Host, PciAddress, Rail, RailMap, Reading, Snapshot};
+use railgate_model::{Host, PciAddress, PciDevice, Rail, RailMap, Reading, Snapshot};
 
 use crate::config::{RailsConfig, TopologyFile};
-use crate::distance::device;
 use crate::map::{BY_PROFILE, BY_TREE};
 use crate::nccl_devices::{as_nccl_finds_it, belong_together, cpu_mask, room_wanted};
 
@@ -171,7 +170,7 @@ fn switches(
             continue;
         }
         let numa = numa_of(host, &rail.numa_node, &subject)?;
-        let class = device(snapshot, Some(real)).map_or(0x02_0700, |device| device.class);
+        let class = device(snapshot, *real).map_or(0x02_0700, |device| device.class);
         let link = link_of(snapshot, real, Some(&link_for(rail)));
         let switches = nodes.entry(numa).or_default();
         placed.push((numa, switches.len()));
@@ -230,11 +229,15 @@ fn link_for(rail: &Rail) -> String {
     format!("link_speed=\"{speed} GT/s PCIe\" link_width=\"16\"")
 }
 
+fn device(snapshot: &Snapshot, address: PciAddress) -> Option<&PciDevice> {
+    snapshot.pci.data()?.device(address)
+}
+
 /// The link of a device at its best, as attributes; `instead` where the machine does not show it.
 fn link_of(snapshot: &Snapshot, address: &PciAddress, instead: Option<&str>) -> String {
     // NCCL knows these spellings and takes anything else for the third generation.
     const SPEEDS: &[f64] = &[2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
-    let known = device(snapshot, Some(address)).and_then(|device| device.link.known().cloned());
+    let known = device(snapshot, *address).and_then(|device| device.link.known().cloned());
     let speed = |link: &railgate_model::PciLink| {
         SPEEDS.iter().find(|s| (**s - link.max_speed_gts).abs() < 0.1).copied()
     };

@@ -1,6 +1,6 @@
-use railgate_model::{Class, PartName};
+use railgate_model::{Class, Distance, PartName};
 
-use crate::near::{Nearness, nearness};
+use crate::near::nearest_distance;
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
 use crate::scene::Scene;
@@ -40,21 +40,17 @@ for it.
         }
         for gpu in scene.answering() {
             let Some(at) = gpu.pci.known() else { continue };
-            let Some(near) = nearness(pci, *at, &hcas) else { continue };
-            let enough = match want {
-                "switch" => near == Nearness::Switch,
-                _ => near >= Nearness::Numa,
+            let Some(distance) = nearest_distance(pci, *at, &hcas) else { continue };
+            let (near, enough) = match distance {
+                Distance::Pix | Distance::Pxb => ("switch", true),
+                Distance::Phb => ("numa", want != "switch"),
+                Distance::Sys => ("far", false),
             };
             if !enough {
                 let part = gpu.index.to_string();
                 let found =
                     Found::new(set.severity, Class::Site, part, format!("nearest HCA is {near}, not {want}"));
-                out.add(found.fix("check slots").row(
-                    "distance",
-                    near.to_string(),
-                    want,
-                    "/sys/bus/pci/devices",
-                ));
+                out.add(found.fix("check slots").row("distance", near, want, "/sys/bus/pci/devices"));
             }
         }
     }

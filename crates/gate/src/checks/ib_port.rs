@@ -122,7 +122,7 @@ fn phys_text(phys: &PhysState) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use railgate_model::{Fitness, Phase, PhysState, PortState, Reading, Severity};
+    use railgate_model::{Fitness, LinkLayer, Phase, PhysState, PortState, Reading, Severity};
 
     use crate::testing::{look, read};
 
@@ -220,6 +220,49 @@ mod tests {
             fabric.exclude = vec!["mlx5_2*".to_owned()];
         });
         assert_eq!(excluded.after_the_job().says(), "fit");
+    }
+
+    /// A storage HCA that the profile does not exclude: InfiniBand, active at 200 Gb/s, below no GPU's switch.
+    fn with_storage(node: &str) -> crate::testing::Look {
+        look(node).with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear()).port(
+            "mlx5_bond_0",
+            |port| {
+                port.link_layer = Reading::Known(LinkLayer::InfiniBand);
+                port.rate_gbps = Reading::Known(200.0);
+            },
+        )
+    }
+
+    #[test]
+    fn an_active_storage_port_does_not_stand_in_for_a_rail() {
+        // It was counted as the eighth active compute port, and the gate let the job start.
+        assert_eq!(with_storage("h100-sxm").says(), "fit");
+        assert_eq!(with_storage("h100-sxm:ib-port-down@2").of("ib-port"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn a_storage_port_that_goes_down_is_no_lost_rail() {
+        // It was active before the job, and the node was drained for it.
+        let down = |look: crate::testing::Look| {
+            look.with(|look| look.before = Some(look.now.clone()))
+                .port("mlx5_bond_0", |port| port.state = Reading::Known(PortState::Down))
+                .phase(Phase::Epilog)
+        };
+        assert_eq!(down(with_storage("h100-sxm")).of("ib-port"), []);
+        // Where fewer ports than the profile expects would remain, any port may be the missing rail.
+        let ninth =
+            with_storage("h100-sxm").with(|look| look.profile.as_mut().unwrap().fabric.hcas = Some(9));
+        assert_eq!(down(ninth).of("ib-port"), [Severity::Fail]);
+    }
+
+    #[test]
+    fn all_rails_down_are_no_storage() {
+        let down = (0..8).fold(with_storage("h100-sxm"), |look, hca| {
+            look.port(&format!("mlx5_{hca}"), |port| port.state = Reading::Known(PortState::Down))
+        });
+        // The active storage port hid that all rails are down, which points at a switch.
+        assert_eq!(down.findings()[0], "fail ib-port: all 8 compute ports down; check leaf switch");
+        assert_eq!(down.of("ib-port"), [Severity::Fail; 9]);
     }
 
     #[test]

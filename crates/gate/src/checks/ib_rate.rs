@@ -35,17 +35,10 @@ Fix: reseat or replace the cable or transceiver; then take the port down and up 
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(fabric) = scene.profile().map(|profile| &profile.fabric) else { return };
-        let (Some(want), Some(hcas @ 1..)) = (fabric.rate_gbps, fabric.hcas) else { return };
+        let (Some(want), Some(1..)) = (fabric.rate_gbps, fabric.hcas) else { return };
         // Kernels print 56 as 54.3, 14 as 14.0: a per cent is no lost lane.
         let full = |port: &Port| port.rate_gbps.known().is_some_and(|rate| *rate >= want * 0.99);
         let active = |port: &Port| port.state == Reading::Known(PortState::Active);
-        let ports = scene.compute_ports();
-        let wanted = hcas as usize;
-        // A storage port that the profile forgot to leave out is no slow rail while the rails are all there.
-        let all_there = ports.iter().filter(|(_, port)| active(port) && full(port)).count() >= wanted;
-        if ports.len() > wanted && all_there {
-            return;
-        }
         for judged in scene.judged_ports() {
             let (hca, port) = (judged.hca, judged.port);
             // The rate of a port that is not active means nothing; ib-port has said the rest.
@@ -73,7 +66,7 @@ Fix: reseat or replace the cable or transceiver; then take the port down and up 
 
 #[cfg(test)]
 mod tests {
-    use railgate_model::{Reading, Severity};
+    use railgate_model::{LinkLayer, Reading, Severity};
 
     use crate::testing::look;
 
@@ -114,5 +107,27 @@ mod tests {
         };
         assert_eq!(forgot("").says(), "fit");
         assert!(forgot(":ib-rate-low@2").findings().iter().any(|line| line.contains("ib-rate@mlx5_2")));
+    }
+
+    #[test]
+    fn a_rail_in_another_place_does_not_make_a_storage_port_slow() {
+        for fault in ["ib-far@2", "ib-layer@2"] {
+            assert!(look(&format!("h800-sxm:{fault}")).of("ib-rate").is_empty(), "{fault}");
+        }
+    }
+
+    #[test]
+    fn only_the_slow_rail_is_named_beside_a_storage_port() {
+        // Its 200 Gb/s made the storage port a second slow rail, and an on-call admin reseat its cable.
+        let slow = look("h100-sxm:ib-rate-low@2")
+            .with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear())
+            .port("mlx5_bond_0", |port| {
+                port.link_layer = Reading::Known(LinkLayer::InfiniBand);
+                port.rate_gbps = Reading::Known(200.0);
+            });
+        assert_eq!(
+            slow.says(),
+            "degraded: warn ib-rate@mlx5_2: 200 of 400 Gb/s, strike 1 of 2; reseat cable"
+        );
     }
 }

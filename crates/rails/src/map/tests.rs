@@ -1,8 +1,7 @@
-use railgate_model::{Access, Fabric, LinkLayer, Part, PciAddress, PciDevice, Port, PortState};
+use railgate_model::{Access, Distance, Fabric, LinkLayer, Part, PciAddress, PciDevice, Port, PortState};
 use railgate_simulate::simulated;
 
 use super::*;
-use crate::ports::pattern_fits;
 use crate::testing::{flat_machine, hca, machine, pci, profile, switches, wired_profile};
 
 fn fabric(snapshot: &mut Snapshot) -> &mut Fabric {
@@ -182,7 +181,8 @@ fn excluded_ports_and_foreign_link_layers_are_left_out() {
     assert!(left_out(&map, "mlx5_4:1").contains("'mlx5_4'"));
     assert!(left_out(&map, "mlx5_3:1").contains("Ethernet"));
     assert_eq!(map.rails.len(), 3);
-    assert!(pattern_fits("mlx5_bond*", "mlx5_bond_0") && !pattern_fits("mlx5_1", "mlx5_10"));
+    assert_eq!(fitting.fabric.exclusion("mlx5_bond_0"), Some("mlx5_bond*"));
+    assert_eq!(fitting.fabric.exclusion("mlx5_40"), None);
 }
 
 #[test]
