@@ -19,7 +19,7 @@ pub(crate) const GPU_IS_LOST: Return = 15;
 pub(crate) const RESET_REQUIRED: Return = 16;
 pub(crate) const UNKNOWN: Return = 999;
 
-/// What a caller holds for a GPU: its index and something that tells it from a stray pointer.
+/// A caller's handle of a GPU: its index plus a tag that tells a handle from a stray pointer.
 pub(crate) type Device = *mut c_void;
 const HANDLE_BASE: usize = 0x6e76_0000;
 
@@ -27,17 +27,17 @@ pub(crate) fn handle(index: u32) -> Device {
     ptr::without_provenance_mut(HANDLE_BASE + usize::try_from(index).unwrap_or_default())
 }
 
-/// Which GPU a handle stands for.
+/// The index of the GPU that a handle belongs to; `None` if it is no handle.
 pub(crate) fn index_of(device: Device) -> Option<u32> {
     device.addr().checked_sub(HANDLE_BASE).and_then(|index| u32::try_from(index).ok())
 }
 
-/// A call about the driver.
+/// Runs a call about the driver.
 pub(crate) fn system(symbol: &str, with: impl FnOnce(&Scenario) -> Result<(), Return>) -> Return {
     code(state::enter(symbol).and_then(|scenario| with(&scenario)))
 }
 
-/// A call about a GPU that has a handle.
+/// Runs a call about the GPU of a handle.
 pub(crate) fn gpu(symbol: &str, device: Device, with: impl FnOnce(&Gpu) -> Result<(), Return>) -> Return {
     code(state::enter(symbol).and_then(|scenario| {
         let index = device.addr().checked_sub(HANDLE_BASE).ok_or(INVALID_ARGUMENT)?;
@@ -53,7 +53,7 @@ fn code(result: Result<(), Return>) -> Return {
     result.err().unwrap_or(SUCCESS)
 }
 
-/// The value, or the code that a driver without it gives.
+/// The value, or the error code that a driver returns for such a reading.
 pub(crate) fn known<T>(reading: &Reading<T>) -> Result<&T, Return> {
     match reading {
         Reading::Known(value) => Ok(value),
@@ -62,23 +62,23 @@ pub(crate) fn known<T>(reading: &Reading<T>) -> Result<&T, Return> {
     }
 }
 
-/// Writes a value to where the caller wants it.
+/// Writes a value to an output argument.
 ///
 /// # Safety
-/// `out` is null or valid for a write, as NVML demands.
+/// `out` is null or valid for a write, as NVML requires.
 pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<(), Return> {
     if out.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and valid by this function's contract.
     unsafe { out.write(value) };
     Ok(())
 }
 
-/// Writes a text with its NUL.
+/// Writes a text and its terminating NUL to an output argument.
 ///
 /// # Safety
-/// `out` is null or has room for `length` bytes.
+/// `out` is null or has space for `length` bytes.
 pub(crate) unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result<(), Return> {
     if out.is_null() {
         return Err(INVALID_ARGUMENT);
@@ -87,7 +87,7 @@ pub(crate) unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> R
     if text.len() >= room {
         return Err(INSUFFICIENT_SIZE);
     }
-    // SAFETY: text and NUL fit into the room that the caller vouches for.
+    // SAFETY: text and NUL fit into the `length` bytes that this function's contract guarantees.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr(), out.cast(), text.len());
         out.add(text.len()).write(0);

@@ -1,6 +1,6 @@
 #![allow(unsafe_code, reason = "the public NVML interface is C")]
 
-//! The symbols behind a GPU's details, by the public header of NVML 13.
+//! The symbols for a GPU's details, after the public header of NVML 13.
 
 use std::ffi::{c_char, c_uint, c_ulonglong};
 
@@ -12,10 +12,10 @@ use crate::load;
 
 const ARGUMENT_VERSION_MISMATCH: Return = 25;
 
-/// The buffer of the GSP's version, by the interface.
+/// Size of the buffer for the GSP firmware version, fixed by NVML.
 const GSP_BYTES: c_uint = 64;
 
-/// The first look at the reasons, and every further one.
+/// The first call in a process returns the reasons of the first reading, all further calls those of the second one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(
     device: Device,
@@ -27,7 +27,7 @@ unsafe extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(
         } else {
             &gpu.throttle_reasons
         };
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, *known(reasons)?) }
     })
 }
@@ -41,7 +41,7 @@ unsafe extern "C" fn nvmlDeviceGetEccMode(
     gpu("nvmlDeviceGetEccMode", device, |gpu| {
         let now = *known(&gpu.ecc_enabled)?;
         let next = gpu.details.ecc_pending.known().copied().unwrap_or(now);
-        // SAFETY: both are the caller's.
+        // SAFETY: the caller passes null or valid pointers.
         unsafe { put(current, now.into()).and_then(|()| put(pending, next.into())) }
     })
 }
@@ -49,7 +49,7 @@ unsafe extern "C" fn nvmlDeviceGetEccMode(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetGspFirmwareVersion(device: Device, out: *mut c_char) -> Return {
     gpu("nvmlDeviceGetGspFirmwareVersion", device, |gpu| {
-        // SAFETY: `out` has room for that many by the interface.
+        // SAFETY: NVML requires `out` to have space for `GSP_BYTES`.
         unsafe { put_text(out, GSP_BYTES, known(&gpu.details.gsp)?) }
     })
 }
@@ -64,7 +64,7 @@ unsafe extern "C" fn nvmlDeviceGetSramEccErrorStatus(
         if out.is_null() {
             return Err(INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and the caller's.
+        // SAFETY: not null, so valid by NVML's contract.
         let status = unsafe { &mut *out };
         if status.version >> 24 != 1 {
             return Err(ARGUMENT_VERSION_MISMATCH);
@@ -86,7 +86,7 @@ unsafe extern "C" fn nvmlDeviceGetMarginTemperature(
         if out.is_null() {
             return Err(INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and the caller's.
+        // SAFETY: not null, so valid by NVML's contract.
         unsafe { (*out).marginTemperature = margin };
         Ok(())
     })
@@ -108,7 +108,7 @@ unsafe extern "C" fn nvmlDeviceGetTemperatureThreshold(
             }
             _ => &Reading::Unsupported,
         };
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, *known(degrees)?) }
     })
 }
@@ -126,9 +126,9 @@ unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     gpu("nvmlDeviceGetUtilizationRates", device, |gpu| {
         let percent = *known(&gpu.details.utilization)?;
         let at_work = load::at_work(gpu.index).unwrap_or_default();
-        // Rounded up, as what a program does at all counts here.
+        // Rounded up, so that any activity of a program is above zero.
         let of = |metric: u32| at_work.metrics.get(&metric).map_or(0, |percent| percent.ceil() as u32);
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, sys::nvmlUtilization_t { gpu: percent.max(of(1)), memory: of(10) }) }
     })
 }
@@ -139,7 +139,7 @@ unsafe extern "C" fn nvmlDeviceGetApplicationsClock(
     clock: c_uint,
     out: *mut c_uint,
 ) -> Return {
-    // SAFETY: `out` is the caller's.
+    // SAFETY: the caller passes null or a valid `out`.
     unsafe {
         sm_clock("nvmlDeviceGetApplicationsClock", device, clock, out, |gpu| &gpu.details.app_clock_mhz)
     }
@@ -152,7 +152,7 @@ unsafe extern "C" fn nvmlDeviceGetDefaultApplicationsClock(
     out: *mut c_uint,
 ) -> Return {
     const NAME: &str = "nvmlDeviceGetDefaultApplicationsClock";
-    // SAFETY: `out` is the caller's.
+    // SAFETY: the caller passes null or a valid `out`.
     unsafe { sm_clock(NAME, device, clock, out, |gpu| &gpu.details.app_clock_default_mhz) }
 }
 
@@ -166,7 +166,7 @@ unsafe fn sm_clock(
     which: fn(&Gpu) -> &Reading<u32>,
 ) -> Return {
     gpu(name, device, |gpu| match clock {
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         sys::nvmlClockType_enum_NVML_CLOCK_SM => unsafe { put(out, *known(which(gpu))?) },
         _ => Err(NOT_SUPPORTED),
     })
@@ -182,7 +182,7 @@ unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
         if out.is_null() {
             return Err(INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and the caller's.
+        // SAFETY: not null, so valid by NVML's contract.
         let info = unsafe { &mut *out };
         if info.version >> 24 != 3 {
             return Err(ARGUMENT_VERSION_MISMATCH);
@@ -200,7 +200,7 @@ unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
     })
 }
 
-/// As the lower of the two indices knows it.
+/// Returns the status that the GPU with the lower index has for the pair.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetP2PStatus(
     one: Device,
@@ -213,7 +213,7 @@ unsafe extern "C" fn nvmlDeviceGetP2PStatus(
     gpu("nvmlDeviceGetP2PStatus", low, |gpu| {
         let peer = gpu.details.peers.iter().find(|peer| Some(peer.index) == other);
         let status = peer.map_or(&Reading::Unsupported, |peer| &peer.status);
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, *known(status)?) }
     })
 }

@@ -1,6 +1,7 @@
 #![allow(unsafe_code, reason = "the public NVML interface is C")]
 
-//! Xids as events: lines `GPU CODE` of a file beside the library, each told to whoever waits after it was written.
+//! Xids as events: lines `GPU CODE` of a file beside the library. A waiting program receives each line written after it
+//! started to wait.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::fs;
@@ -15,13 +16,13 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::answer::{Device, INVALID_ARGUMENT, Return, SUCCESS, gpu, handle, put, system};
 use crate::state;
 
-/// The file's name.
+/// Name of the file.
 pub const EVENTS_FILE: &str = "nvml-xids";
 
 const TIMEOUT: Return = 10;
 const XID: u64 = 8;
 
-/// How many lines have been told: a program that waits has one set.
+/// Number of lines that have been delivered. One counter is enough: a program has only one event set.
 static TOLD: Mutex<usize> = Mutex::new(0);
 
 fn lines() -> Vec<(u32, u64)> {
@@ -36,7 +37,7 @@ fn lines() -> Vec<(u32, u64)> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlEventSetCreate(out: *mut sys::nvmlEventSet_t) -> Return {
     *TOLD.lock().unwrap_or_else(PoisonError::into_inner) = lines().len();
-    // SAFETY: `out` is the caller's.
+    // SAFETY: the caller passes null or a valid `out`.
     system("nvmlEventSetCreate", |_| unsafe { put(out, ptr::without_provenance_mut(0x7365_7400)) })
 }
 
@@ -72,7 +73,7 @@ unsafe extern "C" fn nvmlEventSetWait_v2(
                 gpuInstanceId: c_uint::MAX,
                 computeInstanceId: c_uint::MAX,
             };
-            // SAFETY: `out` is the caller's.
+            // SAFETY: the caller passes null or a valid `out`.
             return system("nvmlEventSetWait_v2", |_| unsafe { put(out, data) });
         }
         drop(told);

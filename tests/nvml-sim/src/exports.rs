@@ -1,7 +1,7 @@
 #![allow(unsafe_code, reason = "the public NVML interface is C")]
 
-//! The symbols, by the public header of NVML 13. Each begins with `state::enter` and writes nothing
-//! unless it returns success (lists: also the size that they need).
+//! The symbols, after the public header of NVML 13. Each begins with `state::enter` and writes nothing unless it returns
+//! success (lists: also the size that they need).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
 
@@ -16,7 +16,7 @@ use crate::load;
 
 const MIB: u64 = 1 << 20;
 
-/// Start and end.
+/// Defines a symbol without output, for initialisation and shutdown.
 macro_rules! plain {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
@@ -27,31 +27,31 @@ macro_rules! plain {
     )*};
 }
 
-/// One number per GPU.
+/// Defines a symbol that returns one number for a GPU.
 macro_rules! number {
     ($($name:ident -> $type:ty: $value:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(device: Device, out: *mut $type) -> Return {
             let value: fn(&Gpu) -> Result<$type, Return> = $value;
-            // SAFETY: `out` is the caller's.
+            // SAFETY: the caller passes null or a valid `out`.
             gpu(stringify!($name), device, |gpu| unsafe { put(out, value(gpu)?) })
         }
     )*};
 }
 
-/// One text per GPU.
+/// Defines a symbol that returns one text for a GPU.
 macro_rules! text {
     ($($name:ident: $value:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(device: Device, out: *mut c_char, length: c_uint) -> Return {
             let value: fn(&Gpu) -> Result<&str, Return> = $value;
-            // SAFETY: `out` has room for `length`, says the caller.
+            // SAFETY: the caller guarantees space for `length` bytes.
             gpu(stringify!($name), device, |gpu| unsafe { put_text(out, length, value(gpu)?) })
         }
     )*};
 }
 
-/// Current and pending mode; nothing is ever pending.
+/// Defines a symbol that returns a current and a pending mode; they are always equal.
 macro_rules! mode {
     ($($name:ident: $value:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -59,14 +59,14 @@ macro_rules! mode {
             let value: fn(&Gpu) -> Result<bool, Return> = $value;
             gpu(stringify!($name), device, |gpu| {
                 let on = c_uint::from(value(gpu)?);
-                // SAFETY: both are the caller's.
+                // SAFETY: the caller passes null or valid pointers.
                 unsafe { put(current, on).and_then(|()| put(pending, on)) }
             })
         }
     )*};
 }
 
-/// Known to the library, to no GPU.
+/// Defines a symbol that exists and that no GPU supports.
 macro_rules! unsupported {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
@@ -130,7 +130,7 @@ unsupported! {
 }
 
 /// # Safety
-/// Never called through null; the result is static.
+/// Takes no pointer; the result is static.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(code: Return) -> *const c_char {
     let text: &CStr = match code {
@@ -144,7 +144,7 @@ extern "C" fn nvmlErrorString(code: Return) -> *const c_char {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetDriverVersion(out: *mut c_char, length: c_uint) -> Return {
-    // SAFETY: `out` has room for `length`, says the caller.
+    // SAFETY: the caller guarantees space for `length` bytes.
     system("nvmlSystemGetDriverVersion", |scenario| unsafe { put_text(out, length, &scenario.driver) })
 }
 
@@ -156,13 +156,13 @@ unsafe extern "C" fn nvmlSystemGetNVMLVersion(out: *mut c_char, length: c_uint) 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetCudaDriverVersion_v2(out: *mut c_int) -> Return {
-    // SAFETY: `out` is the caller's.
+    // SAFETY: the caller passes null or a valid `out`.
     system("nvmlSystemGetCudaDriverVersion_v2", |_| unsafe { put(out, 13_000) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetCount_v2(out: *mut c_uint) -> Return {
-    // SAFETY: `out` is the caller's.
+    // SAFETY: the caller passes null or a valid `out`.
     system("nvmlDeviceGetCount_v2", |scenario| unsafe { put(out, length(scenario.gpus.len())) })
 }
 
@@ -172,7 +172,7 @@ unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut Devi
         let index_here = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
         let gpu = scenario.gpus.get(index_here).ok_or(INVALID_ARGUMENT)?;
         match gpu.access {
-            // SAFETY: `out` is the caller's.
+            // SAFETY: the caller passes null or a valid `out`.
             Access::Ok | Access::ResetRequired(_) => unsafe { put(out, handle(index)) },
             Access::Lost(_) => Err(GPU_IS_LOST),
             Access::Failed(_) => Err(UNKNOWN),
@@ -186,10 +186,10 @@ unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut De
         if uuid.is_null() {
             return Err(INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and NUL-terminated by the interface.
+        // SAFETY: not null, and NVML requires a NUL-terminated text.
         let uuid = unsafe { CStr::from_ptr(uuid) }.to_string_lossy();
         let found = scenario.gpus.iter().position(|gpu| gpu.uuid.known().is_some_and(|own| *own == uuid));
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, handle(length(found.ok_or(NOT_FOUND)?))) }
     })
 }
@@ -208,7 +208,7 @@ unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, out: *mut sys::nvml
             pciSubSystemId: 0x16c1_10de,
             busId: characters(&format!("{:08X}:{bus:02X}:{slot:02X}.0", place.domain)),
         };
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, info) }
     })
 }
@@ -223,7 +223,7 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut sys::n
         if out.is_null() {
             return Err(INVALID_ARGUMENT);
         }
-        // SAFETY: not null; the caller filled in the version, which is all that is read.
+        // SAFETY: not null; NVML requires the caller to set the version, and nothing else is read.
         let version = unsafe { (&raw const (*out).version).read() };
         if version != 0x0200_0028 {
             return Err(ARGUMENT_VERSION_MISMATCH);
@@ -232,7 +232,7 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut sys::n
         let used_mib = memory.used_mib + load::at_work(gpu.index).map_or(0, |work| work.memory_mib);
         let (total, used) = (memory.total_mib * MIB, used_mib * MIB);
         let free = total.saturating_sub(used);
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, sys::nvmlMemory_v2_t { version, total, reserved: 0, free, used }) }
     })
 }
@@ -252,7 +252,7 @@ unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
             (0, 1) => &0,
             _ => return Err(INVALID_ARGUMENT),
         };
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, *count) }
     })
 }
@@ -267,7 +267,7 @@ unsafe extern "C" fn nvmlDeviceGetRemappedRows(
 ) -> Return {
     gpu("nvmlDeviceGetRemappedRows", device, |gpu| {
         let rows = known(&gpu.row_remap)?;
-        // SAFETY: all four are the caller's.
+        // SAFETY: the caller passes null or valid pointers.
         unsafe {
             put(correctable, rows.correctable)?;
             put(uncorrectable, rows.uncorrectable)?;
@@ -280,7 +280,7 @@ unsafe extern "C" fn nvmlDeviceGetRemappedRows(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetTemperature(device: Device, sensor: c_uint, out: *mut c_uint) -> Return {
     gpu("nvmlDeviceGetTemperature", device, |gpu| match sensor {
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         0 => unsafe {
             let rest = *known(&gpu.temperature_c)?;
             put(out, load::at_work(gpu.index).map_or(rest, |work| work.temperature_c))
@@ -292,7 +292,7 @@ unsafe extern "C" fn nvmlDeviceGetTemperature(device: Device, sensor: c_uint, ou
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetClockInfo(device: Device, clock: c_uint, out: *mut c_uint) -> Return {
     gpu("nvmlDeviceGetClockInfo", device, |gpu| match clock {
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         sys::nvmlClockType_enum_NVML_CLOCK_SM => unsafe {
             let rest = *known(&gpu.sm_clock_mhz)?;
             put(out, load::at_work(gpu.index).map_or(rest, |work| work.clock_mhz))
@@ -305,7 +305,7 @@ unsafe extern "C" fn nvmlDeviceGetClockInfo(device: Device, clock: c_uint, out: 
 unsafe extern "C" fn nvmlDeviceGetNvLinkState(device: Device, link: c_uint, out: *mut c_uint) -> Return {
     gpu("nvmlDeviceGetNvLinkState", device, |gpu| {
         let link = gpu.nvlinks.iter().find(|known| known.link == link).ok_or(INVALID_ARGUMENT)?;
-        // SAFETY: `out` is the caller's.
+        // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, (*known(&link.up)?).into()) }
     })
 }
@@ -322,7 +322,7 @@ unsafe extern "C" fn nvmlDeviceGetFieldValues(
             return Err(INVALID_ARGUMENT);
         }
         for place in 0..count {
-            // SAFETY: the caller has `count` values there.
+            // SAFETY: the caller passes an array of `count` values.
             let value = unsafe { &mut *values.add(place) };
             value.nvmlReturn = match field(gpu, value.fieldId, value.scopeId) {
                 Ok((kind, number)) => {
@@ -337,7 +337,7 @@ unsafe extern "C" fn nvmlDeviceGetFieldValues(
     })
 }
 
-/// What programs have moved over NVLink, by the metric of its rate in MiB per second.
+/// Data that programs have moved over NVLink, in KiB. `metric` is the GPM metric of its rate in MiB per second.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -348,7 +348,7 @@ fn moved_kib(gpu: &Gpu, metric: u32) -> u64 {
     done.metrics.get(&metric).map_or(0, |mib| (mib * 1024.0) as u64)
 }
 
-/// Type and value of a field.
+/// Type and value of a field (`nvmlDeviceGetFieldValues`).
 fn field(gpu: &Gpu, id: c_uint, scope: c_uint) -> Result<(c_uint, u64), Return> {
     const ALL: c_uint = c_uint::MAX;
     let int = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
@@ -373,7 +373,7 @@ fn field(gpu: &Gpu, id: c_uint, scope: c_uint) -> Result<(c_uint, u64), Return> 
             Ok((long, *known(count)?))
         }
         (82, _) => Ok((int, (*known(&gpu.details.memory_c)?).into())),
-        // As a driver from 580.82 on numbers them.
+        // Field numbers of drivers from 580.82 on.
         (270, _) => Ok((long, *known(&gpu.details.hw_thermal_ns)?)),
         (271, _) => Ok((long, *known(&gpu.details.power_brake_ns)?)),
         (142, _) => Ok((long, known(&gpu.row_remap)?.correctable.into())),
@@ -414,26 +414,26 @@ unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
                 computeInstanceId: u32::MAX,
             })
             .collect();
-        // SAFETY: the caller's own list and its size.
+        // SAFETY: the caller passes a list and its size.
         unsafe { list(&all, count, infos) }
     })
 }
 
-/// Everything that runs is compute.
+/// All simulated processes are compute processes, so this list is empty.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: Device,
     count: *mut c_uint,
     infos: *mut sys::nvmlProcessInfo_t,
 ) -> Return {
-    // SAFETY: the caller's own list and its size.
+    // SAFETY: the caller passes a list and its size.
     gpu("nvmlDeviceGetGraphicsRunningProcesses_v3", device, |_| unsafe { list(&[], count, infos) })
 }
 
-/// NVML's protocol for lists: too little room (none, to ask for the size) is answered with the size.
+/// NVML's protocol for lists: if the space does not suffice (zero asks for the size), the answer is the required size.
 ///
 /// # Safety
-/// `count` is valid, and `infos` is null or has room for that many.
+/// `count` is valid, and `infos` is null or has space for `count` entries.
 unsafe fn list(
     all: &[sys::nvmlProcessInfo_t],
     count: *mut c_uint,
@@ -451,7 +451,7 @@ unsafe fn list(
         return Err(INVALID_ARGUMENT);
     }
     if !all.is_empty() {
-        // SAFETY: there is room for all of them, as just checked.
+        // SAFETY: the space for all entries has just been checked.
         unsafe { infos.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
     }
     Ok(())
@@ -459,7 +459,7 @@ unsafe fn list(
 
 fn characters<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
-    // The last place stays NUL.
+    // The last byte stays NUL.
     for (place, byte) in out.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {
         *place = byte.cast_signed();
     }

@@ -1,6 +1,6 @@
 #![allow(unsafe_code, reason = "the public NVML interface is C")]
 
-//! GPM: samples that a caller holds, and what happened between two of them.
+//! GPM: samples that a caller holds, and metrics computed from two of them.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -10,7 +10,7 @@ use crate::state;
 
 const ARGUMENT_VERSION_MISMATCH: Return = 25;
 
-/// What a caller's sample points to: whose it is, and what that GPU had done by then.
+/// Target of a caller's sample handle: the GPU, the time, and the GPU's totals at that time.
 #[derive(Default)]
 struct Sample {
     gpu: Option<u32>,
@@ -25,7 +25,7 @@ unsafe extern "C" fn nvmlGpmQueryDeviceSupport(device: Device, out: *mut sys::nv
         if out.is_null() {
             return Err(INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and the caller's.
+        // SAFETY: not null, so valid by NVML's contract.
         let support = unsafe { &mut *out };
         if support.version != 1 {
             return Err(ARGUMENT_VERSION_MISMATCH);
@@ -38,14 +38,14 @@ unsafe extern "C" fn nvmlGpmQueryDeviceSupport(device: Device, out: *mut sys::nv
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlGpmSampleAlloc(out: *mut sys::nvmlGpmSample_t) -> Return {
     let sample = Box::into_raw(Box::<Sample>::default());
-    // SAFETY: `out` is the caller's.
+    // SAFETY: the caller passes null or a valid `out`.
     system("nvmlGpmSampleAlloc", |_| unsafe { put(out, sample.cast()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlGpmSampleFree(sample: sys::nvmlGpmSample_t) -> Return {
     if !sample.is_null() {
-        // SAFETY: it came from `nvmlGpmSampleAlloc`, by the interface.
+        // SAFETY: NVML requires a handle from `nvmlGpmSampleAlloc`.
         drop(unsafe { Box::from_raw(sample.cast::<Sample>()) });
     }
     SUCCESS
@@ -59,7 +59,7 @@ unsafe extern "C" fn nvmlGpmSampleGet(device: Device, sample: sys::nvmlGpmSample
         }
         let (gpu, at) = (index_of(device), load::now());
         let done = gpu.map(|gpu| load::done(gpu, at)).unwrap_or_default();
-        // SAFETY: not null, and it came from `nvmlGpmSampleAlloc`, by the interface.
+        // SAFETY: not null, and NVML requires a handle from `nvmlGpmSampleAlloc`.
         unsafe { *sample.cast::<Sample>() = Sample { gpu, at, done } };
         Ok(())
     })
@@ -71,16 +71,16 @@ unsafe extern "C" fn nvmlGpmMetricsGet(out: *mut sys::nvmlGpmMetricsGet_t) -> Re
         if out.is_null() {
             return Err(INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and the caller's.
+        // SAFETY: not null, so valid by NVML's contract.
         let query = unsafe { &mut *out };
         if query.version != 1 {
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
         let taken = |sample: sys::nvmlGpmSample_t| {
-            // SAFETY: where it is not null it came from `nvmlGpmSampleAlloc`, by the interface.
+            // SAFETY: a handle that is not null comes from `nvmlGpmSampleAlloc`, as NVML requires.
             unsafe { sample.cast::<Sample>().as_ref() }.filter(|sample| sample.gpu.is_some())
         };
-        // Two different samples of one GPU, both taken.
+        // Two different samples of the same GPU, both taken.
         let (Some(one), Some(two)) = (taken(query.sample1), taken(query.sample2)) else {
             return Err(INVALID_ARGUMENT);
         };

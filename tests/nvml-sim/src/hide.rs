@@ -1,22 +1,22 @@
 use std::path::Path;
 use std::{fs, io};
 
-/// The file is left as it was.
+/// Why a symbol could not be hidden. The library is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum HideError {
-    /// It could not be read or written.
+    /// The file could not be read or written.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is no 64-bit little-endian ELF file with dynamic symbols.
+    /// The file is not a 64-bit little-endian ELF file with dynamic symbols.
     #[error("not a shared library")]
     NotElf,
-    /// It exports nothing of that name.
+    /// The library exports no symbol of this name.
     #[error("no dynamic symbol '{0}'")]
     NoSymbol(String),
 }
 
-/// Renames a dynamic symbol in a **copy** of a shared library, so that the loader no longer finds it: an
-/// old driver.
+/// Renames a dynamic symbol in a **copy** of a shared library, so that the loader no longer finds it. This simulates an old
+/// driver.
 ///
 /// # Errors
 /// See [`HideError`].
@@ -29,11 +29,11 @@ pub fn hide_symbol(library: &Path, name: &str) -> Result<(), HideError> {
         .windows(wanted.len())
         .position(|window| window == wanted.as_slice())
         .ok_or_else(|| HideError::NoSymbol(name.to_owned()))?;
-    // The hash that the loader looks under is the old name's: neither name is found any more.
+    // The entry in the hash table stays that of the old name, so the loader finds neither name.
     if let Some(first) = strings.get_mut(place + 1) {
         *first = b'_';
     }
-    // A new file: the old one may be mapped by a process that is running.
+    // Written to a new file, since a running process may have mapped the old one.
     let next = library.with_extension("next");
     fs::write(&next, bytes)?;
     fs::set_permissions(&next, fs::metadata(library)?.permissions())?;

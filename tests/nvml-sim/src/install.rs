@@ -3,13 +3,13 @@ use std::{env, fs, io};
 
 use crate::Scenario;
 
-/// The name drivers give it, and the loader's default.
+/// The name that drivers install and that the loader tries by default.
 const INSTALLED: &str = "libnvidia-ml.so.1";
 
-/// The library as cargo built it, found from where this program lies (`target/<profile>/` or its `deps/`).
+/// Path of the library that cargo built, relative to the running program (`target/<profile>/` or its `deps/`).
 ///
 /// # Errors
-/// It is not there: `cargo build -p nvml-sim` makes it.
+/// The library does not exist: `cargo build -p nvml-sim` builds it.
 pub fn built_library() -> io::Result<PathBuf> {
     let program = env::current_exe()?;
     let places = program.ancestors().skip(1).take(3).flat_map(|dir| [dir.to_owned(), dir.join("deps")]);
@@ -18,8 +18,7 @@ pub fn built_library() -> io::Result<PathBuf> {
     })
 }
 
-/// Puts a copy of the library and a scenario into a folder; gives the library's path, for
-/// `[source] nvml_library`.
+/// Puts a copy of the library and a scenario into a folder. Returns the library's path for `[source] nvml_library`.
 ///
 /// # Errors
 /// The library is not built, or the folder cannot be written.

@@ -1,10 +1,9 @@
 //! A libnvidia-ml.so.1 without hardware.
 //!
-//! The shared library answers the NVML calls that railgate makes from a [`Scenario`] in the file
-//! `nvml-scenario.json` that lies in the same folder as the library, and reads it again whenever it has
-//! changed. It can hang, be slow, lose a GPU between two calls, and refuse; a copy can be made to lack
-//! symbols ([`hide_symbol`]). What programs do on its GPUs they say themselves ([`work`]): activities, clock, power and
-//! counters follow from it.
+//! The shared library answers the NVML calls that railgate makes from a [`Scenario`], the file `nvml-scenario.json` in the
+//! library's folder, which it reads again after each change. It can hang, answer slowly, lose a GPU between two calls, and
+//! return errors; [`hide_symbol`] removes symbols from a copy. Programs report their load on the simulated GPUs with
+//! [`work`]; activities, clock, power and counters follow from it.
 
 mod answer;
 mod details;

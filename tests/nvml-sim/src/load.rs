@@ -1,7 +1,7 @@
-//! What programs do on the GPUs: a file for each GPU in a folder beside the library, which any user may write.
+//! Load of programs on the GPUs: one file for each GPU in a folder beside the library, writable by any user.
 //!
-//! The file says what the GPU does and until when, and what it has done so far, so that counters go on from one program to
-//! the next. A program that is gone does nothing after that time.
+//! A file holds the current load, when it ends, and the totals so far, so that counters continue from one program to the next.
+//! After the end of a load the GPU is idle, so a program that has exited stops counting.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,56 +12,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::state;
 
-/// The folder's name, beside the library.
+/// Name of the folder beside the library.
 pub const LOADS: &str = "nvml-loads";
 
-/// What a GPU does.
+/// Load of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
-    /// By GPM's number: activities in percent, traffic in MiB per second.
+    /// By GPM metric ID: activities in percent, traffic in MiB per second.
     pub metrics: BTreeMap<u32, f64>,
-    /// SM clock, MHz.
+    /// SM clock in MHz.
     pub clock_mhz: u32,
-    /// Watts.
+    /// Power in watts.
     pub power_w: f64,
-    /// °C.
+    /// Temperature in °C.
     pub temperature_c: u32,
-    /// MiB in use.
+    /// Memory in use, MiB.
     pub memory_mib: u64,
 }
 
-/// What a GPU has done.
+/// Totals of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Done {
-    /// Each metric times seconds.
+    /// Each metric integrated over time (value times seconds).
     pub(crate) metrics: BTreeMap<u32, f64>,
-    /// Joules at work.
+    /// Energy under load, joules.
     pub(crate) joules: f64,
-    /// Seconds without work.
+    /// Idle time, seconds.
     pub(crate) rest_s: f64,
 }
 
-/// A GPU's file.
+/// Content of a GPU's file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Load {
-    /// Of the process that wrote it.
+    /// PID of the process that wrote the file.
     pid: u32,
-    /// When it was written, nanoseconds since the epoch.
+    /// Start of the load, nanoseconds since the epoch.
     since: u64,
-    /// When the work ends.
+    /// End of the load, nanoseconds since the epoch.
     until: u64,
     work: Work,
-    /// Up to `since`.
+    /// Totals up to `since`.
     done: Done,
 }
 
-/// From now on, for so long, a GPU does this; a program says it again before the time is over. `dir` is the library's folder.
+/// Puts a load on a GPU from now on, for `how_long`; a program that continues calls it again before that time is over. `dir` is
+/// the library's folder.
 ///
 /// # Errors
-/// The folder of loads is missing or cannot be written.
+/// The folder [`LOADS`] is missing or cannot be written.
 pub fn work(dir: &Path, gpu: u32, work: &Work, how_long: Duration) -> io::Result<()> {
     let since = now();
     let done = read(dir, gpu).map(|load| load.done(since)).unwrap_or_default();
@@ -81,26 +82,26 @@ fn read(dir: &Path, gpu: u32) -> Option<Load> {
     serde_json::from_slice(&fs::read(place(dir, gpu)).ok()?).ok()
 }
 
-/// Nanoseconds since the epoch: all that a machine runs agrees on it.
+/// Nanoseconds since the epoch: a clock that all processes of the machine share.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Seconds from one moment to the next.
+/// Seconds between two such times.
 #[expect(clippy::cast_precision_loss, reason = "a test's few minutes")]
 pub(crate) fn seconds(from: u64, to: u64) -> f64 {
     to.saturating_sub(from) as f64 / 1e9
 }
 
-/// What this library's GPU does now, where a program is at work on it.
+/// Current load of a GPU; `None` when it is idle.
 pub(crate) fn at_work(gpu: u32) -> Option<Work> {
     let load = read(state::folder(), gpu)?;
     let alive = now() < load.until && Path::new("/proc").join(load.pid.to_string()).exists();
     alive.then_some(load.work)
 }
 
-/// What this library's GPU has done by a moment.
+/// Totals of a GPU at a given time.
 pub(crate) fn done(gpu: u32, at: u64) -> Done {
     read(state::folder(), gpu).map(|load| load.done(at)).unwrap_or_default()
 }
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_done_goes_on_from_one_program_to_the_next_and_ends_in_time() {
+    fn totals_grow_with_the_load_and_then_with_idle_time() {
         let work = Work { metrics: BTreeMap::from([(5, 50.0)]), power_w: 600.0, ..Work::default() };
         let second = 1_000_000_000;
         let done = Done { metrics: BTreeMap::from([(5, 7.0), (61, 3.0)]), joules: 11.0, rest_s: 1.0 };
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_goes_on_where_the_last_one_ended() {
+    fn a_new_load_continues_the_totals_of_the_previous_one() {
         let dir = tempfile::tempdir().unwrap();
         let half = Work { metrics: BTreeMap::from([(5, 50.0)]), ..Work::default() };
         assert!(work(dir.path(), 3, &half, Duration::from_secs(1)).is_err());

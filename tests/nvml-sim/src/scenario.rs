@@ -6,50 +6,50 @@ use std::path::{Path, PathBuf};
 use railgate_model::{Gpu, Gpus};
 use serde::{Deserialize, Serialize};
 
-/// The scenario's file name, beside the library.
+/// Name of the scenario's file, beside the library.
 pub const SCENARIO_FILE: &str = "nvml-scenario.json";
 
-/// What the simulated driver says. A GPU's values are answered as they stand: a known one with success,
-/// an unsupported one with "not supported", a failed one with "unknown error"; a lost GPU has no handle.
+/// Answers of the simulated driver. A known reading returns success with the value, an unsupported one "not supported", a failed
+/// one "unknown error"; a lost GPU has no handle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Driver version, `580.159.04`.
+    /// Driver version, for example `580.159.04`.
     pub driver: String,
-    /// NVML version, `13.580.159.04`.
+    /// NVML version, for example `13.580.159.04`.
     pub nvml: String,
-    /// As in a snapshot, by index.
+    /// The GPUs by index, as in a snapshot.
     pub gpus: Vec<Gpu>,
-    /// How the library behaves.
+    /// Faults of the library itself.
     #[serde(default)]
     pub behaviour: Behaviour,
-    /// What GPM says of every GPU, by metric; where it is empty the GPUs have no GPM.
+    /// GPM metrics of every GPU, by metric ID. If empty, the GPUs do not support GPM.
     #[serde(default)]
     pub gpm: BTreeMap<u32, f64>,
 }
 
-/// Misbehaviour. Symbols by their full name; `*` means every symbol that has no entry of its own.
+/// Faults of the library. Symbols are given by their full name; `*` applies to all symbols without an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Behaviour {
-    /// These never come back (asleep; SIGKILL helps).
+    /// These symbols never return (they sleep, and SIGKILL ends them).
     pub hang: BTreeSet<String>,
-    /// These first write one byte to a file. On a frozen file system (`fsfreeze`) that hangs in the kernel,
-    /// where SIGKILL does not help.
+    /// These first write one byte to a file. On a frozen file system (`fsfreeze`) the write hangs in the kernel and ignores
+    /// SIGKILL.
     pub write_to: BTreeMap<String, PathBuf>,
-    /// These take so long, milliseconds.
+    /// Delay of these symbols in milliseconds.
     pub delay_ms: BTreeMap<String, u64>,
-    /// This GPU (by index) is lost after so many calls in one process.
+    /// The GPU with this index is lost after this number of calls in a process.
     pub lost_after_calls: BTreeMap<u32, u64>,
-    /// These answer "not supported".
+    /// These return "not supported".
     pub not_supported: BTreeSet<String>,
-    /// These answer with this code.
+    /// These return the given code.
     #[serde(rename = "return")]
     pub returns: BTreeMap<String, u32>,
 }
 
 impl Scenario {
-    /// A driver that says what the snapshot says.
+    /// A driver that returns the snapshot's values.
     pub fn of(gpus: &Gpus) -> Self {
         let known = |text: Option<&String>| text.cloned().unwrap_or_else(|| "580.159.04".to_owned());
         Scenario {
@@ -61,15 +61,15 @@ impl Scenario {
         }
     }
 
-    /// Reads the scenario of a folder.
+    /// Reads the scenario from a folder.
     ///
     /// # Errors
-    /// The file is missing or is not a scenario.
+    /// The file is missing or invalid.
     pub fn read(dir: &Path) -> io::Result<Self> {
         Ok(serde_json::from_slice(&fs::read(dir.join(SCENARIO_FILE))?)?)
     }
 
-    /// Writes the scenario into a folder, in one step: a library that is loaded sees the old or the new one.
+    /// Writes the scenario into a folder atomically: a loaded library reads either the old or the new one.
     ///
     /// # Errors
     /// The folder cannot be written.

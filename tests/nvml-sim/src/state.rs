@@ -13,16 +13,16 @@ use std::time::Duration;
 use crate::answer::{DRIVER_NOT_LOADED, NOT_SUPPORTED, Return, UNKNOWN};
 use crate::scenario::{SCENARIO_FILE, Scenario};
 
-/// What tells one version of the file from the next.
+/// Identifies a version of the file: inode, modification time, size.
 type Stamp = (u64, i64, i64, u64);
 
-/// A C library keeps its state between calls.
+/// State between calls, as any C library keeps it.
 static LOADED: Mutex<Option<(Stamp, Arc<Scenario>)>> = Mutex::new(None);
 static CALLS: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 static ASKED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// The beginning of every call: misbehaves as the scenario says, then gives the scenario.
+/// Must begin every call: applies the configured faults, then returns the scenario.
 pub(crate) fn enter(symbol: &str) -> Result<Arc<Scenario>, Return> {
     let scenario = current()?;
     let behaviour = &scenario.behaviour;
@@ -48,13 +48,13 @@ pub(crate) fn enter(symbol: &str) -> Result<Arc<Scenario>, Return> {
     Ok(scenario)
 }
 
-/// Whether this process has asked this GPU for its clock reasons before.
+/// Whether this process has read this GPU's clock reasons before.
 pub(crate) fn again(gpu: u32) -> bool {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     !asked.insert(gpu)
 }
 
-/// Whether this call of the GPU still finds it.
+/// Counts a call about a GPU; returns whether the GPU is lost by now (`lost_after_calls`).
 pub(crate) fn lost_by_now(scenario: &Scenario, gpu: u32) -> bool {
     let Some(limit) = scenario.behaviour.lost_after_calls.get(&gpu) else {
         return false;
@@ -73,7 +73,7 @@ fn has(set: &BTreeSet<String>, symbol: &str) -> bool {
     set.contains(symbol) || set.contains("*")
 }
 
-/// Where the library lies.
+/// The folder that contains the library.
 pub(crate) fn folder() -> &'static Path {
     FOLDER.get_or_init(own_folder)
 }
@@ -100,7 +100,7 @@ fn own_folder() -> PathBuf {
         dli_sname: std::ptr::null(),
         dli_saddr: std::ptr::null_mut(),
     };
-    // SAFETY: the address is one of this library's functions and `info` outlives the call.
+    // SAFETY: the address is that of a function of this library, and `info` outlives the call.
     let found = unsafe { libc::dladdr(own_folder as fn() -> PathBuf as *const c_void, &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return PathBuf::new();

@@ -1,5 +1,5 @@
-//! `railgate_probe::live` against the simulated driver: what the machine says arrives as it was said, and
-//! whatever goes wrong stays visible.
+//! Tests of `railgate_probe::live` against the simulated driver: values arrive unchanged, and every fault is visible in the
+//! snapshot.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
 
@@ -64,7 +64,7 @@ fn healthy_gpu(index: u32) -> Gpu {
     }
 }
 
-/// Every value another one.
+/// Details with a different value in each field.
 fn details(index: u32) -> GpuDetails {
     GpuDetails {
         inforom: known("G520.0200.00.05".to_owned()),
@@ -107,7 +107,7 @@ fn details(index: u32) -> GpuDetails {
     }
 }
 
-/// The fifth link answers like an old driver.
+/// Errors of five links; the fifth answers like an old driver.
 fn links() -> Vec<LinkErrors> {
     let count = |link: u32, more: u64| known(u64::from(link) * 100 + more);
     (0..18)
@@ -145,7 +145,7 @@ impl Machine {
                 pci_device(&sysfs, &place.to_string(), "0x10de", "0x030200");
             }
         }
-        // Neighbours that are no GPUs: an NVSwitch and another maker's VGA.
+        // Devices that are not GPUs: an NVSwitch, and a VGA adapter of another vendor.
         pci_device(&sysfs, "0000:05:00.0", "0x10de", "0x068000");
         pci_device(&sysfs, "0000:02:00.0", "0x1a03", "0x030000");
         fs::create_dir_all(&proc).unwrap();
@@ -205,16 +205,16 @@ fn failed<T>(reading: &Reading<T>) -> &str {
     }
 }
 
-fn a_healthy_machine_arrives_as_it_is() {
+fn a_healthy_machine_is_read_unchanged() {
     let machine = Machine::with(Behaviour::default());
     assert_eq!(machine.gpus(), healthy());
 }
 
-/// What a fault changes in a GPU that still answers is what a live look reads.
-fn every_fault_of_a_gpu_arrives() {
+/// A probe reads what each simulated fault changes in a GPU that still answers.
+fn every_simulated_gpu_fault_is_read() {
     let silences = ["gpu-lost", "gpu-missing", "gpu-unreadable", "gpu-reset-required"];
     for info in FAULTS.iter().filter(|info| info.part == FaultPart::Gpu || info.id == "driver-other") {
-        // The processes that are simulated are not in this test's /proc.
+        // Simulated processes do not exist in this test's /proc.
         if silences.contains(&info.id) || info.id.starts_with("gpu-process") {
             continue;
         }
@@ -225,7 +225,7 @@ fn every_fault_of_a_gpu_arrives() {
     }
 }
 
-fn only_what_was_asked_for_is_read() {
+fn only_planned_parts_are_read() {
     let snapshot = Machine::with(Behaviour::default()).look(SOON);
     assert_eq!(snapshot.host, Part::Skipped);
     assert_eq!(snapshot.fabric, Part::Skipped);
@@ -241,22 +241,22 @@ fn a_lost_gpu_keeps_its_place() {
     let lost = &seen.gpus[3];
     let Access::Lost(why) = &lost.access else { panic!("{:?}", lost.access) };
     assert_eq!(why, "nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)");
-    // From the PCI tree: NVML does not say where a lost GPU sits.
+    // From the PCI tree, since NVML does not return the address of a lost GPU.
     assert_eq!(lost.pci, healthy().gpus[3].pci);
     assert!(failed(&lost.uuid).contains("GPU is lost"));
     assert_eq!(seen.gpus[4], healthy().gpus[4]);
 }
 
-fn a_lost_gpu_stays_unplaced_where_the_counts_differ() {
+fn a_lost_gpu_has_no_address_if_nvml_and_pci_counts_differ() {
     let mut gpus = healthy();
     gpus.gpus[3].access = Access::Lost("gone".to_owned());
-    // It fell off the PCI bus too: seven devices for eight GPUs.
+    // The GPU is missing on the PCI bus as well: seven devices for eight GPUs.
     gpus.gpus[3].pci = Reading::Unsupported;
     let seen = Machine::new(&Scenario::of(&gpus)).gpus();
     assert!(matches!(seen.gpus[3].access, Access::Lost(_)));
     assert!(matches!(seen.gpus[3].pci, Reading::Failed(_)));
 
-    // One device more than NVML counts: every rank agrees, and yet the last one may be either.
+    // One device more than NVML counts: the known addresses match in order, but the last device could be either GPU.
     let mut gpus = healthy();
     gpus.gpus[7].access = Access::Lost("gone".to_owned());
     let machine = Machine::new(&Scenario::of(&gpus));
@@ -264,29 +264,29 @@ fn a_lost_gpu_stays_unplaced_where_the_counts_differ() {
     assert!(matches!(machine.gpus().gpus[7].pci, Reading::Failed(_)));
 }
 
-fn a_gpu_lost_between_two_calls_is_lost() {
+fn a_gpu_lost_between_two_calls_is_reported_lost() {
     let machine = Machine::with(Behaviour { lost_after_calls: [(6, 9)].into(), ..Behaviour::default() });
     let seen = machine.gpus();
     let lost = &seen.gpus[6];
     assert!(matches!(lost.access, Access::Lost(_)), "{:?}", lost.access);
-    // What it said before stays; nothing after it is made up.
+    // Values read before the loss are kept; all later ones are failed readings.
     assert_eq!(lost.uuid, healthy().gpus[6].uuid);
     assert!(failed(&lost.energy_j).contains("GPU is lost"));
     assert!(matches!(lost.nvlinks.first().map(|link| &link.up), Some(Reading::Failed(_))));
     assert_eq!(seen.gpus[5].access, Access::Ok);
 }
 
-fn a_reset_that_any_call_demands_marks_the_gpu() {
+fn reset_required_by_any_call_marks_the_gpu() {
     let mut gpus = healthy();
     gpus.gpus[1].access = Access::ResetRequired(String::new());
     let seen = Machine::new(&Scenario::of(&gpus)).gpus();
     let Access::ResetRequired(why) = &seen.gpus[1].access else { panic!("{:?}", seen.gpus[1].access) };
     assert_eq!(why, "nvmlDeviceGetMemoryInfo_v2: GPU requires a reset (16)");
-    // The rest still tells what happened to it.
+    // The other values are still read.
     assert_eq!(seen.gpus[1].row_remap, healthy().gpus[1].row_remap);
 }
 
-fn not_supported_is_a_reading() {
+fn not_supported_becomes_an_unsupported_reading() {
     let machine = Machine::with(Behaviour {
         not_supported: symbols(&[
             "nvmlDeviceGetNvLinkState",
@@ -303,7 +303,7 @@ fn not_supported_is_a_reading() {
     assert_eq!(seen.gpus[0].uuid, healthy().gpus[0].uuid);
 }
 
-fn odd_return_codes_are_named() {
+fn unusual_return_codes_are_named() {
     let returns = [
         ("nvmlDeviceGetRemappedRows".to_owned(), 25),
         ("nvmlDeviceGetSerial".to_owned(), 29),
@@ -317,7 +317,7 @@ fn odd_return_codes_are_named() {
     assert!(matches!(seen.gpus[0].access, Access::Lost(_)), "28 is a lost GPU");
 }
 
-fn an_old_driver_lacks_symbols() {
+fn symbols_missing_in_an_old_driver_are_failed_readings() {
     let machine = Machine::with(Behaviour::default());
     for name in [
         "nvmlDeviceGetRemappedRows",
@@ -337,7 +337,7 @@ fn an_old_driver_lacks_symbols() {
     assert_eq!(failed(&seen.gpus[7].memory), "nvmlDeviceGetMemoryInfo_v2: not in this driver's NVML");
     assert_eq!(seen.gpus[7].access, Access::Ok);
     assert_eq!(seen.gpus[7].ecc, healthy().gpus[7].ecc);
-    // What came with later drivers is not missed on this one.
+    // Symbols of later drivers are no failure on this one.
     let details = &seen.gpus[0].details;
     assert_eq!((&details.margin_c, &details.fabric), (&Reading::Unsupported, &Reading::Unsupported));
     assert_eq!((&details.gsp, details.peers.len()), (&Reading::Unsupported, 0));
@@ -348,18 +348,18 @@ fn an_old_driver_lacks_symbols() {
     assert!(why.contains("nvmlDeviceGetCount_v2"), "{why}");
 }
 
-fn a_hang_is_silence() {
+fn a_hanging_call_makes_the_part_silent() {
     let machine =
         Machine::with(Behaviour { hang: symbols(&["nvmlDeviceGetNvLinkState"]), ..Behaviour::default() });
     let snapshot = machine.look(Duration::from_millis(700));
     assert_eq!(snapshot.gpus, Part::Silent { after_ms: 700.0 });
-    // The others were not held up by it.
+    // The other parts are read without delay.
     assert!(snapshot.pci.data().is_some());
     let machine = Machine::with(Behaviour { hang: symbols(&["nvmlInit_v2"]), ..Behaviour::default() });
     assert!(matches!(machine.look(Duration::from_millis(300)).gpus, Part::Silent { .. }));
 }
 
-/// A small file system on a loop device that can be frozen: who writes to it then hangs in the kernel.
+/// A small file system on a loop device. While it is frozen, a process that writes to it hangs in the kernel.
 struct Freezer(tempfile::TempDir);
 
 impl Freezer {
@@ -381,7 +381,7 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         command("fsfreeze", &["-u".as_ref(), &self.mount()]);
-        // The killed child goes as soon as it thaws.
+        // The killed child exits as soon as the file system is thawed.
         for _ in 0..100 {
             if command("umount", &[&self.mount()]) {
                 break;
@@ -397,9 +397,9 @@ fn command(program: &str, args: &[&Path]) -> bool {
     run.is_ok_and(|output| output.status.success())
 }
 
-fn a_hang_in_the_kernel_is_stuck() {
+fn a_call_hanging_in_the_kernel_makes_the_part_stuck() {
     let Some(freezer) = Freezer::new() else {
-        println!("     (no loop file system to be had: skipped)");
+        println!("     (skipped: no loop file system available)");
         return;
     };
     let write_to = [("nvmlInit_v2".to_owned(), freezer.mount().join("file"))].into();
@@ -415,7 +415,7 @@ fn a_hang_in_the_kernel_is_stuck() {
     assert!(snapshot.pci.data().is_some());
 }
 
-fn slow_is_not_broken() {
+fn slow_calls_are_read_completely() {
     let delay_ms = [("nvmlInit_v2".to_owned(), 300), ("nvmlDeviceGetPowerUsage".to_owned(), 20)];
     let machine = Machine::with(Behaviour { delay_ms: delay_ms.into(), ..Behaviour::default() });
     let Part::Read { data, took_ms } = machine.look(SOON).gpus else { panic!() };
@@ -423,26 +423,26 @@ fn slow_is_not_broken() {
     assert!(took_ms >= 320.0, "{took_ms}");
 }
 
-fn a_missing_library_is_not_a_machine_without_gpus() {
+fn a_missing_library_is_a_failure_not_zero_gpus() {
     let mut machine = Machine::with(Behaviour::default());
     machine.source.nvml_library = machine.dir.path().join("none.so");
     let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
     assert!(why.contains("none.so") && why.contains("No such file"), "{why}");
 }
 
-fn a_driver_that_is_not_loaded_is_not_a_machine_without_gpus() {
+fn a_driver_not_loaded_is_a_failure_not_zero_gpus() {
     let machine =
         Machine::with(Behaviour { returns: [("nvmlInit_v2".to_owned(), 9)].into(), ..Behaviour::default() });
     let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
     assert!(why.contains("libnvidia-ml.so.1"), "{why}");
 }
 
-fn a_machine_without_gpus_says_so() {
+fn a_machine_without_gpus_has_an_empty_list() {
     let gpus = Gpus { count: known(0), gpus: Vec::new(), ..healthy() };
     assert_eq!(Machine::new(&Scenario::of(&gpus)).gpus(), gpus);
 }
 
-fn the_scenario_can_change_while_the_library_is_loaded() {
+fn scenario_changes_apply_to_a_loaded_library() {
     let machine = Machine::with(Behaviour::default());
     assert_eq!(machine.gpus().gpus[0].temperature_c, known(31));
     let mut hot = healthy();
@@ -451,7 +451,7 @@ fn the_scenario_can_change_while_the_library_is_loaded() {
     assert_eq!(machine.gpus().gpus[0].temperature_c, known(91));
 }
 
-fn processes_are_joined_with_proc() {
+fn nvml_processes_are_joined_with_proc() {
     let process = |pid| GpuProcess {
         pid,
         used_mib: known(1024),
@@ -461,7 +461,7 @@ fn processes_are_joined_with_proc() {
         slurm_job: Reading::Unsupported,
     };
     let mut gpus = healthy();
-    // More than the first buffer holds, so that the list is asked for twice.
+    // More than the first buffer holds, so the list has to be requested twice.
     gpus.gpus[0].processes = known((1..=100).map(|n| process(50_000 + n)).collect());
     gpus.gpus[1].processes = known(vec![process(4711)]);
     let machine = Machine::new(&Scenario::of(&gpus));
@@ -475,15 +475,15 @@ fn processes_are_joined_with_proc() {
     let seen = machine.gpus();
     let many = seen.gpus[0].processes.known().unwrap();
     assert_eq!(many.len(), 100);
-    assert!(many.iter().all(|process| process.exiting), "gone ones count as exiting");
+    assert!(many.iter().all(|process| process.exiting), "processes without a /proc entry count as exiting");
     let one = &seen.gpus[1].processes.known().unwrap()[0];
     assert_eq!((one.pid, &one.used_mib, one.exiting), (4711, &known(1024), false));
     assert_eq!((&one.name, &one.uid), (&known("python".to_owned()), &known(1000)));
     assert_eq!(one.slurm_job, known(Some(48213)));
 }
 
-fn all_parts_of_this_machine_answer() {
-    // The real proc tree; GPUs and PCI as simulated.
+fn all_parts_of_this_machine_are_read() {
+    // /proc is real; GPUs and PCI are simulated.
     let machine = Machine::with(Behaviour::default());
     let source = SourceConfig { proc: PathBuf::from("/proc"), ..machine.source.clone() };
     let mut request = Request::everything("n1", SOON);
@@ -505,8 +505,8 @@ fn all_parts_of_this_machine_answer() {
     assert_eq!(asked.iter().map(|mount| &mount.path).collect::<Vec<_>>(), mounts.iter().collect::<Vec<_>>());
 }
 
-/// What came before somebody waited is lost; after that nothing is.
-fn xids_are_told_to_whoever_waits() {
+/// Xids before the start of the watch are not delivered; all later ones are.
+fn a_watch_receives_xids_written_after_its_start() {
     let machine = Machine::new(&Scenario::of(&healthy()));
     let file = machine.dir.path().join(EVENTS_FILE);
     fs::write(&file, "2 31\n").unwrap();
@@ -515,7 +515,7 @@ fn xids_are_told_to_whoever_waits() {
     let begun = Instant::now();
     let mut lines = String::from("2 31\n");
     while heard.len() < 2 && begun.elapsed() < SOON {
-        // A child that has not begun to wait yet misses what is written: so it is written again and again.
+        // The child misses lines written before it waits, so one is written until it answers.
         if heard.is_empty() {
             lines.push_str("3 79\n");
             fs::write(&file, &lines).unwrap();
@@ -548,8 +548,8 @@ fn xids_are_told_to_whoever_waits() {
     assert!(why.contains("/no/such/library.so"), "{why}");
 }
 
-/// One process holds NVML for both; a reading that hangs does not keep an Xid to itself.
-fn xids_are_told_beside_the_readings_and_while_one_hangs() {
+/// One child process reads GPUs and waits for Xids; a hanging reading does not delay Xids.
+fn xids_arrive_beside_readings_and_while_one_hangs() {
     let machine = Machine::new(&Scenario::of(&healthy()));
     let gpus = vec![GpuId::Index(0), GpuId::Index(3)];
     let library = machine.source.nvml_library.clone();
@@ -579,13 +579,13 @@ fn xids_are_told_beside_the_readings_and_while_one_hangs() {
     hangs.behaviour.hang.insert("nvmlDeviceGetPowerUsage".to_owned());
     hangs.write(machine.dir.path()).unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    // Another GPU of the node than those that are read.
+    // A GPU of the node that is not among those being read.
     fs::write(&file, "3 48\n5 79\n").unwrap();
     assert_eq!(heard(), [(79, at(5))]);
 }
 
-/// Readings do not need a driver that tells of Xids.
-fn a_driver_without_events_is_read_all_the_same() {
+/// A driver without Xid events can still be read.
+fn a_driver_without_events_can_still_be_read() {
     let mut scenario = Scenario::of(&healthy());
     scenario.behaviour.not_supported.insert("nvmlDeviceRegisterEvents".to_owned());
     let machine = Machine::new(&scenario);
@@ -606,8 +606,8 @@ fn a_driver_without_events_is_read_all_the_same() {
     assert!(matches!(said[2], Watched::Sample(_)));
 }
 
-/// Activities, clock, power and energy follow from what a program says; the other GPU is at rest.
-fn what_programs_do_is_what_the_gpus_did() {
+/// Activities, clock, power and energy follow from the load that a program reports; the other GPU is idle.
+fn gpu_figures_follow_from_the_reported_load() {
     let mut scenario = Scenario::of(&healthy());
     scenario.gpm = [1, 2, 5].map(|metric| (metric, 0.0)).into();
     let machine = Machine::new(&scenario);
@@ -644,43 +644,40 @@ fn main() -> ExitCode {
         return code;
     }
     let tests: &[(&str, fn())] = &[
-        ("a_healthy_machine_arrives_as_it_is", a_healthy_machine_arrives_as_it_is),
-        ("every_fault_of_a_gpu_arrives", every_fault_of_a_gpu_arrives),
-        ("only_what_was_asked_for_is_read", only_what_was_asked_for_is_read),
+        ("a_healthy_machine_is_read_unchanged", a_healthy_machine_is_read_unchanged),
+        ("every_simulated_gpu_fault_is_read", every_simulated_gpu_fault_is_read),
+        ("only_planned_parts_are_read", only_planned_parts_are_read),
         ("a_lost_gpu_keeps_its_place", a_lost_gpu_keeps_its_place),
         (
-            "a_lost_gpu_stays_unplaced_where_the_counts_differ",
-            a_lost_gpu_stays_unplaced_where_the_counts_differ,
+            "a_lost_gpu_has_no_address_if_nvml_and_pci_counts_differ",
+            a_lost_gpu_has_no_address_if_nvml_and_pci_counts_differ,
         ),
-        ("a_gpu_lost_between_two_calls_is_lost", a_gpu_lost_between_two_calls_is_lost),
-        ("a_reset_that_any_call_demands_marks_the_gpu", a_reset_that_any_call_demands_marks_the_gpu),
-        ("xids_are_told_to_whoever_waits", xids_are_told_to_whoever_waits),
+        ("a_gpu_lost_between_two_calls_is_reported_lost", a_gpu_lost_between_two_calls_is_reported_lost),
+        ("reset_required_by_any_call_marks_the_gpu", reset_required_by_any_call_marks_the_gpu),
+        ("a_watch_receives_xids_written_after_its_start", a_watch_receives_xids_written_after_its_start),
+        ("xids_arrive_beside_readings_and_while_one_hangs", xids_arrive_beside_readings_and_while_one_hangs),
+        ("gpu_figures_follow_from_the_reported_load", gpu_figures_follow_from_the_reported_load),
+        ("a_driver_without_events_can_still_be_read", a_driver_without_events_can_still_be_read),
+        ("not_supported_becomes_an_unsupported_reading", not_supported_becomes_an_unsupported_reading),
+        ("unusual_return_codes_are_named", unusual_return_codes_are_named),
         (
-            "xids_are_told_beside_the_readings_and_while_one_hangs",
-            xids_are_told_beside_the_readings_and_while_one_hangs,
+            "symbols_missing_in_an_old_driver_are_failed_readings",
+            symbols_missing_in_an_old_driver_are_failed_readings,
         ),
-        ("what_programs_do_is_what_the_gpus_did", what_programs_do_is_what_the_gpus_did),
-        ("a_driver_without_events_is_read_all_the_same", a_driver_without_events_is_read_all_the_same),
-        ("not_supported_is_a_reading", not_supported_is_a_reading),
-        ("odd_return_codes_are_named", odd_return_codes_are_named),
-        ("an_old_driver_lacks_symbols", an_old_driver_lacks_symbols),
-        ("a_hang_is_silence", a_hang_is_silence),
-        ("a_hang_in_the_kernel_is_stuck", a_hang_in_the_kernel_is_stuck),
-        ("slow_is_not_broken", slow_is_not_broken),
-        ("a_missing_library_is_not_a_machine_without_gpus", a_missing_library_is_not_a_machine_without_gpus),
+        ("a_hanging_call_makes_the_part_silent", a_hanging_call_makes_the_part_silent),
         (
-            "a_driver_that_is_not_loaded_is_not_a_machine_without_gpus",
-            a_driver_that_is_not_loaded_is_not_a_machine_without_gpus,
+            "a_call_hanging_in_the_kernel_makes_the_part_stuck",
+            a_call_hanging_in_the_kernel_makes_the_part_stuck,
         ),
-        ("a_machine_without_gpus_says_so", a_machine_without_gpus_says_so),
-        (
-            "the_scenario_can_change_while_the_library_is_loaded",
-            the_scenario_can_change_while_the_library_is_loaded,
-        ),
-        ("processes_are_joined_with_proc", processes_are_joined_with_proc),
-        ("all_parts_of_this_machine_answer", all_parts_of_this_machine_answer),
+        ("slow_calls_are_read_completely", slow_calls_are_read_completely),
+        ("a_missing_library_is_a_failure_not_zero_gpus", a_missing_library_is_a_failure_not_zero_gpus),
+        ("a_driver_not_loaded_is_a_failure_not_zero_gpus", a_driver_not_loaded_is_a_failure_not_zero_gpus),
+        ("a_machine_without_gpus_has_an_empty_list", a_machine_without_gpus_has_an_empty_list),
+        ("scenario_changes_apply_to_a_loaded_library", scenario_changes_apply_to_a_loaded_library),
+        ("nvml_processes_are_joined_with_proc", nvml_processes_are_joined_with_proc),
+        ("all_parts_of_this_machine_are_read", all_parts_of_this_machine_are_read),
     ];
-    // One after the other: what they change is the whole process's.
+    // One test at a time, since they change state of the whole process.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     let trial = |(name, test): &(&str, fn())| {
         let test = *test;
