@@ -1,5 +1,5 @@
-//! What stands for torchrun and for the training below it, where there is no GPU: a process for each GPU of the node, which
-//! plays what `railgate_tests::training` says. Of torchrun's options it knows `--nproc-per-node`.
+//! Stand-in for torchrun and the training it starts, for machines without GPUs: one process for each GPU of the node plays the
+//! figures of `railgate_tests::training`. Of torchrun's options it accepts only `--nproc-per-node`.
 #![allow(unsafe_code, reason = "it plays NCCL's part of a C interface")]
 
 #[path = "../../../../nccl-profiler/tests/driver/played.rs"]
@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitCode};
 use anyhow::{Context as _, Result};
 use railgate_tests::training::NCCL_RELEASE;
 
-/// The word for the one process of a GPU.
+/// Hidden argument that makes the program one rank.
 const RANK: &str = "@rank";
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// As torchrun: this node's processes, with what each has to know.
+/// As torchrun does: starts the ranks of this node, with their settings in the environment.
 fn launch(arguments: &[OsString]) -> Result<bool> {
     let word = |word: &OsString| word.to_str()?.strip_prefix("--nproc-per-node=")?.parse().ok();
     let per_node: u32 = arguments.iter().find_map(word).context("--nproc-per-node=GPUS")?;
@@ -61,7 +61,7 @@ fn launch(arguments: &[OsString]) -> Result<bool> {
     Ok(good)
 }
 
-/// A number from the environment.
+/// Reads a number from the environment.
 fn number(name: &str) -> Result<u32> {
     let text = std::env::var(name).with_context(|| name.to_owned())?;
     text.parse().with_context(|| format!("{name}={text}"))

@@ -1,4 +1,4 @@
-//! One GPU's process.
+//! The process of one GPU.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -17,18 +17,18 @@ use crate::number;
 use crate::played::{Call, Comm, Launched, Nccl};
 use crate::schedule::{Planned, about, members, of_step};
 
-/// So long the GPU goes on with what it was told, should this process not come back to it.
+/// How long a reported load lasts if the process does not renew it.
 const QUEUED: Duration = Duration::from_secs(3);
 /// Channels of a large collective.
 const CHANNELS: u8 = 16;
 
-/// Who this is.
+/// Place of this process in the job.
 struct Me {
     rank: u32,
     world: u32,
     local: u32,
     per_node: u32,
-    /// The node's, by the environment that Slurm sets.
+    /// GPU index on the node, from the environment that Slurm sets.
     gpu: u32,
 }
 
@@ -94,7 +94,7 @@ impl Me {
     }
 }
 
-/// Since the epoch.
+/// Time since the epoch.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -103,12 +103,12 @@ fn wait_for(moment: Duration) {
     sleep(moment.saturating_sub(now()));
 }
 
-/// Seconds, as lines have them.
+/// Seconds as the lines of an application report have them.
 fn at(moment: Duration) -> String {
     format!("{:.6}", moment.as_secs_f64())
 }
 
-/// Waits for all ranks, as they do when they make communicators; when the first step begins.
+/// Waits for all ranks, as making communicators does. Returns the time at which the first step begins.
 fn meet(me: &Me) -> Result<Duration> {
     let attempt = std::env::var("SLURM_RESTART_COUNT").unwrap_or_else(|_| "0".to_owned());
     let place = PathBuf::from(format!("/shared/.training-{}-{attempt}", number("SLURM_JOB_ID")?));
@@ -127,7 +127,7 @@ fn meet(me: &Me) -> Result<Duration> {
         }
         sleep(Duration::from_millis(20));
     }
-    bail!("the other ranks have not come")
+    bail!("the other ranks did not start")
 }
 
 fn checkpoint(me: &Me, number: u32) -> Result<()> {
@@ -136,7 +136,7 @@ fn checkpoint(me: &Me, number: u32) -> Result<()> {
     Ok(fs::write(Path::new(&folder).join(format!("step-{number:06}.ckpt")), "")?)
 }
 
-/// What the program tells railgate: docs/application-reports.md.
+/// The application report of this program (docs/application-reports.md).
 struct Said(Option<File>);
 
 impl Said {
@@ -166,14 +166,14 @@ impl Said {
 
     fn line(&mut self, line: &str) -> Result<()> {
         let Said(Some(file)) = self else { return Ok(()) };
-        file.write_all(format!("{line}\n").as_bytes()).context("the program's own report")
+        file.write_all(format!("{line}\n").as_bytes()).context("the application report")
     }
 }
 
-/// The port that this rank's data between nodes goes through: of NCCL's list the one of the GPU's place.
+/// The port that carries this rank's data between nodes: the port at the GPU's position in NCCL's list.
 struct Rail {
     port: Option<(String, u32)>,
-    /// As NCCL holds it.
+    /// Kept open, as NCCL does.
     _device: Option<File>,
 }
 
@@ -227,14 +227,14 @@ impl<'n> Comms<'n> {
         found.map(|(_, comm)| comm).context("no such communicator")
     }
 
-    /// All of a step, ahead of the GPU.
+    /// Enqueues all collectives of a step, ahead of the GPU.
     fn launch(&self, plan: &[Planned]) -> Result<Vec<Launched>> {
         plan.iter().map(|one| Ok(self.of(one.kind.group)?.launch(call(&one.kind, self.per_node)?))).collect()
     }
 
-    /// What the GPU says of them afterwards.
+    /// Reports the ends of the collectives, as the GPU would.
     fn ended(&self, me: &Me, step: u32, begin: Duration, plan: &[Planned], all: &[Launched]) -> Result<()> {
-        // A node's ranks come to it one after the other, and end it together: 1 % more of its time, or less.
+        // The ranks of a node begin a collective in turn, within 1 % of its duration, and end it together.
         let part = (f64::from(me.local) + 0.5) / f64::from(me.per_node);
         let own = 1.0 + 0.02 * (part - 0.5);
         for ((place, planned), launched) in (0..).zip(plan).zip(all) {
@@ -249,7 +249,7 @@ impl<'n> Comms<'n> {
     }
 }
 
-/// As NCCL's descriptor has it: an all-gather in bytes of a rank, the others in elements.
+/// The call as NCCL's descriptor counts it: an all-gather in bytes of one rank, all others in elements.
 fn call(kind: &Kind, per_node: u32) -> Result<Call> {
     let bytes = usize::try_from(kind.bytes)?;
     let ranks = usize::try_from(per_node)?;

@@ -1,4 +1,4 @@
-//! When each collective of a step begins on the GPU, and how long it takes.
+//! Start and duration of each collective of a step.
 
 use railgate_tests::training::{Group, Kind, LAYERS, STEP_S, kinds};
 
@@ -6,12 +6,12 @@ use railgate_tests::training::{Group, Kind, LAYERS, STEP_S, kinds};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
     pub(crate) kind: Kind,
-    /// Seconds after the step's begin.
+    /// Start in seconds after the begin of the step.
     pub(crate) at_s: f64,
 }
 
-/// In the order in which they begin. The way there gathers each layer; the way back gathers it again, shares out its
-/// gradients in the node and adds them up over the nodes.
+/// The collectives of a step by start time. The forward pass gathers each layer; the backward pass gathers it again, scatters
+/// its gradients within the node and sums them over the nodes.
 pub(crate) fn of_step(per_node: u32) -> Vec<Planned> {
     const THERE: f64 = 0.27 * STEP_S;
     const BACK: f64 = 0.70 * STEP_S;
@@ -31,7 +31,7 @@ pub(crate) fn of_step(per_node: u32) -> Vec<Planned> {
     all
 }
 
-/// What a collective of so many seconds takes this time: 1.5 % more or less, by the numbers of rank, step and collective.
+/// A duration with a variation of up to 1.5 % either way, derived from `numbers`: rank, step and collective.
 pub(crate) fn about(seconds: f64, numbers: [u32; 3]) -> f64 {
     let mut mixed: u64 = 0x9e37_79b9_7f4a_7c15;
     for number in numbers {
@@ -43,7 +43,7 @@ pub(crate) fn about(seconds: f64, numbers: [u32; 3]) -> f64 {
     seconds * (0.985 + 0.03 * between)
 }
 
-/// How many ranks meet, and this one's number among them and the communicator's own.
+/// Number of ranks in a communicator, this rank's number in it, and the number of the communicator among those of its group.
 pub(crate) fn members(group: Group, rank: u32, world: u32, per_node: u32) -> (u32, u32, u32) {
     let (node, local) = (rank / per_node, rank % per_node);
     match group {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_communicator_does_two_things_at_once() {
+    fn collectives_of_a_communicator_never_overlap() {
         for group in [Group::Node, Group::Rail, Group::World] {
             let (ranks, ..) = members(group, 11, 16, 8);
             let own: Vec<Planned> =
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn about_is_about() {
+    fn about_varies_by_at_most_1_5_percent() {
         let all: Vec<f64> = (0..1000).map(|step| about(1.0, [3, step, 7])).collect();
         assert!(all.iter().all(|one| (0.985..=1.015).contains(one)));
         assert!((all.iter().sum::<f64>() / 1000.0 - 1.0).abs() < 0.002);

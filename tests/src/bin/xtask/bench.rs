@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: medians, spread and ratios, as tables for `docs/performance.md`.
+//! `cargo xtask bench`: prints medians, quartiles and ratios as tables for `docs/performance.md`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,20 +12,20 @@ use railgate_tests::cluster::{Builder, Cluster, Session};
 
 use super::{build, hostile_files, packages, peers, reports, steady, storm, tasks};
 
-/// Where the machines see this program, which takes the times in place.
+/// Path of this program on the machines, where it measures locally.
 pub(super) const CLOCK: &str = "/usr/local/bin/xtask";
 const WITH: &str = "optional /usr/lib/railgate/spank_railgate.so\n";
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// One of gate, tasks, steps, jobs, storm, reports, hostile-files, peers; all but peers when nothing is said
+    /// One of gate, tasks, steps, jobs, storm, reports, hostile-files, peers (default: all but peers)
     #[arg(value_parser = ["gate", "tasks", "steps", "jobs", "storm", "reports", "hostile-files", "peers"])]
     name: Option<String>,
-    /// With peers: a checkout of github.com/mej/nhc, to be measured beside us
+    /// With peers: a checkout of github.com/mej/nhc, measured in the same run
     #[arg(long, value_name = "DIR")]
     nhc: Option<PathBuf>,
-    /// How often each is run
+    /// Number of runs of each command
     #[arg(long, default_value_t = 40)]
     count: u32,
     /// Everything is installed and built (for the call through sudo)
@@ -76,14 +76,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if wanted("hostile-files") {
         hostile_files::run(&programs)?;
     }
-    // Installs another project's program: only on demand.
+    // Only on request, since it installs another project's program.
     if arguments.name.as_deref() == Some("peers") {
         peers::run(&start()?, arguments.count, arguments.nhc.as_deref())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a command again and again; its output goes nowhere.
+/// Runs a command `count` times without its output and prints the microseconds and KiB of each run.
 pub(super) fn time(count: u32, command: &[OsString]) -> Result<()> {
     let (program, words) = command.split_first().context("no command")?;
     for _ in 0..count {
@@ -108,13 +108,13 @@ pub(super) fn put_clock(cluster: &Cluster, machine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds of each run; a run that fails is no measurement.
+/// Milliseconds of each run. A run that fails is an error.
 pub(super) fn timed(session: &Session<'_>, count: u32, words: &[&str]) -> Result<Vec<f64>> {
     let runs = clocked(session, count, words)?;
     Ok(runs.into_iter().map(|(micros, _)| micros / 1000.0).collect())
 }
 
-/// The most that a command and its children had in memory at once, each, MiB.
+/// Peak memory of a command and its children, the largest of these processes, MiB.
 pub(super) fn memory_mib(session: &Session<'_>, words: &[&str]) -> Result<f64> {
     let runs = clocked(session, 1, words)?;
     Ok(runs.first().context("no run")?.1 / 1024.0)
@@ -135,7 +135,7 @@ fn clocked(session: &Session<'_>, count: u32, words: &[&str]) -> Result<Vec<(f64
     said.lines().map(run).collect()
 }
 
-/// Smallest, quartiles and largest.
+/// Minimum, quartiles and maximum.
 #[derive(Debug)]
 pub(super) struct Spread {
     low: f64,
@@ -167,7 +167,7 @@ pub(super) fn table(title: &str, rows: &[(&str, &[f64])]) {
     }
 }
 
-/// Differences of runs that were made one after the other.
+/// Prints the differences between paired runs, which ran one right after the other.
 fn pairs(name: &str, one: &[f64], other: &[f64]) {
     let differences: Vec<f64> = one.iter().zip(other).map(|(one, other)| one - other).collect();
     let Spread { quarter, median, three, .. } = spread(&differences);
@@ -204,7 +204,7 @@ fn plugin_per_step(cluster: &Cluster, count: u32) -> Result<()> {
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 0..=count {
         let mut kinds = [(WITH, &mut with), ("", &mut without)];
-        // Each goes first every other time: whatever drifts hits both alike.
+        // Both variants alternate in going first, so that drift affects them equally.
         if round % 2 == 1 {
             kinds.reverse();
         }
@@ -245,7 +245,7 @@ fn per_job(cluster: &Cluster, plain: &Cluster, count: u32) -> Result<()> {
         }
     }
     table(
-        "`srun -N1 --gres=gpu:8 /bin/true` as a job of its own",
+        "`srun -N1 --gres=gpu:8 /bin/true` as a separate job",
         &[("prolog, epilog and plugin", &all), ("prolog and epilog", &no_plugin), ("Slurm alone", &none)],
     );
     pairs("plugin, per job", &all, &no_plugin);
@@ -253,7 +253,7 @@ fn per_job(cluster: &Cluster, plain: &Cluster, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// The epilog of the last job must not run beside the next one's prolog.
+/// Waits until the epilog of the last job has ended, so that it does not overlap the next job's prolog.
 fn wait_until_free(cluster: &Cluster) -> Result<()> {
     let limit = std::time::Duration::from_secs(30);
     cluster.wait_node("gn1", "idle", limit, |node| node.state() == "IDLE").map(drop)

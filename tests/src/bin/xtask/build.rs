@@ -1,4 +1,4 @@
-//! Building what goes onto the cluster's machines.
+//! Builds the programs that go onto the cluster's machines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use railgate_tests::cluster::{plugin_target, slurm_release};
 
 use super::steps;
 
-/// What announces one Slurm release: the plugin, and the one that misbehaves on purpose.
+/// Plugins built for one Slurm release: railgate's, and one with deliberate faults.
 const PLUGINS: [&str; 4] = ["-p", "spank-railgate", "-p", "spank-railgate-fault"];
 
-/// The workspace, from wherever in it `cargo xtask` was called.
+/// Root directory of the workspace, independent of the current directory.
 pub(super) fn workspace() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package)
 }
 
-/// Cargo, the one that runs this.
+/// The cargo that runs this program.
 pub(super) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace());
     command
 }
 
-/// The same command with the lowest priority.
+/// The same command at the lowest priority.
 pub(super) fn behind_others(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
@@ -40,7 +40,7 @@ pub(super) fn folder(release: bool) -> Result<PathBuf> {
     Ok(target.context("no target folder")?.join(if release { "release" } else { "debug" }))
 }
 
-/// Programs, plugin and simulated NVML; the plugin for the Slurm below `slurm_root`.
+/// Builds the programs, the simulated NVML, and the plugin for the Slurm below `slurm_root`.
 pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
     let build = || {
         let mut command = cargo();
@@ -76,7 +76,7 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
     fs::create_dir_all(&plugin)?;
     let made = place.join(programs.file_name().context("no profile")?);
     for library in ["libspank_railgate.so", "libspank_railgate_fault.so"] {
-        // By rename: a cluster may have the old one open.
+        // Replaced by rename, since a cluster may have the old file open.
         let fresh = plugin.join(format!(".{library}"));
         fs::copy(made.join(library), &fresh)?;
         fs::rename(&fresh, plugin.join(library))?;
@@ -84,7 +84,7 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where plugins for other releases are built one after the other: what they have in common is built once.
+/// Target directory for plugins of other releases; a shared one, so that their common dependencies are built once.
 pub(super) fn plugins(programs: &Path) -> Result<PathBuf> {
     Ok(programs.parent().context("no target folder")?.join("plugins"))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the story of one job on a cluster with one bad node, told as it happens.
+//! `cargo xtask demo`: follows one job on a cluster with one bad node and prints each event as it happens.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,16 +20,16 @@ const NODES: usize = 4;
 const BAD_NODE: &str = "gn2";
 const TEMPLATE: &str = "sbatch-templates/torchrun-multinode.sbatch";
 const HTML: &str = "railgate-demo-report.html";
-/// Where a kept demo is remembered, by its first process and when that started.
+/// File that identifies the kept demo: PID and start time of its first process.
 const KEPT: &str = "/run/railgate-demo";
 
-/// How to show it.
+/// How the demo ends.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// Leave the cluster running afterwards, and say how to talk to it
+    /// Keep the cluster running afterwards and print how to log in to its machines
     #[arg(long)]
     keep: bool,
-    /// End a cluster that was kept
+    /// Stop a cluster that was kept
     #[arg(long, conflicts_with = "keep")]
     stop: bool,
     /// Everything is installed and built (for the call through sudo)
@@ -58,8 +58,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return stop().map(|()| ExitCode::SUCCESS);
     }
     none_kept()?;
-    // Signals are asked for between two lines of the story. What is inside goes with this process in any
-    // case: even SIGKILL leaves nothing.
+    // Signals are handled between two lines of output. The cluster ends with this process in any case, even on SIGKILL.
     let stopped = on_signals()?;
     let story = Story { start: Instant::now(), stopped };
     match tell(&story, arguments.keep) {
@@ -72,14 +71,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-/// Somebody pressed Ctrl-C.
+/// The user pressed Ctrl-C.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped")]
 struct Stopped;
 
 fn on_signals() -> Result<Arc<AtomicBool>> {
     let watched: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-    // Before any other thread, so that all of them leave these signals to the one that waits.
+    // Before any other thread starts, so that all threads inherit the blocked signals and only the handler receives them.
     watched.thread_block().context("blocking signals")?;
     let stopped = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stopped);
@@ -146,7 +145,7 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     let path = std::env::current_dir()?.join(HTML);
     fs::write(&path, page).with_context(|| path.display().to_string())?;
     give_back(&path);
-    println!("\nthe same as a page: {}", path.display());
+    println!("\nthe report as an HTML page: {}", path.display());
     println!(
         "hardware and training are simulated; Slurm is real, and railgate reads, counts and reports as on real machines"
     );
@@ -156,12 +155,12 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
         remember(&cluster)?;
     } else {
         drop(cluster);
-        println!("\nthe cluster is gone, nothing is left of it");
+        println!("\nthe cluster has been removed");
     }
     Ok(())
 }
 
-/// Shows what changes until the job has ended.
+/// Prints the job's state changes until it has ended.
 fn follow(story: &Story, cluster: &Cluster, id: u32) -> Result<Job> {
     let mut shown = 0;
     let mut job_line = String::new();
@@ -199,7 +198,7 @@ fn follow(story: &Story, cluster: &Cluster, id: u32) -> Result<Job> {
     ended.ok_or_else(|| Stopped.into())
 }
 
-/// The first screen and what happened; each attempt's tables are better read in the page.
+/// Prints the report up to the tables of the attempts, which are easier to read in the HTML page.
 fn show_head(report: &str) {
     let lines: Vec<&str> = report.trim_end().lines().collect();
     let head = lines.iter().position(|line| line.starts_with("ATTEMPT ")).unwrap_or(lines.len());
@@ -208,7 +207,7 @@ fn show_head(report: &str) {
     }
     if head < lines.len() {
         println!(
-            "… and {} lines more: gate, rails, NCCL environment and counters of each attempt",
+            "… and {} more lines: gate, rails, NCCL environment and counters of each attempt",
             lines.len() - head
         );
     }
@@ -220,7 +219,7 @@ fn describe(job: &Job) -> String {
         nodes => format!(" on {nodes}"),
     };
     let reason = match (job.state(), job.reason()) {
-        ("PENDING", "BeginTime") => ", waits to start again".to_owned(),
+        ("PENDING", "BeginTime") => ", waiting to be restarted".to_owned(),
         ("PENDING", reason) => format!(", {reason}"),
         _ => String::new(),
     };
@@ -231,7 +230,7 @@ fn describe(job: &Job) -> String {
     format!("{}{place}{reason}{restarts}", job.state())
 }
 
-/// A page made through sudo belongs to whoever called sudo.
+/// Gives the page to the user who called sudo.
 fn give_back(path: &Path) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     if let (Some(uid), Some(gid)) = (number("SUDO_UID"), number("SUDO_GID")) {
@@ -239,32 +238,32 @@ fn give_back(path: &Path) {
     }
 }
 
-/// When a process started, in the kernel's ticks: with its number it is one process and no other.
+/// Start time of a process in clock ticks. PID and start time together identify a process.
 fn started(pid: i32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19).map(str::to_owned)
 }
 
-/// Says how to talk to a cluster that stays.
+/// Records a cluster that stays and prints how to log in to its machines.
 pub(super) fn remember(cluster: &Cluster) -> Result<()> {
     let pid = i32::try_from(cluster.first_process()?)?;
     let start = started(pid).context("the cluster's first process is gone")?;
     fs::write(KEPT, format!("{pid} {start}\n")).with_context(|| KEPT.to_owned())?;
-    println!("\nthe cluster stays. Talk to it, as root:");
+    println!("\nthe cluster keeps running. Log in to its machines, as root:");
     for (name, pid) in cluster.machines() {
         println!(
             "  nsenter -t {pid} -m -u -i -n -p -- su - {:8} # {name}",
             if name == "ctl" { "rgalice" } else { "root" }
         );
     }
-    println!("and end it: cargo xtask demo --stop");
+    println!("Stop it with: cargo xtask demo --stop");
     Ok(())
 }
 
-/// One cluster is kept at a time.
+/// Refuses a second kept cluster.
 pub(super) fn none_kept() -> Result<()> {
     if let Some(pid) = kept() {
-        bail!("a kept cluster is running (process {pid}); end it first: cargo xtask demo --stop");
+        bail!("a kept cluster is running (process {pid}); stop it first: cargo xtask demo --stop");
     }
     Ok(())
 }
@@ -283,6 +282,6 @@ fn stop() -> Result<()> {
         Ok(started(pid).is_none().then_some(()))
     })?;
     fs::remove_file(PathBuf::from(KEPT))?;
-    println!("the cluster is gone");
+    println!("the cluster has been removed");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: everything that an admin installs, as .deb and .rpm in `target/dist`: one package that runs
-//! everywhere, and one with the program that links libibverbs, for this distribution and those that are newer.
+//! `cargo xtask dist`: builds the packages for admins in `target/dist` as .deb and .rpm. One package runs on every supported
+//! distribution; the one with the program that links libibverbs needs this distribution or a newer one.
 
 mod contents;
 mod formats;
@@ -14,25 +14,25 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{build, packages, steps, vm};
 
-/// The releases that Slurm had from the oldest that we know to the newest; a plugin announces one of them.
+/// All Slurm releases from the oldest to the newest supported one. A plugin file is valid for one release.
 const SLURM: [&str; 8] = ["22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05"];
 
-/// What NCCL loads, in whatever container the user has.
+/// Libraries that NCCL loads, in any container image.
 const NCCL: [&str; 2] = ["nccl-env-railgate", "nccl-profiler-railgate"];
-/// CentOS 7's.
+/// glibc of CentOS 7, the oldest supported container image.
 const NCCL_GLIBC: &str = "2.17";
 const PROGRAMS: [&str; 5] =
     ["railgate-cli", "railgate-prolog", "railgate-epilog", "railgate-epilog-ctld", "railgate-sampler"];
-/// RHEL 8's.
+/// glibc of RHEL 8, the oldest supported host.
 const GLIBC: &str = "2.28";
 
-/// rdma-core's release that brought the newest symbol of libibverbs that the self-test uses, and that symbol's version.
+/// The rdma-core release that introduced the newest libibverbs symbol of the self-test, and that symbol's version.
 const VERBS: (u32, (u32, u32)) = (32, (1, 11));
 
 const PLUGIN: &str = "spank-railgate";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Tools that build for an older C library than this machine's, from the Python package index.
+/// Tools from the Python package index that build for a glibc older than this machine's.
 const ZIG: [&str; 2] = ["cargo-zigbuild==0.23.0", "ziglang==0.15.1"];
 
 #[derive(Debug, clap::Args)]
@@ -42,15 +42,15 @@ Examples:
                               self-test for this one and newer ones
   cargo xtask dist --quick    not optimised, for this machine's own C library: to try the packages")]
 pub(super) struct Arguments {
-    /// Not optimised, for this machine's C library
+    /// Without optimisation, for this machine's C library
     #[arg(long)]
     pub(super) quick: bool,
-    /// The packages' own revision of this version
+    /// Revision of the packages
     #[arg(long, default_value_t = 1)]
     pub(super) revision: u32,
 }
 
-/// What was made.
+/// Paths of the built packages.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) deb: PathBuf,
@@ -62,13 +62,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<Made> {
     Parts::build(arguments.quick)?.pack(arguments.revision)
 }
 
-/// All that goes into packages.
+/// Everything that goes into packages.
 pub(super) struct Parts {
     dist: PathBuf,
     built: PathBuf,
     generated: PathBuf,
     quick: bool,
-    /// The C libraries that programs and plugins, and the self-test, ask for.
+    /// The glibc versions that the programs and plugins, and the self-test, require.
     glibc: [(u32, u32); 2],
 }
 
@@ -118,22 +118,26 @@ impl Parts {
     }
 }
 
-/// The self-test, built with this machine's libraries; the C library that it asks for.
+/// Builds the self-test with this machine's libraries; returns the glibc version that it requires.
 fn rdma_selftest(quick: bool, built: &Path) -> Result<(u32, u32)> {
     println!("building the RDMA self-test");
     let to = built.join("railgate-rdma-selftest");
     fs::copy(vm::rdma_selftest(!quick)?, &to)?;
     let verbs = symbols::newest(&to, "IBVERBS_")?;
-    ensure!(verbs <= VERBS.1, "the self-test needs {verbs:?} of libibverbs, and {:?} was promised", VERBS.1);
+    ensure!(
+        verbs <= VERBS.1,
+        "the self-test needs libibverbs {verbs:?}, more than the declared {:?}",
+        VERBS.1
+    );
     asks_for(&to)
 }
 
-/// How things are compiled.
+/// How programs and libraries are compiled.
 struct Builder {
     words: Vec<String>,
     path: Option<PathBuf>,
     portable: bool,
-    /// A target folder of its own, in which a plugin may be built again and again.
+    /// A separate target directory, in which the plugin is built once for each release.
     target_dir: PathBuf,
 }
 
@@ -155,7 +159,7 @@ impl Builder {
         Ok(Builder { words, path: Some(tools.join("bin")), portable: true, target_dir: dist.join("build") })
     }
 
-    /// Builds packages against a C library, and returns where they are.
+    /// Builds packages for a glibc version and returns the directory of the results.
     fn build(&self, names: &[&str], glibc: &str, slurm: Option<&str>) -> Result<PathBuf> {
         let mut command = build::cargo();
         command.args(&self.words).arg("--quiet");
@@ -171,7 +175,7 @@ impl Builder {
         }
         if !self.portable {
             steps::run(&mut command)?;
-            // What the tests have built already.
+            // The tests have already built these.
             return if plain { build::folder(false) } else { Ok(self.target_dir.join("debug")) };
         }
         command.arg("--target").arg(format!("{TARGET}.{glibc}"));
@@ -185,9 +189,9 @@ impl Builder {
     }
 }
 
-/// What NCCL loads, as it is shipped: no symbol newer than promised.
+/// Builds the libraries that NCCL loads as they are shipped and checks that no symbol is newer than declared.
 pub(super) fn try_nccl_plugins(all: &mut steps::Steps) {
-    const NAME: &str = "what NCCL loads, with no symbol of a newer glibc than 2.17";
+    const NAME: &str = "NCCL plugins need no glibc newer than 2.17";
     let builder = build::folder(false).and_then(|folder| {
         let dist = folder.with_file_name("dist");
         fs::create_dir_all(&dist)?;
@@ -206,26 +210,26 @@ fn library(package: &str) -> String {
     format!("lib{}.so", package.replace('-', "_"))
 }
 
-/// The C library that a file asks for.
+/// The glibc version that a file requires.
 fn asks_for(file: &Path) -> Result<(u32, u32)> {
     let newest = symbols::newest(file, symbols::GLIBC)?;
     println!("{}: glibc {}.{}", file.display(), newest.0, newest.1);
     Ok(newest)
 }
 
-/// What was promised of a file, which must not ask for more.
+/// The same, checked against the declared version.
 fn promised(file: &Path, glibc: &str) -> Result<(u32, u32)> {
     let wanted = symbols::version(glibc).context("no version")?;
     let (major, minor) = asks_for(file)?;
     ensure!(
         (major, minor) <= wanted,
-        "{} needs glibc {major}.{minor}, and {glibc} was promised",
+        "{} needs glibc {major}.{minor}, more than the declared {glibc}",
         file.display()
     );
     Ok(wanted)
 }
 
-/// Everything into one folder, and no symbol newer than promised; the newest C library that is asked for.
+/// Compiles everything into one folder and checks the symbols; returns the newest glibc version required.
 fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
     let mut needs = (0, 0);
     let mut take = |from: &Path, name: &str, to: &str, glibc: &str| -> Result<()> {
@@ -235,7 +239,7 @@ fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
         }
         fs::copy(from.join(name), &to).with_context(|| name.to_owned())?;
         if !builder.portable {
-            // Debug information would make packages ten times as large.
+            // Debug information would make the packages ten times as large.
             steps::run(Command::new("strip").arg("--strip-debug").arg(&to))?;
         }
         let newest = if builder.portable { promised(&to, glibc)? } else { asks_for(&to)? };

@@ -1,5 +1,5 @@
-//! `cargo xtask bench hostile-files`: what the worst files that a user can lay into the report directory cost the prolog,
-//! the epilog, the controller's program and the periodic check, beside the same programs with a normal directory.
+//! `cargo xtask bench hostile-files`: cost of the worst files that a user can put into the report directory, for the prolog, the
+//! epilog, the controller's program and the periodic check, compared with a normal directory.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -16,17 +16,17 @@ use railgate_tests::poll;
 use super::bench;
 
 const REPORTS: &str = "/shared/railgate/test";
-/// The controller's jobs, and their nodes.
+/// Number of the controller's jobs and of their nodes.
 const JOBS: u32 = 20;
 const NODES: usize = 3;
-/// Files of holes beside the parts; what a part may be at most.
+/// Number of sparse files beside the node reports, each of the maximum size of a node report.
 const HOLES: u32 = 4_000;
 const PART: usize = 8 << 20;
-/// Nodes that the laid decision and the node list of the runs of prolog and epilog name.
+/// Number of nodes in the forged decision and in the node list of the prolog's and epilog's runs.
 const NAMED: usize = 64;
-/// Full parts among them: more than may be read of such a job.
+/// How many of their node reports have the maximum size, more than the budget of such a job allows to read.
 const FULL: usize = 10;
-/// Beyond normal: seconds and MB; the controller's memory for all jobs, MB.
+/// Limits above normal: seconds and MB; for the controller MB for all jobs.
 const GOAL: (f64, f64, f64) = (10.0, 64.0, 256.0);
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -37,7 +37,7 @@ pub(super) fn run(programs: &Path) -> Result<()> {
     let config = "[requeue]\ndefault = 'auto'\n[breaker]\nmax_nodes = 100\nmax_percent = 100.0\n\
                   partition_max_nodes = 100\npartition_max_percent = 100.0";
     let builder = Builder::new(NODES).programs(programs).config(config)?;
-    // Of the nodes' programs each is called by itself.
+    // The programs of the nodes are called one at a time instead.
     let builder = builder.slurm_conf("Prolog", "/bin/true").slurm_conf("Epilog", "/bin/true");
     let cluster = builder.slurm_conf("HealthCheckInterval", "0").start()?;
     let machines = std::iter::once("ctl").chain(cluster.nodes().iter().map(String::as_str));
@@ -82,7 +82,7 @@ fn show(rows: &[(String, &str, Cost)]) -> Result<()> {
     }
     ensure!(
         over.is_empty(),
-        "over the goal of {} s and {} MB beyond normal, {} MB on the controller: {}",
+        "over the limit of {} s and {} MB above normal, {} MB on the controller: {}",
         GOAL.0,
         GOAL.1,
         GOAL.2,
@@ -91,11 +91,11 @@ fn show(rows: &[(String, &str, Cost)]) -> Result<()> {
     Ok(())
 }
 
-/// Prolog of the second attempt and its epilog, as slurmd calls them; the program failed and has something to say, so that
-/// the epilog reads what the nodes before it reported.
+/// Runs the prolog of the second attempt and its epilog as slurmd does. The program has failed and reported a reason, so the
+/// epilog reads the reports of the nodes before it.
 fn of_node(cluster: &Cluster, job: u32, hostile: bool) -> Result<[Cost; 2]> {
     let alice = cluster.alice();
-    // gn1 is the last of them.
+    // gn1 is last, so that the reports of all other nodes are read.
     let list = format!("fn[01-{:02}],gn1", NAMED - 1);
     for attempt in [0, 1] {
         lay(cluster, job, attempt, &list, hostile)?;
@@ -131,8 +131,8 @@ fn periodic(cluster: &Cluster) -> Result<Cost> {
     watched(&cluster.root().on("gn1"), "railgate", &["railgate", "check", "--phase", "periodic", "--drain"])
 }
 
-/// What a user can lay for one attempt: forged parts of all nodes, as large as a part may be and full of evidence, beyond
-/// the budget files of holes under the names of nodes, and thousands of them under other names. Else nothing at all.
+/// Writes what a user can write for one attempt. Hostile: forged node reports of maximum size, sparse files beyond the budget
+/// under the names of nodes, and thousands of them under other names. Otherwise nothing.
 fn lay(cluster: &Cluster, job: u32, attempt: u32, list: &str, hostile: bool) -> Result<()> {
     if !hostile {
         return Ok(());
@@ -168,7 +168,7 @@ fn lay(cluster: &Cluster, job: u32, attempt: u32, list: &str, hostile: bool) -> 
     Ok(())
 }
 
-/// A part that is one, with as much evidence as fits: each item is of another device.
+/// A valid node report filled with evidence; each item names another device.
 fn forged(job: u32, attempt: u32, node: &str, uid: u32) -> String {
     let mut text = format!(
         r#"{{"schema":1,"railgate":"0","cluster":"test","node":"{node}","job":{{"id":{job},"uid":{uid},"gid":{uid},"user":"x","het_leader":null,"partition":"main","nodelist":"","restarts":{attempt},"allocation":"no-gpus"}},"attempt":{attempt},"start":1,"end":2,"evidence":["#
@@ -186,7 +186,7 @@ fn forged(job: u32, attempt: u32, node: &str, uid: u32) -> String {
     text
 }
 
-/// So many jobs of alice's fail at once. Their nodes write no parts, as where her quota is used up.
+/// Lets all jobs of user alice fail at once. Their nodes write no reports, as when her quota is exceeded.
 fn of_controller(cluster: &Cluster, hostile: bool) -> Result<Cost> {
     let (alice, root) = (cluster.alice(), cluster.root());
     let kind = if hostile { "hostile" } else { "normal" };
@@ -205,7 +205,7 @@ fn of_controller(cluster: &Cluster, hostile: bool) -> Result<Cost> {
     let wait =
         format!("touch /home/rgalice/go.{kind}; until [ -z \"$(squeue -h -t R,CG)\" ]; do sleep 0.2; done");
     let cost = watched(&root, "railgate-epilog-ctld", &["sh", "-c", &wait])?;
-    // Forged evidence is worth a restart: they wait in the queue again.
+    // Forged evidence leads to a requeue, so the jobs wait in the queue again.
     root.run(&["scancel", "-u", "rgalice"])?.ok()?;
     poll::until(LIMIT, "the queue to be empty", || {
         Ok(root.run(&["squeue", "-h"])?.ok()?.is_empty().then_some(()))
@@ -213,7 +213,7 @@ fn of_controller(cluster: &Cluster, hostile: bool) -> Result<Cost> {
     Ok(cost)
 }
 
-/// Runs a command where the session is.
+/// Runs a command on the machine of a session and measures it.
 fn watched(session: &Session<'_>, program: &str, words: &[&str]) -> Result<Cost> {
     let said = session
         .clone()
@@ -229,7 +229,7 @@ fn watched(session: &Session<'_>, program: &str, words: &[&str]) -> Result<Cost>
     Ok((micros / 1e6, kib * 1024.0 / 1e6))
 }
 
-/// In place: runs the command and looks every few milliseconds what all programs of that name have in memory together.
+/// On that machine: runs the command and samples every few milliseconds the memory of all programs named `name`.
 pub(super) fn watch(name: &str, command: &[OsString]) -> Result<()> {
     let (program, words) = command.split_first().context("no command")?;
     let start = Instant::now();
@@ -248,7 +248,7 @@ pub(super) fn watch(name: &str, command: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Proportional set sizes: shared pages count once.
+/// Sum of proportional set sizes (PSS), so that shared pages count once, KiB.
 fn together_kib(name: &str) -> u64 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let of = |dir: PathBuf| -> Option<u64> {

@@ -1,5 +1,5 @@
-//! `cargo xtask hour`: the first hour of an admin and of a researcher, typed from the pages on a mixed cluster, and the packages'
-//! whole life under load.
+//! `cargo xtask hour`: the first hour of an admin and of a researcher on a mixed cluster, with the commands of the pages, and all
+//! package operations under load.
 
 mod install;
 mod left;
@@ -23,45 +23,45 @@ use pages::Typist;
 use record::Record;
 use site::Given;
 
-/// Which cluster, and which packages.
+/// Which cluster and which packages to use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask hour                     this machine's Slurm; eight minutes, five for the packages
   cargo xtask hour --release 26.05     Debian's Slurm 26.05, kept in /var/cache/railgate
   cargo xtask hour --slurmdbd          with slurmdbd and MariaDB
-  cargo xtask hour --built --keep      packages as they are; the cluster stays for a look
+  cargo xtask hour --built --keep      existing packages; the cluster keeps running
 
 A head node where users log in, two GPU nodes and two CPU nodes. Each command comes from a page
-(docs/install.md, oncall.md, researchers.md, templates.md), and what it prints is read. The
+(docs/install.md, oncall.md, researchers.md, templates.md), and its output is checked. The
 transcript is target/hour/transcript.txt.
 
-Exit codes: 0 every step is right, 1 at least one is wrong or the hour could not be played")]
+Exit codes: 0 every step passed, 1 a step failed or the hour could not be run")]
 pub(super) struct Arguments {
-    /// Slurm's release: 22.05, 24.11 or 26.05 from Debian (default: the one that is installed here)
+    /// Slurm's release: 22.05, 24.11 or 26.05 from Debian (default: the installed one)
     #[arg(long, value_name = "VERSION")]
     release: Option<String>,
-    /// With Debian's accounting database
+    /// With Debian's slurmdbd and MariaDB
     #[arg(long)]
     slurmdbd: bool,
-    /// Leave the cluster running afterwards, and say how to talk to it (cargo xtask demo --stop ends it)
+    /// Keep the cluster running afterwards and print how to log in to its machines (cargo xtask demo --stop stops it)
     #[arg(long)]
     keep: bool,
     /// Use the packages in target/dist, revisions 1 and 2, instead of building them
     #[arg(long)]
     built: bool,
-    /// How many short jobs are submitted in a second while packages come and go
+    /// Number of short jobs submitted per second during package operations
     #[arg(long, value_name = "JOBS", default_value_t = 2.0)]
     rate: f64,
 }
 
-/// Two revisions of one version.
+/// Two revisions of the same version.
 struct Packages {
     old: PathBuf,
     new: PathBuf,
 }
 
-/// A cluster on which somebody types, and what came of it.
+/// The cluster, the packages, and the record of the run.
 struct Hour<'a> {
     cluster: &'a Cluster,
     record: &'a Record,
@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         nix::unistd::geteuid().is_root(),
         "the hour makes namespaces and needs root: sudo cargo xtask hour"
     );
-    ensure!((0.1..=10.0).contains(&arguments.rate), "--rate is from 0.1 to 10 jobs a second");
+    ensure!((0.1..=10.0).contains(&arguments.rate), "--rate must be between 0.1 and 10 jobs per second");
     demo::none_kept()?;
     packages::need(&packages::CLUSTER)?;
     let root = slurm(arguments)?;
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let record = Record::new(&build::folder(false)?.with_file_name("hour"))?;
     let cluster = site::builder(&root, arguments.keep).start()?;
     if arguments.keep {
-        // Before anything can fail: whoever interrupts this finds it by `demo --stop`.
+        // Before the first step that can fail, so that `demo --stop` finds the cluster of an interrupted run.
         demo::remember(&cluster)?;
     }
     site::without_man_db(&cluster)?;
@@ -98,11 +98,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let played = hour.play(arguments.rate);
     if let Err(why) = &played {
-        println!("\nthe hour ends here: {why:#}\n{}", cluster.describe());
+        println!("\nthe hour stops here: {why:#}\n{}", cluster.describe());
         cluster.save_logs(&record.dir().join("logs"))?;
     }
     if arguments.keep {
-        // The database stays with its cluster.
+        // A kept cluster keeps its database.
         std::mem::forget(database);
     } else {
         drop(database);
@@ -120,7 +120,7 @@ fn slurm(arguments: &Arguments) -> Result<PathBuf> {
     let here = slurm_release(Path::new("/")).ok().map(|(year, month)| format!("{year}.{month:02}"));
     match release.filter(|release| here.as_deref() != Some(*release)) {
         Some(release) => packages::slurm(release),
-        // As for the tests: another root with Slurm where somebody names one.
+        // As for the tests: SLURM_ROOT can name another root directory.
         None => Ok(std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from)),
     }
 }
@@ -137,13 +137,13 @@ impl Packages {
             dist.join(format!("railgate_{}-{revision}_amd64.deb", env!("CARGO_PKG_VERSION")))
         });
         for file in [&old, &new] {
-            ensure!(file.exists(), "{} is not there: leave out --built", file.display());
+            ensure!(file.exists(), "{} does not exist: run without --built", file.display());
         }
         Ok(Packages { old, new })
     }
 }
 
-/// A package's file name.
+/// File name of a package.
 fn name(deb: &Path) -> Result<String> {
     Ok(deb.file_name().context("no name")?.to_string_lossy().into_owned())
 }
@@ -151,11 +151,11 @@ fn name(deb: &Path) -> Result<String> {
 impl Hour<'_> {
     fn play(&self, rate: f64) -> Result<()> {
         let before = left::Machines::look(self.cluster)?;
-        self.record.chapter("An admin installs it");
+        self.record.chapter("An admin installs railgate");
         self.install()?;
         self.record.chapter("A researcher");
         self.research()?;
-        self.record.chapter("Packages come and go under load");
+        self.record.chapter("Packages are upgraded and removed under load");
         self.live(rate, &before)
     }
 }

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask hour`, `cargo xtask bench`,
+//! The project's commands: `cargo xtask demo`, `cargo xtask test`, `cargo xtask hour`, `cargo xtask bench`,
 //! `cargo xtask dist`, `cargo xtask docs`, `cargo xtask xid-catalogue`.
 
 mod bench;
@@ -34,32 +34,32 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// One job on a cluster with one bad node: gate, drain, move, run, report
+    /// One job on a cluster with one bad node: gate, drain, requeue, run, report
     Demo(demo::Arguments),
-    /// Format, lints, licences, documentation, unit tests, scenarios, and the real Slurm cluster
+    /// Formatting, lints, licences, documentation, unit tests, scenarios, and the real Slurm cluster
     Test(test::Arguments),
-    /// The first hour of an admin and of a researcher, typed from the pages, and the packages' whole life under load
+    /// The first hour of an admin and of a researcher with the commands of the pages, and all package operations under load
     Hour(hour::Arguments),
-    /// What railgate costs, on the simulated hardware and the real Slurm of this machine
+    /// Measure railgate's cost on the simulated hardware and the real Slurm of this machine
     Bench(bench::Arguments),
-    /// Packages: .deb and .rpm
+    /// Build the packages: .deb and .rpm
     Dist(dist::Arguments),
-    /// Write the pages that come from the code: docs/checks.md, docs/rules.md, docs/metrics.md
+    /// Write the pages generated from the code: docs/checks.md, docs/rules.md, docs/metrics.md
     Docs,
-    /// Write the facts of NVIDIA's Xid catalogue from a local copy of Xid-Catalog.xlsx (needs unzip and sha256sum)
+    /// Write the table of NVIDIA's Xid catalogue from a local copy of Xid-Catalog.xlsx (needs unzip and sha256sum)
     XidCatalogue(xid_catalogue::Catalogue),
     /// Write the names of SXids from local copies of the switch driver's ctrl_dev_nvswitch.h
     SxidNames(xid_catalogue::Names),
-    /// Run a command again and again and print how long each run took, in microseconds
+    /// Run a command repeatedly and print the duration of each run in microseconds
     #[command(hide = true, name = "@time")]
     Time {
-        /// How often
+        /// Number of runs
         count: u32,
         /// The command
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<std::ffi::OsString>,
     },
-    /// Run a command and print its time, its exit code and the most memory that programs of this name had together
+    /// Run a command and print its duration, its exit code and the peak memory of all programs named PROGRAM together
     #[command(hide = true, name = "@watch")]
     Watch {
         /// File name of the programs
@@ -68,19 +68,19 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<std::ffi::OsString>,
     },
-    /// Read a task's environment once, as the plugin does, and print the nanoseconds that it took
+    /// Read a task's environment once, as the plugin does, and print the duration in nanoseconds
     #[command(hide = true, name = "@task")]
     ReadEnv {
         /// The run's directory
         dir: std::path::PathBuf,
     },
-    /// End the jobs whose numbers come from standard input, 33 a second
+    /// End the jobs whose numbers are on standard input, 33 per second
     #[command(hide = true, name = "@pace")]
     Pace,
     /// Install packages, as root (for the other commands)
     #[command(hide = true, name = "@packages")]
     Packages {
-        /// Their names
+        /// Package names
         names: Vec<String>,
     },
 }

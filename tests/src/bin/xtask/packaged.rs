@@ -1,4 +1,4 @@
-//! `cargo xtask test --packages`: the packages on real Debians, with the commands that `docs/install.md` has.
+//! `cargo xtask test --packages`: the packages on real Debian releases, with the commands of `docs/install.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,25 +14,28 @@ use super::steps::Steps;
 use super::{build, packages, steps};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Debian 12, Debian 13, and Debian's next.
+/// Debian 12, Debian 13 and sid.
 const RELEASES: [(&str, &str); 3] =
     [("22.05", "Debian 12, Slurm 22.05"), ("24.11", "Debian 13, Slurm 24.11"), ("26.05", "sid, Slurm 26.05")];
-/// glibc 2.31, and what a container may have.
-const OLD_DEBIAN: &str = "Debian 11, the NCCL profiler plugin as it is shipped";
+/// glibc 2.31, an example of an older container image.
+const OLD_DEBIAN: &str = "NCCL profiler plugin on Debian 11, as it is shipped";
 const SETTINGS: &str = "/etc/railgate/railgate.toml";
 
-/// On every Debian, and the NCCL plugin on an older one.
+/// Tests the packages on every Debian release, and the NCCL plugin on an older one.
 pub(super) fn run() -> Result<()> {
     packages::need(&packages::CLUSTER)?;
-    ensure!(nix::unistd::geteuid().is_root(), "packages are tried as root: sudo cargo xtask test --packages");
-    // The machines' NVML, and who writes what it reads.
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "testing packages needs root: sudo cargo xtask test --packages"
+    );
+    // The machines' simulated NVML, and this package's programs, which run it.
     steps::run(build::cargo().args(["build", "--quiet", "-p", "nvml-sim", "-p", "railgate-tests"]))?;
     let parts = Parts::build(true)?;
     let (old, new) = (parts.pack(1)?, parts.pack(2)?);
     let mut all = Steps::default();
     all.step("man pages", man_pages);
     all.step("the RDMA self-test's package", || runs_here(&new.selftest));
-    all.step("the .rpm holds what the .deb holds", || same_contents(&old.rpm, &old.deb));
+    all.step(".rpm and .deb have the same contents", || same_contents(&old.rpm, &old.deb));
     for (slurm, name) in RELEASES {
         match packages::slurm(slurm) {
             Ok(root) => all.step(name, || {
@@ -52,11 +55,11 @@ pub(super) fn run() -> Result<()> {
     all.end()
 }
 
-/// On this machine's own Debian, for which no root is to be made.
+/// Tests the packages on this machine's own Debian, which needs no other root directory.
 pub(super) fn try_here(all: &mut Steps) {
     const NAME: &str = "packages on this Debian";
     if !nix::unistd::geteuid().is_root() || packages::find("dpkg").is_none() {
-        return all.skip(NAME, "that needs root and dpkg");
+        return all.skip(NAME, "needs root and dpkg");
     }
     all.step(NAME, || {
         let parts = Parts::build(true)?;
@@ -66,7 +69,7 @@ pub(super) fn try_here(all: &mut Steps) {
     });
 }
 
-/// Installed as the page says, a job is gated, moved and reported; upgraded under a running job; removed.
+/// Installs as the page describes; a job is gated, moved and reported; upgrades while a job runs; removes.
 fn installed(cluster: &Cluster, old: &Path, new: &Path) -> Result<()> {
     let root = cluster.root();
     let machines: Vec<&str> =
@@ -80,7 +83,7 @@ fn installed(cluster: &Cluster, old: &Path, new: &Path) -> Result<()> {
     put(old)?;
     let lines = quick_start()?;
     for machine in &machines {
-        // Written before the package, by the test; an admin writes it afterwards.
+        // The test has written this file already; an admin writes it after installation.
         let settings = cluster.read(machine, SETTINGS)?;
         fs::remove_file(cluster.path(machine, SETTINGS)?)?;
         for line in lines.iter().filter(|line| line.everywhere) {
@@ -101,7 +104,7 @@ fn installed(cluster: &Cluster, old: &Path, new: &Path) -> Result<()> {
     let complete = ". /usr/share/bash-completion/completions/railgate && complete -p railgate";
     root.clone().on("gn2").run(&["bash", "-c", complete])?.ok()?;
 
-    // Only now, or the periodic check finds it first.
+    // Not earlier, since the periodic check would find it first.
     cluster.hardware("gn1")?.inject("gpu-lost@3")?;
     let words = ["-N2", "--gres=gpu:8", "--railgate-requeue=auto", "-o", "log"];
     let id = cluster.alice().sbatch(&words, "srun bash -c 'echo $(hostname) $NCCL_IB_HCA'")?;
@@ -134,7 +137,7 @@ fn installed(cluster: &Cluster, old: &Path, new: &Path) -> Result<()> {
     removed(cluster, &machines)
 }
 
-/// The package stays while Slurm starts it, and goes as the page says: no node is drained, jobs run on.
+/// Removal is refused while Slurm uses the package, and then works as the page describes: no node is drained, jobs keep running.
 fn removed(cluster: &Cluster, machines: &[&str]) -> Result<()> {
     let root = cluster.root();
     let gone = root.clone().on("gn3");
@@ -178,7 +181,7 @@ fn removed(cluster: &Cluster, machines: &[&str]) -> Result<()> {
 
     gone.run(&["dpkg", "-P", "railgate"])?.ok()?;
     let left = gone.run(&["find", "/usr", "/etc", "/var", "-name", "*railgate*"])?.ok()?;
-    // The page's own file for slurm.conf, a mount of the test's machines, and what the tests keep on the machine that they run on.
+    // The page's file for slurm.conf, a mount of the test's machines, and the cache of the machine that runs the tests.
     let expected = ["/etc/slurm/railgate.conf", "/var/lib/railgate", "/var/cache/railgate"];
     let left: Vec<&str> = left.lines().filter(|path| !expected.contains(path)).collect();
     let state = gone.run(&["ls", "-A", "/var/lib/railgate"])?;
@@ -197,7 +200,7 @@ fn restart(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The owner can read what became of a job.
+/// Checks that the owner of a job can read its report.
 fn reported(cluster: &Cluster, id: u32, node: &str) -> Result<()> {
     let mut text = String::new();
     railgate_tests::poll::until(MINUTE, "the job's report", || {
@@ -208,13 +211,13 @@ fn reported(cluster: &Cluster, id: u32, node: &str) -> Result<()> {
     .with_context(|| text.clone())
 }
 
-/// A line that is to be typed.
+/// A command line of the page.
 struct Typed {
     text: String,
     everywhere: bool,
 }
 
-/// Those of `docs/install.md`, as they stand there.
+/// The command lines of `docs/install.md`, quick start.
 fn quick_start() -> Result<Vec<Typed>> {
     let page = page()?;
     let (_, section) = page.split_once("## Quick start").context("docs/install.md has no quick start")?;
@@ -233,7 +236,7 @@ fn page() -> Result<String> {
     fs::read_to_string(&page).with_context(|| page.display().to_string())
 }
 
-/// groff has nothing to say against any page.
+/// Checks that groff accepts every man page without warnings.
 fn man_pages() -> Result<()> {
     packages::need(&[("groff", "groff")])?;
     let pages = build::folder(false)?.with_file_name("dist").join("generated/man1");
@@ -247,7 +250,8 @@ fn man_pages() -> Result<()> {
     Ok(())
 }
 
-/// What it asks for is here, and what it brings starts: without a device to try it says how it is called.
+/// Checks that this machine has the dependencies of the self-test's package and that the program starts: without arguments it
+/// prints its usage.
 fn runs_here(deb: &Path) -> Result<()> {
     steps::run(Command::new("dpkg").args(["--dry-run", "--install"]).arg(deb))?;
     let place = tempfile::tempdir()?;
@@ -258,7 +262,7 @@ fn runs_here(deb: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installed by rpm into an empty root.
+/// Installs the .rpm into an empty root and compares its files with those of the .deb.
 fn same_contents(rpm: &Path, deb: &Path) -> Result<()> {
     let place = tempfile::tempdir()?;
     let (ours, theirs) = (place.path().join("rpm"), place.path().join("deb"));

@@ -1,4 +1,4 @@
-//! What the distribution must provide, installed when it is missing.
+//! Packages of the distribution, installed if missing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,10 +10,10 @@ use railgate_tests::cluster::slurm_release;
 
 use super::steps;
 
-/// A program (or a file, with its path) and the package that brings it.
+/// A program, or a file with its path, and the package that contains it.
 pub(super) type Need = (&'static str, &'static str);
 
-/// For the cluster.
+/// For test clusters.
 pub(super) const CLUSTER: [Need; 8] = [
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
@@ -31,17 +31,17 @@ pub(super) const BUILD: [Need; 1] = [("cc", "gcc")];
 /// For making packages.
 pub(super) const DIST: [Need; 2] = [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm")];
 
-/// For the tools of the Python package index; Debian's Python cannot make a venv without.
+/// For tools of the Python package index: Debian's Python needs it to make a venv.
 pub(super) const VENV: [Need; 2] =
     [("/usr/bin/python3", "python3"), ("/var/lib/dpkg/info/python3-venv.list", "python3-venv")];
 
-/// For roots of other releases.
+/// For root directories of other releases.
 pub(super) const DEBOOTSTRAP: [Need; 1] = [("debootstrap", "debootstrap")];
 
-/// For reading what a library asks of others.
+/// For reading the symbol versions that a library requires.
 pub(super) const OBJDUMP: [Need; 1] = [("objdump", "binutils")];
 
-/// For the tests that are not on the cluster.
+/// For tests outside of the cluster.
 pub(super) const TESTS: [Need; 9] = [
     ("shellcheck", "shellcheck"),
     ("/usr/bin/python3", "python3"),
@@ -54,14 +54,14 @@ pub(super) const TESTS: [Need; 9] = [
     ("prometheus-node-exporter", "prometheus-node-exporter"),
 ];
 
-/// Where a program is; the directories of root's programs are searched too.
+/// Path of a program; the directories of root's programs are searched as well.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(usual).map(|dir| dir.join(program)).find(|file| file.exists())
 }
 
-/// Installs what is missing.
+/// Installs missing packages.
 pub(super) fn need(needs: &[Need]) -> Result<()> {
     let mut missing: Vec<String> = Vec::new();
     for (program, package) in needs {
@@ -69,7 +69,7 @@ pub(super) fn need(needs: &[Need]) -> Result<()> {
             missing.push((*package).to_owned());
         }
     }
-    // Slurm's authentication and scheduling are plugins of a package that only some releases depend on.
+    // Slurm's authentication and scheduling plugins are in a package that only some releases depend on.
     if missing.iter().any(|package| package.starts_with("slurm")) {
         missing.push("slurm-wlm-basic-plugins".to_owned());
     }
@@ -79,7 +79,7 @@ pub(super) fn need(needs: &[Need]) -> Result<()> {
     missing.sort();
     missing.dedup();
     if find("apt-get").is_none() {
-        bail!("missing here, and this is neither Debian nor Ubuntu: {}", missing.join(" "));
+        bail!("missing packages, and this is neither Debian nor Ubuntu: {}", missing.join(" "));
     }
     if nix::unistd::geteuid().is_root() {
         return install(&missing);
@@ -93,7 +93,7 @@ pub(super) fn need(needs: &[Need]) -> Result<()> {
     .with_context(|| format!("or install them yourself: apt-get install {}", missing.join(" ")))
 }
 
-/// Keeps package scripts from starting services: the cluster brings its own, in its own namespaces.
+/// Prevents package scripts from starting services: the cluster starts its own in its own namespaces.
 struct NoServices(Option<&'static Path>);
 
 impl NoServices {
@@ -117,7 +117,7 @@ impl Drop for NoServices {
     }
 }
 
-/// Installs packages, as root.
+/// Installs packages; needs root.
 pub(super) fn install(names: &[String]) -> Result<()> {
     let _quiet = NoServices::new()?;
     println!("installing {}", names.join(" "));
@@ -126,35 +126,35 @@ pub(super) fn install(names: &[String]) -> Result<()> {
         command.args(words).args(names).env("DEBIAN_FRONTEND", "noninteractive");
         steps::run(&mut command)
     };
-    // A list that cannot be renewed may still be good enough.
+    // If updating the package lists fails, the existing ones may suffice.
     if let Err(error) = apt(&["-qq", "update"], &[]) {
         eprintln!("warning: {error:#}");
     }
     apt(&["-qq", "install", "-y", "--no-install-recommends"], names)
 }
 
-/// What a root directory with a Slurm of its own needs.
+/// Packages of a root directory with its own Slurm.
 const ROOT_PACKAGES: &str =
     "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,iproute2,procps,e2fsprogs,python3";
 
-/// Debian's newest: sid's, which moves.
+/// The newest release, from sid. sid moves to newer ones over time.
 pub(super) const NEWEST_SLURM: &str = "26.05";
 
-/// The root directory of another Slurm than this machine's, made when it is not there yet.
+/// Root directory with the given release of Slurm, made if missing.
 pub(super) fn slurm(version: &str) -> Result<PathBuf> {
-    // Only sid has Apptainer, and its template is tried where it is.
+    // Apptainer is packaged only in sid, so its template is tested there.
     let (more, size) = if version == NEWEST_SLURM { (",apptainer", "600 MB") } else { ("", "300 MB") };
     debian("slurm", version, more, size)
 }
 
-/// The same with the accounting database and what it stands on.
+/// The same with the accounting database and its dependencies.
 pub(super) fn accounting(version: &str) -> Result<PathBuf> {
     debian("slurmdbd", version, ",slurmdbd,slurm-wlm-mysql-plugin,mariadb-server", "700 MB")
 }
 
-/// MariaDB's client library 3.4.9, that of Debian 13 and sid, refuses every result of slurmdbd's ("Number of columns in result (=1)
-/// set execeeds maxmimum allowed number of columns (=0)"), and slurmdbd ends; that of Debian 12 has the same interface. The list of
-/// packages of a mirror may be older than apt accepts.
+/// MariaDB's client library 3.4.9 (Debian 13 and sid) rejects every result of slurmdbd's queries ("Number of columns in result
+/// (=1) set execeeds maxmimum allowed number of columns (=0)"), and slurmdbd exits. Debian 12's library has the same interface
+/// and works. The package lists of a mirror may be older than apt accepts by default.
 const OLDER_CLIENT_LIBRARY: &str = "\
 echo 'deb http://deb.debian.org/debian bookworm main' > /etc/apt/sources.list
 apt-get -qq -o Acquire::Check-Valid-Until=false update

@@ -1,4 +1,4 @@
-//! `cargo xtask bench peers`: railgate's gate beside Meta's GCM and LBNL's NHC, on one simulated node, in turns.
+//! `cargo xtask bench peers`: railgate's gate, Meta's GCM and LBNL's NHC on one simulated node, run alternately.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use super::bench::{memory_mib, put_clock, spread, table, timed};
 use super::build;
 
 const GCM: &str = "gpucm==0.0.2";
-/// Where the node sees its simulated hardware.
+/// Path of the simulated hardware on the node.
 const HARDWARE: &str = "/opt/railgate-test";
 const OURS: [&str; 4] = ["railgate", "check", "--phase", "prolog"];
 
-/// The nearest that GCM has: four of its checks in one process, through the same simulated NVML.
+/// The closest equivalent in GCM: four of its checks in one process, with the same simulated NVML.
 const GCM_CHECKS: [&str; 4] =
     ["gpu_num", "ecc_uncorrected_volatile_total", "row_remap_pending", "row_remap_failed"];
 
-/// The nearest that NHC has: each port's state and rate, the root file system, processors and memory. nvidia-smi,
-/// which it would start for the GPUs, is not there: a program that does nothing stands for it.
+/// The closest equivalent in NHC: state and rate of each port, the root file system, processors and memory. nvidia-smi, which NHC
+/// would run for the GPUs, is not available and is replaced by a program that does nothing.
 fn nhc_conf() -> (String, usize) {
     let ports = (0..8).map(|port| format!("check_hw_ib 400 mlx5_{port}:1"));
     let others = [
@@ -34,7 +34,7 @@ fn nhc_conf() -> (String, usize) {
     (format!("* || export NVIDIA_SMI_HEALTHMON=/bin/true\n{}\n", lines.join("\n")), checks.len())
 }
 
-/// `nhc`: a checkout of github.com/mej/nhc; without one its row is missing.
+/// `nhc` is a checkout of github.com/mej/nhc; without it the row of NHC is left out.
 pub(super) fn run(cluster: &Cluster, count: u32, nhc: Option<&Path>) -> Result<()> {
     put_clock(cluster, "gn1")?;
     let root = cluster.root().on("gn1");
@@ -66,7 +66,7 @@ pub(super) fn run(cluster: &Cluster, count: u32, nhc: Option<&Path>) -> Result<(
         }
     }
     table(
-        "A node's checks, on one simulated node of 8 GPUs and 8 HCAs, in turns",
+        "A node's checks, on one simulated node of 8 GPUs and 8 HCAs, run alternately",
         &[
             ("`railgate check --phase prolog`", &ours),
             ("GCM, four NVML checks in one process", &theirs),
@@ -79,7 +79,7 @@ pub(super) fn run(cluster: &Cluster, count: u32, nhc: Option<&Path>) -> Result<(
     let each = |times: &[f64], checks: usize| spread(times).median / checks as f64;
     let own = each(&ours, number);
     println!(
-        "\n{number} checks of ours, {own:.2} ms each; memory at most {:.1} MiB",
+        "\n{number} checks of railgate, {own:.2} ms each; memory at most {:.1} MiB",
         memory_mib(&root, &OURS)?
     );
     println!(
@@ -90,7 +90,7 @@ pub(super) fn run(cluster: &Cluster, count: u32, nhc: Option<&Path>) -> Result<(
     if !shell.is_empty() {
         let checks = nhc_conf().1;
         println!(
-            "NHC: {:.1} ms each, {:.1} times ours; as a whole {:.1} times, without nvidia-smi",
+            "NHC: {:.1} ms each, {:.1} times railgate's; in total {:.1} times, without nvidia-smi",
             each(&shell, checks),
             each(&shell, checks) / own,
             spread(&shell).median / spread(&ours).median
@@ -99,7 +99,7 @@ pub(super) fn run(cluster: &Cluster, count: u32, nhc: Option<&Path>) -> Result<(
     Ok(())
 }
 
-/// Into the target folder, once.
+/// Installs GCM into the target folder, once.
 fn install_gcm() -> Result<PathBuf> {
     let place = build::folder(true)?.join("peers/gcm");
     if place.join("bin/health_checks").exists() {
@@ -121,7 +121,7 @@ fn install_gcm() -> Result<PathBuf> {
 fn put_nhc(cluster: &Cluster, root: &Session<'_>, source: &Path) -> Result<Vec<&'static str>> {
     copy(source, &cluster.path("gn1", "/opt/nhc")?)?;
     cluster.write("gn1", "/opt/nhc.conf", &nhc_conf().0)?;
-    // It reads /sys alone, and wants the user space driver's version there.
+    // NHC reads the real /sys and requires the version of the user space driver there.
     cluster.write("gn1", &format!("{HARDWARE}/sysfs/class/infiniband_mad/abi_version"), "5\n")?;
     root.run(&["mount", "--bind", &format!("{HARDWARE}/sysfs"), "/sys"])?.ok()?;
     Ok(vec![

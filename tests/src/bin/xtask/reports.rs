@@ -1,5 +1,5 @@
-//! `cargo xtask bench reports`: `railgate report` over a job of many nodes. One node's part is recorded on the cluster,
-//! its figures are made as large as a day on eight GPUs makes them, and then there are many of it.
+//! `cargo xtask bench reports`: `railgate report` for a job of many nodes. The report of one node is recorded on the cluster, its
+//! figures are extended to a day on eight GPUs, and the result is copied for each node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ const JOB: u32 = 48_213;
 const GPUS: u32 = 8;
 const DAY: u64 = 24 * 3600;
 const MINUTE: Duration = Duration::from_secs(60);
-/// What a sampler may leave in a day: the file is there, and nobody reads it.
+/// Maximum size of a sampler's file for a day. The file exists, but `railgate report` does not read it.
 const SAMPLES: u64 = 4 << 20;
-/// A report, on two cores, in any format: seconds until somebody can read it, and MB.
+/// Limits of a report on two cores in any format: seconds and MB.
 const GOAL: (f64, f64) = (5.0, 500.0);
 const CORES: usize = 2;
 
@@ -54,7 +54,7 @@ pub(super) fn run(programs: &Path, count: u32) -> Result<()> {
     }
     ensure!(
         over.is_empty(),
-        "over the goal of {} s and {} MB: {} (load {}; a busy machine says nothing of the time)",
+        "over the limit of {} s and {} MB: {} (load {}; times on a busy machine mean nothing)",
         GOAL.0,
         GOAL.1,
         over.join("; "),
@@ -63,13 +63,13 @@ pub(super) fn run(programs: &Path, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Of the last minute.
+/// Load average of the last minute.
 fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("?").to_owned()
 }
 
-/// What a real epilog wrote.
+/// A node report that a real epilog wrote.
 pub(super) fn recorded(programs: &Path) -> Result<NodeReport> {
     let cluster = Builder::new(1).programs(programs).start()?;
     let id = cluster.alice().sbatch(&["-N1", "--gres=gpu:8"], "srun hostname")?;
@@ -78,12 +78,12 @@ pub(super) fn recorded(programs: &Path) -> Result<NodeReport> {
     let found =
         cluster.root().run(&["sh", "-c", &format!("cat /shared/railgate/*/{id}/0/gn1.json")])?.ok()?;
     let mut report: NodeReport = serde_json::from_str(&found)?;
-    ensure!(report.end.is_some() && report.gpus.len() == 8, "not the part of an epilog: {found}");
+    ensure!(report.end.is_some() && report.gpus.len() == 8, "not a node report of an epilog: {found}");
     a_day(&mut report)?;
     Ok(report)
 }
 
-/// As if it had run for a day.
+/// Extends a node report to a run of a day.
 fn a_day(report: &mut NodeReport) -> Result<()> {
     let start = report.start;
     let end = start + DAY * 1000;
@@ -132,8 +132,8 @@ fn a_day(report: &mut NodeReport) -> Result<()> {
     Ok(())
 }
 
-/// Eight ranks, each in the communicators of a job that is parallel in three ways, and as many kinds of collectives as
-/// such a job has: data, tensor and pipeline.
+/// Eight ranks in the communicators of a job with data, tensor and pipeline parallelism, with as many collective signatures as
+/// such a job has.
 fn communication(start: u64, end: u64) -> Communication {
     const KINDS: u32 = 96;
     let rank_time = |rank| RankTime { rank, calls: 2_810_000, timed: 168_600, gpu_s: 1_234.567_89 };
@@ -238,7 +238,7 @@ fn application(start: u64, end: u64) -> Application {
     Application { ranks: ranks.collect(), ..Application::default() }
 }
 
-/// Numbers that compress as little as real ones.
+/// Numbers that compress as badly as measured ones.
 fn noise<F: Field>(minute: u64, thing: u32) -> Values<F> {
     let mut values = Values::default();
     for (place, field) in F::ALL.iter().enumerate() {
@@ -249,7 +249,7 @@ fn noise<F: Field>(minute: u64, thing: u32) -> Values<F> {
     values
 }
 
-/// A directory of reports; returns the bytes of all parts.
+/// Writes a directory of reports; returns the size of all node reports in bytes.
 fn many(recorded: &NodeReport, nodes: usize, dir: &Path) -> Result<u64> {
     let attempt = dir.join("bench").join(JOB.to_string()).join("0");
     fs::create_dir_all(&attempt)?;
@@ -272,7 +272,7 @@ fn many(recorded: &NodeReport, nodes: usize, dir: &Path) -> Result<u64> {
 /// Seconds and MB of each run; the memory is that of the program and its child together.
 fn measured(programs: &Path, dir: &Path, format: &str, count: u32) -> Result<Vec<(f64, f64)>> {
     let config: PathBuf = dir.join("railgate.toml");
-    // No Slurm is asked: what it takes to answer is not ours.
+    // Slurm is not queried, since its response time is not part of the measurement.
     fs::write(&config, "[slurm]\nbin_dir = \"/nonexistent\"\n")?;
     let mut runs = Vec::new();
     for _ in 0..count {
@@ -309,7 +309,7 @@ fn measured(programs: &Path, dir: &Path, format: &str, count: u32) -> Result<Vec
     Ok(runs)
 }
 
-/// A larger machine is as large as the goal says.
+/// Restricts the program to two cores, as the limit assumes.
 fn on_two_cores(program: &Path) -> Command {
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() <= CORES) {
         return Command::new(program);
@@ -319,7 +319,7 @@ fn on_two_cores(program: &Path) -> Command {
     command
 }
 
-/// Of a process and its children, KiB.
+/// Resident memory of a process and its children, KiB.
 fn resident_kib(pid: u32) -> u64 {
     let own = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let own =

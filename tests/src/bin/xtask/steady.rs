@@ -1,10 +1,10 @@
 //! The second half of `cargo xtask bench storm`: 2,000 jobs end in a minute, 33 a second, with and without railgate's
 //! EpilogSlurmctld, which records how each ended, and with `admin_comment` sums all of them up.
 //!
-//! Two cores cannot launch 33 jobs a second. So these are allocations of a CPU each without a step (`salloc --no-shell`),
-//! made before the minute begins and ended by `scancel`: the real slurmctld ends them, runs the real EpilogSlurmctld and
-//! hears of their nodes' epilogs from real slurmds, but nothing is launched. What nodes would have written about them
-//! lies there. In place of the accounting database are stand-ins for sacct and sacctmgr over a file.
+//! Two cores cannot launch 33 jobs per second. The jobs are therefore allocations of one CPU each without a step (`salloc
+//! --no-shell`), made in advance and ended by `scancel`: the real slurmctld ends them, runs the real EpilogSlurmctld and gets
+//! epilog messages from real slurmds, but nothing is launched. Node reports are written in advance, and stand-ins for sacct and
+//! sacctmgr over a file replace the accounting database.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,25 +23,25 @@ use railgate_tests::poll;
 use super::{bench, reports, storm};
 
 const ENDS: usize = 2000;
-/// So many end at once, every [`TICK`]: 33.3 a second.
+/// Number of jobs that end together at every [`TICK`]: 33.3 per second.
 const AT_ONCE: usize = 3;
 const TICK: Duration = Duration::from_millis(90);
 /// 128 CPUs each.
 const NODES: usize = 16;
-/// Between two times that squeue is measured.
+/// Interval between two measurements of squeue.
 const LOOK: Duration = Duration::from_millis(500);
 const MINUTE: Duration = Duration::from_secs(60);
-/// squeue's median with railgate, over that without.
+/// Limit of squeue's median with railgate relative to that without.
 const GOAL: f64 = 2.0;
 
-/// What railgate does about a job's end.
+/// What railgate does at the end of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Nothing: `/bin/true` in its place.
+    /// Nothing: `/bin/true` replaces the program.
     Without,
-    /// It records how Slurm ended the job: the default.
+    /// The default: it records how Slurm ended the job.
     Recorded,
-    /// It puts a line into the accounting database, too.
+    /// It additionally writes a summary to the accounting database.
     Summed,
 }
 
@@ -59,13 +59,13 @@ impl Kind {
 
 #[derive(Debug, Default)]
 struct Minute {
-    /// `squeue`, ms.
+    /// Duration of `squeue`, ms.
     squeue: Vec<f64>,
-    /// How long the 2,000 ends took, s.
+    /// Time in which the 2,000 jobs ended, s.
     took: Vec<f64>,
-    /// How many were recorded, and summed up where that is on, and how long after the last end, s.
+    /// Number of ends recorded (and summarized, if on), and the delay of the last one after the last end, s.
     done: Vec<(usize, f64)>,
-    /// Queries about jobs that slurmctld answered for railgate.
+    /// Number of queries about jobs that railgate sent to slurmctld.
     queries: Vec<u64>,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn run(programs: &Path, rounds: u32) -> Result<()> {
         let config = format!("[report]\nadmin_comment = {}", kind == Kind::Summed);
         let builder = Builder::new(NODES).programs(programs).config(&config)?;
         let builder = builder.slurm_conf("Prolog", "/bin/true").slurm_conf("Epilog", "/bin/true");
-        // Nothing is launched where a job begins.
+        // Nothing is launched at the start of a job.
         let builder = builder.slurm_conf("PrologFlags", "NoHold").slurm_conf("HealthCheckInterval", "0");
         let builder = builder.slurm_conf("SlurmctldDebug", "info").slurm_conf("SlurmdDebug", "info");
         let builder = builder.file("/usr/bin/sacct", SACCT).file("/usr/bin/sacctmgr", SACCTMGR);
@@ -112,10 +112,14 @@ pub(super) fn run(programs: &Path, rounds: u32) -> Result<()> {
             );
         }
     }
-    println!("goal: all done, squeue at most {GOAL:.0} times, fewer queries than ends");
+    println!("limits: all ends recorded, squeue at most {GOAL:.0} times, fewer queries than ends");
     for (kind, minute) in &minutes {
         let ratio = median(*kind) / median(Kind::Without);
-        ensure!(minute.done.iter().all(|(done, _)| *done == ENDS), "{}: not all were done", kind.name());
+        ensure!(
+            minute.done.iter().all(|(done, _)| *done == ENDS),
+            "{}: not all ends were recorded",
+            kind.name()
+        );
         ensure!(
             minute.queries.iter().all(|queries| *queries < ENDS as u64),
             "{}: too many queries",
@@ -177,15 +181,14 @@ fn one(cluster: &Cluster, kind: Kind, part: &NodeReport, minute: &mut Minute) ->
     Ok(())
 }
 
-/// How many of the jobs have a record of their end.
+/// Number of jobs whose end is recorded.
 fn recorded(cluster: &Cluster, part: &NodeReport, jobs: &[(u32, String)]) -> Result<usize> {
     let top = cluster.path("ctl", "/shared/railgate")?.join(&part.cluster);
     let has_one = |(job, _): &&(u32, String)| top.join(format!("{job}/0/slurm-end.json")).exists();
     Ok(jobs.iter().filter(has_one).count())
 }
 
-/// What the nodes' epilogs would have written, as they write it.
-/// A part of each job, of the node that it is on: others are not read.
+/// Writes the node report of each job's node, as the nodes' epilogs would. Reports of other nodes are not read.
 fn parts(cluster: &Cluster, part: &NodeReport, jobs: &[(u32, String)]) -> Result<()> {
     let number = |words: &[&str]| -> Result<u32> { Ok(cluster.root().run(words)?.ok()?.trim().parse()?) };
     let (uid, gid) = (number(&["id", "-u", "rgalice"])?, number(&["id", "-g", "slurm"])?);

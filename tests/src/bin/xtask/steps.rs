@@ -1,11 +1,11 @@
-//! Steps of a command, shown as they happen.
+//! Steps of a command, with progress output.
 
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Runs a program that talks to the terminal itself.
+/// Runs a program whose output goes to the terminal directly.
 pub(super) fn run(command: &mut Command) -> Result<()> {
     let name = words(command);
     let status = command.status().with_context(|| name.clone())?;
@@ -20,7 +20,7 @@ fn words(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Steps that all run; what failed is told at the end.
+/// Runs all steps, even after a failure, and lists the failures at the end.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     failed: Vec<&'static str>,
@@ -28,7 +28,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Runs one and shows how long it took.
+    /// Runs a step and prints its duration.
     pub(super) fn step(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) {
         println!("\n── {name}");
         let start = Instant::now();
@@ -41,13 +41,13 @@ impl Steps {
         }
     }
 
-    /// Says why something is not done.
+    /// Prints why a step is skipped.
     pub(super) fn skip(&mut self, name: &str, why: &str) {
         println!("\n── {name}: skipped: {why}");
         self.skipped.push(name.to_owned());
     }
 
-    /// The sum.
+    /// Prints the result of all steps.
     pub(super) fn end(self) -> Result<()> {
         if !self.skipped.is_empty() {
             println!("\nskipped: {}", self.skipped.join(", "));

@@ -1,5 +1,5 @@
-//! `cargo xtask bench storm`: what slurmctld feels when 200 jobs fail in one moment, with and without
-//! railgate's EpilogSlurmctld.
+//! `cargo xtask bench storm`: load on slurmctld when 200 jobs fail at the same moment, with and without railgate's
+//! EpilogSlurmctld.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::bench;
 const NODES: usize = 25;
 const TASKS: usize = 8 * NODES;
 const LIMIT: Duration = Duration::from_secs(180);
-/// The calls through which the ends of jobs come in, and what users and railgate ask meanwhile.
+/// RPCs that report the ends of jobs, and the queries of users and of railgate meanwhile.
 const CALLS: [&str; 4] = [
     "REQUEST_COMPLETE_BATCH_SCRIPT",
     "MESSAGE_EPILOG_COMPLETE",
@@ -23,18 +23,18 @@ const CALLS: [&str; 4] = [
 
 #[derive(Debug, Default)]
 struct Storm {
-    /// `squeue` while jobs completed, ms.
+    /// Duration of `squeue` while jobs completed, ms.
     squeue: Vec<f64>,
-    /// From the first failure to the last job's end, s.
+    /// Time from the first failure to the end of the last job, s.
     took: Vec<f64>,
-    /// Count and mean of each of [`CALLS`], µs.
+    /// Count and mean duration of each of [`CALLS`], µs.
     calls: Vec<(u64, f64)>,
 }
 
 pub(super) fn run(programs: &Path, rounds: u32) -> Result<()> {
     let start = |ours: bool| -> Result<Cluster> {
         let builder = Builder::new(NODES).programs(programs).config("[requeue]\ndefault = 'auto'")?;
-        // The nodes' own programs would load the one machine that all of this runs on.
+        // Prolog and epilog of all nodes would load this single machine.
         let builder = builder.slurm_conf("Prolog", "/bin/true").slurm_conf("Epilog", "/bin/true");
         let builder = builder.slurm_conf("HealthCheckInterval", "0").slurm_conf("SlurmctldDebug", "info");
         if ours { builder.start() } else { builder.slurm_conf("EpilogSlurmctld", "/bin/true").start() }
@@ -46,17 +46,17 @@ pub(super) fn run(programs: &Path, rounds: u32) -> Result<()> {
             kinds.reverse();
         }
         for (ours, storm) in kinds {
-            // A cluster at a time, each fresh: the other's daemons would not be idle.
+            // One fresh cluster at a time, since even idle daemons of a second one would add load.
             one(&start(ours)?, storm)?;
         }
     }
     bench::table(
         &format!("`squeue` while {TASKS} tasks of an array that failed at once are completing"),
-        &[("with railgate-epilog-ctld", &with.squeue), ("with /bin/true in its place", &without.squeue)],
+        &[("with railgate-epilog-ctld", &with.squeue), ("with /bin/true instead", &without.squeue)],
     );
     let seconds = |storm: &Storm| storm.took.iter().map(|s| format!("{s:.1}")).collect::<Vec<_>>().join(", ");
     println!(
-        "\nfrom the first failure until the last task was through, s: with {}; without {}",
+        "\nfrom the first failure to the end of the last task, s: with {}; without {}",
         seconds(&with),
         seconds(&without)
     );
@@ -106,7 +106,8 @@ fn one(cluster: &Cluster, storm: &mut Storm) -> Result<()> {
     Ok(())
 }
 
-/// `REQUEST_JOB_INFO ( 2003) count:3 ave_time:250 total_time:750`; a call that never came has no line.
+/// Parses a line of `sdiag`, for example `REQUEST_JOB_INFO ( 2003) count:3 ave_time:250 total_time:750`. An RPC that did not
+/// occur has no line.
 pub(super) fn figures(sdiag: &str, call: &str) -> Option<(u64, f64)> {
     let words = |line: &str| line.split_whitespace().next().is_some_and(|word| word == call);
     let Some(line) = sdiag.lines().find(|line| words(line)) else { return Some((0, 0.0)) };
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_found_by_its_whole_name() {
+    fn an_rpc_is_found_by_its_full_name() {
         let said = "\tREQUEST_JOB_INFO_SINGLE   ( 2021) count:9 ave_time:40 total_time:360\n\
                     \tREQUEST_JOB_INFO        ( 2003) count:3 ave_time:250 total_time:750\n";
         assert_eq!(figures(said, "REQUEST_JOB_INFO"), Some((3, 250.0)));

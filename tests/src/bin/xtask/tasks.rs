@@ -1,4 +1,4 @@
-//! What a task pays for its environment.
+//! Time that a task spends on its environment.
 
 use std::fs;
 use std::hint::black_box;
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use railgate_model::Net;
 use railgate_rundir::{NcclConf, TaskEnv, TaskSetting, merge};
 
-/// What the prolog leaves on a node of 8 rails where the site says all that it can, and a user's own file.
+/// The files that the prolog leaves on a node with 8 rails if the site configures all settings, and a user's own file.
 fn run_dir(dir: &Path) -> Result<()> {
     let ports: Vec<String> = (0..8).map(|rail| format!("mlx5_{rail}:1")).collect();
     let setting = |name: &str, value: &str| TaskSetting {
@@ -43,7 +43,7 @@ fn run_dir(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// In a process of its own, as in a task: nothing of it has run before.
+/// One measurement, in a separate process as in a task, so that nothing is cached.
 pub(super) fn once(dir: &Path) -> Result<()> {
     let start = Instant::now();
     let env = TaskEnv::read(&dir.join("task.env"))?;
@@ -65,7 +65,7 @@ pub(super) fn run(programs: &Path, count: u32) -> Result<()> {
     let measured = run_dir(&dir).and_then(|()| measure(&programs.join("xtask"), &dir, count));
     fs::remove_dir_all(&dir)?;
     let (ours, start) = measured?;
-    println!("\nWhat a task pays for its environment, and for being started at all\n");
+    println!("\nTime that a task spends on its environment, and on being started\n");
     println!("| what | median µs | quartiles | least–most | runs |\n|---|---|---|---|---|");
     for (name, mut times) in
         [("reading `task.env` and `.nccl.conf`, deciding", ours), ("starting `/bin/true`", start)]
@@ -79,7 +79,7 @@ pub(super) fn run(programs: &Path, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Microseconds of each, by turns.
+/// Microseconds of both, measured alternately.
 fn measure(program: &Path, dir: &Path, count: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     let (mut ours, mut start) = (Vec::new(), Vec::new());
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that a change has to pass.
+//! `cargo xtask test`: everything that a change must pass.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,41 +13,41 @@ use railgate_tests::poll;
 use super::steps::{self, Steps};
 use super::{build, dist, packaged, packages, vm};
 
-/// The version that CI and people share.
+/// Version for CI and developers.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Makes the book of `docs/`; its links are checked by `cli/tests/book.rs`.
+/// Builds the book of `docs/`; `cli/tests/book.rs` checks its links.
 const MDBOOK: &str = "0.4.52";
 
-/// How many clusters run at once. They wait more than they work.
+/// Number of clusters that run at once. They are mostly waiting.
 const CLUSTERS: &str = "4";
 
-/// What Slurm's releases differ in (`docs/slurm-releases.md`), and the tests that meet it. These run on the newest release
-/// whenever everything does: all cluster tests on two releases would take CI too long. `--slurm` runs all of them.
+/// Differences between Slurm releases (`docs/slurm-releases.md`) and the tests that cover them. A full run repeats these tests on
+/// the newest release; all cluster tests on two releases would take CI too long. `--slurm` runs all of them.
 const DIFFERENT: [(&str, &str); 14] = [
     ("SPANK: one plugin file for each release, its options and hooks", "plugin::"),
-    ("names of prolog's and epilog's variables; what follows a failed prolog", "gate::"),
-    ("what becomes of srun, salloc and --no-requeue when a prolog fails", "unfit::"),
-    ("EpilogSlurmctld's variables, the wait of a requeued job", "comes_back::a_job_whose_gpu_dies"),
+    ("variables of prolog and epilog; consequences of a failed prolog", "gate::"),
+    ("srun, salloc and --no-requeue after a failed prolog", "unfit::"),
+    ("EpilogSlurmctld's variables, delay of a requeued job", "comes_back::a_job_whose_gpu_dies"),
     ("the exit status of an attempt whose node died", "node_death::a_job_survives"),
     ("MaxBatchRequeue", "node_death::a_job_that_the_gate_moved"),
     ("reconfiguring while a prolog runs", "controller_away::reconfiguring"),
     ("the steps' exit code in the epilog", "profiler::"),
     ("a real Apptainer, which only sid has", "apptainer::"),
     ("trees, blocks and topology.yaml", "fabric::slurm_"),
-    ("what scontrol prints of a job: SubmitLine", "hostile::what_a_user_submits"),
-    ("what scontrol prints of the configuration", "doctor::"),
-    ("what scontrol prints of a job: StdErr", "without_gpus::every_end"),
-    ("the reason of a node that State=UNDRAIN gives back", "way_back::a_drained_node"),
+    ("scontrol's output for a job: SubmitLine", "hostile::what_a_user_submits"),
+    ("scontrol's output for the configuration", "doctor::"),
+    ("scontrol's output for a job: StdErr", "without_gpus::every_end"),
+    ("reason of a node resumed with State=UNDRAIN", "way_back::a_drained_node"),
 ];
 
-/// The tests that need a slurmdbd.
+/// Tests that need slurmdbd.
 const ACCOUNTED: [&str; 2] = ["accounting::", "endings::first_lines_with_slurmdbd"];
 
-/// What to test.
+/// Which tests to run.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// Only tests whose names contain this, without formatting, lints and the like
+    /// Only tests whose names contain this; no formatting, lints and other checks
     filter: Option<String>,
     /// Only the tests on the real cluster
     #[arg(long)]
@@ -56,11 +56,11 @@ pub(super) struct Arguments {
     /// /var/cache/railgate
     #[arg(long, value_name = "VERSION")]
     slurm: Option<String>,
-    /// Only the packages: installed, used, upgraded and removed on Debian 12, 13 and sid, as root
+    /// Only the packages: install, use, upgrade and remove them on Debian 12, 13 and sid, as root
     #[arg(long, conflicts_with_all = ["filter", "cluster", "slurm"])]
     packages: bool,
-    /// Only what needs an accounting database: Debian's slurmdbd and MariaDB, kept in /var/cache/railgate; where that of
-    /// 22.05 is there it is one of the tests on the real cluster
+    /// Only tests that need an accounting database: Debian's slurmdbd and MariaDB, kept in /var/cache/railgate. Once the one for
+    /// 22.05 exists there, these tests are also part of those on the real cluster
     #[arg(long, value_name = "VERSION", default_missing_value = "22.05", num_args = 0..=1)]
     #[arg(conflicts_with_all = ["filter", "cluster", "slurm", "packages"])]
     accounting: Option<String>,
@@ -78,9 +78,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let slurm_root = match &arguments.slurm {
         Some(version) => match packages::slurm(version) {
             Ok(root) => root,
-            // sid moves: what it no longer has is nobody's fault here.
+            // sid changes; a release that it no longer has is not a failure of the tests.
             Err(why) if version == packages::NEWEST_SLURM => {
-                println!("skipped: Slurm {version} cannot be had: {why:#}");
+                println!("skipped: Slurm {version} is not available: {why:#}");
                 return Ok(());
             }
             Err(why) => return Err(why),
@@ -113,7 +113,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     all.end()
 }
 
-/// What later steps need, made while clusters wait for something. Of builds that fail, their own steps tell.
+/// Prepares later steps while the clusters are waiting. Failures are reported by those steps.
 struct Meanwhile {
     newest: JoinHandle<Result<PathBuf>>,
     built: JoinHandle<()>,
@@ -121,7 +121,7 @@ struct Meanwhile {
 
 impl Meanwhile {
     fn start() -> Self {
-        // Before, as two cannot install at once; what cannot be had is told by who needs it.
+        // Before the thread starts, since apt runs only once at a time. Missing packages are reported by the step that needs them.
         let _ = vm::need();
         Meanwhile {
             newest: std::thread::spawn(|| packages::slurm(packages::NEWEST_SLURM)),
@@ -129,20 +129,20 @@ impl Meanwhile {
         }
     }
 
-    /// The newest Slurm's root.
+    /// Root directory of the newest Slurm.
     fn end(self) -> Result<PathBuf> {
         let _ = self.built.join();
-        self.newest.join().unwrap_or_else(|_| Err(anyhow::anyhow!("it could not be made")))
+        self.newest.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the root directory could not be made")))
     }
 }
 
-/// What cannot be had is said, and fails nothing.
+/// If the packages are not available, the tests are skipped without a failure.
 fn accounting(version: &str) -> Result<()> {
     packages::need(&[&packages::CLUSTER[..], &packages::BUILD].concat())?;
     let root = match packages::accounting(version) {
         Ok(root) => root,
         Err(why) => {
-            println!("skipped: slurmdbd {version} cannot be had: {why:#}");
+            println!("skipped: slurmdbd {version} is not available: {why:#}");
             return Ok(());
         }
     };
@@ -161,7 +161,7 @@ fn checks(all: &mut Steps) {
         let mut command = build::cargo();
         command.args(["check", "--quiet", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"]);
         command.arg(build::folder(false)?.parent().context("no target folder")?);
-        // Nothing is linked: its C++ need not be compiled.
+        // Nothing is linked, so libFuzzer's C++ code need not be compiled.
         steps::run(command.env("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a"))
     });
     all.step("documentation", || {
@@ -178,7 +178,7 @@ fn checks(all: &mut Steps) {
             steps::run(build::cargo().args(["deny", "check", "--disable-fetch", "advisories"]))
         });
     } else {
-        all.skip("advisories", "their database cannot be reached");
+        all.skip("advisories", "the database is not reachable");
     }
     all.step("shell scripts", shell_scripts);
     all.step("book", || {
@@ -191,7 +191,7 @@ fn checks(all: &mut Steps) {
     });
 }
 
-/// A program of crates.io that the distribution does not have.
+/// Installs a program of crates.io that the distribution does not have.
 fn installed(program: &str, version: &str, features: &[&str], takes: &str) -> Result<()> {
     if packages::find(program).is_some() || home_bin(program).is_some() {
         return Ok(());
@@ -199,7 +199,7 @@ fn installed(program: &str, version: &str, features: &[&str], takes: &str) -> Re
     println!("installing {program} {version}, once ({takes})");
     let mut command = build::cargo();
     command.args(["install", "--locked", "--quiet", program, "--version", version]).args(features);
-    // It runs for seconds: to optimise it takes longer than the optimised program would save.
+    // Not optimised: the program runs for seconds, less than the optimisation would take.
     steps::run(command.arg("--debug").env("CARGO_PROFILE_DEV_DEBUG", "0"))
 }
 
@@ -208,7 +208,7 @@ fn home_bin(program: &str) -> Option<PathBuf> {
     Some(home.join(".cargo/bin").join(program)).filter(|path| path.exists())
 }
 
-/// Fetches the advisory database, for at most a minute, which is three times what is asked for here.
+/// Fetches the advisory database, for at most one minute: [`poll::until`] waits three times the limit given here.
 fn advisories_known() -> bool {
     let mut command = build::cargo();
     command.args(["deny", "fetch", "db"]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -221,7 +221,7 @@ fn advisories_known() -> bool {
     ended.is_ok_and(|status| status.success())
 }
 
-/// Every script that we ship.
+/// Runs shellcheck on every shipped script.
 fn shell_scripts() -> Result<()> {
     let mut scripts = Vec::new();
     for dir in ["sbatch-templates", "contrib", "crates/nhc/src", "tests/gpu", "tests/vm", ".ci"] {
@@ -235,7 +235,7 @@ fn shell_scripts() -> Result<()> {
     )
 }
 
-/// Files whose first line asks for a shell that shellcheck knows, and those that such a file sources.
+/// Collects files with a shell that shellcheck knows in their first line, and the files that those source.
 fn collect(dir: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
     for entry in entries {
@@ -256,24 +256,24 @@ fn collect(dir: &Path, scripts: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// What differs, on the newest Slurm; one line says why not where it cannot be had.
+/// Runs the tests of [`DIFFERENT`] on the newest Slurm; skipped with a message if it is not available.
 fn on_the_newest(all: &mut Steps, root: Result<PathBuf>) {
     const NAME: &str = "newest Slurm";
     match root {
-        Err(why) => all.skip(NAME, &format!("Slurm {} cannot be had: {why:#}", packages::NEWEST_SLURM)),
+        Err(why) => all.skip(NAME, &format!("Slurm {} is not available: {why:#}", packages::NEWEST_SLURM)),
         Ok(root) => all.step(NAME, || {
             build::programs(false, &root)?;
             let listed = Command::new(cluster_tests()?).arg("--list").output()?;
             let listed = String::from_utf8_lossy(&listed.stdout);
             for (what, tests) in DIFFERENT {
-                ensure!(listed.contains(tests), "no test on the cluster is called '{tests}' ({what})");
+                ensure!(listed.contains(tests), "no cluster test matches '{tests}' ({what})");
             }
             these_on_clusters(&DIFFERENT.map(|(_, tests)| tests), &root)
         }),
     }
 }
 
-/// Builds the cluster's tests, and returns the program.
+/// Builds the cluster tests and returns the path of the test program.
 fn cluster_tests() -> Result<PathBuf> {
     let mut compile = build::cargo();
     compile.args(["test", "--quiet", "-p", "railgate-tests", "--test", "cluster", "--no-run"]);
@@ -283,10 +283,10 @@ fn cluster_tests() -> Result<PathBuf> {
         bail!("the cluster's tests do not compile");
     }
     executable(&String::from_utf8_lossy(&output.stdout))
-        .context("cargo did not say where the cluster's tests are")
+        .context("cargo did not print the path of the cluster tests")
 }
 
-/// Builds the cluster's tests as who we are, and runs them as root.
+/// Builds the cluster tests as the current user and runs them as root.
 fn on_clusters(filter: Option<&str>, slurm_root: &Path) -> Result<()> {
     these_on_clusters(filter.as_slice(), slurm_root)
 }
@@ -304,17 +304,17 @@ fn these_on_clusters(filters: &[&str], slurm_root: &Path) -> Result<()> {
     } else {
         bail!("the cluster needs root: run {} --ignored as root", program.display());
     };
-    // A shell without job control starts background commands with these signals ignored, and jobs would inherit it.
+    // A shell without job control ignores these signals in background commands, and jobs would inherit that.
     command.arg("--default-signal=HUP,INT,QUIT").arg(&program);
-    // Tests not on the cluster have run already; what is ignored there is what needs root.
+    // Only the ignored tests: the others need no cluster and have run already.
     command.args(["--ignored", "--test-threads", CLUSTERS]).args(filters);
-    // A test that builds a plugin of its own builds it for this Slurm.
+    // A test that builds a plugin itself builds it for this release.
     let release = slurm_release(slurm_root)?;
     command.env("RAILGATE_SLURM_VERSION", format!("{}.{:02}", release.0, release.1));
     steps::run(command.env("RUST_LIB_BACKTRACE", "0").env(SLURM_ROOT, slurm_root))
 }
 
-/// The test program's path in cargo's messages.
+/// Path of the test program from cargo's JSON messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;

@@ -1,4 +1,4 @@
-//! The RDMA self-test's own build, and the virtual machine with a real verbs device and control groups of version 2.
+//! Builds the RDMA self-test, and runs a virtual machine with a real verbs device and control groups of version 2.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use super::build;
 use super::packages::{self, Need};
 use super::steps::{self, Steps};
 
-/// For building the one program that links libibverbs.
+/// Packages for building the one program that links libibverbs.
 const BUILD: [Need; 8] = [
     ("cmake", "cmake"),
     ("pkg-config", "pkg-config"),
@@ -21,7 +21,7 @@ const BUILD: [Need; 8] = [
     ("/usr/bin/python3", "python3"),
 ];
 
-/// For the machine that it is tried in.
+/// Packages for the virtual machine.
 const MACHINE: [Need; 6] = [
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
     ("qemu-system-x86_64", "qemu-system-x86"),
@@ -53,14 +53,14 @@ fn linting() -> Command {
     command
 }
 
-/// Builds the self-test, and returns where it is.
+/// Builds the self-test and returns its path.
 pub(super) fn rdma_selftest(release: bool) -> Result<PathBuf> {
     packages::need(&BUILD)?;
     steps::run(&mut building(release))?;
     Ok(target().join(if release { "release" } else { "debug" }).join("railgate-rdma-selftest"))
 }
 
-/// The same and its lints for [`run`], behind everything else that wants the cores; installs nothing, and of a failure `run` tells.
+/// Builds and lints the self-test ahead of [`run`] at the lowest priority. Installs nothing; failures are reported by `run`.
 pub(super) fn build_ahead() {
     if BUILD.iter().any(|(program, _)| packages::find(program).is_none()) {
         return;
@@ -75,12 +75,12 @@ pub(super) fn need() -> Result<()> {
     packages::need(&[&BUILD[..], &MACHINE].concat())
 }
 
-/// Builds and lints the self-test, and has it and the checks of the fabric run in the machine; one line says why not
-/// where the distribution cannot bring what that needs.
+/// Builds and lints the self-test, and runs it and the fabric checks in the virtual machine. Skipped with a message if the
+/// distribution lacks a package.
 pub(super) fn run(all: &mut Steps) {
     const NAME: &str = "virtual machine: a verbs device, control groups v2";
     if cfg!(not(target_arch = "x86_64")) {
-        return all.skip(NAME, "it is built for x86-64");
+        return all.skip(NAME, "only built for x86-64");
     }
     if let Err(why) = need() {
         return all.skip(NAME, &format!("{why:#}"));
@@ -101,7 +101,7 @@ pub(super) fn run(all: &mut Steps) {
             command.arg(&script);
             command
         } else {
-            bail!("the machine shows the whole file system: run {} as root", script.display());
+            bail!("the virtual machine reads the whole file system: run {} as root", script.display());
         };
         command.arg(build::folder(false)?);
         steps::run(command.arg(target().join("debug/railgate-rdma-selftest")))

@@ -9,10 +9,10 @@ use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesRef, BytesStart, Event};
 
-/// Cells of one row, by column (`A`), white space made single spaces; empty cells are left out.
+/// Cells of one row by column (for example `A`), with white space collapsed; empty cells are left out.
 pub(super) type Row = BTreeMap<String, String>;
 
-/// A workbook on disk.
+/// A workbook, read from disk.
 pub(super) struct Workbook {
     path: PathBuf,
     strings: Vec<String>,
@@ -35,7 +35,7 @@ impl Workbook {
         Ok(book)
     }
 
-    /// `2025-09-30`
+    /// Date of the last change, for example `2025-09-30`.
     pub(super) fn modified(&self) -> Result<String> {
         let mut modified = None;
         walk(&self.part("docProps/core.xml")?, |step| {
@@ -47,7 +47,7 @@ impl Workbook {
             .with_context(|| format!("{}: docProps/core.xml has no dcterms:modified", self.path.display()))
     }
 
-    /// The rows of a sheet, its header first.
+    /// The rows of a sheet, starting with its header.
     pub(super) fn sheet(&self, name: &str) -> Result<Vec<Row>> {
         let mut id = None;
         walk(&self.part("xl/workbook.xml")?, |step| {
@@ -119,7 +119,7 @@ fn rows(xml: &str, strings: &[String]) -> Result<Vec<Row>> {
 enum Step<'a> {
     /// An element's local name and its attributes.
     Open(&'a str, BTreeMap<String, String>),
-    /// Text, and the local name of the element it stands in.
+    /// A text and the local name of its element.
     Text(&'a str, &'a str),
     Close(&'a str),
 }
@@ -165,7 +165,7 @@ fn attributes(element: &BytesStart<'_>) -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-/// `&amp;`, `&#10;`
+/// The character that `&amp;` or `&#10;` stands for.
 fn referred(reference: &BytesRef<'_>) -> Result<String> {
     if let Some(character) = reference.resolve_char_ref()? {
         return Ok(character.to_string());

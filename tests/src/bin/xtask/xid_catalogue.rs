@@ -1,5 +1,5 @@
-//! Makes the facts of NVIDIA's Xid catalogue from its spreadsheet, and the names of SXids from the switch driver's header. Neither
-//! file enters the tree: only codes, identifiers, bit masks and action buckets do.
+//! Generates the tables of NVIDIA's Xid catalogue from its spreadsheet, and the names of SXids from the switch driver's header.
+//! Neither file is part of the tree; only codes, identifiers, bit masks and action buckets are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -75,7 +75,7 @@ pub(super) fn names(arguments: &Names) -> Result<()> {
     settle("sxid_names.rs", &text, arguments.check)
 }
 
-/// Writes a file of the table, or compares it.
+/// Writes a generated file, or compares it with the one in the tree.
 fn settle(name: &str, text: &str, check: bool) -> Result<()> {
     let path = super::build::workspace().join("crates/model/src/xid_catalogue").join(name);
     let shown = path.display();
@@ -87,9 +87,9 @@ fn settle(name: &str, text: &str, check: bool) -> Result<()> {
     let present = fs::read_to_string(&path).with_context(|| shown.to_string())?;
     let differs = present.lines().zip(text.lines()).position(|(here, made)| here != made);
     match differs {
-        Some(line) => bail!("{shown}:{}: differs from what the given file makes", line + 1),
-        None if present != text => bail!("{shown}: longer or shorter than what the given file makes"),
-        None => println!("{shown}: as the given file makes it"),
+        Some(line) => bail!("{shown}:{}: differs from the generated text", line + 1),
+        None if present != text => bail!("{shown}: length differs from the generated text"),
+        None => println!("{shown}: up to date"),
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn facts(book: &Workbook, path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Refuses a spreadsheet whose columns have moved.
+/// Fails if the spreadsheet's columns are not those expected.
 fn headers(rows: &[Row], want: &[(&str, &str)]) -> Result<()> {
     let header = rows.first().context("an empty sheet")?;
     for (column, word) in want {
@@ -224,7 +224,7 @@ fn nvlink5(row: &Row) -> Result<String> {
     ))
 }
 
-/// `------000000----------0000100001`: 32 bits, of which `-` does not count.
+/// Parses 32 bits, for example `------000000----------0000100001`, in which `-` is not significant.
 fn pattern(text: &str) -> Result<String> {
     ensure!(text.len() == 32 && text.chars().all(|c| matches!(c, '-' | '0' | '1')), "bits '{text}'");
     let number =
@@ -234,7 +234,7 @@ fn pattern(text: &str) -> Result<String> {
 }
 
 fn bucket(text: &str) -> Result<Bucket> {
-    // Two cells spell a bucket otherwise than the sheet "Resolution Buckets" does.
+    // Two cells spell a bucket differently from the sheet "Resolution Buckets".
     let text = match text {
         "Solo: RESTART_FM Not Solo: IGNORE (follow other Xid)" => "WORKFLOW_XID_45",
         "INVESTIGATE_SW/USER" => "INVESTIGATE_SW_USER",

@@ -1,4 +1,4 @@
-//! What is in the packages, and where it goes: one table for both formats.
+//! Contents of the packages and their paths: one table for both formats.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use super::super::build;
 use super::formats::Format;
 use super::links;
 
-/// Compiled: a file, and its place.
+/// Compiled files and their paths in the package.
 const BUILT: [(&str, &str); 7] = [
     ("railgate", "usr/bin/railgate"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
@@ -22,7 +22,7 @@ const BUILT: [(&str, &str); 7] = [
     ("libnccl-profiler-railgate.so", "usr/lib/railgate/libnccl-profiler-railgate.so"),
 ];
 
-/// From the source: which files, into which directory.
+/// Files of the source tree (pattern) and their directories in the package.
 const SHARED: [(&str, &str); 12] = [
     ("profiles/*.toml", "usr/share/railgate/profiles"),
     ("sbatch-templates/*.sbatch", "usr/share/railgate/sbatch-templates"),
@@ -38,19 +38,19 @@ const SHARED: [(&str, &str); 12] = [
     ("contrib/packaging/railgate.toml", CONFIGURATION),
 ];
 
-/// What an admin changes, and a package leaves alone.
+/// Files that an admin edits and an upgrade keeps.
 pub(super) const CONFIGURATION: &str = "etc/railgate";
 
-/// Which package.
+/// Which of the two packages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Files {
-    /// All but the self-test.
+    /// Everything except the self-test.
     Railgate,
-    /// The self-test alone.
+    /// Only the self-test.
     RdmaSelftest,
 }
 
-/// Makes the tree of one package in one format, and returns its root.
+/// Builds the file tree of one package in one format and returns its root.
 pub(super) fn stage(
     dist: &Path,
     format: Format,
@@ -92,7 +92,7 @@ pub(super) fn stage(
     Ok(root)
 }
 
-/// What is taken over from the source as it is, but for links of pages, which lead to where things lie in the package.
+/// Copies the files of the source tree; links between pages are rewritten to the paths in the package.
 fn shared(source: &Path, root: &Path) -> Result<()> {
     let mut places = BTreeMap::new();
     for (pattern, to) in SHARED {
@@ -117,7 +117,7 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
         glob::glob(&pattern.to_string_lossy())?.collect::<std::result::Result<_, _>>()?;
     files.retain(|file| file.is_file());
     files.sort();
-    ensure!(!files.is_empty(), "nothing is {}", pattern.display());
+    ensure!(!files.is_empty(), "no file matches {}", pattern.display());
     Ok(files)
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_link_of_a_packaged_page_leads_somewhere() {
+    fn links_of_packaged_pages_have_targets() {
         let place = tempfile::tempdir().unwrap();
         shared(build::workspace(), place.path()).unwrap();
         let pages = glob::glob(&place.path().join("usr/share/doc/**/*.md").to_string_lossy()).unwrap();

@@ -1,4 +1,4 @@
-//! The same tree as .deb and as .rpm, made by the distributions' own programs.
+//! Makes .deb and .rpm packages from the same tree, with dpkg-deb and rpmbuild.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,17 +10,17 @@ use anyhow::{Context as _, Result};
 use super::super::steps;
 use super::contents::CONFIGURATION;
 
-/// Which.
+/// Package format.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Format {
-    /// Debian's.
+    /// Debian's .deb.
     Deb,
-    /// Red Hat's.
+    /// Red Hat's .rpm.
     Rpm,
 }
 
 impl Format {
-    /// The name of its tree.
+    /// Name of the format, which is also that of its tree.
     pub(super) fn name(self) -> &'static str {
         match self {
             Format::Deb => "deb",
@@ -28,7 +28,7 @@ impl Format {
         }
     }
 
-    /// Shell completions: what was generated, and where the format's shells look for it.
+    /// Shell completions: the generated file and its path in the format's distributions.
     pub(super) fn completions(self) -> [(&'static str, &'static str); 3] {
         let zsh = match self {
             Format::Deb => "usr/share/zsh/vendor-completions/_railgate",
@@ -42,12 +42,12 @@ impl Format {
     }
 }
 
-/// How hard to compress.
+/// Compression level.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effort {
-    /// To try them.
+    /// For tests.
     Least,
-    /// To hand them out; every rpm since RHEL 6 reads xz.
+    /// For releases: xz, which every rpm since RHEL 6 supports.
     Most,
 }
 
@@ -56,16 +56,16 @@ pub(super) struct Package {
     name: &'static str,
     summary: &'static str,
     about: &'static str,
-    /// What it cannot do without, in Debian's words and in Red Hat's.
+    /// Dependencies, as Debian's and as Red Hat's packages are named.
     needs: [String; 2],
-    /// Lines of Debian's control file besides.
+    /// Additional lines of Debian's control file.
     beside: &'static str,
-    /// After the files are there, and before they go for good.
+    /// Scripts after installation and before removal.
     scripts: Option<[&'static str; 2]>,
 }
 
 impl Package {
-    /// All but the self-test.
+    /// The main package: everything except the self-test.
     pub(super) fn railgate((major, minor): (u32, u32)) -> Self {
         Package {
             name: "railgate",
@@ -77,7 +77,7 @@ impl Package {
         }
     }
 
-    /// The program that links libibverbs: whoever has no RDMA devices has no use for either.
+    /// The program that links libibverbs. It is a separate package because hosts without RDMA devices need neither.
     pub(super) fn rdma_selftest((major, minor): (u32, u32), verbs: u32) -> Self {
         Package {
             name: "railgate-rdma-selftest",
@@ -99,13 +99,13 @@ that a person can act on, NCCL pinned to the node's rails, and a report of what 
 of the hardware. A fresh installation judges and reports, and changes nothing.";
 const ABOUT_SELFTEST: &str = "\
 A full gate (--railgate-gate=full, railgate check --full, railgate readmit) starts it where a node
-has RDMA devices. Without it that one check says that it could not tell.";
-/// After the files are there, after an upgrade too. Nothing is started, stopped or restarted. The ledger of a controller
-/// is SlurmUser's, which is `slurm` where nobody says otherwise.
+has RDMA devices. Without it that one check is reported as unknown.";
+/// After installation and after an upgrade. Nothing is started, stopped or restarted. On a controller the ledger belongs to
+/// SlurmUser, by default `slurm`.
 const AFTER: &str = "/usr/libexec/railgate/railgate-link-plugin || :
 if id slurm >/dev/null 2>&1; then install -d -o slurm -g slurm /var/lib/railgate/controller; fi";
-/// A link in prolog.d that leads nowhere drains the node at its next job, so a package that Slurm still starts stays.
-/// Slurm that does not answer (3) keeps nothing: the machine may not be part of a cluster any more.
+/// Removal is refused while Slurm still starts the package: a dangling link in prolog.d would drain the node at its next job. If
+/// Slurm does not answer (3), removal continues, since the machine may no longer be part of a cluster.
 const BEFORE_REMOVAL: &str = "
     if [ \"${RAILGATE_REMOVE:-}\" != force ]; then
         left=0
@@ -117,8 +117,9 @@ const BEFORE_REMOVAL: &str = "
     fi
     rm -f /usr/lib/railgate/spank_railgate.so";
 
-/// Where the directory is a mount of its own it stays, empty. Jobs that ran when the hooks left slurm.conf had no epilog: their
-/// directories and the mounts in these are still there, and their samplers, which end without a directory.
+/// A /var/lib/railgate that is a mount point remains as an empty directory. Jobs that ran when the hooks were removed from
+/// slurm.conf had no epilog: their directories and the mounts in them still exist, and their samplers, which end once their
+/// directory is gone.
 const PURGE: &str = "    if [ -d /var/lib/railgate ]; then
         find /var/lib/railgate -xdev -mindepth 1 -delete
         rmdir /var/lib/railgate 2>/dev/null || :
@@ -129,10 +130,10 @@ const PURGE: &str = "    if [ -d /var/lib/railgate ]; then
     rm -rf --one-file-system /run/railgate
     rm -f /var/log/railgate.log*";
 
-/// A package on its way into files.
+/// A package and where its files go.
 pub(super) struct Packing<'a> {
     pub(super) package: &'a Package,
-    /// Where they go.
+    /// Output directory.
     pub(super) dist: &'a Path,
     /// `VERSION-REVISION`
     pub(super) version: &'a str,
@@ -140,7 +141,7 @@ pub(super) struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// `NAME_VERSION_amd64.deb`, of a tree.
+    /// Makes `NAME_VERSION_amd64.deb` from a tree.
     pub(super) fn deb(&self, tree: &Path) -> Result<PathBuf> {
         let Packing { package, dist, version, effort } = self;
         let control = tree.join("DEBIAN");
@@ -188,7 +189,7 @@ impl Packing<'_> {
         Ok(file)
     }
 
-    /// `NAME-VERSION.x86_64.rpm`, of a tree.
+    /// Makes `NAME-VERSION.x86_64.rpm` from a tree.
     pub(super) fn rpm(&self, tree: &Path) -> Result<PathBuf> {
         let Packing { package, dist, version, effort } = self;
         let (number, revision) = version.split_once('-').context("no revision")?;
@@ -203,7 +204,7 @@ impl Packing<'_> {
         let scripts = scripts.map_or_else(String::new, |[after, before]| {
             format!("%post\n{after}\n\n%preun\nif [ \"$1\" = 0 ]; then {before}; fi\n\n")
         });
-        // What was built stays as it is: no stripping, no debug packages, no requirements guessed from it.
+        // The built files are packaged unchanged: no stripping, no debug packages, no generated dependencies.
         let spec = format!(
             "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
          Name: {name}\nVersion: {number}\nRelease: {revision}\nSummary: {summary}\nLicense: Apache-2.0\n\
@@ -238,7 +239,7 @@ impl Packing<'_> {
     }
 }
 
-/// Every file below a tree but not below `without`, as its path in it.
+/// Paths of all files below a tree, relative to it, except those below `without`.
 fn files(tree: &Path, without: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut dirs = vec![tree.to_owned()];

@@ -1,4 +1,4 @@
-//! Links of pages: in the source they lead to files of the source, in a package to where those lie then.
+//! Rewrites links between pages from paths of the source tree to paths of a package.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// A piece of a page.
+/// A part of a page.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'t> {
     Text(&'t str),
@@ -17,7 +17,7 @@ enum Piece<'t> {
     },
 }
 
-/// The page in pieces; what stands in code is text.
+/// Splits a page into text and links. Code is text.
 fn pieces(page: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut inside = false;
@@ -28,7 +28,7 @@ fn pieces(page: &str) -> Vec<Piece<'_>> {
             pieces.push(Piece::Text(line));
             continue;
         }
-        // Every second part is code.
+        // Every second part is inside backticks, thus code.
         for (number, part) in line.split_inclusive('`').enumerate() {
             if number % 2 == 1 { pieces.push(Piece::Text(part)) } else { in_prose(part, &mut pieces) }
         }
@@ -45,7 +45,7 @@ fn in_prose<'t>(mut rest: &'t str, pieces: &mut Vec<Piece<'t>>) {
     pieces.push(Piece::Text(rest));
 }
 
-/// Where `[`, `]` and `)` of the next link stand.
+/// Positions of `[`, `]` and `)` of the next link.
 fn next_link(text: &str) -> Option<(usize, usize, usize)> {
     let close = text.find("](")?;
     let open = text[..close].rfind('[')?;
@@ -53,7 +53,7 @@ fn next_link(text: &str) -> Option<(usize, usize, usize)> {
     Some((open, close, end))
 }
 
-/// Where the links of a page lead to.
+/// Targets of a page's links.
 #[cfg(test)]
 pub(super) fn links(page: &str) -> Vec<String> {
     let to = |piece: &Piece<'_>| match piece {
@@ -63,8 +63,8 @@ pub(super) fn links(page: &str) -> Vec<String> {
     pieces(page).iter().filter_map(to).collect()
 }
 
-/// The page as it lies at `place`: `places` tells of each file of the source where it lies then. The text of a link to
-/// what is not in the package stays, without a link.
+/// The page with its links rewritten for the path `place`. `places` maps files of the source tree to their paths in the package;
+/// a link to a file that is not packaged becomes plain text.
 pub(super) fn rewritten(
     page: &str,
     file: &Path,
@@ -99,7 +99,7 @@ pub(super) fn rewritten(
     Ok(out)
 }
 
-/// The way from one absolute directory to a file.
+/// Relative path from an absolute directory to a file.
 fn relative(from: &Path, to: &Path) -> PathBuf {
     let (from, to): (Vec<Component<'_>>, Vec<Component<'_>>) =
         (from.components().collect(), to.components().collect());
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_leads_to_where_the_file_lies_in_the_package() {
+    fn links_are_rewritten_to_paths_in_the_package() {
         let place = tempfile::tempdir().unwrap();
         let source = place.path();
         fs::create_dir(source.join("docs")).unwrap();

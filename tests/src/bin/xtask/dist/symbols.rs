@@ -1,4 +1,4 @@
-//! Which C library a file needs, and which version of another one.
+//! Library versions that an ELF file requires.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use object::{Endianness, elf};
 
 pub(super) const GLIBC: &str = "GLIBC_";
 
-/// The newest of a library that a file's versioned symbols name: `(2, 17)`; `(0, 0)` where it names none.
+/// The newest version of a library that the file's symbols require, for example `(2, 17)`; `(0, 0)` if none do.
 pub(super) fn newest(file: &Path, library: &str) -> Result<(u32, u32)> {
     let data = fs::read(file).with_context(|| file.display().to_string())?;
     needed(&data, library).with_context(|| file.display().to_string())
@@ -34,7 +34,7 @@ fn needed(data: &[u8], library: &str) -> Result<(u32, u32)> {
     Ok(newest)
 }
 
-/// `2.17`, `2.2.5`.
+/// Parses `2.17` or `2.2.5`.
 pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split('.').map(|part| part.parse().ok());
     Some((parts.next()??, parts.next()??))
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_program_needs_is_found() {
+    fn the_glibc_version_of_this_program_is_found() {
         let found = newest(Path::new("/proc/self/exe"), GLIBC).unwrap();
         assert!(found.0 == 2 && found.1 > 0, "{found:?}");
         assert_eq!(version("2.2.5"), Some((2, 2)));

@@ -1,4 +1,4 @@
-//! An admin installs railgate, from docs/install.md: report first, enforce later.
+//! An admin installs railgate as docs/install.md describes: first mode report, then enforce.
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::poll;
@@ -10,8 +10,8 @@ pub(super) const SETTINGS: &str = "/etc/railgate/railgate.toml";
 const PAGE: &str = "install.md";
 const QUICK_START: &str = "Quick start";
 
-/// The page's railgate.toml with this site's names, the same on every machine: section 2 has `report`, the third step of
-/// section 6 `enforce`.
+/// The page's railgate.toml with this site's names, the same on every machine. Section 2 uses `report`, the third step of section 6
+/// `enforce`.
 pub(super) fn settings(mode: &str) -> String {
     format!(
         "profile = \"h100-sxm\"\n\n[[node]]\nnames = \"cn[1-2]\"\nprofile = \"cpu\"\n\n[gate]\nmode = \"{mode}\"\n\n\
@@ -19,7 +19,7 @@ pub(super) fn settings(mode: &str) -> String {
     )
 }
 
-/// Section 6, the second step.
+/// Section 6, second step: a few nodes enforce.
 const FEW: &str = "
 [[node]]
 names = \"gn[1-2]\"
@@ -28,9 +28,9 @@ mode = \"enforce\"
 ";
 
 impl Hour<'_> {
-    /// From the site's own Slurm to a cluster in which railgate enforces.
+    /// From a plain Slurm to a cluster on which railgate enforces.
     pub(super) fn install(&self) -> Result<()> {
-        self.record.need("before: a job runs, the site's Prolog and health check do", || {
+        self.record.need("before: a job, the site's Prolog and its health check run", || {
             let id = self.cluster.alice().sbatch(&["-N4", "-o", "before"], "srun hostname")?;
             self.cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
             self.site_prolog_ran(id)?;
@@ -42,7 +42,7 @@ impl Hour<'_> {
             self.edit(&settings("report"))
         })?;
         self.record.need("restart slurmctld and slurmd", || self.restart_slurm())?;
-        self.record.need("doctor says what this site has to do, and its own programs stay", || {
+        self.record.need("doctor names this site's steps, and the site's own programs are kept", || {
             self.follow_doctor()?;
             self.restart_slurm()
         })?;
@@ -68,8 +68,10 @@ impl Hour<'_> {
             Ok(())
         });
         self.record.step("the site's health check still runs", || self.site_health_runs());
-        self.record.step("report: nodes are judged, a faulty one is logged and works on", || self.reports());
-        self.record.step("a few nodes enforce", || {
+        self.record.step("report: nodes are checked, a faulty one is logged and stays in service", || {
+            self.reports()
+        });
+        self.record.step("a few nodes are switched to enforce", || {
             self.edit(&(settings("report") + FEW))?;
             self.enforcing("gn1", "enforce")?;
             self.enforcing("cn1", "report")
@@ -83,13 +85,13 @@ impl Hour<'_> {
         Ok(())
     }
 
-    /// Where admins of this site put packages.
+    /// Copies a package to the directory that this site uses for packages.
     pub(super) fn put(&self, deb: &std::path::Path) -> Result<()> {
         std::fs::copy(deb, self.cluster.path(HEAD, "/shared")?.join(name(deb)?))?;
         Ok(())
     }
 
-    /// The page's first lines.
+    /// The commands of the page's quick start.
     pub(super) fn quick_start(&self) -> Result<()> {
         let lines = self.typist.block(PAGE, QUICK_START, 0)?;
         let (everywhere, once): (Vec<_>, Vec<_>) =
@@ -107,10 +109,10 @@ impl Hour<'_> {
         Ok(())
     }
 
-    /// Does what doctor says about a Prolog and a health check of the site's own: both go on beside railgate's.
+    /// Follows doctor's advice about the site's own Prolog and health check, so that both run beside railgate's.
     pub(super) fn follow_doctor(&self) -> Result<()> {
         let said = self.typist.admin("gn1", PAGE, "railgate doctor", &[])?;
-        ensure!(said.code == 1, "doctor on gn1 ends with {}", said.code);
+        ensure!(said.code == 1, "doctor on gn1 exits with {}", said.code);
         let advice = |rule: &str| {
             let (_, finding) = said.stdout.split_once(&format!(" {rule}: "))?;
             finding.lines().find_map(|line| line.trim().strip_prefix("do: "))
@@ -119,7 +121,7 @@ impl Hour<'_> {
             let line = format!("sed -i 's|^{from}$|{to}|' /etc/slurm/railgate.conf");
             self.typist.root(HEAD, &line)?.ok().map(drop)
         };
-        // From 24.05 on Slurm runs the programs of both lines, and there is nothing to do.
+        // From 24.05 on Slurm runs the programs of both lines, so doctor has no advice.
         if let Some(prolog) = advice("prolog-hook") {
             for step in prolog.split("; ").filter(|step| step.starts_with("ln -s ")) {
                 self.typist.root(HEAD, step)?.ok()?;
@@ -130,15 +132,15 @@ impl Hour<'_> {
             let links = self.typist.root(HEAD, "readlink /etc/slurm/prolog.d/*")?.ok()?;
             ensure!(
                 links.lines().any(|link| link == PROLOG),
-                "the site's Prolog is lost by '{prolog}': {links}"
+                "the site's Prolog is missing after '{prolog}': {links}"
             );
         }
 
         let health = advice("periodic-check").context("doctor on gn1 has no advice for the health check")?;
         let (line, rest) = health
             .split_once(", with ")
-            .with_context(|| format!("the site's health check is lost: {health}"))?;
-        let (then, place) = rest.split_once(" at the end of ").context("where?")?;
+            .with_context(|| format!("the site's health check is missing: {health}"))?;
+        let (then, place) = rest.split_once(" at the end of ").context("no place for --then")?;
         ensure!(then == format!("--then {HEALTH}") && place == "its last line", "{health}");
         change(&format!("HealthCheckProgram={HEALTH}"), line)?;
         for machine in self.machines() {
@@ -148,14 +150,14 @@ impl Hour<'_> {
         for words in ["is not in force: slurmctld has", "do: restart slurmctld and slurmd"] {
             ensure!(
                 said.stdout.contains(words),
-                "doctor before the restart does not say: {words}\n{}",
+                "doctor before the restart does not print: {words}\n{}",
                 said.stdout
             );
         }
         Ok(())
     }
 
-    /// On the head node, a GPU node and a CPU node.
+    /// Runs doctor on the head node, a GPU node and a CPU node.
     pub(super) fn ready(&self) {
         for machine in [HEAD, "gn1", "cn1"] {
             self.record.step(&format!("doctor on {machine} finds nothing wrong"), || {
@@ -175,19 +177,19 @@ impl Hour<'_> {
         let id =
             self.cluster.alice().sbatch(&["-w", "gn2", "--gres=gpu:8", "-o", "reported"], "srun hostname")?;
         let job = self.cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
-        ensure!(job.restarts() == 0, "in report mode the job moved: {job:?}");
+        ensure!(job.restarts() == 0, "the job was moved in report mode: {job:?}");
         self.site_prolog_ran(id)?;
         let said = self.typist.admin("gn2", PAGE, "railgate check", &[])?;
         ensure!(said.code == 1 && said.stdout.contains("gpu-lost@3"), "{said}");
         self.typist.admin("gn2", PAGE, "railgate check --history", &[])?.ok()?;
         let log =
             self.typist.admin("gn2", PAGE, "grep 'would drain' /var/log/railgate.log || true", &[])?.ok()?;
-        ensure!(log.contains("gpu-lost@3"), "the log does not say what would have followed: {log}");
+        ensure!(log.contains("gpu-lost@3"), "the log does not name the finding: {log}");
         self.no_node_drained()?;
         self.cluster.hardware("gn2")?.heal()
     }
 
-    /// What the page types on a node after `mode` has changed.
+    /// The commands of the page for a node on which `mode` has changed.
     fn enforcing(&self, node: &str, mode: &str) -> Result<()> {
         self.typist.admin(node, PAGE, "railgate config check", &[])?.ok()?;
         let said =
@@ -199,7 +201,7 @@ impl Hour<'_> {
         Ok(())
     }
 
-    /// The site's own Prolog ran for a job, once on each node.
+    /// Checks that the site's own Prolog ran for a job, once on each node.
     pub(super) fn site_prolog_ran(&self, id: u32) -> Result<()> {
         let log = self.cluster.output(PROLOG_RAN).unwrap_or_default();
         let mut nodes: Vec<&str> =
@@ -215,7 +217,7 @@ impl Hour<'_> {
         Ok(())
     }
 
-    /// The site's own health check runs on every node from now on.
+    /// Checks that the site's own health check runs on every node from now on.
     pub(super) fn site_health_runs(&self) -> Result<()> {
         let runs = |node: &str| {
             let log = self.cluster.output(HEALTH_RAN).unwrap_or_default();

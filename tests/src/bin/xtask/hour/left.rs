@@ -1,4 +1,4 @@
-//! What is on the machines: files, processes, mounts.
+//! Files, processes and mounts on the machines, before and after.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use railgate_tests::cluster::Cluster;
 
 use super::site::{HEAD, NODES};
 
-/// What changes while nothing of ours does: dpkg's own lists and logs, and the state of Slurm and munge.
+/// Paths that change without railgate: dpkg's lists and logs, and the state of Slurm and munge.
 const OTHERS: [&str; 8] = [
     "/var/lib/dpkg",
     "/var/log/dpkg.log",
@@ -22,12 +22,12 @@ const OTHERS: [&str; 8] = [
     "/var/log/alternatives.log",
 ];
 
-/// Each machine, and what the machines share.
+/// State of each machine and of the shared directories.
 pub(super) struct Machines(BTreeMap<&'static str, Machine>);
 
 #[derive(Default)]
 struct Machine {
-    /// A line of kind, size and change of each file by its path.
+    /// Type, size and checksum of each file, by path.
     files: BTreeMap<String, String>,
     processes: Vec<String>,
     mounts: Vec<String>,
@@ -38,7 +38,7 @@ impl Machines {
         let mut all = BTreeMap::new();
         for name in std::iter::once(HEAD).chain(NODES) {
             let mut machine = Machine::default();
-            // What differs from the system that all of them have in common.
+            // The upper directory of the overlay: only files that differ from the common system.
             walk(&cluster.changes(name)?, "", &mut machine.files)?;
             for below in ["/run", "/etc/slurm", "/var/lib/railgate", "/shared/railgate"] {
                 let place = cluster.path(name, below)?;
@@ -56,7 +56,7 @@ impl Machines {
         Ok(Machines(all))
     }
 
-    /// What is there now and was not, was and is not, or changed: `gn1: + /run/railgate`.
+    /// Differences since `before`, one line each, for example `gn1: + /run/railgate`.
     pub(super) fn since(&self, before: &Self) -> Vec<String> {
         let mut found = Vec::new();
         for (name, now) in &self.0 {
@@ -90,7 +90,7 @@ fn lines(text: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Files and links with what they hold, directories with their mode. What vanishes meanwhile is not there.
+/// Lists files and links with a checksum, directories with their mode. Files that disappear meanwhile are left out.
 fn walk(dir: &Path, name: &str, found: &mut BTreeMap<String, String>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let entry = entry?;
@@ -98,7 +98,7 @@ fn walk(dir: &Path, name: &str, found: &mut BTreeMap<String, String>) -> Result<
         let Ok(about) = entry.metadata() else { continue };
         let kind = about.file_type();
         let holds = if kind.is_dir() {
-            // A directory that only lies above what changed is no change.
+            // A directory is in the overlay also when only a file below it has changed.
             walk(&entry.path(), &path, found)?;
             continue;
         } else if kind.is_symlink() {
@@ -110,7 +110,7 @@ fn walk(dir: &Path, name: &str, found: &mut BTreeMap<String, String>) -> Result<
         };
         found.insert(path, format!("{:o} {}:{} {holds}", about.mode(), about.uid(), about.gid()));
     }
-    // Ours even where nothing is in it.
+    // A directory of railgate counts even if it is empty.
     if name.contains("railgate") {
         let about = fs::metadata(dir)?;
         found.insert(format!("{name}/"), format!("{:o}", about.mode()));
@@ -118,7 +118,7 @@ fn walk(dir: &Path, name: &str, found: &mut BTreeMap<String, String>) -> Result<
     Ok(())
 }
 
-/// Enough to see a change.
+/// Checksum that suffices to detect a change.
 fn sum(bytes: &[u8]) -> String {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();

@@ -1,4 +1,4 @@
-//! Upgrade, downgrade, removal, purge and a second installation, while jobs come and go.
+//! Upgrade, downgrade, removal, purge and a second installation while jobs are submitted.
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use railgate_tests::poll;
@@ -10,15 +10,15 @@ use super::{Hour, name};
 
 const PAGE: &str = "install.md";
 const REMOVAL: &str = "Removing it";
-/// How many jobs of the stream end before a step is called right.
+/// Number of jobs of the load that must end before a step passes.
 const MORE: usize = 8;
 
-/// What stays after a purge, and the words of the page that say so.
+/// What remains after a purge, with the sentence of the page that describes it.
 const STAYS: [(&str, &str); 2] = [
     ("+ /shared/railgate", "reports in the report directory are never removed"),
     ("+ /etc/slurm/prolog.d/50-site-prolog", "links of yours in `/etc/slurm` stay"),
 ];
-/// What stays after a removal besides.
+/// What additionally remains after a removal.
 const UNTIL_PURGE: [(&str, &str); 7] = [
     ("+ /etc/railgate/", "Settings in `/etc/railgate`"),
     ("+ /etc/logrotate.d/railgate", "and `/etc/logrotate.d`"),
@@ -46,7 +46,7 @@ impl Hour<'_> {
         let reasons = self.cluster.root().run(&["sinfo", "-R", "-h", "-o", "%N"])?.ok()?;
         let totals = totals.inspect_err(|why| self.record.total(format!("jobs: not counted: {why:#}")))?;
         self.total(&totals, reasons.lines().count());
-        self.record.step("each job of the load completed exactly once", || {
+        self.record.step("each job of the load completes exactly once", || {
             ensure!(totals.wrong.is_empty(), "{}", totals.wrong.join("\n"));
             Ok(())
         });
@@ -60,7 +60,7 @@ impl Hour<'_> {
             wrong.len()
         ));
         if *refused > 0 {
-            self.record.total(format!("sbatch refused {refused} times (no job then):"));
+            self.record.total(format!("sbatch refused {refused} jobs:"));
             for line in Load::refusals(self.cluster) {
                 self.record.total(format!("  {line}"));
             }
@@ -88,13 +88,13 @@ impl Hour<'_> {
             self.version(&self.packages.old)
         });
         self.ready();
-        self.record.step("a job that began before the upgrade ends well, and has a report", || {
+        self.record.step("a job started before the upgrade completes and has a report", || {
             long.end()?;
             self.reported(long.id)
         });
 
         let long = Long::start(self.cluster, "gn1")?;
-        self.under("removal is refused while hooks lead to it", load, || {
+        self.under("removal is refused while Slurm's hooks use the package", load, || {
             for machine in self.machines() {
                 for command in ["dpkg -r railgate", "dpkg -P railgate"] {
                     let said = self.typist.root(machine, command)?;
@@ -107,7 +107,7 @@ impl Hour<'_> {
             }
             self.version(&self.packages.old)
         });
-        self.under("hooks out of slurm.conf and plugstack.conf, Slurm restarted", load, || {
+        self.under("hooks are removed from slurm.conf and plugstack.conf, Slurm is restarted", load, || {
             for line in self.typist.block(PAGE, REMOVAL, 0)? {
                 let said = self.typist.root(HEAD, &line)?;
                 ensure!(said.code == i32::from(line.starts_with("railgate doctor")), "{said}");
@@ -120,7 +120,7 @@ impl Hour<'_> {
             }
             Ok(())
         });
-        self.record.step("after the removal: nothing is left but what the page says", || {
+        self.record.step("after the removal: only the files that the page lists remain", || {
             self.left("removal", before, &[&STAYS[..], &UNTIL_PURGE].concat())
         });
         self.under("purge", load, || {
@@ -128,11 +128,11 @@ impl Hour<'_> {
                 self.typist.admin(machine, PAGE, "dpkg -P railgate", &[])?.ok().map(drop)
             })
         });
-        self.record.step("a job that began before the removal ends well", || long.end());
-        self.record.step("after the purge: nothing is left but what the page says", || {
+        self.record.step("a job started before the removal completes", || long.end());
+        self.record.step("after the purge: only the files that the page lists remain", || {
             self.left("purge", before, &STAYS)
         });
-        self.record.step("the site's own Prolog runs again, and its health check", || {
+        self.record.step("the site's own Prolog and health check run again", || {
             let id = self.cluster.alice().sbatch(&["-o", "site"], "true")?;
             self.cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
             self.site_prolog_ran(id)?;
@@ -148,7 +148,7 @@ impl Hour<'_> {
             self.restart_under_load()
         });
         self.ready();
-        self.record.step("a job that began without railgate ends well", || long.end());
+        self.record.step("a job started without railgate completes", || long.end());
         self.record.step("a GPU job is gated and reported again", || {
             let id = self
                 .cluster
@@ -160,10 +160,10 @@ impl Hour<'_> {
         Ok(())
     }
 
-    /// A step, after which jobs go on, none is lost and no node is drained.
+    /// A step under load: afterwards jobs still complete, none is lost, and no node is drained.
     fn under(&self, name: &str, load: &mut Load<'_>, work: impl FnOnce() -> Result<()>) {
         self.record.step(name, work);
-        self.record.step(&format!("{name}: jobs go on, no node is drained"), || {
+        self.record.step(&format!("{name}: jobs keep running, no node is drained"), || {
             load.goes_on(MORE)?;
             load.none_lost()?;
             self.no_node_drained()
@@ -204,19 +204,19 @@ impl Hour<'_> {
         .with_context(|| text.clone())
     }
 
-    /// The page says of all that is left, and of nothing else. A sampler looks for its directory every ten seconds.
+    /// Checks that the page lists everything that remains, and nothing else. A sampler checks for its directory every ten seconds.
     fn left(&self, when: &str, before: &Machines, stays: &[(&str, &str)]) -> Result<()> {
         for (_, words) in stays {
             self.typist.says(PAGE, words)?;
         }
         let mut left = Vec::new();
         let told = |line: &String| stays.iter().any(|(what, _)| line.contains(what));
-        let gone = poll::until(MINUTE / 4, "what is left to go", || {
+        let gone = poll::until(MINUTE / 4, "leftovers to be removed", || {
             left = Machines::look(self.cluster)?.since(before);
             left.retain(|line| !told(line));
             Ok(left.is_empty().then_some(()))
         });
-        self.record.total(format!("left over after {when} beside what the page says: {}", left.len()));
+        self.record.total(format!("left over after {when} and not listed in the page: {}", left.len()));
         gone.map_err(|why| anyhow!("{}\n{why:#}", left.join("\n")))
     }
 }

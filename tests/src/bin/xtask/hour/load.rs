@@ -1,4 +1,4 @@
-//! A steady stream of short jobs, counted one by one.
+//! A steady stream of short jobs; each job is accounted for.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use railgate_tests::poll;
 
 use super::site::MINUTE;
 
-/// The jobs' name.
+/// Name of the jobs.
 pub(super) const NAME: &str = "load";
 const DIR: &str = "/home/rgalice/load";
 
-/// Each job says once that it began and once that it came to its end. One in four has a GPU, one in eight a step.
+/// Each job records its start and its end. One in four has a GPU, one in eight runs a step.
 const JOB: &str = "\
 #!/bin/bash
 echo \"$SLURM_JOB_ID\" >> /home/rgalice/load/began
@@ -21,7 +21,7 @@ echo \"$SLURM_JOB_ID\" >> /home/rgalice/load/began
 echo \"$SLURM_JOB_ID\" >> /home/rgalice/load/ended
 ";
 
-/// What sbatch refuses was never a job; why is kept.
+/// Submits the jobs. A submission that sbatch refuses is no job; the reason is kept.
 const STREAM: &str = "\
 cd /home/rgalice/load || exit 1
 until [ -e stop ]; do
@@ -37,20 +37,20 @@ until [ -e stop ]; do
 done
 ";
 
-/// The stream. Dropping it ends it; the jobs go with the cluster.
+/// The stream. Dropping it stops the submissions; the jobs end with the cluster.
 pub(super) struct Load<'a> {
     cluster: &'a Cluster,
     stream: Process,
 }
 
-/// What became of the jobs.
+/// Outcome of the jobs.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     pub(super) submitted: usize,
     pub(super) completed: usize,
-    /// A line for each job that did not complete exactly once.
+    /// One line for each job that did not complete exactly once.
     pub(super) wrong: Vec<String>,
-    /// How often sbatch refused, for whatever reason.
+    /// Number of submissions that sbatch refused.
     pub(super) refused: usize,
 }
 
@@ -68,18 +68,18 @@ impl<'a> Load<'a> {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Waits until so many jobs more have ended.
+    /// Waits until `more` further jobs have ended.
     pub(super) fn goes_on(&mut self, more: usize) -> Result<()> {
         ensure!(self.stream.running()?, "the stream of jobs has ended: {}", self.stream.said()?);
         let before = self.numbers("ended").len();
-        poll::until(MINUTE, &format!("{more} jobs more to end"), || {
+        poll::until(MINUTE, &format!("{more} more jobs to end"), || {
             Ok((self.numbers("ended").len() >= before + more).then_some(()))
         })
     }
 
-    /// No job of the stream has failed, was requeued or is gone so far.
+    /// Checks that no job of the stream has failed, was requeued or is unknown to Slurm so far.
     pub(super) fn none_lost(&self) -> Result<()> {
-        // Asked for before Slurm is: each of them has been a job already.
+        // Read before Slurm is queried, so that slurmctld knows each of these jobs.
         let submitted = self.numbers("submitted");
         let jobs = self.jobs()?;
         let wrong: Vec<String> = submitted.iter().filter_map(|id| trouble(id, jobs.get(id), false)).collect();
@@ -93,7 +93,7 @@ impl<'a> Load<'a> {
         Ok(ours.map(|job| (job.field("JobId").to_owned(), job)).collect())
     }
 
-    /// Ends the stream, waits for its jobs and counts.
+    /// Stops the stream, waits for its jobs and counts them.
     pub(super) fn end(self) -> Result<Totals> {
         self.cluster.write("ctl", &format!("{DIR}/stop"), "")?;
         poll::until(5 * MINUTE, "all jobs of the stream to end", || {
@@ -113,22 +113,20 @@ impl<'a> Load<'a> {
             match (trouble(id, jobs.get(id), true), times(&began), times(&ended)) {
                 (None, 1, 1) => totals.completed += 1,
                 (None, began, ended) => {
-                    totals
-                        .wrong
-                        .push(format!("{id} COMPLETED, began {began} times, came to its end {ended} times"));
+                    totals.wrong.push(format!("{id} COMPLETED, started {began} times, ended {ended} times"));
                 }
                 (Some(why), ..) => totals.wrong.push(why),
             }
         }
-        // sbatch that failed after slurmctld took the job.
+        // sbatch can fail after slurmctld has accepted the job.
         for id in jobs.keys().filter(|id| !submitted.contains(id)) {
-            totals.wrong.push(format!("{id} ran, and sbatch did not say so"));
+            totals.wrong.push(format!("{id} ran although sbatch reported a failure"));
         }
         let _ = self.stream.wait(Duration::from_secs(30));
         Ok(totals)
     }
 
-    /// What sbatch said when it refused, each line once.
+    /// sbatch's messages of refused submissions, without repetitions.
     pub(super) fn refusals(cluster: &Cluster) -> Vec<String> {
         let text = cluster.output(&format!("{DIR}/refusals")).unwrap_or_default();
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -138,9 +136,9 @@ impl<'a> Load<'a> {
     }
 }
 
-/// What is wrong with a job; `over` says that it must have ended.
+/// What is wrong with a job, if anything. With `over` the job must have ended.
 fn trouble(id: &str, job: Option<&Job>, over: bool) -> Option<String> {
-    let Some(job) = job else { return Some(format!("{id}: Slurm does not know it")) };
+    let Some(job) = job else { return Some(format!("{id}: unknown to Slurm")) };
     let well: &[&str] =
         if over { &["COMPLETED"] } else { &["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED"] };
     let state = job.state();
@@ -150,14 +148,14 @@ fn trouble(id: &str, job: Option<&Job>, over: bool) -> Option<String> {
     })
 }
 
-/// A job that works until it is told to end.
+/// A job that runs until it is asked to end.
 pub(super) struct Long<'a> {
     cluster: &'a Cluster,
     pub(super) id: u32,
 }
 
 impl<'a> Long<'a> {
-    /// Its script runs when this returns.
+    /// Starts the job and waits until its script runs.
     pub(super) fn start(cluster: &'a Cluster, node: &str) -> Result<Self> {
         let words = ["-w", node, "--gres=gpu:1", "-J", "long", "-o", "long.%j"];
         let script =
@@ -170,7 +168,7 @@ impl<'a> Long<'a> {
         Ok(Long { cluster, id })
     }
 
-    /// Tells it to end, and it must end well, once.
+    /// Asks the job to end. It must complete, without a restart.
     pub(super) fn end(&self) -> Result<()> {
         let id = self.id;
         self.cluster.write("ctl", &format!("/home/rgalice/go.{id}"), "")?;

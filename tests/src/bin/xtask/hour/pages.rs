@@ -1,4 +1,4 @@
-//! The pages, and somebody who types what stands there.
+//! The pages, and a user who types their commands.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use railgate_tests::cluster::{Cluster, Output, Session};
 use super::super::build;
 use super::record::Record;
 
-/// What an admin and a researcher read.
+/// The pages that an admin and a researcher follow.
 const PAGES: [&str; 4] = ["install.md", "oncall.md", "researchers.md", "templates.md"];
 
-/// Types commands on machines, as they stand in a page.
+/// Runs commands of the pages on the machines.
 pub(super) struct Typist<'a> {
     cluster: &'a Cluster,
     record: &'a Record,
@@ -32,14 +32,14 @@ impl<'a> Typist<'a> {
         self.pages.get(name).map(String::as_str).with_context(|| format!("no page {name}"))
     }
 
-    /// The words are on the page; line breaks do not matter.
+    /// Checks that a page contains a text; line breaks do not matter.
     pub(super) fn says(&self, page: &str, words: &str) -> Result<()> {
         let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        ensure!(flat(self.page(page)?).contains(&flat(words)), "docs/{page} does not say: {words}");
+        ensure!(flat(self.page(page)?).contains(&flat(words)), "docs/{page} does not contain: {words}");
         Ok(())
     }
 
-    /// The lines of a section's code blocks, without those that are empty.
+    /// The non-empty lines of a code block of a section.
     pub(super) fn block(&self, page: &str, section: &str, number: usize) -> Result<Vec<String>> {
         let text = self.page(page)?;
         let (_, text) = text
@@ -47,11 +47,11 @@ impl<'a> Typist<'a> {
             .with_context(|| format!("docs/{page}: no {section}"))?;
         let text = text.split("\n## ").next().unwrap_or(text);
         let block = text.split("```").nth(2 * number + 1);
-        let block = block.with_context(|| format!("docs/{page}, {section}: no block {number}"))?;
+        let block = block.with_context(|| format!("docs/{page}, {section}: no code block {number}"))?;
         Ok(block.lines().skip(1).filter(|line| !line.trim().is_empty()).map(str::to_owned).collect())
     }
 
-    /// Root types a command of a page.
+    /// Runs a command of a page as root.
     pub(super) fn admin(
         &self,
         machine: &str,
@@ -63,18 +63,18 @@ impl<'a> Typist<'a> {
         self.root(machine, &line)
     }
 
-    /// A researcher types a command of a page, at the head node.
+    /// Runs a command of a page as a researcher on the head node.
     pub(super) fn user(&self, page: &str, command: &str, with: &[(&str, &str)]) -> Result<Output> {
         let line = self.found(page, command, with)?;
         self.researcher(&line)
     }
 
-    /// Root types something of their own.
+    /// Runs a command that is not in a page, as root.
     pub(super) fn root(&self, machine: &str, line: &str) -> Result<Output> {
         self.types(&self.cluster.root().on(machine).within("/shared"), &format!("root@{machine}#"), line)
     }
 
-    /// A researcher does.
+    /// Runs a command that is not in a page, as a researcher on the head node.
     pub(super) fn researcher(&self, line: &str) -> Result<Output> {
         self.types(&self.cluster.alice(), "alice@ctl$", line)
     }
@@ -85,7 +85,8 @@ impl<'a> Typist<'a> {
         Ok(output)
     }
 
-    /// A command of a page, alone in its line or its back quotes but for a comment, with a site's own names put in.
+    /// Finds a command in a page, alone on its line or between backticks (a comment may follow), and replaces names in it by those
+    /// of this site.
     fn found(&self, page: &str, command: &str, with: &[(&str, &str)]) -> Result<String> {
         let alone = |line: &str| {
             line.trim_start()

@@ -1,4 +1,4 @@
-//! What was done, what came of it, and everything that was printed.
+//! Steps, their results, and a transcript of all output.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use railgate_tests::cluster::Output;
 
-/// A step and, where it was wrong, why.
+/// A step and, if it failed, the reason.
 struct Row {
     seconds: f32,
     chapter: &'static str,
@@ -17,7 +17,7 @@ struct Row {
     wrong: Option<String>,
 }
 
-/// The hour's table and its transcript.
+/// The results of the run and its transcript.
 pub(super) struct Record {
     start: Instant,
     dir: PathBuf,
@@ -51,7 +51,7 @@ impl Record {
         self.chapter.set(name);
     }
 
-    /// Plays a step. Later ones do without it.
+    /// Runs a step and records its result. Later steps do not depend on it.
     pub(super) fn step(&self, name: &str, work: impl FnOnce() -> Result<()>) -> bool {
         self.write(&format!("\n---- {name}\n"));
         let wrong = work().err().map(|why| format!("{why:#}"));
@@ -72,21 +72,21 @@ impl Record {
         right
     }
 
-    /// A step without which there is nothing to go on with.
+    /// Runs a step on which all later steps depend.
     pub(super) fn need(&self, name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
         if !self.step(name, work) {
-            bail!("nothing can follow on '{name}'");
+            bail!("later steps depend on '{name}', which failed");
         }
         Ok(())
     }
 
-    /// A command with all that it printed.
+    /// Records a command and its output.
     pub(super) fn typed(&self, prompt: &str, output: &Output) {
         let code = if output.code == 0 { String::new() } else { format!("[exit code {}]\n", output.code) };
         self.write(&format!("{prompt} {}\n{}{code}", line(&output.command), output.both()));
     }
 
-    /// A change that an admin makes in an editor.
+    /// Records a change that an admin would make in an editor.
     pub(super) fn edited(&self, machine: &str, file: &str, text: &str) {
         self.write(&format!("{machine}: {file} is now\n{}\n", indented(text)));
     }
@@ -99,7 +99,7 @@ impl Record {
         self.rows.borrow().iter().all(|row| row.wrong.is_none())
     }
 
-    /// The table.
+    /// Prints the table of results.
     pub(super) fn show(&self) {
         let rows = self.rows.borrow();
         let mut text = String::new();
@@ -125,13 +125,13 @@ impl Record {
         println!("transcript: {}", self.dir.join("transcript.txt").display());
     }
 
-    /// A transcript that cannot be written makes nothing wrong.
+    /// Failure to write the transcript is not an error of the run.
     fn write(&self, text: &str) {
         let _ = self.transcript.borrow_mut().write_all(text.as_bytes());
     }
 }
 
-/// Without the shell that ran it.
+/// The command without the shell that ran it.
 fn line(command: &str) -> &str {
     command.strip_prefix("bash -c ").unwrap_or(command)
 }

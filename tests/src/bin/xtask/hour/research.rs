@@ -1,4 +1,4 @@
-//! A researcher's first jobs, from docs/researchers.md and docs/templates.md, and what whoever is on call does about one of them.
+//! A researcher's first jobs, as docs/researchers.md and docs/templates.md describe, and the on-call procedure for one of them.
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::poll;
@@ -8,7 +8,7 @@ use super::site::{HEAD, MINUTE};
 
 const PAGE: &str = "researchers.md";
 const ON_CALL: &str = "oncall.md";
-/// The job of the pages.
+/// The job id that the pages use in examples.
 const THEIRS: &str = "48213";
 
 impl Hour<'_> {
@@ -17,14 +17,14 @@ impl Hour<'_> {
         record.step("a template, submitted and reported", || self.template());
         record.step("a job without GPUs, found by its name", || self.without_gpus());
         record.step("an array: an overview, and one task", || self.array());
-        record.step("a job that fails by itself", || self.fails());
+        record.step("a job whose program fails", || self.fails());
         record.step("a job that runs out of memory", || self.out_of_memory());
-        record.step("a job that its owner cancels", || self.cancelled());
+        record.step("a job cancelled by its owner", || self.cancelled());
         record.step("a job leaves the node whose GPU is off the bus", || self.moved());
-        record.need("on call: the reason, the node, and the way back", || self.on_call())
+        record.need("on call: the reason, the node, and its return to service", || self.on_call())
     }
 
-    /// `railgate report` of a job that has ended, when every node has told its part.
+    /// `railgate report` of a job that has ended, once every node has reported.
     fn report(&self, id: &str) -> Result<String> {
         self.told(id)?;
         let said = self.typist.user(PAGE, "railgate report 48213", &[(THEIRS, id)])?;
@@ -32,7 +32,7 @@ impl Hour<'_> {
         Ok(said.stdout)
     }
 
-    /// Waits until the report is that of a job which has ended.
+    /// Waits until the report describes a job that has ended.
     fn told(&self, id: &str) -> Result<()> {
         poll::until(MINUTE, "the report of a job that has ended", || {
             let said = self.cluster.alice().run(&["railgate", "report", id])?;
@@ -102,7 +102,7 @@ impl Hour<'_> {
         Ok(())
     }
 
-    /// The test's machines have no memory control groups: the node's kernel log says it.
+    /// The test machines have no memory control groups, so the OOM kill is written to the node's kernel log.
     fn out_of_memory(&self) -> Result<()> {
         let alice = self.cluster.alice();
         let script = "echo begun; until [ -e hungry ]; do sleep 0.2; done; exit 137";
@@ -130,7 +130,7 @@ impl Hour<'_> {
         self.cluster.write(HEAD, "/home/rgalice/hungry", "")?;
         self.cluster.wait_job(id, &["FAILED"], MINUTE)?;
         let text = self.begins(&id.to_string(), "out of memory")?;
-        ensure!(text.contains("--mem"), "what to do is not said: {text}");
+        ensure!(text.contains("--mem"), "the report suggests no remedy: {text}");
         Ok(())
     }
 
@@ -159,7 +159,10 @@ impl Hour<'_> {
         let reason = self.cluster.node("gn1")?.reason().to_owned();
         ensure!(reason.starts_with("railgate: gpu-lost@3: "), "gn1: '{reason}'");
         let text = self.begins(&id.to_string(), "completed")?;
-        ensure!(text.contains("gn1") && text.contains("gpu-lost@3"), "why it moved: {text}");
+        ensure!(
+            text.contains("gn1") && text.contains("gpu-lost@3"),
+            "no reason for the move in the report: {text}"
+        );
         Ok(())
     }
 
@@ -182,12 +185,12 @@ impl Hour<'_> {
         self.cluster.hardware("gn1")?.heal()?;
         let back = typist.admin("gn1", ON_CALL, "railgate readmit gn7", &gn1)?;
         ensure!(back.code == 0, "{back}");
-        // Slurm calls a resumed node not responding until it has asked it.
+        // Slurm reports a resumed node as not responding until the node has answered.
         self.cluster.wait_node("gn1", "in service", MINUTE, |node| node.state() == "IDLE")?;
         self.no_node_drained()
     }
 
-    /// A report's first lines have these words; the whole of it.
+    /// Checks that a report's first lines contain `words`; returns the whole report.
     fn begins(&self, id: &str, words: &str) -> Result<String> {
         let text = self.report(id)?;
         ensure!(
@@ -198,7 +201,7 @@ impl Hour<'_> {
     }
 }
 
-/// The first line.
+/// First line of a report.
 fn head(report: &str) -> &str {
     report.lines().next().unwrap_or_default()
 }

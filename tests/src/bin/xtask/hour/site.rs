@@ -1,4 +1,4 @@
-//! The cluster before anybody has heard of railgate, and what its admin does to Slurm.
+//! The cluster before railgate is installed, and the admin's changes to Slurm.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use railgate_tests::poll;
 use super::Hour;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
-/// Two with eight GPUs each, two without any.
+/// Two nodes with eight GPUs each, two nodes without GPUs.
 pub(super) const NODES: [&str; 4] = ["gn1", "gn2", "cn1", "cn2"];
 pub(super) const GPU_NODES: [&str; 2] = ["gn1", "gn2"];
 pub(super) const HEAD: &str = "ctl";
 
-/// The site's own Prolog and health check, which go on whatever is installed.
+/// The site's own Prolog and health check, which must keep running throughout.
 pub(super) const PROLOG: &str = "/usr/local/sbin/site-prolog";
 pub(super) const HEALTH: &str = "/usr/local/sbin/site-health";
-/// What they write, a line each time.
+/// Files to which they append one line for each run.
 pub(super) const PROLOG_RAN: &str = "/shared/site-prolog.log";
 pub(super) const HEALTH_RAN: &str = "/shared/site-health.log";
-/// The site's own values of keys that railgate wants something of.
+/// The site's own settings in a key that railgate extends.
 pub(super) const SCHEDULER: [&str; 3] = ["bf_interval=1", "sched_interval=5", "bf_window=2880"];
 
-/// What stands for PyTorch's launcher: says what a rank was given.
+/// Stand-in for PyTorch's launcher: prints the settings that a rank received.
 const TORCHRUN: &str = "\
 #!/bin/bash
 echo \"$(hostname): rank ${SLURM_PROCID:-?} of ${SLURM_NTASKS:-?}, NCCL_IB_HCA=${NCCL_IB_HCA:-(not set)}\"
 sleep 2
 ";
 
-/// Without railgate, and with settings of the site's own.
+/// A cluster without railgate, with the site's own settings.
 pub(super) fn builder(slurm_root: &Path, keep: bool) -> Builder {
     let mut builder = Builder::new(NODES.len()).named(&NODES).slurm_root(slurm_root).bare();
     for node in NODES {
@@ -46,7 +46,7 @@ pub(super) fn builder(slurm_root: &Path, keep: bool) -> Builder {
         .slurm_conf("HealthCheckProgram", HEALTH)
         .slurm_conf("HealthCheckInterval", "30")
         .slurm_conf("HealthCheckNodeState", "ANY")
-        // What became of the load is counted at its end.
+        // The jobs of the load are counted at the end, so slurmctld must remember them.
         .slurm_conf("MinJobAge", "7200")
         .slurm_conf("MaxJobCount", "20000")
         .file(PROLOG, &format!("#!/bin/sh\necho \"$SLURM_JOB_ID $(hostname)\" >> {PROLOG_RAN}\n"))
@@ -54,7 +54,7 @@ pub(super) fn builder(slurm_root: &Path, keep: bool) -> Builder {
         .file("/usr/local/bin/torchrun", TORCHRUN)
 }
 
-/// The index of man pages would be made anew at each step, ten seconds a machine.
+/// Disables the index of man pages, which dpkg would rebuild at each step, ten seconds on each machine.
 pub(super) fn without_man_db(cluster: &Cluster) -> Result<()> {
     for machine in std::iter::once(HEAD).chain(NODES) {
         cluster.root().on(machine).run(&["rm", "-f", "/var/lib/man-db/auto-update"])?.ok()?;
@@ -63,19 +63,19 @@ pub(super) fn without_man_db(cluster: &Cluster) -> Result<()> {
 }
 
 impl Hour<'_> {
-    /// Every machine, the head node first.
+    /// Names of all machines, the head node first.
     pub(super) fn machines(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(HEAD).chain(NODES)
     }
 
-    /// The same while jobs start, as the page says.
+    /// Restarts Slurm while jobs are submitted, as the page describes.
     pub(super) fn restart_under_load(&self) -> Result<()> {
         let partition = |state: &str| {
             let command = format!("scontrol update partitionname=PARTITION state={state}");
             self.typist.admin(HEAD, "install.md", &command, &[("PARTITION", "main")])?.ok().map(drop)
         };
         partition("down")?;
-        poll::until(MINUTE, "no short job to start or run", || {
+        poll::until(MINUTE, "all short jobs to end", || {
             let words = ["squeue", "-h", "-t", "R,CF", "-n", super::load::NAME];
             Ok(self.cluster.root().run(&words)?.ok()?.trim().is_empty().then_some(()))
         })?;
@@ -83,7 +83,7 @@ impl Hour<'_> {
         partition("up")
     }
 
-    /// As `systemctl restart` does: SIGTERM, and a new one when the old one is gone.
+    /// Restarts as `systemctl restart` does: SIGTERM, and a new process when the old one has exited.
     pub(super) fn restart_slurm(&self) -> Result<()> {
         self.cluster.stop_slurmctld()?;
         self.cluster.start_slurmctld()?;
@@ -101,7 +101,7 @@ impl Hour<'_> {
         Ok(())
     }
 
-    /// A key's value, as slurmctld has it.
+    /// The value of a key that slurmctld uses.
     pub(super) fn in_force(&self, key: &str) -> Result<String> {
         let config = self.cluster.root().run(&["scontrol", "show", "config"])?.ok()?;
         let line = config.lines().find(|line| line.split('=').next().is_some_and(|name| name.trim() == key));
@@ -109,7 +109,7 @@ impl Hour<'_> {
         Ok(value.trim().to_owned())
     }
 
-    /// `sinfo -R` has nothing to say.
+    /// Checks that `sinfo -R` lists no node.
     pub(super) fn no_node_drained(&self) -> Result<()> {
         let reasons = self.cluster.root().run(&["sinfo", "-R", "-h", "-o", "%N %E"])?.ok()?;
         ensure!(reasons.trim().is_empty(), "sinfo -R: {}", reasons.trim());
@@ -120,7 +120,7 @@ impl Hour<'_> {
         Ok(())
     }
 
-    /// The same settings on every machine; on nodes also what the test needs: where the simulated hardware is.
+    /// Writes the same settings on every machine; on nodes also the location of the simulated hardware, which the test needs.
     pub(super) fn edit(&self, settings: &str) -> Result<()> {
         for (machine, source) in &self.given.0 {
             self.cluster.write(machine, super::install::SETTINGS, &format!("{settings}\n{source}"))?;
@@ -143,11 +143,11 @@ fn in_service(state: &str) -> bool {
     .contains(&state)
 }
 
-/// Each machine's `[source]` table, which the test needs and no site has.
+/// Each machine's `[source]` table, which only the test needs.
 pub(super) struct Given(Vec<(&'static str, String)>);
 
 impl Given {
-    /// What the cluster was laid out with; the files are taken away, as a site has none.
+    /// Takes the tables from the prepared configuration files and removes the files, since a new site has none.
     pub(super) fn take(cluster: &Cluster) -> Result<Self> {
         let mut all = Vec::new();
         for machine in std::iter::once(HEAD).chain(NODES) {
@@ -158,7 +158,7 @@ impl Given {
             let mut text = String::new();
             if let Some(toml::Value::Table(mut source)) = table.get("source").cloned() {
                 if !GPU_NODES.contains(&machine) {
-                    // No driver.
+                    // A node without a GPU driver.
                     source.insert("nvml_library".to_owned(), "/nowhere/libnvidia-ml.so.1".into());
                 }
                 let mut whole = toml::Table::new();
