@@ -1,5 +1,5 @@
-//! Debian's slurmdbd and MariaDB on a cluster whose root directory has both; and stand-ins for sacct and sacctmgr where there is no
-//! accounting database: AdminComments lie in a file.
+//! Accounting for test clusters: Debian's slurmdbd with MariaDB where the root directory has both, and otherwise stand-ins for
+//! sacct and sacctmgr that keep AdminComments in a file.
 
 use std::time::Duration;
 
@@ -22,8 +22,9 @@ StorageUser=slurm
 StorageLoc=slurm_acct_db
 ";
 
-/// Whoever reaches the socket may do everything: it is this machine's alone, and gone with it. MariaDB's own directory below /run
-/// has another name from Debian's 11.8.9 on. With snapshot isolation, the default from 11.6 on, slurmdbd of 26.05 may end.
+/// Every process that can open the socket has all rights. The database belongs to this test machine and is removed with it.
+/// From Debian's 11.8.9 on MariaDB's directory below /run has another name. slurmdbd 26.05 can exit under snapshot isolation,
+/// the default from MariaDB 11.6 on, so it is off.
 const MARIADB: &str = "\
 set -e
 mkdir -p /run/mysqld /tmp/db
@@ -40,10 +41,10 @@ install -m 600 -o slurm /etc/slurm/slurmdbd.given /etc/slurm/slurmdbd.conf
 chown slurm /var/log/slurm
 slurmdbd";
 
-/// A cluster that was none for accounting gets one. The database ends with what is returned.
+/// Adds accounting to a running cluster. The database stops when the returned process is dropped.
 ///
 /// # Errors
-/// MariaDB, slurmdbd or slurmctld did not start, or is not in the root directory.
+/// MariaDB, slurmdbd or slurmctld is not in the root directory or did not start.
 pub fn start(cluster: &Cluster) -> Result<Process> {
     let root = cluster.root();
     let database = root.spawn(&["sh", "-c", MARIADB])?;
@@ -68,16 +69,16 @@ pub fn start(cluster: &Cluster) -> Result<Process> {
     })
     .with_context(|| cluster.read("ctl", "/var/log/slurm/slurmdbd.log").unwrap_or_default())?;
     cluster.stop_slurmctld()?;
-    // The database gives the cluster a number of its own, and from 24.11 on another one is refused.
+    // slurmdbd assigns the cluster a new id, and slurmctld from 24.11 on refuses to start if the saved one differs.
     root.run(&["rm", "-f", "/var/spool/slurmctld/clustername"])?.ok()?;
     cluster.start_slurmctld()?;
     Ok(database)
 }
 
-/// A line for each job and change, `JOBID|AdminComment`; SlurmUser must be able to write it. The last line of a job counts.
+/// One line for each job and change, `JOBID|AdminComment`. SlurmUser must be able to write it; a job's last line is the valid one.
 pub const COMMENTS: &str = "/var/tmp/comments";
 
-/// For `/usr/bin/sacct`.
+/// Stand-in for `/usr/bin/sacct`, which reads [`COMMENTS`].
 pub const SACCT: &str = r#"#!/bin/sh
 mark='|'
 for word; do
@@ -95,7 +96,7 @@ exec awk -v ids="$ids" -v mark="$mark" 'BEGIN {
 }'
 "#;
 
-/// For `/usr/bin/sacctmgr`, of a release that keeps capitals.
+/// Stand-in for `/usr/bin/sacctmgr` of a release that keeps upper case; it appends to [`COMMENTS`].
 pub const SACCTMGR: &str = r#"#!/bin/sh
 case "$*" in
 -V) echo "slurm 24.11.5" ;;

@@ -1,5 +1,5 @@
-//! Simulated hardware behind real interfaces: a sysfs tree, a kernel log and an NVML library that say what a
-//! simulated snapshot says, and that can break and heal while something reads them.
+//! Simulated hardware behind real interfaces: a sysfs tree, a kernel log and an NVML library that report the values of a
+//! simulated snapshot. Faults can be injected and healed while a program reads them.
 //!
 //! ```no_run
 //! # use railgate_tests::hardware::Hardware;
@@ -32,14 +32,14 @@ pub use tree::move_bytes;
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
 const KMSG: &str = "kmsg";
-/// What the kernel calls an error; facility 0 is the kernel itself.
+/// The kernel's log level for an error (KERN_ERR); facility 0 is the kernel.
 const ERR: u8 = 3;
 
-/// The hardware of one node, in one folder.
+/// The simulated hardware of one node, kept in one folder.
 ///
-/// `gpus`, `fabric`, `pci` and `kernel_log` of a live look are then the snapshot's, and of the host what sysfs shows:
-/// drives, memory controllers, processors, modules, services. `proc` stays the machine's own, so that boot id, addresses
-/// and processes are real; so do file systems, mounts and the clock.
+/// A live probe then reads `gpus`, `fabric`, `pci` and `kernel_log` of the snapshot, and of the host the parts that sysfs shows:
+/// drives, memory controllers, processors, modules, services. `/proc`, file systems, mounts and the clock stay those of the
+/// test machine, so boot ID, addresses and processes are real.
 #[derive(Debug)]
 pub struct Hardware {
     dir: PathBuf,
@@ -48,21 +48,21 @@ pub struct Hardware {
     now: Snapshot,
     behaviour: Behaviour,
     gpm: BTreeMap<u32, f64>,
-    /// What is left of the kernel's log when its file is away.
+    /// Sequence number of the next kernel log record, kept while the log's file is removed.
     next_seq: u64,
 }
 
 impl Hardware {
-    /// Makes the machine that `--simulate` would, `h100-sxm:gpu-lost@3`, and puts it into the folder.
+    /// Creates the machine that `--simulate MACHINE` describes, for example `h100-sxm:gpu-lost@3`, in the folder `dir`.
     ///
     /// # Errors
-    /// The text is no machine, the NVML library is not built, or the folder cannot be written.
+    /// `machine` is invalid, the NVML library is not built, or the folder cannot be written.
     pub fn create(dir: &Path, machine: &str, node: &str) -> Result<Self> {
         let (profile, faults) = railgate_simulate::parse(machine, &[])?;
         Self::of_profile(dir, &profile, &faults, node)
     }
 
-    /// The same from a profile that is not built in.
+    /// As [`Hardware::create`], for a profile that is not built in.
     ///
     /// # Errors
     /// The NVML library is not built, or the folder cannot be written.
@@ -74,7 +74,7 @@ impl Hardware {
         Ok(hardware)
     }
 
-    /// The same from a snapshot, a recorded one for example. Its parts must have been read.
+    /// As [`Hardware::create`], from a snapshot, for example a recorded one. Its parts must have been read successfully.
     ///
     /// # Errors
     /// A part is missing, the NVML library is not built, or the folder cannot be written.
@@ -82,7 +82,7 @@ impl Hardware {
         let library = nvidia_ml::built_library()?;
         let tree = Tree::new(dir.join("sysfs"))?;
         fs::copy(&library, dir.join(LIBRARY)).with_context(|| library.display().to_string())?;
-        // Where programs of any user say what they do on the GPUs.
+        // Programs of any user report their load on the GPUs here.
         let loads = dir.join(LOADS);
         fs::create_dir_all(&loads)?;
         fs::set_permissions(&loads, fs::Permissions::from_mode(0o777))?;
@@ -98,7 +98,7 @@ impl Hardware {
         };
         let mut records = String::from("5,0,0,-;Linux version 6.1.0-32-amd64\n");
         for line in &log.lines {
-            // The snapshot's clock is not this machine's: its healthy past lies right after our boot.
+            // The snapshot's clock differs from this machine's: put its lines right after the boot of this machine.
             records.push_str(&record(line.level, line.seq, Duration::from_millis(line.seq), &line.text));
         }
         if let Some(last) = log.last_seq {
@@ -109,17 +109,17 @@ impl Hardware {
         Ok(hardware)
     }
 
-    /// The folder as it was given.
+    /// The folder that was passed to the constructor.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What the node should say now, host and mounts apart.
+    /// The snapshot that a live probe should read now, except for host parts and mounts.
     pub fn snapshot(&self) -> &Snapshot {
         &self.now
     }
 
-    /// The `[source]` table for railgate.toml; `seen_as` is the folder's path where railgate runs.
+    /// The `[source]` table for railgate.toml; `seen_as` is the path of the folder on the machine that runs railgate.
     pub fn source_table(&self, seen_as: &Path) -> toml::Table {
         let path = |name: &str| toml::Value::String(seen_as.join(name).display().to_string());
         let mut table = toml::Table::new();
@@ -130,16 +130,17 @@ impl Hardware {
         table
     }
 
-    /// The same as text, with its head line.
+    /// The `[source]` table as TOML text, including its header.
     pub fn source(&self, seen_as: &Path) -> String {
         format!("[source]\n{}", self.source_table(seen_as))
     }
 
-    /// Lets a fault happen, now: `gpu-lost@3`. Indexes are those of the machine as it stands.
+    /// Injects a fault now, for example `gpu-lost@3`. Indices count the devices that are present at this moment.
     ///
     /// # Errors
-    /// No such fault or index; a fault that this hardware cannot have (file systems, mounts and the clock are the
-    /// machine's own, no module is in its ports, `nvml-stuck` needs a frozen file system: [`Hardware::nvml_stuck`]); the folder cannot be written.
+    /// There is no such fault or index, the folder cannot be written, or this hardware cannot simulate the fault: file systems,
+    /// mounts and the clock are the test machine's, ports have no transceivers, and `nvml-stuck` needs a frozen file system
+    /// ([`Hardware::nvml_stuck`]).
     pub fn inject(&mut self, fault: &str) -> Result<()> {
         self.break_it(&fault.parse()?)
     }
@@ -156,7 +157,7 @@ impl Hardware {
                 self.behave(|behaviour| behaviour.delay_ms.insert("nvmlInit_v2".to_owned(), 8_000))
             }
             FaultKind::NvmlSilent => self.behave(|behaviour| behaviour.hang.insert("nvmlInit_v2".to_owned())),
-            FaultKind::NvmlStuck => bail!("{fault}: say where with nvml_stuck"),
+            FaultKind::NvmlStuck => bail!("{fault}: use nvml_stuck, which names the file"),
             kind if kind.part() == FaultPart::Mount => bail!("{fault}: mounts are the cluster's own"),
             _ => {
                 let before = self.now.clone();
@@ -174,7 +175,7 @@ impl Hardware {
         }
     }
 
-    /// Everything is as it was at the beginning; only the kernel log remembers.
+    /// Restores the initial state, except that the kernel log keeps its lines.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -190,7 +191,7 @@ impl Hardware {
         self.sync()
     }
 
-    /// The kernel says something, now, as an error.
+    /// Appends a line to the kernel log, now, at level error.
     ///
     /// # Errors
     /// The log cannot be written.
@@ -200,28 +201,28 @@ impl Hardware {
         self.next_seq += 1;
         let present = self.dir.join(KMSG);
         let path = if present.exists() { present } else { self.dir.join(format!("{KMSG}.away")) };
-        // One write, so that a reader sees all of the record or nothing.
+        // One write, so that a reader sees the complete record or nothing.
         File::options().append(true).open(&path)?.write_all(line.as_bytes()).context("kmsg")
     }
 
-    /// An Xid of this GPU, with the process that it names.
+    /// Reports an Xid of a GPU in the kernel log and as an NVML event. `pid` is the process that the message names.
     ///
     /// # Errors
-    /// No such GPU; the log cannot be written.
+    /// There is no such GPU, or the log cannot be written.
     pub fn xid(&mut self, gpu: u32, code: u32, pid: Option<u32>) -> Result<()> {
         let gpus = read(&self.now.gpus, "gpus")?;
         let address = gpus.gpus.iter().find(|known| known.index == gpu).and_then(|gpu| gpu.pci.known());
         let text = railgate_simulate::xid_text(code, *address.with_context(|| format!("no gpu {gpu}"))?, pid);
-        // Whoever waits hears it from NVML.
+        // Programs that wait for NVML events receive it too.
         let mut events = File::options().create(true).append(true).open(self.dir.join(EVENTS_FILE))?;
         events.write_all(format!("{gpu} {code}\n").as_bytes()).context(EVENTS_FILE)?;
         self.kernel_says(&text)
     }
 
-    /// A process that NVML lists on a GPU; what /proc says of it is the machine's own business.
+    /// Adds a process to those that NVML lists on a GPU, with its memory in MiB. `/proc` is not changed.
     ///
     /// # Errors
-    /// No such GPU; the folder cannot be written.
+    /// There is no such GPU, or the folder cannot be written.
     pub fn hold(&mut self, gpu: u32, pid: u32, used_mib: u64) -> Result<()> {
         self.processes(gpu, |processes| {
             processes.push(GpuProcess {
@@ -235,7 +236,7 @@ impl Hardware {
         })
     }
 
-    /// The process lets go of all GPUs.
+    /// Removes a process from the list of every GPU.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -255,10 +256,10 @@ impl Hardware {
         self.sync()
     }
 
-    /// Adds to a counter of every port of an HCA.
+    /// Adds `more` to a counter of every port of an HCA.
     ///
     /// # Errors
-    /// No such HCA; the folder cannot be written.
+    /// There is no such HCA, or the folder cannot be written.
     pub fn count(&mut self, hca: &str, counter: &str, more: u64) -> Result<()> {
         let Part::Read { data, .. } = &mut self.now.fabric else { bail!("no fabric") };
         let hca = data.hcas.iter_mut().find(|known| known.name == hca).with_context(|| hca.to_owned())?;
@@ -269,8 +270,7 @@ impl Hardware {
         self.sync()
     }
 
-    /// NVML writes to this file before it answers: on a frozen file system it hangs in the kernel, where
-    /// SIGKILL does not help.
+    /// Makes NVML write to `file` before each answer. On a frozen file system it then hangs in the kernel and ignores SIGKILL.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -279,8 +279,8 @@ impl Hardware {
         self.behave(|behaviour| behaviour.write_to.insert("nvmlInit_v2".to_owned(), file))
     }
 
-    /// What GPM says of every GPU from now on, by metric, besides what programs do ([`nvidia_ml::work`]); without it they
-    /// have none.
+    /// Sets GPM metrics (metric ID, value) of every GPU from now on, added to those of programs ([`nvidia_ml::work`]). Until then
+    /// the GPUs have no such metrics.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -298,7 +298,7 @@ impl Hardware {
         self.sync()
     }
 
-    /// Other values than a named fault has: changes the snapshot by hand and makes the interfaces follow.
+    /// Changes the snapshot directly, for values that no named fault has, and updates the interfaces.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -314,7 +314,7 @@ impl Hardware {
         fs::rename(self.dir.join(name), away).with_context(|| name.to_owned())
     }
 
-    /// Lines that the snapshot's log has gained, with this machine's time and our own numbers.
+    /// Appends the lines that the snapshot's log has gained, with this machine's time and sequence numbers.
     fn say_what_is_new(&mut self, before: &Snapshot) -> Result<()> {
         let known = records(before).into_iter().map(|(seq, _)| seq).collect::<BTreeSet<u64>>();
         for (_, text) in records(&self.now).into_iter().filter(|(seq, _)| !known.contains(seq)) {
@@ -334,14 +334,14 @@ impl Hardware {
     }
 }
 
-/// What a kernel log has, by sequence number.
+/// Records of a snapshot's kernel log with their sequence numbers.
 fn records(snapshot: &Snapshot) -> Vec<(u64, String)> {
     let Some(log) = snapshot.kernel_log.data() else { return Vec::new() };
     let lines = log.lines.iter().map(|line| (line.seq, line.text.clone()));
     lines.chain(log.forged.iter().map(|forged| (forged.seq, forged.text.clone()))).collect()
 }
 
-/// Whether two machines differ in something that a live look would see.
+/// Whether two snapshots differ in a part that a live probe reads.
 fn shows(before: &Snapshot, now: &Snapshot) -> bool {
     let system = |snapshot: &Snapshot| snapshot.host.data().map(|host| tree::host::shown(&host.system));
     (&before.gpus, &before.fabric, &before.pci, &before.kernel_log)
@@ -353,7 +353,7 @@ fn read<'a, T>(part: &'a Part<T>, name: &str) -> Result<&'a T> {
     part.data().with_context(|| format!("{name}: {}", part.missing().unwrap_or_default()))
 }
 
-/// One record as `/dev/kmsg` gives it.
+/// One record in the format of `/dev/kmsg`.
 fn record(level: u8, seq: u64, up: Duration, text: &str) -> String {
     let text: String = text
         .chars()

@@ -1,5 +1,5 @@
-//! What railgate's tests and its demo share: a real Slurm cluster on one machine, and simulated hardware
-//! for its nodes. `README.md` beside this package says how to write a test with it.
+//! Code shared by railgate's tests and its demo: a real Slurm cluster on one machine, and simulated hardware for its nodes.
+//! `README.md` beside this package shows how to write a test with it.
 
 pub mod accounting;
 pub mod cluster;
@@ -7,7 +7,8 @@ pub mod hardware;
 pub mod poll;
 pub mod training;
 
-/// Says in one line why a test does not apply here, also where the test harness keeps to itself what tests that pass have printed.
+/// Prints in one line why a test does not apply here. It writes to standard error directly, since the test harness captures
+/// the output of tests that pass.
 ///
 /// # Errors
 /// Standard error is closed.

@@ -1,17 +1,18 @@
-//! Waiting for a condition instead of for time to pass.
+//! Waits for a condition instead of a fixed time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Deadlines are written for a machine that has nothing else to do. One that is slower, with four clusters on it, gets so many
-/// times as long: what comes late there is no fault.
+/// Factor for all deadlines, which are written for an idle machine. A slow one, or one that runs four clusters, is late without
+/// a fault.
 const SLOWER: u32 = 3;
 
-/// Asks until there is an answer; the error names what did not come and what the last question said.
+/// Calls `ask` until it returns `Some`, at most for `deadline`. `what` names the condition in the error, which also contains the
+/// last error of `ask`.
 ///
 /// # Errors
-/// The deadline passed. An error of the question itself ends nothing: the next one may do better.
+/// The deadline passed. An error of `ask` alone does not end the wait, since the next call may succeed.
 pub fn until<T>(deadline: Duration, what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let (start, deadline) = (Instant::now(), deadline * SLOWER);
     let mut pause = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! What a cluster is to be, before it is started.
+//! The description of a cluster before it starts.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::conf::{SlurmConf, merge};
 use super::{CONTROLLER, Cluster};
 
-/// The environment variable that says where Slurm is installed, for all clusters of a test run.
+/// Environment variable with the root directory of the Slurm to test, for all clusters of a test run.
 pub const SLURM_ROOT: &str = "RAILGATE_TEST_SLURM_ROOT";
 
 /// A cluster that is not running yet.
@@ -33,7 +33,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// As many nodes, called gn1, gn2, …
+    /// A cluster of `nodes` nodes, named gn1, gn2, … and simulated as `h100-sxm`.
     pub fn new(nodes: usize) -> Self {
         Builder {
             nodes: (1..=nodes).map(|number| format!("gn{number}")).collect(),
@@ -54,79 +54,79 @@ impl Builder {
         }
     }
 
-    /// Other names than gn1, gn2, …, as many as there are nodes.
+    /// Replaces the names gn1, gn2, …; one name for each node.
     pub fn named(mut self, names: &[&str]) -> Self {
         self.nodes = names.iter().map(|&name| name.to_owned()).collect();
         self
     }
 
-    /// Sets a line of slurm.conf.
+    /// Sets a key of slurm.conf, replacing its default.
     pub fn slurm_conf(mut self, key: &str, value: &str) -> Self {
         self.options.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Where Slurm is installed: a directory that debootstrap made. Otherwise [`SLURM_ROOT`], or `/`.
+    /// Root directory of the Slurm to run, made with debootstrap. Default: [`SLURM_ROOT`], or `/`.
     pub fn slurm_root(mut self, root: impl Into<PathBuf>) -> Self {
         self.slurm_root = root.into();
         self
     }
 
-    /// Puts a file on every machine; a text that begins with `#!` is executable.
+    /// Puts a file on every machine. A text that begins with `#!` becomes executable.
     pub fn file(mut self, path: impl Into<PathBuf>, text: &str) -> Self {
         let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
         self.files.push((path.into(), text.to_owned(), mode));
         self
     }
 
-    /// Lays TOML over the railgate.toml of every node.
+    /// Merges TOML into the railgate.toml of every machine.
     ///
     /// # Errors
-    /// It is not TOML.
+    /// `text` is not valid TOML.
     pub fn config(mut self, text: &str) -> Result<Self> {
         merge(&mut self.config, toml::from_str(text).context("the test's configuration")?);
         Ok(self)
     }
 
-    /// Lays TOML over the railgate.toml of one machine (`ctl` is the controller).
+    /// Merges TOML into the railgate.toml of one machine (`ctl` is the controller).
     ///
     /// # Errors
-    /// It is not TOML.
+    /// `text` is not valid TOML.
     pub fn config_of(mut self, machine: &str, text: &str) -> Result<Self> {
         let table = toml::from_str(text).context("the test's configuration")?;
         merge(self.node_config.entry(machine.to_owned()).or_default(), table);
         Ok(self)
     }
 
-    /// Every node's machine: a profile, and faults from the beginning (`h100-sxm:gpu-lost@3,ib-port-down`).
-    /// `h100-sxm` when nothing is said.
+    /// Sets the simulated hardware of every node: a profile and the faults present from the start, for example
+    /// `h100-sxm:gpu-lost@3,ib-port-down`. Default: `h100-sxm`.
     pub fn hardware(mut self, machine: &str) -> Self {
         machine.clone_into(&mut self.hardware);
         self
     }
 
-    /// One node's machine.
+    /// Sets the simulated hardware of one node.
     pub fn hardware_of(mut self, node: &str, machine: &str) -> Self {
         self.hardware_of.insert(node.to_owned(), machine.to_owned());
         self
     }
 
-    /// Where railgate's programs are, when not beside this one: `target/release`.
+    /// Directory of railgate's programs, for example `target/release`. Default: the directory of the running program.
     pub fn programs(mut self, dir: impl Into<PathBuf>) -> Self {
         self.programs = Some(dir.into());
         self
     }
 
-    /// Machines with their hardware and configuration, on which railgate is still to be installed: neither its files nor
-    /// what it wants in slurm.conf and plugstack.conf are there.
+    /// Gives the machines their hardware and configuration but leaves railgate to be installed by the test: its files and its
+    /// lines of slurm.conf and plugstack.conf are missing.
     pub fn bare(mut self) -> Self {
         self.installed = false;
         self.conf.keep_plain();
         self
     }
 
-    /// Real control groups that hold jobs to the memory that they asked for; [`super::memory_groups`] says whether this
-    /// machine has them.
+    /// Uses real memory control groups, which hold jobs to the memory they requested. [`super::memory_groups`] returns whether
+    /// this machine supports them.
     pub fn memory_groups(mut self) -> Self {
         self.memory_groups = true;
         self.slurm_conf("TaskPlugin", "task/cgroup")
@@ -134,30 +134,30 @@ impl Builder {
             .slurm_conf("DefMemPerNode", "60")
     }
 
-    /// Slurm without railgate.
+    /// Runs Slurm without railgate.
     pub fn plain(mut self) -> Self {
         self.railgate = false;
         self
     }
 
-    /// Lets the cluster outlive this process.
+    /// Keeps the cluster running after this process ends.
     pub fn keep(mut self) -> Self {
         self.keep = true;
         self
     }
 
-    /// Starts it, and waits until every node is idle.
+    /// Starts the cluster and waits until every node is idle.
     ///
     /// # Errors
-    /// This is not root, a program is missing, or a daemon did not come up; the text has its log.
+    /// The user is not root, a program is missing, or a daemon did not start; the message contains its log.
     pub fn start(self) -> Result<Cluster> {
         Cluster::start(self)
     }
 
-    /// Runs a test: starts the cluster, and keeps its logs if the test fails.
+    /// Starts the cluster, runs `test` on it, and keeps the logs if the test fails.
     ///
     /// # Errors
-    /// The test's own, or the cluster did not start.
+    /// The cluster did not start, or the error that `test` returned.
     pub fn test(self, test: impl FnOnce(&Cluster) -> Result<()>) -> Result<()> {
         let cluster = self.start()?;
         let result = catch_unwind(AssertUnwindSafe(|| test(&cluster)));

@@ -1,4 +1,4 @@
-//! Commands on a cluster's machines, as one of its users.
+//! Runs commands on the machines of a cluster as one of its users.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,20 +16,20 @@ use super::Cluster;
 use super::sandbox::Sandbox;
 use crate::poll;
 
-/// Someone who runs commands.
+/// A user who runs commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// Login name.
     pub name: String,
-    /// Number.
+    /// User ID.
     pub uid: u32,
-    /// Primary group.
+    /// ID of the primary group.
     pub gid: u32,
-    /// Home directory, on every machine the same.
+    /// Home directory, the same on every machine.
     pub home: String,
 }
 
-/// A user at a machine: the controller, unless [`Session::on`] says otherwise.
+/// A user on one machine: the controller unless [`Session::on`] names another.
 #[derive(Clone, Debug)]
 pub struct Session<'a> {
     cluster: &'a Cluster,
@@ -41,18 +41,18 @@ pub struct Session<'a> {
     input: Option<Vec<u8>>,
 }
 
-/// What a command left.
+/// The result of a command that has ended.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The command, for messages.
+    /// The command line, for messages.
     pub command: String,
-    /// Exit code; 128 and the number for a signal.
+    /// Exit code, or 128 plus the number of the signal that ended it.
     pub code: i32,
     /// Standard output.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// How long it ran.
+    /// Elapsed time.
     pub took: Duration,
 }
 
@@ -67,15 +67,15 @@ pub struct Process {
 }
 
 impl Output {
-    /// Standard output, when the command ended with 0.
+    /// Returns standard output if the exit code is 0.
     ///
     /// # Errors
-    /// It did not; the text has everything it said.
+    /// Another exit code; the message contains both outputs.
     pub fn ok(self) -> Result<String> {
         if self.code == 0 { Ok(self.stdout) } else { Err(anyhow!("{self}")) }
     }
 
-    /// Standard output and standard error, for a search in either.
+    /// Standard output followed by standard error.
     pub fn both(&self) -> String {
         format!("{}{}", self.stdout, self.stderr)
     }
@@ -106,45 +106,45 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The same user at another machine.
+    /// The same user on another machine.
     pub fn on(mut self, machine: &str) -> Self {
         machine.clone_into(&mut self.machine);
         self
     }
 
-    /// In another directory than the home.
+    /// Runs commands in `directory` instead of the home directory.
     pub fn within(mut self, directory: &str) -> Self {
         directory.clone_into(&mut self.directory);
         self
     }
 
-    /// With one more environment variable.
+    /// Adds an environment variable.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With another limit than two minutes.
+    /// Replaces the limit of two minutes.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// With this on standard input.
+    /// Passes `bytes` on standard input.
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.input = Some(bytes.into());
         self
     }
 
-    /// Runs a command to its end.
+    /// Runs a command and waits for it.
     ///
     /// # Errors
-    /// It could not be started or ran past the limit. A command that fails is an [`Output`] like any other.
+    /// The command could not be started or exceeded the limit. A non-zero exit code is not an error here: see [`Output::ok`].
     pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Output> {
         self.spawn(words)?.wait(self.deadline)
     }
 
-    /// Starts a command.
+    /// Starts a command without waiting for it.
     ///
     /// # Errors
     /// It could not be started.
@@ -176,7 +176,7 @@ impl<'a> Session<'a> {
         Ok(Process { child, command: words, start: Instant::now(), stdout, stderr })
     }
 
-    /// `srun` with these words.
+    /// Runs `srun` with these arguments.
     ///
     /// # Errors
     /// As [`Session::run`].
@@ -184,7 +184,7 @@ impl<'a> Session<'a> {
         self.run(&[&["srun"], words].concat())
     }
 
-    /// `salloc` with these words.
+    /// Runs `salloc` with these arguments.
     ///
     /// # Errors
     /// As [`Session::run`].
@@ -192,22 +192,22 @@ impl<'a> Session<'a> {
         self.run(&[&["salloc"], words].concat())
     }
 
-    /// Submits a script: the words are `sbatch`'s own options. A script without `#!` runs in bash.
+    /// Submits a script and returns the job's ID. `words` are options of `sbatch`; a script without `#!` runs in bash.
     ///
     /// # Errors
-    /// It was refused; the text is Slurm's.
+    /// Slurm refused it; the message is Slurm's.
     pub fn sbatch(&self, words: &[&str], script: &str) -> Result<u32> {
         let script =
             if script.starts_with("#!") { script.to_owned() } else { format!("#!/bin/bash\n{script}") };
         let session = self.clone().input(script);
         let answer = session.run(&[&["sbatch", "--parsable"], words].concat())?.ok()?;
         let id = answer.trim().split(';').next().unwrap_or_default();
-        id.parse().with_context(|| format!("sbatch said '{}'", answer.trim()))
+        id.parse().with_context(|| format!("sbatch printed '{}'", answer.trim()))
     }
 }
 
 impl Process {
-    /// What it has said so far.
+    /// Its output so far, standard output and standard error.
     ///
     /// # Errors
     /// Reading failed.
@@ -215,7 +215,7 @@ impl Process {
         Ok(format!("{}{}", read_all(&self.stdout)?, read_all(&self.stderr)?))
     }
 
-    /// Sends a signal; SIGKILL too.
+    /// Sends a signal; SIGKILL works as well.
     ///
     /// # Errors
     /// The process has ended.
@@ -225,24 +225,24 @@ impl Process {
         kill(pid, signal).with_context(|| self.command.clone())
     }
 
-    /// Whether it is still there.
+    /// Whether the process is still running.
     ///
     /// # Errors
-    /// The system did not say.
+    /// The system call failed.
     pub fn running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     ///
     /// # Errors
-    /// The deadline passed: it is killed, and the text has what it had said.
+    /// The deadline passed: the process is killed, and the message contains its output so far.
     pub fn wait(mut self, deadline: Duration) -> Result<Output> {
         let ended =
             poll::until(deadline, &format!("`{}` to end", self.command), || Ok(self.child.try_wait()?));
         let status = match ended {
             Ok(status) => status,
-            Err(error) => bail!("{error:#}; it had said:\n{}", self.said()?),
+            Err(error) => bail!("{error:#}; its output:\n{}", self.said()?),
         };
         Ok(Output {
             command: self.command.clone(),
@@ -267,7 +267,7 @@ impl Drop for Process {
     }
 }
 
-/// From the beginning, without moving the offset that the writer shares.
+/// Reads a file from the beginning without moving the offset, which the writer shares.
 fn read_all(file: &File) -> Result<String> {
     let mut bytes = Vec::new();
     let mut block = [0_u8; 16 * 1024];

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-/// slurm.conf's lines by key, in order; setting a key again replaces its line.
+/// The lines of slurm.conf by key, in order. Setting a key again replaces its line.
 #[derive(Clone, Debug)]
 pub(super) struct SlurmConf(Vec<(String, String)>);
 
 impl SlurmConf {
-    /// What `docs/install.md` tells a site, with waiting times for a test.
+    /// The settings of `docs/install.md`, with timeouts short enough for a test.
     pub(super) fn new(cluster: &str, controller: &str) -> Self {
         let mut conf = SlurmConf(Vec::new());
         for (key, value) in [
@@ -15,7 +15,7 @@ impl SlurmConf {
             ("SlurmctldHost", controller),
             ("SlurmUser", "slurm"),
             ("AuthType", "auth/munge"),
-            // A requeued job waits this long and one second more.
+            // A requeued job waits this many seconds plus one.
             ("AuthInfo", "cred_expire=5"),
             ("MpiDefault", "none"),
             ("ProctrackType", "proctrack/linuxproc"),
@@ -26,7 +26,7 @@ impl SlurmConf {
             ("SelectTypeParameters", "CR_Core"),
             ("SchedulerType", "sched/backfill"),
             ("SchedulerParameters", "nohold_on_prolog_fail,bf_interval=1,sched_interval=5"),
-            // The machine has fewer processors than its nodes claim.
+            // The nodes claim more processors than the machine has.
             ("SlurmdParameters", "config_overrides"),
             ("GresTypes", "gpu"),
             ("StateSaveLocation", "/var/spool/slurmctld"),
@@ -38,7 +38,7 @@ impl SlurmConf {
             ("SlurmctldDebug", "debug"),
             ("SlurmdDebug", "debug"),
             ("SlurmctldTimeout", "30"),
-            // A slurmd that has to wait for a processor is not dead; a test that kills nodes says how soon they are.
+            // On a busy machine slurmd can answer late without being dead. Tests that kill nodes set a shorter timeout.
             ("SlurmdTimeout", "60"),
             ("KillWait", "3"),
             ("MinJobAge", "900"),
@@ -54,7 +54,7 @@ impl SlurmConf {
         conf
     }
 
-    /// As on a site that has not heard of railgate.
+    /// Removes railgate's settings, as on a site without railgate.
     pub(super) fn keep_plain(&mut self) {
         let ours = [
             "SchedulerParameters",
@@ -73,7 +73,7 @@ impl SlurmConf {
         }
     }
 
-    /// The file, with the nodes and one partition. `nodes` is name, address, GPUs.
+    /// The text of the file with the nodes and one partition. `nodes` holds name, address and number of GPUs.
     pub(super) fn text(&self, nodes: &[(String, String, usize)], cpus: usize) -> String {
         let mut text = String::new();
         for (key, value) in &self.0 {
@@ -93,7 +93,7 @@ impl SlurmConf {
     }
 }
 
-/// gres.conf: the device files that each machine makes for itself.
+/// gres.conf with the device files that each machine creates.
 pub(super) fn gres(nodes: &[(String, String, usize)]) -> String {
     let mut text = String::new();
     for (name, _, gpus) in nodes.iter().filter(|node| node.2 > 0) {
@@ -102,7 +102,7 @@ pub(super) fn gres(nodes: &[(String, String, usize)]) -> String {
     text
 }
 
-/// Lays `over` over `base`, table by table.
+/// Merges `over` into `base`, table by table; values of `over` win.
 pub(super) fn merge(base: &mut toml::Table, over: toml::Table) {
     for (key, value) in over {
         match (base.get_mut(&key), value) {

@@ -1,16 +1,16 @@
-//! What runs inside a cluster's namespaces: small roles of this package's own binary.
+//! The processes inside a cluster's namespaces: small roles of this package's own binary.
 //!
 //! ```text
-//! keeper   outside; its child is the cluster's init, and it dies with it
-//!   init   pid 1 of the cluster: own mounts and network (the bridge), ends when its standard input does
-//!     chassis    one per machine (and outside of the cluster a `host` that waits for it)
-//!       machine  pid 1 of that machine: own root, host name, network and processes; reaps, nothing else
-//! enter    runs one command on a machine, as some user, and hands signals on to it
+//! keeper   outside; starts the cluster's init and ends with it
+//!   init   pid 1 of the cluster: own mounts and network (the bridge); ends when its standard input is closed
+//!     chassis    one per machine (with a `host` outside of the cluster that waits for it)
+//!       machine  pid 1 of that machine: own root, host name, network and processes; only reaps children
+//! enter    runs one command on a machine as a given user and forwards signals to it
 //! ```
 //!
-//! Nothing needs to be undone by hand: the kernel ends every process of a PID namespace with its pid 1, and
-//! mounts and network links go with the last process that sees them. A library that is killed closes the
-//! pipe that the cluster's init reads, which is all it takes.
+//! No clean-up is needed: the kernel kills all processes of a PID namespace when its pid 1 ends, and mounts and network
+//! links disappear with the last process of their namespace. If the test process is killed, the pipe that the cluster's init
+//! reads is closed, and the cluster ends.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -34,28 +34,28 @@ use serde::{Deserialize, Serialize};
 
 use super::mute::mute;
 
-/// Where a cluster keeps its files, as its own processes see them. A tmpfs of the cluster's own is mounted
-/// there, so the directory only has to exist.
+/// Where a cluster keeps its files, as its own processes see them. The cluster mounts a tmpfs of its own there, so the
+/// directory only has to exist.
 pub(super) const HOME: &str = "/media";
 
-/// What one machine is made of.
+/// Description of one machine.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct MachineSpec {
-    /// Its host name.
+    /// Host name.
     pub(super) name: String,
-    /// Its IPv4 address and prefix length: `10.77.0.1/24`.
+    /// IPv4 address and prefix length, for example `10.77.0.1/24`.
     pub(super) address: String,
-    /// Its own directory below [`HOME`]: `upper`, `work` and `root` are made there.
+    /// Directory below [`HOME`] in which `upper`, `work` and `root` are made.
     pub(super) dir: PathBuf,
-    /// What its root shows below its own changes, uppermost first.
+    /// Read-only layers below the machine's own changes, uppermost first.
     pub(super) layers: Vec<PathBuf>,
-    /// Directories from outside: source, target, read-only.
+    /// Directories of the test machine to bind: source, target, read-only.
     pub(super) binds: Vec<(PathBuf, PathBuf, bool)>,
-    /// Character devices besides the usual ones: name below /dev, major, minor.
+    /// Character devices to add to the usual ones: name below /dev, major, minor.
     pub(super) devices: Vec<(String, u64, u64)>,
 }
 
-/// Serves the hidden roles; `None` means that the arguments are for people.
+/// Runs a hidden role. `None` means that the arguments are a user's.
 pub fn dispatch() -> Option<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (role, rest) = arguments.split_first()?;
@@ -83,7 +83,7 @@ fn own(role: &str) -> Command {
     command
 }
 
-/// Runs until the cluster's init ends, so that whoever started it has one process to wait for.
+/// Runs until the cluster's init ends, so that the caller has one process to wait for.
 fn keeper(arguments: &[OsString]) -> Result<ExitCode> {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC)
         .context("making namespaces (is this root?)")?;
@@ -95,7 +95,7 @@ fn keeper(arguments: &[OsString]) -> Result<ExitCode> {
 }
 
 fn init(arguments: &[OsString]) -> Result<ExitCode> {
-    // The keeper has one thread, so its death is the process's and not that of some thread.
+    // The keeper has one thread. PR_SET_PDEATHSIG fires when the parent thread ends, which is therefore the process.
     set_pdeathsig(Signal::SIGKILL).context("asking to die with the keeper")?;
     let root = Path::new("/");
     mount(None::<&str>, root, None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
@@ -110,17 +110,17 @@ fn init(arguments: &[OsString]) -> Result<ExitCode> {
         return Ok(reap());
     }
     thread::spawn(reap);
-    // The other end is held by the library. It never writes: end of file is its only message.
+    // The test process holds the other end and never writes: end of file is the only event.
     let mut nothing = [0_u8; 64];
     while matches!(std::io::stdin().read(&mut nothing), Ok(1..)) {}
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for the children that a first process inherits, for ever.
+/// Waits forever for the children that a first process inherits.
 fn reap() -> ExitCode {
     loop {
         if waitid(Id::All, WaitPidFlag::WEXITED).is_err() {
-            // No child now; one can turn up whenever a daemon's parent leaves.
+            // No child at the moment; orphans are inherited at any time.
             thread::sleep(std::time::Duration::from_millis(100));
         }
     }
@@ -144,7 +144,7 @@ fn ip(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A process's namespaces, opened before entering any (afterwards /proc is another one).
+/// The namespaces of a process, opened before entering any of them, since /proc is another one afterwards.
 pub(super) struct Namespaces(Vec<(File, CloneFlags)>);
 
 impl Namespaces {
@@ -176,7 +176,7 @@ pub(super) fn text(word: Option<&OsString>, what: &str) -> Result<String> {
     word.and_then(|word| word.to_str()).map(str::to_owned).with_context(|| format!("{what} is missing"))
 }
 
-/// `@host PID SPEC`: stands outside of the cluster whose init is PID and waits for a machine in it.
+/// `@host PID SPEC`: runs outside of the cluster whose init is PID, and waits for a machine in it.
 fn host(arguments: &[OsString]) -> Result<ExitCode> {
     let cluster = text(arguments.first(), "the cluster's process")?;
     Namespaces::of(&cluster, &["ipc", "net", "pid", "mnt"])?.enter()?;
@@ -186,19 +186,19 @@ fn host(arguments: &[OsString]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `@chassis SPEC`: a process space can only be made from within the one that is to hold it, hence a process
-/// of its own. Makes the machine's network and waits for its first process, which is its only child.
+/// `@chassis SPEC`: makes a machine's network and waits for the machine's first process, its only child. It is a process of
+/// its own because a PID namespace is entered only by the children of the process that makes it.
 fn chassis(arguments: &[OsString]) -> Result<ExitCode> {
     let spec = text(arguments.first(), "the machine")?;
     let machine: MachineSpec = serde_json::from_str(&spec).context("the machine's description")?;
     let wire = format!("v-{}", machine.name);
-    // Left from a machine of this name that went away a moment ago.
+    // A machine of this name that ended a moment ago can leave its link behind.
     let _ = ip(&["link", "del", &wire]);
     let bridge = Namespaces::of("self", &["net"])?;
     unshare(CloneFlags::CLONE_NEWNET).context("making a network")?;
     let network = Namespaces::of("self", &["net"])?;
     ip(&["link", "set", "lo", "up"])?;
-    // In the cluster's process space 1 is its init, whose network has the bridge.
+    // Pid 1 of the cluster is its init, in whose network namespace the bridge is.
     ip(&["link", "add", "eth0", "type", "veth", "peer", "name", &wire, "netns", "1"])?;
     ip(&["addr", "add", &machine.address, "dev", "eth0"])?;
     ip(&["link", "set", "eth0", "up"])?;
@@ -214,7 +214,7 @@ fn chassis(arguments: &[OsString]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Pid 1 of a machine.
+/// `@machine SPEC`: pid 1 of a machine.
 fn machine(arguments: &[OsString]) -> Result<ExitCode> {
     let machine: MachineSpec = serde_json::from_str(&text(arguments.first(), "the machine")?)?;
     sethostname(&machine.name).context("setting the host name")?;
@@ -236,7 +236,7 @@ fn machine(arguments: &[OsString]) -> Result<ExitCode> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount_new("proc", &at("proc"), "proc", MsFlags::empty(), "")?;
     mount_new("sysfs", &at("sys"), "sysfs", plain | MsFlags::MS_RDONLY, "")?;
-    // slurmd looks for one of cgroup's two kinds and finds an empty first one: it must not touch the host's.
+    // slurmd searches for either version of cgroup. An empty directory keeps it away from the host's.
     mount_new("cgroup", &at("sys/fs/cgroup"), "tmpfs", plain, "mode=0755")?;
     mount_new("run", &at("run"), "tmpfs", plain, "mode=0755,size=256m")?;
     mount_new("tmp", &at("tmp"), "tmpfs", plain, "mode=1777")?;
@@ -297,7 +297,7 @@ fn devices(dev: &Path, more: &[(String, u64, u64)]) -> Result<()> {
     mount_new("shm", &dev.join("shm"), "tmpfs", MsFlags::empty(), "mode=1777")
 }
 
-/// `@wire PID WORD…`: the ip tool in the cluster's network.
+/// `@wire PID WORD…`: runs the ip tool in the cluster's network namespace.
 fn wire(arguments: &[OsString]) -> Result<ExitCode> {
     Namespaces::of(&text(arguments.first(), "the cluster's process")?, &["net"])?.enter()?;
     let words: Vec<&str> = arguments.iter().skip(1).filter_map(|word| word.to_str()).collect();
@@ -305,8 +305,8 @@ fn wire(arguments: &[OsString]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `@thaw DIRECTORY`: holds a file system, and thaws it when its own standard input ends. A frozen one would
-/// keep the processes that wait for it, and with them the cluster, for ever.
+/// `@thaw DIRECTORY`: thaws a file system when standard input is closed. A file system left frozen would block the processes
+/// that wait for it, and with them the cluster, forever.
 fn thaw(arguments: &[OsString]) -> Result<ExitCode> {
     let directory = text(arguments.first(), "the directory")?;
     let held = File::open(&directory).with_context(|| directory.clone())?;
@@ -318,8 +318,8 @@ fn thaw(arguments: &[OsString]) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// `@enter PID UID GID DIRECTORY COMMAND…`: runs a command in PID's namespaces. SIGTERM, SIGINT, SIGHUP and
-/// SIGUSR1 are handed on, SIGUSR2 becomes SIGKILL (which nobody can hand on).
+/// `@enter PID UID GID DIRECTORY COMMAND…`: runs a command in PID's namespaces. SIGTERM, SIGINT, SIGHUP and SIGUSR1 are
+/// forwarded to it; SIGUSR2 is forwarded as SIGKILL, which cannot be caught.
 fn enter(arguments: &[OsString]) -> Result<ExitCode> {
     let [pid, uid, gid, directory, program, rest @ ..] = arguments else { bail!("too few arguments") };
     let number = |word: &OsStr| word.to_str().and_then(|word| word.parse().ok()).context("not a number");
@@ -331,7 +331,7 @@ fn enter(arguments: &[OsString]) -> Result<ExitCode> {
             .into_iter()
             .collect();
 
-    // The child gets a clean mask: it is made before ours changes.
+    // The child is created before this process blocks signals, so its mask has to be cleared explicitly.
     SigSet::empty().thread_set_mask().context("clearing the signal mask")?;
     let mut command = Command::new(program);
     command.args(rest).current_dir(directory).uid(uid).gid(gid);

@@ -1,4 +1,4 @@
-//! Puts railgate on a cluster's machines, the way `docs/install.md` tells an admin to.
+//! Installs railgate on a cluster's machines as `docs/install.md` describes.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -10,13 +10,13 @@ use anyhow::{Context as _, Result, bail};
 use super::conf::{SlurmConf, merge};
 use super::layout::put;
 
-/// Where a node sees its simulated hardware.
+/// Where a node sees the folder of its simulated hardware.
 pub const HARDWARE: &str = "/opt/railgate-test";
 
 /// The shared directory of job reports.
 pub const REPORTS: &str = "/shared/railgate";
 
-/// What is built, and where it goes.
+/// Built files: name in the target directory, path on a machine.
 const FILES: [(&str, &str); 7] = [
     ("railgate", "usr/bin/railgate"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
@@ -27,11 +27,11 @@ const FILES: [(&str, &str); 7] = [
     ("libnccl_profiler_railgate.so", "usr/lib/railgate/libnccl-profiler-railgate.so"),
 ];
 
-/// The release that the plugin is built for when nobody says otherwise.
+/// The Slurm release that the plugin is built for by default.
 const PLUGIN_RELEASE: (u32, u32) = (22, 5);
 
-/// Where the plugin for a release is built: beside the programs, or in a target folder of its own
-/// (`target/slurm-24.11/debug`), so that one build does not undo the other.
+/// Directory in which the plugin for `release` is built: beside the programs, or a target folder of its own
+/// (`target/slurm-24.11/debug`), so that builds for two releases do not replace each other.
 pub fn plugin_target(programs: &Path, release: (u32, u32)) -> PathBuf {
     let own = format!("slurm-{}.{:02}", release.0, release.1);
     match (programs.parent(), programs.file_name()) {
@@ -40,14 +40,14 @@ pub fn plugin_target(programs: &Path, release: (u32, u32)) -> PathBuf {
     }
 }
 
-/// slurm.conf's part.
+/// Sets railgate's keys in slurm.conf.
 pub(super) fn slurm_conf(conf: &mut SlurmConf) {
     for (key, value) in [
         ("Prolog", "/etc/slurm/prolog.d/*"),
         ("Epilog", "/etc/slurm/epilog.d/*"),
         ("EpilogSlurmctld", "/usr/libexec/railgate/railgate-epilog-ctld"),
         ("HealthCheckProgram", "/etc/railgate/periodic.sh"),
-        // Off, or it would drain a bad node before a test's job has met it.
+        // Off: otherwise the periodic check could drain a bad node before the test's job runs on it.
         ("HealthCheckInterval", "0"),
         ("HealthCheckNodeState", "ANY"),
     ] {
@@ -55,7 +55,7 @@ pub(super) fn slurm_conf(conf: &mut SlurmConf) {
     }
 }
 
-/// Files that all machines see: below `common` of every root, and `slurm_etc` as /etc/slurm.
+/// Writes the files that all machines see: below `common`, which is a layer of every root, and below `slurm_etc`, their /etc/slurm.
 pub(super) fn files(built: &Path, plugin: &Path, common: &Path, slurm_etc: &Path) -> Result<()> {
     let programs = FILES.map(|(from, to)| (built.join(from), to));
     for (from, to) in programs.into_iter().chain([(plugin.to_owned(), "usr/lib/railgate/spank_railgate.so")])
@@ -78,7 +78,7 @@ pub(super) fn files(built: &Path, plugin: &Path, common: &Path, slurm_etc: &Path
     put(&common.join("etc/railgate/periodic.sh"), periodic, 0o755)
 }
 
-/// railgate.toml of one machine: what every test has, the test's own, the machine's own, each over the last.
+/// The text of one machine's railgate.toml: the common settings, then those of the test, then those of the machine.
 pub(super) fn configuration(source: Option<&toml::Table>, over: &[&toml::Table]) -> Result<String> {
     let mut config: toml::Table =
         toml::from_str(&format!("[gate]\nmode = 'enforce'\n[report]\ndir = '{REPORTS}'\n"))?;
@@ -93,10 +93,10 @@ pub(super) fn configuration(source: Option<&toml::Table>, over: &[&toml::Table])
     Ok(toml::to_string(&config)?)
 }
 
-/// The release of the Slurm below a root: `(22, 5)`.
+/// The release of the Slurm below a root directory, for example `(22, 5)`.
 ///
 /// # Errors
-/// There is none, or it does not say.
+/// slurmd is missing, or its version cannot be parsed.
 pub fn slurm_release(root: &Path) -> Result<(u32, u32)> {
     let mut command = if root == Path::new("/") {
         Command::new("/usr/sbin/slurmd")
@@ -112,7 +112,7 @@ pub fn slurm_release(root: &Path) -> Result<(u32, u32)> {
     let mut numbers = version.split('.').map_while(|number| number.parse().ok());
     match (numbers.next(), numbers.next()) {
         (Some(year), Some(month)) => Ok((year, month)),
-        _ => bail!("slurmd -V below {} said '{}'", root.display(), text.trim()),
+        _ => bail!("slurmd -V below {} printed '{}'", root.display(), text.trim()),
     }
 }
 
@@ -120,9 +120,9 @@ pub fn slurm_release(root: &Path) -> Result<(u32, u32)> {
 mod tests {
     use super::*;
 
-    /// The page for admins and the clusters of the tests must not drift apart.
+    /// The installation page for admins and the test clusters must not drift apart.
     #[test]
-    fn a_test_cluster_is_installed_as_the_page_says() {
+    fn a_test_cluster_is_installed_as_the_page_describes() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/install.md");
         let page = fs::read_to_string(page).unwrap();
         let mut conf = SlurmConf::new("t", "ctl");
@@ -139,7 +139,7 @@ mod tests {
             let (key, value) = line.split('#').next().unwrap().trim().split_once('=').unwrap();
             seen += 1;
             match key {
-                // Off until a test turns it on, and then in every state.
+                // The page sets an interval; in a cluster the check is off until a test turns it on, then in every state.
                 "HealthCheckInterval" | "HealthCheckNodeState" => {}
                 "SchedulerParameters" => {
                     assert!(here(key).split(',').any(|have| have == value), "{line}");
@@ -160,7 +160,7 @@ mod tests {
         files(built.path(), &plugin, &common, &slurm_etc).unwrap();
         for file in ["plugstack.conf", "../common/etc/railgate/periodic.sh"] {
             let text = fs::read_to_string(slurm_etc.join(file)).unwrap();
-            assert!(page.contains(&text), "{file} is not in the page:\n{text}");
+            assert!(page.contains(&text), "{file} is missing in the page:\n{text}");
         }
         for name in ["prolog", "epilog"] {
             let link = slurm_etc.join(format!("{name}.d/95-railgate"));

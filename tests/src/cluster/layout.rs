@@ -1,4 +1,4 @@
-//! The files of a cluster, written before its machines start.
+//! Writes the files of a cluster before its machines start.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use super::{Builder, CONTROLLER, Cluster, Host, User, conf, install, lock, sandb
 use crate::hardware::Hardware;
 
 impl Cluster {
-    /// Writes what all machines see, and describes them.
+    /// Writes the files that all machines share and adds a description of each machine to `self`.
     pub(super) fn lay_out(&mut self, builder: &Builder) -> Result<()> {
         let sandbox = self.sandbox()?;
         let common = sandbox.path("common");
@@ -72,7 +72,7 @@ impl Cluster {
         }
         put(&slurm_etc.join("slurm.conf"), &conf.text(&nodes, builder.cpus), 0o644)?;
         put(&slurm_etc.join("gres.conf"), &conf::gres(&nodes), 0o644)?;
-        // Older releases know no "disabled", and find an empty first kind (see the machine's mounts).
+        // Releases before 23.11 do not know "disabled". They find an empty cgroup directory (see the machine's mounts).
         let cgroup = if release >= (23, 11) && !builder.memory_groups { "disabled" } else { "cgroup/v1" };
         let limits = if builder.memory_groups { "ConstrainRAMSpace=yes\n" } else { "" };
         put(&slurm_etc.join("cgroup.conf"), &format!("CgroupPlugin={cgroup}\n{limits}"), 0o644)?;
@@ -118,7 +118,7 @@ impl Cluster {
             }
             let mut binds: Vec<(PathBuf, PathBuf, bool)> =
                 shared_dirs.map(|(source, target)| (inside(source), PathBuf::from(target), false)).into();
-            // Not what a railgate of this machine's own remembers.
+            // Hides the state of a railgate that is installed on the test machine.
             fs::create_dir_all(own.join("state"))?;
             if builder.installed {
                 let ledger = own.join("state/controller");
@@ -153,7 +153,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// passwd and group: those of Slurm's root, and the cluster's users. Returns Slurm's own user.
+    /// Writes passwd and group with the users of Slurm's root and the cluster's users. Returns the UID of Slurm's user.
     fn accounts(&self, slurm_root: &Path, common: &Path) -> Result<u32> {
         let read = |name: &str| {
             let path = slurm_root.join(name);
@@ -168,7 +168,7 @@ impl Cluster {
             .context("Slurm's root has no user slurm")?;
         for user in &self.users {
             let User { name, uid, gid, home } = user;
-            // No password, and none in /etc/shadow either, where `su` would miss it.
+            // No password, and none in /etc/shadow either: `su` does not need one there.
             let _ = writeln!(passwd, "{name}:*:{uid}:{gid}::{home}:/bin/bash");
             let _ = writeln!(group, "{name}:x:{gid}:");
         }
@@ -178,7 +178,7 @@ impl Cluster {
     }
 }
 
-/// Writes a file and the directories above it.
+/// Writes a file and creates the directories above it.
 pub(super) fn put(path: &Path, text: &str, mode: u32) -> Result<()> {
     let what = || path.display().to_string();
     if let Some(parent) = path.parent() {

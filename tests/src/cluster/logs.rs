@@ -1,4 +1,4 @@
-//! What is left to look at after a test has failed.
+//! Logs and state that are kept after a failed test.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,11 +9,11 @@ use anyhow::{Context as _, Result};
 
 use super::{CONTROLLER, Cluster, lock};
 
-/// What every slurmctld says when it starts for the first time.
+/// Messages that every slurmctld logs at its first start.
 const USUAL: [&str; 5] = ["Could not open", "NOTE: Trying backup", "pmix", "MailProg", "pam_slurm_adopt"];
 
 impl Cluster {
-    /// What a person wants to see first after a failure.
+    /// A summary for the person who reads the failure: jobs, nodes, and the last lines of the logs.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         let limit = Duration::from_secs(15);
@@ -40,7 +40,7 @@ impl Cluster {
         text
     }
 
-    /// Copies the machines' logs and railgate's state, and what is shared, to a directory.
+    /// Copies the machines' logs, railgate's state and the shared files to a directory.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -71,7 +71,7 @@ impl Cluster {
     }
 }
 
-/// Files and directories, nothing else, and no failure for what vanishes meanwhile.
+/// Copies files and directories, skips other kinds, and ignores files that disappear meanwhile.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
     fs::create_dir_all(to).with_context(|| to.display().to_string())?;

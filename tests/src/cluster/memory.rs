@@ -1,4 +1,4 @@
-//! Real control groups of memory (version 1): each machine of a cluster has one of this machine's own as its root.
+//! Real memory control groups (version 1): each machine of a cluster uses one group of the test machine as its root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,32 +7,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 
-/// Where this machine has them, and each machine of a cluster.
+/// Mount point of the memory controller, on the test machine and on each machine of a cluster.
 pub(super) const PLACE: &str = "/sys/fs/cgroup/memory";
 
 const OURS: &str = "railgate-test-";
 
-/// One group for each machine. Dropping it removes them.
+/// One group for each machine, removed when dropped.
 #[derive(Debug)]
 pub(super) struct MemoryGroups(PathBuf);
 
-/// This machine lets its root make control groups of memory, version 1.
+/// Whether root may create memory control groups (version 1) on the test machine.
 pub fn memory_groups() -> bool {
     fs::metadata(Path::new(PLACE).join("memory.limit_in_bytes")).is_ok()
         && MemoryGroups::make(&["try"]).is_ok()
 }
 
-/// What this machine's kernel wrote when it killed a process of a job on a machine of a cluster, as that machine's own kernel
-/// would write it.
+/// Returns the two kernel log lines about a process of `job` that was killed for its memory on `machine`, written as the log
+/// of that machine's own kernel would have them.
 ///
 /// # Errors
-/// The kernel's log cannot be read, or has no such lines.
+/// The kernel log cannot be read or has no such lines.
 pub fn memory_kill(machine: &str, job: u32) -> Result<[String; 2]> {
     let log = Command::new("dmesg").output().context("dmesg")?;
     let log = String::from_utf8_lossy(&log.stdout).into_owned();
     let lines: Vec<&str> =
         log.lines().map(|line| line.split_once("] ").map_or(line, |(_, text)| text)).collect();
-    // The newest, should two runs have had a job of this number.
+    // The newest match, in case two test runs had a job of this number.
     let of_job = format!("/{machine}/slurm_{machine}/");
     let part = format!("/job_{job}");
     let kill = lines.iter().rposition(|line| {
@@ -56,7 +56,7 @@ pub fn memory_kill(machine: &str, job: u32) -> Result<[String; 2]> {
 
 impl MemoryGroups {
     pub(super) fn make(machines: &[&str]) -> Result<Self> {
-        // What a killed test run has left. Groups that are in use stay.
+        // Removes what a killed test run left behind. Groups in use cannot be removed.
         for left in fs::read_dir(PLACE)?.flatten() {
             let name = left.file_name().to_string_lossy().into_owned();
             let owner = name.strip_prefix(OURS).and_then(|rest| rest.split_once('-'));
@@ -75,7 +75,7 @@ impl MemoryGroups {
         Ok(groups)
     }
 
-    /// One machine's.
+    /// The group of one machine.
     pub(super) fn of(&self, machine: &str) -> PathBuf {
         self.0.join(machine)
     }
@@ -87,7 +87,7 @@ impl Drop for MemoryGroups {
     }
 }
 
-/// The group and those below it: only directories can be removed, and only where no process is left.
+/// Removes a group and those below it. The kernel allows it only for groups without processes.
 fn remove(group: &Path) {
     for below in fs::read_dir(group).into_iter().flatten().flatten() {
         if below.file_type().is_ok_and(|kind| kind.is_dir()) {

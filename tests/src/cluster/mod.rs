@@ -1,9 +1,8 @@
 //! A real Slurm cluster on one machine.
 //!
-//! Each node and the controller has a host name, an address, a process space, a root directory (an overlay
-//! over Slurm's root, which nothing writes to) and a /run, /tmp and /dev of its own. Everything lives in the
-//! namespaces of one process (`inner`), so several clusters stand side by side with the same addresses, and
-//! nothing is left when one ends, however it ends.
+//! Each node and the controller has its own host name, address, PID namespace, root directory (an overlay over Slurm's root,
+//! which is never written), /run, /tmp and /dev. All of it lives in the namespaces of one process (`inner`), so several
+//! clusters run at the same time with the same addresses, and a cluster leaves nothing behind, even if it is killed.
 
 mod builder;
 mod command;
@@ -43,19 +42,19 @@ pub(crate) use sandbox::program_dir;
 use sandbox::{Machine, Sandbox};
 pub use slurm::{ENDED, Job, Node};
 
-/// The controller's name. Users submit from there.
+/// Name of the controller's machine, from which users submit.
 pub const CONTROLLER: &str = "ctl";
 
-/// A running cluster. Dropping it ends it.
+/// A running cluster, ended when dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    // Dropped after the machines' waiters have been reaped.
+    // Dropped after the processes that wait for the machines have been reaped.
     sandbox: Option<Sandbox>,
     machines: Mutex<Vec<Host>>,
     hardware: BTreeMap<String, Mutex<Hardware>>,
     nodes: Vec<String>,
     users: Vec<User>,
-    // Removed when the machines' processes are gone.
+    // Removed after the machines' processes have ended.
     groups: Option<MemoryGroups>,
     keep: bool,
 }
@@ -140,7 +139,7 @@ impl Cluster {
     /// Starts slurmctld, which must not be running.
     ///
     /// # Errors
-    /// It said no.
+    /// It did not start; the message contains its log.
     pub fn start_slurmctld(&self) -> Result<()> {
         self.root().run(&["slurmctld"])?.ok().context("starting slurmctld")?;
         poll::until(Duration::from_secs(30), "slurmctld to answer", || {
@@ -149,10 +148,10 @@ impl Cluster {
         .map_err(|error| error.context(self.describe()))
     }
 
-    /// Starts slurmd on a node, where it must not be running.
+    /// Starts slurmd on a node on which it is not running.
     ///
     /// # Errors
-    /// It said no.
+    /// It did not start; the message contains its log.
     pub fn start_slurmd(&self, node: &str) -> Result<()> {
         let started = self.root().on(node).run(&["slurmd"])?.ok();
         started.map(drop).with_context(|| {
@@ -161,7 +160,7 @@ impl Cluster {
         })
     }
 
-    /// Ends slurmctld and waits until it is gone; [`Cluster::start_slurmctld`] starts it again.
+    /// Stops slurmctld and waits until it has exited; [`Cluster::start_slurmctld`] starts it again.
     ///
     /// # Errors
     /// It is not running.
@@ -170,7 +169,7 @@ impl Cluster {
         self.gone(CONTROLLER, "slurmctld")
     }
 
-    /// Kills a node's slurmd, without a word to its jobs; [`Cluster::start_slurmd`] starts it again.
+    /// Sends SIGKILL to a node's slurmd and leaves its jobs running; [`Cluster::start_slurmd`] starts it again.
     ///
     /// # Errors
     /// It is not running.
@@ -179,7 +178,7 @@ impl Cluster {
         self.gone(node, "slurmd")
     }
 
-    /// Stops a daemon where it stands: it keeps its sockets and does nothing.
+    /// Stops a daemon with SIGSTOP: its sockets stay open and it does not answer.
     ///
     /// # Errors
     /// It is not running.
@@ -187,7 +186,7 @@ impl Cluster {
         self.signal(machine, daemon, "STOP")
     }
 
-    /// Lets a daemon go on after [`Cluster::freeze`].
+    /// Continues a daemon after [`Cluster::freeze`].
     ///
     /// # Errors
     /// It is not running.
@@ -196,7 +195,7 @@ impl Cluster {
     }
 
     fn signal(&self, machine: &str, daemon: &str, signal: &str) -> Result<()> {
-        // The machine's process space has no daemon but its own.
+        // The machine's PID namespace contains only its own daemons.
         self.root().on(machine).run(&["pkill", &format!("-{signal}"), "-x", daemon])?.ok()?;
         Ok(())
     }
@@ -210,7 +209,7 @@ impl Cluster {
     fn wait_idle(&self) -> Result<()> {
         poll::until(Duration::from_secs(60), "all nodes to be idle", || {
             let states = self.root().run(&["sinfo", "-h", "-N", "-o", "%N %T"])?.ok()?;
-            // One line for each partition that a node is in. Slurm may know nodes that are not there.
+            // sinfo prints one line for each partition of a node, and may list nodes that this cluster does not have.
             let ours = |line: &&str| {
                 line.split_once(' ').is_some_and(|(name, _)| self.nodes.iter().any(|n| n == name))
             };
@@ -231,24 +230,24 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Root at the controller.
+    /// A session of root on the controller.
     pub fn root(&self) -> Session<'_> {
         let root = User { name: "root".to_owned(), uid: 0, gid: 0, home: "/".to_owned() };
         Session::new(self, root, CONTROLLER)
     }
 
-    /// The first ordinary user, `rgalice`, at the controller.
+    /// A session of the first ordinary user, `rgalice`, on the controller.
     pub fn alice(&self) -> Session<'_> {
         Session::new(self, self.users[0].clone(), CONTROLLER)
     }
 
-    /// The second ordinary user, `rgbob`, at the controller.
+    /// A session of the second ordinary user, `rgbob`, on the controller.
     pub fn bob(&self) -> Session<'_> {
         Session::new(self, self.users[1].clone(), CONTROLLER)
     }
 
-    /// A path of a running machine, as this process can open it. Links in it are followed in the wrong
-    /// root: use it for files that root made.
+    /// A path on a running machine as this process can open it. Absolute links in it resolve in the wrong root directory, so
+    /// use it only for files that root made.
     ///
     /// # Errors
     /// The machine is down.
@@ -256,7 +255,7 @@ impl Cluster {
         Ok(PathBuf::from(format!("/proc/{}/root", self.pid(machine)?)).join(path.trim_start_matches('/')))
     }
 
-    /// The directory that holds what differs on a machine's root from the system below it.
+    /// The upper directory of a machine's overlay: the files that differ from the system below it.
     ///
     /// # Errors
     /// The cluster has ended.
@@ -264,7 +263,7 @@ impl Cluster {
         Ok(self.sandbox()?.path("machines").join(machine).join("upper"))
     }
 
-    /// A file of a machine.
+    /// Reads a file of a machine.
     ///
     /// # Errors
     /// The machine is down or the file cannot be read.
@@ -274,7 +273,7 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Writes a file of a machine, as root; a text that begins with `#!` is executable.
+    /// Writes a file of a machine as root. A text that begins with `#!` becomes executable.
     ///
     /// # Errors
     /// The machine is down or the file cannot be written.
@@ -283,10 +282,10 @@ impl Cluster {
             .with_context(|| format!("{machine}:{path}"))
     }
 
-    /// Power off: every process of the node is gone, its disk stays.
+    /// Powers a node off: all its processes are killed, its disk is kept.
     ///
     /// # Errors
-    /// It is down already.
+    /// The node is down already.
     pub fn kill_node(&self, node: &str) -> Result<()> {
         let mut machines = lock(&self.machines);
         let host = machines.iter_mut().find(|host| host.spec.name == node);
@@ -294,47 +293,47 @@ impl Cluster {
         host.running.take().with_context(|| format!("{node} is down"))?.kill()
     }
 
-    /// Power on after [`Cluster::kill_node`]: a fresh /run and /tmp, the old disk, slurmd started.
+    /// Powers a node on after [`Cluster::kill_node`], with the old disk and an empty /run and /tmp, and starts slurmd.
     ///
     /// # Errors
-    /// It is up, or slurmd did not start.
+    /// The node is up already, or slurmd did not start.
     pub fn boot_node(&self, node: &str) -> Result<()> {
         let index = self.nodes.iter().position(|name| name == node);
         self.boot(index.with_context(|| format!("no node {node}"))? + 1)?;
         self.start_slurmd(node)
     }
 
-    /// Takes the node's cable out.
+    /// Unplugs the node's network cable.
     ///
     /// # Errors
-    /// No such node.
+    /// There is no such node.
     pub fn cut_link(&self, node: &str) -> Result<()> {
         self.sandbox()?.wire(&["link", "set", &format!("v-{node}"), "down"])
     }
 
-    /// Puts the node's cable back.
+    /// Plugs the node's network cable in again.
     ///
     /// # Errors
-    /// No such node.
+    /// There is no such node.
     pub fn mend_link(&self, node: &str) -> Result<()> {
         self.sandbox()?.wire(&["link", "set", &format!("v-{node}"), "up"])
     }
 
-    /// A node's simulated hardware, to break and to heal.
+    /// A node's simulated hardware, for injecting faults and healing them.
     ///
     /// # Errors
-    /// No such node, or a cluster without railgate.
+    /// There is no such node, or the cluster runs without railgate.
     pub fn hardware(&self, node: &str) -> Result<MutexGuard<'_, Hardware>> {
         Ok(lock(self.hardware.get(node).with_context(|| format!("{node} has no simulated hardware"))?))
     }
 
-    /// Each running machine, and its first process.
+    /// Each running machine with the PID of its first process.
     pub fn machines(&self) -> Vec<(String, u32)> {
         let up = |host: &Host| Some((host.spec.name.clone(), host.running.as_ref()?.pid));
         lock(&self.machines).iter().filter_map(up).collect()
     }
 
-    /// The cluster's first process: whoever ends it ends the cluster.
+    /// PID of the cluster's first process. Killing it ends the cluster.
     ///
     /// # Errors
     /// The cluster has ended.

@@ -1,5 +1,5 @@
-//! A file system that takes every question and answers none: whoever asks sleeps in the kernel, deaf to SIGKILL, as below
-//! a file server that has gone.
+//! A file system that never answers: a process that accesses it sleeps in the kernel and ignores SIGKILL, as on a mount of a
+//! dead file server.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -15,15 +15,15 @@ use super::Cluster;
 use super::inner::{Namespaces, text};
 use super::sandbox::Guard;
 
-/// Such a file system; dropping it sets free whoever asked.
+/// Such a file system. Dropping it wakes the processes that wait for it, with an error.
 #[derive(Debug)]
 pub struct Mute(#[expect(dead_code, reason = "it works by being dropped")] Guard);
 
 impl Cluster {
-    /// Mounts one on a node.
+    /// Mounts such a file system on a node.
     ///
     /// # Errors
-    /// This kernel has no FUSE, or something there said no.
+    /// The kernel has no FUSE, or mounting failed.
     pub fn mute_mount(&self, node: &str, place: &str) -> Result<Mute> {
         let machines = self.machines();
         let (_, pid) = machines.iter().find(|(name, _)| name == node).with_context(|| node.to_owned())?;
@@ -34,7 +34,7 @@ impl Cluster {
 /// FUSE_INIT of linux/fuse.h.
 const INIT: u32 = 26;
 
-/// `@mute PID DIRECTORY`: mounts one there in the process's namespace, until its own standard input ends.
+/// `@mute PID DIRECTORY`: mounts the file system in the mount namespace of PID until standard input is closed.
 pub(super) fn mute(arguments: &[OsString]) -> Result<ExitCode> {
     let pid = text(arguments.first(), "the process")?;
     let directory = text(arguments.get(1), "the directory")?;
@@ -47,7 +47,7 @@ pub(super) fn mute(arguments: &[OsString]) -> Result<ExitCode> {
         .with_context(|| format!("mounting on {directory}"))?;
     greet(&mut device)?;
     let mut taker = device.try_clone()?;
-    // Only what was taken cannot be called back by whoever asked.
+    // Requests are read but not answered: a process can withdraw a request only until it has been read.
     std::thread::spawn(move || {
         let mut question = vec![0; 1 << 18];
         while taker.read(&mut question).is_ok() {}
@@ -56,18 +56,18 @@ pub(super) fn mute(arguments: &[OsString]) -> Result<ExitCode> {
     let mut nothing = [0_u8; 64];
     while matches!(std::io::stdin().read(&mut nothing), Ok(1..)) {}
     umount2(Path::new(&directory), MntFlags::MNT_DETACH).context("unmounting")?;
-    // With this process its end of the device goes, and everybody who waits gets an error.
+    // When this process ends, its end of the device is closed, and all waiting processes get an error.
     Ok(ExitCode::SUCCESS)
 }
 
-/// The kernel introduces itself, and asks nothing before it was answered.
+/// Answers FUSE_INIT, which the kernel sends first and waits for.
 fn greet(device: &mut File) -> Result<()> {
     let mut question = vec![0; 1 << 18];
     let length = device.read(&mut question)?;
     let word =
         |at: usize| question.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
     ensure!(length >= 48 && word(4) == Some(INIT), "not an introduction");
-    // Length, error, the question's number; then version 7.31, what may be read ahead, and no features.
+    // Length, error, the request's number; then version 7.31, read-ahead size, and no optional features.
     let mut answer = 80_u32.to_ne_bytes().to_vec();
     answer.extend([0; 4]);
     answer.extend_from_slice(&question[8..16]);

@@ -1,4 +1,4 @@
-//! The library's side of a cluster's namespaces: start them, start machines in them, end them.
+//! Starts a cluster's namespaces, starts machines in them, and ends both.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use super::inner::{HOME, MachineSpec};
 use crate::poll;
 
-/// Namespaces with a bridge and a tmpfs in them. Dropping it ends every process inside and waits for that.
+/// Namespaces with a bridge and a tmpfs. Dropping it kills every process inside and waits until they have ended.
 #[derive(Debug)]
 pub(super) struct Sandbox {
     keeper: Child,
@@ -24,16 +24,16 @@ pub(super) struct Sandbox {
     keep: bool,
 }
 
-/// A machine's first process.
+/// The first process of a machine.
 #[derive(Debug)]
 pub(super) struct Machine {
     waiter: Child,
-    /// Its number outside.
+    /// PID as seen from outside of the cluster.
     pub(super) pid: u32,
 }
 
-/// The running program. A build that xtask itself started may have put a newer one in its place, and the
-/// kernel then calls the running one `xtask (deleted)`.
+/// Path of the running program. If a build started by xtask has replaced the file meanwhile, the kernel reports the path as
+/// `xtask (deleted)`; the suffix is removed.
 pub fn own_program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding the running program")?;
     match own.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
@@ -42,25 +42,25 @@ pub fn own_program() -> Result<PathBuf> {
     }
 }
 
-/// This package's program with the hidden roles.
+/// Path of this package's program that has the hidden roles.
 fn program() -> Result<PathBuf> {
     let own = own_program()?;
     if own.file_name() == Some(OsStr::new("xtask")) {
         return Ok(own);
     }
-    // target/debug/deps/cluster-0123abcd
+    // A test runs as target/debug/deps/cluster-0123abcd.
     let sibling = own.parent().and_then(Path::parent).map(|dir| dir.join("xtask"));
     sibling
         .filter(|path| path.exists())
         .with_context(|| format!("no xtask beside {} (cargo build -p railgate-tests)", own.display()))
 }
 
-/// Where cargo puts what it builds.
+/// The directory in which cargo puts built programs.
 pub(crate) fn program_dir() -> Result<PathBuf> {
     program()?.parent().map(Path::to_owned).context("the program has no directory")
 }
 
-/// Reads `pid N` and `ready` from a role's standard output.
+/// Waits for `pid N` and `ready` on a role's standard output; returns N.
 fn await_ready(child: &mut Child, what: &str) -> Result<u32> {
     let stdout = child.stdout.take().context("no output")?;
     let mut pid = None;
@@ -75,20 +75,20 @@ fn await_ready(child: &mut Child, what: &str) -> Result<u32> {
             return Ok(pid);
         }
     }
-    bail!("{what} did not start; its own words are on standard error or in the console log")
+    bail!("{what} did not start; see standard error or the console log")
 }
 
-/// Something that is undone when it is dropped, or when this process ends in whatever way.
+/// Undoes something when it is dropped, and also when this process is killed.
 #[derive(Debug)]
 pub(super) struct Guard(Child);
 
 impl Guard {
-    /// Thaws a frozen file system in the end.
+    /// Thaws a frozen file system when dropped.
     pub(super) fn thaw(directory: &Path) -> Result<Self> {
         Guard::start("@thaw", &[directory.into()])
     }
 
-    /// A role that holds something until its standard input ends.
+    /// Starts a role that ends when its standard input is closed.
     pub(super) fn start(role: &str, arguments: &[OsString]) -> Result<Self> {
         let mut command = Command::new(program()?);
         command.arg(role).args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -110,19 +110,19 @@ impl Drop for Guard {
     }
 }
 
-/// The only child of a process, by number in this process's own space.
+/// PID of the only child of a process, in the PID namespace of this process.
 fn child_of(parent: u32) -> Option<u32> {
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // After the name, which may hold anything: state and parent.
+        // The name in parentheses may contain any character; state and parent follow it.
         let own: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
         (own == parent).then_some(pid)
     })
 }
 
 impl Sandbox {
-    /// With `keep` it outlives this process, until someone ends its first process.
+    /// Starts the namespaces. With `keep` they outlive this process until their first process is killed.
     pub(super) fn start(keep: bool) -> Result<Self> {
         let mut command = Command::new(program()?);
         command.arg("@keeper").process_group(0).stdout(Stdio::piped());
@@ -137,17 +137,17 @@ impl Sandbox {
         Ok(Sandbox { keeper, hold, init, keep })
     }
 
-    /// The first process, as seen from outside.
+    /// PID of the first process, as seen from outside.
     pub(super) fn init(&self) -> u32 {
         self.init
     }
 
-    /// A path below the cluster's own tmpfs, as this process can open it.
+    /// A path below the cluster's own tmpfs that this process can open.
     pub(super) fn path(&self, below: impl AsRef<Path>) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{HOME}", self.init)).join(below)
     }
 
-    /// Starts a machine. `console` takes what its first process says.
+    /// Starts a machine. The output of its first process goes to the file `console`.
     pub(super) fn machine(&self, spec: &MachineSpec, console: &Path) -> Result<Machine> {
         let console = File::options()
             .create(true)
@@ -169,7 +169,7 @@ impl Sandbox {
         Ok(Machine { waiter, pid })
     }
 
-    /// The ip tool in the network of the bridge.
+    /// Runs the ip tool in the network namespace of the bridge.
     pub(super) fn wire(&self, words: &[&str]) -> Result<()> {
         let output = Command::new(program()?)
             .arg("@wire")
@@ -183,7 +183,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The command line that runs a program on a machine; words follow.
+    /// The beginning of a command line that runs a program on a machine; the program and its arguments follow.
     pub(super) fn enter(machine: u32, uid: u32, gid: u32, directory: &str) -> Result<Command> {
         let mut command = Command::new(program()?);
         command.arg("@enter").args([machine.to_string(), uid.to_string(), gid.to_string()]).arg(directory);
@@ -193,7 +193,7 @@ impl Sandbox {
 }
 
 impl Machine {
-    /// Power off, at once: SIGKILL to its first process takes all others with it.
+    /// Powers a machine off at once: SIGKILL to its first process kills all its processes.
     pub(super) fn kill(mut self) -> Result<()> {
         let pid = i32::try_from(self.pid).context("process number")?;
         kill(Pid::from_raw(pid), Signal::SIGKILL).context("killing a machine's first process")?;
@@ -202,7 +202,7 @@ impl Machine {
         })
     }
 
-    /// Waits for the process that waited for the machine, after the cluster has ended.
+    /// After the cluster has ended: reaps the process that waited for the machine.
     pub(super) fn reap(mut self) {
         let _ = poll::until(Duration::from_secs(5), "a machine to be gone", || {
             Ok(self.waiter.try_wait()?.is_some().then_some(()))
@@ -222,7 +222,7 @@ impl Drop for Sandbox {
             Ok(self.keeper.try_wait()?.is_some().then_some(()))
         });
         if gone.is_err() {
-            // The init dies with the keeper.
+            // init ends with the keeper.
             let _ = self.keeper.kill();
             let _ = self.keeper.wait();
         }

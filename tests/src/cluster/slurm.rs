@@ -1,4 +1,4 @@
-//! What Slurm says about jobs and nodes, and waiting for it.
+//! State of jobs and nodes as Slurm reports it, and functions that wait for a state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use anyhow::{Result, bail};
 use super::Cluster;
 use crate::poll;
 
-/// A job as `scontrol show job` has it.
+/// A job as `scontrol show job` prints it.
 #[derive(Clone, Debug)]
 pub struct Job(BTreeMap<String, String>);
 
-/// A node as `scontrol show node` has it.
+/// A node as `scontrol show node` prints it.
 #[derive(Clone, Debug)]
 pub struct Node(BTreeMap<String, String>);
 
-/// States that a job does not leave by itself.
+/// Final states of a job.
 pub const ENDED: [&str; 9] = [
     "BOOT_FAIL",
     "CANCELLED",
@@ -29,7 +29,7 @@ pub const ENDED: [&str; 9] = [
     "TIMEOUT",
 ];
 
-/// `Key=Value Key=Value …` where a value may hold blanks.
+/// Parses `Key=Value Key=Value …` where a value may contain spaces.
 fn fields(line: &str) -> BTreeMap<String, String> {
     let mut found: Vec<(String, String)> = Vec::new();
     for word in line.split(' ') {
@@ -50,55 +50,55 @@ fn fields(line: &str) -> BTreeMap<String, String> {
 }
 
 impl Job {
-    /// A field, empty when absent.
+    /// The value of a field, empty if absent.
     pub fn field(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// `RUNNING`.
+    /// The state, for example `RUNNING`.
     pub fn state(&self) -> &str {
         self.field("JobState")
     }
 
-    /// Why it is in that state.
+    /// The reason of the state.
     pub fn reason(&self) -> &str {
         self.field("Reason")
     }
 
-    /// How often it was started again.
+    /// How often the job was restarted.
     pub fn restarts(&self) -> u32 {
         self.field("Restarts").parse().unwrap_or(u32::MAX)
     }
 
-    /// Where it runs or ran: `gn[1-2]`.
+    /// Nodes on which the job runs or ran, for example `gn[1-2]`.
     pub fn nodes(&self) -> &str {
         self.field("NodeList")
     }
 }
 
 impl Node {
-    /// A field, empty when absent.
+    /// The value of a field, empty if absent.
     pub fn field(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// `IDLE+DRAIN`, without the star of a node that does not answer.
+    /// The state, for example `IDLE+DRAIN`, without the asterisk of a node that does not respond.
     pub fn state(&self) -> String {
         self.field("State").replace('*', "")
     }
 
-    /// Whether it is drained or draining.
+    /// Whether the node is drained or draining.
     pub fn drained(&self) -> bool {
         self.state().contains("DRAIN")
     }
 
-    /// The reason's text, without who set it and when.
+    /// The text of the reason, without user and time.
     pub fn reason(&self) -> &str {
         let text = self.field("Reason");
         text.rsplit_once(" [").map_or(text, |(reason, _)| reason)
     }
 
-    /// Who set the reason.
+    /// The user who set the reason.
     pub fn reason_by(&self) -> &str {
         let text = self.field("Reason").rsplit_once(" [").map_or("", |(_, by)| by);
         text.split_once('@').map_or("", |(user, _)| user)
@@ -106,16 +106,16 @@ impl Node {
 }
 
 impl Cluster {
-    /// One job (or array member, `12_3`).
+    /// A job or an array task (`12_3`).
     ///
     /// # Errors
-    /// Slurm does not know it or does not answer.
+    /// Slurm does not know the job or does not answer.
     pub fn job(&self, id: impl ToString) -> Result<Job> {
         let text = self.root().run(&["scontrol", "-o", "show", "job", &id.to_string()])?.ok()?;
         Ok(Job(fields(text.lines().next().unwrap_or_default())))
     }
 
-    /// Every job that slurmctld knows.
+    /// All jobs that slurmctld knows.
     ///
     /// # Errors
     /// Slurm does not answer.
@@ -124,10 +124,10 @@ impl Cluster {
         Ok(text.lines().map(|line| Job(fields(line))).collect())
     }
 
-    /// One node.
+    /// The node of this name.
     ///
     /// # Errors
-    /// Slurm does not know it or does not answer.
+    /// Slurm does not know the node or does not answer.
     pub fn node(&self, name: &str) -> Result<Node> {
         let text = self.root().run(&["scontrol", "-o", "show", "node", name])?.ok()?;
         Ok(Node(fields(text.lines().next().unwrap_or_default())))
@@ -136,7 +136,7 @@ impl Cluster {
     /// Waits until a job is in one of the states.
     ///
     /// # Errors
-    /// It ended in another one, or the deadline passed.
+    /// The job ended in another state, or the deadline passed.
     pub fn wait_job(&self, id: impl ToString, states: &[&str], deadline: Duration) -> Result<Job> {
         let id = id.to_string();
         let mut last = String::new();
@@ -180,7 +180,7 @@ impl Cluster {
     /// Waits until a condition holds for a node.
     ///
     /// # Errors
-    /// The deadline passed; the text has the node's last state.
+    /// The deadline passed; the message contains the node's last state.
     pub fn wait_node(
         &self,
         name: &str,
@@ -197,7 +197,7 @@ impl Cluster {
         .map_err(|error| error.context(last))
     }
 
-    /// A file in the shared file systems (/home, /shared), read as root; `None` while it is not there.
+    /// Reads a file of the shared file systems (/home, /shared) as root; `None` if it does not exist.
     pub fn output(&self, path: &str) -> Option<String> {
         self.read(super::CONTROLLER, path).ok()
     }

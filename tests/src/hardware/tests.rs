@@ -9,7 +9,7 @@ fn machine(text: &str) -> (tempfile::TempDir, Hardware) {
     (dir, hardware)
 }
 
-/// The reader's own words for a failed read are its business.
+/// Replaces the messages of failed readings, which depend on the reader.
 fn plain(pci: &Pci) -> Pci {
     let mut pci = pci.clone();
     for device in &mut pci.devices {
@@ -32,7 +32,7 @@ fn plain_fabric(fabric: &Fabric) -> Fabric {
     fabric
 }
 
-/// What no tree of files shows: what is asked of the kernel itself, of processes, of modules in ports.
+/// Fields that a tree of files cannot show: they come from system calls, processes, or modules in ports.
 const UNSEEN: [&str; 19] = [
     "boot-arg-missing",
     "clock-",
@@ -62,7 +62,7 @@ fn agrees(hardware: &Hardware) {
             tree::host::shown(&host_read(Path::new("/proc"), &sysfs).system),
             tree::host::shown(&host.system),
         );
-        // Drives are asked for their log by a reader of its own.
+        // The SMART log comes from a reader of its own.
         for system in [&mut seen, &mut want] {
             if let Reading::Known(drives) = &mut system.nvmes {
                 drives.iter_mut().for_each(|drive| drive.health = Reading::Unsupported);
@@ -77,7 +77,7 @@ fn agrees(hardware: &Hardware) {
 }
 
 #[test]
-fn the_interfaces_say_what_the_snapshot_says() {
+fn the_interfaces_report_the_values_of_the_snapshot() {
     for id in railgate_profiles::builtin_ids() {
         let (_dir, hardware) = machine(id);
         agrees(&hardware);
@@ -96,7 +96,7 @@ fn every_fault_shows_and_heals() {
     let (_dir, mut hardware) = machine("h100-sxm");
     let healthy = hardware.snapshot().clone();
     for info in railgate_simulate::FAULTS {
-        // A machine with InfiniBand has no table of GIDs.
+        // A machine with InfiniBand has no GID table.
         if info.part == FaultPart::Mount || info.id == "nvml-stuck" || info.id.starts_with("roce-gid") {
             assert!(hardware.inject(info.id).is_err());
             continue;
@@ -180,7 +180,7 @@ fn processes_and_counters() {
 }
 
 #[test]
-fn what_programs_move_stays_whatever_breaks() {
+fn traffic_counted_by_programs_survives_faults() {
     let (_dir, mut hardware) = machine("h100-sxm");
     let sent = |hardware: &Hardware| {
         let fabric = fabric_read(&hardware.dir().join("sysfs")).unwrap();
@@ -203,7 +203,7 @@ fn what_programs_move_stays_whatever_breaks() {
 }
 
 #[test]
-fn the_source_table_is_one() {
+fn the_source_table_is_valid_configuration() {
     let (_dir, hardware) = machine("h100-sxm");
     let text = hardware.source(Path::new("/hardware"));
     let table: toml::Table = text.parse().unwrap();

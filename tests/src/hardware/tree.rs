@@ -13,7 +13,7 @@ use railgate_model::{
     Reading,
 };
 
-/// Counters of the RDMA core; the others of a port are its driver's.
+/// Port counters of the RDMA core; the driver provides the others.
 const CORE_COUNTERS: [&str; 21] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
@@ -38,20 +38,20 @@ const CORE_COUNTERS: [&str; 21] = [
     "unicast_xmit_packets",
 ];
 
-/// What a program counts on when it moves data ([`move_bytes`]).
+/// Counters that grow when a program moves data ([`move_bytes`]).
 const TRAFFIC: [&str; 2] = ["port_xmit_data", "port_rcv_data"];
 
-/// A program sent so many bytes through a port and received as many: the port's counters go on by that. `dir` is the hardware's
+/// Adds `bytes` to the sent and to the received data of a port, as if a program had transferred them. `dir` is the hardware's
 /// folder as the program sees it.
 ///
 /// # Errors
-/// The port has no such counters, or they cannot be replaced.
+/// The port has no such counters, or they cannot be written.
 pub fn move_bytes(dir: &Path, hca: &str, port: u32, bytes: u64) -> io::Result<()> {
     let counters = dir.join(format!("sysfs/class/infiniband/{hca}/ports/{port}/counters"));
     for name in TRAFFIC {
         let path = counters.join(name);
         let before: u64 = fs::read_to_string(&path)?.trim().parse().map_err(io::Error::other)?;
-        // The counters count four bytes as one. In one step, and not beside the counter, for whoever reads meanwhile.
+        // The counters' unit is four bytes. The file is replaced in one step, and prepared elsewhere, for concurrent readers.
         let next = dir.join(LOADS).join(format!("{hca}.{port}.{name}"));
         fs::write(&next, format!("{}\n", before + bytes / 4))?;
         fs::rename(&next, &path)?;
@@ -59,14 +59,15 @@ pub fn move_bytes(dir: &Path, hca: &str, port: u32, bytes: u64) -> io::Result<()
     Ok(())
 }
 
-/// What a program has moved is not in the snapshot: a counter stays as a program of another user than the hardware's has left it.
+/// Whether a counter file was written by a program ([`move_bytes`]), recognised by its owner. Its value is not in the snapshot
+/// and is kept.
 fn is_of_a_program(path: &Path) -> bool {
     let owner = |path: &Path| fs::metadata(path).ok().map(|meta| meta.uid());
     let hardware = path.parent().and_then(owner);
     owner(path).is_some_and(|program| Some(program) != hardware)
 }
 
-/// A sysfs tree on disk: real directories below `devices`, links everywhere else, as in the kernel's.
+/// A sysfs tree on disk: as in the kernel's, real directories below `devices` and links everywhere else.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: PathBuf,
@@ -80,8 +81,7 @@ impl Tree {
         Ok(Tree { root })
     }
 
-    /// Makes the tree say this; what is there already and still right is not touched, and every change of a
-    /// file happens in one step.
+    /// Updates the tree to this state. Files that are already right are not touched; each change of a file is atomic.
     pub(super) fn write(&self, pci: &Pci, fabric: &Fabric, host: &Host) -> Result<()> {
         for device in &pci.devices {
             self.pci_device(device).with_context(|| device.address.to_string())?;
@@ -117,7 +117,7 @@ impl Tree {
                 Some(link.max_width.to_string()),
             ],
             Reading::Unsupported => [const { None }; 4],
-            // All ones on the bus.
+            // Reads of a lost PCI device return all ones.
             Reading::Failed(_) => {
                 [Some("Unknown".to_owned()), Some("63".to_owned()), Some(speed(32.0)), Some("16".to_owned())]
             }
@@ -133,7 +133,7 @@ impl Tree {
 
     fn hca(&self, hca: &Hca, pci: &Pci) -> Result<()> {
         let parent = hca.pci.known().and_then(|at| pci.devices.iter().find(|device| device.address == *at));
-        // Software devices hang below no bus.
+        // Software devices have no parent on a bus.
         let below = match parent {
             Some(device) => place(device).join("infiniband").join(&hca.name),
             None => Path::new("devices/virtual/infiniband").join(&hca.name),
@@ -187,7 +187,7 @@ impl Tree {
                 self.put(&path, value)?;
             }
         }
-        // Whoever stands for a program moves data through the port.
+        // Programs of the tests write the counters themselves (`move_bytes`).
         let counters = dir.join("counters");
         if counters.exists() {
             fs::set_permissions(counters, fs::Permissions::from_mode(0o777))?;
@@ -212,7 +212,7 @@ impl Tree {
         self.link(&self.root.join("class/net").join(&interface.name), &Path::new("../..").join(below))
     }
 
-    /// A folder of numbered places, those alone that hold something.
+    /// A folder with one numbered file for each row, without empty rows.
     fn table(&self, dir: &Path, rows: &Reading<BTreeMap<u32, String>>) -> Result<()> {
         let rows = match rows {
             Reading::Known(rows) => rows.clone(),
@@ -237,7 +237,7 @@ impl Tree {
         Ok(())
     }
 
-    /// One attribute; `None` takes it away.
+    /// Writes one attribute; `None` removes it.
     fn put(&self, path: &Path, text: Option<String>) -> Result<()> {
         self.put_bytes(path, text.map(|text| (text + "\n").into_bytes()))
     }
@@ -256,7 +256,7 @@ impl Tree {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).with_context(at)?;
         }
-        // Not beside the attribute: a reader that lists the folder would see it.
+        // Prepared in another folder: a reader that lists the attribute's folder would see it.
         let next = self.root.join(".new/attribute");
         fs::write(&next, bytes).and_then(|()| fs::rename(&next, path)).with_context(at)
     }
@@ -271,8 +271,7 @@ impl Tree {
             .with_context(|| path.display().to_string())
     }
 
-    /// Takes the links away whose names are not in `keep`, and what they lead to: a driver that lets go of
-    /// a device takes its folder along.
+    /// Removes the links whose names are not in `keep` and the folders they point to, as a driver does when it releases a device.
     fn forget(&self, folder: &str, keep: BTreeSet<String>) -> Result<()> {
         for entry in fs::read_dir(self.root.join(folder))? {
             let entry = entry?;
@@ -289,7 +288,7 @@ impl Tree {
     }
 }
 
-/// `devices/pci0000:15/0000:15:01.0/…/0000:18:00.0`
+/// Path of a device, for example `devices/pci0000:15/0000:15:01.0/…/0000:18:00.0`.
 fn place(device: &PciDevice) -> PathBuf {
     let mut path = Path::new("devices").join(&device.root);
     path.extend(device.bridges.iter().map(PciAddress::to_string));
@@ -297,7 +296,7 @@ fn place(device: &PciDevice) -> PathBuf {
     path
 }
 
-/// A configuration space whose one extended capability is ACS.
+/// A PCI configuration space whose only extended capability is ACS.
 fn configuration(acs_control: u16) -> Vec<u8> {
     let mut space = vec![0; 4096];
     space[0x100..0x104].copy_from_slice(&0x0001_000d_u32.to_le_bytes());
@@ -309,12 +308,12 @@ fn numa_node(reading: &Reading<u32>) -> String {
     reading.known().map_or_else(|| "-1".to_owned(), u32::to_string)
 }
 
-/// `32.0 GT/s PCIe`
+/// As in sysfs, for example `32.0 GT/s PCIe`.
 fn speed(gts: f64) -> String {
     format!("{gts:.1} GT/s PCIe")
 }
 
-/// Nothing to say is no file; a failed read is a file that makes no sense.
+/// The content of an attribute: none for an unsupported reading, unparsable text for a failed one.
 fn text(reading: &Reading<String>) -> Option<String> {
     match reading {
         Reading::Known(text) => Some(text.clone()),

@@ -8,7 +8,7 @@ use railgate_model::{DriveHealth, MemoryController, Nvme, Reading, System};
 
 use super::{Tree, text};
 
-/// As much of the host as the tree can show. A folder that cannot be listed is nothing that root can make.
+/// The parts of the host that the tree can show. Root cannot make a folder that cannot be listed, so failed lists are left out.
 pub(in crate::hardware) fn shown(system: &System) -> System {
     fn known<T: Clone>(reading: &Reading<T>) -> Reading<T> {
         reading.known().map_or(Reading::Unsupported, |value| Reading::Known(value.clone()))
@@ -25,7 +25,7 @@ pub(in crate::hardware) fn shown(system: &System) -> System {
 }
 
 impl Tree {
-    /// What sysfs shows of the machine around the devices: drives, memory controllers, processors, modules, services.
+    /// Writes the host's part of sysfs: drives, memory controllers, processors, modules, services.
     pub(super) fn system(&self, system: &System) -> Result<()> {
         self.each("class/nvme", &system.nvmes, |drive| drive.name.clone(), Tree::drive)?;
         let controllers = "devices/system/edac/mc";
@@ -78,7 +78,7 @@ impl Tree {
         if gone.exists() { Ok(fs::remove_dir_all(gone)?) } else { Ok(()) }
     }
 
-    /// A folder with one folder for each of them, and no other; none where the machine has nothing of the kind.
+    /// A folder that contains exactly one folder for each item; no folder if the machine has none.
     fn each<T>(
         &self,
         folder: &str,
@@ -110,7 +110,7 @@ impl Tree {
     }
 }
 
-/// The page as the drive gives it.
+/// The SMART log page in the drive's format.
 fn smart_log(health: &DriveHealth) -> Vec<u8> {
     let mut page = vec![0; 512];
     page[0] = health.critical_warning;
