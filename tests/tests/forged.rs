@@ -1,5 +1,5 @@
-//! No sequence of kernel log records that an unprivileged process can cause drains a node whose NVML reads no fault, or gives
-//! evidence for a restart: through the real reader, in every phase, on the strictest configuration.
+//! Property: no sequence of kernel log records that an unprivileged process can cause drains a node, or counts as evidence for a
+//! requeue, if NVML reports no fault. Records pass through the real reader, in every phase, with the strictest configuration.
 
 #![expect(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -17,7 +17,7 @@ fn read(records: &str, boot_id: &str) -> KernelLog {
     kernel_log_read(file.path(), None, boot_id).unwrap()
 }
 
-/// Judges a healthy machine with this log in each phase, a minute apart, and remembers.
+/// Judges a healthy machine with this log in each phase, one minute apart, and keeps the gate state between them.
 fn judged(records: &str, config: &GateConfig) -> Result<(), TestCaseError> {
     let (profile, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
     let healthy = railgate_simulate::simulated(&profile, &[]);
@@ -57,7 +57,7 @@ proptest! {
 }
 
 #[test]
-fn the_strictest_site_has_every_kind_of_line() {
+fn the_strictest_configuration_lists_every_kind_of_line() {
     for id in railgate_model::kernel_lines::ids() {
         assert!(forged::STRICT.contains(&format!("\"{id}\" = \"fail\"")), "{id}");
     }
@@ -65,9 +65,9 @@ fn the_strictest_site_has_every_kind_of_line() {
     assert_eq!(strict.problems(), Vec::<String>::new());
 }
 
-/// The records of the attack, as x86 kernels wrote them.
+/// Records of a process with a forged name, as x86 kernels printed them.
 #[test]
-fn the_records_of_the_attack() {
+fn segfault_records_with_driver_text_are_marked_forged() {
     let records = "\
 6,1,1000000,-;NVRM: fallen of[10942]: segfault at 0 ip 00005652fc277132 sp 00007fff976ee370 error 6 in NVRM: fallen off the bus[1132,5652fc277000+1000] likely on CPU 1 (core 1, socket 0)
 6,2,2000000,-;NVRM: GPU 1:0:0[10943]: segfault at 0 ip 00005652fc277132 sp 00007fff976ee370 error 6 in fallen off the bus[1132,5652fc277000+1000]
@@ -79,9 +79,9 @@ fn the_records_of_the_attack() {
     assert_eq!((log.xids().len(), log.lines.len(), log.forged.len()), (0, 0, 2));
 }
 
-/// The kernel of this machine: a program with a driver's name crashes, and its own record is read.
+/// On this machine's kernel: a program whose name imitates the driver crashes, and the kernel's own record of it is read.
 #[test]
-fn the_record_of_this_kernel() {
+fn a_real_crash_record_with_driver_text_is_marked_forged() {
     use std::os::unix::process::CommandExt;
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("NVRM: fallen off the bus");

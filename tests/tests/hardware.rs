@@ -1,5 +1,5 @@
-//! A live look at simulated hardware, through its real interfaces and railgate's own children, says what
-//! `--simulate` says.
+//! A live probe of simulated hardware, through its real interfaces and railgate's own child processes, reads the same values as
+//! `--simulate` produces.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -22,7 +22,7 @@ fn look(hardware: &Hardware, deadline: Duration) -> Snapshot {
     live(&source, &Request::everything("gn1", deadline))
 }
 
-/// What the two may word differently is how a read failed.
+/// Removes the messages of failed readings, which may differ between the two.
 fn plain(gpu: &Gpu) -> Gpu {
     let mut gpu = gpu.clone();
     match &mut gpu.access {
@@ -53,7 +53,7 @@ fn agrees(hardware: &Hardware, what: &str) {
     assert_eq!(gpus.count, wanted.count, "{what}");
     for (gpu, wanted) in gpus.gpus.iter().zip(&wanted.gpus) {
         let (mut gpu, mut wanted) = (plain(gpu), plain(wanted));
-        // Joined with this machine's /proc, where the simulated process does not exist.
+        // The live list is joined with /proc of this machine, in which the simulated process does not exist.
         if what.starts_with("gpu-process") {
             let pids = |gpu: &Gpu| {
                 gpu.processes.known().map(|list| list.iter().map(|process| process.pid).collect())
@@ -63,7 +63,7 @@ fn agrees(hardware: &Hardware, what: &str) {
             gpu.processes = railgate_model::Reading::Unsupported;
             wanted.processes = railgate_model::Reading::Unsupported;
         }
-        // A GPU that wants a reset answers nothing but that.
+        // A GPU that requires a reset answers no other call.
         if matches!(wanted.access, Access::ResetRequired(_) | Access::Failed(_)) {
             assert_eq!(discriminant(&gpu.access), discriminant(&wanted.access), "{what}");
         } else {
@@ -82,7 +82,7 @@ fn every_fault_is_seen(dir: &Path) {
     let mut hardware = Hardware::create(dir, "h100-sxm", "gn1").unwrap();
     agrees(&hardware, "healthy");
     for info in FAULTS {
-        // A machine with InfiniBand has no table of GIDs.
+        // A machine with InfiniBand has no GID table.
         let no_part = info.part == FaultPart::Mount || info.id.starts_with("roce-gid");
         if no_part || info.id.starts_with("nvml-") {
             continue;
@@ -117,7 +117,7 @@ fn nvml_that_is_missing_or_hangs(dir: &Path) {
     agrees(&hardware, "healed");
 }
 
-/// The first sample of a watching child.
+/// The first sample of a watching child process.
 fn watched(hardware: &Hardware) -> (Vec<WatchedGpu>, GpuSample) {
     let source: SourceConfig = hardware.source_table(hardware.dir()).try_into().unwrap();
     let gpus = vec![GpuId::Index(1), GpuId::Index(7)];
@@ -129,7 +129,7 @@ fn watched(hardware: &Hardware) -> (Vec<WatchedGpu>, GpuSample) {
             Said::This(what) => match serde_json::from_slice(&what).unwrap() {
                 Watched::Gpus(gpus) => known = gpus,
                 Watched::Sample(sample) => return (known, sample.gpus[1].clone()),
-                Watched::Xids(_) | Watched::NoXids(_) => panic!("nobody has asked for Xids"),
+                Watched::Xids(_) | Watched::NoXids(_) => panic!("Xids were not requested"),
             },
             Said::Nothing => std::thread::sleep(Duration::from_millis(20)),
             Said::Ended(why) => panic!("{why}"),
@@ -137,7 +137,7 @@ fn watched(hardware: &Hardware) -> (Vec<WatchedGpu>, GpuSample) {
     }
 }
 
-/// Cards before Hopper: what NVML has is read, the rest is not supported and never zero.
+/// GPUs before Hopper (no GPM): values of NVML are read, all others are unsupported and never zero.
 fn a_gpu_without_gpm_has_what_nvml_has(dir: &Path) {
     let mut hardware = Hardware::create(dir, "a100-sxm", "gn1").unwrap();
     let (known, sample) = watched(&hardware);
@@ -147,12 +147,12 @@ fn a_gpu_without_gpm_has_what_nvml_has(dir: &Path) {
     }
     let said = [&sample.clock, &sample.power, &sample.energy, &sample.any_kernel, &sample.memory_used];
     assert!(said.iter().all(|value| value.known().is_some()), "{sample:?}");
-    // One metric that the card lacks leaves the others.
+    // A metric that the GPU lacks does not affect the others.
     hardware.works(&[(2, 90.0), (5, 50.0)]).unwrap();
     let (known, sample) = watched(&hardware);
     assert_eq!(known[1].gpm, Reading::Known(true));
     assert_eq!((&sample.tensor, &sample.dram), (&Reading::Known(50.0), &Reading::Unsupported));
-    // A call that the driver refuses is a reason, in its place alone.
+    // If the driver refuses one call, only that reading fails.
     hardware.behave(|nvml| nvml.returns.insert("nvmlDeviceGetPowerUsage".to_owned(), 999)).unwrap();
     let (_, sample) = watched(&hardware);
     assert!(matches!(&sample.power, Reading::Failed(why) if why.contains("nvmlDeviceGetPowerUsage")));
@@ -168,7 +168,7 @@ fn main() -> ExitCode {
         ("nvml_that_is_missing_or_hangs", nvml_that_is_missing_or_hangs),
         ("a_gpu_without_gpm_has_what_nvml_has", a_gpu_without_gpm_has_what_nvml_has),
     ];
-    // One after the other: what they change is the whole process's.
+    // One test at a time, since they change state of the whole process.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     let trial = |(name, test): (&str, fn(&Path))| {
         Trial::test(name, move || {

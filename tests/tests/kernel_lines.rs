@@ -1,6 +1,6 @@
-//! Lines of kernel logs, as machines printed them: each goes through the live reader, is classified by NVIDIA's Xid catalogue and by
-//! the table of kernel lines, and has the recorded verdict (`tests/kernel-lines/README.md`). What a user's program can cause
-//! drains no node.
+//! Kernel log lines as real machines printed them. Each line passes through the live reader, NVIDIA's Xid catalogue and the table
+//! of kernel lines, and must get its recorded verdict (`tests/kernel-lines/README.md`). Lines that a user's program can cause must
+//! not drain a node.
 
 #![expect(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -16,7 +16,7 @@ use railgate_model::{
 };
 use railgate_probe::readers::kernel_log_read;
 
-/// The files of a collection; `formats` is not from the logs of machines.
+/// Files of a collection. `formats` is made from format strings, not from logs.
 const FILES: [&str; 5] = ["xid", "switch", "kernel", "harmless", "formats"];
 
 /// One line of a collection.
@@ -24,13 +24,13 @@ struct Row {
     /// File and line, for messages.
     place: String,
     file: &'static str,
-    /// A user's program can cause it.
+    /// Whether a user's program can cause the line.
     by_user: bool,
     verdict: String,
     text: String,
 }
 
-/// The collection in a folder.
+/// Reads the collection in a folder.
 fn collection(folder: &Path) -> Vec<Row> {
     let path = |name: &str| folder.join(format!("{name}.tsv"));
     let text = |name: &str| std::fs::read_to_string(path(name)).unwrap();
@@ -52,19 +52,19 @@ fn collection(folder: &Path) -> Vec<Row> {
     rows
 }
 
-/// The collection of this repository, and the raw one that the environment names.
+/// The collection of this repository, and the raw one that the environment variable names.
 fn collections() -> Vec<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernel-lines");
     match std::env::var_os("RAILGATE_KERNEL_LINES") {
         Some(raw) => vec![own, raw.into()],
         None => {
-            eprintln!("skipped: raw lines, RAILGATE_KERNEL_LINES names no folder of them");
+            eprintln!("skipped: raw lines, RAILGATE_KERNEL_LINES is not set to a folder");
             vec![own]
         }
     }
 }
 
-/// What a log with these records holds, a second apart.
+/// A log with these records, one second apart.
 fn read<'a>(texts: impl IntoIterator<Item = &'a str>, boot_id: &str) -> KernelLog {
     let mut records = String::new();
     for (seq, text) in texts.into_iter().enumerate() {
@@ -75,13 +75,13 @@ fn read<'a>(texts: impl IntoIterator<Item = &'a str>, boot_id: &str) -> KernelLo
     kernel_log_read(file.path(), None, boot_id).unwrap()
 }
 
-/// `0000:61:00`
+/// For example `0000:61:00`.
 fn place(address: Option<PciAddress>) -> String {
     let address = address.map_or_else(String::new, |address| address.to_string());
     address.strip_suffix(".0").unwrap_or(&address).to_owned()
 }
 
-/// What to do at once by the catalogue: `?` where it has no row for the numbers of an NVLink 5 line.
+/// Immediate action in the catalogue; `?` if it has no row for the numbers of an NVLink 5 line.
 fn action(code: u32, text: &str) -> String {
     let Some(xid) = lookup(code) else { return "UNKNOWN".to_owned() };
     if (144..=150).contains(&code) {
@@ -102,7 +102,7 @@ fn of_table(line: &KernelLine) -> Option<String> {
     Some(format!("line {}{part}", found.id))
 }
 
-/// The verdict that the live reader, the catalogue and the table give together.
+/// Combined verdict of the live reader, the catalogue and the table.
 fn verdict(text: &str) -> String {
     let log = read([text], "this");
     let xids = log
@@ -123,7 +123,7 @@ fn verdict(text: &str) -> String {
 }
 
 #[test]
-fn each_line_has_its_verdict() {
+fn every_line_gets_its_recorded_verdict() {
     let mut wrong = Vec::new();
     for folder in collections() {
         let rows = collection(&folder);
@@ -143,7 +143,7 @@ fn each_line_has_its_verdict() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A code that the catalogue has is known, and the collection has each that GPUs of today report.
+/// Every code of the catalogue is known, and the collection contains each code that current GPUs report.
 #[test]
 fn no_code_of_the_catalogue_is_unknown() {
     let own = collections().remove(0);
@@ -158,9 +158,9 @@ fn no_code_of_the_catalogue_is_unknown() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// What a user can cause is marked so, whatever the machine's NVML would say to it.
+/// Lines that a user can cause are marked, also where the machine's NVML would confirm them.
 #[test]
-fn what_a_user_can_cause_is_marked() {
+fn lines_a_user_can_cause_are_marked() {
     let marked = |verdict: &str| {
         let words: Vec<&str> = verdict.split(' ').collect();
         match words.as_slice() {
@@ -178,7 +178,7 @@ fn what_a_user_can_cause_is_marked() {
     assert!(not.is_empty(), "{not:?}");
 }
 
-/// Each kind of line, each code and each fatal error drains, at the first sight.
+/// Every kind of line, every code and every fatal error drains at its first occurrence.
 fn strictest(rows: &[Row]) -> GateConfig {
     let word = |row: &Row, kind: &str| {
         row.verdict.strip_prefix(kind).and_then(|rest| rest.split(' ').next()).map(ToOwned::to_owned)
@@ -210,7 +210,7 @@ fn strictest(rows: &[Row]) -> GateConfig {
     table.try_into().unwrap()
 }
 
-/// A healthy machine, and one whose NVML has no recovery action (before R570), so that NVML can neither confirm nor deny.
+/// A healthy machine, and one whose NVML has no recovery action (before R570) and so neither confirms nor denies an error.
 fn machines() -> (Profile, [Snapshot; 2]) {
     let (profile, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
     let healthy = railgate_simulate::simulated(&profile, &[]);
@@ -223,7 +223,7 @@ fn machines() -> (Profile, [Snapshot; 2]) {
     (profile, [healthy, silent])
 }
 
-/// The findings that fail, over a prolog, an epilog and a periodic check a minute apart.
+/// Failing findings of a prolog, an epilog and a periodic check, one minute apart.
 fn failures(profile: &Profile, healthy: &Snapshot, config: &GateConfig, texts: &[&str]) -> Vec<String> {
     let log = read(texts.iter().copied(), &healthy.boot_id);
     let mut now = Snapshot { kernel_log: Part::Read { data: log, took_ms: 1.0 }, ..healthy.clone() };
@@ -248,7 +248,7 @@ fn failures(profile: &Profile, healthy: &Snapshot, config: &GateConfig, texts: &
     failed
 }
 
-/// The same line about a GPU of the simulated machine: an error of a GPU that is not there is nobody's.
+/// The same line with the address of a GPU of the simulated machine: errors of absent GPUs are ignored.
 fn of_this_machine(text: &str) -> String {
     let known =
         |rest: &str| rest.split_once(')').map(|(_, rest)| format!("NVRM: Xid (PCI:0000:61:00){rest}"));
@@ -256,7 +256,7 @@ fn of_this_machine(text: &str) -> String {
 }
 
 #[test]
-fn what_a_user_can_cause_drains_nothing() {
+fn lines_a_user_can_cause_drain_no_node() {
     let mut drained = Vec::new();
     for folder in collections() {
         let rows = collection(&folder);
@@ -282,9 +282,9 @@ fn what_a_user_can_cause_drains_nothing() {
     assert!(drained.is_empty(), "{}", drained.join("\n"));
 }
 
-/// The configuration is strict enough: lines of faults drain where the driver writes them again.
+/// The configuration is strict enough: lines of real faults drain once the driver repeats them.
 #[test]
-fn what_the_machine_causes_drains() {
+fn lines_of_real_faults_drain_the_node() {
     let rows = collection(&collections().remove(0));
     let config = strictest(&rows);
     let (profile, [_, silent]) = machines();

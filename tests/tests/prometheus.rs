@@ -1,5 +1,5 @@
-//! Metrics, dashboards and alert rules against Debian's Prometheus: node_exporter reads what our writer writes, Prometheus
-//! scrapes it, and every query of every dashboard must have an answer.
+//! Tests metrics, dashboards and alert rules with Debian's Prometheus: node_exporter reads the written files, Prometheus scrapes
+//! it, and every query of every dashboard must return a result.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 
@@ -40,7 +40,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A node in trouble, whose counters stand `tick` higher than at the start.
+/// A faulty node, whose counters are `tick` higher than at the start.
 fn node(tick: u64) -> (Snapshot, Profile, Verdict) {
     let (profile, faults) = railgate_simulate::parse("h100-sxm:gpu-lost@3,ib-port-down@2", &[]).unwrap();
     let mut snapshot = railgate_simulate::simulated(&profile, &faults);
@@ -128,7 +128,7 @@ fn pages(tick: u64) -> Vec<(String, String)> {
 }
 
 #[test]
-fn promtool_has_nothing_to_say_about_the_metrics() -> Result<()> {
+fn promtool_accepts_the_metrics_without_warnings() -> Result<()> {
     if !installed() {
         return Ok(());
     }
@@ -167,13 +167,13 @@ fn the_alert_rules_pass_their_tests() -> Result<()> {
         let tried = tests.matches(alert).count();
         ensure!(
             tried >= 2,
-            "{alert} is tried {tried} times: it wants a test in which it fires and one in which it does not"
+            "{alert} has {tried} tests: it needs one in which it fires and one in which it does not"
         );
     }
     Ok(())
 }
 
-/// A program that ends with the test.
+/// A program that is killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -201,7 +201,7 @@ fn encoded(query: &str) -> String {
     query.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// How many series a query has, waiting for the first.
+/// Number of series that a query returns; waits for the first.
 fn series(port: u16, query: &str) -> Result<usize> {
     poll::until(MINUTE, query, || {
         let said = get(port, &format!("/api/v1/query?query={}", encoded(query)))?;
@@ -212,13 +212,13 @@ fn series(port: u16, query: &str) -> Result<usize> {
     })
 }
 
-/// `$name` and `${name}` as somebody has chosen them.
+/// Replaces `$name` and `${name}` by a selected value.
 fn chosen(expr: &str) -> String {
     expr.replace("$__rate_interval", "10s").replace("$instance", ".*").replace("$job_id", "48213|.*")
 }
 
 #[test]
-fn every_query_of_every_dashboard_has_an_answer() -> Result<()> {
+fn every_dashboard_query_returns_a_result() -> Result<()> {
     if !installed() {
         return Ok(());
     }
@@ -276,7 +276,7 @@ fn ask_everything(server: u16) -> Result<()> {
     poll::until(MINUTE, "Prometheus to answer", || {
         Ok(get(server, "/api/v1/status/buildinfo").ok().filter(|said| said["status"] == "success"))
     })?;
-    // What the collector could not parse it says here.
+    // node_exporter exports here the files that it could not parse.
     series(server, "railgate_build_info")?;
     series(server, "node_textfile_scrape_error == 0")?;
     let mut asked = BTreeSet::new();
@@ -288,11 +288,7 @@ fn ask_everything(server: u16) -> Result<()> {
             for target in panel["targets"].as_array().context("no targets")? {
                 let expr = target["expr"].as_str().context("no query")?;
                 let query = chosen(expr);
-                ensure!(
-                    !query.contains('$'),
-                    "{name}: {}: {expr}: a variable that nobody has set",
-                    panel["title"]
-                );
+                ensure!(!query.contains('$'), "{name}: {}: {expr}: an undefined variable", panel["title"]);
                 series(server, &query).with_context(|| format!("{name}: {}", panel["title"]))?;
                 asked.insert(query);
             }

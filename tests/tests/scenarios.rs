@@ -1,4 +1,4 @@
-//! Every file of `tests/scenarios/` is one look at a simulated node, and what the gate must say of it.
+//! Every file of `tests/scenarios/` describes one check run on a simulated node and the expected verdict.
 //!
 //! ```toml
 //! about = "why this scenario exists"
@@ -6,22 +6,22 @@
 //! phase = "prolog"                      # prolog, epilog, periodic
 //! gpus = "all"                          # "all", "none", a list of indices; absent: no job
 //! before = "h100-sxm"                   # the baseline; absent in an epilog: the same node without faults
-//! remembers = true                      # an earlier look found the node without faults
-//! later = "30m"                         # the look comes so long after the baseline and what is remembered
-//! usual = { symbol_error = 3 }          # what every port has counted in an hour, for days
-//! silent = ["gpus"]                     # parts without an answer at the previous look
-//! again = true                          # a look ten minutes ago saw the same
-//! machine = { fabric = { link_layer = "ethernet" } }   # the machine is built otherwise than its type
-//! profile = { gpus = { count = 4 } }    # the machine is held against other numbers than its own
+//! remembers = true                      # an earlier check run found the node without faults
+//! later = "30m"                         # time from the baseline and the earlier check run to this one
+//! usual = { symbol_error = 3 }          # hourly growth of every port's counters over the last days
+//! silent = ["gpus"]                     # parts without an answer in the previous check run
+//! again = true                          # a check run ten minutes ago had the same result
+//! machine = { fabric = { link_layer = "ethernet" } }   # differences of the machine from its type
+//! profile = { gpus = { count = 4 } }    # expected values that differ from the machine's
 //! [config]                              # as in `[gate]`
 //! [expect]
 //! fitness = "unfit"
 //! action = "drain"
-//! deciding = "gpu-lost@3"               # absent where the node must be fit
+//! deciding = "gpu-lost@3"               # absent if the node must be fit
 //! what = "0000:61:00.0 off bus, Xid 79"
 //! fix = "reboot"
-//! findings = ["fail gpu-lost@3"]        # all of them, worst first; absent: not looked at
-//! shadow = ["fail gpu-lost@3"]          # what checks in shadow found; absent: not looked at
+//! findings = ["fail gpu-lost@3"]        # all findings, worst first; absent: not compared
+//! shadow = ["fail gpu-lost@3"]          # findings of checks in shadow; absent: not compared
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -229,7 +229,7 @@ fn differences(expect: &Expect, verdict: &Verdict) -> Vec<String> {
 }
 
 #[test]
-fn every_scenario_is_judged_as_it_says() {
+fn every_scenario_gets_its_expected_verdict() {
     let scenarios = scenarios().unwrap();
     assert!(scenarios.len() >= 30, "only {} scenarios in {}", scenarios.len(), folder().display());
     let mut wrong = Vec::new();
@@ -246,13 +246,13 @@ fn every_scenario_is_judged_as_it_says() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// The register's name of a check: those of the site's own share a row.
+/// The check's name in the register; all checks defined by the site share one row.
 fn row_of(subject: &str) -> &str {
     let id = subject.split('@').next().unwrap_or_default();
     if id.starts_with("site-") { "site" } else { id }
 }
 
-/// A check without a scenario has never been seen from outside.
+/// Every check of the register decides the verdict of a scenario.
 #[test]
 fn every_check_decides_in_a_scenario() {
     let scenarios = scenarios().unwrap();
@@ -264,7 +264,7 @@ fn every_check_decides_in_a_scenario() {
     assert!(missing.is_empty(), "no scenario for {missing:?}");
 }
 
-/// The catalogue: every fault that `railgate simulate --list` shows has been judged, and there are many.
+/// Every fault that `railgate simulate --list` prints has a scenario.
 #[test]
 fn every_fault_has_a_scenario() {
     let scenarios = scenarios().unwrap();
@@ -281,9 +281,9 @@ fn every_fault_has_a_scenario() {
     assert!(railgate_simulate::FAULTS.len() >= 90, "{} faults", railgate_simulate::FAULTS.len());
 }
 
-/// What Slurm shows of every finding that decides: short enough, and its beginning says what and where.
+/// The reason that Slurm shows for a deciding finding has at most the allowed length and begins with check and device.
 #[test]
-fn every_reason_fits_and_begins_with_check_and_part() {
+fn every_drain_reason_fits_and_begins_with_check_and_device() {
     const SINFO: usize = 20;
     let mut wrong = Vec::new();
     for (name, scenario) in &scenarios().unwrap() {
@@ -297,9 +297,9 @@ fn every_reason_fits_and_begins_with_check_and_part() {
                 wrong.push(format!("{name}: {} characters: {text}", text.len()));
             }
             if finding.what.is_empty() || finding.fix.is_empty() {
-                wrong.push(format!("{name}: {subject} does not say what, or what to do"));
+                wrong.push(format!("{name}: {subject} has no description or no fix"));
             }
-            // `sinfo -R` shows twenty characters: no other check may look the same there.
+            // `sinfo -R` prints twenty characters, which must identify the check.
             let seen = &text[..SINFO.min(text.len())];
             let check = row_of(&subject);
             let alike = CHECKS.iter().find(|other| {
@@ -310,17 +310,17 @@ fn every_reason_fits_and_begins_with_check_and_part() {
                 wrong.push(format!("{name}: '{seen}' could be {} as well", other.id));
             }
             if Reason::parse(&text).is_none_or(|back| back.subject != subject.replace(' ', "-")) {
-                wrong.push(format!("{name}: cannot be read back: {text}"));
+                wrong.push(format!("{name}: cannot be parsed: {text}"));
             }
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Of every drain in the catalogue, what `sinfo -R` shows by default. The leader takes ten characters and the check comes
-/// next: which check it was is always there, the part where the check's name is short.
+/// The beginning of each drain reason that `sinfo -R` prints by default. The prefix takes ten characters, then comes the check:
+/// it is always identifiable, the device only if the check's name is short.
 #[test]
-fn what_sinfo_shows_of_every_drain() {
+fn sinfo_shows_the_check_of_every_drain() {
     let mut seen = BTreeSet::new();
     for (_, scenario) in &scenarios().unwrap() {
         let verdict = judged(scenario).unwrap();
@@ -359,15 +359,15 @@ const SHOWN: &[&str] = &[
     "site-raid@",
 ];
 
-/// A fault that an idle node of a site that says nothing does not tell is told where it matters: in a window, with the site's
-/// word, or as a note. Those of which no look should ever say a word are named here, with why.
+/// Every fault leads to a finding in at least one scenario: in a time window, with the site's settings, or as a note. The faults
+/// that never do are listed here with the reason.
 #[test]
-fn every_fault_is_told_somewhere() {
+fn every_fault_has_a_finding_in_some_scenario() {
     let silent = [
-        // To be healthy in all looks is what they are for.
-        "gpu-process-exiting", // it is on its way out
-        "nvml-slow",           // slow is not silent
-        "ib-renamed",          // the same devices
+        // These simulate healthy behaviour.
+        "gpu-process-exiting", // the process is exiting
+        "nvml-slow",           // slow, but it answers
+        "ib-renamed",          // the same devices under other names
     ];
     let mut told = BTreeSet::new();
     for (_, scenario) in &scenarios().unwrap() {

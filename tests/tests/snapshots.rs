@@ -1,5 +1,5 @@
-//! Nodes that were recorded on real hardware (serials, UUIDs and addresses replaced): what the readers said
-//! there must stay readable, and a healthy machine must stay `fit` under its profile.
+//! Nodes recorded on real hardware, with serials, UUIDs and addresses replaced: recorded snapshots must stay readable, and a
+//! healthy machine must stay `fit` under its profile.
 
 #![expect(clippy::unwrap_used, reason = "a fixture that cannot be read is a failed test")]
 
@@ -28,7 +28,7 @@ fn verdict(snapshot: &Snapshot, profile: &Profile) -> Verdict {
     judge(&GateConfig::default(), &seen)
 }
 
-/// H200s of a virtual machine without InfiniBand; one alone has no NVLink either.
+/// H200s of a virtual machine without InfiniBand. A single GPU has no NVLink either.
 fn profile(gpus: u32) -> Profile {
     let mut profile = railgate_profiles::load("h200-sxm", &[]).unwrap();
     profile.gpus.count = Some(gpus);
@@ -46,7 +46,7 @@ fn real_h200s_are_fit_under_their_profile() {
 }
 
 #[test]
-fn the_same_machines_lack_what_a_whole_hgx_has() {
+fn the_same_machines_are_incomplete_as_a_whole_hgx() {
     let whole = railgate_profiles::load("h200-sxm", &[]).unwrap();
     for file in ["h200-x1-vm.json", "h200-x4-vm.json"] {
         let verdict = verdict(&snapshot(file), &whole);
@@ -69,9 +69,9 @@ fn every_reading_of_a_real_gpu_is_known() {
     }
 }
 
-/// The same machine type with everything that is read of it today. Its clock was not synchronised.
+/// A node of the same type recorded with all current readings. Its clock was not synchronised.
 #[test]
-fn a_real_node_is_fit_whatever_is_looked_at() {
+fn a_real_node_with_all_current_readings_is_fit() {
     let node = snapshot("h200-x4-vm-full.json");
     let verdict = verdict(&node, &profile(4));
     let found: Vec<&str> = verdict.findings.iter().map(|finding| finding.check.as_str()).collect();
@@ -81,10 +81,10 @@ fn a_real_node_is_fit_whatever_is_looked_at() {
     assert_eq!(gpus.iter().map(|gpu| gpu.details.peers.len()).sum::<usize>(), 6, "each pair once");
 }
 
-/// Every machine type and the real nodes: a profile that was recorded from a node holds that very node for fit, and says
-/// what it wants of a machine that has more than GPUs.
+/// Every machine type and the real nodes: a node is fit under the profile recorded from it. Machines with more than GPUs also get
+/// those requirements.
 #[test]
-fn a_recorded_profile_holds_its_own_node_for_fit() {
+fn a_node_is_fit_under_its_recorded_profile() {
     for id in railgate_profiles::builtin_ids() {
         for layer in ["infiniband", "ethernet"] {
             let mut like = railgate_profiles::load(id, &[]).unwrap();
@@ -127,9 +127,9 @@ fn a_recorded_profile_holds_its_own_node_for_fit() {
     }
 }
 
-/// And it finds what goes away.
+/// A recorded profile detects missing devices.
 #[test]
-fn a_recorded_profile_misses_what_is_gone() {
+fn a_recorded_profile_detects_missing_devices() {
     let (like, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
     let mine = record(&railgate_simulate::simulated(&like, &[]), "mine", Some(&like)).profile;
     for (fault, check) in [

@@ -1,4 +1,4 @@
-//! The accounting database for real: Debian's slurmdbd and MariaDB, of a root directory that has both.
+//! Tests with a real accounting database: Debian's slurmdbd and MariaDB, from a root directory that has both.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use railgate_tests::poll;
 
 use crate::training::{ALL_MAY_DRAIN, MINUTE, end, started, submit_as};
 
-/// Made by `cargo xtask test --accounting`, which can make one of another release, too.
+/// Made by `cargo xtask test --accounting`, which can also make one for another release.
 const ROOT: &str = "/var/cache/railgate/slurmdbd-22.05";
 
-/// jobstats' own field: compressed and encoded, so with `+`, `/` and `=`.
+/// The AdminComment of jobstats: compressed and base64-encoded, so it contains `+`, `/` and `=`.
 const JOBSTATS: &str = "JS1:H4sIAAAAAAAAA+/1y8vLAAAA//8BAAD//w==";
 
 fn accounted(cluster: &Cluster, id: u32) -> Result<String> {
@@ -20,7 +20,7 @@ fn accounted(cluster: &Cluster, id: u32) -> Result<String> {
     Ok(cluster.root().run(&words)?.ok()?.trim().to_owned())
 }
 
-/// A job of alice's that loses a GPU on `node`, with what somebody has put into its AdminComment.
+/// Lets a job of alice lose a GPU on `node`, with `comment` already in its AdminComment.
 fn fails(cluster: &Cluster, node: &str, comment: &str) -> Result<u32> {
     let words = ["-N1", "-w", node, "--gres=gpu:8", "--railgate-requeue=never", "--comment=Words of her own"];
     let script = "echo attempt 0; until [ -s end.$SLURM_JOB_ID ]; do sleep 0.1; done; exit 1";
@@ -34,7 +34,7 @@ fn fails(cluster: &Cluster, node: &str, comment: &str) -> Result<u32> {
     Ok(id)
 }
 
-/// A root directory that has slurmdbd; `None` where there is none, with a line that says so.
+/// The root directory that has slurmdbd; `None` if there is none, with a message.
 pub(crate) fn with_slurmdbd() -> Option<PathBuf> {
     let place = match std::env::var_os(SLURM_ROOT) {
         Some(root) if root != "/" => PathBuf::from(root),
@@ -52,7 +52,7 @@ pub(crate) fn with_slurmdbd() -> Option<PathBuf> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_task_that_slurmctld_has_forgotten_is_found_in_slurmdbd() -> Result<()> {
+fn a_task_purged_by_slurmctld_is_found_in_slurmdbd() -> Result<()> {
     let Some(place) = with_slurmdbd() else { return Ok(()) };
     Builder::new(1).slurm_root(place).slurm_conf("MinJobAge", "2").test(|cluster| {
         let database = accounting::start(cluster)?;
@@ -85,7 +85,7 @@ fn a_task_that_slurmctld_has_forgotten_is_found_in_slurmdbd() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn slurmdbd_keeps_our_line_beside_what_others_wrote() -> Result<()> {
+fn slurmdbd_keeps_railgates_comment_beside_those_of_others() -> Result<()> {
     let Some(place) = with_slurmdbd() else { return Ok(()) };
     let keeps_capitals = slurm_release(&place)? >= (23, 2);
     let builder = Builder::new(2).slurm_root(place).config("report = { admin_comment = true }")?;
@@ -111,7 +111,7 @@ fn slurmdbd_keeps_our_line_beside_what_others_wrote() -> Result<()> {
             );
             assert!(kept.starts_with(&lead) && kept.contains("Xid 79") && kept.ends_with(';'), "{kept}");
         } else {
-            poll::until(MINUTE, "a word about capitals", || {
+            poll::until(MINUTE, "the log line about upper case", || {
                 let log = cluster.read("ctl", "/var/lib/railgate/controller/epilog-ctld.log")?;
                 Ok(log.contains("could not be kept byte for byte").then_some(()))
             })?;

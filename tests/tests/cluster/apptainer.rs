@@ -1,4 +1,4 @@
-//! The Apptainer template with a real Apptainer, beside the Slurm that has one: sid's.
+//! The Apptainer template with a real Apptainer. Only sid's root directory has one.
 
 use anyhow::Result;
 use railgate_tests::cluster::Builder;
@@ -7,7 +7,7 @@ use railgate_tests::{poll, skipped};
 use crate::templates::filled;
 use crate::training::MINUTE;
 
-/// Saves when it is asked to, and goes on with that.
+/// Saves when signalled, and continues from what it saved.
 const PROGRAM: &str = r#"
 import os, signal, sys, time
 rank, directory = os.environ["SLURM_PROCID"], os.environ["RAILGATE_JOB_DIR"]
@@ -33,13 +33,13 @@ while True:
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_training_in_an_apptainer_container_is_told_to_save_and_goes_on() -> Result<()> {
+fn a_training_in_an_apptainer_container_saves_on_signal_and_continues() -> Result<()> {
     Builder::new(2).test(|cluster| {
         let root = cluster.root();
         if root.run(&["test", "-x", "/usr/bin/apptainer"])?.code != 0 {
             return skipped("apptainer: this Slurm's root has none");
         }
-        // A directory is an image, too: Python with what it needs.
+        // An image can be a directory: here Python and the libraries it needs.
         let image = "cd /shared && mkdir -p image/usr/bin image/usr/lib image/proc image/sys image/dev image/tmp image/etc image/root image/home && \
             touch image/image && for name in bin lib lib64 sbin; do ln -s usr/$name image/$name; done && \
             cp -a /usr/lib64 image/usr/ && cp -aL /usr/bin/bash /usr/bin/sh /usr/bin/python3 /usr/bin/env image/usr/bin/ && \

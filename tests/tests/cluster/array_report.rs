@@ -1,4 +1,4 @@
-//! Reports of an array's tasks, named as squeue names them.
+//! Reports of array tasks, named as squeue names them.
 
 use anyhow::Result;
 use railgate_tests::cluster::Builder;
@@ -8,7 +8,7 @@ use crate::training::MINUTE;
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn tasks_of_an_array_have_reports_by_their_names() -> Result<()> {
+fn array_tasks_have_reports_under_their_names() -> Result<()> {
     Builder::new(1).test(|cluster| {
         let alice = cluster.alice();
         let words = ["--array=1-3", "--gres=gpu:1", "-o", "/dev/null", "-J", "my sweep"];
@@ -58,7 +58,7 @@ fn tasks_of_an_array_have_reports_by_their_names() -> Result<()> {
         assert_eq!(number(&["--name", "a name, with a comma"])?, one.to_string());
         assert!(jobs.contains(&number(&["--name", "my sweep"])?));
 
-        // Another user's jobs are theirs.
+        // A user cannot read the reports of another user's jobs.
         let bob = cluster.bob();
         for words in
             [&[][..], &["--name", "my sweep"], &[&format!("{array}_1")], &[&format!("{array}_[1-3]")]]

@@ -1,4 +1,4 @@
-//! Many jobs that fail in the same moment.
+//! Many jobs that fail at the same moment.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn two_hundred_array_tasks_that_fail_at_once_stay_failed() -> Result<()> {
-    // Only the controller's side is asked here: 200 gates at once are nothing that one machine has.
+    // Only the controller's side is tested: one machine cannot run 200 gates at once.
     let builder = Builder::new(25).slurm_conf("Prolog", "/bin/true").slurm_conf("Epilog", "/bin/true");
     let builder = builder.slurm_conf("HealthCheckInterval", "0");
     builder.config("[requeue]\ndefault = 'auto'")?.test(|cluster| {
-        // They wait without a process of their own: four hundred a second would be all that a small machine does.
+        // The tasks wait without child processes: polling would start 400 processes per second, a small machine's limit.
         let script = "exec {never}<> <(:)\n: > began.$SLURM_ARRAY_TASK_ID\n\
                       until [ -e go ]; do read -rt 0.5 -u $never; done\nexit 1";
         let words = ["--array=0-199", "--gres=gpu:1", "-o", "/dev/null"];
@@ -37,7 +37,7 @@ fn two_hundred_array_tasks_that_fail_at_once_stay_failed() -> Result<()> {
         for node in cluster.nodes() {
             assert!(!cluster.node(node)?.drained(), "{node}");
         }
-        // Not because nobody looked at them.
+        // Ensures that the controller's program has processed all of them.
         let log = cluster.read("ctl", "/var/lib/railgate/controller/epilog-ctld.log")?;
         let decided = log.lines().filter(|line| line.contains(&format!("{array}_"))).count();
         assert!(decided >= 200, "{decided} lines:\n{log}");

@@ -1,4 +1,4 @@
-//! What keeps railgate from draining: its switches, and the breaker in a storm.
+//! Safeguards against drains: the switches, and the breaker when many nodes fail at once.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn drained(cluster: &Cluster) -> Result<Vec<&String>> {
     Ok(drained)
 }
 
-/// One job of all GPUs for each node, all at once.
+/// One job with all GPUs for each node, submitted at once.
 fn one_job_each(cluster: &Cluster) -> Result<Vec<u32>> {
     let submit = |name: &String| {
         let words = ["-w", name, "--gres=gpu:8", "-o", "log.%j"];
@@ -42,7 +42,7 @@ fn log_of(job: u32, cluster: &Cluster) -> String {
     cluster.output(&format!("/home/rgalice/log.{job}")).unwrap_or_default()
 }
 
-/// Every node is checked at the same moment: none sees another one's drain before it sends its own.
+/// Checks all nodes at the same moment: no check sees the drain of another node before it sends its own.
 fn check_all_at_once(cluster: &Cluster) -> Result<()> {
     cluster.freeze("ctl", "slurmctld")?;
     let mut checks = Vec::new();
@@ -64,16 +64,16 @@ fn check_all_at_once(cluster: &Cluster) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> Result<()> {
-    // Checks come when this test says so.
+fn four_bad_nodes_at_once_drain_one_and_a_disabled_railgate_drains_none() -> Result<()> {
+    // The test starts each check run itself.
     let builder = Builder::new(4).config(ONE_AT_A_TIME)?.slurm_conf("HealthCheckInterval", "0");
-    // The first to ask a frozen slurmctld waits until the last one asks, too.
+    // The first check to query a frozen slurmctld must wait until the last one has sent its query.
     let builder = builder.slurm_conf("MessageTimeout", "30").config("slurm = { timeout = '35s' }")?;
     builder.hardware("h100-sxm:gpu-lost@3").test(|cluster| {
         let root = |node| cluster.root().on(node);
         let loud = "not drained, the breaker is open: nodes that railgate holds in the cluster: ";
 
-        // Beside jobs, right after boot, all at once as after a firmware update that went wrong.
+        // Beside jobs, right after boot, on all nodes at once, as after a bad firmware update.
         check_all_at_once(cluster)?;
         let first = drained(cluster)?;
         assert_eq!(first.len(), 1, "{first:?}");
@@ -83,7 +83,7 @@ fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> R
         }
         root("ctl").run(&["scontrol", "update", &format!("nodename={}", first[0]), "state=resume"])?.ok()?;
 
-        // One switch each.
+        // Each node has one of the switches set.
         let config = cluster.read("gn1", CONFIG)?;
         cluster.write("gn1", CONFIG, &config.replace("enforce", "report"))?;
         root("gn2").run(&["touch", "/etc/railgate/disable"])?.ok()?;
@@ -112,19 +112,19 @@ fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> R
             let said = root(node).run(&["railgate", "check", "--drain"])?.ok()?;
             assert!(said.contains(why), "{said}");
         }
-        // What was read there is not said of that node, and another configuration than the site's is a trial.
-        assert!(remembered("gn4")? == before, "a look elsewhere is remembered");
+        // Findings from other source roots are not saved for the node, nor are those under a non-default configuration.
+        assert!(remembered("gn4")? == before, "findings from other roots were saved");
         let before = remembered("gn1")?;
         root("gn1").run(&["cp", CONFIG, "/tmp/trial.toml"])?.ok()?;
         let tried = root("gn1").run(&["railgate", "--config", "/tmp/trial.toml", "check"])?;
         assert!(tried.both().contains("fail     gpu-lost@3"), "{}", tried.both());
-        assert!(remembered("gn1")? == before, "a trial is remembered");
-        // Nothing at all is done where the flag file is.
+        assert!(remembered("gn1")? == before, "findings under a non-default configuration were saved");
+        // With the flag file nothing is done at all.
         assert!(cluster.read("gn2", LOG).is_err());
         assert_eq!(root("gn2").run(&["railgate", "check", "--drain"])?.ok()?, "");
         assert!(drained(cluster)?.is_empty());
 
-        // All switched on again, and a job comes to each of them.
+        // All switches are on again, and each node gets a job.
         for node in ["gn1", "gn4"] {
             cluster.write(node, CONFIG, &config)?;
         }
@@ -136,7 +136,7 @@ fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> R
             let settled = |job: &railgate_tests::cluster::Job| {
                 job.state() == "COMPLETED" || (job.state() == "PENDING" && job.restarts() == 1)
             };
-            let job = cluster.wait_job_until(job, "completed or put back", MINUTE, settled)?;
+            let job = cluster.wait_job_until(job, "completed or requeued", MINUTE, settled)?;
             if job.state() == "PENDING" {
                 moved.push(node);
             }
@@ -146,7 +146,7 @@ fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> R
         let reason = cluster.node(moved[0])?.reason().to_owned();
         assert!(reason.starts_with("railgate: gpu-lost@3: "), "{reason}");
         for (job, node) in jobs.iter().zip(cluster.nodes()).filter(|(_, node)| *node != moved[0]) {
-            // The admin in the log, the owner in the job's output, both in the report.
+            // The admin finds it in the log, the owner in the job's output, both in the report.
             let told = log_of(*job, cluster);
             assert!(
                 told.contains(&format!("railgate: node {node} failed its check (gpu-lost@3: ")),
@@ -157,7 +157,7 @@ fn four_bad_nodes_at_once_cost_one_and_a_switched_off_railgate_costs_none() -> R
             assert!(report.contains("! ") && report.contains("not drained, the breaker is open"), "{report}");
         }
 
-        // A site may rather have such a job wait.
+        // A site may prefer to hold such a job.
         let hold = config.replace("max_nodes = 1", "max_nodes = 1\non_breaker = \"hold\"");
         let node = jobs.iter().zip(cluster.nodes()).find(|(_, node)| *node != moved[0]).unwrap().1;
         cluster.write(node, CONFIG, &hold)?;

@@ -1,4 +1,4 @@
-//! Gates while slurmctld is away or busy.
+//! Gates while slurmctld is down or busy.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,9 +9,9 @@ use railgate_tests::poll;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const PENDING: &str = "/var/lib/railgate/pending-reason.json";
-/// As slurmd calls it.
+/// The hook as slurmd calls it.
 const PROLOG: &str = "prolog.d/95-railgate";
-/// NVML waits here until somebody reads.
+/// A FIFO to which NVML writes: calls block until the test reads it.
 const BARRIER: &str = "/run/barrier";
 
 fn runs(cluster: &Cluster, node: &str, program: &str) -> Result<bool> {
@@ -23,7 +23,7 @@ fn wait_program(cluster: &Cluster, node: &str, program: &str, there: bool) -> Re
     poll::until(MINUTE, &what, || Ok((runs(cluster, node, program)? == there).then_some(())))
 }
 
-/// slurmctld goes away while the gate of `node` looks, and the gate finds a lost GPU.
+/// Stops slurmctld during the gate of `node`, which finds a lost GPU.
 fn fail_alone(
     cluster: &Cluster,
     (node, next): (&str, &str),
@@ -42,7 +42,7 @@ fn fail_alone(
     wait_program(cluster, node, PROLOG, false)?;
     assert!(cluster.read(node, PENDING)?.contains("railgate: gpu-lost@3: "));
 
-    // Only what was noted can say it from here on.
+    // After healing, the saved finding is the only source of the reason.
     cluster.hardware(node)?.heal()?;
     come(cluster)?;
     let drained = cluster.wait_node(node, "drained", MINUTE, |node| node.drained())?;
@@ -54,24 +54,24 @@ fn fail_alone(
     assert!(log.contains(&told) && log.ends_with(&format!("\n{next}\n")), "{log}");
     assert_eq!(cluster.node(node)?.reason(), "Prolog error");
 
-    // slurmd runs the check as HealthCheckProgram.
+    // The file lets slurmd's HealthCheckProgram run the check.
     root.run(&["touch", "/run/check"])?.ok()?;
     let ours = |node: &Node| node.reason().starts_with("railgate: gpu-lost@3: ");
     let drained = cluster.wait_node(node, "drained with our reason", MINUTE, ours)?;
     assert!(drained.drained(), "{}", drained.state());
     assert!(drained.reason().ends_with(&format!("[prolog job={job}]")), "{}", drained.reason());
-    // The check takes its note away when it has slurmctld's answer.
+    // The check removes its pending drain once slurmctld has answered.
     poll::until(MINUTE, "the note to be gone", || Ok(cluster.read(node, PENDING).is_err().then_some(())))
 }
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_gate_that_fails_without_slurmctld_drains_at_once_and_says_why_later() -> Result<()> {
+fn a_gate_that_fails_without_slurmctld_drains_at_once_and_sets_the_reason_later() -> Result<()> {
     let periodic =
         "#!/bin/sh\n[ ! -e /run/check ] || exec /usr/bin/railgate check --phase periodic --drain\n";
     let builder = Builder::new(3).file("/etc/railgate/periodic.sh", periodic);
     let builder = builder.config("[breaker]\nmax_percent = 100.0\npartition_max_percent = 100.0")?;
-    // Longer than slurmctld takes to end.
+    // The deadline exceeds the time that slurmctld takes to stop.
     let builder = builder.config("[gate]\ndeadline = '90s'")?;
     let builder = builder.slurm_conf("HealthCheckInterval", "3").slurm_conf("MessageTimeout", "3");
     builder.test(|cluster| {
@@ -84,8 +84,8 @@ fn a_gate_that_fails_without_slurmctld_drains_at_once_and_says_why_later() -> Re
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn reconfiguring_during_a_long_gate_loses_no_job() -> Result<()> {
-    // BatchStartTimeout is above the gate's deadline, as docs/install.md says. A node that registers without
-    // the job when it and MessageTimeout are over makes slurmctld put the job back.
+    // docs/install.md requires BatchStartTimeout to exceed the gate's deadline. If a node registers without the job after both
+    // that and MessageTimeout have passed, slurmctld requeues the job.
     let builder = Builder::new(1).slurm_conf("BatchStartTimeout", "55").slurm_conf("MessageTimeout", "5");
     let builder = builder.slurm_conf("HealthCheckInterval", "0").config("[gate]\ndeadline = '45s'")?;
     builder.test(|cluster| {
@@ -94,13 +94,13 @@ fn reconfiguring_during_a_long_gate_loses_no_job() -> Result<()> {
         cluster.hardware("gn1")?.nvml_stuck(Path::new(BARRIER))?;
         let script = "echo attempt ${SLURM_RESTART_COUNT:-0}";
         let job = cluster.alice().sbatch(&["--gres=gpu:8", "-o", "log"], script)?;
-        poll::until(MINUTE, "the gate to be long at it", || {
+        poll::until(MINUTE, "the gate to run for a while", || {
             let age = gn1.run(&["pgrep", "-f", "--older", "8", PROLOG])?;
             Ok((age.code == 0).then_some(()))
         })?;
         cluster.root().run(&["scontrol", "reconfigure"])?.ok()?;
-        // slurmd serves nobody for five seconds, then reads its files anew and registers.
-        poll::until(MINUTE, "gn1 to serve again", || {
+        // slurmd does not respond for five seconds, then rereads its files and registers.
+        poll::until(MINUTE, "gn1 to respond again", || {
             Ok((cluster.bob().srun(&["-w", "gn1", "true"])?.code == 0).then_some(()))
         })?;
         let root = PathBuf::from(std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into()));
@@ -112,8 +112,8 @@ fn reconfiguring_during_a_long_gate_loses_no_job() -> Result<()> {
             assert_eq!(job.restarts(), 0);
             assert_eq!(cluster.output("/home/rgalice/log").as_deref(), Some("attempt 0\n"));
         } else {
-            // slurmd starts itself anew, and slurmctld never hears that the prolog has ended: the job is there without
-            // its script (docs/slurm-releases.md), and a requeue brings it back.
+            // slurmd restarts itself, and slurmctld is not notified of the prolog's end: the job exists without its script
+            // (docs/slurm-releases.md), and a requeue starts it again.
             cluster.hardware("gn1")?.heal()?;
             wait_program(cluster, "gn1", PROLOG, false)?;
             cluster.alice().run(&["scontrol", "requeue", &job.to_string()])?.ok()?;

@@ -1,4 +1,4 @@
-//! Nodes without GPUs in a cluster that has some: processor, storage and login nodes with the same configuration.
+//! Nodes without GPUs in a cluster with GPU nodes: CPU, storage and login nodes with the same configuration.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use railgate_tests::cluster::Builder;
 const MINUTE: Duration = Duration::from_secs(60);
 const NO_DRIVER: &str = "[source]\nnvml_library = '/nowhere/libnvidia-ml.so.1'\n";
 
-/// The site's profile is that of its GPU nodes; Slurm gives no GPUs of gn2 to jobs.
+/// The site's profile is that of its GPU nodes; Slurm knows no GPUs on gn2.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_node_without_gpus_is_fit_under_the_profile_of_the_others() -> Result<()> {
+fn a_node_without_gpus_is_fit_under_the_gpu_nodes_profile() -> Result<()> {
     let builder = Builder::new(2).hardware_of("gn2", "cpu").config("profile = 'h100-sxm'")?;
     builder.config_of("gn2", NO_DRIVER)?.test(|cluster| {
         let on = |node: &str, words: &[&str]| cluster.root().on(node).run(words);
@@ -36,7 +36,7 @@ fn a_node_without_gpus_is_fit_under_the_profile_of_the_others() -> Result<()> {
         let doctor = on("gn2", &["railgate", "doctor"])?;
         ensure!(!doctor.stdout.contains("libnvidia-ml"), "{}", doctor.both());
 
-        // A GPU node whose driver is gone has GPUs in Slurm.
+        // A GPU node with a missing driver still has its GPUs in Slurm.
         let settings = cluster.read("gn1", "/etc/railgate/railgate.toml")?;
         let broken: String = settings
             .lines()

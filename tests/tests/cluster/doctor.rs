@@ -1,4 +1,4 @@
-//! `railgate doctor` on an installation as the page for admins says, and on what goes wrong with one.
+//! `railgate doctor` on a correct installation, and on faulty ones.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ fn found(cluster: &Cluster, machine: &str) -> Result<(i32, BTreeSet<String>)> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn doctor_is_content_with_a_right_installation_and_names_what_is_not() -> Result<()> {
+fn doctor_accepts_a_correct_installation_and_names_each_fault() -> Result<()> {
     let builder = Builder::new(2).slurm_conf("HealthCheckInterval", "3600");
     builder.slurm_conf("HealthCheckNodeState", "IDLE").test(|cluster| {
         for machine in ["gn1", "ctl"] {
@@ -34,7 +34,7 @@ fn doctor_is_content_with_a_right_installation_and_names_what_is_not() -> Result
             assert!(hints.contains(line), "{hints}");
         }
 
-        // What the directories of the cluster hold, all machines see; what is in a machine's own, it alone.
+        // All machines see faults in shared directories; only one sees those in its own.
         cluster.root().run(&["chmod", "0755", "/shared/railgate"])?.ok()?;
         cluster.root().run(&["chown", "root", "/var/lib/railgate/controller"])?.ok()?;
         cluster.root().run(&["rm", "/etc/slurm/epilog.d/95-railgate"])?.ok()?;
@@ -47,8 +47,8 @@ fn doctor_is_content_with_a_right_installation_and_names_what_is_not() -> Result
         let rules = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
         let both = ["report-dir"];
         assert_eq!(found(cluster, "ctl")?, (1, rules(&[&both[..], &["ledger"]].concat())));
-        // The health check's script lies in the directory that anybody can write.
-        // So does the configuration, which is refused, and what it says of the report directory with it.
+        // The health check's script is in a directory that any user can write. So is the configuration, which is therefore
+        // refused together with its setting of the report directory.
         let node = ["configuration", "epilog-hook", "plugstack", "owners", "periodic-check"];
         assert_eq!(found(cluster, "gn1")?, (1, rules(&node)));
 

@@ -1,16 +1,16 @@
-//! Every way in which a job can end, on a mixed cluster: what the first line of its report says at the end, later, and
-//! when slurmctld has forgotten the job.
+//! Every way in which a job can end, on a mixed cluster: the first line of its report right after the end, later, and after
+//! slurmctld has purged the job.
 //!
-//! The rows are in `endings/`: how to submit, what to do to the job, what the line must say. All jobs run side by side. With
-//! `RAILGATE_ENDINGS_LATER=600` the reports are read once more after so many seconds; `RAILGATE_ENDINGS=TEXT` plays the rows
-//! whose names contain it.
+//! The rows are in `endings/`: how to submit the job, what to do to it, and the expected line. All jobs run at the same time.
+//! `RAILGATE_ENDINGS_LATER=600` reads the reports again after that many seconds; `RAILGATE_ENDINGS=TEXT` runs only the rows
+//! whose names contain the text.
 
 mod nodes;
 mod people;
 mod play;
 mod programs;
 mod row;
-mod told;
+mod table;
 mod waiting;
 
 use std::io::Write as _;
@@ -25,7 +25,7 @@ use crate::training::ALL_MAY_DRAIN;
 use play::Setup;
 use row::Ending;
 
-/// The nodes' partitions. What is done to the node of one ending disturbs no other one.
+/// The nodes' partitions. Actions on the node of one ending do not affect any other.
 const PARTITIONS: [(&str, &str); 10] = [
     ("gpu", "gn[1-3]"),
     ("cpu", "gn[4-5]"),
@@ -42,7 +42,7 @@ const NODES: usize = 18;
 const UNFIT: [&str; 4] = ["gn11", "gn13", "gn14", "gn15"];
 const WITHOUT_GPUS: [&str; 2] = ["gn4", "gn5"];
 
-/// Waits in a job's prolog or epilog where the job's comment asks for it, until the test has done something to the job.
+/// Prolog and epilog of a job whose comment requests it wait until the test has acted on the job.
 const WAIT: &str = "#!/bin/sh
 [ \"$SLURM_JOB_COMMENT\" = wait-in-$SLURM_SCRIPT_CONTEXT ] || exit 0
 : > /home/rgalice/marks/$SLURM_SCRIPT_CONTEXT.$SLURM_JOB_ID.0
@@ -59,7 +59,7 @@ fn mixed() -> Result<Builder> {
     if memory_groups() {
         builder = builder.memory_groups();
     } else {
-        skipped("no control groups of memory here: nothing runs out of memory for real")?;
+        skipped("no memory control groups here: real out-of-memory kills are left out")?;
     }
     if later()?.is_some() {
         builder = builder.slurm_conf("MinJobAge", "300");
@@ -76,13 +76,15 @@ fn mixed() -> Result<Builder> {
     Ok(builder)
 }
 
-/// The environment's wish for a later look.
+/// Delay of the second reading, from the environment.
 fn later() -> Result<Option<Duration>> {
     let Ok(seconds) = std::env::var("RAILGATE_ENDINGS_LATER") else { return Ok(None) };
-    Ok(Some(Duration::from_secs(seconds.parse().context("RAILGATE_ENDINGS_LATER is a number of seconds")?)))
+    Ok(Some(Duration::from_secs(
+        seconds.parse().context("RAILGATE_ENDINGS_LATER must be a number of seconds")?,
+    )))
 }
 
-/// All rows that this machine can play.
+/// All rows that this machine supports.
 fn endings() -> Vec<Ending> {
     let wanted = std::env::var("RAILGATE_ENDINGS").unwrap_or_default();
     let all = [programs::endings(), people::endings(), nodes::endings(), waiting::endings()];
@@ -91,10 +93,10 @@ fn endings() -> Vec<Ending> {
 }
 
 fn play(cluster: &Cluster, accounted: bool) -> Result<()> {
-    let told = play::play(cluster, &endings(), Setup { accounted, later: later()? })?;
-    // Also where the harness keeps to itself what tests have printed.
-    writeln!(std::io::stdout(), "{told}")?;
-    anyhow::ensure!(told.wrong() == 0, "{} first lines are wrong", told.wrong());
+    let table = play::play(cluster, &endings(), Setup { accounted, later: later()? })?;
+    // Written to stdout directly, since the test harness captures `print!`.
+    writeln!(std::io::stdout(), "{table}")?;
+    anyhow::ensure!(table.wrong() == 0, "{} first lines are wrong", table.wrong());
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `railgate fabric` against ibnetdiscover on a simulated fabric, and Slurm with the files that it writes.
+//! `railgate fabric` with ibnetdiscover on a simulated fabric, and Slurm with the topology files that railgate writes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,8 +18,8 @@ const NODES: usize = 64;
 const RAILS: usize = 8;
 const SPINES: usize = 4;
 
-/// 64 nodes with eight rails each, two units, a leaf for each rail in each unit, four spines, no
-/// oversubscription. gn1 and gn2 are in one unit, gn3 and gn4 in the other.
+/// 64 nodes with eight rails in two units, a leaf switch for each rail in each unit, four spines, no oversubscription. gn1 and gn2
+/// are in one unit, gn3 and gn4 in the other.
 struct Net(BTreeMap<String, BTreeMap<usize, (String, usize)>>);
 
 impl Net {
@@ -91,7 +91,7 @@ fn leaf(unit: usize, rail: usize) -> String {
     format!("leaf-{}{rail}", ["a", "b"][unit])
 }
 
-/// ibsim, and an `ibnetdiscover` that talks to it.
+/// ibsim, and an `ibnetdiscover` that queries it.
 struct Simulator {
     dir: tempfile::TempDir,
     ibsim: Child,
@@ -135,7 +135,7 @@ impl Simulator {
         self.dir.path().join("ibnetdiscover")
     }
 
-    /// `railgate fabric` on this fabric.
+    /// Runs `railgate fabric` on this fabric.
     fn railgate(&self, words: &[&str]) -> Result<Output> {
         let own = own_program()?;
         let target =
@@ -161,7 +161,7 @@ impl Drop for Simulator {
 
 #[test]
 #[ignore = "needs ibsim and ibnetdiscover: cargo xtask test"]
-fn rails_and_wrong_cables_are_found_through_ibnetdiscover() -> Result<()> {
+fn rails_and_miscabled_ports_are_found_with_ibnetdiscover() -> Result<()> {
     let mut net = Net::new();
     let right = Simulator::start(&net)?;
     let seen: Value = serde_json::from_str(&right.said(&["--format", "json"])?)?;
@@ -204,7 +204,7 @@ fn rails_and_wrong_cables_are_found_through_ibnetdiscover() -> Result<()> {
     Ok(())
 }
 
-/// gn2 is taken: a job of two gets the other unit's two, and not gn1.
+/// gn2 is busy: a job of two nodes gets the two of the other unit, and not gn1.
 fn placed_together(cluster: &Cluster, words: &[&str]) -> Result<()> {
     let held = cluster.alice().sbatch(&["-N1", "-w", "gn2", "--exclusive"], "sleep 600")?;
     cluster.wait_job(held, &["RUNNING"], MINUTE)?;
@@ -213,13 +213,13 @@ fn placed_together(cluster: &Cluster, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A cluster of four whose Slurm knows all 64.
+/// A cluster of four nodes whose slurm.conf lists all 64.
 fn slurm_with(file: &str, topology: &str) -> Builder {
     let builder = Builder::new(4).plain().file(Path::new("/etc/slurm").join(file), topology);
     builder.slurm_conf("NodeName", "gn[5-64] NodeAddr=10.77.1.[5-64] State=DOWN")
 }
 
-/// Whether the Slurm under test is this release or a later one.
+/// Whether the Slurm under test is this release or a newer one.
 fn since(release: (u32, u32)) -> Result<bool> {
     let root = std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from);
     Ok(slurm_release(&root)? >= release)
@@ -227,7 +227,7 @@ fn since(release: (u32, u32)) -> Result<bool> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn slurm_places_jobs_by_the_tree_that_we_write() -> Result<()> {
+fn slurm_places_jobs_by_the_written_tree() -> Result<()> {
     let tree = Simulator::start(&Net::new())?.said(&["--format", "topology-tree"])?;
     slurm_with("topology.conf", &tree).slurm_conf("TopologyPlugin", "topology/tree").test(|cluster| {
         let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
@@ -244,10 +244,10 @@ fn slurm_places_jobs_by_the_tree_that_we_write() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn slurm_accepts_the_blocks_that_we_write() -> Result<()> {
-    // topology/block comes with 23.11, BlockSizes with 24.05.
+fn slurm_accepts_the_written_blocks() -> Result<()> {
+    // topology/block exists from 23.11 on, BlockSizes from 24.05 on.
     if !since((24, 5))? {
-        return skipped("fabric: this Slurm has no blocks of a topology");
+        return skipped("fabric: this Slurm has no topology/block");
     }
     let blocks = Simulator::start(&Net::new())?.said(&["--format", "topology-block"])?;
     slurm_with("topology.conf", &blocks).slurm_conf("TopologyPlugin", "topology/block").test(|cluster| {
@@ -264,7 +264,7 @@ fn slurm_accepts_the_blocks_that_we_write() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn slurm_accepts_the_yaml_that_we_write() -> Result<()> {
+fn slurm_accepts_the_written_yaml() -> Result<()> {
     if !since((25, 5))? {
         return skipped("fabric: this Slurm reads no topology.yaml");
     }

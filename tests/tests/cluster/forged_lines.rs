@@ -1,12 +1,13 @@
-//! Kernel log records that a user's process worded: in every phase, on nodes that enforce and on nodes that report, alone and
-//! beside another job. No node is drained and no job comes back for them.
+//! Kernel log records with text from a user's process: in every phase, in mode enforce and report, on exclusive and shared nodes.
+//! No node is drained and no job is requeued because of them.
 
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, Cluster};
 
 use crate::training::{ALL_MAY_DRAIN, MINUTE, end, report, started, submit};
 
-/// What x86 and NVIDIA's driver log for processes with such names. GPU 1:0:0 and 0000:61:00.0 (GPU 3) are no GPUs that failed.
+/// Records of x86 kernels and NVIDIA's driver for processes with such names. GPU 1:0:0 does not exist; 0000:61:00.0 (GPU 3) is
+/// healthy.
 const RECORDS: &[&str] = &[
     "NVRM: fallen of[77]: segfault at 0 ip 0 sp 0 error 6 in NVRM: fallen off the bus[1132,5652fc277000+1000] likely on CPU 1 (core 1, socket 0)",
     "NVRM: GPU 1:0:0[78]: segfault at 0 ip 0 sp 0 error 6 in fallen off the bus[1132,5652fc277000+1000]",
@@ -43,11 +44,11 @@ fn nothing_is_drained(cluster: &Cluster, when: &str) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn what_a_process_words_drains_no_node_and_restarts_no_job() -> Result<()> {
+fn kernel_lines_worded_by_a_process_drain_no_node_and_requeue_no_job() -> Result<()> {
     // gn1 enforces, gn2 reports.
     let builder = Builder::new(2).config(ALL_MAY_DRAIN)?.config_of("gn2", "[gate]\nmode = \"report\"")?;
     builder.test(|cluster| {
-        // Prolog: of a job with the whole node, and of two that share one.
+        // Prologs: of a job with the whole node, and of two jobs that share a node.
         write_records(cluster)?;
         for node in NODES {
             for gres in ["--gres=gpu:8", "--gres=gpu:4"] {
@@ -56,7 +57,7 @@ fn what_a_process_words_drains_no_node_and_restarts_no_job() -> Result<()> {
             }
         }
         nothing_is_drained(cluster, "prolog")?;
-        // Epilog: bob forges while he runs beside alice, and both fail by themselves.
+        // Epilogs: bob forges while his job runs beside alice's, and both programs fail.
         let mut jobs = Vec::new();
         for node in NODES {
             for user in [cluster.alice(), cluster.bob()] {
@@ -76,7 +77,7 @@ fn what_a_process_words_drains_no_node_and_restarts_no_job() -> Result<()> {
         nothing_is_drained(cluster, "epilog")?;
         let told = report(&cluster.bob(), jobs[1].0)?;
         assert!(!told.contains("hardware fault") && !told.contains("off bus"), "{told}");
-        // Beside jobs, and the admin is told who it was.
+        // A check beside jobs reports who forged the lines.
         write_records(cluster)?;
         for node in NODES {
             let session = cluster.root().on(node);

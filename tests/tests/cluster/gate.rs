@@ -1,4 +1,4 @@
-//! What a job meets before it starts: fit nodes with their rails, and unfit ones that it leaves.
+//! The gate before a job: fit nodes get their rails, and a job leaves unfit ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use railgate_tests::cluster::{Builder, Cluster};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Gives the node's HCAs names that no other node has.
+/// Gives the node's HCAs names that no other node uses.
 fn rename_hcas(cluster: &Cluster, node: &str) -> Result<()> {
     cluster.hardware(node)?.change(|snapshot| {
         if let Part::Read { data, .. } = &mut snapshot.fabric {
@@ -22,7 +22,7 @@ fn rename_hcas(cluster: &Cluster, node: &str) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn tasks_of_a_healthy_job_get_their_nodes_rails() -> Result<()> {
+fn tasks_get_the_rails_of_their_node() -> Result<()> {
     Builder::new(2).test(|cluster| {
         rename_hcas(cluster, "gn2")?;
         let script = "show='echo $(hostname) ${NCCL_IB_HCA:-none}'\n\
@@ -41,7 +41,7 @@ fn tasks_of_a_healthy_job_get_their_nodes_rails() -> Result<()> {
         assert_eq!(inherited.lines().count(), 8, "{inherited}");
         assert_eq!(lists["gn1"].len(), 1, "{inherited}");
         assert_eq!(lists["gn2"].len(), 1, "{inherited}");
-        // The batch script ran on gn1, and its value must not have travelled to gn2.
+        // The batch script ran on gn1; its value must not be inherited by tasks on gn2.
         assert!(lists["gn1"].iter().all(|list| list.matches("mlx5_").count() == 8), "{inherited}");
         assert!(lists["gn2"].iter().all(|list| list.matches("rail").count() == 8), "{inherited}");
         let own = cluster.output("/home/rgalice/own").unwrap_or_default();
@@ -51,8 +51,8 @@ fn tasks_of_a_healthy_job_get_their_nodes_rails() -> Result<()> {
         for word in ["gn1", "gn2", "mlx5_0", "rail0"] {
             assert!(report.contains(word), "no {word} in:\n{report}");
         }
-        // Both lists: what railgate offered, and what the user's own step had instead.
-        assert!(report.contains("NCCL_IB_HCA=mlx5_7"), "the user's own is not in:\n{report}");
+        // The report has both lists: railgate's, and the one that the user's step set instead.
+        assert!(report.contains("NCCL_IB_HCA=mlx5_7"), "the user's value is missing in:\n{report}");
         for node in cluster.nodes() {
             assert!(!cluster.node(node)?.drained());
         }

@@ -1,5 +1,4 @@
-//! What takes a look into the kernel and does not let it go, each alone and all at once: a mount, the fabric's files, a check
-//! of the site's own, NVML.
+//! Probes that hang in the kernel, each alone and all together: a mount, the fabric's files, a site's own check, NVML.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +12,7 @@ const CONFIG: &str = "profile = 'h100-sxm'\n[gate]\ndeadline = '4s'\n[gate.check
                       [gate.checks.rdma-self-test]\nprogram = '/etc/railgate/self-test'\n\
                       [breaker]\nmax_percent = 100.0\npartition_max_percent = 100.0";
 
-/// What still runs on a node of those that look at it, and of what they started.
+/// Processes of probes and their children that are still running on a node.
 fn looking(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
     let processes = cluster.root().on(node).run(&["ps", "-eo", "state=,args="])?.ok()?;
     let ours = |line: &&str| {
@@ -24,12 +23,12 @@ fn looking(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
     Ok(processes.lines().filter(ours).map(|line| line.trim().to_owned()).collect())
 }
 
-fn nobody_looks(cluster: &Cluster, node: &str) -> Result<()> {
-    poll::until(MINUTE, "nothing to be left", || Ok(looking(cluster, node)?.is_empty().then_some(())))
+fn no_probe_left(cluster: &Cluster, node: &str) -> Result<()> {
+    poll::until(MINUTE, "no probe to be left", || Ok(looking(cluster, node)?.is_empty().then_some(())))
 }
 
-/// Looks as the periodic check does, and gives what it says and why the node is drained then. 24.11 keeps the reason of a
-/// node that was given back.
+/// Runs a periodic check. Returns its output and the drain reason of the node, which is empty unless the node is drained: 24.11
+/// keeps the reason of a resumed node.
 fn look(cluster: &Cluster, node: &str) -> Result<(String, String)> {
     let said = cluster.root().on(node).run(&["railgate", "check", "--drain"])?.ok()?;
     let node = cluster.node(node)?;
@@ -43,7 +42,7 @@ fn back(cluster: &Cluster, node: &str) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_nothing() -> Result<()> {
+fn hangs_get_a_verdict_at_the_deadline_and_leave_no_process() -> Result<()> {
     let builder = Builder::new(2).slurm_conf("HealthCheckInterval", "0").config(CONFIG)?;
     builder.test(|cluster| {
         let sh = |node: &str, script: &str| cluster.root().on(node).run(&["sh", "-ec", script])?.ok();
@@ -56,7 +55,7 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
             assert!(reason.is_empty(), "{said}");
         }
 
-        // A mount whose server has gone.
+        // A mount of a dead server.
         let server = cluster.mute_mount("gn1", "/mnt/work")?;
         let (said, reason) = look(cluster, "gn1")?;
         assert_eq!(
@@ -67,10 +66,10 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
         let left = looking(cluster, "gn1")?;
         assert!(!left.is_empty() && left.iter().all(|line| line.starts_with('D')), "{left:?}");
         drop(server);
-        nobody_looks(cluster, "gn1")?;
+        no_probe_left(cluster, "gn1")?;
         back(cluster, "gn1")?;
 
-        // The fabric's files: a device whose firmware does not answer its driver.
+        // The fabric's files: a device whose firmware does not answer the driver.
         let firmware = cluster.mute_mount("gn2", &devices)?;
         let (said, reason) = look(cluster, "gn2")?;
         assert!(
@@ -79,11 +78,10 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
             "{reason}\n{said}"
         );
         drop(firmware);
-        nobody_looks(cluster, "gn2")?;
+        no_probe_left(cluster, "gn2")?;
         back(cluster, "gn2")?;
 
-        // Verbs: the self-test's program hangs in the kernel, as in opening a device, and then in itself. Its silence is
-        // not worth a node.
+        // Verbs: the self-test hangs in the kernel, as when opening a device, and then in itself. Neither is a reason to drain.
         let verbs = cluster.mute_mount("gn2", "/mnt/verbs")?;
         for (program, stuck) in [("cat /mnt/verbs/uverbs0", true), ("sleep 4711 & wait", false)] {
             sh(
@@ -102,17 +100,17 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
             sh("gn2", "rm /etc/railgate/self-test")?;
         }
         drop(verbs);
-        nobody_looks(cluster, "gn2")?;
+        no_probe_left(cluster, "gn2")?;
 
-        // An administrator's check that never ends is told, and no node is drained for it.
+        // A site's check that never ends is reported and does not drain the node.
         let never = "mkdir -p /etc/railgate/checks.d && cd /etc/railgate/checks.d && \
                      printf '#!/bin/sh\\nsleep 4711 & wait\\n' > never && chmod 755 never";
         sh("gn2", never)?;
         let (said, reason) = look(cluster, "gn2")?;
         assert!(said.contains("site-never: not finished after") && reason.is_empty(), "{reason}\n{said}");
-        nobody_looks(cluster, "gn2")?;
+        no_probe_left(cluster, "gn2")?;
 
-        // All of it.
+        // All hangs together.
         let frozen = cluster.frozen_disk("gn2", "/mnt/frozen")?;
         cluster.hardware("gn2")?.nvml_stuck(Path::new("/mnt/frozen/file"))?;
         let (server, firmware) =
@@ -129,11 +127,11 @@ fn each_hang_alone_and_all_together_have_a_verdict_at_the_deadline_and_leave_not
         assert!(reason.starts_with("railgate: mounts@/mnt/work: no answer in 4.0 s"), "{reason}");
         let left = looking(cluster, "gn2")?;
         assert!(left.len() == 3 && left.iter().all(|line| line.starts_with('D')), "{left:?}");
-        // A job's gate comes to the same verdict, and slurmd serves others meanwhile.
+        // A job's gate comes to the same verdict, and slurmd serves other jobs meanwhile.
         cluster.bob().srun(&["-w", "gn1", "true"])?.ok()?;
         drop((frozen, server, firmware));
         cluster.hardware("gn2")?.heal()?;
-        nobody_looks(cluster, "gn2")?;
+        no_probe_left(cluster, "gn2")?;
         sh("gn2", "rm /etc/railgate/checks.d/never")?;
         back(cluster, "gn2")
     })

@@ -1,5 +1,5 @@
-//! Locks that a user holds, a budget of restarts that cannot be read, a drain that is killed half-way, and a state
-//! directory that cannot be written.
+//! Locks held by a user, an unreadable record of restarts, a drain that is killed halfway, and a state directory that cannot be
+//! written.
 
 use anyhow::{Context as _, Result};
 use nix::sys::signal::Signal;
@@ -19,7 +19,7 @@ const ON_CONTROLLER: [&str; 6] = [
     "/var/lib/railgate/controller/waiters/1",
 ];
 
-/// Lays lock files as version 0.1.0 made them, has alice lock all of them, and returns her process.
+/// Creates lock files as version 0.1.0 did, lets alice lock all of them, and returns her process.
 fn held_by_alice(cluster: &Cluster, machine: &str, owner: &str, files: &[&str]) -> Result<Process> {
     for file in files {
         let dir = file.rsplit_once('/').context("no directory")?.0;
@@ -46,7 +46,7 @@ fn closed_to_others(cluster: &Cluster, machine: &str, files: &[&str]) -> Result<
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn locks_that_a_user_holds_stop_no_drain_no_readmit_and_no_restart() -> Result<()> {
+fn locks_held_by_a_user_do_not_stop_drain_readmit_or_requeue() -> Result<()> {
     let builder = Builder::new(3).config(ALL_MAY_DRAIN)?.slurm_conf("HealthCheckInterval", "0");
     builder.config("requeue = { waiters = 2 }")?.test(|cluster| {
         let node = |words: &[&str]| cluster.root().on("gn1").run(words);
@@ -65,7 +65,7 @@ fn locks_that_a_user_holds_stop_no_drain_no_readmit_and_no_restart() -> Result<(
         assert_eq!(back.code, 0, "{back}");
         closed_to_others(cluster, "gn1", &ON_NODE)?;
 
-        // A job dies of its node and comes back.
+        // A job whose node fails is requeued.
         let id = submit(&cluster.alice(), &["--gres=gpu:8"])?;
         let place = started(cluster, id)?;
         cluster.hardware(&place)?.inject("gpu-lost@3")?;
@@ -82,13 +82,13 @@ fn locks_that_a_user_holds_stop_no_drain_no_readmit_and_no_restart() -> Result<(
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_line_of_the_ledger_that_cannot_be_read_stops_restarts_of_its_job_only() -> Result<()> {
+fn an_unreadable_ledger_line_stops_requeues_of_its_job_only() -> Result<()> {
     let builder = Builder::new(4).config(ALL_MAY_DRAIN)?.slurm_conf("HealthCheckInterval", "0");
     builder.test(|cluster| {
         let alice = cluster.alice();
         let broken = submit(&alice, &["--gres=gpu:8"])?;
         let other = submit(&alice, &["--gres=gpu:8"])?;
-        // As version 0.1.0 wrote it for a report with many forged faults.
+        // As version 0.1.0 wrote it after a report with many forged faults.
         let line = format!(
             "{{\"schema\":1,\"time\":1,\"event\":\"death\",\"job\":{broken},\"name\":\"{broken}\",\"why\":\"{}\"}}",
             "x".repeat(70 << 10)
@@ -111,7 +111,7 @@ fn a_line_of_the_ledger_that_cannot_be_read_stops_restarts_of_its_job_only() -> 
     })
 }
 
-/// `sinfo` and `scontrol` as they are, but for a drain that waits and a second count that never ends.
+/// The real `sinfo` and `scontrol`, except that a drain waits and the second count never ends.
 const SINFO: &str = r#"#!/bin/sh
 n=$(cat /tmp/counts 2> /dev/null || echo 0)
 echo $((n + 1)) > /tmp/counts
@@ -127,7 +127,7 @@ exec /usr/bin/scontrol "$@"
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_drain_that_is_killed_before_it_counts_again_is_taken_back_by_the_next_check() -> Result<()> {
+fn a_drain_killed_before_its_recount_is_undone_by_the_next_check() -> Result<()> {
     let builder = Builder::new(2).slurm_conf("HealthCheckInterval", "0").config(
         "[slurm]\nbin_dir = '/opt/slow'\ntimeout = '35s'\n[breaker]\nmax_nodes = 1\nmax_percent = 100.0\n\
          partition_max_nodes = 4\npartition_max_percent = 100.0\n",
@@ -140,7 +140,7 @@ fn a_drain_that_is_killed_before_it_counts_again_is_taken_back_by_the_next_check
                 Ok(sh("gn2", &format!("ls {file} || true"))?.contains(file).then_some(()))
             })
         };
-        // Both count before the other one has drained.
+        // Both nodes count drained nodes before either has drained.
         sh("gn2", "touch /tmp/hold-drain /tmp/hang-recount")?;
         let check = cluster.root().on("gn2").spawn(&["railgate", "check", "--drain"])?;
         there("/tmp/draining")?;
@@ -161,20 +161,20 @@ fn a_drain_that_is_killed_before_it_counts_again_is_taken_back_by_the_next_check
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_periodic_check_ends_before_slurmd_kills_it_whatever_is_slow() -> Result<()> {
+fn a_slow_periodic_check_ends_before_slurmd_kills_it() -> Result<()> {
     let builder = Builder::new(1).slurm_conf("HealthCheckInterval", "0").config(ALL_MAY_DRAIN)?;
     let builder = builder.config("[slurm]\nbin_dir = '/opt/slow'\n")?;
     let builder = builder.file("/opt/slow/sinfo", SINFO).file("/opt/slow/scontrol", SCONTROL);
     builder.test(|cluster| {
         let root = cluster.root().on("gn1");
-        // A reason waits for slurmctld, NVML does not answer, slurmctld answers late.
+        // A pending reason waits for slurmctld, NVML does not answer, slurmctld is slow.
         cluster.hardware("gn1")?.inject("gpu-lost@3")?;
         cluster.stop_slurmctld()?;
         root.run(&["railgate", "check", "--drain"])?.ok()?;
         cluster.start_slurmctld()?;
         root.run(&["touch", "/tmp/slow"])?.ok()?;
         cluster.hardware("gn1")?.behave(|nvml| nvml.hang.insert("nvmlInit_v2".to_owned()))?;
-        // slurmd gives a HealthCheckProgram 60 s.
+        // slurmd allows a HealthCheckProgram 60 s.
         let check = root.run(&["timeout", "-s", "KILL", "60", "railgate", "check", "--drain"])?;
         assert_eq!(check.code, 0, "{check}");
         Ok(())
@@ -183,8 +183,8 @@ fn a_periodic_check_ends_before_slurmd_kills_it_whatever_is_slow() -> Result<()>
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_node_that_cannot_remember_its_repair_is_not_given_back_and_not_drained_again() -> Result<()> {
-    // Auxiliary power has no reading in NVML, so only the mark in the kernel log tells that the fault was dealt with.
+fn a_node_that_cannot_save_its_repair_is_not_resumed_and_not_drained_again() -> Result<()> {
+    // NVML has no reading for auxiliary power, so only the position in the kernel log records that the fault was handled.
     let builder = Builder::new(1).slurm_conf("HealthCheckInterval", "0").config(ALL_MAY_DRAIN)?;
     builder.config("[gate]\nstrikes = 1")?.test(|cluster| {
         let sh = |script: &str| cluster.root().on("gn1").run(&["sh", "-ec", script]);
@@ -195,12 +195,12 @@ fn a_node_that_cannot_remember_its_repair_is_not_given_back_and_not_drained_agai
         sh("railgate check --drain")?.ok()?;
         assert!(cluster.node("gn1")?.reason().starts_with("railgate: gpu-xid@2: "), "not drained");
 
-        // An admin resumes it by hand: what it was drained for does not drain it again.
+        // An admin resumes the node with scontrol: the old fault does not drain it again.
         cluster.root().run(&["scontrol", "update", "nodename=gn1", "state=resume"])?.ok()?;
         sh("railgate check --drain")?.ok()?;
         assert!(!cluster.node("gn1")?.drained(), "drained again: {}", cluster.node("gn1")?.reason());
 
-        // By readmit only once the directory can be written again.
+        // readmit resumes it only once the directory can be written again.
         cluster.hardware("gn1")?.xid(3, 54, None)?;
         sh("railgate check --drain")?.ok()?;
         assert!(cluster.node("gn1")?.drained());

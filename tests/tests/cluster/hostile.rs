@@ -1,6 +1,6 @@
-//! An attacker: what they submit, what their jobs plant, and where they squat.
+//! The hostile suite: what an attacker submits, what their jobs leave behind, and which names they occupy.
 //!
-//! The hostile suite: `register.rs` lists every case by the input that it attacks, and docs/security.md shows the list.
+//! `register.rs` lists every case by the input it attacks, and docs/security.md contains that list.
 
 mod fields;
 mod files;
@@ -27,13 +27,13 @@ use register::play;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Of the Slurm that this test run is about.
+/// Release of the Slurm under test.
 fn release() -> Result<(u32, u32)> {
     let root = std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into());
     slurm_release(Path::new(&root))
 }
 
-/// Bob's own libslurm, as far as it matters: a client configuration with a plugin of his.
+/// Gives Bob's commands a client configuration that loads a plugin of his own.
 fn hostile_client(cluster: &Cluster, values: &[(&str, &str)]) -> Result<()> {
     let (year, month) = release()?;
     let release = format!("plugin_version: u32 = {};", (year << 16) | (month << 8));
@@ -57,7 +57,7 @@ fn hostile_client(cluster: &Cluster, values: &[(&str, &str)]) -> Result<()> {
     cluster.write("ctl", "/shared/slurm.conf", &format!("{conf}PlugStackConfig=/shared/plugstack.conf\n"))
 }
 
-/// Every line of it is ours, and none does anything to a terminal.
+/// A log that contains only railgate's lines and no character that affects a terminal.
 fn clean_log(cluster: &Cluster, machine: &str, path: &str) -> Result<String> {
     let log = cluster.read(machine, path)?;
     for line in log.lines() {
@@ -67,7 +67,7 @@ fn clean_log(cluster: &Cluster, machine: &str, path: &str) -> Result<String> {
     Ok(log)
 }
 
-/// With such a name and comment `scontrol show job` cannot be read.
+/// Waits for a state with squeue, since `scontrol show job` cannot be parsed for such names and comments.
 fn wait_state(cluster: &Cluster, id: u32, states: &[&str]) -> Result<()> {
     poll::until(MINUTE, &format!("job {id} to be {}", states.join(" or ")), || {
         let said = cluster.root().run(&["squeue", "-h", "-t", "all", "-o", "%T", "-j", &id.to_string()])?;
@@ -81,7 +81,7 @@ fn harmless(text: &str) {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn what_a_user_submits_is_only_text() -> Result<()> {
+fn submitted_text_is_never_interpreted() -> Result<()> {
     let builder = Builder::new(2)
         .slurm_conf("HealthCheckInterval", "0")
         .hardware_of("gn2", "h100-sxm:gpu-lost@3")
@@ -112,12 +112,12 @@ fn what_a_user_submits_is_only_text() -> Result<()> {
         let comment = "\x1b]0;%s%n`touch /tmp/owned`\nJobId=1 JobName=x\n   StdOut=/etc/railgate/disable";
         let words = ["--gres=gpu:8", "-J", name, "--comment", comment];
 
-        // On an unfit node, whatever he asks of the gate. The owner is told with his own rights only.
+        // On an unfit node, with various gate options. The message to the owner is written with his rights only.
         let words_2 = [&words[..], &["-w", "gn2", "--no-requeue", "-o", "log"]].concat();
         let id = hostile.sbatch(&words_2, "true")?;
-        // 26.05 repeats the line of sbatch, newlines and all, where it shows a job: which field is Slurm's cannot be told,
-        // so we do nothing about such a job, and Slurm ends it: slurmd has it killed, and says that it cannot be started;
-        // whichever slurmctld hears of first.
+        // 26.05 repeats the sbatch line with its newlines in the job's record, so its fields cannot be told apart and
+        // railgate does not act on such a job. Slurm ends it: slurmd kills it, or reports that it cannot be started,
+        // whichever reaches slurmctld first.
         let plain = release()? < (26, 5);
         wait_state(cluster, id, if plain { &["CANCELLED"] } else { &["FAILED", "CANCELLED"] })?;
         let node = cluster.wait_node("gn2", "drained", MINUTE, |node| node.drained())?;
@@ -135,7 +135,7 @@ fn what_a_user_submits_is_only_text() -> Result<()> {
         assert!(cluster.output("/home/rgbob/hcas").is_some_and(|list| list.contains("mlx5_7")));
         let asked = cluster.output("/home/rgbob/out").unwrap_or_default();
         let told = asked.contains("SPANK_RAILGATE_GATE") || !plain;
-        assert!(told, "he is told what was not understood: {asked:?}");
+        assert!(told, "the invalid value is not reported: {asked:?}");
         harmless(&asked);
         for session in [cluster.bob(), cluster.root()] {
             let report = session.run(&["railgate", "report", &id.to_string()])?.ok()?;
@@ -154,7 +154,7 @@ fn what_a_user_submits_is_only_text() -> Result<()> {
     })
 }
 
-/// What Bob's job leaves in the only place where it may write. He looks at what it cost the node.
+/// Files that Bob's job leaves in the only directory where it may write. The test then measures the cost for the node.
 const PLANT: &str = r#"
 free() { df --output=avail "$1" | tail -n1; }
 before=$(free /run/railgate)
@@ -181,7 +181,7 @@ exec 2> /dev/null
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn what_a_job_plants_is_not_followed_and_holds_nobody_up() -> Result<()> {
+fn planted_files_are_not_followed_and_delay_no_job() -> Result<()> {
     Builder::new(1).slurm_conf("HealthCheckInterval", "0").test(|cluster| {
         let (alice, bob) = (cluster.alice(), cluster.bob());
         let done = |id: u32| -> Result<()> {
@@ -192,7 +192,7 @@ fn what_a_job_plants_is_not_followed_and_holds_nobody_up() -> Result<()> {
         };
         let local = |id: u32| cluster.read("gn1", &format!("/var/lib/railgate/reports/test/{id}/0/gn1.json"));
 
-        // Bob is there before the first job of the cluster: nothing of Alice's goes into what is his.
+        // Bob makes the directory before the cluster's first job: no data of Alice is written below it.
         bob.run(&[
             "bash",
             "-c",
@@ -218,9 +218,9 @@ fn what_a_job_plants_is_not_followed_and_holds_nobody_up() -> Result<()> {
         harmless(&report);
         assert!(!report.contains("root:"), "{report}");
 
-        // Root made the cluster's directory this time: nobody is in anybody's way.
+        // This time root made the cluster's directory, so no user can occupy names in it.
         assert_ne!(bob.run(&["mkdir", &format!("/shared/railgate/test/{}", id + 1)])?.code, 0);
-        // Where root is squashed it is open to all, and Bob can be where Alice's next job will be.
+        // With root squashing the directory is writable for all, and Bob can occupy the name of Alice's next job.
         cluster.root().run(&["chmod", "1777", "/shared/railgate/test"])?.ok()?;
         let squat = format!("mkdir -m 777 {0} {0}/0", id + 1);
         bob.clone().within("/shared/railgate/test").run(&["bash", "-c", &squat])?.ok()?;
@@ -229,7 +229,7 @@ fn what_a_job_plants_is_not_followed_and_holds_nobody_up() -> Result<()> {
         assert!(local(id)?.contains("gpus"));
         assert_eq!(bob.run(&["ls", "-A", &format!("/shared/railgate/test/{id}/0")])?.ok()?, "");
 
-        // In his own directory he only hurts himself.
+        // In his own directory he only affects his own report.
         bob.run(&["bash", "-c", "mkdir there; echo mine > there/gn1.json"])?.ok()?;
         let mut id = id;
         for plant in [
@@ -257,7 +257,7 @@ fn what_a_job_plants_is_not_followed_and_holds_nobody_up() -> Result<()> {
     })
 }
 
-/// Nothing holds a drain back, so that every reason for one would be seen; and Slurm gives a hook that hangs 60 s.
+/// A configuration in which nothing prevents a drain, so that any reason for one would show. Slurm kills a hung hook after 60 s.
 fn open_to_drains(nodes: usize, config: &str) -> Result<Builder> {
     let builder = Builder::new(nodes).config(ALL_MAY_DRAIN)?.config(config)?;
     Ok(builder.slurm_conf("HealthCheckInterval", "0").slurm_conf("PrologEpilogTimeout", "60"))
@@ -265,7 +265,7 @@ fn open_to_drains(nodes: usize, config: &str) -> Result<Builder> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn the_kernel_log_holds_what_users_write_and_drains_nothing() -> Result<()> {
+fn kernel_log_text_of_users_drains_no_node() -> Result<()> {
     play(open_to_drains(1, kernel_log::STRICT)?, &[&kernel_log::INPUT])
 }
 
@@ -277,25 +277,25 @@ fn processes_of_users_delay_no_job() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn the_directory_of_a_job_is_only_read_with_care() -> Result<()> {
+fn the_directory_of_a_job_is_read_safely() -> Result<()> {
     play(open_to_drains(1, "")?, &[&job_dir::INPUT])
 }
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn reports_of_users_decide_about_no_node() -> Result<()> {
+fn report_files_of_users_drain_no_node() -> Result<()> {
     play(open_to_drains(2, "")?, &[&reports::INPUT])
 }
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn fields_and_environment_of_jobs_are_only_text() -> Result<()> {
+fn fields_and_environment_of_jobs_are_never_interpreted() -> Result<()> {
     play(open_to_drains(1, "")?, &[&fields::FIELDS, &fields::ENVIRONMENT])
 }
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn names_and_moments_of_users_stop_nothing() -> Result<()> {
+fn occupied_names_and_bad_timing_stop_nothing() -> Result<()> {
     play(open_to_drains(2, "profile = 'h100-sxm'")?, &[&files::INPUT, &timing::INPUT])
 }
 

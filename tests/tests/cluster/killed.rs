@@ -1,4 +1,4 @@
-//! Killed at every stage, and a driver that gives no answer any more: the report comes and says what nobody saw.
+//! Processes killed at every stage, and a driver that stops answering: the report is written and lists what is missing.
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, Cluster};
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::training::{self, MINUTE, end, started, submit};
 
-/// Half of an H100's tensor pipes.
+/// GPM metrics of an H100 with half of its tensor pipes active.
 const WORK: &[(u32, f64)] = &[(1, 99.0), (2, 90.0), (3, 11.0), (5, 50.0), (7, 50.0), (10, 25.0), (12, 1.5)];
 
-/// A hundred samplers of the run, each killed after a moment of another length; the last one stays.
+/// Starts a hundred samplers of the run and kills each after a different delay; the last one keeps running.
 const RESTARTS: &str = r#"
 cd /run/railgate/jobs/$1/current
 run=$(basename $(pwd -P)) size=$(cat samples.* | wc -c)
@@ -31,7 +31,7 @@ fn samplers(cluster: &Cluster, node: &str, id: u32) -> Result<usize> {
     Ok(training::samplers(cluster, node, Some(id))?.len())
 }
 
-/// Waits until so many samples were written.
+/// Waits until a number of samples has been written.
 fn sampled(cluster: &Cluster, node: &str, id: u32) -> Result<()> {
     let size = || -> Result<u64> {
         Ok(sh(cluster, node, "cat /run/railgate/jobs/$1/current/samples.* | wc -c", id)?.parse()?)
@@ -59,7 +59,7 @@ fn notes(part: &Value) -> Result<Vec<&str>> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn whatever_is_killed_and_whatever_hangs_the_report_comes_and_the_sampler_goes() -> Result<()> {
+fn the_report_is_written_and_the_sampler_ends_after_kills_and_hangs() -> Result<()> {
     let builder = Builder::new(6).config("[stats]\nsample = '1s'\n")?.slurm_conf("HealthCheckInterval", "0");
     builder.test(|cluster| {
         let mut jobs = Vec::new();
@@ -83,7 +83,7 @@ fn whatever_is_killed_and_whatever_hangs_the_report_comes_and_the_sampler_goes()
 
         let grown: u64 = sh(cluster, "gn1", RESTARTS, restarted)?.parse()?;
         assert!(grown < 40_000, "{grown} bytes for a hundred samplers");
-        // The last one is a sampler as soon as it has been started.
+        // Wait until the last one writes samples.
         sampled(cluster, "gn1", restarted)?;
         assert_eq!(samplers(cluster, "gn1", restarted)?, 1);
 
@@ -102,11 +102,11 @@ fn whatever_is_killed_and_whatever_hangs_the_report_comes_and_the_sampler_goes()
         poll::until(MINUTE, "NVML to hang in the kernel", || {
             Ok((sh(cluster, "gn6", asleep, stuck)? == "1").then_some(()))
         })?;
-        poll::until(MINUTE, "the sampler to give NVML up", || {
+        poll::until(MINUTE, "the sampler to stop reading NVML", || {
             let said = "grep -c 'did not answer for' /run/railgate/jobs/$1/current/samples.minutes || true";
             Ok((sh(cluster, "gn5", said, silent)? != "0").then_some(()))
         })?;
-        // Without its GPUs it goes on.
+        // It continues without its GPUs.
         sampled(cluster, "gn5", silent)?;
         for id in [restarted, silent, stuck] {
             end(cluster, id, 0)?;

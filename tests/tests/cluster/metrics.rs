@@ -1,4 +1,4 @@
-//! The files for Prometheus while a job runs and after it.
+//! The files for Prometheus during and after a job.
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, Cluster};
@@ -8,8 +8,8 @@ use crate::training::MINUTE;
 
 const DIR: &str = "/var/lib/prom";
 
-/// Two hundred samples a step, written as any program can. No other process is made: starting one would make the steps longer,
-/// and their rate is asked for.
+/// Two hundred samples per step, written as any program can. It starts no process, since that would lengthen the steps, whose rate
+/// is tested.
 const PROGRAM: &str = r#"
 app=$RAILGATE_JOB_DIR/user/app; mkdir -p $app; file=$app/lines.0
 exec {never}<> <(:)
@@ -27,7 +27,7 @@ fn file(cluster: &Cluster, job: u32) -> String {
     cluster.read("gn1", &format!("{DIR}/railgate-job-{job}.prom")).unwrap_or_default()
 }
 
-/// Waits until a line of the job's file begins so; the line.
+/// Waits for a line of the job's file that begins like this, and returns it.
 fn line(cluster: &Cluster, job: u32, begins: &str) -> Result<String> {
     let found = || {
         let text = file(cluster, job);
@@ -42,7 +42,7 @@ fn value(line: &str) -> f64 {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_jobs_metrics_are_there_while_it_runs_and_name_nobody_whom_slurm_hides() -> Result<()> {
+fn a_running_job_has_metrics_without_private_user_names() -> Result<()> {
     let config = format!(
         "[stats]\nsample = '1s'\n[metrics]\ndir = '{DIR}'\nlabels = ['job', 'user']\ninterval = '1s'\n"
     );
@@ -51,12 +51,12 @@ fn a_jobs_metrics_are_there_while_it_runs_and_name_nobody_whom_slurm_hides() -> 
     builder.test(|cluster| {
         let alice = cluster.alice();
         let job = alice.sbatch(&["-w", "gn1", "--gres=gpu:8", "-o", "log.%j"], PROGRAM)?;
-        // Nobody has told yet what Slurm keeps private.
+        // Slurm's PrivateData is not known yet.
         let power = line(cluster, job, "railgate_gpu_power_watts")?;
         assert!(power.starts_with("railgate_gpu_power_watts{gpu=\"0\",uuid=\"GPU-"), "{power}");
         let goodput = line(cluster, job, "railgate_job_goodput_ratio{gpus=\"0-7\"} ")?;
         assert!(value(&goodput) > 0.0 && value(&goodput) <= 1.0, "{goodput}");
-        // A thousand samples of a TFLOP each second at most, of an H100's 989.4.
+        // At most a thousand samples of one TFLOP each per second, of an H100's 989.4.
         let model = line(cluster, job, "railgate_job_model_flop_ratio{gpus=\"0-7\"} ")?;
         assert!(value(&model) > 0.3 && value(&model) < 1.02, "{model}");
         assert!(value(&line(cluster, job, "railgate_job_steps_total{")?) > 10.0);

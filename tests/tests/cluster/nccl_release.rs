@@ -1,4 +1,4 @@
-//! What depends on NCCL's release, on the network plugin or on NCCL's own files, in real jobs.
+//! Settings that depend on NCCL's release, on the network plugin or on NCCL's own files, in real jobs.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ set = { NCCL_EXAMPLE = '1' }
 nccl = '>=2.29.2,<2.30.7'
 ";
 
-/// What a task has, in one line.
+/// Prints the variables of a task in one line.
 const SHOW: &str = "echo ${RAILGATE_NET:-none} ${NCCL_IB_HCA:-none} ${NCCL_ENV_PLUGIN:-none} ${NCCL_CROSS_NIC:-none} \
                     ${NCCL_DEBUG:-none} ${NCCL_DEBUG_FILE:-none} ${RAILGATE_KEPT:-none}";
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn releases_network_plugins_and_nccls_own_files_are_minded() -> Result<()> {
+fn settings_respect_the_release_the_network_plugin_and_nccl_files() -> Result<()> {
     Builder::new(1).config(CONFIG)?.test(|cluster| {
         let list = "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1";
         let plugin = "/usr/lib/railgate/libnccl-env-railgate.so";

@@ -1,4 +1,4 @@
-//! Nodes that die under their jobs, and nodes that are unfit one after the other.
+//! Nodes that die under their jobs, and jobs that meet several unfit nodes.
 
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, Job};
@@ -6,7 +6,7 @@ use railgate_tests::poll;
 
 use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, one_line, report, started, submit_as};
 
-/// Works in every attempt, until the test ends it.
+/// Runs in every attempt until the test ends it.
 const WORK: &str = "\
 attempt=${SLURM_RESTART_COUNT:-0}
 echo attempt $attempt on $SLURM_JOB_NODELIST
@@ -20,7 +20,7 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
     let builder = Builder::new(5)
         .config(ALL_MAY_DRAIN)?
         .config("requeue = { max_restarts = 1 }")?
-        // Dead nodes are noticed soon, and those that are only busy are not dead.
+        // Short enough to notice dead nodes soon, long enough for busy ones.
         .slurm_conf("SlurmdTimeout", "10")
         .slurm_conf("MessageTimeout", "5");
     builder.test(|cluster| {
@@ -33,16 +33,16 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
         cluster.kill_node("gn1")?;
         cluster.cut_link("gn3")?;
 
-        // At once: Slurm put them back, and which node has been silent since.
+        // Known at once: Slurm has requeued the jobs, and which node has been silent since.
         for (id, dead) in [(small, "gn1"), (large, "gn3")] {
             let again = |job: &Job| job.state() == "RUNNING" && job.restarts() == 1;
             cluster.wait_job_until(id, "running again", MINUTE, again)?;
             let told = one_line(&report(&alice, id)?);
-            // With 22.05 the controller knows no more than that; later releases tell it of the death at once.
+            // In 22.05 the controller knows no more; later releases notify it of the death at once.
             let died = format!("no epilog report from {dead}");
             in_order(&told, &[": running, 2 attempts", &format!("attempt 0: a node died ({dead})"), &died]);
         }
-        // At the end of the next attempt the controller says what it knows, too.
+        // At the end of the next attempt the controller adds what it knows.
         end(cluster, small, 0)?;
         cluster.wait_job(small, &["COMPLETED"], MINUTE)?;
         in_order(
@@ -54,10 +54,10 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
             ],
         );
 
-        // One restart is allowed here; the second death holds the job, and its owner reads why.
+        // One restart is allowed: the second death holds the job, and its owner finds the reason.
         let second = cluster.job(large)?.field("BatchHost").to_owned();
         cluster.kill_node(&second)?;
-        // The hold comes first, then its reason; until then the first death's stands there.
+        // The job is held before its reason is set; until then the comment is that of the first death.
         let is_held = |job: &Job| job.reason() == "JobHeldUser" && job.field("AdminComment").contains("held");
         let held = cluster.wait_job_until(large, "held", MINUTE, is_held)?;
         let why = format!(
@@ -67,7 +67,7 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
             held.field("AdminComment"),
             format!("railgate: held: {why}, scontrol release lets it go on;")
         );
-        // The controller writes the report last of all; the job completes until its other node's epilog is through.
+        // The controller writes the report last; the job is completing until the epilog of its other node has ended.
         let told = poll::until(MINUTE, "the decision in the report", || {
             let told = one_line(&report(&alice, large)?);
             Ok((told.contains("railgate held the job") && told.contains("waiting to start")).then_some(told))
@@ -87,7 +87,7 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
         alice.run(&["scontrol", "release", &large.to_string()])?.ok()?;
         end(cluster, large, 0)?;
         let job = cluster.wait_job(large, &["COMPLETED"], MINUTE)?;
-        // On the two that still live, whichever of them it had been given before.
+        // The job runs on the two nodes that are still up.
         let living = match second.as_str() {
             "gn2" => "gn[4-5]",
             "gn4" => "gn[2,5]",
@@ -98,13 +98,13 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
     })
 }
 
-/// The controller's program, which begins when the test lets it.
+/// The controller's program, delayed until the test removes a file.
 const LATE: &str = "#!/bin/sh\nwhile [ -e /shared/hold ]; do sleep 0.1; done\nexec /usr/libexec/railgate/railgate-epilog-ctld\n";
 
-/// The restart count has grown when the controller's program asks, as after the death of a node, and no node died.
+/// The restart count has already grown when the controller's program runs, as after a node's death, but no node died.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_job_that_is_put_back_as_it_ends_lost_no_node() -> Result<()> {
+fn a_job_requeued_while_it_ends_lost_no_node() -> Result<()> {
     let builder = Builder::new(2).file("/etc/railgate/late.sh", LATE);
     builder.slurm_conf("EpilogSlurmctld", "/etc/railgate/late.sh").test(|cluster| {
         let alice = cluster.alice();
@@ -132,7 +132,7 @@ fn a_job_that_is_put_back_as_it_ends_lost_no_node() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_job_that_the_gate_moved_ten_times_is_not_held() -> Result<()> {
+fn a_job_moved_ten_times_by_the_gate_is_not_held() -> Result<()> {
     let builder = Builder::new(2)
         .config(ALL_MAY_DRAIN)?
         .config("requeue = { max_restarts = 1, move_backoff = '0s' }")?
@@ -152,9 +152,9 @@ fn a_job_that_the_gate_moved_ten_times_is_not_held() -> Result<()> {
             if moves == 10 {
                 cluster.hardware(next)?.heal()?;
             }
-            // As if it were yet another node. Not the one that it has just left: Slurm would perhaps skip its prolog.
+            // Resumed, it stands for yet another node. Not the node just left: Slurm could skip its prolog.
             root.run(&["scontrol", "update", &format!("nodename={next}"), "state=resume"])?;
-            // Without Slurm's wait; refused where that is over and the job has begun.
+            // Skips Slurm's delay; refused if it is over and the job has started.
             alice.run(&["scontrol", "update", &format!("jobid={id}"), "StartTime=now"])?;
         }
         assert_eq!(cluster.wait_job(id, &["COMPLETED"], MINUTE)?.restarts(), 10);

@@ -1,4 +1,4 @@
-//! A driver that is slow, that gives no answer, and that takes its caller into the kernel for good.
+//! A driver that is slow, one that does not answer, and one in which the caller hangs in the kernel.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn refused(job: &Job) -> bool {
     job.restarts() == 1 && job.state() == "PENDING"
 }
 
-/// Waits for the job's first process; to slurmctld a job runs from its prolog on.
+/// Waits for the job's first process: for slurmctld a job is running from its prolog on.
 fn begun(cluster: &Cluster, job: u32) -> Result<()> {
     let log = format!("/home/rgalice/log.{job}");
     poll::until(MINUTE, &format!("job {job} to begin"), || {
@@ -22,7 +22,7 @@ fn begun(cluster: &Cluster, job: u32) -> Result<()> {
     })
 }
 
-/// Processes that look at the node and sleep in the kernel.
+/// Number of probe processes on the node that sleep in the kernel.
 fn stuck_in_the_kernel(cluster: &Cluster, node: &str) -> Result<usize> {
     let processes = cluster.root().on(node).run(&["ps", "-eo", "state=,args="])?.ok()?;
     Ok(processes.lines().filter(|line| line.starts_with('D') && line.contains("railgate-child")).count())
@@ -30,8 +30,8 @@ fn stuck_in_the_kernel(cluster: &Cluster, node: &str) -> Result<usize> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn slow_is_fit_silent_is_unknown_once_and_stuck_in_the_kernel_is_unfit() -> Result<()> {
-    // A prolog that outlives its own deadline would be killed by slurmd and leave "Prolog error".
+fn a_slow_driver_is_fit_a_silent_one_unknown_once_and_a_stuck_one_unfit() -> Result<()> {
+    // slurmd kills a prolog that exceeds its limit and sets the reason "Prolog error".
     let builder =
         Builder::new(3).slurm_conf("PrologEpilogTimeout", "50").slurm_conf("HealthCheckInterval", "0");
     let builder = builder.hardware_of("gn1", "h100-sxm:nvml-slow").hardware_of("gn2", "h100-sxm:nvml-silent");
@@ -49,13 +49,13 @@ fn slow_is_fit_silent_is_unknown_once_and_stuck_in_the_kernel_is_unfit() -> Resu
         let slow = batch("gn1", 8, "echo begun; while [ ! -e end ]; do sleep 0.1; done")?;
         let first = batch("gn2", 4, "echo begun; sleep 600")?;
 
-        // While a gate hangs, slurmd serves others.
+        // While one gate hangs, slurmd serves other jobs.
         let asks = || Ok((stuck_in_the_kernel(cluster, "gn3")? > 0).then_some(()));
         poll::until(MINUTE, "the gate of gn3 to hang", asks)?;
         cluster.bob().srun(&["-w", "gn3", "true"])?.ok()?;
         assert!(!cluster.node("gn3")?.drained());
 
-        // No answer: once may be chance.
+        // No answer: a single occurrence may be chance.
         begun(cluster, first)?;
         let log = cluster.read("gn2", LOG)?;
         assert!(log.contains("prolog: unknown, part-silent@gpus: no answer in 5.0 s"), "{log}");
@@ -69,27 +69,27 @@ fn slow_is_fit_silent_is_unknown_once_and_stuck_in_the_kernel_is_unfit() -> Resu
         assert_eq!(reason, expected);
         assert_eq!(cluster.job(first)?.state(), "RUNNING");
 
-        // In the kernel for good: nobody waits for that.
-        cluster.wait_job_until(stuck, "put back", MINUTE, refused)?;
+        // Stuck in the kernel: the gate does not wait for that.
+        cluster.wait_job_until(stuck, "requeued", MINUTE, refused)?;
         let node =
             cluster.wait_node("gn3", "free of the job", MINUTE, |node| node.state() == "IDLE+DRAIN")?;
         assert!(node.reason().starts_with("railgate: part-silent@gpus: "), "{}", node.reason());
         assert!(node.reason().contains(&format!("[prolog job={stuck}]")), "{}", node.reason());
         let told = cluster.output(&format!("/home/rgalice/log.{stuck}")).unwrap_or_default();
         assert!(told.contains("node gn3 failed its check"), "{told}");
-        // What hangs there still does; slurmd answers all the same.
+        // The process still hangs, and slurmd answers nevertheless.
         assert!(stuck_in_the_kernel(cluster, "gn3")? > 0);
         cluster.root().run(&["scontrol", "reconfigure"])?.ok()?;
-        // From 24.11 on slurmctld starts anew, and gives back no node that has not spoken since.
+        // From 24.11 on slurmctld is restarted here, and resumes no node before it has registered again.
         cluster.wait_node("gn3", "known again", MINUTE, |node| node.state() == "IDLE+DRAIN")?;
         cluster.root().run(&["scontrol", "update", "nodename=gn3", "state=resume"])?.ok()?;
         cluster.bob().srun(&["-w", "gn3", "true"])?.ok()?;
         drop(frozen);
-        poll::until(MINUTE, "nothing to be left", || {
+        poll::until(MINUTE, "no stuck process to be left", || {
             Ok((stuck_in_the_kernel(cluster, "gn3")? == 0).then_some(()))
         })?;
 
-        // Eight seconds are slow and nothing else.
+        // Eight seconds are only slow.
         begun(cluster, slow)?;
         let log = cluster.read("gn1", LOG)?;
         assert!(log.contains("prolog: fit"), "{log}");

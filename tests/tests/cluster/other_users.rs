@@ -1,4 +1,4 @@
-//! What one user can see and do of another one's job on the same node, and whose files root takes orders from.
+//! What one user can read and change of another user's job on the same node, and which files root trusts.
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, Cluster};
@@ -6,7 +6,7 @@ use railgate_tests::poll;
 
 use crate::training::{MINUTE, end, one_line, samplers, started, submit, submit_as};
 
-/// A task that shows that it reads what is left for it, then waits.
+/// A task that reads the files left for it, prints them, and waits.
 const READS: &str = "\
 echo attempt 0
 export NCCL_ALGO=alices_value
@@ -37,12 +37,12 @@ fn sh(cluster: &Cluster, node: &str, script: &str) -> Result<String> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_user_reads_nothing_of_anothers_job() -> Result<()> {
+fn a_user_cannot_read_the_job_of_another_user() -> Result<()> {
     Builder::new(1).config(CONFIG)?.test(|cluster| {
         let library = "for lib in /lib/x86_64-linux-gnu/libutil.so.1 /lib/x86_64-linux-gnu/libdl.so.2; \
                        do [ -e $lib ] && cp $lib /shared/libnccl.so.2 && exit 0; done; exit 1";
         sh(cluster, "gn1", library)?;
-        // A job that began under the release before, whose epilog is still to come.
+        // A job that started under the previous release and whose epilog is still to run.
         let old = "umask 022; mkdir -p /run/railgate/jobs/4711/0-2000000000; cd /run/railgate/jobs/4711
             ln -s 0-2000000000 current; cd current
             for file in run.json report.json before.json task.env tasks.json nccl.env topology.xml; do
@@ -54,14 +54,14 @@ fn a_user_reads_nothing_of_anothers_job() -> Result<()> {
         let id = submit_as(&cluster.alice(), &words, READS)?;
         started(cluster, id)?;
         let run = format!("/run/railgate/jobs/{id}/current");
-        poll::until(MINUTE, "the sampler to have seen the tasks", || {
+        poll::until(MINUTE, "the sampler to have read the tasks", || {
             let tasks = cluster.read("gn1", &format!("{run}/tasks.json"));
             let live = cluster.alice().run(&["railgate", "report", &id.to_string()])?;
             let seen = tasks.is_ok_and(|tasks| tasks.contains("alices_value"));
             Ok((seen && live.code == 0).then_some(()))
         })?;
 
-        // Alice's tasks have what they need.
+        // Alice's tasks can read their files.
         let output = |file: &str| {
             cluster.output(&format!("/home/rgalice/{file}")).with_context(|| format!("no {file}"))
         };
@@ -70,7 +70,7 @@ fn a_user_reads_nothing_of_anothers_job() -> Result<()> {
         assert!(output("hcas")?.contains("mlx5_"));
         assert_eq!(output("noted")?, "note\n");
 
-        // Bob reads none of it, by listing or by name.
+        // Bob can read none of the files, neither by listing nor by name.
         let all = sh(cluster, "gn1", &format!("find -L /run/railgate/jobs/{id} -xdev -not -type l; find {run}/user/"))?;
         for name in ["run.json", "report.json", "before.json", "task.env", "tasks.json", "yield.sock"] {
             assert!(all.contains(&format!("/{name}\n")), "{name} in {all}");
@@ -88,11 +88,11 @@ fn a_user_reads_nothing_of_anothers_job() -> Result<()> {
         let old = "cd /run/railgate/jobs/4711/current; cat nccl.env topology.xml";
         assert_eq!(bob.run(&["bash", "-c", old])?.ok()?, "old\nold\n", "its tasks still read these");
 
-        // Nor does Alice change what root reads.
+        // Alice cannot change the files that root reads.
         let script = format!("cd {run}; for f in *.json task.env samples.*; do [ -r $f ] || [ -w $f ] && echo $f; done; true");
         assert_eq!(alice.run(&["bash", "-c", &script])?.stdout, "");
 
-        // The report of the running job is its owner's and root's.
+        // Only the owner and root can read the report of the running job.
         for session in [cluster.alice(), cluster.root()] {
             let report = session.run(&["railgate", "report", &id.to_string()])?.ok()?;
             assert!(report.contains("alices-name") || report.contains("gn1"), "{report}");
@@ -110,7 +110,7 @@ fn a_user_reads_nothing_of_anothers_job() -> Result<()> {
     })
 }
 
-/// Connects as fast as it can, from several processes, and holds what it gets.
+/// Connects as fast as possible from several processes and keeps the connections open.
 const FLOOD: &str = "
 import os, socket, sys, time
 path, seconds = sys.argv[1], float(sys.argv[2])
@@ -136,7 +136,7 @@ sys.exit(7 if refused else 0)
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_flood_of_connections_stops_no_sampler() -> Result<()> {
+fn a_flood_of_connections_does_not_stop_samplers() -> Result<()> {
     Builder::new(1).config("[stats]\nsample = '1s'\n")?.test(|cluster| {
         let ours = |user, gpus: u32| -> Result<u32> {
             let id = submit(user, &["-w", "gn1", &format!("--gres=gpu:{gpus}"), "-c1"])?;
@@ -155,7 +155,7 @@ fn a_flood_of_connections_stops_no_sampler() -> Result<()> {
             })?;
         }
 
-        // Bob is not let in at Alice's.
+        // Bob cannot connect to the sampler of Alice's job.
         let words = ["python3", "-c", FLOOD, &socket(of_alice), "0.2"];
         let refused = cluster.bob().on("gn1").run(&words)?;
         assert_eq!(refused.code, 7, "{refused}");
@@ -168,7 +168,7 @@ fn a_flood_of_connections_stops_no_sampler() -> Result<()> {
                 .contains("Permission denied")
         );
 
-        // While Alice floods her own, both samplers go on, and hers holds no more than a few connections.
+        // While Alice floods her own sampler, both samplers continue, and hers accepts only a few connections.
         let socket = socket(of_alice);
         let words = ["python3", "-c", FLOOD, &socket, "60"];
         let mut flood = cluster.alice().on("gn1").spawn(&words)?;
@@ -192,11 +192,11 @@ fn a_flood_of_connections_stops_no_sampler() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn root_takes_orders_from_no_file_that_others_can_write() -> Result<()> {
+fn root_trusts_no_file_that_others_can_write() -> Result<()> {
     Builder::new(1).config("profile = 'ours'\n")?.test(|cluster| {
         let profile = "/etc/railgate/profiles/ours.toml";
         sh(cluster, "gn1", "mkdir -p -m 755 /etc/railgate/profiles")?;
-        // Nine GPUs expected: what the gate says shows whose profile it judges by.
+        // The profile expects nine GPUs, so the gate's finding shows whether the profile was used.
         cluster.write("gn1", profile, "extends = 'h100-sxm'\n[gpus]\ncount = 9\n")?;
         let run = |what: &str| -> Result<String> {
             sh(cluster, "gn1", "truncate -s 0 /var/log/railgate.log 2>/dev/null || true")?;
@@ -234,7 +234,7 @@ fn root_takes_orders_from_no_file_that_others_can_write() -> Result<()> {
             assert!(said.contains(says), "{change}: {said}");
             sh(cluster, "gn1", "chown 0:0 /etc/railgate; chmod 755 /etc/railgate; chmod 644 /etc/railgate/railgate.toml")?;
         }
-        // As it should be the file counts.
+        // With correct owner and mode the file is used.
         let log = run("nothing")?;
         assert!(log.contains("8 of 9 GPUs"), "{log}");
         Ok(())

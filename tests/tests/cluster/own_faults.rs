@@ -1,4 +1,4 @@
-//! Whatever is wrong with railgate itself costs no job and no node.
+//! Faults of railgate itself never affect jobs or nodes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use railgate_tests::poll;
 const MINUTE: Duration = Duration::from_secs(60);
 const LOG: &str = "/var/log/railgate.log";
 
-/// The prolog whose check `ib-rate` panics, and that panics as a whole for a job with the comment "panic".
+/// A prolog whose check `ib-rate` panics, and that panics as a whole for a job with the comment "panic".
 fn panicking_prolog() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let built = program.ancestors().nth(2).context("no target directory")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // With the features of the whole workspace, so that little is built twice.
+    // With the features of the whole workspace, to reuse most of the build.
     let done = Command::new(cargo)
         .args(["build", "-q", "--workspace", "--bin", "railgate-prolog-fault"])
         .args(["--features", "railgate-prolog-fault/fault-injection", "--target-dir"])
@@ -47,7 +47,7 @@ fn drained(cluster: &Cluster) -> Result<Vec<String>> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn jobs_run_and_no_node_is_drained_whatever_is_wrong_with_railgate_itself() -> Result<()> {
+fn faults_of_railgate_itself_stop_no_job_and_drain_no_node() -> Result<()> {
     let prolog = panicking_prolog()?;
     let builder = Builder::new(7).hardware_of("gn2", "h100-sxm:nvml-missing");
     builder.slurm_conf("HealthCheckInterval", "0").test(|cluster| {
@@ -84,7 +84,7 @@ fn jobs_run_and_no_node_is_drained_whatever_is_wrong_with_railgate_itself() -> R
                 Ok(log_of(*job).contains(&format!("begun on {node}\n")).then_some(()))
             })?;
         }
-        // And under a job's feet.
+        // Damage the files of a running job as well.
         let of_gn3 = jobs.iter().find(|(node, _)| *node == "gn3").unwrap().1;
         let ruin = "for f in run.json report.json before.json task.env; do echo '{' > $f; done";
         sh(cluster, "gn3", &format!("cd /run/railgate/jobs/{of_gn3}/current/; {ruin}"))?;
@@ -110,7 +110,7 @@ fn jobs_run_and_no_node_is_drained_whatever_is_wrong_with_railgate_itself() -> R
             ("gn7", "railgate's prolog is broken, the job continues without it: panicked at "),
         ] {
             let log = cluster.read(node, LOG)?;
-            assert!(log.contains(said), "{node} does not say '{said}':\n{log}");
+            assert!(log.contains(said), "no '{said}' in the log of {node}:\n{log}");
         }
         let alices = |job: &u32| cluster.alice().run(&["railgate", "report", &job.to_string()])?.ok();
         for (_, job) in jobs.iter().filter(|(node, _)| ["gn5", "gn6"].contains(node)) {
@@ -123,14 +123,14 @@ fn jobs_run_and_no_node_is_drained_whatever_is_wrong_with_railgate_itself() -> R
         }
         assert_eq!(drained(cluster)?, [""; 0]);
 
-        // A stand-in never leads to a drain of the node that it stands in for.
+        // A check of simulated hardware never drains the real node.
         let simulated = ["railgate", "check", "--simulate", "h100-sxm:gpu-lost@3", "--drain"];
         let refused = cluster.root().on("gn3").run(&simulated)?;
         assert_eq!(refused.code, 2, "{refused}");
         assert!(refused.stderr.contains("--drain"), "{refused}");
         assert_eq!(drained(cluster)?, [""; 0]);
 
-        // The controller's own: what decides about restarts decides nothing.
+        // On the controller: with a broken configuration its program decides nothing.
         sh(cluster, "ctl", "echo 'requeue = 1' > /etc/railgate/railgate.toml")?;
         let words = ["-w", "gn7", "--gres=gpu:4", "--railgate-requeue=auto", "-o", "log.%j"];
         let failing = cluster.alice().sbatch(&words, "exit 3")?;

@@ -1,4 +1,4 @@
-//! The test cluster itself, without railgate.
+//! Tests of the test cluster itself, without railgate.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn two_nodes_answer_one_user() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_failing_prolog_drains_its_node_and_the_job_moves() -> Result<()> {
+fn a_failing_prolog_drains_the_node_and_requeues_the_job() -> Result<()> {
     let prolog = "#!/bin/sh\n[ \"$SLURMD_NODENAME\" != gn1 ]\n";
     let builder = Builder::new(3).plain().file("/etc/slurm/prolog.d/50-site", prolog);
     builder.slurm_conf("Prolog", "/etc/slurm/prolog.d/*").test(|cluster| {
@@ -63,7 +63,7 @@ fn jobs_leave_a_node_without_power_and_one_without_a_cable() -> Result<()> {
             cluster.wait_node(node, "down", MINUTE, |node| node.state().contains("DOWN"))?;
             cluster.wait_job_until(id, "requeued", MINUTE, |job| job.restarts() == 1)?;
         }
-        // Its first run is still alive behind the cut cable, where a second one could not start.
+        // Its first attempt still runs behind the unplugged cable, where a second one could not start.
         cluster.alice().run(&["scancel", &other.to_string()])?.ok()?;
         cluster.mend_link("gn2")?;
         cluster.boot_node("gn1")?;
@@ -77,7 +77,7 @@ fn jobs_leave_a_node_without_power_and_one_without_a_cable() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn clusters_stand_side_by_side_and_leave_nothing() -> Result<()> {
+fn clusters_run_side_by_side_and_leave_nothing_behind() -> Result<()> {
     let mut first = Vec::new();
     Builder::new(1).plain().test(|one| {
         Builder::new(1).plain().test(|two| {
@@ -87,7 +87,7 @@ fn clusters_stand_side_by_side_and_leave_nothing() -> Result<()> {
                 assert!(said.ends_with("gn1\n"), "{said}");
                 first.push(cluster.first_process()?);
             }
-            // What one writes the other does not see, and neither does this machine.
+            // Files of one cluster are visible neither in the other nor on this machine.
             one.alice().run(&["touch", "/tmp/rg-here", "/shared/rg-here"])?.ok()?;
             assert!(two.read("ctl", "/shared/rg-here").is_err());
             assert!(!std::path::Path::new("/tmp/rg-here").exists());
@@ -95,14 +95,14 @@ fn clusters_stand_side_by_side_and_leave_nothing() -> Result<()> {
         })
     })?;
     for pid in first {
-        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "process {pid} still exists");
     }
     Ok(())
 }
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn daemons_stop_freeze_and_come_back() -> Result<()> {
+fn daemons_can_be_stopped_frozen_and_restarted() -> Result<()> {
     Builder::new(1).plain().test(|cluster| {
         let id = cluster.alice().sbatch(&["-N1"], "sleep 600")?;
         cluster.wait_job(id, &["RUNNING"], MINUTE)?;
@@ -122,7 +122,7 @@ fn daemons_stop_freeze_and_come_back() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_frozen_disk_holds_its_writer_until_it_thaws() -> Result<()> {
+fn a_frozen_disk_blocks_its_writer_until_it_is_thawed() -> Result<()> {
     Builder::new(1).plain().test(|cluster| {
         let frozen = cluster.frozen_disk("gn1", "/frozen")?;
         let mut writer = cluster.root().on("gn1").spawn(&["touch", "/frozen/file"])?;

@@ -1,4 +1,4 @@
-//! The SPANK plugin inside real srun, sbatch and slurmstepd: its options, its absence, its panics, and valgrind.
+//! The SPANK plugin inside real srun, sbatch and slurmstepd: options, missing files, panics, and valgrind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,10 +13,10 @@ use railgate_tests::{poll, skipped};
 const MINUTE: Duration = Duration::from_secs(60);
 const PLUGSTACK: &str = "/etc/slurm/plugstack.conf";
 
-/// Where all machines see what a test puts there.
+/// Shared directory for the files of a test.
 const PLACE: &str = "/shared/plugin";
 
-/// Of the Slurm that this test run is about.
+/// Release of the Slurm under test.
 fn release() -> Result<(u32, u32)> {
     slurm_release(Path::new(&std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into())))
 }
@@ -47,7 +47,7 @@ fn put(cluster: &Cluster, name: &str, content: &[u8]) -> Result<String> {
     Ok(format!("{PLACE}/{name}"))
 }
 
-/// One step by srun and one batch job; what both printed.
+/// Runs one step with srun and one batch job; returns the output of both.
 fn both_ways(cluster: &Cluster, plugstack: &str) -> Result<(String, String)> {
     for machine in ["ctl", "gn1"] {
         cluster.write(machine, PLUGSTACK, &format!("{plugstack}\n"))?;
@@ -64,13 +64,13 @@ fn both_ways(cluster: &Cluster, plugstack: &str) -> Result<(String, String)> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn options_work_as_sbatch_lines_and_wrong_ones_are_refused_at_once() -> Result<()> {
+fn options_work_in_sbatch_lines_and_invalid_ones_are_refused_at_submit() -> Result<()> {
     Builder::new(1).test(|cluster| {
         let script = "#!/bin/bash\n#SBATCH --railgate-gate=full --railgate-requeue=2\n\
                       #SBATCH --railgate-profile=debug\nsleep 60\n";
         let id = cluster.alice().sbatch(&["--gres=gpu:8"], script)?;
         cluster.wait_job(id, &["RUNNING"], MINUTE)?;
-        // Slurm calls a job running while its prolog still is.
+        // For Slurm a job is running while its prolog still runs.
         let run = poll::until(MINUTE, "the run's directory", || {
             let words = ["cat", &format!("/run/railgate/jobs/{id}/current/run.json")];
             Ok(cluster.root().on("gn1").run(&words)?.ok().ok())
@@ -80,7 +80,7 @@ fn options_work_as_sbatch_lines_and_wrong_ones_are_refused_at_once() -> Result<(
         assert_eq!(run["requeue"], "2", "{run}");
         cluster.root().run(&["scancel", &id.to_string()])?.ok()?;
 
-        // As the nodes know them.
+        // The profile names that nodes know.
         let names = railgate_rails::RailsConfig::default().profile_names();
         let (last, first) = names.split_last().context("no profile")?;
         let profiles = format!("{} or {last} (/etc/railgate/railgate.toml)", first.join(", "));
@@ -109,17 +109,17 @@ fn options_work_as_sbatch_lines_and_wrong_ones_are_refused_at_once() -> Result<(
     })
 }
 
-/// One line says what the option takes; Slurm's own says which value it was.
+/// railgate prints one line about the option's values; Slurm prints which value was refused.
 fn refused_once(said: &str, command: &str, option: &str, value: &str, takes: &str) {
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with(&format!("{command}: error: railgate: {option} takes {takes}")), "{said}");
     assert_eq!(lines[1..], [format!("{command}: error: Invalid {option} argument: {value}")], "{said}");
 }
 
-/// Login nodes may know a profile that a node has never heard of, or have no file at all.
+/// A login node may know a profile that the compute node does not, or have no configuration file at all.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_profile_is_one_of_the_sites_and_what_became_of_another_is_in_the_log() -> Result<()> {
+fn an_unknown_profile_is_refused_at_submit_or_reported_in_the_log() -> Result<()> {
     let careful = "[rails.profiles.careful]\nset = { NCCL_CROSS_NIC = '0' }\n";
     let near = "[[node]]\nnames = 'gn1'\n[[node.rails.rules]]\nwhy = 'x'\nprofile = 'near'\nset = { NCCL_X = '1' }\n";
     let builder = Builder::new(2).config_of("ctl", &format!("{careful}{near}"))?;
@@ -135,10 +135,10 @@ fn a_profile_is_one_of_the_sites_and_what_became_of_another_is_in_the_log() -> R
             ensure!(log.contains(line), "{log}");
             Ok(())
         };
-        // With GPUs and without.
+        // With and without GPUs.
         told(submit(&["--railgate-profile=careful", "--gres=gpu:8"])?)?;
         told(submit(&["--railgate-profile=careful"])?)?;
-        // Where nothing can be told a name is passed on.
+        // If the known names cannot be read, any name is passed on.
         cluster.write("ctl", "/etc/railgate/railgate.toml", "[rails.profiles\n")?;
         submit(&["--railgate-profile=farther"])?;
         cluster.root().run(&["rm", "/etc/railgate/railgate.toml"])?.ok()?;
@@ -149,7 +149,7 @@ fn a_profile_is_one_of_the_sites_and_what_became_of_another_is_in_the_log() -> R
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_plugin_that_is_missing_damaged_or_of_another_release_leaves_jobs_running() -> Result<()> {
+fn a_missing_damaged_or_mismatched_plugin_does_not_stop_jobs() -> Result<()> {
     Builder::new(1).plain().test(|cluster| {
         let library = built("libspank_railgate.so")?;
         let ours = fs::read(&library)?;
@@ -157,7 +157,7 @@ fn a_plugin_that_is_missing_damaged_or_of_another_release_leaves_jobs_running() 
             let release = release()?;
             [0, u8::try_from(release.1)?, u8::try_from(release.0)?, 0]
         };
-        // A library's constants are at its beginning, where a symbol's address is its place in the file.
+        // Constants are at the beginning of a library, where a symbol's address equals its offset in the file.
         let symbols = Command::new("nm").arg("--dynamic").arg(&library).output()?;
         let symbols = String::from_utf8_lossy(&symbols.stdout);
         let line =
@@ -174,7 +174,7 @@ fn a_plugin_that_is_missing_damaged_or_of_another_release_leaves_jobs_running() 
         assert!(said.contains("Incompatible"), "{said}");
         for file in [begun, text, format!("{PLACE}/missing.so")] {
             let (said, _) = both_ways(cluster, &format!("optional {file}"))?;
-            // 26.05 goes on without a word.
+            // 26.05 continues without a message.
             let silent = release()? >= (26, 5) && said.is_empty();
             assert!(silent || said.contains("Dlopen of plugin file failed"), "{said}");
         }
@@ -184,7 +184,7 @@ fn a_plugin_that_is_missing_damaged_or_of_another_release_leaves_jobs_running() 
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_panic_in_any_hook_leaves_the_job_running_even_when_the_plugin_is_required() -> Result<()> {
+fn a_panic_in_a_hook_does_not_stop_jobs_even_if_the_plugin_is_required() -> Result<()> {
     Builder::new(1).plain().test(|cluster| {
         let fault = put(cluster, "fault.so", &fs::read(built("libspank_railgate_fault.so")?)?)?;
         for kind in ["optional", "required"] {
@@ -194,7 +194,7 @@ fn a_panic_in_any_hook_leaves_the_job_running_even_when_the_plugin_is_required()
                 assert!(format!("{said}{log}").contains(told), "{hook}: {said}\n{log}");
             }
         }
-        // A railgate that is broken does not refuse a job either.
+        // A broken plugin does not refuse jobs either.
         cluster.write("ctl", PLUGSTACK, &format!("optional {fault} panic=option\n"))?;
         let step = cluster.alice().srun(&["--railgate-gate=nonsense", "true"])?;
         assert_eq!(step.code, 0, "{step}");
@@ -205,7 +205,7 @@ fn a_panic_in_any_hook_leaves_the_job_running_even_when_the_plugin_is_required()
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn valgrind_finds_nothing_in_srun_and_slurmstepd() -> Result<()> {
+fn valgrind_reports_no_error_in_srun_and_slurmstepd() -> Result<()> {
     Builder::new(1).plain().test(|cluster| {
         if cluster.root().run(&["test", "-x", "/usr/bin/valgrind"])?.code != 0 {
             return skipped("plugin: this Slurm's root has no valgrind");
@@ -224,7 +224,7 @@ fn valgrind_finds_nothing_in_srun_and_slurmstepd() -> Result<()> {
         cluster.kill_slurmd("gn1")?;
         cluster.root().on("gn1").run(&["slurmd", "-d", &wrapper])?.ok()?;
 
-        // What the prolog would leave, for whichever job comes.
+        // The files that the prolog would leave, for every job.
         let jobs = cluster.path("gn1", "/run/railgate/jobs")?;
         for job in 1..20 {
             let run = jobs.join(job.to_string()).join("0-1");
@@ -241,14 +241,14 @@ fn valgrind_finds_nothing_in_srun_and_slurmstepd() -> Result<()> {
             srun.extend(["/usr/bin/srun", "--railgate-gate=quick", "-n2", "printenv", "PATH"]);
             cluster.alice().run(&srun)?.ok()?;
         }
-        // A job has ended for Slurm a moment before its slurmstepds write their last line.
+        // Slurm shows a job as ended shortly before its slurmstepds write their last lines.
         poll::until(MINUTE, "every slurmstepd to end", || {
             Ok((cluster.root().on("gn1").run(&["pgrep", "memcheck"])?.code == 1).then_some(()))
         })?;
         let mut seen = 0;
         for entry in fs::read_dir(cluster.path("ctl", &logs)?)? {
             let text = String::from_utf8_lossy(&fs::read(entry?.path())?).into_owned();
-            // A task's process becomes the user's program; its log ends there.
+            // The process of a task executes the user's program, with which its log ends.
             if let Some(summary) = text.lines().find(|line| line.contains("ERROR SUMMARY")) {
                 assert!(summary.contains("ERROR SUMMARY: 0 errors"), "{text}");
                 seen += 1;

@@ -1,4 +1,4 @@
-//! Nodes that show less of themselves: a pod whose kernel log nobody may read.
+//! Nodes with restricted access, such as a pod without permission to read the kernel log.
 
 use anyhow::Result;
 use railgate_tests::cluster::Builder;
@@ -8,7 +8,7 @@ use crate::training::{ALL_MAY_DRAIN, MINUTE, end, started, submit};
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn an_xid_that_nvml_alone_tells_drains_and_the_lost_coverage_is_said() -> Result<()> {
+fn an_xid_known_only_from_nvml_drains_and_missing_coverage_is_reported() -> Result<()> {
     Builder::new(1).config(ALL_MAY_DRAIN)?.test(|cluster| {
         cluster.hardware("gn1")?.inject("kmsg-unreadable")?;
         cluster.hardware("gn1")?.inject("nvme-read-only")?;
@@ -17,13 +17,13 @@ fn an_xid_that_nvml_alone_tells_drains_and_the_lost_coverage_is_said() -> Result
         started(cluster, id)?;
         let heard = format!("/run/railgate/jobs/{id}/current/xids.json");
         let read = || cluster.read("gn1", &heard).ok();
-        poll::until(MINUTE, "somebody waits for Xids", || Ok(read()))?;
-        // Whoever waits has it a moment after it has said so.
-        poll::until(MINUTE, "it is heard", || {
+        poll::until(MINUTE, "a process to wait for Xids", || Ok(read()))?;
+        // The watch is active shortly after it is reported.
+        poll::until(MINUTE, "the Xid to be received", || {
             cluster.hardware("gn1")?.xid(3, 48, None)?;
             Ok(read().filter(|text| text.contains("\"code\":48")))
         })?;
-        // One process has the driver's library, for the readings and for this.
+        // A single process loads the driver's library, for readings and Xids.
         let holders = "grep -ls libnvidia-ml /proc/[0-9]*/maps | wc -l";
         let holders = cluster.root().on("gn1").run(&["sh", "-c", holders])?.ok()?;
         assert_eq!(holders.trim(), "1");

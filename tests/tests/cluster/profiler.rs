@@ -1,5 +1,5 @@
-//! NCCL's profiler plugin, from the site's policy to the report. A program of the tests plays NCCL: it loads what its
-//! environment names and makes fifty collectives.
+//! NCCL's profiler plugin, from the site's policy to the report. A test program stands in for NCCL: it loads the plugins named in
+//! its environment and runs fifty collectives.
 
 use anyhow::{Context as _, Result};
 use railgate_stats::comm::Share;
@@ -12,7 +12,7 @@ use crate::training::{MINUTE, one_line, report};
 
 const OURS: &str = "/usr/lib/railgate/libnccl-profiler-railgate.so";
 
-/// Words: NCCL's release as a number, and `crash` where it is to end so.
+/// Arguments: NCCL's release as a number, and `crash` to end with a crash.
 const PROGRAM: &str = r#"
 import ctypes as c, os, signal, struct, sys
 plugin = os.environ.get("NCCL_PROFILER_PLUGIN", "none")
@@ -51,7 +51,7 @@ fn communication(cluster: &Cluster, id: u32) -> Result<Value> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn the_profiler_goes_where_site_and_user_want_it() -> Result<()> {
+fn site_policy_and_user_settings_decide_about_the_profiler() -> Result<()> {
     let of = |share: &str| format!("[stats]\nnccl_profiler = '{share}'\n");
     let cluster = Builder::new(3).config_of("gn1", &of("all"))?.config_of("gn2", &of("off"))?;
     cluster.config_of("gn3", &of("50%"))?.test(|cluster| {
@@ -67,13 +67,13 @@ fn the_profiler_goes_where_site_and_user_want_it() -> Result<()> {
         assert_eq!((row["op"].as_str(), row["calls"].as_u64()), (Some("AllReduce"), Some(50)), "{found}");
         assert_eq!(found["processes"][0]["nccl"], "2.28.9", "{found}");
 
-        // A release that crashes under profilers: it is loaded, and asks NCCL for nothing.
+        // In a release that crashes with profilers, the plugin is loaded but requests no events from NCCL.
         let (id, _) = job(cluster, "gn1", &[], "srun python3 /shared/nccl.py 23003")?;
         let found = communication(cluster, id)?;
         assert_eq!(found["collectives"].as_array().map(Vec::len), Some(0), "{found}");
         assert!(found["processes"][0]["limit"].as_str().is_some_and(|why| why.contains("crash")), "{found}");
 
-        // The user's own stays, and so does the user's word that there is to be none.
+        // A plugin that the user sets is kept, and so is the user's setting of none.
         let own = format!("export NCCL_PROFILER_PLUGIN=/shared/mine.so; {call}");
         let (id, log) = job(cluster, "gn1", &[], &own)?;
         assert!(log.contains(&has("/shared/mine.so")) && log.contains("NCCL_PROFILER_PLUGIN"), "{log}");
@@ -81,7 +81,7 @@ fn the_profiler_goes_where_site_and_user_want_it() -> Result<()> {
         let (_, log) = job(cluster, "gn1", &["--railgate-profiler=off"], call)?;
         assert!(log.contains(&has("none")), "{log}");
 
-        // After a crash of a task the report says that it was there.
+        // After a task has crashed, the report mentions that the plugin was loaded.
         let (id, _) = job(cluster, "gn1", &[], &format!("{call} crash"))?;
         let text = one_line(&report(&cluster.alice(), id)?);
         assert!(
@@ -90,7 +90,7 @@ fn the_profiler_goes_where_site_and_user_want_it() -> Result<()> {
         );
         assert_eq!(communication(cluster, id)?["collectives"][0]["calls"], 50);
 
-        // Where the site does not give it, whoever asks gets it; the templates do.
+        // If the site does not enable it, users can request it, as the templates do.
         let (_, log) = job(cluster, "gn2", &[], call)?;
         assert!(log.contains(&has("none")), "{log}");
         let template = filled(cluster, "torchrun-single", &["nodes=1"])?;
@@ -103,7 +103,7 @@ fn the_profiler_goes_where_site_and_user_want_it() -> Result<()> {
         let log = cluster.output("/home/rgalice/template.log").unwrap_or_default();
         assert!(log.contains(&has(OURS)), "{log}");
 
-        // A part of the jobs: the same ones on every node.
+        // For a share of the jobs: all nodes choose the same jobs.
         let half = Share::try_from("50%".to_owned()).ok().context("a share")?;
         let ids: Vec<(u32, String)> =
             (0..6).map(|_| job(cluster, "gn3", &[], call)).collect::<Result<_>>()?;

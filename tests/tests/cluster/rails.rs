@@ -1,4 +1,4 @@
-//! The NCCL environment in every kind of job, and what really applied in the end.
+//! The NCCL environment in every kind of job, and the settings that were in effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,11 @@ use railgate_tests::poll;
 
 use crate::training::{self, MINUTE, in_order, one_line};
 
-/// What a task prints: node, job's GPUs on it, list of ports, the variable that the user sets in some steps.
+/// Output of a task: node, the job's GPUs on it, list of ports, and the variable that the user sets in some steps.
 const SHOW: &str = "echo ${SLURMD_NODENAME:-$(hostname)} ${NCCL_IB_HCA:-none} ${NCCL_SOCKET_IFNAME:-none} \
                     ${NCCL_RAS_ADDR:-none}";
 
-/// Gives the node's HCAs names that no other node has, in the same places.
+/// Gives the node's HCAs names that no other node uses, in the same places.
 fn rename_hcas(cluster: &Cluster, node: &str) -> Result<()> {
     cluster.hardware(node)?.change(|snapshot| {
         if let Part::Read { data, .. } = &mut snapshot.fabric {
@@ -24,7 +24,7 @@ fn rename_hcas(cluster: &Cluster, node: &str) -> Result<()> {
     })
 }
 
-/// A line of [`SHOW`] for each task.
+/// One line of [`SHOW`] for each task.
 struct Shown {
     lines: Vec<Vec<String>>,
 }
@@ -40,7 +40,7 @@ impl Shown {
         Ok(Shown { lines })
     }
 
-    /// The one list of each node; its tasks must agree.
+    /// The list of each node; all its tasks must agree.
     fn lists(&self) -> Result<BTreeMap<&str, Vec<String>>> {
         let mut lists: BTreeMap<&str, BTreeSet<&[String]>> = BTreeMap::new();
         for line in &self.lines {
@@ -59,7 +59,7 @@ impl Shown {
     }
 }
 
-/// The rails of these GPUs, in each node's own names: GPU and rail have one number on this machine type.
+/// Ports of these GPUs' rails with the node's own names. On this machine type GPU and rail have the same number.
 fn expected(
     all: &BTreeMap<String, Vec<String>>,
     node: &str,
@@ -76,7 +76,7 @@ fn every_kind_of_job_gets_the_rails_of_its_gpus() -> Result<()> {
         let (alice, bob) = (cluster.alice(), cluster.bob());
         let show = ["bash", "-c", SHOW];
 
-        // Full nodes: one list a node, and the k-th port is the same port under each node's own name.
+        // Whole nodes: one list for each node, and the k-th port is the same under each node's own name.
         let full = alice.srun(&[&["-N2", "--ntasks-per-node=4", "--gres=gpu:8"][..], &show].concat())?.ok()?;
         let full = Shown::of(&full, 8)?;
         let lists = full.lists()?;
@@ -87,7 +87,7 @@ fn every_kind_of_job_gets_the_rails_of_its_gpus() -> Result<()> {
         let renamed: Vec<String> = all["gn1"].iter().map(|port| port.replace("mlx5_", "rail")).collect();
         assert_eq!(all["gn2"], renamed);
 
-        // Half nodes, two jobs beside each other: every job its own half, the same on both nodes.
+        // Half nodes, two jobs on each: every job gets the rails of its half, the same on both nodes.
         let script = format!("srun bash -c '{SHOW}' > half.$SLURM_JOB_ID; until [ -e go ]; do sleep 0.1; done");
         let words = ["-N2", "--ntasks-per-node=2", "--gres=gpu:4"];
         let halves = [(alice.sbatch(&words, &script)?, "rgalice"), (bob.sbatch(&words, &script)?, "rgbob")];
@@ -105,7 +105,7 @@ fn every_kind_of_job_gets_the_rails_of_its_gpus() -> Result<()> {
             }
             seen.insert((first, half.lines[0][3].clone()));
         }
-        // Not one RAS port for both either.
+        // Their RAS ports differ as well.
         assert_eq!(seen.len(), 2);
         assert_eq!(seen.iter().map(|(_, ras)| ras).collect::<BTreeSet<_>>().len(), 2, "{seen:?}");
         for (_, home) in halves {
@@ -115,7 +115,7 @@ fn every_kind_of_job_gets_the_rails_of_its_gpus() -> Result<()> {
             cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
         }
 
-        // An array whose members have a GPU each.
+        // An array whose tasks have one GPU each.
         let beside = "for n in 0 1 2; do until [ -e member.$n ]; do sleep 0.1; done; done";
         let script = format!(
             "touch member.$SLURM_ARRAY_TASK_ID; echo gpus $SLURM_JOB_GPUS; {SHOW}; srun bash -c '{SHOW}'; {beside}"
@@ -132,7 +132,7 @@ fn every_kind_of_job_gets_the_rails_of_its_gpus() -> Result<()> {
         }
         assert_eq!(used.len(), 3, "{used:?}");
 
-        // A step inside an allocation, and one more with a value of the user's own.
+        // A step inside an allocation, and another one with a value set by the user.
         let inner = format!(
             "srun bash -c '{SHOW}'; \
              NCCL_IB_HCA=mlx5_7 NCCL_RAS_ADDR=localhost:7 srun -n2 --ntasks-per-node=1 bash -c '{SHOW}' | sed s/^/own:/"
@@ -150,7 +150,7 @@ fn every_kind_of_job_gets_the_rails_of_its_gpus() -> Result<()> {
             assert_eq!(words[2], "=eth0", "{said}");
         }
 
-        // GPUs by task: every task still gets the rails of all that the job has on the node.
+        // GPUs bound to tasks: every task still gets the rails of all the job's GPUs on the node.
         let words = ["-N2", "-n4", "--ntasks-per-node=2", "--gpus-per-task=2", "--cpus-per-task=1"];
         let said = alice.srun(&[&words[..], &show].concat())?.ok()?;
         let shown = Shown::of(&said, 4)?;
@@ -162,10 +162,10 @@ fn every_kind_of_job_gets_the_rails_of_its_gpus() -> Result<()> {
     })
 }
 
-/// A rank that has NCCL mapped, as a stand-in: a small library under NCCL's name, loaded before all others.
+/// Stand-in for a rank that has loaded NCCL: a small library under NCCL's name, preloaded.
 const RANK: &str = "export LD_PRELOAD=/shared/libnccl.so.2; exec bash -c";
 
-/// A library for [`RANK`], and a device on each node.
+/// Provides the library for [`RANK`], and a device on each node.
 fn stage(cluster: &Cluster) -> Result<()> {
     let library = "for lib in /lib/x86_64-linux-gnu/libutil.so.1 /lib/x86_64-linux-gnu/libdl.so.2 /lib64/libdl.so.2; \
                    do [ -e $lib ] && cp $lib /shared/libnccl.so.2 && exit 0; done; exit 1";
@@ -178,11 +178,11 @@ fn stage(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the sampler has looked so often while NCCL was there; what it wrote.
+/// Waits until the sampler has read the tasks this often with NCCL loaded; returns its file.
 fn looked(cluster: &Cluster, node: &str, id: u32, looks: u64) -> Result<String> {
     let path = format!("/run/railgate/jobs/{id}/current/tasks.json");
     let mut first = None;
-    poll::until(MINUTE, "the sampler's looks", || {
+    poll::until(MINUTE, "readings of the sampler", || {
         let Ok(text) = cluster.root().on(node).run(&["cat", &path])?.ok() else { return Ok(None) };
         let tasks: serde_json::Value = serde_json::from_str(&text)?;
         let nccl =
@@ -198,7 +198,7 @@ fn samplers(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn the_report_says_what_really_applied_and_over_what_nccl_ran() -> Result<()> {
+fn the_report_shows_effective_settings_and_nccls_transport() -> Result<()> {
     Builder::new(2).config("[stats]\ntask_look = '1s'\n")?.test(|cluster| {
         stage(cluster)?;
         let alice = cluster.alice();
@@ -209,7 +209,7 @@ fn the_report_says_what_really_applied_and_over_what_nccl_ran() -> Result<()> {
         };
         let node = |json: &serde_json::Value, node: usize| json["attempts"][0]["nodes"][node].clone();
 
-        // Ranks without a device, in which a script of the user's has the last word on one variable.
+        // Ranks without a device, whose script overrides one variable.
         let script = format!(
             "export NCCL_SOCKET_IFNAME=eth9\n\
              srun bash -c 'export NCCL_IB_HCA=mlx5_77; unset NCCL_RAS_ADDR; {RANK} \"until [ -e go ]; do sleep 0.2; done\"'\n"
@@ -219,8 +219,7 @@ fn the_report_says_what_really_applied_and_over_what_nccl_ran() -> Result<()> {
             looked(cluster, name, id, 3)?;
             assert_eq!(samplers(cluster, name)?.len(), 1);
         }
-        // slurmd comes and goes; the sampler stays. A sampler that is killed has lost nothing; one that hangs
-        // holds nobody up.
+        // slurmd restarts while the sampler keeps running. A killed sampler loses no data; a hung one delays no job.
         cluster.kill_slurmd("gn1")?;
         cluster.start_slurmd("gn1")?;
         let kept = samplers(cluster, "gn1")?;
@@ -256,13 +255,13 @@ fn the_report_says_what_really_applied_and_over_what_nccl_ran() -> Result<()> {
         }
         cluster.root().run(&["rm", "/home/rgalice/go"])?.ok()?;
 
-        // The same with a device open, and with the environment as it was given.
+        // The same with an open device and the unchanged environment.
         let script = format!("srun bash -c '{RANK} \"exec 9</dev/infiniband/uverbs0; until [ -e go ]; do sleep 0.2; done\"'\n");
         let id = alice.sbatch(&["-N2", "--gres=gpu:8"], &script)?;
         for name in ["gn1", "gn2"] {
             looked(cluster, name, id, 2)?;
         }
-        // A job that ends badly has its sampler ended all the same.
+        // The sampler ends also if the job is cancelled.
         cluster.root().run(&["scancel", &id.to_string()])?.ok()?;
         cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
         for name in ["gn1", "gn2"] {
@@ -281,10 +280,10 @@ fn the_report_says_what_really_applied_and_over_what_nccl_ran() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn what_a_job_hides_from_its_sampler_harms_nobody() -> Result<()> {
+fn processes_that_hide_from_the_sampler_cause_no_harm() -> Result<()> {
     Builder::new(1).config("[stats]\ntask_look = '1s'\n")?.test(|cluster| {
         stage(cluster)?;
-        // Ten thousand bytes of value, control characters, a process that is stopped, many of them.
+        // Values of ten thousand bytes, control characters, a stopped process, many processes.
         let script = format!(
             "export NCCL_DEBUG_SUBSYS=$(printf '%10000s' x | tr ' ' y) NCCL_ALGO=$(printf 'a\\033[2J\\nb')\n\
              for i in $(seq 200); do NCCL_NTHREADS=$i sleep 600 & done\n\
@@ -300,7 +299,7 @@ fn what_a_job_hides_from_its_sampler_harms_nobody() -> Result<()> {
         cluster.alice().on("gn1").run(&["bash", "-c", &attack])?.ok()?;
         assert_eq!(samplers(cluster, "gn1")?, own);
         let status = cluster.root().on("gn1").run(&["cat", &format!("/proc/{}/status", own[0])])?.ok()?;
-        // setgid, setuid and kill, and nothing else.
+        // The capabilities setgid, setuid and kill, and no others.
         in_order(
             &one_line(&status),
             &["CapPrm: 00000000000000e0", "CapEff: 00000000000000e0", "NoNewPrivs: 1"],

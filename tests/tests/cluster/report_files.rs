@@ -1,4 +1,4 @@
-//! What a job's owner, or another user, lays into the report directory.
+//! Files that a job's owner or another user puts into the report directory.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -12,7 +12,7 @@ use crate::training::{ALL_MAY_DRAIN, MINUTE, end, log, started, submit};
 const REPORTS: &str = "/shared/railgate/test";
 const CONTROLLERS_LOG: &str = "/var/lib/railgate/controller/epilog-ctld.log";
 
-/// Waits until the prologs of the job's nodes have made the attempt's directory.
+/// Waits until the prologs of the job's nodes have created the attempt's directory.
 fn begun(cluster: &Cluster, job: u32, nodes: &[&str]) -> Result<std::path::PathBuf> {
     let dir = format!("{REPORTS}/{job}/0");
     poll::until(MINUTE, "the prologs' parts", || {
@@ -22,7 +22,7 @@ fn begun(cluster: &Cluster, job: u32, nodes: &[&str]) -> Result<std::path::PathB
     cluster.path("ctl", &dir)
 }
 
-/// A file of alice's with nothing but a hole in it.
+/// A sparse file of alice.
 fn hole(dir: &std::path::Path, name: &str) -> Result<()> {
     let path = dir.join(name);
     fs::File::create(&path)?.set_len(8 << 20)?;
@@ -59,7 +59,7 @@ fn only_files_of_the_jobs_nodes_are_read() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_part_that_cannot_be_read_is_not_a_part_without_evidence() -> Result<()> {
+fn an_unreadable_node_report_does_not_count_as_no_evidence() -> Result<()> {
     Builder::new(2).config(ALL_MAY_DRAIN)?.test(|cluster| {
         let alice = cluster.alice();
         let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
@@ -78,7 +78,7 @@ fn a_part_that_cannot_be_read_is_not_a_part_without_evidence() -> Result<()> {
     })
 }
 
-/// As on a file server that squashes root: it may do no more than any other user.
+/// A program as on a file server with root squashing: root has no more rights than any other user.
 fn squashed(name: &str) -> String {
     format!(
         "#!/bin/sh\nexec setpriv --bounding-set=-dac_override,-dac_read_search \
@@ -88,7 +88,7 @@ fn squashed(name: &str) -> String {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn no_user_occupies_the_directories_of_later_jobs() -> Result<()> {
+fn no_user_can_occupy_the_directories_of_later_jobs() -> Result<()> {
     let builder = Builder::new(3).config(ALL_MAY_DRAIN)?;
     let builder = builder
         .file("/etc/slurm/squashed-prolog", &squashed("prolog"))
@@ -97,17 +97,17 @@ fn no_user_occupies_the_directories_of_later_jobs() -> Result<()> {
         .slurm_conf("Epilog", "/etc/slurm/squashed-epilog");
     builder.test(|cluster| {
         let (alice, bob, root) = (cluster.alice(), cluster.bob(), cluster.root());
-        // While everybody could make directories, bob made those of jobs to come.
+        // While the directory was world-writable, bob created directories for later jobs.
         root.run(&["install", "-d", "-m", "1777", REPORTS])?.ok()?;
         let squat = "for job in {1..50}; do mkdir -m 777 $job; done; mkdir .new";
         bob.clone().within(REPORTS).run(&["bash", "-c", squat])?.ok()?;
-        // What doctor asks for.
+        // The change that doctor recommends.
         root.run(&["chown", "slurm", "/shared/railgate", REPORTS])?.ok()?;
         root.run(&["chmod", "755", "/shared/railgate"])?.ok()?;
 
         let id = submit(&alice, &["-N2", "--gres=gpu:8"])?;
         assert_eq!(started(cluster, id)?, "gn1");
-        // The drain is an admin's: the report alone says that the job died of its node.
+        // An admin has drained the node, so only the report shows that the job failed because of it.
         root.run(&["scontrol", "update", "nodename=gn2", "state=drain", "reason=bad dimm"])?.ok()?;
         cluster.hardware("gn2")?.inject("gpu-lost@3")?;
         end(cluster, id, 3)?;

@@ -1,4 +1,4 @@
-//! The resume contract in every other template whose job comes back: the example program, ended at three moments.
+//! The resume contract in all other templates whose jobs are requeued: the example program, ended at three moments.
 
 use std::fs;
 
@@ -9,19 +9,19 @@ use railgate_tests::poll;
 use crate::templates::{filled, pyxis};
 use crate::training::{ALL_MAY_DRAIN, MINUTE};
 
-/// More than a slow machine does in all that happens here.
+/// More steps than a slow machine runs during the whole test.
 const STEPS: &str = "--plain --steps 6000 --save-every 50";
 const SLOW: &str = "--step-seconds 0.04 --save-seconds 1";
-/// Megatron-LM saves at SIGTERM, as the example does.
+/// Stand-in for Megatron-LM, which saves on SIGTERM as the example does.
 const PRETRAIN: &str = "import runpy\nrunpy.run_path('/opt/example_train.py', run_name='__main__')\n";
 
 /// A job of a template.
 struct Run {
     name: &'static str,
     id: u32,
-    /// Where its loss curve is.
+    /// Directory of its loss curve.
     dir: String,
-    /// It is told to save before its end, and goes back into the queue.
+    /// Whether the program is signalled to save before the time limit, and the job is requeued.
     told: bool,
 }
 
@@ -55,7 +55,7 @@ impl Run {
         Ok(names.iter().any(|name| name.to_string_lossy().ends_with(".ckpt.part")))
     }
 
-    /// Waits until this attempt trains, and is not saving.
+    /// Waits until this attempt trains and is not saving.
     fn at_work(&self, cluster: &Cluster, attempt: usize) -> Result<()> {
         let begun = || self.log(cluster).matches("begins a").count() > attempt;
         poll::until(MINUTE, "its attempt to begin", || Ok(begun().then_some(())))
@@ -67,8 +67,8 @@ impl Run {
         .with_context(|| format!("{}: {}", self.name, self.log(cluster)))
     }
 
-    /// A GPU falls off the bus, and the process that used it dies, now or in its next save; the node. A save is short, so
-    /// whoever waits for it is the one that kills.
+    /// A GPU falls off the bus, and the process that used it is killed, now or during its next save; returns the node. A save is
+    /// short, so the waiting process itself sends the signal.
     fn strike(&self, cluster: &Cluster, saving: bool) -> Result<String> {
         let node = cluster.job(self.id)?.nodes().to_owned();
         cluster.hardware(&node)?.inject("gpu-lost@3")?;
@@ -78,7 +78,7 @@ impl Run {
         Ok(node)
     }
 
-    /// Waits until it was put back so often.
+    /// Waits until the job was requeued this often.
     fn put_back(&self, cluster: &Cluster, restarts: u32) -> Result<()> {
         let back = |job: &Job| job.restarts() == restarts && job.state() != "COMPLETING";
         let job = cluster.wait_job_until(self.id, &format!("restart {restarts}"), MINUTE, back);
@@ -86,7 +86,7 @@ impl Run {
     }
 }
 
-/// Each is ended by a lost GPU; repaired nodes come back.
+/// Ends each run with a lost GPU; repaired nodes are resumed.
 fn strike_all(cluster: &Cluster, runs: &[Run], attempt: u32, saving: bool) -> Result<()> {
     let mut struck = Vec::new();
     for run in runs {
@@ -103,13 +103,13 @@ fn strike_all(cluster: &Cluster, runs: &[Run], attempt: u32, saving: bool) -> Re
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn each_template_goes_on_after_three_ends() -> Result<()> {
+fn each_template_resumes_after_three_interruptions() -> Result<()> {
     let builder = Builder::new(11)
         .config(ALL_MAY_DRAIN)?
         .file("/opt/example_train.py", include_str!("../../../contrib/python/example_train.py"))
         .file("/opt/megatron/pretrain_gpt.py", PRETRAIN)
         .file("/usr/local/bin/python", "#!/bin/sh\nexec python3 \"$@\"\n")
-        // exec --nv --bind PLACES IMAGE PROGRAM
+        // Called as: exec --nv --bind PLACES IMAGE PROGRAM
         .file("/usr/local/bin/apptainer", "#!/bin/sh\nshift 5\nexec \"$@\"\n");
     builder.test(|cluster| {
         pyxis(cluster)?;
@@ -145,7 +145,7 @@ fn each_template_goes_on_after_three_ends() -> Result<()> {
                 ],
             )?,
         ];
-        // The time limit is near; whose template does not go on by itself then loses a GPU.
+        // Near the time limit; a job whose template does not requeue itself then loses a GPU instead.
         let (told, others): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.told);
         for run in &told {
             run.at_work(cluster, 0)?;
@@ -157,15 +157,15 @@ fn each_template_goes_on_after_three_ends() -> Result<()> {
             ensure!(run.log(cluster).contains("saved at step "), "{}: {}", run.name, run.log(cluster));
         }
         let runs: Vec<Run> = told.into_iter().chain(others).collect();
-        // In a step.
+        // During a step.
         strike_all(cluster, &runs, 1, false)?;
-        // In a save: what it leaves is no checkpoint.
+        // During a save: its incomplete file is not a checkpoint.
         strike_all(cluster, &runs, 2, true)?;
         for run in &runs {
             run.at_work(cluster, 3)?;
             cluster.alice().run(&["scancel", &run.id.to_string()])?.ok()?;
         }
-        // The rest without pauses, and a run that nothing ended.
+        // The remaining steps run without pauses, and are compared with an uninterrupted run.
         let by_hand = |dir: &str| -> Result<String> {
             let words = format!("python3 /opt/example_train.py {STEPS} --save-dir {dir}");
             let done = cluster.alice().deadline(MINUTE).run(&["sh", "-c", &words])?;
@@ -176,7 +176,7 @@ fn each_template_goes_on_after_three_ends() -> Result<()> {
         ensure!(whole.lines().count() == 6000);
         for run in &runs {
             cluster.wait_job(run.id, &["CANCELLED"], MINUTE)?;
-            ensure!(by_hand(&run.dir)? == whole, "{}: not the curve of a run that nothing ended", run.name);
+            ensure!(by_hand(&run.dir)? == whole, "{}: not the curve of an uninterrupted run", run.name);
         }
         Ok(())
     })

@@ -1,5 +1,5 @@
-//! Other ways to run Slurm, all in one cluster (docs/slurm-setups.md): a node without configuration files of its own,
-//! other sites' hooks beside ours, and a second slurmctld that takes over while a job runs.
+//! Other Slurm setups, all in one cluster (docs/slurm-setups.md): a configless node, hooks of other programs beside railgate's, and
+//! a backup slurmctld that takes over while a job runs.
 
 use anyhow::{Result, ensure};
 use railgate_tests::cluster::{Builder, Cluster, Job};
@@ -7,7 +7,7 @@ use railgate_tests::poll;
 
 use crate::training::{ALL_MAY_DRAIN, MINUTE, in_order, one_line};
 
-/// Says in what order it ran, and whether ours had its directory by then.
+/// A hook that records when it ran and whether railgate's directory existed.
 fn other_hook(name: &str) -> String {
     format!(
         "#!/bin/sh\nours=none\n[ ! -e \"/run/railgate/jobs/$SLURM_JOB_ID/current\" ] || ours=there\n\
@@ -15,11 +15,11 @@ fn other_hook(name: &str) -> String {
     )
 }
 
-/// One hook for two programs, as where jobstats has its own.
+/// One hook that calls two programs, as on a site that already runs jobstats.
 const BOTH: &str = "#!/bin/sh\necho \"$(hostname) $SLURM_JOB_ID\" >>/shared/jobstats.log\n\
     exec /usr/libexec/railgate/railgate-epilog-ctld\n";
 
-/// What a job sees of its own node, and of the other one's.
+/// A job that records the state of its own node and of the other one.
 const WORK: &str = "\
 echo attempt ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST
 srun -N2 --ntasks-per-node=1 bash -c '
@@ -30,7 +30,7 @@ until [ -e /shared/go ]; do sleep 0.1; done
 exit 1
 ";
 
-/// Takes the node's /etc/slurm away but for the hooks, and has slurmd ask slurmctld for the rest.
+/// Removes the node's /etc/slurm except the hooks, and lets slurmd fetch its configuration from slurmctld.
 fn configless(cluster: &Cluster, node: &str) -> Result<()> {
     cluster.kill_slurmd(node)?;
     let script = "mkdir /run/hooks && cp -a /etc/slurm/*.d /etc/slurm/epilog-ctld.sh /run/hooks/ && \
@@ -51,7 +51,7 @@ fn findings(cluster: &Cluster, machine: &str) -> Result<String> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn configless_nodes_other_hooks_and_a_second_controller_change_nothing() -> Result<()> {
+fn railgate_works_with_configless_nodes_other_hooks_and_a_backup_controller() -> Result<()> {
     let mut builder = Builder::new(3)
         .config(ALL_MAY_DRAIN)?
         .slurm_conf("SlurmctldHost", "ctl\nSlurmctldHost=gn3")
@@ -69,7 +69,7 @@ fn configless_nodes_other_hooks_and_a_second_controller_change_nothing() -> Resu
     }
     builder.test(|cluster| {
         let sh = |machine: &str, script: &str| cluster.root().on(machine).run(&["sh", "-ec", script])?.ok();
-        // What two controllers share, each sees where it looks for it.
+        // Files shared by two controllers, at the path where each expects them.
         sh("ctl", "install -d -o slurm /shared/ledger")?;
         for machine in ["ctl", "gn3"] {
             sh(machine, "mount --bind /shared/ledger /var/lib/railgate/controller")?;
@@ -81,7 +81,7 @@ fn configless_nodes_other_hooks_and_a_second_controller_change_nothing() -> Resu
         }
 
         let words = ["-N2", "-w", "gn[1-2]", "--gres=gpu:8", "--railgate-requeue=auto", "-o", "log"];
-        // On a login node, too, nothing but slurmctld's word is needed.
+        // On a login node slurmctld's configuration is sufficient as well.
         let id = cluster.alice().on("gn2").within("/home/rgalice").sbatch(&words, WORK)?;
         let log = || cluster.output("/home/rgalice/log").unwrap_or_default();
         poll::until(
@@ -92,12 +92,12 @@ fn configless_nodes_other_hooks_and_a_second_controller_change_nothing() -> Resu
         for node in ["gn1", "gn2"] {
             ensure!(log().contains(&format!("{node} has =mlx5_0:1,")), "{}", log());
             let hooks = cluster.read(node, "/var/log/hooks.log")?;
-            // Names run in reverse order: ours stands between the two.
+            // Prolog scripts run in reverse order of their names: railgate's is between the two.
             let ran = format!("prolog.d/99-site {id} none\nprolog.d/50-gpustat {id} there\n");
             assert!(hooks.starts_with(&ran), "{node}: {hooks}");
         }
 
-        // The first controller goes away, and the second one takes over what it knew.
+        // The primary controller stops, and the backup takes over its state.
         cluster.stop_slurmctld()?;
         poll::until(2 * MINUTE, "gn3 to take over", || {
             Ok((cluster.job(id).is_ok_and(|job| job.state() == "RUNNING")).then_some(()))
@@ -105,8 +105,8 @@ fn configless_nodes_other_hooks_and_a_second_controller_change_nothing() -> Resu
         cluster.hardware("gn1")?.inject("gpu-lost@3")?;
         cluster.write("ctl", "/shared/go", "")?;
         let again = |job: &Job| job.restarts() == 1;
-        cluster.wait_job_until(id, "put back by the second controller", MINUTE, again)?;
-        // It asked for gn1; whoever gives it another node makes it end well.
+        cluster.wait_job_until(id, "requeued by the backup controller", MINUTE, again)?;
+        // The job requested gn1; with another node it completes.
         cluster.root().run(&["scontrol", "update", &format!("job={id}"), "ReqNodeList=gn[2-3]"])?.ok()?;
         let job = cluster.wait_job(id, &["COMPLETED"], 2 * MINUTE)?;
         assert_eq!((job.nodes(), job.restarts()), ("gn[2-3]", 1));
@@ -123,14 +123,14 @@ fn configless_nodes_other_hooks_and_a_second_controller_change_nothing() -> Resu
             assert_eq!(sh(node, "grep -c /run/railgate/jobs /proc/self/mounts || true")?, "0\n", "{node}");
         }
 
-        // The first one comes back, and knows the restart that the other one counted.
+        // The primary returns and knows the restart that the backup counted.
         cluster.root().run(&["slurmctld"])?.ok()?;
-        poll::until(MINUTE, "ctl to be the first again", || {
+        poll::until(MINUTE, "ctl to be primary again", || {
             let said = cluster.root().run(&["scontrol", "ping"])?.stdout;
             Ok(said.lines().any(|line| line.contains("at ctl is UP")).then_some(()))
         })?;
-        // It answers before it has all its nodes' words.
-        poll::until(MINUTE, "ctl to know what railgate holds", || {
+        // It answers before all nodes have registered.
+        poll::until(MINUTE, "ctl to know the nodes that railgate drained", || {
             let story = cluster.root().run(&["railgate", "nodes"])?.ok()?;
             Ok((story.contains("gn1") && story.contains("gpu-lost@3")).then_some(()))
         })?;

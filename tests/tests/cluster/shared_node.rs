@@ -1,4 +1,4 @@
-//! Jobs that share a node: each comes back for what it had itself, and for nothing else.
+//! Jobs that share a node: each is requeued only for faults of its own devices.
 
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, Cluster, Session};
@@ -7,13 +7,13 @@ use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, log, one_line, repor
 
 const ADMINS: &str = "bad DIMM, ticket 4711";
 
-/// A job on four GPUs; where it began.
+/// Submits a job on four GPUs; returns its id and node.
 fn half_a_node(cluster: &Cluster, user: &Session<'_>) -> Result<(u32, String)> {
     let id = submit(user, &["-N1", "--gres=gpu:4"])?;
     Ok((id, started(cluster, id)?))
 }
 
-/// Two jobs that fill a node, the first one on its first four GPUs.
+/// Two jobs that fill a node, the first one on GPUs 0 to 3.
 fn pair(cluster: &Cluster) -> Result<(u32, u32, String)> {
     let (first, node) = half_a_node(cluster, &cluster.alice())?;
     let (second, other) = half_a_node(cluster, &cluster.bob())?;
@@ -36,7 +36,7 @@ fn stayed(cluster: &Cluster, id: u32, state: &str, node: &str) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
+fn a_fault_requeues_only_the_jobs_it_affected() -> Result<()> {
     Builder::new(6).config(ALL_MAY_DRAIN)?.test(|cluster| {
         let (alice, bob) = (cluster.alice(), cluster.bob());
         let (one, two, both_hit) = pair(cluster)?;
@@ -44,14 +44,14 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
         let (dead, alive, later) = pair(cluster)?;
         let (theirs, well, admins) = pair(cluster)?;
 
-        // A fault of both: the root port above GPU 2 and GPU 5, say.
+        // A fault that affects both jobs, for example of the root port above GPU 2 and GPU 5.
         cluster.hardware(&both_hit)?.inject("gpu-lost@2")?;
         cluster.hardware(&both_hit)?.inject("gpu-lost@5")?;
-        // A fault of one, while the other fails by a bug of its own.
+        // A fault that affects one job, while the other one's program fails.
         cluster.hardware(&one_hit)?.inject("gpu-lost@1")?;
-        // A fault of one, and the other goes on.
+        // A fault that affects one job, while the other continues.
         cluster.hardware(&later)?.inject("gpu-lost@3")?;
-        // A fault on a node that an admin is draining already.
+        // A fault on a node that an admin is already draining.
         let node = format!("nodename={admins}");
         let reason = format!("reason={ADMINS}");
         cluster.root().run(&["scontrol", "update", &node, "state=drain", &reason])?.ok()?;
@@ -68,7 +68,7 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
         came_back_from(cluster, theirs, &admins)?;
 
         let reason = |node: &str| cluster.node(node).map(|node| node.reason().to_owned());
-        // Whose epilog came first is anybody's guess.
+        // Either epilog can be first.
         let both = reason(&both_hit)?;
         assert!(
             both.ends_with(&format!("[epilog job={one},{two}]"))
@@ -92,7 +92,7 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
         let told = report(&alice, one)?;
         in_order(&told, &["Xid 79 on GPU 2", "Xid 79 on GPU 5", "not of this job"]);
         in_order(&told, &[&format!("railgate requeued the job: gpu-lost@2 on {both_hit}; restart 1 of 3")]);
-        // The node's reason names both, and each reads of their own.
+        // The node's reason names both GPUs, and each job's report its own.
         let json = alice.run(&["railgate", "report", &one.to_string(), "--format", "json"])?.ok()?;
         assert!(json.contains(&format!("[epilog job={one}]")), "{json}");
         assert!(!json.contains(&format!("{one},{two}")) && !json.contains(&format!("{two},{one}")), "{json}");
@@ -112,10 +112,10 @@ fn a_fault_brings_back_whom_it_hit_and_nobody_else() -> Result<()> {
     })
 }
 
-/// The kernel kills a process of Bob's job. Alice's job beside it dies of a bug of its own.
+/// The kernel kills a process of Bob's job. The program of Alice's job on the same node fails.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn the_memory_of_one_job_is_not_the_verdict_of_the_other() -> Result<()> {
+fn an_oom_kill_in_one_job_is_not_the_verdict_of_the_other() -> Result<()> {
     Builder::new(1).test(|cluster| {
         let (alice, bob) = (cluster.alice(), cluster.bob());
         let (buggy, hungry, node) = pair(cluster)?;

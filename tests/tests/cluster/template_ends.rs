@@ -1,5 +1,5 @@
-//! How the log of a template ends, whatever ends its job: one line that says what became of it and which report to read, and
-//! nothing that a shell says of itself.
+//! The end of a template's log, for every kind of end: one line that names the outcome and the report command, and no messages of
+//! the shell.
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::cluster::{Builder, Cluster};
@@ -8,7 +8,7 @@ use railgate_tests::poll;
 use crate::templates::{filled, pyxis};
 use crate::training::MINUTE;
 
-/// What stands for every program: it works until it is told to save, or ends as `$PLAY` says.
+/// Stand-in for every program: it runs until signalled to save, or ends as `$PLAY` requests.
 const PROGRAM: &str = r#"#!/usr/bin/python3
 import os, signal, sys, time
 play = os.environ["PLAY"]
@@ -29,14 +29,14 @@ while True:
     time.sleep(60)
 "#;
 
-/// What is done to a job, once it works.
+/// What is done to a job once it runs.
 #[derive(Clone, Copy)]
 enum Act {
     Nothing,
-    /// Its owner's words; ID is the job's.
+    /// A command of its owner; ID stands for the job's id.
     Own(&'static [&'static str]),
     Limit,
-    /// Told to save a moment before it.
+    /// A signal to save, shortly before the time limit.
     ToldThenLimit,
     Preempt,
 }
@@ -46,7 +46,7 @@ struct End {
     play: &'static str,
     /// Options of sbatch.
     words: &'static [&'static str],
-    /// As the templates have it.
+    /// Whether the job is requeued; AGAIN in the templates.
     comes_again: bool,
     act: Act,
     /// The last line, between `railgate: ` and the report.
@@ -128,12 +128,12 @@ fn ends() -> Vec<End> {
     ]
 }
 
-/// A job of a template, and how it ends.
+/// A job of a template, and its end.
 struct Run {
     template: &'static str,
     end: End,
     id: String,
-    /// Its log.
+    /// Path of its log.
     path: String,
 }
 
@@ -147,7 +147,7 @@ impl Run {
             settings.push(&place);
         }
         let text = filled(cluster, template, &settings)?;
-        // The templates' whole machines are not the subject.
+        // The templates request whole machines, which does not matter here.
         let text =
             text.replace("#SBATCH --exclusive\n", "").replace("--cpus-per-task=16", "--cpus-per-task=1");
         let session = cluster.alice().env("PLAY", end.play);
@@ -157,7 +157,7 @@ impl Run {
         Ok(Run { template, end, id, path: format!("/home/rgalice/{file}") })
     }
 
-    /// What its first attempt said.
+    /// Log of the first attempt.
     fn log(&self, cluster: &Cluster) -> String {
         let log = cluster.output(&self.path).unwrap_or_default();
         log.split("attempt 1 on ").next().unwrap_or_default().to_owned()
@@ -195,7 +195,7 @@ impl Run {
         }
     }
 
-    /// Besides what the script, its program and Slurm say there is nothing, and the last line but Slurm's is ours.
+    /// Checks that the log has only lines of the script, its program and Slurm, and that the last one but Slurm's is railgate's.
     fn check(&self, cluster: &Cluster) -> Result<()> {
         self.wait(cluster, "railgate: ")?;
         let log = self.log(cluster);
@@ -221,7 +221,7 @@ impl Run {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn the_log_of_each_template_ends_with_what_became_of_the_job() -> Result<()> {
+fn the_log_of_each_template_ends_with_the_outcome_of_the_job() -> Result<()> {
     let mut builder = Builder::new(8)
         .slurm_conf("KillWait", "30")
         .slurm_conf("PreemptType", "preempt/partition_prio")
@@ -274,7 +274,7 @@ fn the_log_of_each_template_ends_with_what_became_of_the_job() -> Result<()> {
             }
         }
         for run in &runs {
-            // The soak shows what its program says at the end of a round.
+            // The soak template prints its program's output at the end of a round.
             run.wait(cluster, if run.template == "soak" { "== round 1" } else { "at work" })?;
             run.act(cluster)?;
         }

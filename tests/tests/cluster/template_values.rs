@@ -1,11 +1,11 @@
-//! What `railgate template show --set` writes is what sbatch takes.
+//! sbatch accepts what `railgate template show --set` writes.
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::cluster::{Builder, Cluster};
 
 use crate::templates::filled;
 
-/// Values for every option of the templates and those that can be added; JOB is a job that waits.
+/// Values for all options in the templates and for those that can be added. JOB stands for the id of a waiting job.
 const GOOD: [(&str, &[&str]); 30] = [
     ("job-name", &["seven", "a b #7"]),
     ("output", &["%x-%j.out", "logs/%A_%a.log"]),
@@ -39,7 +39,7 @@ const GOOD: [(&str, &[&str]); 30] = [
     ("switches", &["1", "1@30:00"]),
 ];
 
-/// What sbatch refuses, or takes for something else.
+/// Values that sbatch refuses or misunderstands.
 const BAD: [&str; 24] = [
     "gres=",
     "gres=8",
@@ -67,7 +67,7 @@ const BAD: [&str; 24] = [
     "AGAIN=maybe",
 ];
 
-/// The keys of a template.
+/// Keys of a template.
 fn keys(cluster: &Cluster, name: &str) -> Result<Vec<String>> {
     let shown = cluster.alice().run(&["railgate", "template", "show", name, "--keys"])?.ok()?;
     let (table, added) = shown.split_once("\n\n").context("no keys that can be added")?;
@@ -78,7 +78,7 @@ fn keys(cluster: &Cluster, name: &str) -> Result<Vec<String>> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn what_is_filled_in_is_what_sbatch_takes() -> Result<()> {
+fn sbatch_accepts_the_values_that_railgate_fills_in() -> Result<()> {
     Builder::new(3).slurm_conf("Licenses", "matlab:4").test(|cluster| {
         let (alice, root) = (cluster.alice(), cluster.root());
         for node in cluster.nodes() {
@@ -101,7 +101,7 @@ fn what_is_filled_in_is_what_sbatch_takes() -> Result<()> {
                     None if key == "AGAIN" => &["no"],
                     None => &["8"],
                 };
-                // The forms of a value are the same everywhere.
+                // The forms of a value are the same in all templates.
                 let most = if name == "torchrun-multinode" || key == "array" { values.len() } else { 1 };
                 for value in &values[..most] {
                     let setting = format!("{key}={}", value.replace("JOB", &job));

@@ -10,8 +10,8 @@ use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, slurm_release};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What stands for `torchrun`, `python`, `apptainer` and the tests of NCCL: says what it was started with. A training that has a
-/// loader waits for it, as a real one does: with its end the job ends, though the loader may not have begun.
+/// Stand-in for `torchrun`, `python`, `apptainer` and NCCL's tests: prints its arguments. A training with a loader waits for it, as
+/// a real one does; otherwise the job could end before the loader has started.
 const SAYS: &str = "#!/bin/sh\n\
     case \"$*\" in *--loader*) until grep -q '^loads for ' heterogeneous.log; do sleep 0.1; done;; esac\n\
     echo \"rank ${RANK:--} of ${WORLD_SIZE:--}, $(hostname) has ${NCCL_IB_HCA:-nothing}: $(basename \"$0\") $*\"\n\
@@ -23,7 +23,7 @@ fn template(name: &str) -> Result<String> {
     Ok(fs::read_to_string(root.join(name))?)
 }
 
-/// One with the user's values, as `railgate template show` gives it.
+/// A template with the user's values, as `railgate template show` prints it.
 pub(crate) fn filled(cluster: &Cluster, name: &str, settings: &[&str]) -> Result<String> {
     let mut words = vec!["railgate", "template", "show", name];
     words.extend(settings.iter().flat_map(|setting| ["--set", setting]));
@@ -32,7 +32,7 @@ pub(crate) fn filled(cluster: &Cluster, name: &str, settings: &[&str]) -> Result
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn the_training_template_goes_on_where_it_was_after_a_bad_node() -> Result<()> {
+fn the_training_template_resumes_after_a_bad_node() -> Result<()> {
     Builder::new(3).hardware_of("gn1", "h100-sxm:gpu-lost@3").test(|cluster| {
         let train = "echo \"$(hostname) attempt $ATTEMPT via $MASTER_ADDR:$MASTER_PORT \
                      as $NCCL_IB_HCA\"; touch \"$CHECKPOINTS/step-$ATTEMPT\"";
@@ -70,7 +70,7 @@ fn the_nccl_tests_template_starts_one_process_per_gpu() -> Result<()> {
     })
 }
 
-/// pyxis' options, on all machines.
+/// Installs pyxis' options on all machines.
 pub(crate) fn pyxis(cluster: &Cluster) -> Result<()> {
     let (year, month) =
         slurm_release(Path::new(&std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into())))?;
@@ -88,10 +88,10 @@ pub(crate) fn pyxis(cluster: &Cluster) -> Result<()> {
     cluster.nodes().iter().try_for_each(|node| cluster.write(node, "/etc/slurm/plugstack.conf", stack))
 }
 
-/// Each with what its log must say, once for each time that it is given.
+/// Each template with the expected texts of its log; a repeated text must occur that often.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn every_template_starts_what_it_says() -> Result<()> {
+fn every_template_starts_its_programs() -> Result<()> {
     let mut builder = Builder::new(4);
     for name in ["torchrun", "python", "apptainer", "all_reduce_perf", "alltoall_perf"] {
         builder = builder.file(format!("/usr/local/bin/{name}"), SAYS);
@@ -150,7 +150,7 @@ fn every_template_starts_what_it_says() -> Result<()> {
             let id = cluster.alice().sbatch(&[], &text).with_context(|| (*name).to_owned())?;
             jobs.push((name, id));
         }
-        ensure!(known.lines().count() == jobs.len() + 1, "a template is not tried here:\n{known}");
+        ensure!(known.lines().count() == jobs.len() + 1, "a template is not tested here:\n{known}");
         for ((name, id), (_, _, wanted)) in jobs.into_iter().zip(cases) {
             let job = cluster.wait_job(id, &["COMPLETED"], 2 * MINUTE);
             let log = cluster.output(&format!("/home/rgalice/{name}.log")).unwrap_or_default();

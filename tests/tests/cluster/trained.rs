@@ -1,5 +1,5 @@
-//! The report that the demo ends with: a training of 16 H100s, from their counters, the profiler plugin and the program's own
-//! word. What was played is known (`railgate_tests::training`), so the report has to say the same.
+//! The report at the end of the demo: a training on 16 H100s, from their counters, the profiler plugin and the application report.
+//! The simulated figures are known (`railgate_tests::training`), so the report must contain the same.
 
 use std::fs;
 use std::path::Path;
@@ -21,31 +21,31 @@ fn ranks(kind: &Kind) -> u32 {
     }
 }
 
-/// Within so much of it, 0.01 for a hundredth.
+/// Asserts that a value is within a relative deviation, 0.01 for one percent.
 fn near(said: &Value, want: f64, within: f64) {
     let number = said.as_f64().unwrap_or(f64::NAN);
     assert!((number / want - 1.0).abs() <= within, "{said} instead of {want}");
 }
 
-/// Seconds of a rank in collectives, of all its steps.
+/// Seconds that a rank spends in collectives, over all steps.
 fn in_collectives() -> f64 {
     kinds(GPUS).iter().map(|kind| f64::from(STEPS * kind.calls) * kind.seconds(ranks(kind))).sum()
 }
 
-/// Bytes that a rank sent over NVLink or its rail, of all its steps.
+/// Bytes that a rank sends over NVLink or its rail, over all steps.
 fn sent(group: Group) -> f64 {
     let of = kinds(GPUS).into_iter().filter(|kind| kind.group == group);
     of.map(|kind| f64::from(STEPS * kind.calls) * kind.wire_bytes(ranks(&kind))).sum()
 }
 
-/// What the numbers mean.
+/// Checks the analysis derived from the figures.
 fn analysis(found: &Value) -> Result<()> {
     near(&found["model"]["known"]["fraction"], training::mfu(), 0.01);
     near(&found["model"]["known"]["step_s"], STEP_S, 0.01);
     let goodput = &found["goodput"]["known"];
     let allocated = goodput["allocated_s"].as_f64().context("no goodput")?;
     let in_steps = f64::from(STEPS) * STEP_S / allocated;
-    // The sampler begins after the prolog and ends before the epilog; docs/accuracy.md has how near it is on real ones.
+    // The sampler starts after the prolog and ends before the epilog; docs/accuracy.md has the accuracy on real GPUs.
     near(&found["hardware"]["known"]["tensor_fraction"]["known"], training::hfu() * in_steps, 0.1);
     near(&goodput["productive_s"], f64::from(STEPS - 1) * STEP_S, 0.01);
     assert_eq!(goodput["redone_s"], 0.0, "{goodput}");
@@ -61,7 +61,7 @@ fn analysis(found: &Value) -> Result<()> {
     Ok(())
 }
 
-/// What one node counted.
+/// Checks the counters of one node.
 fn counted(node: &Value) -> Result<()> {
     let rows = node["communication"]["collectives"].as_array().context("no collectives")?;
     for kind in kinds(GPUS) {
@@ -83,7 +83,7 @@ fn counted(node: &Value) -> Result<()> {
         near(&rail["rx_bytes"]["delta"]["known"], sent(Group::Rail), 1e-6);
     }
     for gpu in node["gpus"].as_array().context("no GPUs")? {
-        // A step that begins late on a busy machine begins late on its GPU, too.
+        // On a busy machine a step that begins late also begins late on the simulated GPU.
         near(&gpu["nvlink_tx_bytes"]["delta"]["known"], sent(Group::Node), 0.1);
     }
     Ok(())
@@ -91,7 +91,7 @@ fn counted(node: &Value) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_training_has_all_its_numbers_in_the_report() -> Result<()> {
+fn the_report_of_a_training_has_all_its_figures() -> Result<()> {
     training::cluster(NODES as usize)?.test(|cluster| {
         training::put_on(cluster)?;
         let template =
@@ -120,7 +120,7 @@ fn a_training_has_all_its_numbers_in_the_report() -> Result<()> {
                 "\nRAILS    balance +-0.0 %",
             ],
         );
-        // On a machine that is busy a sample may be missing; nothing else may.
+        // On a busy machine a sample may be missing, but nothing else.
         let unknown = screen.replace("UNKNOWN  samples cover ", "");
         assert!(!unknown.to_lowercase().contains("unknown"), "{screen}");
 
@@ -132,7 +132,7 @@ fn a_training_has_all_its_numbers_in_the_report() -> Result<()> {
             counted(node)?;
         }
 
-        // Nobody is at work afterwards.
+        // No process uses the GPUs afterwards.
         let gpus = alice.on("gn1").run(&["railgate", "snapshot"])?.ok()?;
         let gpus: Value = serde_json::from_str(&gpus)?;
         let power = &gpus["gpus"]["read"]["data"]["gpus"][0]["power_w"];

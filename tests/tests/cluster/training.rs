@@ -1,4 +1,4 @@
-//! Jobs like a training: the first attempt works until the test ends it, later ones end well.
+//! Jobs like a training: the first attempt runs until the test ends it, later ones complete.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use railgate_tests::poll;
 
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
-/// Every drain is allowed: what this is about must not depend on the cluster's size.
+/// Allows every drain, so that a test does not depend on the size of its cluster.
 pub(crate) const ALL_MAY_DRAIN: &str = "breaker = { max_nodes = 100, max_percent = 100.0, partition_max_nodes = 100, partition_max_percent = 100.0 }";
 
 const WORK: &str = "\
@@ -19,22 +19,22 @@ until [ -s end.$SLURM_JOB_ID ]; do sleep 0.1; done
 exit $(cat end.$SLURM_JOB_ID)
 ";
 
-/// Submits one that may come back, with `sbatch`'s words for the rest.
+/// Submits a training that may be requeued; `words` are further options of sbatch.
 pub(crate) fn submit(user: &Session<'_>, words: &[&str]) -> Result<u32> {
     submit_as(user, words, WORK)
 }
 
-/// The same with a script of its own.
+/// The same with another script.
 pub(crate) fn submit_as(user: &Session<'_>, words: &[&str], script: &str) -> Result<u32> {
     user.sbatch(&[&["--railgate-requeue=auto", "-o", "log.%j"], words].concat(), script)
 }
 
-/// What its attempts said.
+/// Log of all attempts.
 pub(crate) fn log(cluster: &Cluster, home: &str, id: u32) -> String {
     cluster.output(&format!("/home/{home}/log.{id}")).unwrap_or_default()
 }
 
-/// Waits until its script runs; the name of its first node.
+/// Waits until the script runs; returns its first node.
 pub(crate) fn started(cluster: &Cluster, id: u32) -> Result<String> {
     poll::until(MINUTE, &format!("job {id} to work"), || {
         let at_work = ["rgalice", "rgbob"].iter().any(|home| log(cluster, home, id).contains("attempt 0"));
@@ -43,7 +43,7 @@ pub(crate) fn started(cluster: &Cluster, id: u32) -> Result<String> {
     Ok(cluster.job(id)?.field("BatchHost").to_owned())
 }
 
-/// Lets the first attempt end with this exit code.
+/// Ends the first attempt with this exit code.
 pub(crate) fn end(cluster: &Cluster, id: u32, code: i32) -> Result<()> {
     for home in ["rgalice", "rgbob"] {
         cluster.write("ctl", &format!("/home/{home}/end.{id}"), &format!("{code}\n"))?;
@@ -51,8 +51,8 @@ pub(crate) fn end(cluster: &Cluster, id: u32, code: i32) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of a node's samplers, of one job or of all. A sampler's child, until it begins its own program, has the
-/// sampler's name: it is none.
+/// PIDs of a node's samplers, of one job or of all. A child of a sampler has the sampler's name until it executes its own program
+/// and is not counted.
 pub(crate) fn samplers(cluster: &Cluster, node: &str, job: Option<u32>) -> Result<Vec<String>> {
     let all = cluster.root().on(node).run(&["ps", "-eo", "pid=,ppid=,args="])?.ok()?;
     let found: Vec<(&str, &str)> = all
@@ -69,12 +69,12 @@ pub(crate) fn samplers(cluster: &Cluster, node: &str, job: Option<u32>) -> Resul
     Ok(found.iter().filter(|(_, parent)| !own(parent)).map(|(pid, _)| (*pid).to_owned()).collect())
 }
 
-/// The report as its owner reads it.
+/// The report as the job's owner reads it.
 pub(crate) fn report(user: &Session<'_>, id: u32) -> Result<String> {
     user.run(&["railgate", "report", &id.to_string()])?.ok()
 }
 
-/// Where the texts stand in a report, each one after the one before it.
+/// Asserts that the texts occur in a report in this order.
 pub(crate) fn in_order(text: &str, parts: &[&str]) {
     let mut rest = text;
     for part in parts {
@@ -84,7 +84,7 @@ pub(crate) fn in_order(text: &str, parts: &[&str]) {
     }
 }
 
-/// Without the line breaks that fit it to a terminal.
+/// The text without the line breaks that fit it to a terminal.
 pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! What people read when a node is unfit: owners of batch jobs, and whoever waits at srun or salloc.
+//! Messages to users about an unfit node: to owners of batch jobs, and to users waiting at srun or salloc.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 const LOST: &str = "gpu-lost@3: 0000:61:00.0 off bus, Xid 79";
 
-/// What stands before the advice, the same for everybody.
+/// The beginning of the message, before the advice.
 fn told(node: &str, job: u32) -> String {
     format!("railgate: node {node} failed its check before job {job} started ({LOST}). ")
 }
@@ -24,10 +24,10 @@ fn drained_by_us(cluster: &Cluster, node: &str, job: u32) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn everybody_reads_which_node_failed_and_why() -> Result<()> {
+fn users_are_shown_which_node_failed_and_why() -> Result<()> {
     let broken = ["gn1", "gn2", "gn3", "gn4"];
     let mut builder = Builder::new(5)
-        // Nobody but the prologs finds the faults.
+        // Only the prologs can find the faults.
         .slurm_conf("HealthCheckInterval", "0")
         .config("breaker = { max_percent = 100.0, partition_max_percent = 100.0 }")?;
     for node in broken {
@@ -52,7 +52,7 @@ fn everybody_reads_which_node_failed_and_why() -> Result<()> {
         assert!(salloc.stderr.contains(&format!("salloc: {}{}\n", told("gn2", 2), again("gn2"))), "{salloc}");
         drained_by_us(cluster, "gn2", 2)?;
 
-        // Slurm cancels a job that must not be requeued, without a word of its own.
+        // Slurm cancels a job that must not be requeued, without a message of its own.
         let id = alice.sbatch(&["-w", "gn3", "--no-requeue", gpus, "-o", "never-%j"], "hostname")?;
         let job = cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
         assert_eq!(job.restarts(), 0);
@@ -62,7 +62,7 @@ fn everybody_reads_which_node_failed_and_why() -> Result<()> {
         assert_eq!(log, format!("{}{submit}\n", told("gn3", id)));
         drained_by_us(cluster, "gn3", id)?;
 
-        // One that comes back reads it at once, and again where its log is truncated at the restart.
+        // For a requeued job the message appears at once, and again if the log is truncated at the restart.
         let words = ["-x", "gn1,gn2,gn3", gpus, "-o", "again-%j", "--open-mode=truncate"];
         let id = alice.sbatch(&words, "echo attempt ${SLURM_RESTART_COUNT:-0} on $(hostname)")?;
         let path = format!("/home/rgalice/again-{id}");
@@ -84,7 +84,7 @@ fn everybody_reads_which_node_failed_and_why() -> Result<()> {
         for text in ["attempt 0", "attempt 1", "gn4", "gpu-lost@3", by_itself] {
             assert!(report.contains(text), "no '{text}' in:\n{report}");
         }
-        // Whatever Slurm has to say about a failed prolog came later than our reason.
+        // railgate's reason is set before Slurm's reaction to a failed prolog.
         for node in broken {
             assert!(cluster.node(node)?.reason().starts_with("railgate: gpu-lost@3: "));
         }

@@ -1,4 +1,4 @@
-//! What a job got out of its hardware, from the sampler to the report.
+//! Use of the hardware by a job, from the sampler to the report.
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, Cluster};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::training::{MINUTE, end, samplers, started, submit};
 
-/// Of an H100 at half its tensor pipes.
+/// GPM metrics of an H100 with half of its tensor pipes active.
 const WORK: &[(u32, f64)] = &[
     (1, 99.0),
     (2, 90.0),
@@ -26,7 +26,7 @@ const WORK: &[(u32, f64)] = &[
     (61, 200.0),
 ];
 
-/// Waits until the run's files hold so many seconds more than now.
+/// Waits until the run's files have grown by this many bytes.
 fn pass(cluster: &Cluster, node: &str, id: u32, bytes: u64) -> Result<()> {
     let size = || -> Result<u64> {
         let path = format!("/run/railgate/jobs/{id}/current/samples.fine0");
@@ -60,7 +60,7 @@ fn sampler(cluster: &Cluster, node: &str, id: u32) -> Result<String> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_report_has_what_the_gpus_did_and_says_what_nobody_saw() -> Result<()> {
+fn a_report_has_the_gpu_figures_and_names_the_gaps() -> Result<()> {
     Builder::new(3).config("[stats]\nsample = '1s'\n")?.test(|cluster| {
         for node in cluster.nodes() {
             cluster.hardware(node)?.works(WORK)?;
@@ -71,8 +71,8 @@ fn a_report_has_what_the_gpus_did_and_says_what_nobody_saw() -> Result<()> {
             started(cluster, id)?;
             Ok(id)
         };
-        // The first is restarted around, suspended, and asked to leave the GPUs alone; the second loses its
-        // sampler; the third its disk.
+        // Around the first job slurmd restarts, it is suspended, and its sampler is asked to release the GPUs; the second
+        // job loses its sampler, the third its disk space.
         let (seen, killed, full) = (one("gn1", 4)?, one("gn2", 8)?, one("gn3", 8)?);
         for (node, id) in [("gn1", seen), ("gn2", killed), ("gn3", full)] {
             pass(cluster, node, id, 1500)?;
@@ -110,7 +110,7 @@ fn a_report_has_what_the_gpus_did_and_says_what_nobody_saw() -> Result<()> {
         for gpu in gpus {
             assert_eq!(gpu["model"], "NVIDIA H100 80GB HBM3");
             let (tensor, dram) = (mean(gpu, "tensor_percent"), mean(gpu, "dram_percent"));
-            // The samples around the suspension are of both.
+            // Samples around the suspension contain both states.
             assert!(tensor > 30.0 && tensor <= 50.0 && (dram / tensor - 0.5).abs() < 0.01, "{gpu}");
             let clock = mean(gpu, "sm_clock_mhz");
             let want = tensor / 100.0 * clock / 1830.0;
@@ -133,7 +133,7 @@ fn a_report_has_what_the_gpus_did_and_says_what_nobody_saw() -> Result<()> {
         let lanes = page.split_once("Time line of each GPU").context("no time lines")?.1;
         assert!((0..4).all(|gpu| lanes.contains(&format!(">GPU {gpu}</text>"))), "{lanes}");
         assert!(!lanes.contains(">GPU 4</text>"), "only the job's");
-        // Any kernel and tensor pipe of each, and its clock.
+        // Kernel and tensor pipe activity and clock of each GPU.
         assert!(
             lanes.matches("<polygon").count() >= 4 * 2 && lanes.matches("<polyline").count() >= 4,
             "{lanes}"
@@ -144,14 +144,14 @@ fn a_report_has_what_the_gpus_did_and_says_what_nobody_saw() -> Result<()> {
         assert_eq!(lost["gpus"].as_array().map(Vec::len), Some(8));
         assert_eq!(mean(&lost["gpus"][7], "tensor_percent"), 50.0);
         assert!(number(&lost["coverage"]["missing_s"]) > 1.0, "{lost}");
-        // What lasts to the end; others may have come before it.
+        // The last gap lasts to the end; others may precede it.
         let gaps = lost["coverage"]["gaps"].as_array().context("gaps")?;
         assert_eq!(gaps.last().context("no gap")?["why"], "the sampler was gone", "{gaps:?}");
         assert!(lost["host"]["oom_kills"]["failed"].is_string() && lost["sampler"]["cpu_s"].is_null());
 
         let short = usage(cluster, full)?;
         assert_eq!(mean(&short["gpus"][0], "tensor_percent"), 50.0);
-        // Minutes that found no room waited in memory.
+        // Minutes that could not be written were kept in memory.
         let note = short["notes"][0].as_str().unwrap_or_default();
         assert!(note.contains("samples could not be written: No space left"), "{short}");
         Ok(())

@@ -1,4 +1,4 @@
-//! Jobs without GPUs: their reports say as much as those of others, and the same rules bring them back.
+//! Jobs without GPUs: their reports are as complete as those of others, and the same rules requeue them.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use crate::training::{
     ALL_MAY_DRAIN, MINUTE, end, in_order, log, one_line, report, started, submit, submit_as,
 };
 
-/// Works until the test ends it, and says nothing about a restart.
+/// Runs until the test ends it, without options for a requeue.
 const WORK: &str =
     "echo attempt 0; until [ -s end.$SLURM_JOB_ID ]; do sleep 0.1; done; exit $(cat end.$SLURM_JOB_ID)";
 
-/// A check of the site's own, and the fault that it finds.
+/// A check of the site, and the fault that it detects.
 const RAID: &str = "#!/bin/sh\n[ -e /run/broken ] || exit 0\necho 'CRITICAL - two disks missing'\nexit 2\n";
 
-/// Processor nodes, in a cluster whose configuration drains for that fault.
+/// CPU nodes in a cluster that is configured to drain for that fault.
 fn nodes(count: usize) -> Result<Builder> {
     let fatal = "profile = 'cpu'\n[gate]\nstrikes = 1\n[gate.checks.site.named.raid]\nworst = 'fail'\nphases = ['prolog', 'epilog']\n";
     let builder = Builder::new(count).hardware("cpu").config(ALL_MAY_DRAIN)?.config(fatal)?;
     Ok(builder.file("/etc/railgate/checks.d/raid.sh", RAID))
 }
 
-/// What a template starts its tasks with, around a program that is killed when the test ends it.
+/// A script that starts its tasks as the templates do, with a program that the test kills.
 const TEMPLATE: &str = "\
 cat > program.$SLURM_JOB_ID <<'END'
 echo attempt 0
@@ -34,7 +34,7 @@ END
 srun bash -c \"$(railgate template task)\" task \"bash program.$SLURM_JOB_ID\"
 ";
 
-/// One process of several is killed, and the script goes on to an error of its own.
+/// One of several processes is killed, and the script continues until an error of its own.
 const GOES_ON: &str = "\
 echo attempt 0
 until [ -s end.$SLURM_JOB_ID ]; do sleep 0.1; done
@@ -42,7 +42,7 @@ sh -c 'kill -9 $$' || echo one of several was killed
 exit $(cat end.$SLURM_JOB_ID)
 ";
 
-/// The two records that the kernel writes when it kills a process of the job's.
+/// Writes the two kernel records of a process of the job that was killed for its memory.
 fn kills(cluster: &Cluster, node: &str, user: &Session<'_>, id: u32, whole_node: bool) -> Result<()> {
     let uid = user.run(&["id", "-u"])?.ok()?.trim().to_owned();
     let job = format!("/slurm_{node}/uid_{uid}/job_{id}");
@@ -67,7 +67,7 @@ fn kills(cluster: &Cluster, node: &str, user: &Session<'_>, id: u32, whole_node:
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn every_end_has_its_verdict_decision_and_next_step() -> Result<()> {
+fn every_end_has_a_verdict_a_decision_and_a_next_step() -> Result<()> {
     nodes(2)?.config_of("ctl", "requeue = { without_gpus = false }")?.test(|cluster| {
         let (alice, bob) = (cluster.alice(), cluster.bob());
         let plain = |script: &str| alice.sbatch(&["-n1", "-t10", "-o", "log.%j"], script);
@@ -125,7 +125,7 @@ fn every_end_has_its_verdict_decision_and_next_step() -> Result<()> {
                 }
             }
         }
-        // Beside jobs that the kernel killed.
+        // A job beside those in which the kernel killed processes.
         cluster.wait_job(theirs, &["FAILED"], MINUTE)?;
         let told = report(&bob, theirs)?;
         assert!(
@@ -139,7 +139,7 @@ fn every_end_has_its_verdict_decision_and_next_step() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_fault_of_the_whole_node_brings_back_whoever_had_all_of_it() -> Result<()> {
+fn a_fault_of_the_whole_node_requeues_jobs_that_had_all_of_it() -> Result<()> {
     nodes(6)?.test(|cluster| {
         let (alice, bob) = (cluster.alice(), cluster.bob());
         let whole = submit(&alice, &["-N1", "--exclusive"])?;
@@ -159,7 +159,7 @@ fn a_fault_of_the_whole_node_brings_back_whoever_had_all_of_it() -> Result<()> {
             end(cluster, id, 3)?;
         }
         cluster.wait_job(part, &["FAILED"], MINUTE)?;
-        // Its node is sound again, though it stays drained.
+        // The node is repaired but stays drained.
         cluster.root().on(&part_node).run(&["rm", "-f", "/run/broken"])?.ok()?;
         end(cluster, buggy, 3)?;
         cluster.wait_job(buggy, &["FAILED"], MINUTE)?;
@@ -207,11 +207,11 @@ fn a_fault_of_the_whole_node_brings_back_whoever_had_all_of_it() -> Result<()> {
     })
 }
 
-/// Where the machine has the memory controller of cgroup v1, a limit kills for real: what Slurm then says of the job depends
-/// on who was hit.
+/// If the machine has the memory controller of cgroup v1, a limit causes a real kill. What Slurm then records depends on the
+/// process that was killed.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn slurms_own_record_of_a_step_tells_of_its_memory() -> Result<()> {
+fn slurms_record_of_a_step_shows_the_oom_kill() -> Result<()> {
     let release = slurm_release(Path::new(&std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into())))?;
     if release >= (23, 11) || !Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists() {
         return skipped("no memory controller of cgroup v1, or a Slurm without its plugin");
@@ -225,7 +225,7 @@ fn slurms_own_record_of_a_step_tells_of_its_memory() -> Result<()> {
         );
     builder.test(|cluster| {
         let told = of_real_limits(cluster);
-        // The controller's groups are the machine's, not the cluster's.
+        // The control groups are those of the machine, and outlive the cluster.
         cluster.kill_slurmd("gn1")?;
         let groups = "find /sys/fs/cgroup/memory/slurm_gn1 -depth -type d -exec rmdir {} \\;";
         cluster.root().on("gn1").run(&["sh", "-c", groups])?.ok()?;
@@ -236,7 +236,7 @@ fn slurms_own_record_of_a_step_tells_of_its_memory() -> Result<()> {
 fn of_real_limits(cluster: &Cluster) -> Result<()> {
     let alice = cluster.alice();
     let eat = "head -c 400m /dev/zero | tail > /dev/null";
-    // srun makes 1 of it, and the job is FAILED; the batch step is hit itself; the script goes on and ends well.
+    // srun returns 1 and the job is FAILED; the batch step itself is killed; the script continues and completes.
     let template = format!("srun bash -c \"$(railgate template task)\" task \"{eat}\"");
     let cases = [
         (template, "FAILED", "out of memory"),

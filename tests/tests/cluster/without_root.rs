@@ -1,4 +1,4 @@
-//! The command line in the hands of ordinary users.
+//! The command line as used by ordinary users.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn users_look_at_what_is_theirs_and_change_nothing() -> Result<()> {
+fn users_can_read_their_own_data_and_change_nothing() -> Result<()> {
     let builder = Builder::new(2).slurm_conf("HealthCheckInterval", "0");
     builder.test(|cluster| {
         let (alice, bob) = (cluster.alice(), cluster.bob());
@@ -24,7 +24,7 @@ fn users_look_at_what_is_theirs_and_change_nothing() -> Result<()> {
         for words in [&["rails"][..], &["rails", "--simulate", "h100-sxm"], &["check"], &["snapshot"]] {
             let said = alice.clone().on("gn1").run(&[&["railgate"], words].concat())?;
             assert!(said.code == 0 && said.stdout.contains("mlx5_0") != (words == ["check"]), "{said}");
-            // History that only root may keep is none of their business.
+            // Not a word about the history, which only root may read.
             assert_eq!(said.stderr, "", "{said}");
         }
 
@@ -44,7 +44,7 @@ fn users_look_at_what_is_theirs_and_change_nothing() -> Result<()> {
         assert_ne!(bob.run(&["ls", &place])?.code, 0);
         assert_ne!(bob.clone().on("gn1").run(&["ls", "/var/lib/railgate/reports"])?.stdout, "gn1\n");
 
-        // Nor does anything that acts.
+        // Commands that change something are refused.
         cluster.hardware("gn2")?.inject("gpu-lost@3")?;
         for words in [&["check", "--drain"][..], &["pause", "--for", "1h"], &["resume"]] {
             let said = alice.clone().on("gn2").run(&[&["railgate"], words].concat())?;

@@ -1,13 +1,12 @@
-//! No false drain: random healthy nodes of every machine type are never judged unfit, and worse is never judged
-//! milder.
+//! No false drain: random healthy nodes of every machine type are never judged unfit, and an additional fault never leads to a
+//! milder verdict.
 //!
-//! What is healthy: noise within the datasheets, readings that the machine does not have or could not give, nodes that
-//! several jobs share, fresh boots, counters close to where they wrap, restarts between two looks. Checks that come
-//! later fall under it by themselves: all of the register runs, and every reading of the snapshot is taken away now
-//! and then, whatever it is.
+//! Healthy nodes vary in: noise within the datasheets, readings that the machine does not have or that failed, nodes shared by
+//! several jobs, fresh boots, counters close to their wrap, restarts between two check runs. New checks are covered
+//! automatically: every run uses the whole register, and any reading of the snapshot can be removed.
 //!
-//! `RAILGATE_CASES` is how many nodes of each type are tried (1,000; 10,000 in a release build), `RAILGATE_SEED` where they
-//! begin. A failure names its case; `RAILGATE_SEED=<that> RAILGATE_CASES=1` repeats it alone. The long run:
+//! `RAILGATE_CASES` is the number of nodes of each type (1,000; 10,000 in a release build), `RAILGATE_SEED` the first seed. A
+//! failure names its case; `RAILGATE_SEED=CASE RAILGATE_CASES=1` repeats it. The long run:
 //! `RAILGATE_CASES=100000 cargo test --release -p railgate-tests --test healthy`.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed step is a failed test")]
@@ -26,7 +25,7 @@ use railgate_model::{Action, Fitness, Job, Phase, Profile, Snapshot, Verdict};
 
 use rng::Rng;
 
-/// A look at a node.
+/// Input of one check run on a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) phase: Phase,
@@ -34,7 +33,7 @@ pub(crate) struct Case {
     pub(crate) before: Option<Snapshot>,
     pub(crate) job: Option<Job>,
     pub(crate) memory: Memory,
-    /// Nothing is missing and nothing is in between: it must be `fit`, not only not unfit.
+    /// No reading is missing or ambiguous: the node must be `fit`, not merely not unfit.
     pub(crate) plain: bool,
 }
 
@@ -52,7 +51,7 @@ impl Case {
     }
 }
 
-/// Unoptimised, a look costs two milliseconds.
+/// In a debug build a check run takes two milliseconds.
 fn cases() -> u64 {
     number("RAILGATE_CASES", if cfg!(debug_assertions) { 1_000 } else { 10_000 })
 }
@@ -78,7 +77,7 @@ fn no_healthy_node_is_unfit(id: &str) {
     let config = GateConfig::default();
     let healthy = railgate_simulate::simulated(&profile, &[]);
     let (first, count) = (number("RAILGATE_SEED", 1), cases());
-    // Taking readings away goes through JSON and is slow, so each such machine is looked at many times.
+    // Removing readings goes through JSON and is slow, so each such machine is used for several cases.
     const LOOKS: u64 = 50;
     let mut lacking = None;
     for seed in first..first + count {
@@ -108,9 +107,9 @@ macro_rules! profiles {
                 }
             )+
 
-            /// A machine type without its test would never have been tried.
+            /// Every machine type has a test here.
             #[test]
-            fn every_type_is_tried() {
+            fn every_machine_type_is_tested() {
                 assert_eq!(railgate_profiles::builtin_ids(), [$($id),+]);
             }
         }

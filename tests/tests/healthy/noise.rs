@@ -1,4 +1,4 @@
-//! Healthy nodes: what differs between two machines that nothing is wrong with.
+//! Differences between two healthy machines.
 
 use railgate_gate::Memory;
 use railgate_model::{
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::Case;
 use crate::rng::Rng;
 
-/// Counters that only say how much was done, or that a busy fabric is busy.
+/// Counters of work done, or of load on the fabric.
 const BUSY: [&str; 16] = [
     "port_xmit_data",
     "port_rcv_data",
@@ -30,7 +30,7 @@ const BUSY: [&str; 16] = [
     "rx_prio3_pause_duration",
 ];
 
-/// What kernels of healthy machines say.
+/// Kernel log lines of healthy machines.
 const CHATTER: [&str; 10] = [
     "mlx5_core 0000:1a:00.0: Port module event: module 0, Cable plugged",
     "mlx5_core 0000:1a:00.0: 252.048 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x8 link)",
@@ -44,7 +44,7 @@ const CHATTER: [&str; 10] = [
     "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB",
 ];
 
-/// The same machine without some of its readings: what it does not have, what could not be read, parts without answer.
+/// The same machine without some of its readings: unsupported, failed, or parts without an answer.
 pub(crate) fn lacking(healthy: &Snapshot, rng: &mut Rng) -> Snapshot {
     let mut value = serde_json::to_value(healthy).unwrap();
     let one_in = *rng.pick(&[5, 30, 200]);
@@ -69,7 +69,7 @@ pub(crate) fn lacking(healthy: &Snapshot, rng: &mut Rng) -> Snapshot {
     snapshot
 }
 
-/// Readings stand in JSON as `{"known": …}`, wherever they are.
+/// Replaces readings at random. In JSON a reading is `{"known": …}`, at any place.
 fn take_away(value: &mut Value, one_in: u64, rng: &mut Rng) {
     match value {
         Value::Object(fields) if fields.len() == 1 && fields.contains_key("known") => {
@@ -88,7 +88,7 @@ fn take_away(value: &mut Value, one_in: u64, rng: &mut Rng) {
     }
 }
 
-/// One look at this healthy machine.
+/// One check run on this healthy machine.
 pub(crate) fn case(base: &Snapshot, profile: &Profile, whole: bool, rng: &mut Rng) -> Case {
     let mut now = base.clone();
     let phase = *rng.pick(&[Phase::Prolog, Phase::Epilog, Phase::Periodic]);
@@ -116,7 +116,7 @@ pub(crate) fn case(base: &Snapshot, profile: &Profile, whole: bool, rng: &mut Rn
     Case { phase, now, before, job, memory, plain }
 }
 
-/// From a minute ago to a year ago.
+/// Sets an uptime between one minute and one year.
 fn boot(now: &mut Snapshot, rng: &mut Rng) {
     let seconds = match rng.below(3) {
         0 => rng.within(20, 600),
@@ -129,7 +129,7 @@ fn boot(now: &mut Snapshot, rng: &mut Rng) {
     }
 }
 
-/// Its fabric may still be coming up.
+/// Whether the fabric may still be coming up after a boot.
 fn fresh(now: &Snapshot) -> bool {
     let booted = now.host.data().and_then(|host| host.boot_time.known());
     booted.is_some_and(|booted| now.taken / 1000 - booted < 290)
@@ -204,13 +204,13 @@ fn devices(
     plain
 }
 
-/// Both looks see one GPU that is idle, busy or in between.
+/// Both readings are of the same GPU: idle, busy or in between.
 fn gpu(then: &mut Gpu, now: &mut Gpu, rng: &mut Rng) {
     let errors = rng.below(200);
     let lifetime = rng.below(5);
     let (tx, rx) = (rng.counter(), rng.counter());
     let replays = rng.below(20);
-    // What links counted while they were trained, and the few packets that are sent again on a good day.
+    // Errors that links counted during training, and the few retransmissions that are normal.
     let trained: Vec<[u64; 3]> =
         (0..18).map(|_| [rng.below(5_000), rng.below(3), rng.below(100_000)]).collect();
     let again = rng.below(900);
@@ -221,7 +221,7 @@ fn gpu(then: &mut Gpu, now: &mut Gpu, rng: &mut Rng) {
         known(&mut gpu.sm_clock_mhz, |clock| *clock = rng.within(210, 1_980) as u32);
         // Idle, application clocks, power cap, sync boost.
         known(&mut gpu.throttle_reasons, |reasons| *reasons = rng.next() & 0x17);
-        // A link that has nothing to do slows down.
+        // An idle link reduces its speed.
         known(&mut gpu.pcie_gen, |generation| *generation = rng.within(1, u64::from(*generation)) as u32);
         known(&mut gpu.pcie_replays, |count| *count = replays + more * (again % 30));
         for (link, [replays, recoveries, crc]) in gpu.details.nvlink_errors.links.iter_mut().zip(&trained) {
@@ -239,7 +239,7 @@ fn gpu(then: &mut Gpu, now: &mut Gpu, rng: &mut Rng) {
     }
 }
 
-/// Whose processes may be on a GPU of a healthy node.
+/// Adds a process that may run on a GPU of a healthy node.
 fn processes(gpu: &mut Gpu, phase: Phase, job: Option<&Job>, rng: &mut Rng) -> bool {
     let mine = match job.map(|job| &job.allocation) {
         Some(Allocation::Gpus(ids)) => ids.contains(&GpuId::Index(gpu.index)),
@@ -254,7 +254,7 @@ fn processes(gpu: &mut Gpu, phase: Phase, job: Option<&Job>, rng: &mut Rng) -> b
         slurm_job: Reading::Known(Some(rng.within(1, 48_000) as u32)),
     };
     match rng.below(4) {
-        // Another job's, on its own GPU or beside ours.
+        // A process of another job, which has its own GPU or shares this one.
         0 if phase == Phase::Periodic || !mine => {}
         1 => {
             one.name =
@@ -269,7 +269,7 @@ fn processes(gpu: &mut Gpu, phase: Phase, job: Option<&Job>, rng: &mut Rng) -> b
     plain
 }
 
-/// Errors of the past stay where they are; what was done goes on, and starts again after the driver was reloaded.
+/// Errors of the past stay constant; counters of work grow, and restart at zero if the driver was reloaded.
 fn port(then: &mut Port, now: &mut Port, reloaded: bool, rng: &mut Rng) -> bool {
     let mut plain = true;
     for (name, value) in &mut now.counters {
@@ -288,7 +288,7 @@ fn port(then: &mut Port, now: &mut Port, reloaded: bool, rng: &mut Rng) -> bool 
         if reloaded {
             *value = 0;
         }
-        // Who wraps has a gap in what can be told.
+        // The growth of a counter that wrapped is unknown.
         plain &= *value >= *old;
     }
     plain
@@ -301,7 +301,7 @@ fn host(host: &mut Host, rng: &mut Rng) -> bool {
         for one in all {
             one.read_only = rng.one_in(20);
             known(&mut one.space, |space| {
-                // Full to nine tenths, or large and full to more.
+                // At most 90 % full, or a large file system that may be fuller.
                 space.free_mib = space.size_mib / 10 + rng.below(space.size_mib * 9 / 10);
                 if rng.one_in(4) {
                     space.free_mib = rng.within(12 * 1024, 40 * 1024).min(space.size_mib);
@@ -343,7 +343,7 @@ fn host(host: &mut Host, rng: &mut Rng) -> bool {
     true
 }
 
-/// Chatter, and what users' own programs make the driver say.
+/// Adds ordinary kernel messages and Xids that users' programs cause.
 fn kernel(now: &mut Snapshot, rng: &mut Rng) -> bool {
     let gpu = now.gpus.data().and_then(|gpus| Some(*gpus.gpus.first()?.pci.known()?));
     let taken = now.taken;
@@ -369,7 +369,7 @@ fn kernel(now: &mut Snapshot, rng: &mut Rng) -> bool {
     plain
 }
 
-/// A node without a past, or one that was looked at before: in this boot or in another.
+/// State of a node without earlier check runs, or with one, in this boot or another.
 fn memory(earlier: &Snapshot, now: &Snapshot, profile: &Profile, rng: &mut Rng) -> (Memory, bool) {
     if rng.one_in(4) {
         return (Memory::default(), true);
@@ -377,13 +377,13 @@ fn memory(earlier: &Snapshot, now: &Snapshot, profile: &Profile, rng: &mut Rng) 
     let mut then = earlier.clone();
     let repaired = rng.one_in(4);
     if repaired {
-        // Somebody has replaced a part since.
+        // Hardware was replaced since.
         then = railgate_simulate::simulated_node(profile, &[], "before-the-repair");
     }
     if !rng.one_in(5) {
         then.boot_id.clone_from(&now.boot_id);
     }
-    // What was silent at that look is a fault if it is silent again: those are not healthy.
+    // A part silent in two consecutive check runs is a fault, so silent parts are cleared: this node is healthy.
     let mut memory = Memory::default().after(&then, true);
     memory.silent.clear();
     if rng.one_in(3) {

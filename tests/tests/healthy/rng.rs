@@ -1,4 +1,4 @@
-/// SplitMix64: the same cases everywhere, and any of them alone by its number.
+/// SplitMix64: yields the same cases on every machine, and each case can be repeated by its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -36,7 +36,7 @@ impl Rng {
         &all[self.below(all.len() as u64) as usize]
     }
 
-    /// Counters of machines: none, a few, many, and close to where they wrap.
+    /// A machine's counter: zero, small, large, or close to its wrap.
     pub(crate) fn counter(&mut self) -> u64 {
         match self.below(4) {
             0 => 0,

@@ -1,4 +1,4 @@
-//! Worse is never judged milder.
+//! An additional fault never leads to a milder verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ use serde_json::Value;
 use crate::rng::Rng;
 use crate::{Case, cases, findings, noise, number};
 
-/// How hard a verdict is: what follows, then the worst that was found.
+/// Strictness of a verdict: the action, then the worst severity.
 fn hardness(verdict: &Verdict) -> (Action, Option<Severity>) {
     let found = verdict.findings.iter().filter(|finding| finding.class != Class::Internal);
     let severity = |finding: &Finding| match finding.severity {
-        // What is down so early may only be late, and it hides what it would have been warned of.
+        // Shortly after boot a device that is down may only be late. That Unknown hides a Warn, so it counts as one.
         Severity::Unknown if finding.what.ends_with("node just booted") => Severity::Warn,
         severity => severity,
     };
     (verdict.action, found.map(severity).max())
 }
 
-/// Where a fault changes the machine, the kernel's log apart.
+/// The parts of a snapshot that a fault changes, except the kernel log.
 #[derive(Debug)]
 struct Touched {
     paths: BTreeSet<String>,
-    /// It takes something away that another fault may have been read from.
+    /// The fault removes a value from which another fault may be detected.
     hides: bool,
 }
 
@@ -37,7 +37,7 @@ impl Touched {
         let mut touched = Touched { paths: BTreeSet::new(), hides: false };
         let parts = [healthy, &broken].into_iter().flat_map(|look| look.as_object().unwrap().keys());
         for part in parts.collect::<BTreeSet<_>>() {
-            // What a log says comes on top of what it said.
+            // Kernel log lines are only added to those of other faults.
             if part != "kernel_log" && part != "nvml_xids" {
                 differences(part, healthy.get(part), broken.get(part), &mut touched);
             }
@@ -70,7 +70,7 @@ fn differences(path: &str, healthy: Option<&Value>, broken: Option<&Value>, touc
                 Some(Value::Array(items)) => Some(items.len()),
                 _ => None,
             };
-            // `{"known": 5}` that is no longer known, a part that did not answer, a shorter list.
+            // A reading that is no longer known, a part that did not answer, a shorter list.
             let was_there = a.is_some_and(|a| a.get("known").is_some() || a.get("read").is_some());
             let is_there = b.is_some_and(|b| b.get("known").is_some() || b.get("read").is_some());
             touched.hides |= was_there && !is_there || size(a) > size(b);
@@ -89,12 +89,11 @@ fn places(profile: &Profile, healthy: &Value) -> Vec<(Fault, Touched)> {
                 FaultPart::Node => format!("{}:{id}", profile.id),
                 _ => format!("{}:{id}@{index}", profile.id),
             };
-            // A machine without HCAs has no faults of theirs.
+            // A machine without HCAs has no HCA faults.
             let Ok((_, faults)) = railgate_simulate::parse(&text, &[]) else { continue };
             let broken = railgate_simulate::simulated(profile, &faults);
             let mut touched = Touched::by(healthy, &broken);
-            // Whose a GPU is that is cut into slices, nobody can say; and what an HCA counted before it had another
-            // name, nobody looks for.
+            // Under MIG the owner of a GPU is unknown, and the earlier counters of a renamed HCA are not used.
             touched.hides |= ["gpu-mig-on", "ib-renamed"].contains(&id.as_str());
             all.push((faults[0], touched));
         }
@@ -135,7 +134,7 @@ fn one_more_fault_is_never_milder(id: &str) {
             broken.push(next);
         }
     }
-    // Otherwise nothing was looked at.
+    // Ensures that the faults had an effect at all.
     assert!(harder.values().sum::<u32>() > 20, "{harder:?}");
 }
 
@@ -149,7 +148,7 @@ fn one_more_fault_on_a_machine_without() {
     one_more_fault_is_never_milder("l40s");
 }
 
-/// Something that can be more or less bad: from 0.0, which is healthy, to 1.0.
+/// A quantity that can be worse or better: from 0.0, healthy, to 1.0.
 type Knob = (&'static str, fn(&mut Case, f64));
 
 fn up(worst: f64, level: f64) -> u64 {
@@ -215,7 +214,7 @@ const KNOBS: &[Knob] = &[
             gpu.nvlinks.iter_mut().take(down).for_each(|link| link.up = Reading::Known(false));
         });
     }),
-    ("packets that an NVLink sent again", |case, level| {
+    ("packets retransmitted by an NVLink", |case, level| {
         gpus(case, |gpu| {
             for link in &mut gpu.details.nvlink_errors.links {
                 set(&mut link.replays, |count| *count += up(1e6, level));
@@ -312,9 +311,9 @@ const KNOBS: &[Knob] = &[
     }),
 ];
 
-/// Every threshold is crossed in one direction only, whatever else the machine shows.
+/// Each threshold is crossed in only one direction, independent of the machine's other values.
 #[test]
-fn more_of_the_same_is_never_milder() {
+fn a_higher_level_is_never_judged_milder() {
     let mut profile = railgate_profiles::load("h100-sxm", &[]).unwrap();
     (profile.host.memory_gib, profile.host.cpus, profile.host.nvmes) = (Some(2048), Some(192), Some(4));
     let config = GateConfig::default();
@@ -324,7 +323,7 @@ fn more_of_the_same_is_never_milder() {
     for seed in first..first + count.max(3) {
         let mut rng = Rng::new(seed);
         let mut case = noise::case(&base, &profile, true, &mut rng);
-        // What came since a look before is bad after a job; without one a count says little.
+        // Growth since the previous check run is a fault after a job; without a previous run a count means little.
         case.phase = *rng.pick(&[Phase::Prolog, Phase::Epilog]);
         if let Part::Read { data, .. } = &mut case.now.host {
             set(&mut data.system.file_systems, |all| all.iter_mut().for_each(|one| one.read_only = false));

@@ -1,5 +1,5 @@
-//! Phrases that must not come back into what a person reads: pages, help, messages, templates. `phrases.toml` lists
-//! them, with what to write instead.
+//! Phrases that must not come back into the texts for people: pages, help, messages, templates. `phrases.toml` lists them with
+//! replacements.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod text;
@@ -19,7 +19,7 @@ struct List {
     not_yet: Vec<String>,
 }
 
-/// Words as they follow one another; `a|b` is one of these, `END` the end of a sentence, a line of a list or a text.
+/// Consecutive words; `a|b` matches either, `END` the end of a sentence, of a list item or of a text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Phrase {
@@ -27,7 +27,7 @@ struct Phrase {
     instead: String,
 }
 
-/// A file, words of the line, and why they may stand there.
+/// File, words of the line, and the reason of the exception.
 #[derive(Deserialize)]
 struct Exception(String, String, String);
 
@@ -47,7 +47,7 @@ fn list() -> List {
     toml::from_str(&fs::read_to_string(root().join("tests/phrases.toml")).unwrap()).unwrap()
 }
 
-/// Words and punctuation marks, in small letters, with their lines.
+/// Words and punctuation marks in lower case, with their lines.
 fn tokens(text: &Text) -> Vec<(String, usize)> {
     let mut tokens: Vec<(String, usize)> = Vec::new();
     let mut inside = false;
@@ -65,7 +65,7 @@ fn tokens(text: &Text) -> Vec<(String, usize)> {
     tokens
 }
 
-/// The lines in which the words begin.
+/// Lines in which the words begin.
 fn lines_with(words: &str, tokens: &[(String, usize)]) -> Vec<usize> {
     let words: Vec<&str> = words.split_whitespace().collect();
     let is = |wanted: &str, token: &str| match wanted {
@@ -77,14 +77,14 @@ fn lines_with(words: &str, tokens: &[(String, usize)]) -> Vec<usize> {
     tokens.windows(words.len()).filter(|window| here(window)).map(|window| window[0].1).collect()
 }
 
-/// Files below a folder, without tests and what is built.
+/// All files below a folder except tests and build output.
 fn below(folder: &Path, files: &mut Vec<PathBuf>) {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
     for path in entries {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // Decisions are records: they stay as they were written.
+        // Decisions are records and are not rewritten.
         let test =
             ["tests", "testing", "tests.rs", "testing.rs", "target", "decisions"].contains(&name.as_str());
         if test || name.starts_with('.') || name.starts_with("test_") {
@@ -96,7 +96,7 @@ fn below(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What a person reads: each file by its path below the root.
+/// All texts for people: path relative to the root, and text.
 fn everything() -> Vec<(String, Text)> {
     let root = root();
     let mut files = vec![root.join("README.md"), root.join("CONTRIBUTING.md"), root.join("CHANGELOG.md")];
@@ -114,7 +114,7 @@ fn everything() -> Vec<(String, Text)> {
         let Ok(content) = fs::read_to_string(&path) else { continue };
         let name = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
         let text = match path.extension().and_then(|end| end.to_str()) {
-            // History stays as it was written: only the changes to come.
+            // Past releases are not rewritten; only the topmost section is checked.
             Some("md") if name == "CHANGELOG.md" => text::of_page(content.split("\n## ").nth(1).unwrap()),
             Some("md") => text::of_page(&content),
             Some("rs") => text::of_source(&content),
@@ -133,7 +133,7 @@ fn stilted_phrases_do_not_come_back() {
     for (file, text) in everything() {
         let tokens = tokens(&text);
         let content = fs::read_to_string(root().join(&file)).unwrap();
-        // The top section of the changes does not begin in line 1.
+        // The topmost section of the changelog does not begin in line 1.
         let skipped = if file == "CHANGELOG.md" {
             content.split("\n## ").next().unwrap().matches('\n').count() + 1
         } else {
@@ -162,16 +162,11 @@ fn stilted_phrases_do_not_come_back() {
             }
         }
     }
-    println!("not yet mended: {}\n{}", later.len(), shown(&later));
-    assert!(
-        hits.is_empty(),
-        "{} phrases to write otherwise (tests/phrases.toml):\n{}",
-        hits.len(),
-        shown(&hits)
-    );
+    println!("not fixed yet: {}\n{}", later.len(), shown(&later));
+    assert!(hits.is_empty(), "{} phrases to replace (tests/phrases.toml):\n{}", hits.len(), shown(&hits));
     let unused =
         list.exceptions.iter().zip(used).filter(|(_, used)| !used).map(|(exception, _)| &exception.0);
-    assert_eq!(unused.collect::<Vec<_>>(), Vec::<&String>::new(), "exceptions that nothing needs");
+    assert_eq!(unused.collect::<Vec<_>>(), Vec::<&String>::new(), "unused exceptions");
 }
 
 fn shown(hits: &[Hit]) -> String {
@@ -188,7 +183,11 @@ fn shown(hits: &[Hit]) -> String {
 #[test]
 fn the_list_is_short_and_every_row_has_a_reason() {
     let list = list();
-    assert!((20..=30).contains(&list.phrases.len()), "{} phrases: it is no style police", list.phrases.len());
+    assert!(
+        (20..=30).contains(&list.phrases.len()),
+        "{} phrases: keep the list between 20 and 30",
+        list.phrases.len()
+    );
     for Phrase { words, instead } in &list.phrases {
         assert!(
             !instead.is_empty() && *words == words.replace("END", "end").to_lowercase().replace("end", "END"),
@@ -210,7 +209,7 @@ fn a_phrase_is_found_across_lines_and_only_whole() {
 }
 
 #[test]
-fn of_a_source_literals_and_help_are_read() {
+fn string_literals_and_help_of_a_source_are_read() {
     let source = r##"// nobody
 /* nobody /* nobody */ nobody */
 fn f<'a>(c: char) -> &'a str {

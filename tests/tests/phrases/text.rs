@@ -1,12 +1,12 @@
-//! What a person reads of a file, with the line of each character.
+//! The text of a file that people read, with the line of each character.
 
-/// Between two texts, for example two string literals: no phrase goes across it.
+/// Separates two texts, for example two string literals: a phrase never spans it.
 pub(super) const BREAK: char = '\0';
 
 /// Characters, each with the number of its line.
 pub(super) type Text = Vec<(char, usize)>;
 
-/// A Markdown page without spans of code. The text of code blocks stays, since it shows comments and output.
+/// A Markdown page without inline code. Code blocks stay, since they contain comments and output.
 pub(super) fn of_page(page: &str) -> Text {
     let mut text = Text::new();
     let (mut block, mut span) = (false, false);
@@ -34,7 +34,7 @@ pub(super) fn of_page(page: &str) -> Text {
     text
 }
 
-/// A script, a configuration or another text file: all of it, without the marks of comments.
+/// The whole text of a script, a configuration or another text file, without comment markers.
 pub(super) fn of_file(file: &str) -> Text {
     let mut text = Text::new();
     for (line, number) in file.lines().zip(1..) {
@@ -44,8 +44,8 @@ pub(super) fn of_file(file: &str) -> Text {
     text
 }
 
-/// The string literals of a Rust source. In a file that defines commands for clap the documentation comments as well:
-/// clap prints them as help. Not the tests at the end of the file.
+/// The string literals of a Rust source, without the tests at its end. In a file that defines commands for clap also the doc
+/// comments, which clap prints as help.
 pub(super) fn of_source(source: &str) -> Text {
     let source = without_tests(source);
     let help = ["Parser", "Subcommand", "Args", "ValueEnum"].iter().any(|name| {
@@ -65,7 +65,7 @@ pub(super) fn of_source(source: &str) -> Text {
     reader.text
 }
 
-/// A file's tests are its last item.
+/// Removes the tests, which are the last item of a file.
 fn without_tests(source: &str) -> &str {
     let mut from = 0;
     while let Some(found) = source[from..].find("#[cfg(test)]\n") {
@@ -78,7 +78,7 @@ fn without_tests(source: &str) -> &str {
     source
 }
 
-/// A line without what only marks it as a comment, a list item or a quotation.
+/// A line without the marker of a comment, a list item or a quotation.
 fn unmarked(line: &str) -> &str {
     line.trim_start_matches(|c: char| c.is_whitespace() || "#/*>;".contains(c))
 }
@@ -110,7 +110,7 @@ impl Reader {
         self.text.push((c, self.line));
     }
 
-    /// The rest of a line comment; of one that clap prints, the text.
+    /// The rest of a line comment; its text is kept if clap prints it.
     fn comment(&mut self, help: bool) {
         self.next();
         let printed = help && self.follows("/") && !self.follows("//");
@@ -124,7 +124,7 @@ impl Reader {
             self.next();
         }
         if printed {
-            // The comment may go on in the next line.
+            // The comment may continue in the next line.
             let next = self.chars[self.at..].iter().skip_while(|c| c.is_whitespace()).take(3);
             let goes_on = next.eq(['/', '/', '/'].iter());
             self.keep(if goes_on { ' ' } else { BREAK });
@@ -150,7 +150,7 @@ impl Reader {
             match c {
                 '"' => break,
                 '\\' => match self.next() {
-                    // A backslash at a line's end joins the lines.
+                    // A backslash at the end of a line joins it with the next one.
                     Some('\n') => {
                         while self.peek(0).is_some_and(char::is_whitespace) {
                             self.next();
@@ -168,7 +168,7 @@ impl Reader {
         self.keep(BREAK);
     }
 
-    /// After an `r`: whether a raw literal begins.
+    /// After an `r`: whether a raw string literal begins.
     fn raw_begins(&self) -> bool {
         let hashes = self.chars[self.at..].iter().take_while(|c| **c == '#').count();
         self.peek(hashes) == Some('"')

@@ -1,6 +1,6 @@
-//! Machines of many kinds, and what comes out for each: `tests/machines/<name>.txt` has its rail map, the environment of
-//! jobs on it, and the topology file. `REWRITE=1 cargo test -p railgate-tests --test rails` writes them anew; read the
-//! difference before you commit it.
+//! Machines of many types and railgate's output for each: `tests/machines/<name>.txt` holds the rail map, the environment of
+//! jobs, and the topology file. `REWRITE=1 cargo test -p railgate-tests --test rails` writes the files again; review the diff
+//! before committing it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,12 +22,12 @@ struct Machine {
     snapshot: Snapshot,
     profile: Profile,
     config: RailsConfig,
-    /// Besides the whole node.
+    /// Jobs besides one that holds the whole node: GPU indices.
     jobs: Vec<Vec<u32>>,
 }
 
 impl Machine {
-    /// A simulated machine of this type, with faults after a colon.
+    /// A simulated machine of this type; faults follow a colon.
     fn of(name: &'static str, about: &'static str, text: &str) -> Machine {
         let (profile, faults) = railgate_simulate::parse(text, &[]).unwrap();
         Machine::with(name, about, simulated(&profile, &faults), profile)
@@ -37,7 +37,7 @@ impl Machine {
         Machine { name, about, snapshot, profile, config: RailsConfig::default(), jobs: Vec::new() }
     }
 
-    /// The same type with other numbers.
+    /// The same type with a changed profile.
     fn bent(name: &'static str, about: &'static str, id: &str, bend: impl FnOnce(&mut Profile)) -> Machine {
         let mut profile = railgate_profiles::load(id, &[]).unwrap();
         bend(&mut profile);
@@ -74,7 +74,7 @@ impl Machine {
         self
     }
 
-    /// Two GPUs, and the HCA of the first, below each switch.
+    /// Puts two GPUs and the HCA of the first one below each switch.
     fn two_to_a_switch(mut self) -> Machine {
         let gpus: Vec<PciAddress> =
             read(&mut self.snapshot.gpus).gpus.iter().filter_map(|gpu| gpu.pci.known().copied()).collect();
@@ -91,7 +91,7 @@ impl Machine {
         })
     }
 
-    /// As a hypervisor shows it: every device directly under a root of its own, other bus ids.
+    /// The view of a virtual machine: every device is directly below its own root port, with other bus ids.
     fn flattened(mut self) -> Machine {
         let moved = |old: PciAddress, gpus: &[PciAddress], hcas: &[PciAddress]| -> Option<PciAddress> {
             let place = |list: &[PciAddress]| list.iter().position(|at| *at == old);
@@ -143,7 +143,7 @@ fn machines() -> Vec<Machine> {
         .jobs(&[&[0, 1, 2, 3], &[4, 5, 6, 7], &[6], &[1, 4]]),
         Machine::of(
             "hgx-h100-always",
-            "the same where the site wants a topology file on bare metal too",
+            "the same for a site that wants a topology file on bare metal as well",
             "h100-sxm",
         )
         .config(|config| config.topology_file = railgate_rails::TopologyFile::Always),
@@ -170,7 +170,7 @@ fn machines() -> Vec<Machine> {
         .jobs(&[&[2, 3], &[7]]),
         Machine::of(
             "h200-vm-unwired",
-            "the same without a wiring: nobody can say, so nothing is written down",
+            "the same without a wiring: unknown, so no topology file is written",
             "h200-sxm",
         )
         .flattened(),
@@ -235,7 +235,7 @@ fn machines() -> Vec<Machine> {
                     .collect();
             })
             .pci(|pci| {
-                // Two slots of each half of the machine to each quarter of a socket.
+                // Distributes two slots of each half of the machine over the quarters of a socket.
                 let buses: BTreeSet<String> =
                     pci.devices.iter().filter(|d| d.class == 0x03_0200).map(|d| d.root.clone()).collect();
                 let buses: Vec<String> = buses.into_iter().collect();
@@ -253,7 +253,7 @@ fn machines() -> Vec<Machine> {
             .config(|config| config.topology_file = railgate_rails::TopologyFile::Always),
         Machine::of(
             "h100-hca-missing",
-            "HGX H100 that has lost an HCA: a gap, and no rail is renumbered",
+            "HGX H100 with a missing HCA: one rail is empty, none is renumbered",
             "h100-sxm:ib-missing@3",
         )
         .jobs(&[&[3], &[2, 3]]),
@@ -261,7 +261,7 @@ fn machines() -> Vec<Machine> {
             .jobs(&[&[6, 7]]),
         Machine::of(
             "h100-renamed",
-            "HGX H100 whose devices have other names: the same rails in the same order",
+            "HGX H100 with other device names: the same rails in the same order",
             "h100-sxm",
         )
         .fabric(|fabric| {
@@ -304,7 +304,7 @@ fn text(machine: &Machine) -> String {
 }
 
 #[test]
-fn every_machine_comes_out_as_stored() {
+fn every_machine_has_the_stored_output() {
     let mut names = BTreeSet::new();
     let mut wrong = Vec::new();
     for machine in machines() {
@@ -314,15 +314,15 @@ fn every_machine_comes_out_as_stored() {
         }
         assert!(names.insert(format!("{}.txt", machine.name)), "{} twice", machine.name);
     }
-    assert!(wrong.is_empty(), "{wrong:?}: see above; REWRITE=1 stores what comes out now");
+    assert!(wrong.is_empty(), "{wrong:?}: see above; REWRITE=1 stores the current output");
     assert!(names.len() >= 10);
     let stored = fs::read_dir(folder("machines")).unwrap().map(|entry| entry.unwrap().file_name());
     let stored: BTreeSet<String> = stored.map(|name| name.to_string_lossy().into_owned()).collect();
-    assert_eq!(stored, names, "no file without its machine");
+    assert_eq!(stored, names, "every file belongs to a machine");
 }
 
 #[test]
-fn every_topology_file_is_right_for_its_machine_and_no_other_types() {
+fn topology_files_match_their_machine_and_no_other_type() {
     let machines = machines();
     let mut files = 0;
     for machine in &machines {
@@ -332,7 +332,7 @@ fn every_topology_file_is_right_for_its_machine_and_no_other_types() {
         let check = check_topology(xml.as_bytes(), None, Some((&machine.snapshot, &map)));
         assert!(check.right() && check.unknown.is_empty(), "{}: {check:#?}", machine.name);
         assert!(check.problems.is_empty(), "{}: {check:#?}", machine.name);
-        // The bus ids of this one are nobody else's.
+        // The bus ids of this machine are unique.
         if machine.name == "h200-vm" {
             for other in machines.iter().filter(|other| other.name.starts_with("hgx") || other.name == "b200")
             {
@@ -346,7 +346,7 @@ fn every_topology_file_is_right_for_its_machine_and_no_other_types() {
 }
 
 #[test]
-fn what_breaks_leaves_the_file_right_or_says_so() {
+fn the_topology_file_stays_valid_after_a_fault() {
     let (profile, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
     for fault in ["ib-missing@3", "ib-port-down@0", "gpu-lost@5"] {
         let healthy = simulated(&profile, &[]);
@@ -354,7 +354,7 @@ fn what_breaks_leaves_the_file_right_or_says_so() {
         let mut broken = healthy.clone();
         inject(&mut broken, &fault.parse().unwrap());
         let map = rail_map(&broken, &profile);
-        // Yesterday's file still describes the machine: what is broken is no reason to call the file stale.
+        // The file of the healthy machine still describes it: a fault does not make the file stale.
         let check = check_topology(file.as_bytes(), None, Some((&broken, &map)));
         assert!(check.accepted && check.right(), "{fault}: {check:#?}");
     }

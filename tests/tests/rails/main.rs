@@ -1,4 +1,4 @@
-//! What `rails` makes of whole machines, and what its validator says of files that NCCL itself was asked about.
+//! Results of `rails` for whole machines, and of its topology validator for files that NCCL itself has parsed.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a fixture that cannot be read is a failed test")]
 
@@ -12,7 +12,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Holds a text against the stored one; `REWRITE=1` stores it instead.
+/// Compares a text with the stored one; `REWRITE=1` stores it instead.
 fn same_as_stored(path: &Path, text: &str) -> bool {
     if std::env::var_os("REWRITE").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -20,7 +20,7 @@ fn same_as_stored(path: &Path, text: &str) -> bool {
     }
     let stored = fs::read_to_string(path).unwrap_or_default();
     if stored != text {
-        eprintln!("{} is not what comes out now:\n{text}", path.display());
+        eprintln!("{} differs from the current output:\n{text}", path.display());
     }
     stored == text
 }

@@ -1,6 +1,6 @@
-//! `tests/gpu/topologies/`: files made by `break.py` from the one that railgate writes for a recorded machine with
-//! four H200s, to which `plant.py` gave an HCA for each GPU. `expected.txt` is what NCCL does with them; a real NCCL is
-//! asked by `tests/gpu`.
+//! `tests/gpu/topologies/`: variants, made by `break.py`, of the file that railgate writes for a recorded machine with four H200s,
+//! to which `plant.py` added an HCA for each GPU. `expected.txt` records what NCCL does with each; `tests/gpu` compares it with
+//! a real NCCL.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use railgate_topology_check::{Effect, check_topology};
 
 use super::{folder, same_as_stored};
 
-/// What `plant.py` makes of it.
+/// The recorded machine as `plant.py` changes it.
 fn planted() -> (Snapshot, RailMap) {
     let mut snapshot = recorded(&folder("snapshots/h200-x4-vm.json")).unwrap();
     let hca = |k: u32| Hca {
@@ -51,14 +51,14 @@ fn planted() -> (Snapshot, RailMap) {
 }
 
 #[test]
-fn the_good_file_is_the_one_that_we_write() {
+fn the_good_file_equals_railgates_output() {
     let (snapshot, map) = planted();
     let text = topology(&map, &snapshot).unwrap();
     assert!(same_as_stored(&folder("gpu/topologies/good.xml"), &text));
 }
 
 #[test]
-fn a_file_is_refused_exactly_where_nccl_refuses_it() {
+fn a_file_is_refused_if_and_only_if_nccl_refuses_it() {
     let (snapshot, map) = planted();
     let expected = fs::read_to_string(folder("gpu/topologies/expected.txt")).unwrap();
     let mut told = BTreeSet::new();
@@ -93,7 +93,7 @@ fn a_file_is_refused_exactly_where_nccl_refuses_it() {
 }
 
 #[test]
-fn the_files_are_those_that_the_script_makes() {
+fn the_files_equal_the_scripts_output() {
     let scratch = tempfile::tempdir().unwrap();
     let script = folder("gpu/topologies/break.py");
     let made = Command::new("python3")

@@ -1,5 +1,5 @@
-//! Drives every hook of the plugin without Slurm: this executable exports what Slurm would, loads the built
-//! `.so` and calls it as Slurm does.
+//! Calls every hook of the plugin without Slurm: this executable exports the functions that Slurm provides, loads the built `.so`
+//! and calls it as Slurm does.
 #![allow(unsafe_code, reason = "it plays Slurm's part of a C interface")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 
@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use slurm::*;
 
-/// The built plugin, under a name of its own so that each test has its statics to itself.
+/// The built plugin, loaded from a copy with a unique name, so that each test has its own static variables.
 struct Plugin {
     library: *mut c_void,
     run_dir: tempfile::TempDir,
@@ -42,9 +42,9 @@ impl Plugin {
         let copy = run_dir.path().join(file);
         fs::copy(built().join(file), &copy).unwrap();
         let path = CString::new(copy.to_str().unwrap()).unwrap();
-        // SAFETY: it runs no code when it is loaded.
+        // SAFETY: the plugin has no constructors that run code when loaded.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
-        // SAFETY: the text of the last error in this thread.
+        // SAFETY: `dlerror` returns the message of this thread's last error.
         assert!(!library.is_null(), "{:?}", unsafe { CStr::from_ptr(libc::dlerror()) });
         let run_dir_argument = format!("run_dir={}", run_dir.path().display());
         let arguments = arguments.iter().copied().chain([run_dir_argument.as_str()]);
@@ -66,18 +66,18 @@ impl Plugin {
     fn call_with(&self, hook: &str, argc: c_int, argv: *const *const c_char) -> c_int {
         let symbol = self.symbol(hook);
         assert!(!symbol.is_null(), "{hook} is not exported");
-        // SAFETY: Slurm declares all hooks like this; the plugin only passes the handle back to us.
+        // SAFETY: this is the signature of all hooks in Slurm; the plugin only passes the handle back to this program.
         unsafe {
             let hook: Hook = std::mem::transmute::<*mut c_void, Hook>(symbol);
             hook(ptr::without_provenance_mut(8), argc, argv)
         }
     }
 
-    /// As Slurm does with what the user wrote.
+    /// Passes a value for an option, as Slurm does.
     fn choose(&self, option: &str, value: &str, remote: c_int) -> c_int {
         let (val, callback) = slurm(|slurm| slurm.options[option]);
         let value = CString::new(value).unwrap();
-        // SAFETY: the plugin registered it.
+        // SAFETY: the plugin registered this callback.
         unsafe { callback(val, value.as_ptr(), remote) }
     }
 
@@ -85,7 +85,7 @@ impl Plugin {
         self.run_dir.path().join("jobs/7/current")
     }
 
-    /// Lets the prolog have been there.
+    /// Writes the file that the prolog leaves.
     fn prolog_left(&self, task_env: &[u8]) {
         fs::create_dir_all(self.run_dir.path().join("jobs/7/0-1/user")).unwrap();
         symlink("0-1", self.job_dir()).unwrap();
@@ -111,12 +111,12 @@ impl Plugin {
 
 impl Drop for Plugin {
     fn drop(&mut self) {
-        // SAFETY: nothing of it is used any more.
+        // SAFETY: no symbol of the library is used from here on.
         unsafe { libc::dlclose(self.library) };
     }
 }
 
-/// Builds both plugins and says where they are.
+/// Builds both plugins and returns their directory.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -140,19 +140,19 @@ const HOOKS: [&str; 3] = ["slurm_spank_init", "slurm_spank_init_post_opt", "slur
 const TASK_ENV: &[u8] = b"railgate-task-env 1\ndefault NCCL_IB_HCA==mlx5_0:1\nforce RAILGATE_X=1\n";
 
 #[test]
-fn it_exports_what_slurm_checks_and_no_hook_that_costs() {
+fn exports_the_required_symbols_and_no_costly_hook() {
     let plugin = Plugin::load(LOCAL);
     let text = |name: &str| bytes(plugin.symbol(name).cast());
     assert_eq!(text("plugin_name"), b"railgate");
     assert_eq!(text("plugin_type"), b"spank");
-    // SAFETY: Slurm reads it as this.
+    // SAFETY: Slurm reads the symbol with this type.
     let version = unsafe { *plugin.symbol("plugin_version").cast::<u32>() };
     let expected = option_env!("RAILGATE_SLURM_VERSION").map_or(Some(0x0016_0500), |_| None);
     assert!(expected.is_none_or(|expected| version == expected), "{version:#x}");
     for hook in HOOKS {
         assert!(!plugin.symbol(hook).is_null(), "{hook}");
     }
-    // The first two make slurmd start a process per job; the others are calls for nothing.
+    // With the first two slurmd starts a process for each job; the others would be called without effect.
     for hook in [
         "job_prolog",
         "job_epilog",
@@ -169,12 +169,12 @@ fn it_exports_what_slurm_checks_and_no_hook_that_costs() {
 }
 
 #[test]
-fn options_travel_from_the_submit_host_to_the_scripts() {
+fn options_are_passed_from_the_submit_host_to_the_scripts() {
     for context in [LOCAL, ALLOCATOR] {
         let plugin = Plugin::load(context);
         assert_eq!(plugin.call("slurm_spank_init"), 0);
         assert_eq!(plugin.choose("railgate-gate", "full", 0), 0);
-        // An #SBATCH line, then the command line.
+        // From an #SBATCH line, then from the command line.
         assert_eq!(plugin.choose("railgate-gate", "quick", 0), 0);
         assert_eq!(plugin.choose("railgate-requeue", "3", 0), 0);
         assert_eq!(plugin.choose("railgate-profile", "debug", 0), 0);
@@ -198,9 +198,9 @@ fn without_an_option_nothing_is_passed_on() {
     assert_eq!(plugin.log(), "");
 }
 
-/// The command line is read by a function of its own, with tests; a test executable cannot have sbatch's.
+/// sbatch's command line is parsed by a function with tests of its own, since this executable does not have that command line.
 #[test]
-fn sbatch_passes_on_how_the_log_is_opened() {
+fn sbatch_passes_on_the_open_mode_of_the_log() {
     const CHILD: &str = "RAILGATE_TEST_IS_SBATCH";
     if std::env::var_os(CHILD).is_some() {
         let plugin = Plugin::load(ALLOCATOR);
@@ -219,8 +219,8 @@ fn sbatch_passes_on_how_the_log_is_opened() {
     ] {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.arg0(program).args(["--format=pretty", "--color=never", "--test-threads=1"]);
-        // The first word that is no option: the test's name here, the script's for sbatch.
-        child.args(["sbatch_passes_on_how_the_log_is_opened", "--nocapture"]);
+        // The first word that is not an option: the test's name here, the script's for sbatch.
+        child.args(["sbatch_passes_on_the_open_mode_of_the_log", "--nocapture"]);
         let output = child.env(CHILD, "1").env("SBATCH_OPEN_MODE", mode).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let said =
@@ -230,7 +230,7 @@ fn sbatch_passes_on_how_the_log_is_opened() {
 }
 
 #[test]
-fn a_wrong_value_is_refused_where_it_is_written_and_only_there() {
+fn an_invalid_value_is_refused_only_on_the_submit_host() {
     let plugin = Plugin::load(ALLOCATOR);
     assert_eq!(plugin.call("slurm_spank_init"), 0);
     for (option, value) in [
@@ -250,7 +250,7 @@ fn a_wrong_value_is_refused_where_it_is_written_and_only_there() {
 }
 
 #[test]
-fn no_message_of_the_plugin_holds_hostile_text_raw() {
+fn messages_of_the_plugin_escape_hostile_text() {
     let hostile = "h\x1b[31m\x1b]0;x\x07\u{9b}31m\u{85}\u{202e}\u{2066}\u{2028}\u{e0041}\r\x7f\nFORGED";
     let raw = |c: char| c.is_control() || "\u{202e}\u{2066}\u{2028}\u{e0041}".contains(c);
     let plain = || {
@@ -265,7 +265,7 @@ fn no_message_of_the_plugin_holds_hostile_text_raw() {
     for option in ["railgate-gate", "railgate-requeue", "railgate-profiler", "railgate-profile"] {
         plugin.choose(option, hostile, 0);
     }
-    // Which value it was Slurm says.
+    // Slurm itself names the value.
     assert_eq!(plain(), 0);
     drop(plugin);
     let plugin = Plugin::load_from("libspank_railgate.so", SLURMD, &[hostile]);
@@ -281,7 +281,7 @@ fn no_message_of_the_plugin_holds_hostile_text_raw() {
 }
 
 #[test]
-fn where_nothing_is_to_be_done_nothing_is_done() {
+fn hooks_do_nothing_in_other_contexts() {
     for context in [SLURMD, JOB_SCRIPT, 99] {
         let plugin = Plugin::load(context);
         for hook in &HOOKS[..2] {
@@ -293,7 +293,7 @@ fn where_nothing_is_to_be_done_nothing_is_done() {
 }
 
 #[test]
-fn slurmd_alone_hears_of_an_unknown_argument() {
+fn an_unknown_argument_is_logged_only_by_slurmd() {
     for (context, heard) in [(SLURMD, true), (REMOTE, false), (LOCAL, false)] {
         let plugin = Plugin::load_from("libspank_railgate.so", context, &["rundir=/x", "panic=init"]);
         assert_eq!(plugin.call("slurm_spank_init"), 0);
@@ -303,7 +303,7 @@ fn slurmd_alone_hears_of_an_unknown_argument() {
 }
 
 #[test]
-fn a_task_gets_its_environment_and_the_first_one_notes_it() {
+fn a_task_gets_its_environment_and_the_first_one_records_it() {
     let plugin = Plugin::load(REMOTE);
     plugin.prolog_left(TASK_ENV);
     assert_eq!(plugin.call("slurm_spank_init"), 0);
@@ -341,7 +341,7 @@ fn many_steps_do_not_fill_the_jobs_directory() {
 }
 
 #[test]
-fn the_users_own_file_for_nccl_counts_as_the_users_word() {
+fn values_of_the_users_nccl_conf_are_kept() {
     let plugin = Plugin::load(REMOTE);
     plugin.prolog_left(TASK_ENV);
     let home = plugin.run_dir.path().join("home");
@@ -350,7 +350,7 @@ fn the_users_own_file_for_nccl_counts_as_the_users_word() {
     let at_home = [("HOME", home.to_str().unwrap())];
     assert!(has(&at_home));
     fs::write(home.join("real.conf"), "# mine\nNCCL_IB_HCA=mlx5_7\n").unwrap();
-    // With the user's own rights, so a link of theirs is followed, as NCCL would.
+    // Read with the user's rights, so links are followed, as NCCL does.
     symlink("real.conf", home.join(".nccl.conf")).unwrap();
     assert!(!has(&at_home));
     assert_eq!(plugin.task(0, 1, &at_home)["RAILGATE_KEPT"], "NCCL_IB_HCA");
@@ -377,12 +377,12 @@ fn a_foreign_network_plugin_keeps_what_it_owns() {
 }
 
 #[test]
-fn a_task_in_a_container_gets_what_slurmstepd_saw() {
+fn a_task_in_a_container_gets_the_environment_read_by_slurmstepd() {
     let plugin = Plugin::load(REMOTE);
     plugin.prolog_left(b"railgate-task-env 1\ndefault NCCL_IB_HCA==mlx5_0:1\ndefault A=1\ndefault B=1\n");
     slurm(|slurm| slurm.env = [(b"B".to_vec(), b"mine".to_vec())].into());
     assert_eq!(plugin.call("slurm_spank_init_post_opt"), 0);
-    // The container shows nothing of the node, and its image brings variables along.
+    // The container hides the node's files, and its image sets variables.
     let hidden = plugin.run_dir.path().join("hidden");
     fs::rename(plugin.run_dir.path().join("jobs"), &hidden).unwrap();
     let task = plugin.task(0, 0, &[("B", "mine"), ("A", "image")]);
@@ -390,13 +390,13 @@ fn a_task_in_a_container_gets_what_slurmstepd_saw() {
     assert_eq!(task["RAILGATE_SET"], "NCCL_IB_HCA");
     let noted = fs::read_to_string(hidden.join("7/0-1/user/env.0")).unwrap();
     assert_eq!(noted, "railgate-env-used 1\nrailgate NCCL_IB_HCA==mlx5_0:1\nimage A=image\nuser B=mine\n");
-    // Another step has a slurmstepd of its own.
+    // Another step has its own slurmstepd.
     assert!(!plugin.task(1, 0, &[]).contains_key("NCCL_IB_HCA"));
     assert_eq!(plugin.log(), "");
 }
 
 #[test]
-fn the_extern_step_is_left_alone() {
+fn the_extern_step_is_not_changed() {
     let plugin = Plugin::load(REMOTE);
     plugin.prolog_left(TASK_ENV);
     assert!(plugin.task(EXTERN, 0, &[]).is_empty());
@@ -404,7 +404,7 @@ fn the_extern_step_is_left_alone() {
 }
 
 #[test]
-fn without_the_prologs_file_a_task_keeps_what_it_has() {
+fn without_the_prologs_file_the_environment_is_not_changed() {
     let plugin = Plugin::load(REMOTE);
     let had = [("NCCL_IB_HCA", "x"), ("RAILGATE_SET", "NCCL_IB_HCA"), ("RAILGATE_SET_NCCL_IB_HCA", "x")];
     assert_eq!(plugin.task(0, 0, &had), env(&had));
@@ -432,14 +432,14 @@ fn a_damaged_file_changes_nothing_and_is_named() {
     let file = plugin.job_dir().join("task.env");
     fs::remove_file(&file).unwrap();
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert!(plugin.task(0, 0, &[]).is_empty(), "a FIFO neither hangs it nor is read");
+    assert!(plugin.task(0, 0, &[]).is_empty(), "a FIFO is not read and does not block");
     fs::remove_file(&file).unwrap();
     symlink("/etc/hostname", &file).unwrap();
     assert!(plugin.task(0, 0, &[]).is_empty());
 }
 
 #[test]
-fn what_stands_in_the_users_directory_is_not_followed_or_overwritten() {
+fn entries_in_the_users_directory_are_not_followed_or_overwritten() {
     let plugin = Plugin::load(REMOTE);
     plugin.prolog_left(TASK_ENV);
     let user = plugin.job_dir().join("user");
@@ -458,7 +458,7 @@ fn what_stands_in_the_users_directory_is_not_followed_or_overwritten() {
 }
 
 #[test]
-fn a_slurm_that_answers_with_errors_hears_that_all_is_well() {
+fn hooks_succeed_if_slurms_functions_return_errors() {
     for context in [LOCAL, ALLOCATOR, REMOTE, SLURMD, JOB_SCRIPT] {
         let plugin = Plugin::load(context);
         plugin.prolog_left(TASK_ENV);
@@ -470,7 +470,7 @@ fn a_slurm_that_answers_with_errors_hears_that_all_is_well() {
 }
 
 #[test]
-fn no_arguments_at_all_are_fine() {
+fn hooks_succeed_without_arguments() {
     let plugin = Plugin::load(LOCAL);
     for hook in HOOKS {
         assert_eq!(plugin.call_with(hook, 0, ptr::null()), 0);
@@ -478,7 +478,7 @@ fn no_arguments_at_all_are_fine() {
 }
 
 #[test]
-fn a_large_environment_and_odd_bytes_in_it_do_no_harm() {
+fn a_large_environment_and_unusual_bytes_are_handled() {
     let plugin = Plugin::load(REMOTE);
     plugin.prolog_left(TASK_ENV);
     let large = "x".repeat(100_000);
@@ -497,7 +497,7 @@ fn a_large_environment_and_odd_bytes_in_it_do_no_harm() {
 }
 
 #[test]
-fn a_panic_in_any_hook_stays_inside_and_harms_no_later_one() {
+fn a_panic_in_a_hook_is_contained_and_later_hooks_work() {
     for (hook, place) in [
         ("slurm_spank_init", "init"),
         ("slurm_spank_init_post_opt", "init_post_opt"),
@@ -513,7 +513,7 @@ fn a_panic_in_any_hook_stays_inside_and_harms_no_later_one() {
         }
         let log = plugin.log();
         assert!(log.contains("error: railgate: internal error, the job continues without it: "), "{log}");
-        // The same process, healthy again: nothing was left poisoned.
+        // In the same process without the fault: no lock was left poisoned.
         plugin.arguments.remove(0);
         assert_eq!(plugin.call("slurm_spank_init"), 0);
         assert_eq!(plugin.choose("railgate-gate", "full", 0), 0);
@@ -525,7 +525,7 @@ fn a_panic_in_any_hook_stays_inside_and_harms_no_later_one() {
 }
 
 #[test]
-fn a_panic_in_an_options_callback_refuses_nothing() {
+fn a_panic_in_an_option_callback_refuses_no_job() {
     let plugin = Plugin::that_panics_in("option", ALLOCATOR);
     assert_eq!(plugin.call("slurm_spank_init"), 0);
     let options: BTreeSet<String> = slurm(|slurm| slurm.options.keys().cloned().collect());

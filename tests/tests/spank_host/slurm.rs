@@ -1,4 +1,4 @@
-//! Slurm's part: what it would know, and the functions that the plugin finds in whoever loads it.
+//! Slurm's side: its state, and the functions that the plugin expects in the program that loads it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -21,7 +21,7 @@ pub(crate) const ESPANK_ERROR: c_int = 3000;
 pub(crate) const ESPANK_ENV_NOEXIST: c_int = 3004;
 pub(crate) const ESPANK_NOSPACE: c_int = 3005;
 
-/// What Slurm would know.
+/// State that Slurm would have.
 #[derive(Default)]
 pub(crate) struct Slurm {
     pub(crate) context: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Slurm {
     pub(crate) control: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) options: BTreeMap<String, (c_int, OptionCallback)>,
     pub(crate) log: Vec<String>,
-    /// Every function answers with an error.
+    /// Every function returns an error.
     pub(crate) broken: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn slurm<T>(work: impl FnOnce(&mut Slurm) -> T) -> T {
 }
 
 pub(crate) fn bytes(text: *const c_char) -> Vec<u8> {
-    // SAFETY: the plugin hands over C strings, as Slurm demands.
+    // SAFETY: the plugin passes C strings, as Slurm requires.
     unsafe { CStr::from_ptr(text) }.to_bytes().to_vec()
 }
 
@@ -51,7 +51,7 @@ extern "C" fn spank_context() -> u32 {
     slurm(|slurm| if slurm.broken { 0 } else { slurm.context })
 }
 
-/// Variadic in Slurm; the plugin asks for items with one pointer only, which arrives like this.
+/// Variadic in Slurm. The plugin only asks for items with one pointer argument, which is passed like this.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn spank_get_item(_: *mut c_void, item: u32, out: *mut u32) -> c_int {
     const JOB_ID: u32 = 2;
@@ -66,7 +66,7 @@ unsafe extern "C" fn spank_get_item(_: *mut c_void, item: u32, out: *mut u32) ->
     });
     match value {
         Some(value) => {
-            // SAFETY: these items are read into a u32.
+            // SAFETY: the plugin reads these items into a u32.
             unsafe { *out = value };
             0
         }
@@ -88,7 +88,7 @@ unsafe extern "C" fn spank_getenv(
     if value.len() >= usize::try_from(room).unwrap() {
         return ESPANK_NOSPACE;
     }
-    // SAFETY: it fits, with the zero.
+    // SAFETY: the value and its NUL fit.
     unsafe {
         ptr::copy_nonoverlapping(value.as_ptr().cast(), out, value.len());
         *out.add(value.len()) = 0;
@@ -146,7 +146,7 @@ struct SpankOption {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn spank_option_register(_: *mut c_void, option: *const SpankOption) -> c_int {
-    // SAFETY: the plugin describes one option.
+    // SAFETY: the plugin passes a pointer to one option.
     let option = unsafe { &*option };
     if slurm(|slurm| slurm.broken) || option.name.is_null() || option.usage.is_null() {
         return ESPANK_ERROR;
@@ -163,7 +163,7 @@ extern "C" fn spank_strerror(_: u32) -> *const c_char {
 }
 
 fn logged(level: &str, format: *const c_char, text: *const c_char) {
-    assert_eq!(bytes(format), b"%s", "text of ours never is the format");
+    assert_eq!(bytes(format), b"%s", "the format must be a constant");
     slurm(|slurm| slurm.log.push(format!("{level}: {}", String::from_utf8_lossy(&bytes(text)))));
 }
 
@@ -173,7 +173,7 @@ macro_rules! loggers {
         extern "C" fn $name(format: *const c_char, text: *const c_char) {
             logged($level, format, text);
         })*
-        /// Nothing here calls them, so the linker has to be told that something will.
+        /// Nothing in this program calls them; the table keeps the linker from removing them.
         #[used]
         static LOGGERS: [extern "C" fn(*const c_char, *const c_char); 7] = [$($name),*];
     };
@@ -185,7 +185,7 @@ loggers! {
 }
 
 struct Exported(#[expect(dead_code, reason = "only kept")] [*const c_void; 8]);
-// SAFETY: nobody looks behind the pointers.
+// SAFETY: the pointers are never dereferenced.
 unsafe impl Sync for Exported {}
 #[used]
 static EXPORTED: Exported = Exported([

@@ -28,17 +28,17 @@ const DIFFERENT: [(&str, &str); 14] = [
     ("SPANK: one plugin file for each release, its options and hooks", "plugin::"),
     ("variables of prolog and epilog; consequences of a failed prolog", "gate::"),
     ("srun, salloc and --no-requeue after a failed prolog", "unfit::"),
-    ("EpilogSlurmctld's variables, delay of a requeued job", "comes_back::a_job_whose_gpu_dies"),
+    ("EpilogSlurmctld's variables, delay of a requeued job", "requeue::a_job_whose_gpu_dies"),
     ("the exit status of an attempt whose node died", "node_death::a_job_survives"),
     ("MaxBatchRequeue", "node_death::a_job_that_the_gate_moved"),
     ("reconfiguring while a prolog runs", "controller_away::reconfiguring"),
     ("the steps' exit code in the epilog", "profiler::"),
     ("a real Apptainer, which only sid has", "apptainer::"),
     ("trees, blocks and topology.yaml", "fabric::slurm_"),
-    ("scontrol's output for a job: SubmitLine", "hostile::what_a_user_submits"),
+    ("scontrol's output for a job: SubmitLine", "hostile::submitted_text"),
     ("scontrol's output for the configuration", "doctor::"),
     ("scontrol's output for a job: StdErr", "without_gpus::every_end"),
-    ("reason of a node resumed with State=UNDRAIN", "way_back::a_drained_node"),
+    ("reason of a node resumed with State=UNDRAIN", "admin_procedures::a_drained_node"),
 ];
 
 /// Tests that need slurmdbd.

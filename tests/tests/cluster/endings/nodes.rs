@@ -1,4 +1,4 @@
-//! Jobs whose nodes are unfit, die, break or are drained.
+//! Jobs whose nodes are unfit, die, become faulty or are drained.
 
 use std::time::Duration;
 
@@ -35,16 +35,16 @@ fn dying() -> Vec<Ending> {
     ]
 }
 
-/// Its power goes, and Slurm is told so: how long it would take to notice is another test's subject.
+/// Powers the node off and sets it down in Slurm: how fast Slurm notices is tested elsewhere.
 fn dies(stage: &Stage<'_>, node: &str) -> Result<()> {
     stage.cluster.kill_node(node)?;
-    // An answer of its slurmd that is still under way would bring the node back.
+    // A slurmd response still in transit would set the node up again.
     std::thread::sleep(Duration::from_secs(2));
     stage.node(node, &["state=down", "reason=Not responding"])
 }
 
-/// It boots again, and takes jobs once its slurmd has registered: Slurm 22.05 drains a node that a job reaches
-/// while its slurmd still starts, because the job's second launch message is a duplicate.
+/// Powers the node on; it takes jobs once its slurmd has registered. Slurm 22.05 drains a node that gets a job while slurmd is
+/// still starting, because the second launch message of the job is a duplicate.
 fn returns(stage: &Stage<'_>, node: &str) -> Result<()> {
     stage.node(node, &["state=drain", "reason=boots"])?;
     let started = |node: &Node| node.field("SlurmdStartTime").to_owned();
@@ -94,7 +94,7 @@ fn broken() -> Vec<Ending> {
     ]
 }
 
-/// An admin takes the node out of service.
+/// An admin drains the node.
 fn drain(stage: &Stage<'_>, node: &str) -> Result<()> {
     stage.node(node, &["state=drain", "reason=new firmware"])?;
     stage.go()

@@ -1,4 +1,4 @@
-//! Jobs that somebody, or a limit, ends or puts back.
+//! Jobs that a user, an admin or a limit ends or requeues.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const AGAIN: &str = "completed, 2 attempts";
 const WORK: &str = "again; mark began; sleep 120";
 const DEFIANT: &str = "trap '' TERM USR1; mark began; while :; do sleep 1; done";
 
-/// As the templates do it: warned, the program saves, and the job goes back.
+/// As in the templates: on the warning signal the program saves, and the job is requeued.
 const TEMPLATE: &str = "\
 again
 trap 'scontrol requeue $SLURM_JOB_ID' USR1
@@ -34,7 +34,7 @@ pub(super) fn endings() -> Vec<Ending> {
         .when(began, |stage| stage.owner(&["scancel"])),
         job("cancelled by an admin", CANCELLED).when(began, |stage| stage.admin(&["scancel"])),
         job("scancel KILL", CANCELLED).when(began, |stage| stage.owner(&["scancel", "--signal=KILL"])),
-        // Signals to processes, as anybody could send them: the job is not cancelled.
+        // Signals to processes, which do not cancel the job.
         Ending::batch("scancel KILL to the script", CPU, WORK, "looks like the application")
             .when(began, |stage| stage.owner(&["scancel", "--batch", "--signal=KILL"])),
         Ending::batch(
@@ -56,7 +56,7 @@ pub(super) fn endings() -> Vec<Ending> {
         job("srun interrupted", CANCELLED).with(&["--quit-on-interrupt"]).how(How::Srun).when(
             began,
             |stage| {
-                // A srun that is still launching passes the signal on, and the job ends as if by itself.
+                // A srun that is still launching forwards the signal, and the job would seem to have ended by itself.
                 std::thread::sleep(Duration::from_secs(2));
                 stage.process.map_or(Ok(()), |srun| srun.signal(Signal::SIGINT))
             },
@@ -91,7 +91,7 @@ fn put_back() -> Vec<Ending> {
             .when(When::Waits("held"), |_| Ok(()))
             .waits()
             .after(|stage| stage.owner(&["scancel"]), "cancelled, 2 attempts")
-            // The database does not count restarts.
+            // The database does not record the number of restarts.
             .forgotten("could not tell", "cancelled"),
         Ending::batch("requeued, then cancelled", CPU, "mark began; sleep 120", "cancelled, 2 attempts")
             .when(began, |stage| stage.owner(&["scontrol", "requeue"]))
@@ -108,7 +108,7 @@ fn cancel_and_go(stage: &Stage<'_>) -> anyhow::Result<()> {
     stage.go()
 }
 
-/// A job of somebody else's that matters more takes the node.
+/// A job of another user with higher priority preempts the node.
 fn urgent(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
     let words = ["-p", "urgent", "-w", node, "--exclusive", "-o", "/dev/null"];
     stage.cluster.bob().sbatch(&words, "sleep 2").map(drop)

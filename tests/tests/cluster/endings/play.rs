@@ -1,4 +1,4 @@
-//! Plays all rows side by side, and reads each one's report at its moments.
+//! Runs all rows at the same time and reads the reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use railgate_tests::cluster::{Cluster, ENDED, Process};
 use railgate_tests::poll;
 
 use super::row::{Ending, How, Stage, When};
-use super::told::{Told, Verdict};
+use super::table::{Table, Verdict};
 use crate::training::MINUTE;
 
-/// What has not come when nothing has happened for so long does not come: it is told as it is then.
+/// If nothing has changed for this long, a missing ending is recorded as missing.
 const STILL: Duration = Duration::from_secs(100);
-/// Parts of a report come from other processes, a moment after Slurm shows the end.
+/// Parts of a report come from other processes, shortly after Slurm shows the end.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// What is known besides slurmctld.
+/// Sources of job records besides slurmctld.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
-    /// There is a slurmdbd.
+    /// Whether slurmdbd runs.
     pub(super) accounted: bool,
-    /// Read once more after so long, in which slurmctld forgets the jobs by itself.
+    /// Delay after which reports are read again; slurmctld purges the jobs by itself meanwhile.
     pub(super) later: Option<Duration>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Setup {
 #[derive(Clone, Debug)]
 struct Seen {
     job: u32,
-    /// As scontrol takes it.
+    /// Job id as scontrol accepts it.
     name: String,
     state: String,
     reason: String,
@@ -38,9 +38,9 @@ struct Seen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
-    /// Something is still to be done to it, or it has not ended.
+    /// An action is pending, or the job has not ended.
     Plays,
-    /// It has ended, or waits as it should; since then its report is read.
+    /// The job has ended, or waits as expected; since then its report is read.
     Asked(Instant),
     Through,
 }
@@ -50,15 +50,15 @@ struct Track<'a> {
     process: Option<Process>,
     seen: Option<Seen>,
     acts: usize,
-    /// What is to be said now.
+    /// The expected line at this moment.
     says: &'static str,
     is_after: bool,
     stand: Stand,
 }
 
-pub(super) fn play(cluster: &Cluster, rows: &[Ending], setup: Setup) -> Result<Told> {
+pub(super) fn play(cluster: &Cluster, rows: &[Ending], setup: Setup) -> Result<Table> {
     let mut tracks = submit(cluster, rows)?;
-    let mut told = Told::new(rows);
+    let mut table = Table::new(rows);
     let mut last = (Instant::now(), String::new());
     while tracks.iter().any(|track| track.stand != Stand::Through) {
         let seen = queue(cluster)?;
@@ -66,7 +66,7 @@ pub(super) fn play(cluster: &Cluster, rows: &[Ending], setup: Setup) -> Result<T
         for track in &mut tracks {
             track.go_on(cluster, &seen, &marks)?;
         }
-        ask(cluster, &mut tracks, &mut told)?;
+        ask(cluster, &mut tracks, &mut table)?;
         let now: Vec<_> = tracks.iter().map(|track| (&track.seen, track.acts, track.stand)).collect();
         let now = format!("{now:?}");
         if now != last.1 {
@@ -78,21 +78,21 @@ pub(super) fn play(cluster: &Cluster, rows: &[Ending], setup: Setup) -> Result<T
         std::thread::sleep(Duration::from_millis(300));
     }
     for (place, track) in tracks.iter().enumerate().filter(|(_, track)| track.stand != Stand::Through) {
-        let line = format!("the ending did not come: {:?}", track.seen);
-        told.add(place, "at the end", track.says, Verdict { line, code: None });
+        let line = format!("the job did not end as planned: {:?}", track.seen);
+        table.add(place, "at the end", track.says, Verdict { line, code: None });
     }
     let moment = forget(cluster, &tracks, setup)?;
     let said = reports(cluster, tracks.iter().filter_map(Track::job))?;
     for (place, track) in tracks.iter().enumerate().filter(|(_, track)| track.stand == Stand::Through) {
         let Some(verdict) = track.job().and_then(|job| said.get(&job)) else { continue };
         match track.row.forgotten {
-            Some((_, says)) if setup.accounted => told.add(place, moment, says, verdict.clone()),
-            Some((says, _)) => told.add(place, moment, says, verdict.clone()),
-            None if track.row.began || setup.accounted => told.add_same(place, moment, verdict.clone()),
-            None => told.add_nothing(place, moment, verdict.clone()),
+            Some((_, says)) if setup.accounted => table.add(place, moment, says, verdict.clone()),
+            Some((says, _)) => table.add(place, moment, says, verdict.clone()),
+            None if track.row.began || setup.accounted => table.add_same(place, moment, verdict.clone()),
+            None => table.add_nothing(place, moment, verdict.clone()),
         }
     }
-    Ok(told)
+    Ok(table)
 }
 
 fn submit<'a>(cluster: &Cluster, rows: &'a [Ending]) -> Result<Vec<Track<'a>>> {
@@ -125,7 +125,7 @@ fn submit<'a>(cluster: &Cluster, rows: &'a [Ending]) -> Result<Vec<Track<'a>>> {
         .collect()
 }
 
-/// By job name and task.
+/// Jobs by name and array task.
 type Queue = BTreeMap<(String, Option<u32>), Seen>;
 
 fn queue(cluster: &Cluster) -> Result<Queue> {
@@ -146,7 +146,7 @@ fn queue(cluster: &Cluster) -> Result<Queue> {
         let restarts = restarts.parse().unwrap_or(0);
         let as_named = task.map_or_else(|| job.to_string(), |task| format!("{array}_{task}"));
         let seen = Seen { job, name: as_named, state, reason, restarts };
-        // Of a heterogeneous job the first component.
+        // For a heterogeneous job the first component counts.
         let place = found.entry((name, task)).or_insert_with(|| seen.clone());
         if seen.job < place.job {
             *place = seen;
@@ -155,7 +155,7 @@ fn queue(cluster: &Cluster) -> Result<Queue> {
     Ok(found)
 }
 
-/// `began.48213.0`
+/// Names of the marks that scripts made, for example `began.48213.0`.
 fn marks(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let place = cluster.path("ctl", "/home/rgalice/marks")?;
     let names = std::fs::read_dir(place)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -203,8 +203,8 @@ impl Track<'_> {
     }
 }
 
-/// Reads the reports of those that have come to their end.
-fn ask(cluster: &Cluster, tracks: &mut [Track<'_>], told: &mut Told) -> Result<()> {
+/// Reads the reports of the jobs that have ended.
+fn ask(cluster: &Cluster, tracks: &mut [Track<'_>], table: &mut Table) -> Result<()> {
     let asked = |track: &&Track<'_>| matches!(track.stand, Stand::Asked(_));
     let said = reports(cluster, tracks.iter().filter(asked).filter_map(Track::job))?;
     for (place, track) in tracks.iter_mut().enumerate() {
@@ -214,7 +214,7 @@ fn ask(cluster: &Cluster, tracks: &mut [Track<'_>], told: &mut Told) -> Result<(
             continue;
         }
         let moment = if track.is_after { "afterwards" } else { "at the end" };
-        told.add(place, moment, track.says, verdict.clone());
+        table.add(place, moment, track.says, verdict.clone());
         match track.row.after {
             Some((act, says)) if !track.is_after => {
                 act(&Stage { cluster, job: seen.job, name: &seen.name, process: track.process.as_ref() })?;
@@ -226,7 +226,7 @@ fn ask(cluster: &Cluster, tracks: &mut [Track<'_>], told: &mut Told) -> Result<(
     Ok(())
 }
 
-/// What their owner reads, by job.
+/// The reports as the jobs' owner reads them, by job.
 fn reports(cluster: &Cluster, jobs: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Verdict>> {
     const READ: &str = "for job; do railgate report $job > report.txt 2>&1; echo \"= $job $?\"; \
                         head -n 3 report.txt; done";
@@ -241,14 +241,14 @@ fn reports(cluster: &Cluster, jobs: impl Iterator<Item = u32>) -> Result<BTreeMa
     for block in text.split("= ").filter(|block| !block.is_empty()) {
         let (head, said) = block.split_once('\n').unwrap_or((block, ""));
         let (job, code) = head.split_once(' ').with_context(|| block.to_owned())?;
-        // Above the report of an array's last task stands which one it is.
+        // The report of an array's last task begins with a line that names the task.
         let line = said.lines().find(|line| !line.starts_with("array ")).unwrap_or_default().to_owned();
         found.insert(job.parse()?, Verdict { line, code: Some(code.parse()?) });
     }
     Ok(found)
 }
 
-/// Sees to it that slurmctld forgets all jobs; what that moment is called.
+/// Makes slurmctld purge all jobs. Returns a name for that moment.
 fn forget(cluster: &Cluster, tracks: &[Track<'_>], setup: Setup) -> Result<&'static str> {
     let moment = match setup.later {
         Some(later) => {

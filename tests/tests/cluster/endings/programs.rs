@@ -1,4 +1,4 @@
-//! Programs and scripts that end by themselves.
+//! Programs and scripts that end without intervention.
 
 use anyhow::Result;
 
@@ -58,7 +58,7 @@ pub(super) fn endings() -> Vec<Ending> {
         Ending::batch("memory of a step by the kernel", CPU, "srun bash -c 'exit 137' & go; wait $!", MEMORY)
             .when(When::Began(0), |stage| kernel_kills(stage, "step_0")),
     ];
-    // GPU and CPU nodes by turns.
+    // GPU and CPU nodes alternately.
     let mut turn = [GPU, CPU].into_iter().cycle();
     for (name, signal) in OF_PROGRAMS {
         let script = format!("srun bash -c 'kill -{signal} $$'");
@@ -77,8 +77,8 @@ pub(super) fn endings() -> Vec<Ending> {
     all
 }
 
-/// Out of memory for real, on machines that have control groups. What the kernel prints of it the test writes where the node
-/// reads the kernel log.
+/// Real out-of-memory kills, on machines with memory control groups. The test copies the kernel's messages to the log that the
+/// node reads.
 pub(super) fn memory() -> Vec<Ending> {
     let hungry = "head -c 150000000 /dev/zero | tail > /dev/null";
     let script = format!("{hungry}; go; exit 1");
@@ -93,7 +93,7 @@ pub(super) fn memory() -> Vec<Ending> {
     ]
 }
 
-/// This machine's kernel killed a process of the job: the node's own kernel log gets what it wrote.
+/// Copies the messages about a killed process of the job from this machine's kernel log to the node's.
 fn kernel_killed(stage: &Stage<'_>) -> Result<()> {
     let node = stage.cluster.job(stage.name)?.field("BatchHost").to_owned();
     let mut hardware = stage.cluster.hardware(&node)?;
@@ -104,7 +104,7 @@ fn kernel_killed(stage: &Stage<'_>) -> Result<()> {
     stage.go()
 }
 
-/// Tasks of one array, each with another end.
+/// Tasks of one array, each with a different ending.
 fn array() -> [Ending; 4] {
     let script = "case $SLURM_ARRAY_TASK_ID in 1) exit 0 ;; 2) exit 9 ;; *) go ;; esac";
     let words = [GPU, &["--array=1-4"]].concat();
@@ -118,7 +118,7 @@ fn array() -> [Ending; 4] {
     ]
 }
 
-/// srun and salloc, without a batch script.
+/// Jobs of srun and salloc, without a batch script.
 fn by_hand() -> [Ending; 6] {
     let srun = |name, script, says| Ending::batch(name, GPU, script, says).how(How::Srun);
     let salloc = |name, script, says| Ending::batch(name, CPU, script, says).how(How::Salloc);
@@ -141,7 +141,7 @@ fn het() -> [Ending; 2] {
     ]
 }
 
-/// What the kernel prints when it kills a process of the job for want of memory.
+/// Writes the kernel's messages about a process of the job that was killed for its memory.
 fn kernel_kills(stage: &Stage<'_>, step: &str) -> Result<()> {
     let node = stage.cluster.job(stage.name)?.field("BatchHost").to_owned();
     let path = format!("/slurm_{node}/uid_5001/job_{}", stage.job);

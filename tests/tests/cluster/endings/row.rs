@@ -3,12 +3,12 @@
 use anyhow::Result;
 use railgate_tests::cluster::{Cluster, Process};
 
-/// Words of sbatch for a job with a GPU.
+/// Options of sbatch for a job with a GPU.
 pub(super) const GPU: &[&str] = &["-p", "gpu", "--gres=gpu:1"];
-/// Of a job without, on a node without.
+/// Options of sbatch for a job without GPUs, on a node without GPUs.
 pub(super) const CPU: &[&str] = &["-p", "cpu"];
 
-/// What a script may call.
+/// Functions that scripts may call.
 const HELPERS: &str = "\
 ulimit -c 0
 mark() { : > ~/marks/$1.$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}; }
@@ -22,84 +22,84 @@ pub(super) enum How {
     Batch,
     Srun,
     Salloc,
-    /// A task of the array that the row above submits, or submits itself when it is the first of its name.
+    /// A task of an array. The first row of that name submits the array.
     Task(u32),
 }
 
-/// When something is done to a job.
+/// When the action on a job takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
-    /// Slurm knows it and it waits, for a reason that contains this, in small letters.
+    /// Slurm knows the job, and it waits for a reason that contains this text in lower case.
     Waits(&'static str),
     /// Its script has made the mark `began` in this attempt.
     Began(u32),
-    /// Its prolog, or epilog, waits for the test.
+    /// Its prolog or epilog waits for the test.
     In(&'static str),
-    /// It runs again, or waits to.
+    /// It runs again, or waits to be restarted.
     Back,
 }
 
-/// What is done with.
+/// What an action works with.
 pub(super) struct Stage<'a> {
     pub(super) cluster: &'a Cluster,
-    /// The job's number, and what scontrol and scancel take.
+    /// Job id as scontrol and scancel accept it.
     pub(super) job: u32,
     pub(super) name: &'a str,
-    /// srun or salloc.
+    /// The process of srun or salloc.
     pub(super) process: Option<&'a Process>,
 }
 
 impl Stage<'_> {
-    /// Lets whatever waits in the job's script, prolog or epilog go on.
+    /// Releases the job's script, prolog or epilog if one of them waits.
     pub(super) fn go(&self) -> Result<()> {
         self.cluster.write("ctl", &format!("/home/rgalice/marks/go.{}", self.job), "")
     }
 
-    /// The job's owner runs a command on the job.
+    /// Runs a command on the job as its owner.
     pub(super) fn owner(&self, words: &[&str]) -> Result<()> {
         self.cluster.alice().run(&[words, &[self.name]].concat())?.ok().map(drop)
     }
 
-    /// Root does.
+    /// Runs a command on the job as root.
     pub(super) fn admin(&self, words: &[&str]) -> Result<()> {
         self.cluster.root().run(&[words, &[self.name]].concat())?.ok().map(drop)
     }
 
-    /// Root changes the job.
+    /// Changes the job as root (`scontrol update`).
     pub(super) fn update(&self, what: &str) -> Result<()> {
         let job = format!("jobid={}", self.name);
         self.cluster.root().run(&["scontrol", "update", &job, what])?.ok().map(drop)
     }
 
-    /// Root changes a node.
+    /// Changes a node as root.
     pub(super) fn node(&self, node: &str, what: &[&str]) -> Result<()> {
         let node = format!("nodename={node}");
         self.cluster.root().run(&[&["scontrol", "update", &node], what].concat())?.ok().map(drop)
     }
 }
 
-/// Something done to a job.
+/// An action on a job.
 pub(super) type Act = fn(&Stage<'_>) -> Result<()>;
 
 /// One ending.
 #[derive(Clone)]
 pub(super) struct Ending {
-    /// What it is; also the job's name. That of an array stands before the comma.
+    /// Description, and the job's name. For an array the name ends at the comma.
     pub(super) name: &'static str,
     pub(super) how: How,
     pub(super) words: Vec<&'static str>,
     script: String,
     pub(super) acts: Vec<(When, Act)>,
-    /// The first line, from after the cluster's name to a semicolon.
+    /// Expected first line, from after the cluster's name to a semicolon.
     pub(super) says: &'static str,
-    /// What is done after the first line was read, and what it says then.
+    /// An action after the first line was read, and the expected line afterwards.
     pub(super) after: Option<(Act, &'static str)>,
-    /// What is left of it when slurmctld has forgotten it, without and with slurmdbd: nobody else records what becomes of a job
-    /// that waits to start again.
+    /// Expected line after slurmctld has purged the job, without and with slurmdbd, if it differs: for a job that was waiting to
+    /// be restarted, only these record the end.
     pub(super) forgotten: Option<(&'static str, &'static str)>,
-    /// It waits, and that is how it stays.
+    /// The job waits and is expected to keep waiting.
     pub(super) waits: bool,
-    /// Of one that never began nobody but Slurm and its database knows.
+    /// Whether the job started. If not, only Slurm and its database have a record.
     pub(super) began: bool,
 }
 
@@ -159,7 +159,7 @@ impl Ending {
         self
     }
 
-    /// The job's name, which all tasks of an array share.
+    /// The job's name, shared by all tasks of an array.
     pub(super) fn job(&self) -> &'static str {
         match (self.how, self.name.split_once(", ")) {
             (How::Task(_), Some((array, _))) => array,

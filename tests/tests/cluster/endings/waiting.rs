@@ -26,7 +26,7 @@ pub(super) fn endings() -> Vec<Ending> {
             &["--dependency=afterok:FAILED", "--kill-on-invalid-dep=yes"],
             CANCELLED,
         ),
-        // A minute's work in little more than a minute, on a node that has another job, and then dies.
+        // A job of one minute with little more time until its deadline, on a node that is busy and then dies.
         Ending::batch(
             "too late for its deadline",
             &["-p", "mortal", "-w", "gn10", "--gres=gpu:8", "--time=1", "--deadline=now+70seconds"],

@@ -1,5 +1,5 @@
-//! What an attacker loads into their own sbatch: hands any value to the scripts that Slurm runs as root. Compiled by
-//! the test, for the release that the cluster runs.
+//! A plugin that an attacker loads into sbatch: it passes arbitrary values to the scripts that Slurm runs as root. The test
+//! compiles it for the release of the cluster.
 #![crate_type = "cdylib"]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -23,10 +23,10 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Arguments: `NAME=FILE`, the value is what the file holds.
+/// Arguments are `NAME=FILE`; the value is the file's content.
 ///
 /// # Safety
-/// Slurm calls it with a handle and arguments that are valid.
+/// Slurm calls it with a valid handle and valid arguments.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init_post_opt(
     spank: *mut c_void,
@@ -34,12 +34,12 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
     argv: *const *const c_char,
 ) -> c_int {
     for index in 0..usize::try_from(argc).unwrap_or(0) {
-        // SAFETY: Slurm says how many there are.
+        // SAFETY: the index is below the number of arguments that Slurm passes.
         let argument = unsafe { CStr::from_ptr(*argv.add(index)) }.to_string_lossy().into_owned();
         let Some((name, file)) = argument.split_once('=') else { continue };
         let Ok(value) = std::fs::read(file) else { continue };
         let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) else { continue };
-        // SAFETY: all three are valid, and Slurm copies them.
+        // SAFETY: all three pointers are valid, and Slurm copies the texts.
         unsafe { spank_job_control_setenv(spank, name.as_ptr(), value.as_ptr(), 1) };
     }
     0

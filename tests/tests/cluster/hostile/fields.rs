@@ -1,4 +1,4 @@
-//! What a user writes into a job: its fields, options, and the environment of sbatch, srun and their tasks.
+//! Text that a user puts into a job: fields, options, and the environment of sbatch, srun and tasks.
 
 use anyhow::{Result, ensure};
 use railgate_tests::poll;
@@ -8,12 +8,12 @@ use super::stage::{Case, Input, MINUTE, Stage};
 pub(super) const FIELDS: Input = Input { name: "job fields", cases: FIELD_CASES };
 pub(super) const ENVIRONMENT: Input = Input { name: "environment and options", cases: ENVIRONMENT_CASES };
 
-/// A job with these words for sbatch that fails, so that the epilog and the controller look for whose fault it was.
+/// A job with these sbatch options that fails, so that the epilog and the controller search for the cause.
 fn fails(stage: &Stage<'_>, words: &[&str]) -> Result<()> {
     stage.bobs_with(words, "srun -n1 true; exit 3", &["FAILED"]).map(drop)
 }
 
-/// An array of jobs of one GPU each, until all of them have ended.
+/// An array of jobs with one GPU each; waits until all have ended.
 fn array(stage: &Stage<'_>, words: &[&str], script: &str) -> Result<()> {
     let each = ["--gres=gpu:1", "-N1", "-w", &stage.node, "-o", "/dev/null"];
     let id = stage.bob().sbatch(&[&each[..], words].concat(), script)?;
@@ -95,7 +95,7 @@ const FIELD_CASES: &[Case] = &[
                 );
                 let id = stage.submit(&["-o", "out", "--railgate-requeue=never"], &script)?;
                 poll::until(MINUTE, "the job to begin", || Ok(stage.cluster.output("/home/rgbob/began")))?;
-                // The program's own fault, of which the last line speaks.
+                // A fault of the program (Xid 31), which the last line mentions.
                 stage.cluster.hardware(&stage.node)?.xid(3, 31, None)?;
                 stage.bob().run(&["touch", "end"])?.ok()?;
                 stage.ended(id, &["FAILED"])?;

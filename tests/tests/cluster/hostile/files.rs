@@ -1,4 +1,4 @@
-//! Names in directories of all, and files that the site left open: what root takes for its own must be root's.
+//! Names in world-writable directories, and files that the site left writable: root must only trust files of root.
 
 use std::os::unix::fs::chown;
 
@@ -11,14 +11,14 @@ pub(super) const INPUT: Input = Input { name: "squatted names and the site's fil
 const PROFILE: &str = include_str!("../../../../profiles/h100-sxm.toml");
 const PROFILES: &str = "/etc/railgate/profiles";
 
-/// The machine as a user would have it: every node lacks half of its GPUs.
+/// A profile with half of the GPUs, under which every node would be unfit.
 fn false_profile() -> Result<String> {
     let wrong = PROFILE.replacen("count = 8", "count = 16", 1);
     ensure!(wrong != PROFILE, "the profile has no 'count = 8'");
     Ok(wrong)
 }
 
-/// A profile of the site's in a file of this owner and mode, in a directory of this mode: jobs run, and no node is judged by it.
+/// Installs a site profile with this owner and mode, in a directory of this mode: jobs run, and no node is judged by it.
 fn profile(stage: &Stage<'_>, owner: u32, mode: &str, dir_mode: &str) -> Result<()> {
     let root = stage.root_there();
     let file = format!("{PROFILES}/h100-sxm.toml");

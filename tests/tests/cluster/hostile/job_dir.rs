@@ -1,4 +1,4 @@
-//! What a job leaves in `/run/railgate/jobs/<id>/current/user/`, the one place of ours where it may write.
+//! Files of a job in `/run/railgate/jobs/<id>/current/user/`, railgate's only directory that it may write.
 
 use anyhow::{Result, ensure};
 
@@ -6,7 +6,7 @@ use super::stage::{Case, Input, Stage};
 
 pub(super) const INPUT: Input = Input { name: "job's directory", cases: CASES };
 
-/// In the job's directory, before the first step of srun and after it.
+/// Runs a script in the job's directory, before and after the first step of srun.
 fn plant(stage: &Stage<'_>, script: &str) -> Result<()> {
     stage
         .bobs(&format!("cd /run/railgate/jobs/$SLURM_JOB_ID/current/user || exit 9\n{script}\nexit 0"))

@@ -1,4 +1,4 @@
-//! What a user can make the kernel write: names of programs and files in its messages about them.
+//! Kernel messages with text from users: names of programs and files.
 
 use anyhow::{Result, ensure};
 use railgate_tests::poll;
@@ -7,7 +7,7 @@ use super::stage::{Case, Input, MINUTE, Stage};
 
 pub(super) const INPUT: Input = Input { name: "kernel log", cases: CASES };
 
-/// Findings that a site may take for certain. What it makes `fail` must be what no user can write.
+/// Strict settings of a site. Any line that they set to `fail` must be one that no user can cause.
 pub(super) const STRICT: &str = "
 [gate.checks.kmsg]
 lines = { pcie-fatal = 'fail', pcie-uncorrected = 'fail', mlx5-health = 'fail', disk-error = 'fail', fs-read-only = 'fail', disk-past-end = 'fail', net-timeout = 'fail' }
@@ -16,15 +16,15 @@ lines = { pcie-fatal = 'fail', pcie-uncorrected = 'fail', mlx5-health = 'fail', 
 /// GPU 3 of the simulated machine.
 const GPU: &str = "0000:61:00";
 
-/// An HCA of it.
+/// Address of an HCA of the simulated machine.
 const HCA: &str = "0000:5e:00.0";
 
-/// At most 15 bytes, as the kernel keeps a name.
+/// Cuts a name to 15 bytes, as the kernel does.
 fn cut(comm: &str) -> String {
     comm.bytes().take(15).map(char::from).collect()
 }
 
-/// A program that ends by SIGSEGV, as x86 kernels report it: `file` is the base name of what it executed.
+/// The x86 kernel's line about a SIGSEGV; `file` is the base name of the executed file.
 fn segfault(comm: &str, file: &str) -> String {
     format!(
         "{}[4711]: segfault at 0 ip 00007f3b5d6c1a2f sp 00007ffd0c1b2a30 error 4 in {file}[7f3b5d6c1000+1000] likely on CPU 3 (core 3, socket 0)",
@@ -32,7 +32,7 @@ fn segfault(comm: &str, file: &str) -> String {
     )
 }
 
-/// The same without an address in a file.
+/// The same line for an address outside of any file.
 fn segfault_nowhere(comm: &str) -> String {
     format!("{}[4711]: segfault at 0 ip 0000000000000000 sp 00007ffd0c1b2a30 error 14", cut(comm))
 }
@@ -44,7 +44,7 @@ fn trap(comm: &str, file: &str) -> String {
     )
 }
 
-/// The kernel says this while Bob's job runs: what judges it are his epilog, Alice's prolog and epilog, and the periodic check.
+/// Logs these lines while Bob's job runs. His epilog, Alice's prolog and epilog, and the periodic check then judge them.
 fn says(stage: &Stage<'_>, lines: &[String]) -> Result<()> {
     stage.during("", |_| {
         let mut hardware = stage.cluster.hardware(&stage.node)?;
@@ -53,7 +53,7 @@ fn says(stage: &Stage<'_>, lines: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A record as it stands in `/dev/kmsg`, with the level and facility of its writer.
+/// Appends a record in the format of `/dev/kmsg`, with the writer's level and facility.
 fn raw(stage: &Stage<'_>, prefix: u32, text: &str) -> Result<()> {
     let file = stage.cluster.path(&stage.node, "/opt/railgate-test/kmsg")?;
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;

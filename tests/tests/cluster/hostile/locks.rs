@@ -1,4 +1,4 @@
-//! Files and sockets that two programs share: who can hold them up.
+//! Files and sockets that two programs share: a user must not be able to block railgate with them.
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::cluster::CONTROLLER;
@@ -9,11 +9,11 @@ use super::stage::{Case, Input, MINUTE, Stage};
 
 pub(super) const INPUT: Input = Input { name: "locks and sockets", cases: CASES };
 
-/// Takes a lock on everything below these directories that he can open, for as long as he is there.
+/// Locks every file below these directories that the user can open, for as long as the process runs.
 const HOLD: &str = "find /run/railgate /var/lib/railgate -type f 2> /dev/null | while read -r f; do \
                     { exec 9< \"$f\"; } 2> /dev/null || continue; flock -n 9 || continue; flock -s -n 9; sleep 300 9<&9 & done; true";
 
-/// Alice's job on the second node loses a GPU.
+/// A job of Alice on the second node loses a GPU.
 fn alice_loses_a_gpu(stage: &Stage<'_>, while_there: impl FnOnce() -> Result<()>) -> Result<u32> {
     let cluster = stage.cluster;
     let job = stage.alice_begins_on("gn2")?;
@@ -26,13 +26,13 @@ fn alice_loses_a_gpu(stage: &Stage<'_>, while_there: impl FnOnce() -> Result<()>
     Ok(job)
 }
 
-/// Has Bob's processes off the machine.
+/// Ends all processes of Bob on the machine.
 fn bob_leaves(stage: &Stage<'_>, machine: &str) -> Result<()> {
     stage.cluster.root().on(machine).run(&["pkill", "-KILL", "-u", "rgbob"])?;
     Ok(())
 }
 
-/// Runs a program of Bob's at a node while Alice's job is there; her report.
+/// Runs a program of Bob on a node beside a job of Alice; returns her report.
 fn beside_alice(stage: &Stage<'_>, program: &str) -> Result<Value> {
     let cluster = stage.cluster;
     let script = ": > began; until [ -e end ]; do sleep 0.1; done; rm began end";
@@ -54,7 +54,7 @@ const CASES: &[Case] = &[
         id: "lock-on-the-node",
         does: "holds a lock on every file of railgate's on the node that he can open, while a GPU of Alice's is lost: the node is drained, and resumed after the repair",
         run: |stage| {
-            // Once drained and given back, so that all files are there.
+            // The first round creates all files: the node is drained and resumed once.
             for round in ["before", "while"] {
                 let job = alice_loses_a_gpu(stage, || {
                     if round == "while" {

@@ -1,4 +1,4 @@
-//! What a user can see of other people's jobs.
+//! Data of other users' jobs that a user can read.
 
 use anyhow::{Result, ensure};
 use railgate_tests::cluster::{CONTROLLER, REPORTS};
@@ -9,10 +9,10 @@ use super::stage::{Case, Input, MINUTE, Stage};
 
 pub(super) const INPUT: Input = Input { name: "what others can read", cases: CASES };
 
-/// Stands in Alice's environment, in her job's name and in her NCCL file.
+/// Text in Alice's environment, in her job's name and in her NCCL file.
 const SECRET: &str = "NOBODYS_BUSINESS";
 
-/// Prints every file that the caller may read below these places, and the names of all.
+/// Prints the names of all files below these directories and the content of those that the caller may read.
 fn reads(places: &str) -> [String; 3] {
     let look = format!(
         "find {places} 2> /dev/null; find {places} -type f -readable -exec cat {{}} + 2> /dev/null; true"
@@ -20,7 +20,7 @@ fn reads(places: &str) -> [String; 3] {
     ["bash".to_owned(), "-c".to_owned(), look]
 }
 
-/// Bob looks while Alice's job runs, and once more when it is over.
+/// Bob reads while Alice's job runs, and again after its end.
 fn while_alice_works(stage: &Stage<'_>, machine: &str, places: &str) -> Result<()> {
     let cluster = stage.cluster;
     let script = format!(
@@ -31,7 +31,7 @@ fn while_alice_works(stage: &Stage<'_>, machine: &str, places: &str) -> Result<(
     let job = stage.alice().sbatch(&words, &script)?;
     poll::until(MINUTE, "Alice's job to begin", || Ok(cluster.output("/home/rgalice/began")))?;
     let tasks = format!("/run/railgate/jobs/{job}/current/tasks.json");
-    poll::until(MINUTE, "her sampler to have looked", || {
+    poll::until(MINUTE, "a reading of her sampler", || {
         Ok((stage.root_there().run(&["test", "-e", &tasks])?.code == 0).then_some(()))
     })?;
     let seen = stage.bob().on(machine).run(&reads(places))?.stdout;
@@ -50,7 +50,7 @@ const CASES: &[Case] = &[
         id: "read-running-job",
         does: "reads everything below /run/railgate on the node of Alice's job",
         run: |stage| {
-            ensure!(WATCHFUL.contains("task_look"), "the sampler must look at once");
+            ensure!(WATCHFUL.contains("task_look"), "the sampler must read tasks from the start");
             while_alice_works(stage, &stage.node, "/run/railgate")
         },
     },

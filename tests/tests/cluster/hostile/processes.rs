@@ -1,4 +1,4 @@
-//! Processes of a job, and what stands in /proc of them.
+//! Processes of a job, and their entries in /proc.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::stage::{Case, Input, MINUTE, Stage};
 
 pub(super) const INPUT: Input = Input { name: "processes", cases: CASES };
 
-/// The sampler looks at once: it would not get to see a short job.
+/// The sampler reads tasks from the start; with the default interval it would miss a short job.
 pub(super) const WATCHFUL: &str = "[stats]\nsample = '1s'\ntask_look = '1s'\n[report]\nlive = '1s'\n";
 
-/// A Python program in the background, which must say `ready` before the rest goes on.
+/// Starts a Python program in the background; the script continues when the program prints `ready`.
 fn python(program: &str) -> String {
     format!(
         "cat > attack.py <<'END'\nimport ctypes, os, signal, socket, sys, time\nlibc = ctypes.CDLL(None)\n\
@@ -21,15 +21,15 @@ fn python(program: &str) -> String {
     )
 }
 
-/// Such a program runs for as long as the sampler needs for two looks, and until the job is over.
+/// Runs such a program until the sampler has read it twice, and until the job ends.
 fn watched(stage: &Stage<'_>, program: &str) -> Result<()> {
     stage.during(&python(program), |id| seen(stage, id)).map(drop)
 }
 
-/// Waits until the sampler has looked at the job's processes, or given up.
+/// Waits until the sampler has read the job's processes, or has stopped.
 fn seen(stage: &Stage<'_>, id: u32) -> Result<()> {
     let file = format!("/run/railgate/jobs/{id}/current/tasks.json");
-    poll::until(MINUTE, "the sampler to have looked", || {
+    poll::until(MINUTE, "a reading of the sampler", || {
         Ok((stage.root_there().run(&["test", "-e", &file])?.code == 0).then_some(()))
     })
 }
@@ -51,7 +51,7 @@ const CASES: &[Case] = &[
         id: "proc-hangs-its-reader",
         does: "calls a process slurmstepd whose command line lies in a page that never comes: who reads it hangs",
         run: |stage| {
-            // The page of the arguments is taken away and handed to a userfaultfd that is never answered.
+            // The page with the arguments is unmapped and registered with a userfaultfd that never answers.
             let program = "libc.prctl(15, b'slurmstepd')\nuffd = libc.syscall(323, 0)\n\
                  if uffd < 0: print('no userfaultfd', flush=True); ready(); time.sleep(100)\n\
                  import fcntl, struct\nfcntl.ioctl(uffd, 0xc018aa3f, struct.pack('QQQ', 0xaa, 0, 0))\n\
@@ -138,7 +138,7 @@ const CASES: &[Case] = &[
         id: "proc-in-d-state",
         does: "a process in D state: the parent of a vfork whose child sleeps",
         run: |stage| {
-            // Only the system call itself: Python must not go on in the child.
+            // A raw system call, so that Python does not continue in the child.
             stage
                 .during(
                     "cat > d.c <<'END'\n#include <unistd.h>\nint main(void) { if (vfork() == 0) { pause(); _exit(0); } return 0; }\nEND\n\
@@ -205,7 +205,7 @@ const CASES: &[Case] = &[
             let _ = pid;
             let holder = stage.cluster.output("/home/rgbob/holder").unwrap_or_default();
             let holder: u32 = holder.trim().parse()?;
-            // A driver that lets go a moment late: by then the process is no more.
+            // As with a driver that releases the GPU late: the process has already exited.
             stage.cluster.hardware(&stage.node)?.hold(3, holder, 1024)?;
             stage.bobs("true")?;
             stage.cluster.hardware(&stage.node)?.release(holder)?;

@@ -1,4 +1,4 @@
-//! Every case of the hostile suite. To add an input of railgate's is to add a case here, and its row in docs/security.md.
+//! Every case of the hostile suite. A new input of railgate needs a case here and a row in docs/security.md.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -28,13 +28,13 @@ pub(super) const REGISTER: &[&Input] = &[
     &timing::INPUT,
 ];
 
-/// Cases that fail until an item of issue 21 is closed: the case, and the item.
+/// Cases that are known to fail, with the work item that will fix each.
 pub(super) const EXPECTED_AFTER: &[(&str, u8)] = &[];
 
-/// One case alone, or those whose ids contain this, also such as are skipped: `RAILGATE_HOSTILE=kmsg-`.
+/// Environment variable that selects cases whose ids contain its value, including skipped ones: `RAILGATE_HOSTILE=kmsg-`.
 const ONLY: &str = "RAILGATE_HOSTILE";
 
-/// Plays all cases of these inputs on one cluster, one after another.
+/// Runs all cases of these inputs on one cluster, one after another.
 pub(super) fn play(builder: Builder, inputs: &[&Input]) -> Result<()> {
     let only = std::env::var(ONLY).ok();
     let wanted = |case: &&Case| only.as_ref().is_none_or(|only| case.id.contains(only.as_str()));
@@ -76,7 +76,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
     REGISTER.iter().flat_map(|input| input.cases)
 }
 
-/// The suite's table in docs/security.md.
+/// The table of cases in docs/security.md.
 fn table() -> String {
     let mut text = String::from("| input | case | what the user does |\n|---|---|---|\n");
     for input in REGISTER {
@@ -88,7 +88,7 @@ fn table() -> String {
 }
 
 #[test]
-fn ids_are_names_of_one_case_each() {
+fn case_ids_are_unique_and_valid() {
     let mut seen = BTreeSet::new();
     for case in cases() {
         assert!(seen.insert(case.id), "{} twice", case.id);
@@ -110,7 +110,7 @@ fn the_page_has_every_case() {
     assert!(page.contains(&table), "docs/security.md must hold this table as it is:\n\n{table}");
 }
 
-/// Every test whose name a source of the workspace defines.
+/// Names of all tests in the workspace's sources.
 fn tests() -> BTreeSet<String> {
     fn walk(dir: &Path, found: &mut BTreeSet<String>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -131,9 +131,9 @@ fn tests() -> BTreeSet<String> {
     found
 }
 
-/// A claim without a test is a wish: the last column of both tables names cases of the suite, tests, or files of tests.
+/// Every security claim needs a test: the last column of both tables names cases of the suite, tests, or test files.
 #[test]
-fn every_row_of_the_page_names_what_holds_it() {
+fn every_claim_of_the_page_names_its_tests() {
     let (page, tests) = (page(), tests());
     let known = |word: &str| cases().any(|case| case.id == word) || tests.contains(word);
     let mut rows = 0;

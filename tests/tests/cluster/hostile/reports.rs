@@ -1,4 +1,4 @@
-//! The shared directory of reports, where jobs' directories belong to their users.
+//! The shared report directory, in which the directories of jobs belong to their users.
 
 use anyhow::{Context as _, Result, ensure};
 use railgate_tests::cluster::REPORTS;
@@ -7,14 +7,14 @@ use super::stage::{Case, Input, MINUTE, Stage, clean};
 
 pub(super) const INPUT: Input = Input { name: "report directory", cases: CASES };
 
-/// Runs in Bob's own directory of the job, on the node, while the job is there. `$DIR` is the job's, `$NOW` the attempt's.
+/// A script that runs in Bob's report directory during the job. `$DIR` is the directory of the job, `$NOW` that of the attempt.
 fn in_report(script: &str) -> String {
     format!(
         "export DIR={REPORTS}/test/$SLURM_JOB_ID; export NOW=$DIR/${{SLURM_RESTART_COUNT:-0}}; cd $NOW || exit 9\nset +e\n{script}\n"
     )
 }
 
-/// Where the cluster's directory is open to all, as a root-squashed NFS needs it, and Bob was there before his next job.
+/// The cluster's directory is writable for all, as root-squashed NFS requires, and Bob occupies the name of his next job.
 fn squat(stage: &Stage<'_>, plant: &str) -> Result<()> {
     let id = stage.bobs("true")? + 1;
     let root = stage.cluster.root();
@@ -26,11 +26,11 @@ fn squat(stage: &Stage<'_>, plant: &str) -> Result<()> {
         Ok(())
     });
     root.run(&["chmod", "755", &format!("{REPORTS}/test")])?.ok()?;
-    // What his own epilog could not write there is kept on the node.
+    // His epilog could not write there, so its report is kept on the node.
     result
 }
 
-/// The part that a job with a fault in its node would have, as far as a user can write it.
+/// The node report that a job with a faulty node would have, as far as a user can forge it.
 const FORGED: &str = r#"python3 - <<'END'
 import json, os
 now, job = os.environ["NOW"], int(os.environ["SLURM_JOB_ID"])
@@ -192,7 +192,7 @@ const CASES: &[Case] = &[
             let script = format!("for n in {{{}..{}}}; do mkdir -m 777 $n $n/0 $n/1; done", id + 1, id + 20);
             stage.bob().within(&format!("{REPORTS}/test")).run(&["bash", "-c", &script])?.ok()?;
             own("slurm", "755", "755")?;
-            // The node is someone else's already, so that the drain reason cannot carry the evidence.
+            // The node is drained by another owner already, so the drain reason cannot hold the evidence.
             let worked = dies_of_its_node(stage, "ticket 4711");
             let clear = format!(
                 "cd {REPORTS}/test && rm -rf .new *.foreign.*; for n in {{{}..{}}}; do [ \"$(stat -c %U $n)\" != rgbob ] || rm -rf $n; done",
@@ -218,7 +218,7 @@ const CASES: &[Case] = &[
             );
             stage.bob().run(&["bash", "-c", &plant])?.ok()?;
             let pruned = stage.root_there().run(&["railgate", "report", "--prune"])?;
-            // 3 says that something stays which is not railgate's.
+            // Exit code 3: files that are not railgate's remain.
             ensure!([0, 3].contains(&pruned.code) && pruned.both().lines().all(clean), "{pruned}");
             Ok(())
         },
@@ -243,7 +243,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Alice's job dies of a GPU of gn1, which an admin is draining, and comes back on gn2.
+/// A job of Alice loses a GPU on gn1, which an admin is draining, and is requeued to gn2.
 fn dies_of_its_node(stage: &Stage<'_>, admins: &str) -> Result<u32> {
     let (cluster, root) = (stage.cluster, stage.cluster.root());
     let job = stage.alice_begins_on("gn1")?;
@@ -252,11 +252,11 @@ fn dies_of_its_node(stage: &Stage<'_>, admins: &str) -> Result<u32> {
     stage.alice_ends()?;
     let ended = cluster.wait_job(job, &["COMPLETED"], MINUTE);
     cluster.hardware("gn1")?.heal()?;
-    // The node has been repaired and looked at: the past is settled.
+    // The node is repaired and readmitted, so that earlier findings are settled.
     root.clone().on("gn1").run(&["railgate", "readmit", "gn1"])?;
     root.run(&["scontrol", "update", "nodename=gn1", "state=resume"])?.ok()?;
     cluster.wait_node("gn1", "idle", MINUTE, |node| node.state() == "IDLE")?;
-    let restarts = ended.context("Alice's job did not come back")?.restarts();
+    let restarts = ended.context("Alice's job was not requeued")?.restarts();
     ensure!(restarts == 1, "{restarts} restarts");
     Ok(job)
 }

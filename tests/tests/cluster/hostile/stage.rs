@@ -1,4 +1,4 @@
-//! Where the cases of the hostile suite are played, and what must hold after each of them.
+//! Cluster for the cases of the hostile suite, and the conditions that must hold after each case.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +19,18 @@ const BOB: u32 = 5002;
 /// One attack.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// Its name in messages and in docs/security.md.
+    /// Name in messages and in docs/security.md.
     pub(crate) id: &'static str,
     /// What the user does, and what must follow besides [`Stage::holds`].
     pub(crate) does: &'static str,
-    /// Fails where the attack could not be carried out, or did harm of its own kind.
+    /// Fails if the attack could not be carried out, or if a condition specific to this case is violated.
     pub(crate) run: fn(&Stage<'_>) -> Result<()>,
 }
 
-/// Everything that a user can reach in one way.
+/// All cases that attack one input.
 #[derive(Debug)]
 pub(crate) struct Input {
-    /// As docs/security.md calls it.
+    /// The input's name in docs/security.md.
     pub(crate) name: &'static str,
     pub(crate) cases: &'static [Case],
 }
@@ -38,21 +38,21 @@ pub(crate) struct Input {
 /// A cluster on which Bob attacks and Alice works.
 pub(crate) struct Stage<'a> {
     pub(crate) cluster: &'a Cluster,
-    /// Where Bob's jobs run, and Alice's after them.
+    /// The node of Bob's jobs, and of Alice's after them.
     pub(crate) node: String,
-    /// Bob's last job.
+    /// ID of Bob's last job.
     last: Cell<Option<u32>>,
-    /// How much of each log has been read.
+    /// Number of bytes of each log that have been read.
     read: RefCell<BTreeMap<(String, String), usize>>,
     before: Before,
 }
 
-/// What no user may change.
+/// Files that no user may change.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Before {
-    /// Contents of each machine's /etc, as far as it differs from the image.
+    /// Contents of each machine's /etc that differ from the image.
     etc: BTreeMap<String, Vec<u8>>,
-    /// Other files that differ from the image, and what root owns in places that all may write.
+    /// Other files that differ from the image, and files of root in world-writable directories.
     roots: BTreeSet<String>,
     /// Alice's files and her first report.
     alice: BTreeMap<String, Vec<u8>>,
@@ -86,7 +86,7 @@ impl<'a> Stage<'a> {
         self.cluster.bob()
     }
 
-    /// Bob at the node, as pam_slurm_adopt would let him in.
+    /// A session of Bob on the node, as pam_slurm_adopt would permit.
     pub(crate) fn bob_there(&self) -> Session<'a> {
         self.cluster.bob().on(&self.node)
     }
@@ -95,24 +95,24 @@ impl<'a> Stage<'a> {
         self.cluster.root().on(&self.node)
     }
 
-    /// Bob's job on all GPUs of the node: it must end with 0, which says that the attack was carried out.
+    /// Runs a job of Bob on all GPUs of the node. It must end with 0, which confirms that the attack was carried out.
     pub(crate) fn bobs(&self, script: &str) -> Result<u32> {
         self.bobs_with(&[], script, &["COMPLETED"])
     }
 
-    /// The same with more words for sbatch and other ends.
+    /// The same with further sbatch options and other permitted end states.
     pub(crate) fn bobs_with(&self, words: &[&str], script: &str, ends: &[&str]) -> Result<u32> {
         let id = self.submit(words, script)?;
         self.ended(id, ends)?;
         Ok(id)
     }
 
-    /// Bob's job on all GPUs of the node, not waited for.
+    /// Submits a job of Bob with all GPUs of the node, without waiting for it.
     pub(crate) fn submit(&self, words: &[&str], script: &str) -> Result<u32> {
         self.submit_from(&self.bob(), words, script)
     }
 
-    /// The same from a session of Bob's with an environment of its own.
+    /// The same from a session of Bob with its own environment.
     pub(crate) fn submit_from(&self, bob: &Session<'_>, words: &[&str], script: &str) -> Result<u32> {
         let whole = ["-N1", "-w", &self.node, "--gres=gpu:8", "-o", "out.%j"];
         let id = bob.sbatch(&[&whole[..], words].concat(), script)?;
@@ -120,17 +120,17 @@ impl<'a> Stage<'a> {
         Ok(id)
     }
 
-    /// Waits until a job has ended like this and its epilog is over.
+    /// Waits until a job has ended in one of these states and its epilog has run.
     pub(crate) fn ended(&self, id: u32, ends: &[&str]) -> Result<()> {
         let state = poll::until(MINUTE, &format!("job {id} to be {}", ends.join(" or ")), || {
             Ok(Some(self.state(id)?).filter(|state| OVER.contains(&state.as_str())))
         })?;
-        ensure!(ends.contains(&state.as_str()), "job {id} is {state}; it said: {}", self.said(id));
+        ensure!(ends.contains(&state.as_str()), "job {id} is {state}; its output: {}", self.said(id));
         self.cluster.wait_node(&self.node, "epilogs over", MINUTE, |node| !node.state().contains("COMPL"))?;
         Ok(())
     }
 
-    /// Runs something while Bob's job is on the node. His script has begun, and ends afterwards.
+    /// Runs `what` while Bob's job is on the node: after its script has started, before it ends.
     pub(crate) fn during(&self, begin: &str, what: impl FnOnce(u32) -> Result<()>) -> Result<u32> {
         let script = format!(
             "{begin}\n: > on.$SLURM_JOB_ID\nuntil [ -e go.$SLURM_JOB_ID ]; do sleep 0.05; done\nkill $(jobs -p) 2> /dev/null\nexit 0"
@@ -145,7 +145,7 @@ impl<'a> Stage<'a> {
         result.and(ended).map(|()| id)
     }
 
-    /// An empty file in Bob's home, as his own.
+    /// Creates an empty file of Bob in his home.
     pub(crate) fn bobs_file(&self, name: &str) -> Result<()> {
         let path = self.cluster.path(CONTROLLER, &format!("/home/rgbob/{name}"))?;
         fs::write(&path, "")?;
@@ -160,17 +160,17 @@ impl<'a> Stage<'a> {
             let state = self.state(id)?;
             Ok(OVER.contains(&state.as_str()).then_some(false))
         })?;
-        ensure!(on, "job {id} ended before it began; it said: {}", self.said(id));
+        ensure!(on, "job {id} ended before it began; its output: {}", self.said(id));
         Ok(())
     }
 
-    /// `RUNNING`. `scontrol show job` cannot be read where a name holds newlines.
+    /// State of a job, for example `RUNNING`, from squeue: `scontrol show job` cannot be parsed if a name has newlines.
     fn state(&self, id: u32) -> Result<String> {
         let squeue = ["squeue", "-h", "-t", "all", "-o", "%T", "-j", &id.to_string()];
         Ok(self.cluster.root().run(&squeue)?.stdout.trim().to_owned())
     }
 
-    /// A job of Alice's that begins on this node, may come back to any, and whose first attempt ends with 3 by
+    /// Starts a job of Alice on this node that may be requeued to any node. Its first attempt ends with exit code 3 on
     /// [`Stage::alice_ends`].
     pub(crate) fn alice_begins_on(&self, node: &str) -> Result<u32> {
         let set = |state: &str| -> Result<()> {
@@ -191,17 +191,17 @@ impl<'a> Stage<'a> {
         begun
     }
 
-    /// Lets that attempt end.
+    /// Ends that attempt.
     pub(crate) fn alice_ends(&self) -> Result<()> {
         self.cluster.write(CONTROLLER, "/home/rgalice/end", "")
     }
 
-    /// What a job of Bob's printed.
+    /// Output of a job of Bob.
     pub(crate) fn said(&self, id: u32) -> String {
         self.cluster.output(&format!("/home/rgbob/out.{id}")).unwrap_or_default()
     }
 
-    /// Everything that must hold after each case. The error begins with the invariant that broke.
+    /// Checks all conditions that must hold after each case. The error begins with the violated condition.
     pub(crate) fn holds(&self) -> Result<()> {
         self.nodes_are_up()?;
         let canary = self.canary().context("canary")?;
@@ -232,7 +232,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// A job of Alice's on the node that Bob was on.
+    /// A job of Alice on the node that Bob used, as a check that everything still works.
     fn canary(&self) -> Result<u32> {
         let words = ["-N1", "-w", &self.node, "--gres=gpu:8", "-o", "/dev/null"];
         let id = self.alice().sbatch(&words, "srun -n1 printenv NCCL_IB_HCA > canary")?;
@@ -255,11 +255,11 @@ impl<'a> Stage<'a> {
             && ["prolog", "epilog"].iter().all(|phase| matches!(fit(phase).as_str(), "fit" | "degraded"))
             && report["problems"].as_array().is_some_and(Vec::is_empty)
             && node["faults"].as_array().is_some_and(Vec::is_empty);
-        ensure!(right, "its report is not right: {}", text.chars().take(30_000).collect::<String>());
+        ensure!(right, "its report is wrong: {}", text.chars().take(30_000).collect::<String>());
         Ok(id)
     }
 
-    /// The logs of railgate's programs since the last case: lines of ours, nothing that a terminal acts on.
+    /// Checks the logs of railgate's programs since the last case: only railgate's lines, no control characters.
     fn logs_are_clean(&self) -> Result<()> {
         let nodes = self.cluster.nodes().iter().map(|node| (node.as_str(), "/var/log/railgate.log"));
         let own = (CONTROLLER, "/var/lib/railgate/controller/epilog-ctld.log");
@@ -280,7 +280,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// What is shown of Bob's last job and of Alice's, to them and to root.
+    /// Checks the reports of Bob's last job and of Alice's, as both users and root see them.
     fn reports_are_clean(&self, canary: u32) -> Result<()> {
         let (root, bobs) = (self.cluster.root(), self.last.get());
         let shown = [(&root, bobs, "text"), (&root, bobs, "json"), (&self.alice(), Some(canary), "text")];
@@ -298,12 +298,12 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// No run, no mount and no sampler of a job that is over.
+    /// Checks that no run directory, mount or sampler of an ended job remains.
     fn nothing_is_left(&self) -> Result<()> {
         let look =
             "ls -A /run/railgate/jobs; grep railgate/jobs /proc/self/mountinfo; pgrep -x railgate-sample";
         let mut last = String::new();
-        poll::until(Duration::from_secs(10), "what a job leaves to be gone", || {
+        poll::until(Duration::from_secs(10), "the leftovers of a job to be gone", || {
             last = self.root_there().run(&["sh", "-c", look])?.both();
             Ok(last.is_empty().then_some(()))
         })
@@ -322,7 +322,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// What [`Before`] holds, as it is now; a state directory of railgate's that others may write is an error.
+    /// Current content of [`Before`]. A state directory of railgate that others may write is an error.
     fn look(&self) -> Result<Before> {
         let mut now = Before::default();
         let first = self.cluster.first_process()?;
@@ -340,7 +340,7 @@ impl<'a> Stage<'a> {
                     now.roots.insert(name);
                 }
             });
-            // In places of all: what root made there.
+            // In world-writable directories: files that root made.
             for dir in ["/tmp", "/var/tmp", "/dev/shm"] {
                 each_below(&self.cluster.path(&machine, dir)?, &mut |path, meta| {
                     if meta.uid() == 0 {
@@ -362,7 +362,7 @@ impl<'a> Stage<'a> {
                 }
             }
         }
-        // Bob's own places hold nothing of root's.
+        // Bob's own directories must not contain files of root.
         for dir in ["/home/rgbob", "/shared"] {
             each_below(&self.cluster.path(CONTROLLER, dir)?, &mut |path, meta| {
                 if meta.uid() == 0 {
@@ -383,7 +383,7 @@ impl<'a> Stage<'a> {
         Ok(now)
     }
 
-    /// After a case that failed: the next one begins on a cluster that works.
+    /// Repairs the cluster after a failed case, so that the next case starts on a working one.
     pub(crate) fn mend(&self) -> Result<()> {
         let root = self.cluster.root();
         for user in ["rgbob", "rgalice"] {
@@ -395,7 +395,7 @@ impl<'a> Stage<'a> {
                 root.clone().on(machine).run(&["pkill", "-KILL", "-u", "rgbob"])?;
                 root.clone().on(machine).run(&["rm", "-f", "/tmp/owned", "/etc/railgate/disable"])?;
             }
-            // What the kernel log holds is settled by this, where it is railgate's drain.
+            // readmit settles the kernel log's findings if the drain is railgate's.
             root.clone().on(name).run(&["railgate", "readmit", name])?;
             root.run(&["scontrol", "update", &format!("nodename={name}"), "state=resume"])?;
         }
@@ -407,7 +407,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Real hardware trouble that a case planted on a node is over: root gives the node back.
+    /// Ends a real hardware fault that a case injected into a node, and resumes the node.
     pub(crate) fn repaired(&self, node: &str) -> Result<()> {
         self.cluster.hardware(node)?.heal()?;
         let given = self.cluster.root().on(node).run(&["railgate", "readmit", node])?;
@@ -420,14 +420,14 @@ impl<'a> Stage<'a> {
 const OVER: [&str; 7] =
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"];
 
-/// Nothing that a terminal acts on, or that makes a line look like another: control characters of both sets, and those that
-/// change the direction of text.
+/// Whether a text has no character that affects a terminal or the reading order of a line: control characters of both sets, and
+/// bidirectional controls.
 pub(super) fn clean(text: &str) -> bool {
     let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     !text.chars().any(|c| c.is_control() || turns(c))
 }
 
-/// Calls for everything below a directory but directories, without following a link.
+/// Calls `each` for everything below a directory except directories, without following links.
 fn each_below(dir: &Path, each: &mut impl FnMut(&Path, &Metadata)) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(meta) = entry.metadata() else { continue };

@@ -1,4 +1,4 @@
-//! Jobs that end, come and change at the worst moment.
+//! Jobs that end, start and change at the worst moment.
 
 use anyhow::{Result, ensure};
 use railgate_tests::poll;
@@ -7,7 +7,7 @@ use super::stage::{Case, Input, MINUTE, Stage};
 
 pub(super) const INPUT: Input = Input { name: "timing", cases: CASES };
 
-/// Waits until none of Bob's jobs is left.
+/// Waits until Bob has no job left.
 fn all_over(stage: &Stage<'_>) -> Result<()> {
     poll::until(MINUTE, "Bob's jobs to end", || {
         let left = stage.cluster.root().run(&["squeue", "-h", "-u", "rgbob"])?.ok()?;

@@ -1,4 +1,4 @@
-//! Unfit nodes that the breaker leaves in service: the cluster knows of them.
+//! Unfit nodes that the breaker leaves in service are listed.
 
 use std::time::Duration;
 
@@ -25,16 +25,15 @@ fn check(cluster: &Cluster, node: &str) -> Result<()> {
     cluster.root().on(node).run(&["railgate", "check", "--drain"])?.ok().map(drop)
 }
 
-/// As a user sees it, who may not write a node's comment.
+/// The list as a user sees it who may not read the node's comment.
 fn nodes(cluster: &Cluster, words: &[&str]) -> Result<String> {
     cluster.alice().on("ctl").run(&[&["railgate", "nodes"], words].concat())?.ok()
 }
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn unfit_nodes_that_the_breaker_leaves_in_service_are_listed_until_they_are_healed_or_drained() -> Result<()>
-{
-    // Checks come when this test says so.
+fn unfit_nodes_left_in_service_are_listed_until_healed_or_drained() -> Result<()> {
+    // The test starts each check run itself.
     let builder = Builder::new(4).config(ONE)?.slurm_conf("HealthCheckInterval", "0");
     builder.test(|cluster| {
         let root = || cluster.root().on("ctl");
@@ -44,7 +43,7 @@ fn unfit_nodes_that_the_breaker_leaves_in_service_are_listed_until_they_are_heal
         }
         update(&["nodename=gn4", "comment=rack 7, see ticket 9"])?;
 
-        // Nothing is written where railgate only says what it would do.
+        // On a paused node nothing is written.
         cluster.root().on("gn2").run(&["railgate", "pause", "--for", "1h", "--why", "a test"])?.ok()?;
         check(cluster, "gn1")?;
         check(cluster, "gn2")?;
@@ -77,18 +76,18 @@ fn unfit_nodes_that_the_breaker_leaves_in_service_are_listed_until_they_are_heal
         );
         assert!(json["not_drained"][0]["since"].is_u64(), "{json}");
 
-        // A look that finds the same leaves it as it is, also a prolog's.
+        // A later check run or prolog with the same finding changes nothing.
         let job = cluster.alice().sbatch(&["-w", "gn2", "--gres=gpu:8"], "true")?;
         cluster.wait_job(job, &["COMPLETED"], MINUTE)?;
         check(cluster, "gn2")?;
         assert_eq!(comment(cluster, "gn2")?, said);
 
-        // Healed: the next check takes it back. What /run forgot is asked for once.
+        // After healing the next check removes it. If /run lost the record, Slurm is queried once.
         cluster.hardware("gn2")?.heal()?;
         cluster.root().on("gn2").run(&["rm", "/run/railgate/let-through"])?.ok()?;
         check(cluster, "gn2")?;
         assert_eq!(comment(cluster, "gn2")?, "");
-        // Drained once the breaker allows it.
+        // A node is drained once the breaker permits it.
         cluster.hardware("gn1")?.heal()?;
         update(&["nodename=gn1", "state=resume"])?;
         check(cluster, "gn3")?;

@@ -1,4 +1,4 @@
-//! What railgate tells people, and must not: promises, codes instead of ends, and nothing where there is something.
+//! Messages to users: no false promises, states instead of bare exit codes, and no gaps where data exist.
 
 use anyhow::{Result, ensure};
 use railgate_tests::cluster::Builder;
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::training::{ALL_MAY_DRAIN, MINUTE, end, one_line, report, started, submit};
 
-/// Its owner asked for that node by name: it waits there, is told so, and how it gets away.
+/// The job requested that node by name: its log says that it waits there, and how to start it elsewhere.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_job_that_asks_for_the_unfit_node_is_not_promised_another() -> Result<()> {
+fn a_job_bound_to_an_unfit_node_is_not_promised_another() -> Result<()> {
     let builder = Builder::new(2).hardware_of("gn2", "h100-sxm:gpu-lost@3").config(ALL_MAY_DRAIN)?;
     builder.test(|cluster| {
         let alice = cluster.alice();
@@ -24,7 +24,7 @@ fn a_job_that_asks_for_the_unfit_node_is_not_promised_another() -> Result<()> {
         let page = one_line(&told);
         ensure!(page.contains("waiting to start") && page.contains(&way), "{told}");
         ensure!(!page.contains("other nodes") && !page.contains("by itself"), "{told}");
-        // Its owner may do what is said.
+        // The owner is permitted to run the suggested command.
         let words: Vec<&str> = way.split(' ').collect();
         alice.run(&words)?.ok()?;
         let job = cluster.wait_job(id, &["COMPLETED"], 3 * MINUTE)?;
@@ -35,7 +35,7 @@ fn a_job_that_asks_for_the_unfit_node_is_not_promised_another() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_job_that_waits_says_for_what_and_what_lets_it_start() -> Result<()> {
+fn the_report_of_a_waiting_job_names_the_reason_and_the_remedy() -> Result<()> {
     Builder::new(1).test(|cluster| {
         let alice = cluster.alice();
         let failed = alice.sbatch(&["-o", "/dev/null"], "exit 1")?;
@@ -76,10 +76,10 @@ fn a_job_that_waits_says_for_what_and_what_lets_it_start() -> Result<()> {
     })
 }
 
-/// Without GPUs, so that no numbers stand in for words.
+/// A job without GPUs, so that figures do not replace words.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn an_end_is_told_by_its_state_and_a_redacted_report_is_whole() -> Result<()> {
+fn the_report_names_the_final_state_and_stays_complete_when_redacted() -> Result<()> {
     Builder::new(3).test(|cluster| {
         let (alice, root) = (cluster.alice(), cluster.root());
         let mut jobs = Vec::new();
@@ -125,10 +125,10 @@ fn an_end_is_told_by_its_state_and_a_redacted_report_is_whole() -> Result<()> {
     })
 }
 
-/// A directory alone is no ledger.
+/// A directory without files is no ledger.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_node_does_not_say_that_it_took_no_job_down() -> Result<()> {
+fn a_node_without_the_ledger_does_not_claim_that_no_job_failed() -> Result<()> {
     Builder::new(1).test(|cluster| {
         let root = cluster.root();
         root.clone().on("gn1").run(&["mkdir", "-p", "/var/lib/railgate/controller"])?.ok()?;

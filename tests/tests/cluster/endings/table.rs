@@ -1,29 +1,29 @@
-//! The table of what was said, and whether it is right.
+//! The table of first lines, and whether each is right.
 
 use std::fmt;
 
 use super::row::Ending;
 
-/// What a site without slurmdbd reads of a job that never began and that slurmctld has forgotten.
+/// The line for a job that never started and that slurmctld has purged, on a site without slurmdbd.
 const NOTHING: &str = "no record; Slurm has forgotten it";
 
-/// What a report began with.
+/// Beginning of a report.
 #[derive(Clone, Debug)]
 pub(super) struct Verdict {
     pub(super) line: String,
-    /// The command's exit code.
+    /// Exit code of `railgate report`.
     pub(super) code: Option<i32>,
 }
 
 impl Verdict {
-    /// `completed, 2 attempts` of `job 7 'train' on test: completed, 2 attempts; 1 node x 8 H100`.
+    /// For example `completed, 2 attempts` of `job 7 'train' on test: completed, 2 attempts; 1 node x 8 H100`.
     pub(super) fn says(&self) -> Option<&str> {
         let (_, says) = self.line.strip_prefix("job ")?.rsplit_once(": ")?;
         Some(says.split(';').next().unwrap_or(says))
     }
 }
 
-/// One first line.
+/// A first line.
 #[derive(Debug)]
 struct Line {
     moment: &'static str,
@@ -32,20 +32,20 @@ struct Line {
     right: bool,
 }
 
-/// All first lines, by row.
+/// All first lines by row.
 #[derive(Debug)]
-pub(super) struct Told(Vec<(&'static str, Vec<Line>)>);
+pub(super) struct Table(Vec<(&'static str, Vec<Line>)>);
 
-impl Told {
+impl Table {
     pub(super) fn new(rows: &[Ending]) -> Self {
-        Told(rows.iter().map(|row| (row.name, Vec::new())).collect())
+        Table(rows.iter().map(|row| (row.name, Vec::new())).collect())
     }
 
     fn lines(&mut self, row: usize) -> Option<&mut Vec<Line>> {
         self.0.get_mut(row).map(|(_, lines)| lines)
     }
 
-    /// It must say this.
+    /// Adds a line that must be `says`.
     pub(super) fn add(&mut self, row: usize, moment: &'static str, says: &str, verdict: Verdict) {
         let right = verdict.says() == Some(says);
         let line = Line { moment, wanted: says.to_owned(), verdict, right };
@@ -54,17 +54,17 @@ impl Told {
         }
     }
 
-    /// It must say what it said before, to the letter.
+    /// Adds a line that must equal the row's previous line.
     pub(super) fn add_same(&mut self, row: usize, moment: &'static str, verdict: Verdict) {
         let Some(lines) = self.lines(row) else { return };
         let wanted = lines.last().map_or_else(String::new, |last| last.verdict.line.clone());
-        // A line that was wrong before is not right for being the same.
+        // A wrong line does not become right by staying the same.
         let was_right = lines.last().is_some_and(|last| last.right);
         let right = was_right && verdict.line == wanted && verdict.code == Some(0);
         lines.push(Line { moment, wanted, verdict, right });
     }
 
-    /// There must be no record of it.
+    /// Adds a line that must report that there is no record.
     pub(super) fn add_nothing(&mut self, row: usize, moment: &'static str, verdict: Verdict) {
         let right = verdict.line.contains(NOTHING) && verdict.code == Some(3);
         let wanted = format!("{NOTHING} (exit code 3)");
@@ -77,7 +77,7 @@ impl Told {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut count = 0;
         for (name, lines) in &self.0 {

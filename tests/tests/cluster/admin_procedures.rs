@@ -1,5 +1,5 @@
-//! The way back, as an admin goes it: a drained node explained, repaired, given back; and a new site that begins to
-//! enforce with the commands of docs/install.md.
+//! The procedures of an admin: a drained node is explained, repaired and resumed, and a new site switches to enforce with the
+//! commands of docs/install.md.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,14 +19,14 @@ fn readmit(cluster: &Cluster, node: &str) -> Result<(i32, String)> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
+fn a_drained_node_is_explained_repaired_and_resumed() -> Result<()> {
     let builder = Builder::new(2).slurm_conf("HealthCheckInterval", "0");
     builder.hardware_of("gn1", "h100-sxm:gpu-lost@3").test(|cluster| {
         let root = |machine| cluster.root().on(machine);
         let id = cluster.alice().sbatch(&["-N1", "-w", "gn1", "--gres=gpu:8", "--no-requeue"], "hostname")?;
         cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
 
-        // What is held, for anybody on any machine.
+        // Any user on any machine can list the drained nodes.
         let nodes = cluster.alice().run(&["railgate", "nodes"])?.ok()?;
         for text in [
             "gn1",
@@ -37,7 +37,7 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         ] {
             assert!(nodes.contains(text), "no '{text}' in:\n{nodes}");
         }
-        // Why, and what next: on the controller and on the node.
+        // The reason and the next step, on the controller and on the node.
         let far = root("ctl").run(&["railgate", "explain", "gn1"])?.ok()?;
         for text in ["repair: reboot", "then on gn1: railgate readmit gn1", "a GPU"] {
             assert!(far.contains(text), "no '{text}' in:\n{far}");
@@ -51,7 +51,7 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         assert_eq!(other.code, 2, "{other}");
         assert!(other.stderr.contains("ssh gn1 railgate readmit gn1"), "{other}");
 
-        // Not repaired; then in a reservation for maintenance; then somebody else's.
+        // Not repaired; then in a maintenance reservation; then drained by another owner.
         let (code, said) = readmit(cluster, "gn1")?;
         assert!(code == 1 && said.contains("stays drained") && said.contains("gpu-lost@3"), "{code} {said}");
         cluster.hardware("gn1")?.heal()?;
@@ -71,7 +71,7 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         let (code, said) = readmit(cluster, "gn1")?;
         assert!(code == 1 && said.contains("in a maintenance reservation"), "{code} {said}");
         assert!(cluster.node("gn1")?.drained());
-        // Beside jobs a fault there is only reported.
+        // There a fault is only reported, without a drain.
         cluster.hardware("gn2")?.inject("gpu-lost@5")?;
         let looked = root("gn2").run(&["railgate", "check", "--drain"])?.ok()?;
         assert!(
@@ -95,7 +95,7 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         let (code, said) = readmit(cluster, "gn1")?;
         assert!(code == 0 && said.contains("back in service"), "{code} {said}");
         let node = cluster.wait_node("gn1", "idle", MINUTE, |node| !node.drained())?;
-        // 24.11 keeps the reason of a node that is given back.
+        // 24.11 keeps the reason of a resumed node.
         let root_dir = std::env::var_os(SLURM_ROOT).unwrap_or_else(|| "/".into());
         let kept = slurm_release(Path::new(&root_dir))? == (24, 11) && node.reason() == ours;
         assert!(kept || node.reason().is_empty(), "{}", node.reason());
@@ -108,14 +108,14 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
         assert_eq!(words, ["gpu-lost", "drain", "1", "1", "1"], "{counted}");
         assert!(cluster.alice().run(&["railgate", "nodes"])?.ok()?.contains("railgate holds 0 of "));
 
-        // The next job runs there, and an Xid of this boot is not given back without a word.
+        // The next job runs there. An Xid of this boot must be acknowledged before the node is resumed.
         let id = cluster.alice().sbatch(&["-w", "gn1", "--gres=gpu:8"], "hostname")?;
         cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
         cluster.hardware("gn1")?.inject("gpu-xid-48@2")?;
         root("gn1").run(&["railgate", "check", "--drain"])?.ok()?;
         let reason = cluster.node("gn1")?.reason().to_owned();
         assert!(reason.starts_with("railgate: gpu-xid@2: "), "{reason}");
-        // A reset clears what NVML counts; the kernel log still has the line.
+        // A reset clears NVML's counters, but the kernel log still has the line.
         cluster.hardware("gn1")?.heal()?;
         let (code, said) = readmit(cluster, "gn1")?;
         assert!(code == 1 && said.contains("or use --repaired"), "{code} {said}");
@@ -127,7 +127,7 @@ fn a_drained_node_is_explained_repaired_and_given_back() -> Result<()> {
     })
 }
 
-/// The commands of the section of docs/install.md that turns enforcing on.
+/// The commands in the section of docs/install.md that switches to enforce.
 fn commands() -> Result<Vec<String>> {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md"))?;
     let (_, section) = page.split_once(" From report to enforce\n").context("no such section")?;
@@ -147,7 +147,7 @@ fn commands() -> Result<Vec<String>> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_new_site_goes_from_report_to_enforce_with_the_commands_of_the_page() -> Result<()> {
+fn a_site_switches_from_report_to_enforce_with_the_commands_of_the_page() -> Result<()> {
     let builder = Builder::new(2).slurm_conf("HealthCheckInterval", "0").config(
         "gate = { mode = \"report\" }\nbreaker = { max_percent = 100.0, partition_max_percent = 100.0 }",
     )?;
@@ -159,14 +159,14 @@ fn a_new_site_goes_from_report_to_enforce_with_the_commands_of_the_page() -> Res
             let mut said = String::new();
             for command in &commands {
                 let output = cluster.root().on(node).run(&["sh", "-c", command])?;
-                // A look at a broken node says so by its exit code.
+                // A check of a faulty node exits with 1.
                 let fine = output.code == 0 || (output.code == 1 && command.starts_with("railgate check"));
                 assert!(fine, "{command}: {output}");
                 said.push_str(&output.both());
             }
             Ok(said)
         };
-        // Report: the job runs, and the node says what would have been.
+        // Mode report: the job runs, and the log has what enforce would have done.
         for node in ["gn1", "gn2"] {
             let id = cluster.alice().sbatch(&["-w", node, "--gres=gpu:8"], "hostname")?;
             cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
@@ -184,7 +184,7 @@ fn a_new_site_goes_from_report_to_enforce_with_the_commands_of_the_page() -> Res
         let words: Vec<&str> = count.split_whitespace().take(5).collect();
         assert_eq!(words, ["gpu-lost", "drain", "1", "1", "0"], "{said}");
 
-        // A few nodes: the page's table, with this site's names.
+        // A few nodes enforce: the page's table with this site's names.
         let config = cluster.read("gn2", CONFIG)?;
         let table = "\n[[node]]\nnames = \"gn2\"\n[node.gate]\nmode = \"enforce\"\n";
         for node in ["gn1", "gn2"] {
@@ -197,7 +197,7 @@ fn a_new_site_goes_from_report_to_enforce_with_the_commands_of_the_page() -> Res
         }
         assert!(!cluster.node("gn1")?.drained());
         assert!(cluster.node("gn2")?.reason().starts_with("railgate: gpu-lost@3: "));
-        // All.
+        // All nodes enforce.
         for node in ["gn1", "gn2"] {
             cluster.write(node, CONFIG, &config.replace("mode = \"report\"", "mode = \"enforce\""))?;
         }
@@ -210,7 +210,7 @@ fn a_new_site_goes_from_report_to_enforce_with_the_commands_of_the_page() -> Res
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_reboot_that_waits_stays_and_what_no_epilog_took_away_goes() -> Result<()> {
+fn a_pending_reboot_is_kept_and_stale_directories_are_removed() -> Result<()> {
     let builder = Builder::new(2)
         .slurm_conf("HealthCheckInterval", "0")
         .slurm_conf("RebootProgram", "/bin/true")
@@ -220,12 +220,12 @@ fn a_reboot_that_waits_stays_and_what_no_epilog_took_away_goes() -> Result<()> {
         let long =
             |node: &str| submit_as(&alice, &["-w", node, "--gres=gpu:1"], "echo attempt 0; sleep 1000");
         let (first, second) = (long("gn1")?, long("gn2")?);
-        // Their gates are through, too, which Slurm's RUNNING does not say.
+        // Their gates have ended as well, which Slurm's state RUNNING does not tell.
         for job in [first, second] {
             started(cluster, job)?;
         }
 
-        // The node reboots when its job has ended. Until then Slurm may start others there.
+        // The node reboots when its job has ended. Until then Slurm may start other jobs there.
         cluster.root().run(&["scontrol", "reboot", "gn1"])?.ok()?;
         cluster.wait_node("gn1", "about to reboot", MINUTE, |node| node.state().contains("REBOOT"))?;
         assert!(!cluster.node("gn1")?.drained());
@@ -238,7 +238,7 @@ fn a_reboot_that_waits_stays_and_what_no_epilog_took_away_goes() -> Result<()> {
         assert!(node.drained() && node.state().contains("REBOOT"), "{node:?}");
         assert!(node.reason().starts_with("railgate: gpu-lost@5: "), "{}", node.reason());
 
-        // Directories of long ago: of a job that nobody knows, and of one that runs.
+        // Old directories: of an unknown job, and of a running one.
         let sh = |script: &str| cluster.root().on("gn2").run(&["sh", "-c", script])?.ok();
         let stale = |job: u32| {
             let place = format!("/run/railgate/jobs/{job}/0-1000000/user");
@@ -251,7 +251,7 @@ fn a_reboot_that_waits_stays_and_what_no_epilog_took_away_goes() -> Result<()> {
             sh("ls /run/railgate/jobs; grep -c 4711 /proc/self/mounts || true")?,
             format!("{second}\n0\n")
         );
-        // Where nobody can be asked, nothing is taken away.
+        // If slurmctld does not answer, nothing is removed.
         stale(4712)?;
         cluster.stop_slurmctld()?;
         cluster.root().on("gn2").run(&["railgate", "check", "--drain"])?.ok()?;

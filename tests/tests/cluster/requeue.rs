@@ -1,4 +1,4 @@
-//! Jobs that die of a node come back without anyone's help.
+//! Jobs whose node fails are requeued without intervention.
 
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, Cluster, Job};
@@ -8,7 +8,7 @@ use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, log, one_line, repor
 
 const LOST: &str = "gpu-lost@3: 0000:61:00.0 off bus, Xid 79";
 
-/// Hardware mended, and the admin has put the node back.
+/// The hardware is repaired, and the admin resumes the node.
 fn repair(cluster: &Cluster, node: &str) -> Result<()> {
     cluster.hardware(node)?.heal()?;
     let node = format!("nodename={node}");
@@ -17,7 +17,7 @@ fn repair(cluster: &Cluster, node: &str) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()> {
+fn a_job_whose_gpu_dies_continues_elsewhere_and_its_dependents_wait() -> Result<()> {
     let builder = Builder::new(3).config(ALL_MAY_DRAIN)?;
     builder.config_of("ctl", "metrics = { dir = '/var/lib/prom' }")?.test(|cluster| {
         cluster.root().run(&["install", "-d", "-o", "slurm", "/var/lib/prom"])?.ok()?;
@@ -40,12 +40,12 @@ fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()>
         assert!(node.drained());
         assert_eq!(node.reason(), format!("railgate: {LOST}; reboot [epilog job={id}]"));
 
-        // Counted for Prometheus.
+        // Prometheus gets a count of it.
         let page = cluster.read("ctl", "/var/lib/prom/railgate-controller.prom")?;
         let series: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(series, ["railgate_job_decisions_total{event=\"requeued\",check=\"gpu-lost\"} 1"]);
 
-        // In the log of the job itself, and for whoever asks later.
+        // The job's own log and its report explain it.
         let why = format!("railgate: attempt 0 left node gn2, which failed while it ran: {LOST}");
         let fault =
             format!("railgate: hardware fault on gn2, not your program: {LOST} (railgate report {id})");
@@ -69,12 +69,12 @@ fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()>
             ],
         );
 
-        // Nothing that depends on it began between its attempts.
+        // No dependent job started between the attempts.
         for (job, file) in [(after_success, "seen-by-afterok"), (after_end, "seen-by-afterany")] {
             cluster.wait_job(job, &["COMPLETED"], MINUTE)?;
             assert_eq!(cluster.output(&format!("/home/rgalice/{file}")), Some(whole.clone()));
         }
-        // The scheduler's word, at its next round.
+        // Slurm's scheduler sets this reason in its next cycle.
         let never = |job: &Job| job.reason() == "DependencyNeverSatisfied";
         let never = cluster.wait_job_until(after_failure, "never to start", MINUTE, never)?;
         assert_eq!(never.state(), "PENDING");
@@ -85,19 +85,19 @@ fn a_job_whose_gpu_dies_goes_on_elsewhere_and_its_followers_wait() -> Result<()>
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
+fn a_single_array_task_and_a_whole_het_job_are_requeued() -> Result<()> {
     Builder::new(4).config(ALL_MAY_DRAIN)?.test(|cluster| {
         let alice = cluster.alice();
         let array = submit(&alice, &["-N1", "--gres=gpu:8", "--array=1-3"])?;
         let mut members = Vec::new();
         for task in 1..=3 {
             let name = format!("{array}_{task}");
-            // Until it runs its number may still be the array's.
+            // Until a task runs, its job id may still be that of the array.
             let job = cluster.wait_job(&name, &["RUNNING"], MINUTE)?;
             let id: u32 = job.field("JobId").parse()?;
             members.push((name, id, started(cluster, id)?));
         }
-        // The one whose own number is the whole array's.
+        // The task whose job id is that of the whole array.
         let (name, id, node) = members.iter().find(|(_, id, _)| *id == array).unwrap();
         cluster.hardware(node)?.inject("gpu-lost@3")?;
         end(cluster, *id, 3)?;
@@ -116,7 +116,7 @@ fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
         let leader = submit(&alice, &["-N1", "--gres=gpu:8", ":", "-N1", "--gres=gpu:8"])?;
         started(cluster, leader)?;
         let bad = cluster.job(format!("{leader}+1"))?.nodes().to_owned();
-        // The script waits for the gates of its own component alone.
+        // The script waits only for the gates of its own component.
         poll::until(MINUTE, "the other component's gate to be through", || {
             let run = format!("/run/railgate/jobs/{}/current/run.json", leader + 1);
             Ok(cluster.read(&bad, &run).is_ok().then_some(()))
@@ -128,7 +128,7 @@ fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
             assert_eq!(job.restarts(), 1);
             assert_ne!(job.nodes(), bad);
         }
-        // Whichever component is asked for: one job, and the node that ended it.
+        // Either component leads to the same report: one job, and the node that ended it.
         for id in [leader, leader + 1] {
             let told = report(&alice, id)?;
             let head =
@@ -149,7 +149,7 @@ fn one_array_member_comes_back_alone_and_a_het_job_as_a_whole() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_job_comes_back_only_where_its_log_is_kept() -> Result<()> {
+fn a_job_is_requeued_only_if_its_log_is_appended() -> Result<()> {
     Builder::new(4).config(ALL_MAY_DRAIN)?.slurm_conf("JobFileAppend", "0").test(|cluster| {
         let alice = cluster.alice();
         let variable = cluster.alice().env("SBATCH_OPEN_MODE", "append");

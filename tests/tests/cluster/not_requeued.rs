@@ -1,4 +1,4 @@
-//! Jobs that must not come back: their own faults, and ends that somebody wanted.
+//! Jobs that must not be requeued: failures of their own program, and ends that a user or an admin wanted.
 
 use anyhow::Result;
 use railgate_tests::cluster::Builder;
@@ -7,7 +7,7 @@ use crate::training::{ALL_MAY_DRAIN, MINUTE, end, in_order, one_line, report, st
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_program_that_failed_by_itself_stays_failed() -> Result<()> {
+fn a_job_whose_program_failed_is_not_requeued() -> Result<()> {
     Builder::new(4).config(ALL_MAY_DRAIN)?.test(|cluster| {
         let alice = cluster.alice();
         let mut jobs = Vec::new();
@@ -27,7 +27,7 @@ fn a_program_that_failed_by_itself_stays_failed() -> Result<()> {
              file-rss:0kB, shmem-rss:0kB, UID:{} pgtables:4096kB oom_score_adj:0",
             uid.trim()
         ))?;
-        // Hardware that nobody calls broken: corrected errors, and a code that no table knows.
+        // Readings that are not faults: corrected errors, and an unknown Xid.
         cluster.hardware(fourth)?.xid(1, 9999, None)?;
         end(cluster, *plain, 3)?;
         end(cluster, *own_xids, 3)?;
@@ -55,7 +55,7 @@ fn a_program_that_failed_by_itself_stays_failed() -> Result<()> {
 const LOST: &str = "gpu-lost@3: 0000:61:00.0 off bus, Xid 79";
 const CONTROLLERS_LOG: &str = "/var/lib/railgate/controller/epilog-ctld.log";
 
-/// Whoever ends it hears it say that it failed.
+/// A program that catches the signal and exits with an error.
 const DEFIANT: &str = "\
 trap 'exit 7' TERM
 echo attempt ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST
@@ -66,7 +66,7 @@ exit $(cat end.$SLURM_JOB_ID)
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn an_end_that_somebody_wanted_stays_one_though_the_node_fails_too() -> Result<()> {
+fn a_cancelled_job_is_not_requeued_even_if_its_node_fails() -> Result<()> {
     let builder = Builder::new(4)
         .config(ALL_MAY_DRAIN)?
         .slurm_conf("PreemptType", "preempt/partition_prio")
@@ -93,13 +93,13 @@ fn an_end_that_somebody_wanted_stays_one_though_the_node_fails_too() -> Result<(
         for ((id, node), state) in jobs.iter().zip(["CANCELLED", "COMPLETED", "TIMEOUT", "PREEMPTED"]) {
             let job = cluster.wait_job(id, &[state], MINUTE)?;
             assert_eq!((job.restarts(), job.nodes()), (0, node.as_str()));
-            // The node is what it is, whatever became of the job.
+            // The node is drained independently of the job.
             let bad = cluster.wait_node(node, "drained", MINUTE, |node| node.drained())?;
             assert_eq!(bad.reason(), format!("railgate: {LOST}; reboot [epilog job={id}]"));
             let told = report(&alice, *id)?;
             assert!(told.contains("Xid 79 on GPU 3") && !told.contains("requeued"), "{told}");
         }
-        // Nothing is decided about jobs that ended with exit code 0.
+        // There are no decisions about jobs with exit code 0.
         let log = cluster.read("ctl", CONTROLLERS_LOG).unwrap_or_default();
         assert!(log.is_empty(), "{log}");
         Ok(())

@@ -1,5 +1,5 @@
-//! Another health check beside railgate, called by it with `--then`: each keeps its own drains and leaves the other's alone.
-//! And what `sinfo` shows of them.
+//! Another health check, called by railgate with `--then`: each keeps its own drains and does not touch those of the other. Also
+//! what `sinfo` prints of both.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use railgate_tests::poll;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// As LBNL's node health check marks nodes: it keeps a note that is not its own, writing it once more, and takes back its own
-/// alone. `RAILGATE_NHC` names a checkout of the real one, which then takes its place.
+/// Marks nodes as LBNL's node health check does: it rewrites a reason that is not its own unchanged, and clears only its own.
+/// With `RAILGATE_NHC`, a checkout of the real one, that program runs instead.
 const STAND_IN: &str = r#"#!/bin/bash
 line=($(sinfo -hn "$(hostname)" -o '%t %E'))
 note="${line[*]:1}"
@@ -47,14 +47,14 @@ fn install_nhc(cluster: &Cluster) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_node_health_check_beside_railgate_keeps_its_drains_and_railgate_its_own() -> Result<()> {
+fn nhc_and_railgate_keep_their_own_drains() -> Result<()> {
     let builder = Builder::new(1).slurm_conf("HealthCheckInterval", "2");
     let builder = builder.config("breaker = { max_percent = 100.0, partition_max_percent = 100.0 }")?;
     builder.test(|cluster| {
         let sh = |node: &str, script: &str| cluster.root().on(node).run(&["sh", "-ec", script])?.ok();
         install_nhc(cluster)?;
         cluster.write("gn1", "/etc/railgate/periodic.sh", PERIODIC)?;
-        // So many runs from now on: what stands then has stood against both.
+        // Waits for this many further runs, so that the state has survived both checks.
         let rounds = |count: usize| {
             let ran = || {
                 Ok::<_, anyhow::Error>(
@@ -67,7 +67,7 @@ fn a_node_health_check_beside_railgate_keeps_its_drains_and_railgate_its_own() -
         rounds(1)?;
         assert!(!cluster.node("gn1")?.drained());
 
-        // Its drain, and a fault of ours comes: the reason stays, and railgate says whose node it is.
+        // NHC drains, then railgate finds a fault: the reason stays, and railgate reports who drained the node.
         sh("gn1", "touch /run/nhc.fault")?;
         let node = cluster.wait_node("gn1", "drained", MINUTE, |node| node.drained())?;
         assert_eq!(node.reason(), "NHC: check_fs_mount: /work is not mounted");
@@ -83,13 +83,13 @@ fn a_node_health_check_beside_railgate_keeps_its_drains_and_railgate_its_own() -
         );
         assert!(cluster.alice().run(&["railgate", "nodes"])?.ok()?.contains("railgate holds 0 of "));
 
-        // It takes its own drain back; the next look finds ours.
+        // NHC clears its own drain; the next check run drains for railgate's fault.
         sh("gn1", "rm /run/nhc.fault")?;
         let ours =
             |reason: &str| reason.starts_with("railgate: gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot [");
         let node = cluster.wait_node("gn1", "railgate's", MINUTE, |node| ours(node.reason()))?;
         let reason = node.reason().to_owned();
-        // A fault of its own comes, and goes: our words stay.
+        // A fault of NHC comes and goes: railgate's reason stays.
         sh("gn1", "touch /run/nhc.fault")?;
         rounds(2)?;
         sh("gn1", "rm /run/nhc.fault")?;
@@ -97,7 +97,7 @@ fn a_node_health_check_beside_railgate_keeps_its_drains_and_railgate_its_own() -
         let node = cluster.node("gn1")?;
         assert!(node.drained() && node.reason() == reason, "{}", node.reason());
 
-        // What people see of it: by default twenty characters, by the page's line all of them.
+        // `sinfo` prints twenty characters by default, the complete reason with the format in the docs.
         let shown = |words: &[&str]| cluster.alice().run(words)?.ok();
         assert!(shown(&["sinfo", "-hR"])?.starts_with("railgate: gpu-lost@3 "));
         let page = include_str!("../../../docs/oncall.md");
@@ -111,7 +111,7 @@ fn a_node_health_check_beside_railgate_keeps_its_drains_and_railgate_its_own() -
         );
 
         cluster.hardware("gn1")?.heal()?;
-        // A check that looked before that must not drain what is given back now.
+        // A check run that started before must not drain the node that is resumed now.
         rounds(2)?;
         readmit(&[])?.ok()?;
         rounds(2)?;

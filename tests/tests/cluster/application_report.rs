@@ -1,4 +1,4 @@
-//! What a program tells through `contrib/python/railgate.py`, from its loop to the report.
+//! Reports of a training loop through `contrib/python/railgate.py`, up to the job's report.
 
 use anyhow::{Context as _, Result};
 use railgate_tests::accounting::{COMMENTS, SACCT, SACCTMGR};
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::training::{MINUTE, end, in_order, log, one_line, started, submit};
 
-/// The helper that people copy.
+/// The helper that users copy.
 const HELPER: &str = include_str!("../../../contrib/python/railgate.py");
 
-/// A loop of sixty steps. `nan`: the loss of step 40 is none, on rank 1. The losses are numbers that nothing else is.
+/// A loop of sixty steps. With `nan` the loss of step 40 is NaN on rank 1. The losses are distinctive numbers.
 const LOOP: &str = r#"
 import sys, time
 sys.path.insert(0, "/home/rgalice")
@@ -51,7 +51,7 @@ fn ranks(report: &Value) -> Result<Vec<Value>> {
     Ok(ranks)
 }
 
-/// Everything that railgate and Slurm keep of jobs where others than its owner may look.
+/// All data of jobs that railgate and Slurm keep where users other than the owner may read.
 fn elsewhere(cluster: &Cluster) -> Result<String> {
     let mut all = String::new();
     for machine in ["ctl", "gn1", "gn2"] {
@@ -66,7 +66,7 @@ fn elsewhere(cluster: &Cluster) -> Result<String> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
+fn steps_reported_by_a_loop_are_in_the_jobs_report() -> Result<()> {
     Builder::new(2).config("[stats]\nsample = '1s'\n[metrics]\ndir = '/var/lib/railgate/metrics'\n")?.test(
         |cluster| {
             let alice = cluster.alice();
@@ -79,7 +79,7 @@ fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
             let (well, keep) = (looping("no", 60)?, looping("keep", 60)?);
             cluster.wait_job(well, &["COMPLETED"], MINUTE)?;
             cluster.wait_job(keep, &["COMPLETED"], MINUTE)?;
-            // Alone: the epilog of its second node waits only three seconds for the first one's word.
+            // Runs alone, since the epilog of the second node waits only three seconds for the report of the first.
             let nan = looping("nan", 60)?;
             cluster.wait_job(nan, &["FAILED"], MINUTE)?;
 
@@ -104,7 +104,7 @@ fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
                     "{rank}"
                 );
             }
-            // By hand, from what the ranks say: 6 N + 12 L H Q T, two GPUs of 989.4 TFLOP/s.
+            // Computed from the ranks' figures: 6 N + 12 L H Q T, two GPUs of 989.4 TFLOP/s.
             let flops = 6.0 * 1e9 + 12.0 * 16.0 * 16.0 * 64.0 * 1024.0;
             let rate: f64 = found
                 .iter()
@@ -130,7 +130,7 @@ fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
             );
             assert!(first["part"].as_str().is_some_and(|part| part.ends_with("rank 1")), "{first}");
             assert!(text.contains("go back to a checkpoint before that step"));
-            // The job's second node alone has seen it.
+            // Only the job's second node has seen it.
             let said = log(cluster, "rgalice", nan);
             let want = "railgate: the program's own: the loss was NaN or infinite in step 40";
             assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
@@ -145,7 +145,7 @@ fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
             let want = "railgate: points at the program: Xid 31 on gn2: ";
             assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
 
-            // A loss is nobody's business: kept only on the user's wish, and then in their own report alone.
+            // Losses are private: kept only on the user's request, and then only in their own report.
             let (kept, _) = told(&alice, keep).map(|(text, json)| (json.to_string() + &text, ()))?;
             assert!(kept.contains("31415.926"), "the user asked for it");
             for id in [well, nan] {
@@ -154,7 +154,7 @@ fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
                 assert!(LOSSES.iter().all(|loss| !shown.contains(loss)), "{shown}");
             }
             let theirs = cluster.bob().run(&["railgate", "report", &keep.to_string(), "--format", "json"])?;
-            assert!(theirs.ok().is_err(), "it is somebody else's");
+            assert!(theirs.ok().is_err(), "the report belongs to another user");
             poll::until(MINUTE, "the runs to be gone", || {
                 let seen = elsewhere(cluster)?;
                 Ok((!seen.contains("/run/railgate/jobs/")).then_some(seen))
@@ -166,7 +166,7 @@ fn a_loop_that_tells_its_steps_has_them_in_its_report() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_job_that_runs_is_shown_by_what_its_nodes_have_said() -> Result<()> {
+fn a_running_job_is_shown_from_its_partial_node_reports() -> Result<()> {
     Builder::new(2).config("[stats]\nsample = '1s'\n[report]\nlive = '1s'\n")?.test(|cluster| {
         let alice = cluster.alice();
         cluster.write("ctl", "/home/rgalice/railgate.py", HELPER)?;
@@ -175,7 +175,7 @@ fn a_job_that_runs_is_shown_by_what_its_nodes_have_said() -> Result<()> {
         let words = ["-N2", "--ntasks-per-node=1", "--gres=gpu:1", "-o", "log.%j"];
         let id = alice.sbatch(&words, "srun python3 /home/rgalice/loop.py no 0\n")?;
         let live = || alice.run(&["railgate", "report", &id.to_string(), "--live"])?.ok();
-        let text = poll::until(MINUTE, "both nodes to speak", || {
+        let text = poll::until(MINUTE, "reports of both nodes", || {
             let text = live()?;
             let said = ["2 of 2 nodes", "SO FAR   step", "MODEL", "GOODPUT"];
             Ok(said.iter().all(|part| text.contains(part)).then_some(text))
@@ -186,7 +186,7 @@ fn a_job_that_runs_is_shown_by_what_its_nodes_have_said() -> Result<()> {
         );
         assert!(!text.contains("VERDICT") && !text.contains('\x1b'), "{text}");
 
-        // A node that dies has said something before.
+        // A node that dies has reported before.
         let lost = cluster.job(id)?.field("BatchHost").to_owned();
         let other = if lost == "gn1" { "gn2" } else { "gn1" };
         cluster.kill_node(other)?;
@@ -206,14 +206,14 @@ fn a_job_that_runs_is_shown_by_what_its_nodes_have_said() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_failed_jobs_output_and_its_accounting_say_whose_fault_it_was() -> Result<()> {
+fn output_and_accounting_of_a_failed_job_name_the_cause() -> Result<()> {
     let builder = Builder::new(2).config("report = { admin_comment = true }")?;
     let builder = builder.file("/usr/bin/sacct", SACCT).file("/usr/bin/sacctmgr", SACCTMGR);
     builder.test(|cluster| {
         let (alice, root) = (cluster.alice(), cluster.root());
         let words = |node: &'static str| ["-N1", "-w", node, "--gres=gpu:8", "--railgate-requeue=never"];
         let (bad, good) = (submit(&alice, &words("gn1"))?, submit(&alice, &words("gn2"))?);
-        // Another program has its own field there.
+        // Another program has its own entry in the comment.
         let before = format!("umask 0; echo '{bad}|JS1:H4sIAAAA+/==' > {COMMENTS}");
         root.run(&["sh", "-c", &before])?.ok()?;
         started(cluster, bad)?;
@@ -234,7 +234,7 @@ fn a_failed_jobs_output_and_its_accounting_say_whose_fault_it_was() -> Result<()
         assert!(accounted.starts_with("JS1:H4sIAAAA+/== railgate: hardware fault"), "{accounted}");
         assert!(accounted.contains("gn1") && accounted.ends_with(';'), "{accounted}");
 
-        // Nobody knows why this one failed: nobody is blamed.
+        // The cause of this failure is unknown, so none is named.
         end(cluster, good, 1)?;
         cluster.wait_job(good, &["FAILED"], MINUTE)?;
         assert!(!log(cluster, "rgalice", good).contains("railgate:"));

@@ -1,4 +1,4 @@
-//! Jobs that slurmctld has forgotten, on a site without slurmdbd: their reports are what they were.
+//! Jobs that slurmctld has purged, on a site without slurmdbd: their reports do not change.
 
 use anyhow::{Result, ensure};
 use railgate_tests::cluster::{Builder, Cluster};
@@ -6,7 +6,7 @@ use railgate_tests::poll;
 
 use crate::training::MINUTE;
 
-/// Of a report's first lines: what became of the job, and its name.
+/// Exit code, and the report's first lines: the job's end and its name.
 fn verdict(cluster: &Cluster, words: &[&str]) -> Result<(i32, String)> {
     let report = cluster.alice().run(&[&["railgate", "report"], words].concat())?;
     Ok((report.code, report.stdout))
@@ -19,10 +19,10 @@ fn forgotten(cluster: &Cluster, job: u32) -> Result<()> {
     })
 }
 
-/// The line that ends the report's head is the same before and after.
+/// The last line of the report's head is the same before and after.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn reports_stay_true_when_slurm_has_forgotten_the_jobs() -> Result<()> {
+fn reports_do_not_change_after_slurm_has_purged_the_jobs() -> Result<()> {
     Builder::new(1).slurm_conf("MinJobAge", "10").test(|cluster| {
         let alice = cluster.alice();
         let quiet = ["-o", "/dev/null"];
@@ -63,14 +63,14 @@ fn reports_stay_true_when_slurm_has_forgotten_the_jobs() -> Result<()> {
         let (code, named) = verdict(cluster, &["--name", "good run"])?;
         ensure!(code == 0 && named.contains(&format!("job {good}")), "{named}");
 
-        // It never ran, so nobody has a record of it.
+        // It never ran, so there is no record of it.
         let missing = alice.run(&["railgate", "report", &never.to_string()])?;
         ensure!(
             missing.code == 3 && missing.stderr.contains("no record; Slurm has forgotten it"),
             "{}",
             missing.both()
         );
-        // Another user learns nothing of them.
+        // Another user gets no information about them.
         for words in [&[good.to_string()][..], &[format!("{array}_1")], &["--name".into(), "good run".into()]]
         {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
