@@ -18,7 +18,7 @@ run() {
     # A signal ends wait, not the step.
     while [ -z "$railgate_ended" ] && kill -0 "$railgate_step" 2>/dev/null; do wait "$railgate_step" 2>/dev/null || :; done
     if [ -n "$railgate_ended" ]; then
-        # Slurm gives the programs seconds to end (KillWait), and then ends this script, too.
+        # Slurm gives the programs some seconds to end (KillWait), and then ends this script as well.
         for _ in {1..50}; do
             kill -0 "$railgate_step" 2>/dev/null || break
             sleep 0.1
@@ -26,14 +26,14 @@ run() {
         railgate_say
     fi
     wait "$railgate_step" 2>/dev/null && code=0 || code=$?
-    # The sender of SIGTERM (143) to the step is about to send it to this script, too.
+    # The sender of SIGTERM (143) to the step is about to send it to this script as well.
     if [ "$code" = 143 ] && [ -z "$railgate_ended" ]; then { sleep 1; } 2>/dev/null || :; fi
     if [ -n "$railgate_told" ] && [ -z "$railgate_ended" ]; then railgate_saved "$code"; fi
     return "$code"
 }
 
 railgate_save() {
-    # At its very end the job no longer has steps.
+    # Fails shortly before the end of the job, when it no longer has steps.
     if scancel --signal="${SAVE_SIGNAL:-USR1}" "$railgate_id"; then railgate_told="${SAVE_SIGNAL:-USR1}"; fi
 }
 
@@ -108,7 +108,7 @@ railgate_exit() {
     trap '' TERM USR1
     if [ -n "$railgate_ended" ]; then
         railgate_say
-        # Slurm records the end that it asked for.
+        # End by the signal, so that Slurm records the end that it requested.
         trap - TERM EXIT
         kill -TERM "$$"
     fi

@@ -2,11 +2,11 @@
 # The start of each task of a template: bash -c "$(railgate template task)" task PROGRAM. The same text on every node
 # and in every image with bash.
 #
-# proctrack/cgroup signals the first process of a task only: this shell. It passes SIGUSR1 (save) on to all processes below
+# proctrack/cgroup only signals the first process of a task: this shell. It forwards SIGUSR1 (save) to all processes below
 # it, and SIGTERM (scancel, preemption) to the program. All processes start with SIGUSR1 ignored, so that programs without a
-# handler (torchrun, shells) do not die of it.
+# handler (torchrun, shells) are not killed by it.
 pass_on() { for child in $(cat "/proc/$1"/task/*/children); do kill -USR1 "$child"; pass_on "$child"; done; }
-# The shell that reads the program's words becomes the program; bash before 5.1 may stay above it.
+# The shell that parses the program's command line executes the program; before 5.1 bash may stay its parent.
 to_program() {
     local child
     child="$(cat "/proc/$1"/task/*/children)"

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node=8 example_train.py --save-dir /shared/run7     DDP; needs PyTorch
     python3 example_train.py --plain --save-dir /tmp/run7                    without PyTorch: fits a line
 
-Kill it whenever you like and start it again: loss.csv in the directory has every step once, with the losses of a
-run that was never interrupted.
+It can be killed at any time and started again: loss.csv in the directory then has every step once, with the same
+losses as an uninterrupted run.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import sys
 import time
 
 try:
-    import railgate  # contrib/python/railgate.py: `railgate report` then knows steps, checkpoints and NaN
-except ImportError:  # it trains without, too
+    import railgate  # contrib/python/railgate.py: reports steps, checkpoints and NaN to `railgate report`
+except ImportError:  # optional
 
     class railgate:
         model = step = staticmethod(lambda *_args, **_told: None)
@@ -28,20 +28,20 @@ except ImportError:  # it trains without, too
 
 
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)))
-KEEP = 2  # the newest, and one in case a file system loses it
+KEEP = 2  # the newest, and an older one in case the file system loses it
 
 
 class Line:
-    """The stand-in for a model: y = a x + b, fitted by gradient descent with momentum. No library needed."""
+    """Stand-in for a model: y = a x + b, fitted by gradient descent with momentum. Needs no library."""
 
     samples = 32
-    about = {"name": "line"}  # no GPU works, so no FLOP are reported
+    about = {"name": "line"}  # no GPU is used, so no FLOP are reported
 
     def __init__(self, _options):
         self.values = {"a": 0.0, "b": 0.0, "va": 0.0, "vb": 0.0}
 
     def batch(self, number):
-        # The data of a step follow from its number, so "where was I in the data" is the step itself.
+        # The data of a step follow from its number, so the step is also the position in the data.
         data = random.Random(number)
         xs = [(data.uniform(-1, 1), data.gauss(0, 0.1)) for _ in range(self.samples)]
         return [(x, 3 * x + 1 + noise) for x, noise in xs]
@@ -79,7 +79,7 @@ class Line:
 
 
 class Network:
-    """A small network under DDP. What a real one needs stands here: model, optimizer and generator states."""
+    """A small network under DDP. Saves what a real one needs: model, optimizer and generator states."""
 
     samples = 64
 
@@ -94,7 +94,7 @@ class Network:
             torch.cuda.set_device(self.device)
         if self.spread:
             torch.distributed.init_process_group("gloo" if self.device == "cpu" else "nccl")
-        torch.set_float32_matmul_precision("high")  # TF32, as told below
+        torch.set_float32_matmul_precision("high")  # TF32, as reported below
         torch.manual_seed(0)
         width = options.width
         layers = [torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(width, 1)]
@@ -103,13 +103,13 @@ class Network:
         self.train = self.model
         if self.spread:
             self.train = torch.nn.parallel.DistributedDataParallel(self.model)
-        # A weight of a linear layer costs 2 FLOP a sample forward and 4 backward. A transformer says its layers, heads
-        # and sequence instead and counts tokens: docs/application-reports.md.
+        # A weight of a linear layer costs 2 FLOP per sample forward and 4 backward. For a transformer report layers,
+        # heads and sequence length instead, and count tokens: docs/application-reports.md.
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         self.about = {"name": "example", "convention": "explicit", "flops_per_sample": 6 * weights, "dtype": "tf32"}
 
     def batch(self, number):
-        # Each step and rank has data and dropout of its own, which follow from both numbers.
+        # Data and dropout of a step and rank are seeded from both numbers.
         self.torch.manual_seed(number * 65536 + RANK)
         return self.torch.randn(self.samples, 16).to(self.device)
 
@@ -132,7 +132,7 @@ class Network:
         return saved["step"]
 
     def any_rank(self, value):
-        """The largest of all ranks' values: a signal to one rank stops all of them at the same step."""
+        """Maximum over all ranks, so that a signal to one rank stops all of them at the same step."""
         if not self.spread:
             return value
         box = self.torch.tensor([value], device=self.device)
@@ -162,19 +162,19 @@ def place(folder, number):
 
 
 def sync(folder):
-    """A name is on disk when its directory is."""
+    """Syncs the directory: only then is a new name in it on disk."""
     handle = os.open(folder, os.O_RDONLY)
     os.fsync(handle)
     os.close(handle)
 
 
 def save(folder, model, number, seconds):
-    """Under another name first, then renamed: a reader finds the old checkpoint or the new one, never half a one."""
+    """Writes under another name, then renames: a reader finds the old or the new checkpoint, never a partial one."""
     half = folder / f".step-{number:09d}.ckpt.part"
     with open(half, "wb") as file:
         model.write(file, number)
         file.flush()
-        time.sleep(seconds)  # as long as a large one takes; for tests
+        time.sleep(seconds)  # simulates a large checkpoint; for tests
         os.fsync(file.fileno())
     half.rename(place(folder, number))
     sync(folder)
@@ -183,7 +183,7 @@ def save(folder, model, number, seconds):
 
 
 def resume(folder, model):
-    """The step of the newest checkpoint, which the model then has; 0 where there is none."""
+    """Loads the newest checkpoint into the model; returns its step, 0 if there is none."""
     newest = model.from_first(max((int(p.stem[5:]) for p in folder.glob("step-*.ckpt")), default=0))
     if newest:
         with open(place(folder, newest), "rb") as file:
@@ -192,7 +192,7 @@ def resume(folder, model):
 
 
 def curve(folder, number):
-    """loss.csv, without the steps that come after the checkpoint: they are done again."""
+    """Opens loss.csv and removes the steps after the checkpoint, which will be repeated."""
     path = folder / "loss.csv"
     kept = []
     if path.exists():
@@ -208,16 +208,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save-dir", type=pathlib.Path, required=True, help="shared by all nodes and attempts")
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--save-every", type=int, default=50, help="steps; what a dead node costs at most")
+    parser.add_argument("--save-every", type=int, default=50, help="interval in steps: the maximum loss if a node dies")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--plain", action="store_true", help="without PyTorch")
-    parser.add_argument("--resume", action="store_true", help="what it does anyway; for the templates' command line")
+    parser.add_argument("--resume", action="store_true", help="the default; accepted for the templates' command line")
     parser.add_argument("--step-seconds", type=float, default=0, help="make steps slower; for tests")
     parser.add_argument("--save-seconds", type=float, default=0, help="make checkpoints slower; for tests")
     options = parser.parse_args()
 
-    # A flag only: what is in the middle of a step must not save. Once is enough: Python gives signals their own effect
-    # back while it ends, and a second SIGUSR1 would kill it then.
+    # The handler only sets a flag, since saving in the middle of a step is unsafe. Later signals are ignored: Python
+    # restores the default actions while it exits, and a second SIGUSR1 would kill it then.
     told = []
 
     def tell(number, _frame):
@@ -235,7 +235,7 @@ def main():
     if RANK == 0:
         print(f"begins after step {done}" if done else "begins at the beginning", flush=True)
 
-    railgate.model(**model.about)  # once, and like all that follows in every rank: one that is slow shows
+    railgate.model(**model.about)  # once; like all calls below in every rank, so that a slow rank is visible
     while done < options.steps:
         with railgate.waiting():
             batch = model.batch(done + 1)
@@ -243,15 +243,15 @@ def main():
         time.sleep(options.step_seconds)
         done += 1
         stop = model.any_rank(int(bool(told)))
-        railgate.step(done, samples=model.samples, loss=loss)  # its own share of the batch
+        railgate.step(done, samples=model.samples, loss=loss)  # this rank's share of the batch
         if RANK == 0:
             record.write(f"{done},{loss!r}\n")
             record.flush()
         if stop or done % options.save_every == 0 or done == options.steps:
-            # All ranks say so: those that do not save wait, and that is no slow step.
+            # In all ranks: those that do not save wait, which must not count as a slow step.
             with railgate.checkpoint():
                 if RANK == 0:
-                    os.fsync(record.fileno())  # before the checkpoint that claims these steps
+                    os.fsync(record.fileno())  # before the checkpoint that includes these steps
                     save(folder, model, done, options.save_seconds)
                 model.wait_for_all()
         if stop:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Matrix products that count themselves: a load for `railgate calibrate`. Needs PyTorch and a GPU.
+"""Matrix products with a known number of FLOP: a load for `railgate calibrate`. Needs PyTorch and a GPU.
 
     railgate calibrate -- python3 gemm_load.py bf16 8192
     railgate calibrate -- python3 gemm_load.py bf16,fp8,tf32 4096,6144,8192    every type with every size, in turn
 
-Prints, a few times a second, the type and the FLOP done since it last did.
+Prints a few times per second the type and the FLOP since the previous line.
 """
 
 import itertools
@@ -39,7 +39,7 @@ def main():
     for kind, size, run in itertools.cycle(loads):
         begun = time.monotonic()
         while time.monotonic() - begun < 1.0:
-            # Some tens of milliseconds at once, and the next ones queued before these are waited for.
+            # Batches of some tens of milliseconds; the next one is queued before waiting for the previous one.
             times = max(1, int(2e13 / (2.0 * size**3)))
             for _ in range(times):
                 run()

@@ -43,7 +43,7 @@ _PER_LOG = 1 / math.log(1.05)
 _SLOTS = 240
 _NAN, _SPIKE, _START, _END = 1, 2, 3, 4
 
-# Places in the file, in units of eight bytes.
+# Offsets in the file, in units of eight bytes.
 _STEPS, _LAST_STEP, _SEEN, _TOTAL, _TIMED, _MIN, _MAX = 8, 9, 10, 11, 12, 13, 14
 _TOKENS, _SAMPLES, _TIMED_TOKENS, _TIMED_SAMPLES = 15, 16, 17, 18
 _NUMBER, _REDONE, _REDONE_S, _INPUT_S, _START_UP_S = 19, 20, 21, 22, 23
@@ -112,7 +112,7 @@ class _Report(object):
         self.rank = _env("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
         fd = self._lock(directory)
         self.fd = fd
-        # All of it at once: a full tmpfs then raises an error here, instead of a signal at a later store.
+        # Allocate the whole file: a full tmpfs then raises an error here, instead of SIGBUS at a later write.
         os.posix_fallocate(fd, 0, _SIZE)
         self.map = mmap.mmap(fd, _SIZE)
         whole = memoryview(self.map)
@@ -160,12 +160,12 @@ class _Report(object):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             fd = os.open(os.path.join(directory, name), flags, 0o600)
             try:
-                # A lock of the process: its children do not hold it, and its end releases it.
+                # A lock of the process: children do not inherit it, and the end of the process releases it.
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return fd
             except OSError:
                 os.close(fd)
-        raise OSError("sixteen others report as this rank")
+        raise OSError("sixteen other processes report as this rank")
 
     def _text(self, at, told):
         text = json.dumps(told).encode()[:2000]
@@ -284,7 +284,7 @@ class _Report(object):
         self.slot_end = 0.0
 
     def _slot(self, now):
-        """The span of the run's course that now is in."""
+        """Selects the time slot that contains now."""
         span = self.real[_SPAN]
         slot = max(0, int((now - self.real[_ORIGIN]) / span))
         if slot >= _SLOTS:
@@ -295,7 +295,7 @@ class _Report(object):
         self.slot_count, self.slot_sum = struct.unpack_from("<If", self.map, self.slot)
 
     def _widen(self, now):
-        """Pairs of spans become one, until now has a place."""
+        """Merges pairs of slots, doubling their span, until now falls into a slot. Returns its index."""
         d, counts, sums = self.real, self.counts, self.sums
         while True:
             slot = int((now - d[_ORIGIN]) / d[_SPAN])
@@ -309,7 +309,7 @@ class _Report(object):
             d[_SPAN] *= 2
 
     def _loss(self, loss, now):
-        # The value of a tensor on a GPU would make the program wait for the GPU.
+        # Reading a tensor on a GPU would make the program wait for the GPU.
         if type(loss) is not float:
             if getattr(loss, "is_cuda", False):
                 return
@@ -343,7 +343,7 @@ class _Report(object):
     def waited(self, seconds):
         if not self.told & _TOLD_INPUT:
             self._tell(_TOLD_INPUT)
-        # It belongs to the step that it is in: start-up is not input.
+        # Time before the first step counts as start-up, not as input.
         if self.last is not None:
             self.input_s += seconds
 
@@ -357,7 +357,7 @@ _report = None
 
 
 def _mine():
-    """This process' report; after a fork a new one."""
+    """The report of this process; a forked child gets a new one."""
     global _report
     report = _report
     if report is None or report.pid != os.getpid():
@@ -401,10 +401,10 @@ def model(
     gpus=1,
     keep_loss=False,
 ):
-    """Describes the model, once. convention: palm (6N + 12LHQT per token), causal (6N + 6LHQT), megatron
+    """Describes the model; call it once. convention: palm (6N + 12LHQT per token), causal (6N + 6LHQT), megatron
     (72Lh^2(1 + T/6h + V/12Lh)), explicit (flops_per_token or flops_per_sample, forward and backward).
-    active_params: what one token passes, of a mixture of experts. tokens: "rank" if step() gets this rank's
-    own share, "global" if every rank tells the whole job's. gpus: how many this rank drives."""
+    active_params: parameters that one token uses in a mixture of experts. tokens: "rank" if step() gets this
+    rank's share, "global" if every rank passes the whole job's number. gpus: number of GPUs of this rank."""
     try:
         told = dict(name=str(name)[:200], convention=str(convention), dtype=str(dtype)[:16])
         numbers = dict(params=params, active_params=active_params, layers=layers, heads=heads, head_dim=head_dim)
@@ -419,8 +419,8 @@ def model(
 
 
 def step(step=None, tokens=None, samples=None, loss=None):
-    """A step has ended. step: its number, if it has one: after a restart it says what was done twice. tokens,
-    samples: how many it worked on. loss: a plain number; tensors on a GPU are not looked at."""
+    """Reports the end of a step. step: its number, if any, which identifies repeated steps after a restart.
+    tokens, samples: number processed. loss: a plain number; tensors on a GPU are ignored."""
     try:
         report = _report
         if report is None or report.pid != _getpid():
@@ -431,7 +431,7 @@ def step(step=None, tokens=None, samples=None, loss=None):
 
 
 class checkpoint(object):
-    """with railgate.checkpoint(): what is inside is no part of a step."""
+    """with railgate.checkpoint(): the time inside does not count as part of a step."""
 
     def __enter__(self):
         try:
@@ -441,7 +441,7 @@ class checkpoint(object):
         return self
 
     def __exit__(self, kind, value, trace):
-        # A checkpoint that failed is none.
+        # A failed checkpoint does not count.
         try:
             if kind is None:
                 _mine().saving(False)
@@ -451,7 +451,7 @@ class checkpoint(object):
 
 
 class waiting(object):
-    """with railgate.waiting(): what is inside waits for input."""
+    """with railgate.waiting(): the time inside counts as waiting for input."""
 
     def __enter__(self):
         self.began = time.monotonic()

@@ -31,7 +31,7 @@ class Helper(unittest.TestCase):
         )
         self.assertEqual((done.returncode, done.stderr.decode()), (expect, ""))
 
-    def test_what_was_told_outlives_a_kill(self):
+    def test_reported_values_survive_a_kill(self):
         with tempfile.TemporaryDirectory() as directory:
             self.run_python(
                 """
@@ -47,7 +47,7 @@ class Helper(unittest.TestCase):
             content = told(directory)
             self.assertEqual((len(content), steps(content)), (12288, 10))
 
-    def test_a_restart_goes_on_and_tells_what_was_done_twice(self):
+    def test_a_restart_continues_and_counts_repeated_steps(self):
         with tempfile.TemporaryDirectory() as directory:
             for first in (0, 6):
                 code = "import railgate\nfor n in range(%d, %d): railgate.step(n)" % (first, first + 10)
@@ -56,7 +56,7 @@ class Helper(unittest.TestCase):
             number, redone = struct.unpack_from("<qq", content, 19 * 8)
             self.assertEqual((steps(content), number, redone), (20, 15, 4))
 
-    def test_a_child_does_not_write_into_its_parents_file(self):
+    def test_a_forked_child_does_not_write_into_its_parents_file(self):
         with tempfile.TemporaryDirectory() as directory:
             self.run_python(
                 """
@@ -72,7 +72,7 @@ class Helper(unittest.TestCase):
             )
             self.assertEqual((steps(told(directory)), steps(told(directory, "x.3.1"))), (2, 1))
 
-    def test_nothing_raises_where_nobody_listens(self):
+    def test_no_call_raises_without_railgate(self):
         code = """
             import railgate
             railgate.model(params="many", convention=7)
@@ -89,10 +89,10 @@ class Helper(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             self.run_python(code, directory)
 
-    def test_the_example_tells_all_that_a_report_can_use(self):
+    def test_the_example_reports_all_values_of_a_report(self):
         with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as saves:
             program = [sys.executable, "example_train.py", "--plain", "--steps=20", "--save-every=8", "--save-dir", saves]
-            for rank in ("1", "0"):  # the one that saves comes last: the other finds nothing
+            for rank in ("1", "0"):  # rank 0 saves, so it runs last: rank 1 must not find a checkpoint
                 env = {"RANK": rank, "RAILGATE_APP_DIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
                 subprocess.run(program, env=env, cwd=HERE, check=True, stdout=subprocess.DEVNULL)
                 content = told(directory, "x." + rank)
@@ -101,8 +101,8 @@ class Helper(unittest.TestCase):
                 self.assertEqual((steps(content), saved, number, samples), (20, 3, 20, 640.0))
                 self.assertIn(b'"name": "line"', content)
 
-    def test_no_room_is_no_report(self):
-        # As on a full tmpfs: the file cannot have its size.
+    def test_a_full_file_system_disables_the_report(self):
+        # As on a full tmpfs: the file cannot be extended.
         with tempfile.TemporaryDirectory() as directory:
             self.run_python(
                 """
@@ -116,7 +116,7 @@ class Helper(unittest.TestCase):
                 directory,
             )
 
-    def test_a_users_own_error_passes_through(self):
+    def test_exceptions_of_the_user_are_passed_on(self):
         code = """
             import railgate
             try:
