@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the sampler says of a GPU against what was really computed there.
+"""Compares the sampler's figures of a GPU with the work that was computed there.
 
-    accuracy.py RAILGATE-SAMPLER [CASE…]    numbers in CASES, from 0; all of them
+    accuracy.py RAILGATE-SAMPLER [CASE…]    indices into CASES, from 0; default: all
 
-Needs one NVIDIA GPU with GPM and nothing on it, PyTorch and root; for a machine that is thrown away afterwards. Starts the
-sampler as the prolog does, at its default rate, lets GEMMs run whose work is counted on the host, reads the sample files by
-their documentation (crates/stats/src/usage/format.rs), and prints the table of docs/accuracy.md. GPM cannot tell bf16, fp16,
-tf32 and fp8 apart: the type is declared here. What SIGTERM cuts short (`timeout`) has its table of the cases until then, and ends with 1.
+Needs an idle NVIDIA GPU with GPM, PyTorch and root, on a disposable machine. Starts the sampler as the prolog does, at its
+default rate, runs GEMMs whose work is counted on the host, parses the sample files as documented
+(crates/stats/src/usage/format.rs), and prints the table of docs/accuracy.md. GPM does not distinguish bf16, fp16, tf32 and fp8:
+the type is given here. After SIGTERM (`timeout`) it prints the table of the finished cases and exits with 1.
 """
 
 import bisect
@@ -20,7 +20,7 @@ import sys
 import time
 import zlib
 
-# The row of crates/stats/src/usage/peaks.rs.
+# As in crates/stats/src/usage/peaks.rs.
 BF16, CLOCK, ACTIVITY_PER_WORK, SMS, FP32 = 989.4, 1830.0, 1.103, 132, 256
 RATE = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
 # None of these sizes was used for the calibration (1024, 2048, 4096, 5120, 8192, 12288). Type, size, share of a cycle's
@@ -34,7 +34,7 @@ CASES = [
     ("fp8", 6144, 0.5, 1, 0), ("tf32", 6144, 0.3, 1, 0), ("bf16", 6144, 0.25, 0.7, 12),
 ]
 SECONDS = float(os.environ.get("SECONDS_EACH", "16"))
-# What rests now and then takes longer to be known: GPM refreshes itself every 100 ms, by which both ends of what was sampled are off.
+# Loads with pauses need longer: GPM refreshes every 100 ms, which is the error at both ends of a sampled span.
 RESTING = 2
 # Percent.
 GOAL = {"steady": 3, "mixed": 3, "duty": 5}
@@ -101,7 +101,7 @@ def cut_short(*_):
 
 
 class Sampler:
-    """As the prolog starts it, beside a job that is no Slurm's."""
+    """Starts the sampler as the prolog does, for a job that Slurm does not know."""
 
     def __init__(self, program, job, gpus):
         self.folder = f"/run/railgate/jobs/{job}/0-1"
@@ -172,7 +172,7 @@ def main():
             continue
 
         def compared(some):
-            """The mean of any field, what was counted and what was said, TFLOP/s, and how far that is off, percent."""
+            """Mean of a field, counted and reported TFLOP/s, and the deviation in percent."""
             length = sum(s[1] - s[0] for s in some)
             mean = lambda name: sum(s[2][0].get(name, float("nan")) * (s[1] - s[0]) for s in some) / length
             counted = sum(done(s[1]) - done(s[0]) for s in some) / length / 1e12
@@ -185,7 +185,7 @@ def main():
 
         mean, counted, said, error = compared(inside)
         alone = max((compared([s])[3] for s in inside), key=abs)
-        # What was not sampled is no number.
+        # Spans without samples have no figure.
         worst[kind] = max(worst.get(kind, 0.0), float("inf") if error != error else abs(error))
         busy = mean("sm_percent_mhz") / max(mean("sm_percent"), 1e-9)
         beside = f" + {copies} memory-bound" if copies else ""

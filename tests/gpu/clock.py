@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Whether SMs run at the clock that NVML reads: their own cycle counters beside it, under several loads.
+"""Compares the SM clock that NVML reads with the SMs' cycle counters, under several loads.
 
-Needs one NVIDIA GPU with GPM, PyTorch and nvcc; for a machine that is thrown away afterwards. Prints for each load what
-NVML read, what the SMs counted, and how tensor activity (single precision for fp32) times each of them compares to the
-work that was done: the figures of docs/accuracy.md.
+Needs one NVIDIA GPU with GPM, PyTorch and nvcc; only on a disposable machine. Prints for each load NVML's clock, the
+SMs' clock, and the ratio of tensor activity (single precision for fp32) times each clock to the work done: the figures of
+docs/accuracy.md.
 """
 
 import ctypes
@@ -30,9 +30,9 @@ extern "C" int launch(unsigned long long* out, void* stream) {
     return (int)cudaGetLastError();
 }
 """
-# FLOP of a clock and SM on Hopper, and GPM's number of the activity.
+# FLOP per clock and SM on Hopper, and GPM's metric ID of the activity.
 RATE = {"bf16": (4096, 5), "tf32": (2048, 5), "fp8": (8192, 5), "fp32": (256, 12)}
-# Type, size, what is in the matrices (zeros take less power), memory-bound kernels after every 20 ms.
+# Type, size, content of the matrices (zeros need less power), memory-bound kernels after every 20 ms.
 LOADS = [
     ("bf16", 8192, "random", 0), ("bf16", 8192, "zeros", 0), ("bf16", 3072, "random", 0), ("bf16", 3072, "zeros", 0),
     ("bf16", 1536, "random", 0), ("bf16", 1536, "zeros", 0), ("fp8", 6144, "random", 0), ("tf32", 6144, "random", 0),
@@ -84,7 +84,7 @@ def main():
     launch, nvml = ctypes.CDLL("/tmp/probe.so").launch, Nvml()
 
     def probe():
-        """Cycles so far, the mean of all SMs, and the GPU's time in seconds."""
+        """Cycles so far, as the mean of all SMs, and the GPU's time in seconds."""
         out = torch.zeros(2 * sms, dtype=torch.int64, device="cuda")
         assert launch(ctypes.c_void_p(out.data_ptr()), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)) == 0
         torch.cuda.synchronize()
@@ -97,7 +97,7 @@ def main():
         clocks, watts, samples = [], [], []
 
         def read():
-            """GPM's own clock ticks every 100 ms: its samples are taken well within the load."""
+            """GPM refreshes every 100 ms, so its samples are taken well within the load."""
             time.sleep(0.4)
             samples.append(nvml.sample())
             end = time.monotonic() + SECONDS - 0.8
@@ -108,7 +108,7 @@ def main():
             samples.append(nvml.sample())
 
         def batches(seconds):
-            """With one in flight, so that the GPU never waits; it has nothing to do in the end."""
+            """Keeps one batch queued, so that the GPU never waits, and drains the queue at the end."""
             end, times, before = time.monotonic() + seconds, 0, None
             while time.monotonic() < end:
                 event = batch.start()

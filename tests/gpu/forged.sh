@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Kernel log records that a user's program causes or imitates, beside a real libnvidia-ml: none drains the node.
+# Kernel log records that a user's program causes or imitates, with a real libnvidia-ml: none drains the node.
 #
 #   tests/gpu/forged.sh RAILGATE      path of the `railgate` program
 #
-# As root on a machine with NVIDIA GPUs, PyTorch and cc. It changes nothing: its kernel log is a file, and begins with this kernel's own
-# records where those can be read. What it proves is printed as "ok: …"; the first thing that is wrong ends it.
+# As root on a machine with NVIDIA GPUs, PyTorch and cc. It changes nothing: its kernel log is a file that starts with this kernel's
+# records if those can be read. Results are printed as "ok: …"; the first failure ends the script.
 set -euo pipefail
 railgate=$(realpath "$1")
 place=$(mktemp -d)
@@ -22,11 +22,11 @@ address=${address%.*}
 
 printf '[source]\nkmsg = "%s/kmsg"\ntest_node = true\n[gate]\nstrikes = 1\n' "$place" >railgate.toml
 seq=0
-record() { # TEXT: one record of the kernel's
+record() { # TEXT: appends one record of the kernel
     seq=$((seq + 1))
     printf '3,%s,%s,-;%s\n' "$((1000000 + seq))" "$((1000000 * seq))" "$1" >>kmsg
 }
-judged() { # EXIT-CODE WORDS…: what a check says, at the first sight already
+judged() { # EXIT-CODE WORDS…: exit code and output of a check that needs no second strike
     local want=$1 code=0
     shift
     "$railgate" --config railgate.toml check --phase prolog >said || code=$?
@@ -49,7 +49,7 @@ if [[ $text ]]; then
     ok "this kernel wrote: $text"
 else
     text='NVRM: fallen of[77]: segfault at 8 ip 0 sp 0 error 6 in NVRM: fallen off the bus[401000+1000]'
-    printf 'this kernel logs no crashes, or not to us; as another wrote it: %s\n' "$text"
+    printf 'crash records of this kernel are not available; using a recorded one: %s\n' "$text"
 fi
 record "$text"
 record 'NVRM: GPU 1:0:0[78]: segfault at 8 ip 0 sp 0 error 6 in fallen off the bus[401000+1000]'
@@ -57,7 +57,7 @@ judged 0 'kmsg-forged' 'imitated a driver'
 grep -q 'gpu-lost' said && wrong "a GPU is lost"
 ok "a program named like the driver is told from it"
 
-# A real error of a real program: an address that is not its own.
+# A real error of a program: access to an unmapped address.
 before=$(dmesg 2>/dev/null | wc -l || true)
 python3 - <<'PYTHON' >/dev/null 2>&1 || true
 import torch
@@ -80,7 +80,7 @@ done
 judged 0 'Xid 48' 'Xid 95' 'Xid 119' 'NVML reports no fault' 'fell off bus, Xid 79, answers again'
 ok "whole sentences of the driver that this NVML denies fail nothing"
 
-# Codes of the catalogue whose action is RESET_GPU and that a program can raise, or that are decoded; switch and kernel lines.
+# Codes of the catalogue with action RESET_GPU that a program can raise or that are decoded; switch and kernel lines.
 for code in '109, pid=79, name=x, Ch 00000018, errorString CTX SWITCH TIMEOUT, Info 0x2c014' \
     '145, RLW_RXPIPE  Nonfatal XC0 i0 Link 11 (0x00000002 0x00000001 0x00000000 0x00000000 0x00000000 0x00000000)' \
     '149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)'; do

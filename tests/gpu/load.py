@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A load that counts itself: matrix products, and kernels that only move memory among them. accuracy.py starts it, clock.py
-uses its parts.
+"""A load with a known number of FLOP: matrix products, mixed with kernels that only move memory. accuracy.py starts it,
+clock.py uses its functions.
 
-Reads lines `TYPE SIZE DUTY CYCLE COPIES SECONDS` (DUTY: share of each CYCLE of seconds in which it works; COPIES: memory-bound
-kernels of some 0.5 ms after every 20 ms of products), does each, and prints `TIME:FLOP` since its beginning, by the clock since boot.
+Reads lines `TYPE SIZE DUTY CYCLE COPIES SECONDS` (DUTY: busy share of each CYCLE, in seconds; COPIES: memory-bound
+kernels of some 0.5 ms after every 20 ms of products), runs each, and prints `TIME:FLOP` since its start, TIME since boot.
 """
 
 import sys
@@ -30,7 +30,7 @@ def gemm(dtype, size, fill=torch.randn):
 
 
 class Batch:
-    """Products for some 20 ms, and so many copies after them."""
+    """Queues products for some 20 ms, followed by the copies."""
 
     def __init__(self, dtype, size, fill=torch.randn, copies=0):
         self.run, self.copies = gemm(dtype, size, fill), copies
@@ -50,7 +50,7 @@ class Batch:
         self.flop = self.times * 2.0 * size**3
 
     def start(self):
-        """The event of its end."""
+        """Returns the event recorded at its end."""
         for _ in range(self.times):
             self.run()
         for _ in range(self.copies):

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# To be sourced: one machine with NVIDIA GPUs becomes a Slurm cluster of one node with railgate in it.
+# To be sourced: turns a machine with NVIDIA GPUs into a Slurm cluster of one node with railgate.
 #
-# Wants $kit (what prepare.sh made) and $out (for logs) set. For a machine that is thrown away afterwards: it unpacks
-# Slurm over / and starts daemons.
+# Needs $kit (the output of prepare.sh) and $out (directory for logs). Only for a disposable machine: it unpacks Slurm over /
+# and starts daemons.
 node=$(hostname -s)
 gpus=$(nvidia-smi -L | wc -l)
 state=/var/tmp/railgate-gpu
@@ -22,10 +22,10 @@ until_true() { # SECONDS COMMAND…
     done
 }
 
-# railgate as a site would have it; $1: more lines of its configuration.
+# Installs railgate as on a site; $1: additional lines of its configuration.
 install_and_configure() {
     say "install"
-    # `dpkg -x` would put a directory in the place of the link /lib.
+    # `dpkg -x` would replace the link /lib by a directory.
     for deb in "${kit:?}"/debs/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C /; done
     ldconfig
     for daemon in slurmctld slurmd slurmstepd; do
@@ -81,7 +81,7 @@ JobFileAppend=1
 NodeName=$node NodeAddr=127.0.0.1 CPUs=$(nproc) Gres=gpu:$gpus State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 CONF
-    # One GPU of an HGX board in a virtual machine: no InfiniBand, and alone no NVLink either.
+    # GPUs of an HGX board in a virtual machine: no InfiniBand, and no NVLink for a single GPU.
     cat >/etc/railgate/profiles/h200-here.toml <<CONF
 id = "h200-here"
 title = "H200 of this virtual machine, no InfiniBand"
@@ -107,7 +107,7 @@ CONF
 
 start_slurm() {
     say "Slurm"
-    # Every standard stream elsewhere: a daemon that keeps a pipe open keeps its caller waiting.
+    # All standard streams are redirected, since the caller waits while a daemon keeps a pipe open.
     runuser -u munge -- /usr/sbin/munged </dev/null >/dev/null 2>&1
     (cd "$state" && slurmctld </dev/null >/dev/null 2>&1 && slurmd </dev/null >/dev/null 2>&1)
     # shellcheck disable=SC2317  # until_true calls it
@@ -134,7 +134,7 @@ ended() { # ID
     [[ $(scontrol show job "$1" | grep -o 'JobState=[A-Z]*') != JobState=@(PENDING|RUNNING|COMPLETING) ]]
 }
 
-# Also where a script is cut off: jobs that go on would run beside what is measured next.
+# Also if the script is interrupted: jobs left running would disturb the next measurement.
 stop_slurm() {
     if scancel --user=researcher 2>/dev/null; then until_true 20 none_left || true; fi
     pkill slurmctld || true

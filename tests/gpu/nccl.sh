@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What railgate tells NCCL, put to real NCCLs on real GPUs.
+# Tests railgate's settings for NCCL with real NCCL releases on real GPUs.
 #
-#   tests/gpu/nccl.sh [DIRECTORY [STAGE…]]  what prepare-nccl.sh made (default: target/gpu-nccl); all stages
+#   tests/gpu/nccl.sh [DIRECTORY [STAGE…]]  output of prepare-nccl.sh (default: target/gpu-nccl); default: all stages
 #
-# For a machine that is thrown away afterwards: it writes profiles to /etc/railgate. What holds is printed as
-# "ok: …", what does not as "WRONG: …", and then the exit code is 1. Logs go to $OUT.
+# Only for a disposable machine: it writes profiles to /etc/railgate. Results are printed as "ok: …" or "WRONG: …"; with a
+# wrong one the exit code is 1. Logs go to $OUT.
 #
-# NCCL_HOME names the NCCL to ask (default: the one in PyTorch's packages, else the system's). NVLink multicast
+# NCCL_HOME names the main NCCL (default: the one in PyTorch's packages, else the system's). NVLink multicast
 # stays off.
-# Functions are called by the stage's name; what a subshell sets is for that subshell.
+# Functions are called by the name of their stage; variables set in a subshell are only used there.
 # shellcheck disable=SC2317,SC2030,SC2031
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
@@ -49,10 +49,10 @@ ctypes.CDLL(sys.argv[1] + "/libnccl.so.2").ncclGetVersion(ctypes.byref(n))
 print(n.value // 10000, n.value // 100 % 100, n.value % 100, sep=".")' "$1"
 }
 
-# Each NCCL that is asked: directories named after their versions.
+# Directories of all tested NCCLs, named after their versions.
 libraries() { find "$work" -maxdepth 1 -name 'lib-*' | sort -V; }
 
-# Those that the tests' program runs with: it was built for the main one.
+# Those with which the test program runs: it was built for the main one.
 recent() { libraries | sed -n '/lib-2\.2[89]\|lib-2\.[3-9]/p'; }
 
 build() {
@@ -88,7 +88,7 @@ build() {
     ok "built against NCCL $(<"$work/main-version"); asked are $(libraries | sed 's/.*lib-//' | xargs)"
 }
 
-# Other releases of NCCL, for this GPU and with two collectives alone.
+# Other releases of NCCL, only for this GPU and with only two collectives.
 build-others() {
     say "build other NCCLs"
     local source name place number
@@ -96,7 +96,7 @@ build-others() {
         name=$(basename "$source") place=$work/$(basename "$source")
         rm -rf "$place-source"
         cp -r "$source" "$place-source"
-        # From before CUDA 13: its own language standard, and functions of the runtime that got an argument more.
+        # For releases before CUDA 13: their language standard, and runtime functions that have one more argument since.
         if grep -q 'std=c++11' "$place-source/makefiles/common.mk"; then
             python3 "$here/nccl/cuda13.py" "$cuda/include/cudaTypedefs.h" >"$place-source/src/include/cuda13.h"
             sed -i 's/-std=c++11/-std=c++17/' "$place-source"/makefiles/common.mk "$place-source"/src/Makefile "$place-source"/src/device/Makefile
@@ -114,10 +114,10 @@ build-others() {
     done
 }
 
-# The live machine with one HCA for each GPU, in reverse order: what a profile's wiring is for.
+# The live machine with one HCA for each GPU, in reverse order, which only the profile's wiring can express.
 plant() {
     mkdir -p /etc/railgate/profiles "$work/hcas/pci" "$work/cases"
-    # One GPU of an HGX board in a virtual machine: no InfiniBand, and alone no NVLink either.
+    # GPUs of an HGX board in a virtual machine: no InfiniBand, and no NVLink for a single GPU.
     printf 'id = "here"\ntitle = "this machine"\nextends = "h200-sxm"\n[gpus]\ncount = %d\nnvlinks_up = %d\n[fabric]\nhcas = 0\n' \
         "$gpus" $((gpus > 1 ? 18 : 0)) >/etc/railgate/profiles/here.toml
     printf 'profile = "here"\n' >/etc/railgate/railgate.toml
@@ -160,7 +160,7 @@ topology() {
         check "NCCL $name: every HCA beside its GPU" python3 "$here/nccl/judge.py" bridges "$work/good.xml" "$work/hcas-$name.xml"
         cp "$work/none-$name.xml" "$work/dump-$name.xml" "$work/hcas-$name.xml" "$work"/{none,good,hcas}-"$name".log "$work/logs/" 2>/dev/null
     done
-    # Every set of GPUs that is not the whole.
+    # Every proper subset of the GPUs.
     lib=$work/lib-$(<"$work/main-version")
     local pids=() names=()
     for ((set = 1; set < (1 << gpus) - 1; set++)); do
@@ -211,7 +211,7 @@ print({"true": "accepted", "false": "refused"}[said[1]] if said else "unknown")'
     cp -r "$work/cases" "$work/logs/"
 }
 
-# The environment as NAME=value lines into this shell's exports.
+# Exports NAME=value lines into this shell.
 take() {
     local line
     while read -r line; do [[ $line == NCCL_* ]] && export "${line?}"; done
@@ -223,7 +223,7 @@ bandwidth() {
     lib=$work/lib-$(<"$work/main-version")
     rm -f "$work"/pairs-*; mkdir -p "$work/pairs"
     for ((round = 0; round < ${ROUNDS:-9}; round++)); do
-        # Each goes first, second and last equally often.
+        # Each variant is first, second and last equally often.
         local all=(0-default 1-railgate 2-rails) order
         order=("${all[@]:round % 3}" "${all[@]:0:round % 3}")
         for variant in "${order[@]}"; do
@@ -279,10 +279,10 @@ env-plugin() {
     done
 }
 
-# Two "hosts" of this machine (NCCL_HOSTID): half of the GPUs each, connected through HCAs that do not exist.
+# Two simulated hosts on this machine (NCCL_HOSTID), each with half of the GPUs, connected through simulated HCAs.
 per-rank() {
     say "one HCA for each rank, or one list for all"
-    # One GPU alone is in both of them: enough to see that they find together.
+    # A single GPU is in both, which suffices to test that they connect.
     local ranks=$((gpus > 1 ? gpus / 2 * 2 : 2)) lib variant rank
     local half=$((ranks / 2))
     for lib in $(libraries); do

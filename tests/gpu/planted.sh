@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Real jobs on real GPUs with something wrong in them: does the report name it, and whose it is?
+# Real jobs on real GPUs with planted problems: the report must name the problem and the rank or part it affects.
 #
-#   tests/gpu/planted.sh [DIRECTORY [PLANT…]]   what prepare.sh made (default: target/gpu); all of them
+#   tests/gpu/planted.sh [DIRECTORY [PLANT…]]   output of prepare.sh (default: target/gpu); default: all plants
 #
-# A slower clock and a rail that carries little cannot be planted without changing the machine's settings. A smaller batch
-# needs three GPUs: of two nobody can say which is the odd one. As many jobs run side by side as there are GPUs for.
-# For a machine that is thrown away afterwards. Reports go to $OUT.
+# A slower clock and a slow rail cannot be planted without changing the machine's settings. A smaller batch needs three GPUs:
+# with two it is unknown which one differs. Jobs run side by side as far as there are GPUs.
+# Only for a disposable machine. Reports go to $OUT.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=$(realpath "${1:-target/gpu}")
@@ -13,8 +13,8 @@ out=${OUT:-$(mktemp -d)}
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 source tests/gpu/machine.sh
 
-# What, on how many GPUs, the rule that is to come first ("-": none), and what its part or sentence is to name.
-# The first one takes longest; one that wants more than two GPUs would hold up what comes after it.
+# Plant, number of GPUs, the rule that must come first ("-": none), and the part or text that it must name.
+# The longest one is first; one that needs more than two GPUs would delay those after it.
 plants=(
     "hang 2 hang rank.1"
     "nothing 2 - -"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes what profiler.sh takes to a machine with GPUs: the plugin, built for an old glibc, nccl-tests and NVIDIA's
-# own profiler plugin, both in source.
+# Collects in one directory everything that profiler.sh needs on a machine with GPUs: the plugin, built for an old glibc, and
+# the sources of nccl-tests and of NVIDIA's profiler plugin.
 #
 #   tests/gpu/prepare-profiler.sh [DIRECTORY]     default: target/gpu-profiler
 #
@@ -18,7 +18,7 @@ cp "$built"/x86_64-unknown-linux-gnu/release/libnccl_profiler_railgate.so "$kit/
 cargo build -p railgate-rankfile --example show
 cargo build -p railgate-stats --example collectives
 cp "$built"/debug/examples/{show,collectives} "$kit/"
-# Machines with GPUs may have CUDA's compiler and no C library to link with.
+# Machines with GPUs may have CUDA's compiler but no development files of the C library.
 for name in null-profiler turns; do
     gcc -O2 -Wall -shared -fPIC "tests/gpu/nccl/$name.c" -o "$kit/$name.so"
 done

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Puts into one directory what templates.sh needs on a machine with NVIDIA GPUs: what prepare.sh makes, the source of
-# nccl-tests, and Debian's MPICH, which Slurm's pmi2 starts without anything else.
+# Collects in one directory everything that templates.sh needs on a machine with NVIDIA GPUs: the output of prepare.sh, the
+# source of nccl-tests, and Debian's MPICH, which works with Slurm's pmi2 without further software.
 #
 #   tests/gpu/prepare-templates.sh [DIRECTORY]        default: target/gpu-templates
 #
-# NCCL_TESTS_SOURCE: another place to clone from.
+# NCCL_TESTS_SOURCE: another repository to clone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=${1:-target/gpu-templates}

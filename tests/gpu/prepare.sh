@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts into one directory what run.sh needs on a machine with NVIDIA GPUs and nothing else: railgate's
-# programs as a release build, and Debian's Slurm packages.
+# Collects in one directory everything that run.sh needs on a machine with NVIDIA GPUs: railgate's programs as a release
+# build, and Debian's Slurm packages.
 #
 #   tests/gpu/prepare.sh [DIRECTORY]        default: target/gpu
 set -euo pipefail

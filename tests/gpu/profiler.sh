@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The NCCL profiler plugin against nccl-tests on real GPUs: are calls, bytes and bandwidth right, and what does it cost?
+# Compares the NCCL profiler plugin with nccl-tests on real GPUs: calls, bytes, bandwidth, and the plugin's cost.
 #
-#   tests/gpu/profiler.sh [DIRECTORY [STAGE…]]    what prepare-profiler.sh made (default: target/gpu-profiler)
+#   tests/gpu/profiler.sh [DIRECTORY [STAGE…]]    output of prepare-profiler.sh (default: target/gpu-profiler)
 #
-# Stages: build, exact, turns, cost, together, step, releases (of NCCL: what one-gpu.py made of NVIDIA's libraries, packed, *.so.xz
-# in DIRECTORY). What holds is printed as "ok: …", what does not as "WRONG: …". Logs go to $OUT.
+# Stages: build, exact, turns, cost, together, step, releases (of NCCL: NVIDIA's libraries, reduced by one-gpu.py, as
+# *.so.xz in DIRECTORY). Results are printed as "ok: …" or "WRONG: …". Logs go to $OUT.
 # Needs nvcc, NCCL's header (PyTorch's packages have it) and Open MPI; NVLink multicast stays off.
 # shellcheck disable=SC2086,SC2317
 set -uo pipefail
@@ -39,11 +39,11 @@ build() {
     ln -sf "$lib" "$work/home/lib/libnccl.so.2"
     ln -sf libnccl.so.2 "$work/home/lib/libnccl.so"
     cp -r "$kit/nccl-tests" "$kit/ext-profiler" "$work/"
-    # In place and out of place are told apart by no profiler: out of place both times, for one figure to compare with.
+    # A profiler cannot distinguish in-place from out-of-place calls, so both loops are out of place.
     sed -i 's/BenchTime(args, type, op, root, 1)/BenchTime(args, type, op, root, 0)/' "$work/nccl-tests/src/common.cu"
     grep -c 'BenchTime(args, type, op, root, 0)' "$work/nccl-tests/src/common.cu"
     if [[ -e $kit/built.tgz ]]; then
-        # What an earlier run left in $OUT.
+        # Remove files of an earlier run in $OUT.
         tar -C "$work" -xzf "$kit/built.tgz" && return
     fi
     make -s -C "$work/ext-profiler/inspector" NCCL_HOME="$work/home" CUDA_HOME="$cuda" >"$out/inspector.log" 2>&1 ||
@@ -58,7 +58,7 @@ build() {
         ext-profiler/inspector/libnccl-profiler-inspector.so
 }
 
-# VARIANT PROGRAM ARGUMENTS…: runs with one variant's environment; what is counted is left in $work/job/VARIANT.
+# VARIANT PROGRAM ARGUMENTS…: runs with the environment of a variant; the counts are written to $work/job/VARIANT.
 with() {
     local variant=$1
     shift
@@ -86,10 +86,10 @@ exact() {
     say "calls, bytes and bandwidth, one process per GPU"
     local op mode attempt iterations
     for mode in ${MODES:-full sample}; do
-        # Many more in a row, and in `full` NCCL's proxy thread holds them up; a sample is of enough calls or none.
+        # With many more in a row NCCL's proxy thread delays them in `full`; a sample needs enough calls.
         [[ $mode == full ]] && iterations=${ITERATIONS:-100} || iterations=${ITERATIONS:-800}
         for op in ${OPS:-all_reduce all_gather reduce_scatter alltoall broadcast sendrecv}; do
-            # What is compared has to be sure of itself.
+            # Only figures with a small error are compared.
             for attempt in 1 2 3; do
                 with "$mode" "${ranks[@]}" "$work/tests/${op}_perf" -b 8 -e 1G -f 2 -n "$iterations" -w 5 -c 0 >"$out/$mode-$op.txt" 2>&1 ||
                     wrong "$op: $(tail -3 "$out/$mode-$op.txt")"
@@ -97,7 +97,7 @@ exact() {
                 "$kit/show" "$work/job/$mode/user/ranks/"* >"$out/$mode-$op.counted"
                 python3 "$here/nccl/profiler.py" steady "$out/$mode-$op.txt" "$out/$mode-$op.json"
                 (($? == 3)) || break
-                echo "$op: run $attempt is no comparison"
+                echo "$op: run $attempt cannot be compared"
             done
             python3 "$here/nccl/profiler.py" exact "$op" "$iterations" 5 "$out/$mode-$op.txt" "$out/$mode-$op.json" || failed=1
         done
@@ -128,13 +128,13 @@ cost() {
 
 together() {
     say "cost, one process for all GPUs"
-    # Two cores more or less apart make more of a difference than any plugin: always the same few.
+    # Pinned to the same few cores: their distance makes more of a difference than any plugin.
     alternate together "${ROUNDS:-3}" taskset -c "${CORES:-0-7}" -- "$work/tests/all_reduce_perf" -b 8 -e 2M -f 8 -n "${CALLS:-10000}" -w 20 -c 0 -g "$gpus" -- "${variants[@]}"
 }
 
 turns_of() { # PLUGIN processes|threads ROUNDS LARGE MILLISECONDS VARIANT…
     local pin=()
-    # Two cores more or less apart make more of a difference than any plugin: always the same few.
+    # Pinned to the same few cores: their distance makes more of a difference than any plugin.
     [[ $2 == threads ]] && pin=(taskset -c "${CORES:-0-7}")
     rm -rf "$work/job/turns"
     LD_LIBRARY_PATH=$work/home/lib:$cuda/lib64 timeout 300 "${pin[@]}" python3 "$here/nccl/turns.py" "$work/home/lib/libnccl.so.2" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A recorded node without what is nobody's business: serials, UUIDs, addresses, names, what it was booted with.
+"""Removes private data from a recorded node: serials, UUIDs, addresses, names, boot arguments.
 
     replace.py snapshot.json >tests/snapshots/name.json
 """
@@ -7,7 +7,7 @@ import json
 import sys
 
 snapshot = json.load(open(sys.argv[1]))
-# Names of modules that stay: the rest tells whose machine it is.
+# Modules that are kept; others could identify the machine.
 MODULES = ("ib_", "mlx5_", "nvidia", "virtio_", "overlay", "rdma", "nfs", "lustre", "ipv6", "loop")
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# railgate on real GPUs: its own programs, the real libnvidia-ml, a real Slurm of one node.
+# railgate on real GPUs: its programs, the real libnvidia-ml, a real Slurm of one node.
 #
-#   tests/gpu/run.sh [DIRECTORY]            what prepare.sh made; default: target/gpu
+#   tests/gpu/run.sh [DIRECTORY]            output of prepare.sh; default: target/gpu
 #
-# For a machine that is thrown away afterwards: it unpacks Slurm over / and starts daemons. What it proves is
-# printed as "ok: …"; the first thing that is wrong ends it. Results (snapshot, reports, logs) go to $OUT.
+# Only for a disposable machine: it unpacks Slurm over / and starts daemons. Results are printed as "ok: …"; the first
+# failure ends the script. Snapshot, reports and logs go to $OUT.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=$(realpath "${1:-target/gpu}")

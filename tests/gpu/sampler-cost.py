@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What the sampler costs: CPU time and memory of its processes (two, also where /dev/kmsg cannot be read), by the
-kernel's own account.
+"""Measures the sampler's cost: CPU time and memory of its processes (two, even if /dev/kmsg cannot be read), as the
+kernel counts them.
 
-Needs an NVIDIA GPU, root and railgate-sampler (its path is the argument); for a machine that is thrown away
-afterwards. The calls of all GPUs go to the first one. Numbers of GPUs are the other arguments (8 and 1).
+Needs an NVIDIA GPU, root and railgate-sampler (its path is the argument); only on a disposable machine.
+Calls for all GPUs go to the first one. Further arguments are numbers of GPUs (default: 8 and 1).
 """
 
 import os
@@ -26,7 +26,7 @@ def cpu(pid):
 
 
 def mappings(pid):
-    """KiB of each kind by what is mapped."""
+    """KiB of each kind by mapping."""
     found, name = {}, ""
     for line in open(f"/proc/{pid}/smaps"):
         words = line.split()
@@ -58,7 +58,7 @@ def measure(program, job, gpus):
             shown = [one.get(kind, 0) for kind in ("Pss", "Rss", "Private_Dirty")]
             print("    %7d KiB Pss %7d Rss %7d dirty " % tuple(shown), name)
     head, samples, end = sampler.end()
-    print(f"  it says itself: {end['cpu_s']:.2f} s of CPU, {end['memory_mib']:.1f} MiB, {len(samples)} samples")
+    print(f"  self-reported: {end['cpu_s']:.2f} s of CPU, {end['memory_mib']:.1f} MiB, {len(samples)} samples")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A private /tmp for each job (job_container/tmpfs) under a real Slurm with cgroup v2: what a job sees of railgate in a
-# mount namespace of its own, and what is left of both. The namespaces of the test cluster are no place for that plugin.
+# A private /tmp for each job (job_container/tmpfs) under a real Slurm with cgroup v2: railgate's files in the
+# job's mount namespace, and leftovers of both. That plugin cannot run in the namespaces of the test cluster.
 #
-#   tests/gpu/setups.sh [DIRECTORY]      what prepare.sh made; default: target/gpu
+#   tests/gpu/setups.sh [DIRECTORY]      output of prepare.sh; default: target/gpu
 #
-# For a machine with NVIDIA GPUs that is thrown away afterwards.
+# Only for a disposable machine with NVIDIA GPUs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=$(realpath "${1:-target/gpu}")

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The templates on real GPUs under a real Slurm of one node, filled in as a researcher would: torchrun with DDP, told to
-# save and put back into the queue, and with FSDP; JAX; an array; nccl-tests; one round of the soak.
+# The templates on real GPUs under a real Slurm of one node, filled in as a researcher would: torchrun with DDP, signalled
+# to save and requeued, and with FSDP; JAX; an array; nccl-tests; one round of the soak.
 #
-#   tests/gpu/templates.sh [DIRECTORY [NAME…]]  what prepare-templates.sh made (default: target/gpu-templates); all of them
+#   tests/gpu/templates.sh [DIRECTORY [NAME…]]  output of prepare-templates.sh (default: target/gpu-templates); default: all
 #
-# For a machine that is thrown away afterwards. Logs and reports go to $OUT. What does not do what its template says is
-# told at the end; the others are tried all the same.
+# Only for a disposable machine. Logs and reports go to $OUT. Failures are listed at the end; they do not stop the other
+# templates.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=$(realpath "${1:-target/gpu-templates}")
@@ -33,12 +33,12 @@ mkdir -p "$state"
 cp -r "$kit/mpi" "$state/"
 build_nccl_tests >"$out/nccl-tests-build.log" 2>&1 &
 built=$!
-# A job that is put back waits cred_expire.
+# A requeued job waits for cred_expire.
 install_and_configure '[stats]
 nccl_profiler = "all"'
 sed -i 's/^AuthType=.*/&\nAuthInfo=cred_expire=10/' /etc/slurm/slurm.conf
 install -m 644 -t "$state" tests/gpu/train/train.py tests/gpu/train/jax_ring.py contrib/python/*.py
-# The checkout's, whichever the kit was built with.
+# The checkout's templates, independent of those in the kit.
 install -D -m 644 -t /etc/railgate/sbatch-templates sbatch-templates/*.sbatch
 start_slurm
 user=/home/researcher
@@ -50,7 +50,7 @@ failed=()
 
 wanted() { ((!${#names[@]})) || [[ " ${names[*]} " == *" $1 "* ]]; }
 as_user() { (cd "$work" && runuser -u researcher -- env HOME="$user" "$@"); }
-submit() { # TEMPLATE KEY=VALUE…: as docs/templates.md has it
+submit() { # TEMPLATE KEY=VALUE…: submits as described in docs/templates.md
     local name=$1 words=()
     shift
     for setting in "$@"; do words+=(--set "$setting"); done

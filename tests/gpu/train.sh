@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Real training on real GPUs under a real Slurm of one node: what the report says beside what is worked out by hand.
+# Real training on real GPUs under a real Slurm of one node: the report's figures beside those computed by hand.
 #
-#   tests/gpu/train.sh [DIRECTORY [SECONDS [GPUS]]]   what prepare.sh made; default: target/gpu, 45 s a job, all GPUs
+#   tests/gpu/train.sh [DIRECTORY [SECONDS [GPUS]]]   output of prepare.sh; default: target/gpu, 45 s a job, all GPUs
 #
-# For a machine that is thrown away afterwards. Reports, logs and samples go to $OUT.
+# Only for a disposable machine. Reports, logs and samples go to $OUT.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=$(realpath "${1:-target/gpu}")

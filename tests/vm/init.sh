@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
-# The machine's first program: the host's root below an overlay in memory, then what is to be tried.
+# The virtual machine's first program: mounts the host's root below an overlay in memory, then runs inside.sh.
 bb=/bin/busybox
 $bb mount -t proc proc /proc
 $bb mount -t sysfs sysfs /sys
@@ -22,6 +22,6 @@ for word in $($bb cat /new/proc/cmdline); do
     programs=* | here=* | cache=*) export "${word?}" ;;
     esac
 done
-# shellcheck disable=SC2154 # the kernel's command line says it
+# shellcheck disable=SC2154 # set by the kernel's command line
 $bb chroot /new /bin/bash "$here/inside.sh" 2>&1
 $bb poweroff -f

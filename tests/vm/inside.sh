@@ -1,6 +1,6 @@
 #!/bin/bash
-# Inside the machine: each part prints a line per look, and counts its failures.
-# shellcheck disable=SC2154 # init.sh hands on the kernel's command line
+# Inside the virtual machine: each part prints one line for each check and sets failed=1 on a failure.
+# shellcheck disable=SC2154 # init.sh exports the kernel's command line
 set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 failed=0

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154 # inside.sh sources this
-# Control groups of version 2, laid out as slurmstepd lays them out: the process of one job exceeds its memory limit, and
-# a job beside it fails by a bug of its own. Prolog and epilog run as slurmd runs them, and read this kernel's log and
-# counters. The report of each job must name its own end and nothing of the other.
+# Control groups of version 2 with the layout of slurmstepd: a process of one job exceeds its memory limit, and the program of
+# a second job fails. Prolog and epilog run as slurmd runs them and read this kernel's log and counters. The report of each
+# job must name its own end and nothing of the other job.
 
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 hostname n1
@@ -18,7 +18,7 @@ profile = "cpu"
 dir = "/shared"
 END
 
-# groups_of JOB BYTES: the job's groups, with a limit on its memory; prints that of its step's tasks.
+# groups_of JOB BYTES: makes the job's groups with a memory limit; prints the path of the tasks' group.
 groups_of() {
     local at=$scope name
     echo +memory >/sys/fs/cgroup/cgroup.subtree_control
@@ -32,7 +32,7 @@ groups_of() {
     echo "$at"
 }
 
-# hook PROGRAM JOB UID NAME STATUS: as slurmd starts its prolog and epilog.
+# hook PROGRAM JOB UID NAME STATUS: runs prolog or epilog as slurmd does.
 hook() {
     env -i PATH=/usr/bin:/bin SLURM_CLUSTER_NAME=vm SLURM_CONF=/etc/slurm/slurm.conf SLURM_JOB_ID="$2" SLURM_JOBID="$2" \
         SLURM_JOB_UID="$3" SLURM_JOB_GID="$3" SLURM_JOB_USER="$4" SLURM_JOB_PARTITION=main SLURMD_NODENAME=n1 SLURM_JOB_NODELIST=n1 \
@@ -40,7 +40,7 @@ hook() {
         echo "why: $1 of job $2: exit code $?"
 }
 
-# first_line USER JOB WANT NOT: the first line of the report, and no word of the other job.
+# first_line USER JOB WANT NOT: the first line of the report must contain WANT, and the report must not match NOT.
 # shellcheck disable=SC2034 # inside.sh reads failed
 first_line() {
     local got
@@ -60,7 +60,7 @@ hook prolog 71 5001 alice 0
 hook prolog 72 5002 bob 0
 small=$(groups_of 71 100M)
 large=$(groups_of 72 40M)
-# run_in GROUP UID COMMAND
+# run_in GROUP UID COMMAND: runs a command in a control group as a user.
 run_in() {
     bash -c 'echo $$ >"$1/cgroup.procs"; exec setpriv --reuid "$2" --regid "$2" --clear-groups bash -c "$3"' - "$@"
 }

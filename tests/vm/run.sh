@@ -1,8 +1,8 @@
 #!/bin/bash
-# A virtual machine with Debian's kernel, for what this machine's kernel may not have: a real verbs device (rdma_rxe over
-# veth) for the fabric checks and the RDMA self-test, and control groups of version 2 for jobs that run out of memory
-# under Slurm. `run.sh PROGRAMS SELFTEST`, with the folder of the built programs, prints a line per look and exits 0 if
-# every look found what it should. The kernel is kept in /var/cache/railgate/vm.
+# A virtual machine with Debian's kernel, for features that this machine's kernel may lack: a real verbs device (rdma_rxe over
+# veth) for the fabric checks and the RDMA self-test, and control groups of version 2 for jobs that run out of memory under
+# Slurm. `run.sh PROGRAMS SELFTEST`, with the folder of the built programs, prints one line for each check and exits with 0 if
+# all have the expected result. The kernel is kept in /var/cache/railgate/vm.
 set -euo pipefail
 
 [[ $# == 2 ]] || { echo "usage: run.sh PROGRAMS SELFTEST" >&2; exit 2; }
@@ -25,7 +25,7 @@ kernel() {
     touch "$cache/ready"
 }
 
-# Busybox, the modules that reach the host's root, and the first program.
+# Makes the initramfs: busybox, the modules needed to mount the host's root, and the first program.
 initramfs() {
     local root=$work/root release module file
     release=$(basename "$cache"/lib/modules/*)
@@ -43,8 +43,8 @@ initramfs() {
     (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initramfs"
 }
 
-# Where the machine finds them: a checkout may lie in /tmp, which is its own there. Symbols are the larger part of a
-# program, and every byte of it goes through 9p.
+# Copies the programs to a directory that the machine sees: a checkout may be in /tmp, which the machine replaces. They are
+# stripped, since symbols are most of a program and every byte goes through 9p.
 programs() {
     local name
     mkdir -p "$cache/programs"
@@ -66,7 +66,7 @@ timeout 420 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 -
     -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null >"$work/console" 2>&1 || true
 tr -d '\r' <"$work/console" | grep -E '^(ok|bad|why): ' || true
 if ! tr -d '\r' <"$work/console" | grep -qx 'ok: all'; then
-    echo "the machine did not come to its end; its last words:" >&2
+    echo "the virtual machine did not finish; its last output:" >&2
     tail -25 "$work/console" >&2
     exit 1
 fi

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154 # inside.sh sources this
-# A verbs device over a pair of interfaces, looked at well and in four kinds of trouble.
+# Checks of a verbs device over a pair of interfaces: healthy, and with four faults.
 
 for module in veth crc32_generic ib_uverbs rdma_rxe; do
     modprobe -d "$cache" "$module" || echo "why: no module $module"
@@ -33,9 +33,9 @@ subnets = ["10.77.0.0/16"]
 interfaces_up = true
 END
 
-# look NAME WANT [ARGUMENT…]: what the checks of the fabric find, worse than a note, in their order.
+# expect NAME WANT [ARGUMENT…]: compares the findings of the fabric checks above severity note, in their order, with WANT.
 # shellcheck disable=SC2034 # inside.sh reads failed
-look() {
+expect() {
     local name=$1 want=$2 got
     shift 2
     got=$("$programs/railgate" check --format json "$@" 2>/tmp/errors | python3 -c '
@@ -59,18 +59,18 @@ for one in answer.get("verdict", answer)["findings"]:
     fi
 }
 
-look "a healthy device" "nothing"
-look "the self-test" "note rdma-self-test" --full
+expect "a healthy device" "nothing"
+expect "the self-test" "note rdma-self-test" --full
 ip link set veth0 mtu 1500
-look "an MTU that is too small" "warn roce-mtu"
+expect "an MTU that is too small" "warn roce-mtu"
 ip link set veth0 mtu 9000
 ip address del 10.77.0.1/24 dev veth0
-look "no address" "warn roce-gid"
+expect "no address" "warn roce-gid"
 ip address add 10.77.0.1/24 dev veth0
-look "healthy again" "nothing"
+expect "healthy again" "nothing"
 ip link set veth1 down
-look "the port is down, between jobs" "warn ib-interface; warn ib-port"
-look "the port is down, before a job" "fail ib-port; warn ib-interface" --phase prolog
+expect "the port is down, between jobs" "warn ib-interface; warn ib-port"
+expect "the port is down, before a job" "fail ib-port; warn ib-interface" --phase prolog
 ip link set veth1 up
 rdma link delete rxe0
-look "no device" "fail ib-count" --phase prolog
+expect "no device" "fail ib-count" --phase prolog

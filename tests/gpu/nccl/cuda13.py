@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints a header with which an NCCL from before CUDA 13 compiles there: names that CUDA 13 dropped.
+"""Prints a header with the names that CUDA 13 dropped, so that older releases of NCCL compile with it.
 
     cuda13.py cudaTypedefs.h
 """
@@ -8,7 +8,7 @@ import sys
 
 newest = {}
 for name, version in re.findall(r"\(CUDAAPI \*(PFN_\w+)_v(\d+)\)", open(sys.argv[1]).read()):
-    # As CUDA 12 had them.
+    # As in CUDA 12.
     if int(version) <= 12040:
         newest[name] = max(newest.get(name, 0), int(version))
 newest.pop("PFN_cuGraphInstantiate", None)

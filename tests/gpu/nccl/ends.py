@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Does a communicator end where the GPU counts kernels that NCCL does not? In mode `sample`, on all GPUs of one process.
+"""Tests that communicators end even if the GPU counts kernels that NCCL does not, in mode `sample`, on all GPUs of a process.
 
     ends.py LIBNCCL PLUGIN SHOW DIRECTORY all-to-all|graphs
 
-all-to-all: sums, and exchanges in which each rank sends to itself, too. graphs: sums, of which ten were captured into a graph that
-is replayed. A communicator that has not ended after 30 seconds never does: NCCL waits for a kernel's times.
+all-to-all: sums, and exchanges in which each rank also sends to itself. graphs: sums, of which ten are captured into a graph that
+is replayed. A communicator that has not ended after 30 seconds never ends: NCCL waits for a kernel's times.
 """
 import ctypes
 import glob
@@ -86,7 +86,7 @@ def graphs():
     for _ in range(300):
         on_each(cuda.cudaGraphLaunch, ready, streams)
         grouped(reduce)
-    # A communicator waits for the graphs that it is in.
+    # A communicator waits for graphs that contain it.
     on_each(cuda.cudaStreamSynchronize, streams)
     on_each(cuda.cudaGraphExecDestroy, ready)
     on_each(cuda.cudaGraphDestroy, captured)
@@ -109,5 +109,5 @@ ended = end()
 text = subprocess.run([show, *glob.glob(f"{place}/user/ranks/*")], capture_output=True, text=True, check=True).stdout
 print(text.splitlines()[0])
 print(f"{'ok' if ended else 'WRONG'}: {sys.argv[5]}: the communicators {'ended' if ended else 'do not end'}", flush=True)
-# Threads of NCCL's that wait forever keep no process.
+# Exit even if threads of NCCL wait forever.
 os._exit(not ended)

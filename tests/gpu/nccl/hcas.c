@@ -1,16 +1,16 @@
 /* A network plugin for NCCL whose HCAs do not exist.
  *
- * A virtual machine with GPUs and no InfiniBand can then be asked the questions that need HCAs: where NCCL
- * places them, which GPU sends through which, whether ranks with lists of their own find together. Data
- * really flows, over TCP on the loopback device, so it says nothing about speed.
+ * It allows tests that need HCAs on a virtual machine with GPUs and no InfiniBand: where NCCL places HCAs,
+ * which GPU sends through which HCA, whether ranks with different lists connect. Data is transferred over
+ * TCP on the loopback device, so speeds are meaningless.
  *
- *   HCAS           what the machine has: mlx5_0=0101:00:00.0,mlx5_1=0102:00:00.0
- *   HCAS_DIR       where each has a directory that looks like sysfs: $HCAS_DIR/<bus id>/subsystem -> …/pci
- *   NCCL_IB_HCA    which of them this process uses, as NCCL's own InfiniBand reads it: =name:port,…
- *   HCAS_LOG       a line for each connection that carried something: who, through which HCA, to which, bytes
- *   HCAS_WHO       this process in that file
+ *   HCAS           simulated HCAs: mlx5_0=0101:00:00.0,mlx5_1=0102:00:00.0
+ *   HCAS_DIR       directories as in sysfs: $HCAS_DIR/<bus id>/subsystem -> …/pci
+ *   NCCL_IB_HCA    those that this process uses, in the format of NCCL's InfiniBand plugin: =name:port,…
+ *   HCAS_LOG       log with a line for each connection that carried data: process, local and remote HCA, bytes
+ *   HCAS_WHO       name of this process in that log
  *
- * Against the headers of NCCL's own example plugin: gcc -shared -fPIC -I nccl/plugins/net/example/nccl
+ * Built with the headers of NCCL's example plugin: gcc -shared -fPIC -I nccl/plugins/net/example/nccl
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -48,7 +48,7 @@ struct comm {
   size_t bytes;
   void* stream;
   struct request requests[REQUESTS];
-  unsigned head, tail; /* in the order in which they were asked for */
+  unsigned head, tail; /* in the order of the requests */
 };
 
 struct handle {
@@ -72,7 +72,7 @@ static ncclResult_t driver(void) {
   return stream_create && stream_synchronize && copy ? ncclSuccess : ncclSystemError;
 }
 
-/* In a stream of its own, which waits for no kernel: NCCL's waits for us. */
+/* In a separate stream, which waits for no kernel, since NCCL's stream waits for this copy. */
 static ncclResult_t move(struct comm* comm, void* to, const void* from, size_t size, int cuda) {
   if (!cuda) {
     memcpy(to, from, size);
@@ -85,7 +85,7 @@ static ncclResult_t move(struct comm* comm, void* to, const void* from, size_t s
 
 /* --- devices ---------------------------------------------------------------------------------------- */
 
-/* Whether NCCL_IB_HCA="=a:1,b:1" names this one. Without the variable, all are used. */
+/* Whether NCCL_IB_HCA="=a:1,b:1" names this HCA. Without the variable all are used. */
 static int wanted(const char* name) {
   const char* list = getenv("NCCL_IB_HCA");
   if (!list || !*list) return 1;
@@ -195,7 +195,7 @@ static ncclResult_t accept_(void* listening, void** made, ncclNetDeviceHandle_v1
   return ncclSuccess;
 }
 
-/* The kind of memory is all that a later call needs to know of it. */
+/* Later calls only need the kind of memory. */
 static ncclResult_t reg(void* at, void* data, size_t size, int type, void** handle) {
   (void)data, (void)size;
   struct comm* comm = at;
@@ -247,12 +247,12 @@ static ncclResult_t iflush(void* at, int n, void** data, int* sizes, void** memo
   return ncclSuccess;
 }
 
-/* How far the oldest request must come before the next step: a receiver learns the size first. */
+/* Bytes that the oldest request needs before its next step: a receiver gets the size first. */
 static size_t goal(const struct request* now) {
   return now->comm->sends || now->moved >= 8 ? now->size + 8 : 8;
 }
 
-/* Moves what can be moved of the oldest requests. */
+/* Transfers as much as possible of the oldest requests. */
 static ncclResult_t progress(struct comm* comm) {
   while (comm->head != comm->tail) {
     struct request* now = &comm->requests[comm->head % REQUESTS];
@@ -293,7 +293,7 @@ static ncclResult_t test(void* at, int* done, int* sizes) {
   return moved;
 }
 
-/* One line, in one write: several processes share the file. */
+/* One line in one write, since several processes share the file. */
 static ncclResult_t close_(void* at) {
   struct comm* comm = at;
   const char *path = getenv("HCAS_LOG"), *who = getenv("HCAS_WHO");

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What nccl.sh saw, judged.
+"""Judges the results of nccl.sh.
 
-    judge.py bridges FILE.xml DUMP.xml      every GPU of the dump under the bridge that the file gives it, every HCA too
-    judge.py cases EXPECTED RESULTS         our validator and NCCL about the same files
-    judge.py pairs LOG...                   all_reduce_perf of variants in turn: NAME.ROUND.log
-    judge.py flows LOG                      what went through which HCA
+    judge.py bridges FILE.xml DUMP.xml      every GPU and HCA of the dump is below its bridge of the file
+    judge.py cases EXPECTED RESULTS         railgate's validator and NCCL agree about the files
+    judge.py pairs LOG...                   all_reduce_perf of alternating variants: NAME.ROUND.log
+    judge.py flows LOG                      data sent through each HCA
 """
 import collections
 import os
@@ -15,7 +15,7 @@ import xml.etree.ElementTree as tree
 
 
 def parents(path):
-    """Bus id or HCA's name of each device, and the bus ids above it, the nearest first."""
+    """Bus id or HCA name of each device, and the bus ids above it, nearest first."""
     found = {}
 
     def walk(element, above):
@@ -23,7 +23,7 @@ def parents(path):
         if own and not element.findall("pci"):
             found[own] = above
         if element.tag == "net":
-            # A net stands below its card.
+            # A net element is inside its card.
             found[element.get("name")] = above[1:]
         for inner in element:
             walk(inner, ([own] if own else []) + above)
@@ -44,13 +44,13 @@ def bridges(file, dump):
 
 
 def cases(expected, results):
-    """RESULTS: name, NCCL's exit code, what it said; then what our validator says."""
+    """RESULTS has name, NCCL's exit code, the validator's result, and NCCL's message."""
     said = {}
     for line in open(results):
         name, nccl, ours, why = line.rstrip("\n").split("\t")
         said[name] = ("accepted" if nccl == "0" else "refused", ours, nccl, why)
     rows = [line.rstrip("\n").split("\t") for line in open(expected)]
-    print(f"{'file':28} {'NCCL':9} {'railgate':9} NCCL's words")
+    print(f"{'file':28} {'NCCL':9} {'railgate':9} NCCL's message")
     bad = []
     for name, derived, _ in rows:
         nccl, ours, code, why = said[name]
@@ -69,7 +69,7 @@ def cases(expected, results):
 
 
 def pairs(logs):
-    """Each variant against the first, round by round."""
+    """Compares each variant with the first one, round by round."""
     times = collections.defaultdict(lambda: collections.defaultdict(dict))
     for log in logs:
         name, round_, _ = os.path.basename(log).split(".")
@@ -89,7 +89,7 @@ def pairs(logs):
             if name != base:
                 ratios = [by[name][r][0] / by[base][r][0] for r in by[name] if r in by[base]]
                 median = statistics.median(ratios)
-                # Below that, a few microseconds of latency, which no two runs share.
+                # Smaller sizes only measure latency, which varies between runs.
                 if median > (1.02 if size >= 1 << 20 else 1.10):
                     slow.append(f"{name} at {size}: {median:.3f}")
                 row.append(f"{median:.3f} ({min(ratios):.3f} to {max(ratios):.3f})")

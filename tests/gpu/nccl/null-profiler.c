@@ -1,5 +1,5 @@
-/* A profiler plugin that accepts the events of a mask and does nothing: what is left is NCCL's own cost.
- * RAILGATE_NULL_MASK is the mask, 0x46 without it. */
+/* A profiler plugin that accepts the events of a mask and does nothing, to measure the cost within NCCL.
+ * RAILGATE_NULL_MASK is the mask, by default 0x46. */
 #include <stdlib.h>
 
 #include "profiler-v5.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keeps of NVIDIA's libnccl.so what one type of GPU runs, so that what is left packs small; sizes and places stay.
+"""Empties the code for all but one GPU type in NVIDIA's libnccl.so, so that it compresses well; sizes and offsets stay.
 
     one-gpu.py LIBRARY 90 OUT
 """
@@ -11,11 +11,11 @@ data = bytearray(open(source, "rb").read())
 kept = dropped = 0
 at = data.find(b"\x50\xed\x55\xba\x01\x00\x10\x00")
 while at >= 0:
-    # A container: magic, version, size of this head, size of what follows.
+    # A container: magic, version, size of this header, size of the content.
     end = at + 16 + struct.unpack_from("<Q", data, at + 8)[0]
     place = at + 16
     while place + 64 <= end:
-        # One type's code: kind (1 PTX, 2 machine code), size of this head and of the code, and the type at 28.
+        # Code of one type: kind (1 PTX, 2 machine code), size of this header and of the code, and the type at offset 28.
         kind, _, head, size = struct.unpack_from("<HHIQ", data, place)
         arch = struct.unpack_from("<I", data, place + 28)[0]
         if kind not in (1, 2) or head < 64 or place + head + size > end:

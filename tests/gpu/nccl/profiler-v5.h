@@ -10,7 +10,7 @@ struct table {
   int (*finalize)(void* context);
 };
 
-/* What a handle points to that nobody looks at. */
+/* Target of handles that are never read. */
 static char something;
 
 static int idle_start(void* context, void** handle, void* descriptor) {

@@ -1,33 +1,33 @@
-"""Judges what profiler.sh ran.
+"""Judges the results of profiler.sh.
 
   profiler.py steady NCCL-TESTS-OUTPUT COLLECTIVES
   profiler.py exact OPERATION ITERATIONS WARMUPS NCCL-TESTS-OUTPUT COLLECTIVES
   profiler.py cost NAME FILE...            files are called ….VARIANT
 
-COLLECTIVES is what the example of that name makes of rank files: what a report has.
+COLLECTIVES is the output of the example of that name for the rank files: the report's figures.
 """
 import json
 import statistics
 import sys
 from collections import defaultdict
 
-# nccl-tests' program, our operation.
+# Program of nccl-tests, and railgate's name of the operation.
 OPS = {
     "all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "broadcast": "Broadcast",
     "alltoall": "P2pGroup", "sendrecv": "P2pGroup",
 }
 
 
-# From which size on bus bandwidth is compared, how far off it may be, and at how many sizes nccl-tests may be no reference.
+# Smallest size whose bus bandwidth is compared, permitted deviation, and permitted number of sizes without a reference.
 LARGE, OFF, UNSTEADY = 1 << 20, 0.03, 2
-# Percent of a figure: where its own error is more, too few calls were timed for what befell them, as the report says beside it.
+# Percent: figures with a larger error are not compared, since too few calls were timed; the report shows the error as well.
 VAGUE = 6
-# What `steady` exits with.
+# Exit code of `steady`.
 AGAIN = 3
 
 
 def loops(path):
-    """Size, and of each of two loops (both out of place: see profiler.sh) time in microseconds and bus bandwidth in GB/s."""
+    """Size, and for each of two loops (both out of place, see profiler.sh) time in microseconds and bus bandwidth in GB/s."""
     for line in open(path):
         words = line.split()
         if len(words) >= 13 and words[0].isdigit() and words[1].isdigit():
@@ -42,26 +42,26 @@ def rows(path):
 
 
 def apart(tests):
-    """Sizes at which nccl-tests' own two figures are too far from each other for a third to be compared with them."""
+    """Sizes at which the two figures of nccl-tests differ too much to be a reference."""
     return {size for size, (first, _), (second, _) in loops(tests)
             if size >= LARGE and max(first, second) > (1 + OFF) * min(first, second)}
 
 
 def counted(path):
-    """The report's rows of collectives."""
+    """Rows of collectives in the report."""
     with open(path) as file:
         return json.load(file)["collectives"]
 
 
 def steady(tests, file):
-    """Whether both have figures that can be compared; else why not."""
+    """Whether both have comparable figures; prints the reason if not."""
     timed = [row for row in counted(file) if row["back_to_back"] and row["from_bytes"] >= LARGE]
     unsteady = sorted(apart(tests)) if timed else []
     vague = sorted(row["from_bytes"] for row in timed if (row["back_to_back_error_percent"] or 0) > VAGUE)
     if unsteady:
-        print(f"nccl-tests' own two loops are apart at {unsteady}")
+        print(f"the two loops of nccl-tests differ at {unsteady}")
     if vague:
-        print(f"the report's own error is more than {VAGUE} % at {vague}")
+        print(f"the report's error is above {VAGUE} % at {vague}")
     return not (unsteady or vague)
 
 
@@ -91,7 +91,7 @@ def exact(op, iterations, warmups, tests, file):
                 off.append((abs(spaced / theirs - 1), size))
         elif row["back_to_back"]:
             figure += "  no figure: held up"
-        print(f"  {size:>10} {have // ranks:>4} {theirs:8.2f} {figure}{'  its own two loops are apart' if size in unsteady else ''}")
+        print(f"  {size:>10} {have // ranks:>4} {theirs:8.2f} {figure}{'  its two loops differ' if size in unsteady else ''}")
     if any(row["back_to_back"] for row in found) and len(unsteady) > UNSTEADY:
         bad.append(f"nccl-tests' own two loops are apart at {sorted(unsteady)}")
     for line in bad[:5]:

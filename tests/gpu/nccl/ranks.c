@@ -1,10 +1,10 @@
-/* One rank of an all-reduce, one process each, without MPI: the processes meet in a file.
+/* One rank of an all-reduce in a process of its own, without MPI: the processes exchange NCCL's id in a file.
  *
  *   ranks RANK RANKS GPU FILE MEBIBYTES
- *   ranks all GPUS              one process for all, which only asks whether NCCL comes up
+ *   ranks all GPUS              one process for all GPUs, which only tests that NCCL initialises
  *
- * Exit code 0: the sum was right. NCCL's own error is the exit code otherwise. Only what NCCL has had for long
- * is used, so that an old libnccl.so.2 can be put under it.
+ * Exit code 0: the sum is right; otherwise NCCL's error code. Only old functions of NCCL are used, so that it
+ * runs with an old libnccl.so.2.
  */
 #include <cuda_runtime.h>
 #include <nccl.h>

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A few collectives on two GPUs or more of one process, by any release of NCCL, and what the plugin counted of them.
+"""Runs some collectives on the GPUs of one process with any release of NCCL, and checks the plugin's counts.
 
     releases.py LIBNCCL PLUGIN SHOW DIRECTORY
 
-LIBNCCL: a library, or `one-gpu.py`'s packed with xz. Without PyTorch, which brings an NCCL of its own.
+LIBNCCL: a library, or the output of `one-gpu.py` compressed with xz. Does not use PyTorch, which would load its own NCCL.
 """
 import ctypes
 import glob
@@ -20,7 +20,7 @@ if library.endswith(".xz"):
         while block := source.read(1 << 24):
             out.write(block)
 os.environ.update(NCCL_PROFILER_PLUGIN=plugin, RAILGATE_JOB_DIR=place, RAILGATE_NCCL_MODE="full", NCCL_NVLS_ENABLE="0")
-# NCCL asks the C library's environment.
+# NCCL reads the environment of the C library, not Python's copy.
 libc = ctypes.CDLL(None)
 for name in ("NCCL_PROFILER_PLUGIN", "RAILGATE_JOB_DIR", "RAILGATE_NCCL_MODE", "NCCL_NVLS_ENABLE"):
     libc.setenv(name.encode(), os.environ[name].encode(), 1)

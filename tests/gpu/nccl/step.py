@@ -1,9 +1,9 @@
-"""Training steps of a small transformer under DDP, with other plugins by turns (switch.py).
+"""Training steps of a small transformer under DDP, with alternating plugins (switch.py).
 
 torchrun --nproc-per-node=N step.py TURNS.SO PLUGIN DIRECTORY ROUNDS BATCH VARIANT…
 
-A block is STEPS steps of one variant, after as many that are not looked at; its time is that of all of them. With a large BATCH a step
-is as long as the GPUs take, as that of a training job is; with 16 it is as long as the threads take that launch.
+A block measures STEPS steps of one variant after as many warm-up steps. With a large BATCH the GPUs determine the duration of a
+step, as in a training job; with 16 the launching threads do.
 """
 import os
 import statistics
@@ -17,7 +17,7 @@ rank = int(os.environ["LOCAL_RANK"])
 cores(rank, int(os.environ["LOCAL_WORLD_SIZE"]))
 switch = Switch(shim, plugin, place)
 
-import torch  # noqa: E402  NCCL comes with it
+import torch  # noqa: E402  loads NCCL
 import torch.distributed as dist  # noqa: E402
 
 STEPS = 6
@@ -39,7 +39,7 @@ def step():
 
 
 def steps():
-    """Microseconds for one."""
+    """Microseconds per step."""
     begin = time.perf_counter()
     for _ in range(STEPS):
         step()

@@ -1,8 +1,8 @@
-"""Other plugins between two blocks of one process, by `turns.c`: for turns.py and step.py.
+"""Switches plugins between two blocks of one process with `turns.c`; used by turns.py and step.py.
 
-`none` and `again`: no events at all; `floor6` and `floor46` do nothing with the events that `count` and `full` ask for; `count`,
-`sample`, `full`: railgate's modes; `inspector`: NVIDIA's plugin. The plugin looks for another mode four times a second, so one of `sample`
-and `full` at most belongs into a run: it is in force after the first blocks, and stays so.
+`none` and `again`: no events at all; `floor6` and `floor46` receive the events of `count` and `full` and do nothing; `count`,
+`sample`, `full`: railgate's modes; `inspector`: NVIDIA's plugin. The plugin reads its mode four times per second, so a run may have
+at most one of `sample` and `full`: it is in effect after the first blocks and stays.
 """
 import ctypes
 import glob
@@ -17,7 +17,7 @@ NONE = ("none", "again")
 
 class Switch:
     def __init__(self, shim, plugin, place):
-        """Before NCCL is loaded."""
+        """Must be called before NCCL is loaded."""
         os.makedirs(f"{place}/user/ranks", exist_ok=True)
         os.environ.update({
             "NCCL_PROFILER_PLUGIN": shim, "TURNS_PLUGIN": plugin, "RAILGATE_JOB_DIR": place, "RAILGATE_NCCL_MODE": "count",
@@ -27,7 +27,7 @@ class Switch:
         self.turns, self.place = ctypes.CDLL(shim), place
 
     def begin(self):
-        """Once there is a communicator."""
+        """Must be called once a communicator exists."""
         self.own_mask = self.turns.turns_mask()
         files = glob.glob(f"{self.place}/user/ranks/{os.getpid()}.*")
         if files:
@@ -35,9 +35,9 @@ class Switch:
                 self.words = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
 
     def use(self, variant):
-        """Nothing may be under way."""
+        """Must be called while no operation is running."""
         if variant in MODE:
-            # Words WANTED and MODE of the rank file.
+            # Fields WANTED and MODE of the rank file.
             self.words[6] = self.words[7] = MODE[variant]
             self.turns.turns_set(1, 0x46 if variant == "full" else 0x06)
         elif variant.startswith("floor"):
@@ -49,7 +49,7 @@ class Switch:
 
 
 def cores(part, parts):
-    """A part of the cores to itself; its first one for the thread that launches, which has to go there once all others were started."""
+    """Reserves some cores for this process; the first one is for the launching thread, which moves there after all others started."""
     def core(cpu):
         with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
             return int(file.read().replace("-", ",").split(",")[0]), cpu
@@ -57,20 +57,20 @@ def cores(part, parts):
     every = sorted(os.sched_getaffinity(0), key=core)
     own = every[part * len(every) // parts:(part + 1) * len(every) // parts]
     if len(own) > 3:
-        # The second one may be the first one's other half.
+        # The second one may be a hyperthread of the first one.
         os.sched_setaffinity(0, own[2:])
         return own[:1]
     return own
 
 
 class Rounds:
-    """The time of each variant's block, round by round, and its ratio to the same round's `none` and `again`."""
+    """Times of each variant's block by round, and their ratios to `none` and `again` of the same round."""
 
     def __init__(self, variants):
         self.variants, self.ratios, self.none = variants, {v: [] for v in variants}, []
 
     def add(self, seed, block):
-        """`block(variant)`: its time; in an order by chance, the same on all ranks."""
+        """Runs `block(variant)`, which returns its time, in a random order that is the same on all ranks."""
         order = list(self.variants)
         random.Random(seed).shuffle(order)
         took = {variant: block(variant) for variant in order}
@@ -83,7 +83,7 @@ class Rounds:
         return " ".join(f"{v:>30}" for v in self.variants if v != "none")
 
     def row(self):
-        """Median (standard error of it, by the quartiles, which no single block that was held up moves; quartiles)."""
+        """Median (its standard error, from the quartiles, which single delayed blocks do not affect; quartiles)."""
         cells = []
         for variant in self.variants[1:]:
             r = sorted(self.ratios[variant])

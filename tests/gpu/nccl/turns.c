@@ -1,7 +1,7 @@
-/* What a profiler plugin costs, within one process: two runs of the same program differ by more than a plugin takes.
+/* Measures the cost of a profiler plugin within one process, since two runs of the same program differ by more than that cost.
  *
- * It is a plugin that stands before another one (TURNS_PLUGIN): NCCL calls that one's functions directly, and between two
- * blocks of a loop the functions and the mask change. turns.py drives it.
+ * A plugin that loads another one (TURNS_PLUGIN): NCCL calls the functions of that one directly, and between two blocks of a
+ * loop the functions and the mask are switched. Used by turns.py.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,10 +32,10 @@ __attribute__((constructor)) static void load(void) {
   real = *found;
 }
 
-/* The mask that the plugin asked for; -1 before NCCL has called it. */
+/* The mask that the plugin requested; -1 until NCCL has called it. */
 int turns_mask(void) { return mask ? first_mask : -1; }
 
-/* From now on the plugin's own functions, or some that do nothing. Nothing may be under way. */
+/* Switches to the plugin's functions, or to some that do nothing. No operation may be running. */
 void turns_set(int own, int events) {
   ncclProfiler_v5.start = own ? real.start : idle_start;
   ncclProfiler_v5.stop = own ? real.stop : idle_stop;
@@ -52,7 +52,7 @@ struct job {
   void *comms[16], *streams[16], *send[16], *receive[16];
 };
 
-/* So many all-reduces of so many floats on each GPU: seconds, or less than 0 where one failed. */
+/* Runs all-reduces of floats on each GPU; returns seconds, or less than 0 if one failed. */
 double turns_run(struct job* job, size_t floats, long times) {
   struct timespec from, to;
   int failed = 0;

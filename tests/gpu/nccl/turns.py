@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What a profiler plugin adds to an all-reduce, by turns within one process: `turns.c` changes plugin and mask between blocks.
+"""Cost of a profiler plugin in an all-reduce, measured alternately within one process: `turns.c` switches the plugin and its
+mask between blocks.
 
     turns.py LIBNCCL TURNS.SO PLUGIN DIRECTORY GPUS processes|threads ROUNDS LARGE MILLISECONDS VARIANT…
 
-`processes`: one for each GPU; `threads`: one process that launches for all. The thread that launches has a core to itself. A block is
-some MILLISECONDS of one size and one variant; a round has all variants (switch.py) of a size in an order by chance, a ratio is a
-block's time to that of the same round's `none` and `again` (their own ratio is the spread). Short blocks in many rounds see through
-what changes slowly. `sample` runs ten blocks before it is looked at, so that its duty is the one for this rate, and then five.
+`processes`: one for each GPU; `threads`: one process that launches for all. The launching thread has its own core. A block runs one
+variant at one size for some MILLISECONDS; a round has all variants (switch.py) of a size in random order. A ratio is the block's time
+relative to `none` and `again` of the same round, whose own ratio shows the spread. Many rounds of short blocks cancel slow drift.
+`sample` runs ten blocks before measuring, so that its duty cycle has adapted to this rate, and then five.
 """
 import ctypes
 import glob
@@ -100,7 +101,7 @@ def run(size, times):
 
 
 def expected(size):
-    """About the time of one, microseconds: all ranks have to run as many."""
+    """Approximate time of one call in microseconds, the same on all ranks, which must run the same number."""
     return max(10.0 if one else 7.0, 12.0 * (gpus > 2), size / 330e3)
 
 
@@ -113,7 +114,7 @@ for size in [8 << (3 * step) for step in range(10)]:
     block = max(5, int(milliseconds * 1e3 / expected(size)))
     for variant in variants:
         switch.use(variant)
-        # The first time until its mode is in force.
+        # The first time: until its mode is in effect.
         run(size, max(3, block // 10, int(0.3e6 / expected(size))))
 
     def timed(variant):

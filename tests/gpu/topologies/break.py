@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes broken topology files, and odd ones that NCCL takes, from one that railgate wrote.
+"""Makes broken topology files, and unusual ones that NCCL accepts, from one that railgate wrote.
 
     break.py good.xml DIRECTORY
 
-writes DIRECTORY/<name>.xml for each case and DIRECTORY/expected.txt: name, what NCCL 2.28.9 does with it
-(refused or accepted), and what it says in its log or does instead. A new case is a row of CASES.
+writes DIRECTORY/<name>.xml for each case and DIRECTORY/expected.txt: name, the result of NCCL 2.28.9
+(refused or accepted), and its log message or other reaction. A new case is a row of CASES.
 """
 import os
 import re
@@ -12,12 +12,12 @@ import sys
 
 
 def sub(pattern, to, count=1):
-    """The first match, from the first GPU's bridge on where the pattern says so."""
+    """Replaces the first match, or the first one after the first GPU's bridge."""
     return lambda text: re.sub(pattern, to, text, count=count, flags=re.S)
 
 
 def many(text):
-    """One element more than the reader has room for, none of them leading to a device."""
+    """One element more than NCCL's reader can hold, none of them with a device."""
     extra = 256 - len(re.findall(r"<[a-z]", text))
     cpus = "".join(
         "<cpu numaid=\"%d\">%s</cpu>\n"
@@ -83,7 +83,7 @@ ACCEPTED = [
 
 
 def upper(busid):
-    """Upper case, where there is a letter; else with a letter that is none of a bus id."""
+    """Converts to upper case if there is a letter, otherwise inserts a letter that is not a hex digit."""
     return busid.upper() if busid.upper() != busid else busid[:-1] + "A"
 
 

@@ -5,8 +5,8 @@
     plant.py here.json >planted.json
     railgate rails --snapshot planted.json --format xml >good.xml      # with planted.toml's wiring in the profile
 
-The HCAs have bus ids that no machine has (domain 01xx): NCCL drops what is only about them and keeps the
-bridges, so the same file is good on the real machine.
+The HCAs have bus ids that do not exist (domain 01xx): NCCL ignores their elements and keeps the bridges, so the same file is
+valid on the real machine.
 """
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Every process of a JAX job adds its number to the others': python3 jax_ring.py, started by srun, one process per GPU."""
+"""Every process of a JAX job adds its number to a common sum: python3 jax_ring.py, started by srun, one process per GPU."""
 
 import jax
 import jax.numpy as jnp

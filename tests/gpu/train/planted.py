@@ -1,8 +1,8 @@
-"""A DDP loop with something wrong in it, for planted.sh.
+"""A DDP loop with a planted problem, for planted.sh.
 
 torchrun --nproc-per-node=N planted.py PLANT SECONDS
 
-PLANT: nothing, sleep, batch, input, memory, tiny, nan, killed, hang. What is wrong with one rank is wrong with rank 1.
+PLANT: nothing, sleep, batch, input, memory, tiny, nan, killed, hang. Problems of a single rank are planted in rank 1.
 """
 
 import datetime
@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 import railgate
 
 WIDTH, LAYERS, ROWS = 4096, 8, 8192
-# Steps that go well before the worst comes.
+# Normal steps before a fatal problem.
 GOOD = 60
-# A standstill of two minutes is one for the report.
+# The report counts two minutes without progress as a hang.
 HANGS_FOR = datetime.timedelta(seconds=125)
 
 

@@ -1,8 +1,8 @@
-"""A small transformer on random tokens, by DDP or FSDP, whose arithmetic is known.
+"""A small transformer on random tokens with DDP or FSDP, whose number of FLOP is known.
 
 torchrun --nproc-per-node=N train.py ddp|fsdp SECONDS
 
-The first rank prints what a reader works out by hand: parameters, tokens a second, FLOP a token by PaLM's convention
+The first rank prints the figures computed by hand: parameters, tokens per second, FLOP per token by PaLM's convention
 (6 N + 12 layers x width x sequence), and the model FLOP utilisation against DENSE_PEAK.
 """
 
@@ -92,7 +92,7 @@ def main():
         if railgate is not None:
             railgate.step(tokens=BATCH * SEQUENCE)
         done += 1
-        if done == 5:  # what comes before is start-up
+        if done == 5:  # earlier steps are start-up
             since = time.perf_counter()
         elif since is not None:
             counted += 1

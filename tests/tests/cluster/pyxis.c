@@ -1,5 +1,5 @@
-/* Stands for pyxis where there is none: takes its options as srun does, and shows each task what it was given. The
- * few declarations of Slurm's SPANK interface that it needs are written out, so no headers are. */
+/* Stand-in for pyxis: registers its options with srun and passes their values to each task. The few required
+ * declarations of Slurm's SPANK interface are written out, so no headers are needed. */
 #include <stdlib.h>
 #include <string.h>
 
