@@ -3,12 +3,13 @@
 #![allow(unsafe_code, reason = "the tests look at inherited descriptors and signals")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
 
+mod one_by_one;
+
 use std::io::Read;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Trial};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use railgate_child::{Call, Outcome, Said, Stream, Task, become_user, dispatch, run, run_all};
 
@@ -306,14 +307,5 @@ fn main() -> ExitCode {
             a_stream_that_fails_says_why_and_a_mute_one_holds_nobody,
         ),
     ];
-    // One after the other: what they change is the whole process's.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    let trial = |(name, test): &(&str, fn())| {
-        let test = *test;
-        Trial::test(*name, move || {
-            test();
-            Ok(())
-        })
-    };
-    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
+    one_by_one::run(tests)
 }

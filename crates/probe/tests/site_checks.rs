@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
 
+#[path = "../../child/tests/one_by_one/mod.rs"]
+mod one_by_one;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
 use railgate_model::{Extra, Phase, Plan, Severity, SiteCheck, SiteFinding, SiteOutcome, SiteRequest};
 use railgate_probe::dispatch;
 use railgate_probe::{Request, SourceConfig, live};
@@ -173,14 +175,5 @@ fn main() -> ExitCode {
         ("whoever_writes_without_end_is_ended", whoever_writes_without_end_is_ended),
         ("only_those_that_are_asked_for_run", only_those_that_are_asked_for_run),
     ];
-    // One after the other: what they change is the whole process's.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    let trial = |(name, test): &(&str, fn())| {
-        let test = *test;
-        Trial::test(*name, move || {
-            test();
-            Ok(())
-        })
-    };
-    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
+    one_by_one::run(tests)
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_library_is_refused() {
+    fn a_file_that_is_no_library_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("x.so");
         fs::write(&file, b"\x7fELF\x02\x01 and no more").unwrap();

@@ -3,12 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
 
+#[path = "../../../crates/child/tests/one_by_one/mod.rs"]
+mod one_by_one;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Trial};
 use nvidia_ml::{Behaviour, EVENTS_FILE, LOADS, Scenario, Work, hide_symbol, install, work};
 use railgate_child::{GRACE, Said};
 use railgate_model::{
@@ -159,14 +161,14 @@ impl Machine {
         Machine::new(&Scenario { behaviour, ..Scenario::of(&healthy()) })
     }
 
-    fn look(&self, deadline: Duration) -> Snapshot {
+    fn probe(&self, deadline: Duration) -> Snapshot {
         let plan = Plan { parts: vec![PartName::Gpus], ..Plan::everything() };
         let request = Request { plan, ..Request::everything("n1", deadline) };
         live(&self.source, &request)
     }
 
     fn gpus(&self) -> Gpus {
-        match self.look(SOON).gpus {
+        match self.probe(SOON).gpus {
             Part::Read { data, .. } => data,
             other => panic!("{other:?}"),
         }
@@ -226,7 +228,7 @@ fn every_simulated_gpu_fault_is_read() {
 }
 
 fn only_planned_parts_are_read() {
-    let snapshot = Machine::with(Behaviour::default()).look(SOON);
+    let snapshot = Machine::with(Behaviour::default()).probe(SOON);
     assert_eq!(snapshot.host, Part::Skipped);
     assert_eq!(snapshot.fabric, Part::Skipped);
     assert_eq!(snapshot.kernel_log, Part::Skipped);
@@ -344,19 +346,19 @@ fn symbols_missing_in_an_old_driver_are_failed_readings() {
     assert_eq!(details.inforom, healthy().gpus[0].details.inforom);
 
     hide_symbol(&machine.source.nvml_library, "nvmlDeviceGetCount_v2").unwrap();
-    let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
+    let Part::Failed { why, .. } = machine.probe(SOON).gpus else { panic!() };
     assert!(why.contains("nvmlDeviceGetCount_v2"), "{why}");
 }
 
 fn a_hanging_call_makes_the_part_silent() {
     let machine =
         Machine::with(Behaviour { hang: symbols(&["nvmlDeviceGetNvLinkState"]), ..Behaviour::default() });
-    let snapshot = machine.look(Duration::from_millis(700));
+    let snapshot = machine.probe(Duration::from_millis(700));
     assert_eq!(snapshot.gpus, Part::Silent { after_ms: 700.0 });
     // The other parts are read without delay.
     assert!(snapshot.pci.data().is_some());
     let machine = Machine::with(Behaviour { hang: symbols(&["nvmlInit_v2"]), ..Behaviour::default() });
-    assert!(matches!(machine.look(Duration::from_millis(300)).gpus, Part::Silent { .. }));
+    assert!(matches!(machine.probe(Duration::from_millis(300)).gpus, Part::Silent { .. }));
 }
 
 /// A small file system on a loop device. While it is frozen, a process that writes to it hangs in the kernel.
@@ -407,7 +409,7 @@ fn a_call_hanging_in_the_kernel_makes_the_part_stuck() {
     assert_eq!(machine.gpus(), healthy());
     assert!(command("fsfreeze", &["-f".as_ref(), &freezer.mount()]));
     let begin = Instant::now();
-    let snapshot = machine.look(Duration::from_millis(300));
+    let snapshot = machine.probe(Duration::from_millis(300));
     let waited = begin.elapsed();
     drop(freezer);
     assert_eq!(snapshot.gpus, Part::Stuck { after_ms: 300.0 });
@@ -418,7 +420,7 @@ fn a_call_hanging_in_the_kernel_makes_the_part_stuck() {
 fn slow_calls_are_read_completely() {
     let delay_ms = [("nvmlInit_v2".to_owned(), 300), ("nvmlDeviceGetPowerUsage".to_owned(), 20)];
     let machine = Machine::with(Behaviour { delay_ms: delay_ms.into(), ..Behaviour::default() });
-    let Part::Read { data, took_ms } = machine.look(SOON).gpus else { panic!() };
+    let Part::Read { data, took_ms } = machine.probe(SOON).gpus else { panic!() };
     assert_eq!(data, healthy());
     assert!(took_ms >= 320.0, "{took_ms}");
 }
@@ -426,14 +428,14 @@ fn slow_calls_are_read_completely() {
 fn a_missing_library_is_a_failure_not_zero_gpus() {
     let mut machine = Machine::with(Behaviour::default());
     machine.source.nvml_library = machine.dir.path().join("none.so");
-    let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
+    let Part::Failed { why, .. } = machine.probe(SOON).gpus else { panic!() };
     assert!(why.contains("none.so") && why.contains("No such file"), "{why}");
 }
 
 fn a_driver_not_loaded_is_a_failure_not_zero_gpus() {
     let machine =
         Machine::with(Behaviour { returns: [("nvmlInit_v2".to_owned(), 9)].into(), ..Behaviour::default() });
-    let Part::Failed { why, .. } = machine.look(SOON).gpus else { panic!() };
+    let Part::Failed { why, .. } = machine.probe(SOON).gpus else { panic!() };
     assert!(why.contains("libnvidia-ml.so.1"), "{why}");
 }
 
@@ -677,14 +679,5 @@ fn main() -> ExitCode {
         ("nvml_processes_are_joined_with_proc", nvml_processes_are_joined_with_proc),
         ("all_parts_of_this_machine_are_read", all_parts_of_this_machine_are_read),
     ];
-    // One test at a time, since they change state of the whole process.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    let trial = |(name, test): &(&str, fn())| {
-        let test = *test;
-        Trial::test(*name, move || {
-            test();
-            Ok(())
-        })
-    };
-    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
+    one_by_one::run(tests)
 }
