@@ -169,7 +169,7 @@ impl Hardware {
                     self.now = before;
                     bail!("{fault}: the simulated hardware does not show it");
                 }
-                self.say_what_is_new(&before)?;
+                self.append_new_kernel_lines(&before)?;
                 self.sync()
             }
         }
@@ -195,7 +195,7 @@ impl Hardware {
     ///
     /// # Errors
     /// The log cannot be written.
-    pub fn kernel_says(&mut self, text: &str) -> Result<()> {
+    pub fn log_kernel_line(&mut self, text: &str) -> Result<()> {
         let up = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
         let line = record(ERR, self.next_seq, up, text);
         self.next_seq += 1;
@@ -216,7 +216,7 @@ impl Hardware {
         // Programs that wait for NVML events receive it too.
         let mut events = File::options().create(true).append(true).open(self.dir.join(EVENTS_FILE))?;
         events.write_all(format!("{gpu} {code}\n").as_bytes()).context(EVENTS_FILE)?;
-        self.kernel_says(&text)
+        self.log_kernel_line(&text)
     }
 
     /// Adds a process to those that NVML lists on a GPU, with its memory in MiB. `/proc` is not changed.
@@ -305,7 +305,7 @@ impl Hardware {
     pub fn change(&mut self, change: impl FnOnce(&mut Snapshot)) -> Result<()> {
         let before = self.now.clone();
         change(&mut self.now);
-        self.say_what_is_new(&before)?;
+        self.append_new_kernel_lines(&before)?;
         self.sync()
     }
 
@@ -315,10 +315,10 @@ impl Hardware {
     }
 
     /// Appends the lines that the snapshot's log has gained, with this machine's time and sequence numbers.
-    fn say_what_is_new(&mut self, before: &Snapshot) -> Result<()> {
+    fn append_new_kernel_lines(&mut self, before: &Snapshot) -> Result<()> {
         let known = records(before).into_iter().map(|(seq, _)| seq).collect::<BTreeSet<u64>>();
         for (_, text) in records(&self.now).into_iter().filter(|(seq, _)| !known.contains(seq)) {
-            self.kernel_says(&text)?;
+            self.log_kernel_line(&text)?;
         }
         Ok(())
     }

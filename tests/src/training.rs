@@ -237,7 +237,7 @@ mod tests {
 
     /// New users see these figures first, in the demo, so they must be plausible.
     #[test]
-    fn it_is_what_h100s_do() {
+    fn the_figures_are_those_of_h100s() {
         assert!((0.35..0.45).contains(&mfu()) && mfu() < hfu(), "{} {}", mfu(), hfu());
         let busy: f64 = kinds(8)
             .into_iter()

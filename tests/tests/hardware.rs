@@ -16,7 +16,7 @@ use railgate_probe::{GpuWatch, Request, SourceConfig, live};
 use railgate_simulate::{FAULTS, FaultPart};
 use railgate_tests::hardware::Hardware;
 
-fn look(hardware: &Hardware, deadline: Duration) -> Snapshot {
+fn probe(hardware: &Hardware, deadline: Duration) -> Snapshot {
     let table = hardware.source_table(hardware.dir());
     let source: SourceConfig = table.try_into().unwrap();
     live(&source, &Request::everything("gn1", deadline))
@@ -46,7 +46,7 @@ fn without_reasons(value: serde_json::Value) -> serde_json::Value {
 }
 
 fn agrees(hardware: &Hardware, what: &str) {
-    let (seen, want) = (look(hardware, Duration::from_secs(30)), hardware.snapshot());
+    let (seen, want) = (probe(hardware, Duration::from_secs(30)), hardware.snapshot());
     let (Some(gpus), Some(wanted)) = (seen.gpus.data(), want.gpus.data()) else {
         panic!("{what}: {:?}", seen.gpus.missing());
     };
@@ -96,7 +96,7 @@ fn every_fault_is_seen(dir: &Path) {
             done => done.unwrap(),
         }
         if info.id == "kmsg-unreadable" {
-            assert!(matches!(look(&hardware, Duration::from_secs(30)).kernel_log, Part::Failed { .. }));
+            assert!(matches!(probe(&hardware, Duration::from_secs(30)).kernel_log, Part::Failed { .. }));
         } else {
             agrees(&hardware, info.id);
         }
@@ -108,11 +108,11 @@ fn every_fault_is_seen(dir: &Path) {
 fn nvml_that_is_missing_or_hangs(dir: &Path) {
     let mut hardware = Hardware::create(dir, "l40s", "gn1").unwrap();
     hardware.inject("nvml-missing").unwrap();
-    let seen = look(&hardware, Duration::from_secs(30));
+    let seen = probe(&hardware, Duration::from_secs(30));
     assert!(seen.gpus.missing().is_some_and(|why| why.contains("libnvidia-ml.so.1")), "{:?}", seen.gpus);
     hardware.heal().unwrap();
     hardware.inject("nvml-silent").unwrap();
-    assert!(matches!(look(&hardware, Duration::from_secs(1)).gpus, Part::Silent { .. }));
+    assert!(matches!(probe(&hardware, Duration::from_secs(1)).gpus, Part::Silent { .. }));
     hardware.heal().unwrap();
     agrees(&hardware, "healed");
 }
@@ -138,7 +138,7 @@ fn watched(hardware: &Hardware) -> (Vec<WatchedGpu>, GpuSample) {
 }
 
 /// GPUs before Hopper (no GPM): values of NVML are read, all others are unsupported and never zero.
-fn a_gpu_without_gpm_has_what_nvml_has(dir: &Path) {
+fn a_gpu_without_gpm_has_the_readings_of_nvml(dir: &Path) {
     let mut hardware = Hardware::create(dir, "a100-sxm", "gn1").unwrap();
     let (known, sample) = watched(&hardware);
     assert_eq!((known.len(), &known[1].gpm), (2, &Reading::Known(false)));
@@ -166,7 +166,7 @@ fn main() -> ExitCode {
     let tests = [
         ("every_fault_is_seen", every_fault_is_seen as fn(&Path)),
         ("nvml_that_is_missing_or_hangs", nvml_that_is_missing_or_hangs),
-        ("a_gpu_without_gpm_has_what_nvml_has", a_gpu_without_gpm_has_what_nvml_has),
+        ("a_gpu_without_gpm_has_the_readings_of_nvml", a_gpu_without_gpm_has_the_readings_of_nvml),
     ];
     // One test at a time, since they change state of the whole process.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };

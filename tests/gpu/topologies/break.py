@@ -12,7 +12,7 @@ import sys
 
 
 def sub(pattern, to, count=1):
-    """Replaces the first match, or the first one after the first GPU's bridge."""
+    """Returns a function that replaces the first match. A pattern can start at the first GPU's bridge."""
     return lambda text: re.sub(pattern, to, text, count=count, flags=re.S)
 
 
@@ -83,7 +83,7 @@ ACCEPTED = [
 
 
 def upper(busid):
-    """Converts to upper case if there is a letter, otherwise inserts a letter that is not a hex digit."""
+    """Converts to upper case; a bus id without letters gets the letter A as its last digit."""
     return busid.upper() if busid.upper() != busid else busid[:-1] + "A"
 
 

@@ -211,7 +211,7 @@ impl Process {
     ///
     /// # Errors
     /// Reading failed.
-    pub fn said(&self) -> Result<String> {
+    pub fn output(&self) -> Result<String> {
         Ok(format!("{}{}", read_all(&self.stdout)?, read_all(&self.stderr)?))
     }
 
@@ -242,7 +242,7 @@ impl Process {
             poll::until(deadline, &format!("`{}` to end", self.command), || Ok(self.child.try_wait()?));
         let status = match ended {
             Ok(status) => status,
-            Err(error) => bail!("{error:#}; its output:\n{}", self.said()?),
+            Err(error) => bail!("{error:#}; its output:\n{}", self.output()?),
         };
         Ok(Output {
             command: self.command.clone(),

@@ -36,7 +36,7 @@ sys.exit(3 if wish == "nan" else 0)
 
 const LOSSES: [&str; 2] = ["2.71828", "31415.9"];
 
-fn told(alice: &Session<'_>, id: u32) -> Result<(String, Value)> {
+fn both_reports(alice: &Session<'_>, id: u32) -> Result<(String, Value)> {
     let id = id.to_string();
     let text = alice.run(&["railgate", "report", &id])?.ok()?;
     let json = alice.run(&["railgate", "report", &id, "--format", "json"])?.ok()?;
@@ -83,7 +83,7 @@ fn steps_reported_by_a_loop_are_in_the_jobs_report() -> Result<()> {
             let nan = looping("nan", 60)?;
             cluster.wait_job(nan, &["FAILED"], MINUTE)?;
 
-            let (text, json) = told(&alice, well)?;
+            let (text, json) = both_reports(&alice, well)?;
             in_order(&one_line(&text), &["VERDICT", "MODEL", "MFU", "[PaLM", "GOODPUT", "%", "checkpoint"]);
             let found = ranks(&json)?;
             assert_eq!(found.len(), 2, "{json}");
@@ -119,7 +119,7 @@ fn steps_reported_by_a_loop_are_in_the_jobs_report() -> Result<()> {
                 ["productive_s", "start_up_s", "checkpoint_s", "redone_s", "tail_s", "other_s"].map(seconds);
             assert!((sum.iter().sum::<f64>() - seconds("allocated_s")).abs() < 0.2, "{good}");
 
-            let (text, json) = told(&alice, nan)?;
+            let (text, json) = both_reports(&alice, nan)?;
             let text = one_line(&text);
             in_order(&text, &["VERDICT", "the loss was not a number (NaN or infinite) in step 40", "DO"]);
             let first = &json["attempts"][0]["analysis"]["diagnoses"][0];
@@ -146,10 +146,10 @@ fn steps_reported_by_a_loop_are_in_the_jobs_report() -> Result<()> {
             assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
 
             // Losses are private: kept only on the user's request, and then only in their own report.
-            let (kept, _) = told(&alice, keep).map(|(text, json)| (json.to_string() + &text, ()))?;
+            let (kept, _) = both_reports(&alice, keep).map(|(text, json)| (json.to_string() + &text, ()))?;
             assert!(kept.contains("31415.926"), "the user asked for it");
             for id in [well, nan] {
-                let (text, json) = told(&alice, id)?;
+                let (text, json) = both_reports(&alice, id)?;
                 let shown = text + &json.to_string();
                 assert!(LOSSES.iter().all(|loss| !shown.contains(loss)), "{shown}");
             }

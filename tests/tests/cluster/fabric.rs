@@ -145,7 +145,7 @@ impl Simulator {
         Ok(command.env("LD_PRELOAD_NOT", "leaked").stdin(Stdio::null()).output()?)
     }
 
-    fn said(&self, words: &[&str]) -> Result<String> {
+    fn output(&self, words: &[&str]) -> Result<String> {
         let output = self.railgate(words)?;
         ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
@@ -164,7 +164,7 @@ impl Drop for Simulator {
 fn rails_and_miscabled_ports_are_found_with_ibnetdiscover() -> Result<()> {
     let mut net = Net::new();
     let right = Simulator::start(&net)?;
-    let seen: Value = serde_json::from_str(&right.said(&["--format", "json"])?)?;
+    let seen: Value = serde_json::from_str(&right.output(&["--format", "json"])?)?;
     let count = |list: &str| seen[list].as_array().map_or(0, Vec::len);
     assert_eq!((count("switches"), count("ports"), count("units"), count("faults")), (20, 512, 2, 0));
     for port in seen["ports"].as_array().unwrap() {
@@ -228,7 +228,7 @@ fn since(release: (u32, u32)) -> Result<bool> {
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn slurm_places_jobs_by_the_written_tree() -> Result<()> {
-    let tree = Simulator::start(&Net::new())?.said(&["--format", "topology-tree"])?;
+    let tree = Simulator::start(&Net::new())?.output(&["--format", "topology-tree"])?;
     slurm_with("topology.conf", &tree).slurm_conf("TopologyPlugin", "topology/tree").test(|cluster| {
         let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
         for line in [
@@ -249,7 +249,7 @@ fn slurm_accepts_the_written_blocks() -> Result<()> {
     if !since((24, 5))? {
         return skipped("fabric: this Slurm has no topology/block");
     }
-    let blocks = Simulator::start(&Net::new())?.said(&["--format", "topology-block"])?;
+    let blocks = Simulator::start(&Net::new())?.output(&["--format", "topology-block"])?;
     slurm_with("topology.conf", &blocks).slurm_conf("TopologyPlugin", "topology/block").test(|cluster| {
         let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
         for line in [
@@ -268,7 +268,7 @@ fn slurm_accepts_the_written_yaml() -> Result<()> {
     if !since((25, 5))? {
         return skipped("fabric: this Slurm reads no topology.yaml");
     }
-    let yaml = Simulator::start(&Net::new())?.said(&["--format", "topology-yaml"])?;
+    let yaml = Simulator::start(&Net::new())?.output(&["--format", "topology-yaml"])?;
     slurm_with("topology.yaml", &yaml).test(|cluster| {
         let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
         assert!(said.contains("SwitchName=unit-1 Level=0"), "{said}");

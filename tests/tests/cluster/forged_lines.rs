@@ -28,7 +28,7 @@ const NODES: [&str; 2] = ["gn1", "gn2"];
 fn write_records(cluster: &Cluster) -> Result<()> {
     for node in NODES {
         for record in RECORDS {
-            cluster.hardware(node)?.kernel_says(record)?;
+            cluster.hardware(node)?.log_kernel_line(record)?;
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ const CONFIG: &str = "profile = 'h100-sxm'\n[gate]\ndeadline = '4s'\n[gate.check
                       [breaker]\nmax_percent = 100.0\npartition_max_percent = 100.0";
 
 /// Processes of probes and their children that are still running on a node.
-fn looking(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
+fn probes_left(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
     let processes = cluster.root().on(node).run(&["ps", "-eo", "state=,args="])?.ok()?;
     let ours = |line: &&str| {
         ["railgate-child", "checks.d", "self-test", "sleep 4711", "uverbs0"]
@@ -24,12 +24,12 @@ fn looking(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
 }
 
 fn no_probe_left(cluster: &Cluster, node: &str) -> Result<()> {
-    poll::until(MINUTE, "no probe to be left", || Ok(looking(cluster, node)?.is_empty().then_some(())))
+    poll::until(MINUTE, "no probe to be left", || Ok(probes_left(cluster, node)?.is_empty().then_some(())))
 }
 
 /// Runs a periodic check. Returns its output and the drain reason of the node, which is empty unless the node is drained: 24.11
 /// keeps the reason of a resumed node.
-fn look(cluster: &Cluster, node: &str) -> Result<(String, String)> {
+fn check(cluster: &Cluster, node: &str) -> Result<(String, String)> {
     let said = cluster.root().on(node).run(&["railgate", "check", "--drain"])?.ok()?;
     let node = cluster.node(node)?;
     Ok((said, if node.drained() { node.reason().to_owned() } else { String::new() }))
@@ -51,19 +51,19 @@ fn hangs_get_a_verdict_at_the_deadline_and_leave_no_process() -> Result<()> {
         let devices = format!("{sysfs}/class/infiniband");
         for node in ["gn1", "gn2"] {
             sh(node, "mkdir -p /mnt/work && mount -t tmpfs work /mnt/work")?;
-            let (said, reason) = look(cluster, node)?;
+            let (said, reason) = check(cluster, node)?;
             assert!(reason.is_empty(), "{said}");
         }
 
         // A mount of a dead server.
         let server = cluster.mute_mount("gn1", "/mnt/work")?;
-        let (said, reason) = look(cluster, "gn1")?;
+        let (said, reason) = check(cluster, "gn1")?;
         assert_eq!(
             reason,
             "railgate: mounts@/mnt/work: no answer in 4.0 s, stuck in the kernel; check server [periodic]",
             "{said}"
         );
-        let left = looking(cluster, "gn1")?;
+        let left = probes_left(cluster, "gn1")?;
         assert!(!left.is_empty() && left.iter().all(|line| line.starts_with('D')), "{left:?}");
         drop(server);
         no_probe_left(cluster, "gn1")?;
@@ -71,7 +71,7 @@ fn hangs_get_a_verdict_at_the_deadline_and_leave_no_process() -> Result<()> {
 
         // The fabric's files: a device whose firmware does not answer the driver.
         let firmware = cluster.mute_mount("gn2", &devices)?;
-        let (said, reason) = look(cluster, "gn2")?;
+        let (said, reason) = check(cluster, "gn2")?;
         assert!(
             reason
                 .starts_with("railgate: part-silent@fabric: no answer in 4.0 s, stuck in the kernel; reboot"),
@@ -106,7 +106,7 @@ fn hangs_get_a_verdict_at_the_deadline_and_leave_no_process() -> Result<()> {
         let never = "mkdir -p /etc/railgate/checks.d && cd /etc/railgate/checks.d && \
                      printf '#!/bin/sh\\nsleep 4711 & wait\\n' > never && chmod 755 never";
         sh("gn2", never)?;
-        let (said, reason) = look(cluster, "gn2")?;
+        let (said, reason) = check(cluster, "gn2")?;
         assert!(said.contains("site-never: not finished after") && reason.is_empty(), "{reason}\n{said}");
         no_probe_left(cluster, "gn2")?;
 
@@ -115,7 +115,7 @@ fn hangs_get_a_verdict_at_the_deadline_and_leave_no_process() -> Result<()> {
         cluster.hardware("gn2")?.nvml_stuck(Path::new("/mnt/frozen/file"))?;
         let (server, firmware) =
             (cluster.mute_mount("gn2", "/mnt/work")?, cluster.mute_mount("gn2", &devices)?);
-        let (said, reason) = look(cluster, "gn2")?;
+        let (said, reason) = check(cluster, "gn2")?;
         for silent in [
             "mounts@/mnt/work: no answer",
             "part-silent@fabric: no answer",
@@ -125,7 +125,7 @@ fn hangs_get_a_verdict_at_the_deadline_and_leave_no_process() -> Result<()> {
             assert!(said.contains(silent), "no '{silent}' in:\n{said}");
         }
         assert!(reason.starts_with("railgate: mounts@/mnt/work: no answer in 4.0 s"), "{reason}");
-        let left = looking(cluster, "gn2")?;
+        let left = probes_left(cluster, "gn2")?;
         assert!(left.len() == 3 && left.iter().all(|line| line.starts_with('D')), "{left:?}");
         // A job's gate comes to the same verdict, and slurmd serves other jobs meanwhile.
         cluster.bob().srun(&["-w", "gn1", "true"])?.ok()?;

@@ -32,7 +32,9 @@ fn held_by_alice(cluster: &Cluster, machine: &str, owner: &str, files: &[&str]) 
         "n=3; for f; do eval \"exec $n<\\$f\"; flock -n $n; n=$((n + 1)); done; echo locked; sleep 1000";
     let words: Vec<&str> = ["sh", "-ec", lock, "sh"].into_iter().chain(files.iter().copied()).collect();
     let process = cluster.alice().on(machine).spawn(&words)?;
-    poll::until(MINUTE, "alice to hold the locks", || Ok(process.said()?.contains("locked").then_some(())))?;
+    poll::until(MINUTE, "alice to hold the locks", || {
+        Ok(process.output()?.contains("locked").then_some(()))
+    })?;
     Ok(process)
 }
 

@@ -22,7 +22,7 @@ fn a_job_whose_program_failed_is_not_requeued() -> Result<()> {
             cluster.hardware(second)?.xid(2, code, Some(4711))?;
         }
         let uid = alice.run(&["id", "-u"])?.ok()?;
-        cluster.hardware(third)?.kernel_says(&format!(
+        cluster.hardware(third)?.log_kernel_line(&format!(
             "Memory cgroup out of memory: Killed process 4711 (python) total-vm:812345678kB, anon-rss:524288000kB, \
              file-rss:0kB, shmem-rss:0kB, UID:{} pgtables:4096kB oom_score_adj:0",
             uid.trim()

@@ -177,7 +177,7 @@ fn a_flood_of_connections_does_not_stop_samplers() -> Result<()> {
             let now = (size(of_alice)?, size(of_bob)?);
             Ok((now.0 > before.0 + 500 && now.1 > before.1 + 500).then_some(()))
         })?;
-        assert!(flood.running()?, "{}", flood.said()?);
+        assert!(flood.running()?, "{}", flood.output()?);
         let pid = samplers(cluster, "gn1", Some(of_alice))?.remove(0);
         let open: usize = sh(cluster, "gn1", &format!("ls /proc/{pid}/fd | wc -l"))?.trim().parse()?;
         assert!(open < 64, "{open} descriptors");

@@ -179,7 +179,7 @@ fn stage(cluster: &Cluster) -> Result<()> {
 }
 
 /// Waits until the sampler has read the tasks this often with NCCL loaded; returns its file.
-fn looked(cluster: &Cluster, node: &str, id: u32, looks: u64) -> Result<String> {
+fn sampler_readings(cluster: &Cluster, node: &str, id: u32, looks: u64) -> Result<String> {
     let path = format!("/run/railgate/jobs/{id}/current/tasks.json");
     let mut first = None;
     poll::until(MINUTE, "readings of the sampler", || {
@@ -216,7 +216,7 @@ fn the_report_shows_effective_settings_and_nccls_transport() -> Result<()> {
         );
         let id = alice.sbatch(&["-N2", "--gres=gpu:8"], &script)?;
         for name in ["gn1", "gn2"] {
-            looked(cluster, name, id, 3)?;
+            sampler_readings(cluster, name, id, 3)?;
             assert_eq!(samplers(cluster, name)?.len(), 1);
         }
         // slurmd restarts while the sampler keeps running. A killed sampler loses no data; a hung one delays no job.
@@ -259,7 +259,7 @@ fn the_report_shows_effective_settings_and_nccls_transport() -> Result<()> {
         let script = format!("srun bash -c '{RANK} \"exec 9</dev/infiniband/uverbs0; until [ -e go ]; do sleep 0.2; done\"'\n");
         let id = alice.sbatch(&["-N2", "--gres=gpu:8"], &script)?;
         for name in ["gn1", "gn2"] {
-            looked(cluster, name, id, 2)?;
+            sampler_readings(cluster, name, id, 2)?;
         }
         // The sampler ends also if the job is cancelled.
         cluster.root().run(&["scancel", &id.to_string()])?.ok()?;
@@ -291,7 +291,7 @@ fn processes_that_hide_from_the_sampler_cause_no_harm() -> Result<()> {
              bash -c '{RANK} \"until [ -e go ]; do sleep 0.2; done\"'\n"
         );
         let id = cluster.alice().sbatch(&["-N1", "--gres=gpu:8"], &script)?;
-        let found = looked(cluster, "gn1", id, 2)?;
+        let found = sampler_readings(cluster, "gn1", id, 2)?;
         assert!(found.len() < 1 << 20, "{}", found.len());
         let own = samplers(cluster, "gn1")?;
         let socket = format!("/run/railgate/jobs/{id}/current/sampler.sock");

@@ -122,11 +122,11 @@ fn an_oom_kill_in_one_job_is_not_the_verdict_of_the_other() -> Result<()> {
         let uid = bob.run(&["id", "-u"])?.ok()?.trim().to_owned();
         let path = format!("/slurm_{node}/uid_{uid}/job_{hungry}");
         let mut hardware = cluster.hardware(&node)?;
-        hardware.kernel_says(&format!(
+        hardware.log_kernel_line(&format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={path},\
              task_memcg={path}/step_0,task=bobsprogram,pid=770077,uid={uid}"
         ))?;
-        hardware.kernel_says(&format!(
+        hardware.log_kernel_line(&format!(
             "Memory cgroup out of memory: Killed process 770077 (bobsprogram) total-vm:9kB, anon-rss:9kB, \
              file-rss:0kB, shmem-rss:0kB, UID:{uid} pgtables:4kB oom_score_adj:0"
         ))?;

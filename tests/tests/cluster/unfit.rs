@@ -12,7 +12,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const LOST: &str = "gpu-lost@3: 0000:61:00.0 off bus, Xid 79";
 
 /// The beginning of the message, before the advice.
-fn told(node: &str, job: u32) -> String {
+fn message(node: &str, job: u32) -> String {
     format!("railgate: node {node} failed its check before job {job} started ({LOST}). ")
 }
 
@@ -44,12 +44,12 @@ fn users_are_shown_which_node_failed_and_why() -> Result<()> {
                 "The node is drained and Slurm takes the job back: run it again without asking for {node} (--nodelist)."
             )
         };
-        assert!(srun.stderr.contains(&format!("srun: {}{}\n", told("gn1", 1), again("gn1"))), "{srun}");
+        assert!(srun.stderr.contains(&format!("srun: {}{}\n", message("gn1", 1), again("gn1"))), "{srun}");
         drained_by_us(cluster, "gn1", 1)?;
 
         let salloc = alice.salloc(&["-w", "gn2", gpus, "hostname"])?;
         assert_eq!((salloc.code, salloc.stdout.as_str()), (1, ""), "{salloc}");
-        assert!(salloc.stderr.contains(&format!("salloc: {}{}\n", told("gn2", 2), again("gn2"))), "{salloc}");
+        assert!(salloc.stderr.contains(&format!("salloc: {}{}\n", message("gn2", 2), again("gn2"))), "{salloc}");
         drained_by_us(cluster, "gn2", 2)?;
 
         // Slurm cancels a job that must not be requeued, without a message of its own.
@@ -59,7 +59,7 @@ fn users_are_shown_which_node_failed_and_why() -> Result<()> {
         let log = cluster.output(&format!("/home/rgalice/never-{id}")).unwrap_or_default();
         let submit = "The node is drained and Slurm cancels the job, which must not be requeued: submit it again \
                       without asking for gn3 (--nodelist).";
-        assert_eq!(log, format!("{}{submit}\n", told("gn3", id)));
+        assert_eq!(log, format!("{}{submit}\n", message("gn3", id)));
         drained_by_us(cluster, "gn3", id)?;
 
         // For a requeued job the message appears at once, and again if the log is truncated at the restart.
@@ -71,7 +71,7 @@ fn users_are_shown_which_node_failed_and_why() -> Result<()> {
         let by_itself = "The node is drained and Slurm puts the job back into the queue, for other nodes.";
         if moved.state() == "PENDING" {
             let log = cluster.output(&path).unwrap_or_default();
-            assert_eq!(log, format!("{}{by_itself}\n", told("gn4", id)));
+            assert_eq!(log, format!("{}{by_itself}\n", message("gn4", id)));
         }
         let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
         assert_eq!((job.nodes(), job.restarts()), ("gn5", 1));

@@ -56,10 +56,10 @@ fn kills(cluster: &Cluster, node: &str, user: &Session<'_>, id: u32, whole_node:
         ),
     };
     let mut hardware = cluster.hardware(node)?;
-    hardware.kernel_says(&format!(
+    hardware.log_kernel_line(&format!(
         "oom-kill:constraint={limit},task_memcg={job}/step_0/task_0,task=python,pid=4711,uid={uid}"
     ))?;
-    hardware.kernel_says(&format!(
+    hardware.log_kernel_line(&format!(
         "{begin}: Killed process 4711 (python) total-vm:9kB, anon-rss:9kB, file-rss:0kB, shmem-rss:0kB, \
          UID:{uid} pgtables:4kB oom_score_adj:0"
     ))
@@ -139,7 +139,7 @@ fn every_end_has_a_verdict_a_decision_and_a_next_step() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_fault_of_the_whole_node_requeues_jobs_that_had_all_of_it() -> Result<()> {
+fn a_fault_of_the_whole_node_requeues_jobs_with_the_whole_node() -> Result<()> {
     nodes(6)?.test(|cluster| {
         let (alice, bob) = (cluster.alice(), cluster.bob());
         let whole = submit(&alice, &["-N1", "--exclusive"])?;

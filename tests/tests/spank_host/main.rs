@@ -364,7 +364,7 @@ fn values_of_the_users_nccl_conf_are_kept() {
 }
 
 #[test]
-fn a_foreign_network_plugin_keeps_what_it_owns() {
+fn a_foreign_network_plugin_keeps_its_variables() {
     let plugin = Plugin::load(REMOTE);
     let file = b"railgate-task-env 2\nnet ib\ndefault;net=ib,sharp NCCL_IB_HCA==mlx5_0:1\ndefault X=1\n";
     plugin.prolog_left(file);

@@ -150,7 +150,7 @@ fn name(deb: &Path) -> Result<String> {
 
 impl Hour<'_> {
     fn play(&self, rate: f64) -> Result<()> {
-        let before = left::Machines::look(self.cluster)?;
+        let before = left::Machines::read(self.cluster)?;
         self.record.chapter("An admin installs railgate");
         self.install()?;
         self.record.chapter("A researcher");

@@ -98,7 +98,7 @@ fn kernel_killed(stage: &Stage<'_>) -> Result<()> {
     let node = stage.cluster.job(stage.name)?.field("BatchHost").to_owned();
     let mut hardware = stage.cluster.hardware(&node)?;
     for line in memory_kill(&node, stage.job)? {
-        hardware.kernel_says(&line)?;
+        hardware.log_kernel_line(&line)?;
     }
     drop(hardware);
     stage.go()
@@ -146,11 +146,11 @@ fn kernel_kills(stage: &Stage<'_>, step: &str) -> Result<()> {
     let node = stage.cluster.job(stage.name)?.field("BatchHost").to_owned();
     let path = format!("/slurm_{node}/uid_5001/job_{}", stage.job);
     let mut hardware = stage.cluster.hardware(&node)?;
-    hardware.kernel_says(&format!(
+    hardware.log_kernel_line(&format!(
         "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={path},\
          task_memcg={path}/{step},task=python,pid=4711,uid=5001"
     ))?;
-    hardware.kernel_says(
+    hardware.log_kernel_line(
         "Memory cgroup out of memory: Killed process 4711 (python) total-vm:9kB, anon-rss:9kB, file-rss:0kB, \
          shmem-rss:0kB, UID:5001 pgtables:4kB oom_score_adj:0",
     )?;

@@ -73,7 +73,7 @@ const CASES: &[Case] = &[
                  timeout 20 $at check --phase periodic --drain < /dev/null; timeout 20 $at readmit gn1; timeout 20 $at pause --for 1h; done; done; rm copy; exit 0",
             )?;
             let paused = stage.root_there().run(&["ls", "/var/lib/railgate"])?.ok()?;
-            ensure!(!paused.contains("pause"), "Bob paused the node: {}", stage.said(id));
+            ensure!(!paused.contains("pause"), "Bob paused the node: {}", stage.output(id));
             Ok(())
         },
     },

@@ -182,7 +182,7 @@ const CASES: &[Case] = &[
                  rm -rf .nccl.conf; printf 'NCCL_IB_HCA=\\e[2J\\nNCCL_DEBUG=\\u202e\\nNCCL_X=%s\\n' $(head -c 90000 /dev/zero | tr '\\0' x) > .nccl.conf\n\
                  srun -n1 true || exit 5; rm .nccl.conf",
             )?;
-            ensure!(!stage.said(id).contains("root:"), "{}", stage.said(id));
+            ensure!(!stage.output(id).contains("root:"), "{}", stage.output(id));
             Ok(())
         },
     },

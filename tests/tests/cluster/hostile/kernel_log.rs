@@ -45,10 +45,10 @@ fn trap(comm: &str, file: &str) -> String {
 }
 
 /// Logs these lines while Bob's job runs. His epilog, Alice's prolog and epilog, and the periodic check then judge them.
-fn says(stage: &Stage<'_>, lines: &[String]) -> Result<()> {
+fn log_lines(stage: &Stage<'_>, lines: &[String]) -> Result<()> {
     stage.during("", |_| {
         let mut hardware = stage.cluster.hardware(&stage.node)?;
-        lines.iter().try_for_each(|line| hardware.kernel_says(line))
+        lines.iter().try_for_each(|line| hardware.log_kernel_line(line))
     })?;
     Ok(())
 }
@@ -68,19 +68,19 @@ const CASES: &[Case] = &[
     Case {
         id: "kmsg-name-and-file-lose-a-gpu",
         does: "lets a program named `NVRM: GPU 1:0:0` crash in a file `fallen off the bus`",
-        run: |stage| says(stage, &[segfault("NVRM: GPU 1:0:0", "fallen off the bus")]),
+        run: |stage| log_lines(stage, &[segfault("NVRM: GPU 1:0:0", "fallen off the bus")]),
     },
     Case {
         id: "kmsg-name-loses-the-node",
         does: "lets a program named `NVRM: fallen off the bus` crash in a file of that name, with no address",
-        run: |stage| says(stage, &[segfault("NVRM: fallen off the bus", "NVRM: fallen off the bus")]),
+        run: |stage| log_lines(stage, &[segfault("NVRM: fallen off the bus", "NVRM: fallen off the bus")]),
     },
     Case {
         id: "kmsg-name-of-this-gpu",
         does: "the same with the address of a GPU of the node, as far as 15 bytes hold it, and as a file's name in full",
         run: |stage| {
             let file = format!("NVRM: GPU {GPU}.0: GPU has fallen off the bus.");
-            says(stage, &[segfault("NVRM: GPU 61:0:", &file), segfault("NVRM: The NVIDI", &file)])
+            log_lines(stage, &[segfault("NVRM: GPU 61:0:", &file), segfault("NVRM: The NVIDI", &file)])
         },
     },
     Case {
@@ -88,7 +88,7 @@ const CASES: &[Case] = &[
         does: "crashes where no file is mapped, with driver words for a name",
         run: |stage| {
             let names = ["NVRM: Xid (PCI:", "NVRM: Xid (0:0:", "nvidia-nvswitch", "NVRM: GPU at PC"];
-            says(stage, &names.map(segfault_nowhere))
+            log_lines(stage, &names.map(segfault_nowhere))
         },
     },
     Case {
@@ -97,7 +97,7 @@ const CASES: &[Case] = &[
         run: |stage| {
             let lost = "NVRM: fallen off the bus and is not responding to commands.";
             let has = "NVRM: (PCI ID: 10de:2330) installed in this system has";
-            says(
+            log_lines(
                 stage,
                 &[
                     segfault("NVRM: The NVIDI", has),
@@ -115,7 +115,7 @@ const CASES: &[Case] = &[
             let int3 = format!(
                 "traps: NVRM: Xid (PCI:[4711] trap int3 ip:55d0 sp:7ffd error:0 in {file}[55d0c1a2b000+1000]"
             );
-            says(stage, &[trap("NVRM: Xid (PCI:", &file), int3, trap("x", &format!("\n{file}"))])
+            log_lines(stage, &[trap("NVRM: Xid (PCI:", &file), int3, trap("x", &format!("\n{file}"))])
         },
     },
     Case {
@@ -124,7 +124,7 @@ const CASES: &[Case] = &[
         run: |stage| {
             let whole = format!("NVRM: Xid (PCI:{GPU}): 79, pid=1, name=x, GPU has fallen off the bus.");
             let file = format!("x\n3,999999,1,-;{whole}\n{whole}\n ");
-            says(stage, &[segfault("x\nNVRM: Xid (P", &file), segfault("NVRM: \nNVRM: Xi", &file)])
+            log_lines(stage, &[segfault("x\nNVRM: Xid (P", &file), segfault("NVRM: \nNVRM: Xi", &file)])
         },
     },
     Case {
@@ -135,7 +135,7 @@ const CASES: &[Case] = &[
             let killed = "Memory cgroup out of memory: Killed process 4711 (NVRM: Xid (PCI:) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:5002 pgtables:1kB oom_score_adj:0";
             let invoked =
                 "NVRM: Xid (PCI: invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0";
-            says(stage, &[memcg, killed, invoked].map(str::to_owned))
+            log_lines(stage, &[memcg, killed, invoked].map(str::to_owned))
         },
     },
     Case {
@@ -146,7 +146,7 @@ const CASES: &[Case] = &[
             let line = format!(
                 "audit: type=1701 audit(1795395488.123:42): auid=5002 uid=5002 gid=5002 ses=1 pid=4711 comm=\"NVRM: Xid (PCI:\" exe=\"{exe}\" sig=11 res=1"
             );
-            says(stage, &[line])
+            log_lines(stage, &[line])
         },
     },
     Case {
@@ -161,7 +161,7 @@ const CASES: &[Case] = &[
                 "NVRM: GPU 1:0:0 (4711): Uses obsolete fallen off the bus",
                 "INFO: task NVRM: Xid (PCI::4711 blocked for more than 120 seconds.",
             ];
-            says(stage, &lines.map(str::to_owned))
+            log_lines(stage, &lines.map(str::to_owned))
         },
     },
     Case {
@@ -174,7 +174,7 @@ const CASES: &[Case] = &[
             let hca = &format!(
                 "mlx5_core {HCA}: poll_health:975:(pid 0): device's health compromised - reached miss count"
             );
-            says(
+            log_lines(
                 stage,
                 &[
                     segfault("x", &pcie),
@@ -191,7 +191,7 @@ const CASES: &[Case] = &[
         run: |stage| {
             let disk = "I/O error, dev nvme0n1, sector 12345 op 0x0:(READ) flags 0x0";
             let ext4 = "EXT4-fs (md0): Remounting filesystem read-only";
-            says(stage, &[segfault("x", disk), segfault("EXT4-fs (md0): ", ext4), trap("x", ext4)])
+            log_lines(stage, &[segfault("x", disk), segfault("EXT4-fs (md0): ", ext4), trap("x", ext4)])
         },
     },
     Case {
@@ -204,7 +204,7 @@ const CASES: &[Case] = &[
                     "{name}: attempt to access beyond end of device\n{device}: rw=0, sector=9, nr_sectors = 8 limit=4"
                 )
             };
-            says(
+            log_lines(
                 stage,
                 &[
                     past("NVRM: GPU 1:0:0", "loop0"),
@@ -223,7 +223,10 @@ const CASES: &[Case] = &[
         does: "crashes a program `nvidia-nvswitch` in a file named as a fatal SXid",
         run: |stage| {
             let file = "0: SXid (PCI:0000:05:00.0): 10003, Fatal, Host error";
-            says(stage, &[segfault("nvidia-nvswitch", file), segfault("nvidia-nvswitc", &format!("h{file}"))])
+            log_lines(
+                stage,
+                &[segfault("nvidia-nvswitch", file), segfault("nvidia-nvswitc", &format!("h{file}"))],
+            )
         },
     },
     Case {
@@ -243,7 +246,7 @@ const CASES: &[Case] = &[
                     "NVRM: Xid (PCI:{GPU}): 31, pid=4711, name={name}, Ch 00000018, intr 00000000. MMU Fault: ENGINE GRAPHICS"
                 )
             };
-            says(stage, &names.map(xid))
+            log_lines(stage, &names.map(xid))
         },
     },
     Case {
@@ -253,7 +256,7 @@ const CASES: &[Case] = &[
             let xid =
                 |code: u32| format!("NVRM: Xid (PCI:{GPU}): {code}, pid=4711, name=python3, Ch 00000018");
             let lines: Vec<String> = (0..100).flat_map(|_| [13, 31, 43, 45, 69].map(xid)).collect();
-            says(stage, &lines)
+            log_lines(stage, &lines)
         },
     },
     Case {
@@ -292,7 +295,7 @@ const CASES: &[Case] = &[
                     if number == 1500 {
                         hardware.inject("gpu-lost@3")?;
                     }
-                    hardware.kernel_says(&segfault("NVRM: GPU 1:0:0", "fallen off the bus"))?;
+                    hardware.log_kernel_line(&segfault("NVRM: GPU 1:0:0", "fallen off the bus"))?;
                 }
                 Ok(())
             })?;

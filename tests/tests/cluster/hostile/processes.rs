@@ -63,7 +63,7 @@ const CASES: &[Case] = &[
                     let reader =
                         "timeout -s KILL 1 cat /proc/$(pgrep -u rgbob -x slurmstepd)/cmdline > /dev/null";
                     let read = stage.root_there().run(&["sh", "-c", reader])?;
-                    let hangs = read.code == 137 || stage.said(id).contains("no userfaultfd");
+                    let hangs = read.code == 137 || stage.output(id).contains("no userfaultfd");
                     ensure!(hangs, "its reader does not hang: {read}");
                     seen(stage, id)
                 })
@@ -181,7 +181,7 @@ const CASES: &[Case] = &[
                  touch /etc/railgate/disable /run/railgate/disable; echo x > /dev/kmsg; mknod /dev/kmsg c 1 11; exit 0'\n\
                  unshare -Ur true && echo there; exit 0",
             )?;
-            ensure!(stage.said(id).contains("there"), "no user namespaces here: {}", stage.said(id));
+            ensure!(stage.output(id).contains("there"), "no user namespaces here: {}", stage.output(id));
             Ok(())
         },
     },

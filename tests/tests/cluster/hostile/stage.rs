@@ -69,7 +69,7 @@ impl<'a> Stage<'a> {
         };
         cluster.alice().run(&["bash", "-c", "umask 077; echo dear > diary; mkdir own"])?.ok()?;
         let first = stage.canary().context("before the first case")?;
-        stage.before = stage.look()?;
+        stage.before = stage.protected_files()?;
         let kept = format!("{REPORTS}/test/{first}");
         each_below(&cluster.path(CONTROLLER, &kept)?, &mut |path, _| {
             stage.before.alice.insert(path.display().to_string(), fs::read(path).unwrap_or_default());
@@ -125,7 +125,7 @@ impl<'a> Stage<'a> {
         let state = poll::until(MINUTE, &format!("job {id} to be {}", ends.join(" or ")), || {
             Ok(Some(self.state(id)?).filter(|state| OVER.contains(&state.as_str())))
         })?;
-        ensure!(ends.contains(&state.as_str()), "job {id} is {state}; its output: {}", self.said(id));
+        ensure!(ends.contains(&state.as_str()), "job {id} is {state}; its output: {}", self.output(id));
         self.cluster.wait_node(&self.node, "epilogs over", MINUTE, |node| !node.state().contains("COMPL"))?;
         Ok(())
     }
@@ -160,7 +160,7 @@ impl<'a> Stage<'a> {
             let state = self.state(id)?;
             Ok(OVER.contains(&state.as_str()).then_some(false))
         })?;
-        ensure!(on, "job {id} ended before it began; its output: {}", self.said(id));
+        ensure!(on, "job {id} ended before it began; its output: {}", self.output(id));
         Ok(())
     }
 
@@ -197,7 +197,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Output of a job of Bob.
-    pub(crate) fn said(&self, id: u32) -> String {
+    pub(crate) fn output(&self, id: u32) -> String {
         self.cluster.output(&format!("/home/rgbob/out.{id}")).unwrap_or_default()
     }
 
@@ -214,7 +214,7 @@ impl<'a> Stage<'a> {
         self.logs_are_clean()?;
         self.reports_are_clean(canary)?;
         self.nothing_is_left()?;
-        let now = self.look()?;
+        let now = self.protected_files()?;
         self.same("/etc", &now.etc, &self.before.etc)?;
         self.same("files of Alice's", &now.alice, &self.before.alice)?;
         let more: Vec<_> = now.roots.difference(&self.before.roots).collect();
@@ -323,7 +323,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Current content of [`Before`]. A state directory of railgate that others may write is an error.
-    fn look(&self) -> Result<Before> {
+    fn protected_files(&self) -> Result<Before> {
         let mut now = Before::default();
         let first = self.cluster.first_process()?;
         for (machine, _) in self.cluster.machines() {

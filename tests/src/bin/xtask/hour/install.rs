@@ -77,8 +77,10 @@ impl Hour<'_> {
             self.enforcing("cn1", "report")
         });
         self.record.step("all enforce", || {
-            self.typist
-                .says(PAGE, "`[gate] mode = \"enforce\"` for everybody, without the `[[node]]` table")?;
+            self.typist.page_contains(
+                PAGE,
+                "`[gate] mode = \"enforce\"` for everybody, without the `[[node]]` table",
+            )?;
             self.edit(&settings("enforce"))?;
             NODES.iter().try_for_each(|node| self.enforcing(node, "enforce"))
         });

@@ -34,7 +34,7 @@ struct Machine {
 }
 
 impl Machines {
-    pub(super) fn look(cluster: &Cluster) -> Result<Self> {
+    pub(super) fn read(cluster: &Cluster) -> Result<Self> {
         let mut all = BTreeMap::new();
         for name in std::iter::once(HEAD).chain(NODES) {
             let mut machine = Machine::default();

@@ -69,7 +69,7 @@ impl Hour<'_> {
 
     fn steps(&self, load: &mut Load<'_>, before: &Machines) -> Result<()> {
         let old = name(&self.packages.old)?;
-        load.goes_on(MORE)?;
+        load.wait_for_more(MORE)?;
         let long = Long::start(self.cluster, "gn1")?;
         self.under("upgrade", load, || {
             self.put(&self.packages.new)?;
@@ -164,7 +164,7 @@ impl Hour<'_> {
     fn under(&self, name: &str, load: &mut Load<'_>, work: impl FnOnce() -> Result<()>) {
         self.record.step(name, work);
         self.record.step(&format!("{name}: jobs keep running, no node is drained"), || {
-            load.goes_on(MORE)?;
+            load.wait_for_more(MORE)?;
             load.none_lost()?;
             self.no_node_drained()
         });
@@ -207,12 +207,12 @@ impl Hour<'_> {
     /// Checks that the page lists everything that remains, and nothing else. A sampler checks for its directory every ten seconds.
     fn left(&self, when: &str, before: &Machines, stays: &[(&str, &str)]) -> Result<()> {
         for (_, words) in stays {
-            self.typist.says(PAGE, words)?;
+            self.typist.page_contains(PAGE, words)?;
         }
         let mut left = Vec::new();
         let told = |line: &String| stays.iter().any(|(what, _)| line.contains(what));
         let gone = poll::until(MINUTE / 4, "leftovers to be removed", || {
-            left = Machines::look(self.cluster)?.since(before);
+            left = Machines::read(self.cluster)?.since(before);
             left.retain(|line| !told(line));
             Ok(left.is_empty().then_some(()))
         });

@@ -69,8 +69,8 @@ impl<'a> Load<'a> {
     }
 
     /// Waits until `more` further jobs have ended.
-    pub(super) fn goes_on(&mut self, more: usize) -> Result<()> {
-        ensure!(self.stream.running()?, "the stream of jobs has ended: {}", self.stream.said()?);
+    pub(super) fn wait_for_more(&mut self, more: usize) -> Result<()> {
+        ensure!(self.stream.running()?, "the stream of jobs has ended: {}", self.stream.output()?);
         let before = self.numbers("ended").len();
         poll::until(MINUTE, &format!("{more} more jobs to end"), || {
             Ok((self.numbers("ended").len() >= before + more).then_some(()))

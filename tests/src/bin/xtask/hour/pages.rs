@@ -33,7 +33,7 @@ impl<'a> Typist<'a> {
     }
 
     /// Checks that a page contains a text; line breaks do not matter.
-    pub(super) fn says(&self, page: &str, words: &str) -> Result<()> {
+    pub(super) fn page_contains(&self, page: &str, words: &str) -> Result<()> {
         let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         ensure!(flat(self.page(page)?).contains(&flat(words)), "docs/{page} does not contain: {words}");
         Ok(())

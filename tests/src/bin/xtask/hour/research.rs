@@ -26,14 +26,14 @@ impl Hour<'_> {
 
     /// `railgate report` of a job that has ended, once every node has reported.
     fn report(&self, id: &str) -> Result<String> {
-        self.told(id)?;
+        self.report_complete(id)?;
         let said = self.typist.user(PAGE, "railgate report 48213", &[(THEIRS, id)])?;
         ensure!(said.code == 0 && said.stderr.is_empty(), "{said}");
         Ok(said.stdout)
     }
 
     /// Waits until the report describes a job that has ended.
-    fn told(&self, id: &str) -> Result<()> {
+    fn report_complete(&self, id: &str) -> Result<()> {
         poll::until(MINUTE, "the report of a job that has ended", || {
             let said = self.cluster.alice().run(&["railgate", "report", id])?;
             let open =
@@ -79,7 +79,7 @@ impl Hour<'_> {
         for task in 1..=4 {
             let state = if task == 3 { "FAILED" } else { "COMPLETED" };
             self.cluster.wait_job(format!("{id}_{task}"), &[state], MINUTE)?;
-            self.told(&format!("{id}_{task}"))?;
+            self.report_complete(&format!("{id}_{task}"))?;
         }
         let id = id.to_string();
         let overview = self.typist.user(PAGE, "railgate report 48213 --array", &[(THEIRS, &id)])?.ok()?;
@@ -118,11 +118,11 @@ impl Hour<'_> {
         let uid = uid.trim();
         let path = format!("/slurm_gn2/uid_{uid}/job_{id}");
         let mut hardware = self.cluster.hardware("gn2")?;
-        hardware.kernel_says(&format!(
+        hardware.log_kernel_line(&format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={path},\
              task_memcg={path}/step_batch,task=python3,pid=770077,uid={uid}"
         ))?;
-        hardware.kernel_says(&format!(
+        hardware.log_kernel_line(&format!(
             "Memory cgroup out of memory: Killed process 770077 (python3) total-vm:9kB, anon-rss:9kB, file-rss:0kB, \
              shmem-rss:0kB, UID:{uid} pgtables:4kB oom_score_adj:0"
         ))?;
