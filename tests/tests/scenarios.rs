@@ -1,7 +1,7 @@
 //! Every file of `tests/scenarios/` describes one check run on a simulated node and the expected verdict.
 //!
 //! ```toml
-//! about = "why this scenario exists"
+//! about = "condition: expected verdict"
 //! node = "h100-sxm:gpu-lost@3"         # profile and faults, as for `railgate check --simulate`
 //! phase = "prolog"                      # prolog, epilog, periodic
 //! gpus = "all"                          # "all", "none", a list of indices; absent: no job

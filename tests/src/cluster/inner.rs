@@ -148,6 +148,7 @@ fn ip(arguments: &[&str]) -> Result<()> {
 pub(super) struct Namespaces(Vec<(File, CloneFlags)>);
 
 impl Namespaces {
+    /// Opens the namespaces of process `pid`; `kinds` are names below `/proc/PID/ns`.
     pub(super) fn of(pid: &str, kinds: &[&str]) -> Result<Self> {
         let mut opened = Vec::new();
         for kind in kinds {
@@ -164,6 +165,7 @@ impl Namespaces {
         Ok(Namespaces(opened))
     }
 
+    /// Moves this process into the namespaces; a PID namespace takes effect for its children.
     pub(super) fn enter(&self) -> Result<()> {
         for (file, flag) in &self.0 {
             setns(file, *flag).with_context(|| format!("entering {flag:?}"))?;
@@ -172,6 +174,7 @@ impl Namespaces {
     }
 }
 
+/// A required argument as text; `what` names it in the error.
 pub(super) fn text(word: Option<&OsString>, what: &str) -> Result<String> {
     word.and_then(|word| word.to_str()).map(str::to_owned).with_context(|| format!("{what} is missing"))
 }

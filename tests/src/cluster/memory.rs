@@ -55,6 +55,7 @@ pub fn memory_kill(machine: &str, job: u32) -> Result<[String; 2]> {
 }
 
 impl MemoryGroups {
+    /// Makes one group for each machine.
     pub(super) fn make(machines: &[&str]) -> Result<Self> {
         // Removes what a killed test run left behind. Groups in use cannot be removed.
         for left in fs::read_dir(PLACE)?.flatten() {

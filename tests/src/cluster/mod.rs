@@ -136,10 +136,10 @@ impl Cluster {
         self.start_slurmctld()
     }
 
-    /// Starts slurmctld, which must not be running.
+    /// Starts slurmctld, which must not be running, and waits until it answers.
     ///
     /// # Errors
-    /// It did not start; the message contains its log.
+    /// It did not start or did not answer; the message describes the cluster.
     pub fn start_slurmctld(&self) -> Result<()> {
         self.root().run(&["slurmctld"])?.ok().context("starting slurmctld")?;
         poll::until(Duration::from_secs(30), "slurmctld to answer", || {

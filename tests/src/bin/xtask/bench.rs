@@ -98,6 +98,7 @@ pub(super) fn time(count: u32, command: &[OsString]) -> Result<()> {
     Ok(())
 }
 
+/// Copies this program to [`CLOCK`] on a machine.
 pub(super) fn put_clock(cluster: &Cluster, machine: &str) -> Result<()> {
     let target = cluster.path(machine, CLOCK)?;
     if let Some(parent) = target.parent() {
@@ -135,7 +136,7 @@ fn clocked(session: &Session<'_>, count: u32, words: &[&str]) -> Result<Vec<(f64
     said.lines().map(run).collect()
 }
 
-/// Minimum, quartiles and maximum.
+/// Minimum, quartiles, 99th percentile and maximum.
 #[derive(Debug)]
 pub(super) struct Spread {
     low: f64,
@@ -146,6 +147,7 @@ pub(super) struct Spread {
     high: f64,
 }
 
+/// Percentiles of some measurements; NaN if there are none.
 pub(super) fn spread(times: &[f64]) -> Spread {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -155,6 +157,7 @@ pub(super) fn spread(times: &[f64]) -> Spread {
     Spread { low: at(0), quarter: at(25), median: at(50), three: at(75), p99: at(99), high: at(100) }
 }
 
+/// Prints a Markdown table with one row for each series of measurements in milliseconds.
 pub(super) fn table(title: &str, rows: &[(&str, &[f64])]) {
     println!("\n{title}\n");
     println!("| what | median ms | quartiles | p99 | least–most | runs |\n|---|---|---|---|---|---|");

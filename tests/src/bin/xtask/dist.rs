@@ -73,6 +73,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    /// Builds everything; `quick` skips optimisation and the older C libraries.
     pub(super) fn build(quick: bool) -> Result<Self> {
         packages::need(&packages::BUILD)?;
         packages::need(&packages::DIST)?;
@@ -91,6 +92,7 @@ impl Parts {
         Ok(Parts { dist, built, generated, quick, glibc })
     }
 
+    /// Makes the packages of one revision.
     pub(super) fn pack(&self, revision: u32) -> Result<Made> {
         let [glibc, selftest] = self.glibc;
         let [deb, rpm] =

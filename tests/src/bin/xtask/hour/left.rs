@@ -34,6 +34,7 @@ struct Machine {
 }
 
 impl Machines {
+    /// Reads the current state of all machines.
     pub(super) fn read(cluster: &Cluster) -> Result<Self> {
         let mut all = BTreeMap::new();
         for name in std::iter::once(HEAD).chain(NODES) {

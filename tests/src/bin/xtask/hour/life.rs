@@ -39,6 +39,7 @@ const UNTIL_PURGE: [(&str, &str); 7] = [
 ];
 
 impl Hour<'_> {
+    /// Runs all package operations under load; `before` is the state of the machines before the first installation.
     pub(super) fn live(&self, rate: f64, before: &Machines) -> Result<()> {
         let mut load = Load::start(self.cluster, rate)?;
         let played = self.steps(&mut load, before);

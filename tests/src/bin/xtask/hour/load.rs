@@ -55,6 +55,7 @@ pub(super) struct Totals {
 }
 
 impl<'a> Load<'a> {
+    /// Starts to submit `rate` jobs per second.
     pub(super) fn start(cluster: &'a Cluster, rate: f64) -> Result<Self> {
         let alice = cluster.alice();
         alice.run(&["mkdir", "-p", DIR])?.ok()?;

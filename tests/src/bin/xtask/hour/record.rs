@@ -45,6 +45,7 @@ impl Record {
         &self.dir
     }
 
+    /// Starts a group of steps.
     pub(super) fn chapter(&self, name: &'static str) {
         println!("\n{name}");
         self.write(&format!("\n==== {name}\n"));
@@ -91,10 +92,12 @@ impl Record {
         self.write(&format!("{machine}: {file} is now\n{}\n", indented(text)));
     }
 
+    /// Adds a line below the table of results.
     pub(super) fn total(&self, line: String) {
         self.totals.borrow_mut().push(line);
     }
 
+    /// Whether all steps have passed.
     pub(super) fn all_right(&self) -> bool {
         self.rows.borrow().iter().all(|row| row.wrong.is_none())
     }
