@@ -78,7 +78,7 @@ fn agrees(hardware: &Hardware, what: &str) {
     assert_eq!(devices(&seen), devices(want), "{what}");
 }
 
-fn every_fault_is_seen(dir: &Path) {
+fn every_simulated_fault_is_read(dir: &Path) {
     let mut hardware = Hardware::create(dir, "h100-sxm", "gn1").unwrap();
     agrees(&hardware, "healthy");
     for info in FAULTS {
@@ -105,7 +105,7 @@ fn every_fault_is_seen(dir: &Path) {
     agrees(&hardware, "healed");
 }
 
-fn nvml_that_is_missing_or_hangs(dir: &Path) {
+fn missing_or_hanging_nvml_is_reported(dir: &Path) {
     let mut hardware = Hardware::create(dir, "l40s", "gn1").unwrap();
     hardware.inject("nvml-missing").unwrap();
     let seen = probe(&hardware, Duration::from_secs(30));
@@ -164,8 +164,8 @@ fn main() -> ExitCode {
         return code;
     }
     let tests = [
-        ("every_fault_is_seen", every_fault_is_seen as fn(&Path)),
-        ("nvml_that_is_missing_or_hangs", nvml_that_is_missing_or_hangs),
+        ("every_simulated_fault_is_read", every_simulated_fault_is_read as fn(&Path)),
+        ("missing_or_hanging_nvml_is_reported", missing_or_hanging_nvml_is_reported),
         ("a_gpu_without_gpm_has_the_readings_of_nvml", a_gpu_without_gpm_has_the_readings_of_nvml),
     ];
     // One test at a time, since they change state of the whole process.

@@ -164,7 +164,7 @@ fn a_lost_gpu_cannot_be_lost_again_and_unknown_parts_are_errors() {
 }
 
 #[test]
-fn processes_and_counters() {
+fn processes_and_counters_can_be_changed() {
     let (_dir, mut hardware) = machine("h100-sxm");
     hardware.hold(2, 77, 1024).unwrap();
     let pids = |hardware: &Hardware| {

@@ -139,12 +139,12 @@ fn one_more_fault_is_never_milder(id: &str) {
 }
 
 #[test]
-fn one_more_fault_on_a_machine_with_a_fabric() {
+fn one_more_fault_is_never_milder_with_a_fabric() {
     one_more_fault_is_never_milder("h100-sxm");
 }
 
 #[test]
-fn one_more_fault_on_a_machine_without() {
+fn one_more_fault_is_never_milder_without_a_fabric() {
     one_more_fault_is_never_milder("l40s");
 }
 

@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if !nix::unistd::geteuid().is_root() {
         if packages::find("sudo").is_none() {
-            bail!("the bench makes namespaces and needs root: run it as root");
+            bail!("the benchmarks create namespaces: run them as root");
         }
         let mut command = Command::new("sudo");
         command.arg(railgate_tests::cluster::own_program()?).args(["bench", "--ready", "--count"]);

@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if !root {
         if packages::find("sudo").is_none() {
-            bail!("the demo makes namespaces and needs root: run it as root");
+            bail!("the demo creates namespaces: run it as root");
         }
         let mut command = Command::new("sudo");
         command.arg(railgate_tests::cluster::own_program()?).args(["demo", "--ready"]);

@@ -254,7 +254,7 @@ fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
     {
         take(&place, name, name, GLIBC)?;
     }
-    println!("building what NCCL loads");
+    println!("building the NCCL plugins");
     let place = builder.build(&NCCL, NCCL_GLIBC, None)?;
     for name in NCCL {
         take(&place, &library(name), &format!("lib{name}.so"), NCCL_GLIBC)?;

@@ -73,7 +73,7 @@ struct Hour<'a> {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!(
         nix::unistd::geteuid().is_root(),
-        "the hour makes namespaces and needs root: sudo cargo xtask hour"
+        "the hour creates namespaces: run it as root (sudo cargo xtask hour)"
     );
     ensure!((0.1..=10.0).contains(&arguments.rate), "--rate must be between 0.1 and 10 jobs per second");
     demo::none_kept()?;

@@ -47,7 +47,7 @@ const FIELD_CASES: &[Case] = &[
     },
     Case {
         id: "job-name-huge",
-        does: "a job name and a comment of 1,000 bytes, which is as much as Slurm takes",
+        does: "a job name and a comment of 1,000 bytes, Slurm's maximum",
         run: |stage| fails(stage, &["-J", &"\u{1f980}".repeat(250), "--comment", &"x".repeat(1000)]),
     },
     Case {
@@ -81,7 +81,7 @@ const FIELD_CASES: &[Case] = &[
     },
     Case {
         id: "job-output-swapped",
-        does: "replaces the output file by a link, a FIFO, a device or a directory while the job runs; hardware failed, so that railgate has a last line",
+        does: "replaces the output file by a link, a FIFO, a device or a directory while the job runs; hardware fails, so that railgate writes a last line",
         run: |stage| {
             for swap in [
                 "ln -s /home/rgalice/diary out",
@@ -106,7 +106,7 @@ const FIELD_CASES: &[Case] = &[
     },
     Case {
         id: "job-output-paths",
-        does: "output paths that lead to root's files, to nowhere, and have newlines, patterns and U+202E",
+        does: "output paths of root's files and of missing directories, with newlines, patterns and U+202E",
         run: |stage| {
             for path in [
                 "/etc/railgate/disable",
@@ -146,7 +146,7 @@ const FIELD_CASES: &[Case] = &[
     },
     Case {
         id: "job-resources",
-        does: "no GPU, GPUs by another name, more than there are, lists of nodes with brackets",
+        does: "requests no GPU, GPUs by another name, more than exist, and lists of nodes with brackets",
         run: |stage| {
             stage.bobs_with(&["--gres=none"], "exit 3", &["FAILED"])?;
             stage.bobs_with(&["--gres=gpu:0"], "exit 3", &["FAILED"])?;
@@ -174,7 +174,7 @@ const FIELD_CASES: &[Case] = &[
     },
     Case {
         id: "job-ends-by-signals",
-        does: "ends by each signal that leaves an odd exit status, and with codes above 127",
+        does: "ends by each signal with an unusual exit status, and with codes above 127",
         run: |stage| {
             let script = "case $SLURM_ARRAY_TASK_ID in 0) exit 255;; 1) kill -SEGV $$;; 2) kill -KILL $$;; \
                           3) ulimit -c 0; kill -ABRT $$;; 4) kill -HUP $$;; 5) exit 137;; esac; sleep 60";
@@ -240,7 +240,7 @@ const ENVIRONMENT_CASES: &[Case] = &[
     },
     Case {
         id: "env-job-dir",
-        does: "RAILGATE_JOB_DIR and RAILGATE_APP_DIR that lead to Alice's files and to root's, in tasks",
+        does: "sets RAILGATE_JOB_DIR and RAILGATE_APP_DIR to Alice's files and to root's, in tasks",
         run: |stage| {
             stage
                 .bobs(
@@ -252,7 +252,7 @@ const ENVIRONMENT_CASES: &[Case] = &[
     },
     Case {
         id: "option-gate-off",
-        does: "asks for no gate where the site allows none, by option, by Slurm's own variable of it, and by SPANK's",
+        does: "requests no gate although the site does not allow that, by option, by Slurm's own variable of it, and by SPANK's",
         run: |stage| {
             let variable = "_SLURM_SPANK_OPTION_railgate_railgate-gate";
             let environment = stage.bob().env(variable, "off").env("SLURM_SPANK_OPTION_railgate_gate", "off");
@@ -290,7 +290,7 @@ const ENVIRONMENT_CASES: &[Case] = &[
     },
     Case {
         id: "option-requeue-without-end",
-        does: "asks for 100 restarts and fails without a fault of the node: he gets none",
+        does: "requests 100 restarts and fails without a fault of the node: the job is not requeued",
         run: |stage| {
             let id = stage.bobs_with(&["--railgate-requeue=100", "--requeue"], "exit 3", &["FAILED"])?;
             let restarts = stage.cluster.job(id)?.restarts();

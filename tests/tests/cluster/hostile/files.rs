@@ -57,7 +57,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "squat-metrics",
-        does: "makes metrics files with the names of railgate's in places of all",
+        does: "creates metrics files with railgate's names in world-writable directories",
         run: |stage| {
             let plant = "for d in /tmp /dev/shm; do mkdir -p $d/metrics; for n in railgate railgate-rails railgate-job-1; do ln -sf /etc/railgate/disable $d/metrics/$n.prom; done; done";
             stage.bobs(plant).map(drop)
@@ -79,17 +79,17 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "site-profile-of-another",
-        does: "a profile in /etc/railgate/profiles that belongs to another user, mode 0666, and says that half of the GPUs are missing",
+        does: "a profile in /etc/railgate/profiles that belongs to another user, mode 0666, with half of the GPUs",
         run: |stage| profile(stage, 65534, "666", "755"),
     },
     Case {
         id: "site-profile-directory-open",
-        does: "the same profile, root's own, in a directory that all may write",
+        does: "the same profile, owned by root, in a world-writable directory",
         run: |stage| profile(stage, 0, "644", "777"),
     },
     Case {
         id: "site-check-open",
-        does: "a program in /etc/railgate/checks.d that all may write, and one of another user's",
+        does: "a world-writable program in /etc/railgate/checks.d, and one that belongs to another user",
         run: |stage| {
             let evil = "#!/bin/sh\ntouch /tmp/owned\necho evil; exit 1\n";
             for name in ["open", "bobs"] {
@@ -108,7 +108,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "site-configuration-open",
-        does: "writes railgate.toml where the site left it open: it is refused, and nothing is done by it",
+        does: "writes a railgate.toml that the site left writable: it is refused, and nothing is done under it",
         run: |stage| {
             let root = stage.root_there();
             let (path, kept) = (

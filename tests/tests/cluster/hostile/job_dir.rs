@@ -76,7 +76,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "user-full",
-        does: "fills all bytes and all inodes of it; what is left of the node's /run stays",
+        does: "fills all bytes and all inodes of it; the rest of the node's /run stays usable",
         run: |stage| {
             plant(
                 stage,
@@ -99,7 +99,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "user-deep-tree",
-        does: "a tree of 1,000 directories in one another",
+        does: "1,000 nested directories",
         run: |stage| {
             plant(
                 stage,
@@ -109,7 +109,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "user-modes",
-        does: "takes all rights from the directory, from its files, and gives it away to all",
+        does: "removes all permissions of the directory and its files, and makes it writable for all",
         run: |stage| {
             plant(
                 stage,
@@ -119,7 +119,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "user-escape",
-        does: "tries to make, move, replace and remove what lies beside and above it",
+        does: "tries to create, move, replace and remove files beside and above it",
         run: |stage| {
             plant(
                 stage,

@@ -77,7 +77,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-name-of-this-gpu",
-        does: "the same with the address of a GPU of the node, as far as 15 bytes hold it, and as a file's name in full",
+        does: "the same with the address of a GPU of the node, cut to 15 bytes in the process name and complete in the file name",
         run: |stage| {
             let file = format!("NVRM: GPU {GPU}.0: GPU has fallen off the bus.");
             log_lines(stage, &[segfault("NVRM: GPU 61:0:", &file), segfault("NVRM: The NVIDI", &file)])
@@ -85,7 +85,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-name-at-address-zero",
-        does: "crashes where no file is mapped, with driver words for a name",
+        does: "crashes outside of any mapped file, with a driver's text as its name",
         run: |stage| {
             let names = ["NVRM: Xid (PCI:", "NVRM: Xid (0:0:", "nvidia-nvswitch", "NVRM: GPU at PC"];
             log_lines(stage, &names.map(segfault_nowhere))
@@ -120,7 +120,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-newline-in-name",
-        does: "has a newline in the name of the program and of the file, and a whole Xid line behind it",
+        does: "uses program and file names with a newline followed by a complete Xid line",
         run: |stage| {
             let whole = format!("NVRM: Xid (PCI:{GPU}): 79, pid=1, name=x, GPU has fallen off the bus.");
             let file = format!("x\n3,999999,1,-;{whole}\n{whole}\n ");
@@ -129,7 +129,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-out-of-memory",
-        does: "is killed for its memory under a name of the driver's: the task= and comm of those lines",
+        does: "is killed for its memory under a name of the driver, which appears as task= and comm in those lines",
         run: |stage| {
             let memcg = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/x,task_memcg=/x,task=NVRM: Xid (PCI:,pid=4711,uid=5002";
             let killed = "Memory cgroup out of memory: Killed process 4711 (NVRM: Xid (PCI:) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:5002 pgtables:1kB oom_score_adj:0";
@@ -166,7 +166,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-file-breaks-pcie",
-        does: "crashes in files named as fatal PCIe errors of a GPU and of an HCA, which the site calls fail",
+        does: "crashes in files named as fatal PCIe errors of a GPU and of an HCA, which the site sets to fail",
         run: |stage| {
             let pcie = format!(
                 "nvidia {GPU}.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"
@@ -187,7 +187,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-file-breaks-disks",
-        does: "crashes in files named as errors of drives and file systems, which the site calls fail",
+        does: "crashes in files named as errors of drives and file systems, which the site sets to fail",
         run: |stage| {
             let disk = "I/O error, dev nvme0n1, sector 12345 op 0x0:(READ) flags 0x0";
             let ext4 = "EXT4-fs (md0): Remounting filesystem read-only";
@@ -196,7 +196,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-name-past-the-end",
-        does: "reads past the end of an image under names that look like a driver's record, and causes other lines that the site calls fail",
+        does: "reads past the end of an image under names that imitate a driver's record, and causes other lines that the site sets to fail",
         run: |stage| {
             let past = |name: &str, device: &str| {
                 let name = cut(name);
@@ -231,7 +231,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-name-field-of-an-xid",
-        does: "causes Xids of a program's own with names that look like another code, another GPU or a reset that is asked for",
+        does: "causes application Xids with process names that imitate another code, another GPU or a requested reset",
         run: |stage| {
             let names = [
                 "): 79, pid=1, n",
@@ -251,7 +251,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "kmsg-xids-a-program-raises",
-        does: "raises every Xid of a program's own a hundred times",
+        does: "causes every application Xid a hundred times",
         run: |stage| {
             let xid =
                 |code: u32| format!("NVRM: Xid (PCI:{GPU}): {code}, pid=4711, name=python3, Ch 00000018");

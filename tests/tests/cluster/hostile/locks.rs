@@ -70,7 +70,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "lock-on-the-controller",
-        does: "holds a lock on every file of railgate's on the controller that he can open: Alice's job that lost a GPU comes back",
+        does: "holds a lock on every file of railgate's on the controller that he can open: Alice's job that lost a GPU is requeued",
         run: |stage| {
             let job = alice_loses_a_gpu(stage, || stage.bob().run(&["bash", "-c", HOLD])?.ok().map(drop))?;
             let ended = stage.cluster.wait_job(job, &["COMPLETED"], MINUTE);
@@ -100,7 +100,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "yield-socket-of-alice-refused",
-        does: "connects to that socket and to the sampler's: both are her job's and root's",
+        does: "connects to that socket and to the sampler's: only her job and root have access",
         run: |stage| {
             let report = beside_alice(
                 stage,

@@ -70,7 +70,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "read-report-of-alice",
-        does: "asks railgate for the report of Alice's job by every way that it has",
+        does: "requests the report of Alice's job with every command",
         run: |stage| {
             for words in [
                 &["report", "1"][..],

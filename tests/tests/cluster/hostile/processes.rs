@@ -37,7 +37,7 @@ fn seen(stage: &Stage<'_>, id: u32) -> Result<()> {
 const CASES: &[Case] = &[
     Case {
         id: "proc-step-daemon",
-        does: "calls a process slurmstepd, with the title of a step of Alice's next job",
+        does: "names a process slurmstepd, with the title of a step of Alice's next job",
         run: |stage| {
             watched(
                 stage,
@@ -49,7 +49,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "proc-hangs-its-reader",
-        does: "calls a process slurmstepd whose command line lies in a page that never comes: who reads it hangs",
+        does: "names a process slurmstepd whose command line is in a page that is never delivered, so that reading it hangs",
         run: |stage| {
             // The page with the arguments is unmapped and registered with a userfaultfd that never answers.
             let program = "libc.prctl(15, b'slurmstepd')\nuffd = libc.syscall(323, 0)\n\
@@ -109,7 +109,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "proc-many",
-        does: "600 processes, half of them zombies, begun and ended all the time",
+        does: "600 processes, half of them zombies, continuously started and ended",
         run: |stage| {
             watched(
                 stage,
@@ -125,7 +125,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "proc-stopped",
-        does: "stops all its processes, so that the job looks suspended, and lets one watch its own children by ptrace",
+        does: "stops all its processes, so that the job looks suspended, and lets one trace its own children with ptrace",
         run: |stage| {
             watched(
                 stage,

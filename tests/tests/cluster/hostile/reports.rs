@@ -104,7 +104,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "report-files-swapped",
-        does: "puts links to Alice's files, FIFOs and directories where the node's files will be",
+        does: "puts links to Alice's files, FIFOs and directories at the names of the node's files",
         run: |stage| {
             stage
                 .bobs(&in_report(
@@ -178,7 +178,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "report-squat-alice",
-        does: "occupies the directories of the next 20 jobs before the site gives the report directory to SlurmUser; Alice's job that dies of its node comes back",
+        does: "occupies the directories of the next 20 jobs before the site gives the report directory to SlurmUser; Alice's job whose node fails is requeued",
         run: |stage| {
             let id = stage.bobs("true")?;
             let root = stage.cluster.root();
@@ -235,7 +235,7 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "report-not-writable",
-        does: "takes all rights from his job's report directory while the job runs, and from its attempt",
+        does: "removes all permissions of his job's report directory and of its attempt while the job runs",
         run: |stage| {
             let id = stage.bobs(&in_report("chmod 0 . ..; exit 0"))?;
             stage.bob().run(&["chmod", "700", &format!("{REPORTS}/test/{id}")])?.ok().map(drop)
