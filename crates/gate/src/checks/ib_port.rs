@@ -20,9 +20,9 @@ settings! {
 impl Check for IbPort {
     const ABOUT: &'static str = "a compute port of the fabric is not active";
     const EXPLAIN: &'static str = "
-Reads `state` and `phys_state` of the compute ports in `/sys/class/infiniband`: those of the profile's
-`fabric.link_layer` whose device is not in `fabric.exclude`. Without a profile, or if the machine has more such ports
-than `fabric.hcas`, only a port that was active before the job and no longer is counts.
+Reads `state` and `phys_state` of the compute ports in `/sys/class/infiniband`. `railgate rails` shows
+which ports it leaves out as storage or management. Without a profile, or if the machine has more of them than
+`fabric.hcas`, only a port that was active before the job and no longer is counts.
 
 Why: NCCL hangs or fails on it, or runs the whole job through fewer rails.
 

@@ -19,8 +19,8 @@ impl Check for IbRate {
     const ABOUT: &'static str = "a compute port runs below its rate";
     const EXPLAIN: &'static str = "
 Reads `rate` of the active compute ports in `/sys/class/infiniband` and compares with the profile's `fabric.rate_gbps`. Needs
-a profile with `fabric.hcas`: without it railgate does not know which ports are rails. If the machine has more such ports than
-`fabric.hcas`, and as many as that at full rate, the others are storage ports and are not judged.
+a profile with `fabric.hcas`: without it railgate does not know which ports are rails. Storage ports are not judged:
+`railgate rails` shows which ports it leaves out.
 
 Why: a link that lost lanes or speed stays ACTIVE and slows every collective of the job down to its own speed.
 
