@@ -9,9 +9,9 @@ use nix::unistd::setsid;
 
 use super::inside::{close_inherited, reset_signals};
 
-/// What is left of root in the end: to become a job's user in a child, and to end such a child.
+/// Capabilities that are kept: to switch a child to a job's user, and to kill such a child.
 const KEPT: [u32; 3] = [CAP_KILL, CAP_SETGID, CAP_SETUID];
-/// And at the beginning: to give the job's user a socket, too.
+/// Capabilities that are kept at first: also to give a socket to the job's user.
 const KEPT_AT_FIRST: [u32; 4] = [CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID];
 const CAP_CHOWN: u32 = 0;
 const CAP_KILL: u32 = 5;
@@ -19,17 +19,17 @@ const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
 const VERSION_3: u32 = 0x2008_0522;
 
-/// Behind every job's own processes, and not so far that a busy node starves it.
+/// A lower priority than the job's processes, but not so low that a busy node starves this process.
 const NICE: i32 = 10;
-/// The kernel takes this process before it takes one of the job's.
+/// On a lack of memory, the kernel kills this process before one of the job's.
 const OOM_SCORE: &str = "500";
 
-/// Makes this process independent, so that it outlives the process that started it: own session, no descriptor but the standard
-/// ones, default signals, low priority, first for the kernel when memory runs out, and of root's capabilities only
-/// those that [`become_user`](super::become_user) and `chown` need. [`keep_no_chown`] gives up the latter.
+/// Detaches this process, so that it outlives the one that started it: own session, no descriptors but the standard
+/// ones, default signals, low priority, preferred by the OOM killer, and only those of root's capabilities that
+/// [`become_user`](super::become_user) and `chown` need. [`keep_no_chown`] drops the latter.
 ///
-/// To be called first of all, before anything is opened or a thread is started. What fails is returned, one line
-/// each, and the process is as usable as before.
+/// Call this first, before anything is opened or a thread is started. Returns one line for each step that failed; the
+/// process is still usable then.
 pub fn detach() -> Vec<String> {
     reset_signals();
     close_inherited();
@@ -41,7 +41,7 @@ pub fn detach() -> Vec<String> {
         }
     };
     note("core files", setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(Into::into));
-    // Refused where it leads its process group, as it does when it is started so: that will do.
+    // Fails if the process is already a group leader, which is sufficient.
     let _ = setsid();
     note("working directory", std::env::set_current_dir("/"));
     note("/proc/self/oom_score_adj", std::fs::write("/proc/self/oom_score_adj", OOM_SCORE));
@@ -53,10 +53,10 @@ pub fn detach() -> Vec<String> {
     problems
 }
 
-/// Gives up the right to `chown`. To be called before a thread is started, whose capabilities are its own.
+/// Drops the capability to `chown`. Call it before any thread is started, since capabilities are per thread.
 ///
 /// # Errors
-/// The system call failed.
+/// Returns the error of the system call.
 pub fn keep_no_chown() -> io::Result<()> {
     keep_few(&KEPT)
 }

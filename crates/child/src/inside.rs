@@ -20,7 +20,7 @@ use nix::unistd::{alarm, dup, dup2_stdout, getppid};
 
 use super::{Run, Task};
 
-/// What a task of a [`Stream`](super::Stream) speaks over.
+/// The connection of a [`Stream`](super::Stream) task to its parent.
 #[derive(Debug)]
 pub struct Line {
     input: Vec<u8>,
@@ -29,47 +29,48 @@ pub struct Line {
 }
 
 impl Line {
-    /// What the other side gave on the way.
+    /// Returns the input from the parent.
     pub fn input(&self) -> &[u8] {
         &self.input
     }
 
-    /// Says one thing.
+    /// Sends one message.
     ///
     /// # Errors
-    /// The parent no longer reads.
+    /// Returns an error if the parent no longer reads.
     pub fn say(&mut self, what: &[u8]) -> io::Result<()> {
         alarm::set(self.silence);
         writeln!(self.out, "ok {}", what.len())?;
         self.out.write_all(what)
     }
 
-    /// Waits; `false` where the other side wants an end, or is gone.
+    /// Waits for this time; returns `false` if the parent asks for an end or has ended.
     pub fn wait(&self, time: Duration) -> bool {
         let stdin = io::stdin();
         let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
-        // After the input nothing comes but the end.
+        // After the input, only the request to end can arrive.
         matches!(poll(&mut fds, timeout), Ok(0) | Err(Errno::EINTR))
     }
 }
 
-/// The child's whole life. `args`: task, pid of the parent, seconds after which it ends by itself.
+/// Runs the child. `args` are the task, the pid of the parent, and the seconds after which the child ends by itself.
 pub(super) fn serve(args: &[String], tasks: &[&[Task]]) -> ExitCode {
     let [name, parent, seconds] = args else {
         return ExitCode::from(2);
     };
-    // Left over from the process that started our parent (slurmd, a shell): nothing of it may reach a driver.
+    // Signal settings inherited from the process that started the parent (slurmd, a shell) must not affect a driver.
     reset_signals();
     close_inherited();
     umask(Mode::from_bits_truncate(0o022));
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-    // A prolog that slurmd kills takes its children along; the check closes the gap before the call.
+    // If slurmd kills the prolog, its children are killed as well. The check covers a parent that ended before this
+    // call.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if parent.parse() != Ok(getppid().as_raw()) {
         return ExitCode::from(2);
     }
-    // Should the parent be stopped for good, the child still ends.
+    // If the parent is stopped permanently, the child still ends.
     let seconds = seconds.parse().unwrap_or(60);
     alarm::set(seconds);
 
@@ -83,7 +84,7 @@ pub(super) fn serve(args: &[String], tasks: &[&[Task]]) -> ExitCode {
     };
     let sent = writeln!(result, "{word} {}", payload.len()).and_then(|()| result.write_all(payload));
     let code = if sent.is_ok() && reply.is_ok() { 0 } else { 1 };
-    // Destructors of a driver library, or a thread that hangs in one, must not hold up the end.
+    // Destructors of a driver library, or a thread that hangs in one, must not delay the end.
     // SAFETY: `_exit` only ends the process.
     unsafe { libc::_exit(code) }
 }
@@ -120,7 +121,7 @@ fn answer(name: &str, tasks: &[&[Task]], out: &File, silence: u32) -> Result<Vec
         .unwrap_or_else(|_| Err(place.lock().unwrap_or_else(PoisonError::into_inner).clone()))
 }
 
-/// Byte by byte, so that nothing behind it is taken.
+/// Reads one byte at a time, so that nothing after the line is consumed.
 fn first_line() -> io::Result<Vec<u8>> {
     const MOST: usize = 64 << 10;
     let stdin = io::stdin();
@@ -134,7 +135,7 @@ fn first_line() -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The reply goes where stdout went; stdout itself goes nowhere, whatever a library prints there.
+/// Moves the reply pipe away from stdout and redirects stdout to /dev/null, in case a library prints something.
 fn own_result() -> io::Result<File> {
     let result = dup(io::stdout())?;
     dup2_stdout(File::options().write(true).open("/dev/null")?)?;
@@ -153,7 +154,7 @@ pub(super) fn reset_signals() {
         // SAFETY: as above.
         let _ = unsafe { libc::signal(real_time, libc::SIG_DFL) };
     }
-    // Writing to a parent that is gone must be an error, as it is in every Rust program.
+    // As in every Rust program, writing to a parent that has ended must be an error rather than a signal.
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
     // SAFETY: SIG_IGN installs no handler of ours.
     let _ = unsafe { sigaction(Signal::SIGPIPE, &ignore) };
@@ -166,7 +167,7 @@ pub(super) fn close_inherited() {
     if done == 0 {
         return;
     }
-    // Before Linux 5.9.
+    // `close_range` does not exist before Linux 5.9.
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")
         .into_iter()
         .flatten()

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use super::start::{never_wait, start};
 use super::{Call, Ended, GRACE, MAX_REPLY, Outcome};
 
-/// How often a killed child is looked at: its end makes no noise on a descriptor.
+/// Interval between checks of a killed child, because no descriptor signals its end.
 const TICK: Duration = Duration::from_millis(5);
 
 pub(super) fn run_all(calls: Vec<Call>) -> Vec<Ended> {
@@ -26,7 +26,7 @@ pub(super) fn run_all(calls: Vec<Call>) -> Vec<Ended> {
     running.into_iter().map(Running::into_ended).collect()
 }
 
-/// Sleeps until a pipe has something to say or the next deadline is over.
+/// Sleeps until a pipe is ready or the next deadline has passed.
 fn wait(running: &[Running]) {
     let mut fds = Vec::new();
     let mut timeout = Duration::from_secs(60);
@@ -42,7 +42,7 @@ fn wait(running: &[Running]) {
             fds.push(PollFd::new(input.as_fd(), PollFlags::POLLOUT));
         }
     }
-    // Rounded up: a rest below a millisecond must not turn into a busy loop.
+    // Rounded up, so that less than a millisecond does not cause a busy loop.
     let timeout = PollTimeout::try_from(timeout + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
     match poll(&mut fds, timeout) {
         Ok(_) | Err(Errno::EINTR) => {}
@@ -52,15 +52,15 @@ fn wait(running: &[Running]) {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
-    /// Works until this moment.
+    /// Runs, until this deadline.
     Working(Instant),
-    /// Its reply broke off; it gets until this moment to say how it ended.
+    /// Its reply ended early; it has until this moment to report its exit status.
     Ending(Instant),
-    /// Was killed; it gets until this moment to go.
+    /// Was killed; it has until this moment to end.
     Killed(Instant),
 }
 
-/// One child and what it has said so far.
+/// A child and its reply so far.
 #[derive(Debug)]
 struct Running {
     task: String,
@@ -157,7 +157,7 @@ impl Running {
                 Ok(count) => self.sent += count,
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => return,
-                // A child that does not read its input may still send a reply.
+                // A child that does not read its input can still reply.
                 Err(_) => break,
             }
         }
@@ -196,7 +196,7 @@ impl Running {
         }
     }
 
-    /// The whole group: what the child started itself goes with it.
+    /// Kills the whole process group, including processes that the child started.
     fn kill(&mut self) {
         let Some(child) = &mut self.child else { return };
         if let Ok(pid) = i32::try_from(child.id()) {
@@ -211,8 +211,8 @@ impl Running {
     }
 
     fn into_ended(mut self) -> Ended {
-        // Its number surely names its group only until somebody has collected it, and in the group something that it
-        // started may be left although it has ended itself.
+        // Until the child is reaped, its pid certainly identifies its group. The group can contain processes that it
+        // started, even if it has ended itself.
         let collected = !matches!(self.stage, Stage::Working(_)) && self.exit_text().is_some();
         if !collected {
             self.kill();
@@ -220,8 +220,7 @@ impl Running {
         if self.exit_text().is_none()
             && let Some(mut child) = self.child.take()
         {
-            // Collected by this thread, or by init once this process is gone. If no thread can be had,
-            // init it is.
+            // Reaped by a thread, or by init after this process has ended. If no thread can be started, init does it.
             let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
         }
         let task = self.task;
@@ -232,8 +231,8 @@ impl Running {
     }
 }
 
-/// `ok LENGTH\n` or `error LENGTH\n`, then the payload. `None` while it is incomplete: the end of the
-/// reply is known by its length, since a thread that hangs in the kernel keeps the pipe open.
+/// Parses `ok LENGTH\n` or `error LENGTH\n` with the payload; `None` while it is incomplete. The length marks the end
+/// of the reply, because a thread that hangs in the kernel keeps the pipe open.
 pub(super) fn frame(reply: &[u8]) -> Result<Option<Outcome>, String> {
     const LONGEST_HEAD: usize = 32;
     let Some(end) = reply.iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') else {
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_none_is_refused() {
+    fn an_invalid_frame_is_an_error() {
         assert!(frame(&[b'x'; 40]).is_err());
         assert!(frame(b"ok many\n").is_err());
         assert!(frame(b"fine 0\n").is_err());

@@ -1,4 +1,4 @@
-//! Runs one program to its end or its deadline, and leaves nothing of it behind.
+//! Runs a program until it ends or its deadline passes, and kills all processes that it started.
 #![allow(unsafe_code, reason = "the program must end with us, which is set between fork and exec")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,30 +20,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::GRACE;
 
-/// What is kept of its standard output and of its standard error; the rest is read and thrown away.
+/// Number of bytes kept of standard output and standard error each; the rest is read and dropped.
 const KEPT_BYTES: usize = 16 * 1024;
 
-/// How often a process without open pipes is looked at: its end makes no noise on a descriptor.
+/// Interval between checks of a process without open pipes, because no descriptor signals its end.
 const TICK: Duration = Duration::from_millis(5);
 
-/// One program to be run.
+/// A program to run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run {
     /// The executable.
     pub path: PathBuf,
-    /// Its arguments, without its own name.
+    /// Arguments, without the program name.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// All of its environment.
+    /// The complete environment.
     pub environment: BTreeMap<String, String>,
-    /// How long it may run, milliseconds.
+    /// Deadline, milliseconds.
     pub deadline_ms: u64,
 }
 
-/// What came of a program.
+/// How a program ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// It ended with this code, and said this.
+    /// It exited.
     Exited {
         /// Exit code.
         code: i32,
@@ -52,20 +52,20 @@ pub enum Ended {
         /// Standard error, its first 16 KiB.
         err: String,
     },
-    /// It was killed, or nothing could be learned about it.
+    /// It was killed by a signal, or its status is unknown.
     Failed(String),
-    /// It did not end; `stuck` where it could not even be killed.
+    /// It did not end by the deadline.
     Silent {
-        /// It outlived SIGKILL.
+        /// Whether it outlived SIGKILL.
         stuck: bool,
         /// The deadline, milliseconds.
         after_ms: f64,
     },
 }
 
-/// Runs it. Only for a process that has no children and no other work: whatever lives below it is killed at the end.
+/// Runs a program. Only for a process without other children or work: at the end, all processes below it are killed.
 pub fn run_program(input: &Run) -> Ended {
-    // What the program leaves behind becomes our child, so that it can be found.
+    // Processes that the program leaves behind become children of this one, so that they can be found.
     let _ = nix::sys::prctl::set_child_subreaper(true);
     let outcome = match spawn(input) {
         Ok(child) => watch(child, Duration::from_millis(input.deadline_ms)),
@@ -104,14 +104,15 @@ fn spawn(input: &Run) -> io::Result<Child> {
     Ok(child)
 }
 
-/// What came of it; `None` where it did not end.
+/// Waits for the program; `None` if it does not end by the deadline.
 fn watch(mut child: Child, deadline: Duration) -> Option<Ended> {
     let until = Instant::now() + deadline;
     let mut out = Pipe::new(child.stdout.take());
     let mut err = Pipe::new(child.stderr.take());
     loop {
         let ended = child.try_wait();
-        // Read after it has ended, too: what it said last is still in the pipe. Processes that hold it open are not waited for.
+        // Read once more after it has ended, since its last output is still in the pipe. Does not wait for other
+        // processes that hold the pipe open.
         out.read();
         err.read();
         match ended {
@@ -135,7 +136,7 @@ fn watch(mut child: Child, deadline: Duration) -> Option<Ended> {
     }
 }
 
-/// One of its streams.
+/// One of its output streams.
 struct Pipe<R> {
     from: Option<R>,
     kept: Vec<u8>,
@@ -150,7 +151,7 @@ impl<R: Read + AsFd> Pipe<R> {
         self.from.as_ref().map(|from| PollFd::new(from.as_fd(), PollFlags::POLLIN))
     }
 
-    /// What is there now, and no more than a few pipes full: a program that writes without end must not keep us here.
+    /// Reads the available data, but not more than a few pipes full, in case a program writes endlessly.
     fn read(&mut self) {
         let mut chunk = [0; 16 * 1024];
         for _ in 0..16 {
@@ -173,11 +174,11 @@ impl<R: Read + AsFd> Pipe<R> {
     }
 }
 
-/// Kills all that lives below this process and collects it; `false` where something outlives that by [`GRACE`].
+/// Kills and reaps all processes below this one; returns `false` if one of them outlives that by [`GRACE`].
 fn end_all() -> bool {
     let until = Instant::now() + GRACE;
     loop {
-        // As long as anything lives, something of it is our own child: orphans come to us.
+        // As long as any of them lives, one is a child of this process, because orphans are reparented to it.
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(nix::sys::wait::WaitStatus::StillAlive) => break,
@@ -195,7 +196,7 @@ fn end_all() -> bool {
     }
 }
 
-/// The processes below this one, by the parents that /proc names.
+/// The processes below this one, by the parent ids in /proc.
 fn below_us() -> Vec<i32> {
     let processes: Vec<(i32, i32)> = fs::read_dir("/proc")
         .into_iter()
@@ -203,14 +204,14 @@ fn below_us() -> Vec<i32> {
         .filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // The name may hold blanks and brackets; the parent is the second field after it.
+            // The name may contain blanks and parentheses; the parent is the second field after it.
             let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
             Some((pid, parent))
         })
         .collect();
     let mut below = BTreeSet::from([nix::unistd::getpid().as_raw()]);
     let mut found = Vec::new();
-    // Parents mostly have the lower number, but numbers wrap.
+    // Parents mostly have the lower pid, but pids wrap around.
     loop {
         let more: Vec<i32> = processes
             .iter()

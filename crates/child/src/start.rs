@@ -7,8 +7,8 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::HIDDEN;
 
-/// This program again, to do one task, with a pipe to it and one from it. It ends by itself after `own_end_s` seconds,
-/// also if no process is left to end it.
+/// Starts this program again for one task, with a pipe in each direction. It ends by itself after `own_end_s` seconds,
+/// even if its parent cannot end it.
 pub(super) fn start(task: &str, own_end_s: u64) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .arg0("railgate-child")
@@ -18,13 +18,13 @@ pub(super) fn start(task: &str, own_end_s: u64) -> io::Result<Child> {
         .current_dir("/")
         .process_group(0)
         .stdin(Stdio::piped())
-        // Only to hand the pipe over; the child moves it away before it does anything else.
+        // The pipe is only passed on as stdout; the child moves it away first.
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
 }
 
-/// Reading and writing it never waits.
+/// Makes a pipe non-blocking.
 pub(super) fn never_wait(pipe: &impl AsFd) -> io::Result<()> {
     fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(())

@@ -10,9 +10,9 @@ use super::Outcome;
 use super::parent::frame;
 use super::start::{never_wait, start};
 
-/// A child that speaks again and again: what must stay in one process, and may hang in the kernel at any word.
+/// A child that sends messages over time: for work that needs one process and can hang in the kernel at any point.
 ///
-/// Its holder never waits for it. Dropped, it is killed; one that outlives that is left to init.
+/// The owner never waits for it. When this is dropped, the child is killed; a child that outlives that is left to init.
 #[derive(Debug)]
 pub struct Stream {
     child: Option<Child>,
@@ -22,23 +22,23 @@ pub struct Stream {
     heard: Instant,
 }
 
-/// What a child had to say.
+/// The result of reading from a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// Nothing now.
+    /// No message is available.
     Nothing,
-    /// This.
+    /// One message.
     This(Vec<u8>),
-    /// It ended, by itself or by a signal; the reason, where it gave one.
+    /// It ended, by itself or by a signal; the text is the reason, if it gave one.
     Ended(String),
 }
 
 impl Stream {
-    /// Starts a task made by [`Task::stream`](super::Task::stream). `input` is one line. A child that is silent for
-    /// longer than `silence` ends by itself, also if no process is left to end it.
+    /// Starts a task created with [`Task::stream`](super::Task::stream). `input` is one line. A child that sends no
+    /// message for longer than `silence` ends by itself, even if its parent cannot end it.
     ///
     /// # Errors
-    /// The system has no room for a process.
+    /// Returns an error if the process cannot be started.
     pub fn start(task: &str, input: &[u8], silence: Duration) -> io::Result<Self> {
         let own_end = silence.as_secs().clamp(1, 86_400);
         let mut child = start(task, own_end)?;
@@ -46,9 +46,9 @@ impl Stream {
         let mut stream =
             Stream { child: Some(child), input: None, output, unread: Vec::new(), heard: Instant::now() };
         stream.output.as_ref().map_or(Ok(()), never_wait)?;
-        // A pipe has room for it: this does not wait, whatever the child does.
+        // The input fits in the pipe, so this does not block.
         match to.as_mut().map_or(Ok(()), |to| to.write_all(&[input, b"\n"].concat())) {
-            // It has ended already; what it said of that is still to be heard.
+            // The child has already ended; its last messages can still be read.
             Err(why) if why.kind() == io::ErrorKind::BrokenPipe => {}
             written => written?,
         }
@@ -56,22 +56,22 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Has something to read when it has something to say.
+    /// Returns a descriptor that is readable when a message is available.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.output.as_ref().map(AsFd::as_fd)
     }
 
-    /// For how long it has said nothing.
+    /// Returns the time since the last message.
     pub fn silent_for(&self) -> Duration {
         self.heard.elapsed()
     }
 
-    /// Asks it to say its last word and end.
+    /// Asks the child to send its last message and end.
     pub fn finish(&mut self) {
         self.input = None;
     }
 
-    /// What it has said, one thing at a time.
+    /// Returns the next message.
     pub fn listen(&mut self) -> Said {
         let mut chunk = [0; 16 * 1024];
         loop {
@@ -101,7 +101,7 @@ impl Stream {
             Outcome::Done(said) => {
                 self.unread.drain(..head + said.len());
                 self.heard = Instant::now();
-                // The last frame of every child is an empty one.
+                // The last frame of every child is empty.
                 (!said.is_empty()).then_some(Said::This(said))
             }
             Outcome::Failed(why) => return Err(why),

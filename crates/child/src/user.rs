@@ -1,10 +1,10 @@
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid};
 
-/// The process still has (some of) its old identity and must not go on.
+/// The process still has parts of its old identity and must not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// Root is no user to become.
+    /// The target user is root.
     #[error("uid {0}: refused: must not be root")]
     Root(u32),
     /// One of the calls failed.
@@ -12,21 +12,21 @@ pub enum UserError {
     Call {
         /// `setgroups`, `setresgid` or `setresuid`.
         call: &'static str,
-        /// Whom to become.
+        /// Target user.
         uid: u32,
-        /// Their group.
+        /// Target group.
         gid: u32,
-        /// Why not.
+        /// The error.
         errno: Errno,
     },
-    /// The calls succeeded and the way back is still open.
+    /// The calls succeeded, but the process could become root again.
     #[error("uid {0}: root privileges could be regained")]
     NotDropped(u32),
 }
 
-/// Gives up root for good: supplementary groups, then gid, then uid (real, effective, saved).
+/// Drops root permanently: supplementary groups, then gid, then uid (real, effective, saved).
 ///
-/// Meant as the first act of a task. On an error the identity is undefined and the task must end.
+/// Call this first in a task. After an error the identity is undefined and the task must end.
 pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), UserError> {
     if uid == 0 {
         return Err(UserError::Root(uid));

@@ -1,4 +1,4 @@
-//! Children that answer, refuse, crash, hang and hold on.
+//! Tests children that reply, fail, crash, hang, or leave processes behind.
 
 #![allow(unsafe_code, reason = "the tests look at inherited descriptors and signals")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use railgate_child::{Call, Outcome, Said, Stream, Task, become_user, dispatch, run, run_all};
 
-/// Makes this program a parent that waits for a child which never answers.
+/// Argument that makes this program a parent which waits for a child that never replies.
 const PARENT: &str = "parent-to-be-killed";
 
 const TASKS: &[Task] = &[
@@ -26,14 +26,14 @@ const TASKS: &[Task] = &[
         std::thread::sleep(Duration::from_secs(600));
         Ok(Vec::new())
     }),
-    // Says who it is in a file, then hangs.
+    // Writes its pid to a file, then hangs.
     Task::new("note", |input| {
         let path = String::from_utf8_lossy(input).into_owned();
         std::fs::write(&path, std::process::id().to_string()).map_err(|why| why.to_string())?;
         std::thread::sleep(Duration::from_secs(600));
         Ok(Vec::new())
     }),
-    // Answers, but something it started keeps every descriptor open.
+    // Replies, but a process that it started keeps all descriptors open.
     Task::new("hold", |_| {
         std::thread::spawn(|| std::thread::sleep(Duration::from_secs(600)));
         let sleeper = std::process::Command::new("sleep").arg("600").spawn();
@@ -45,7 +45,7 @@ const TASKS: &[Task] = &[
         Ok(b"clean".to_vec())
     }),
     Task::new("look", |_| Ok(surroundings().into_bytes())),
-    // Says its input, then a word whenever a moment has passed, and one more when it is told to end.
+    // Sends its input, then a message at every interval, and one more when it is asked to end.
     Task::stream("talk", |line| {
         let input = line.input().to_vec();
         line.say(&input).map_err(|why| why.to_string())?;
@@ -67,7 +67,7 @@ const TASKS: &[Task] = &[
     }),
 ];
 
-/// What a child sees of where it came from.
+/// The inherited state of a child: signals and descriptors.
 fn surroundings() -> String {
     let mut environment: Vec<String> =
         std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
@@ -75,7 +75,7 @@ fn surroundings() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let set = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        // 32 and 33 are the C library's own and cannot be changed.
+        // Signals 32 and 33 are internal to the C library and cannot be changed.
         u64::from_str_radix(line.trim(), 16).unwrap() & !(3 << 31)
     };
     let signals = format!("blocked={:x} ignored={:x}", set("SigBlk:"), set("SigIgn:"));
@@ -94,15 +94,15 @@ fn soon() -> Duration {
     Duration::from_secs(20)
 }
 
-fn answers_come_back_whole() {
+fn replies_are_complete() {
     assert_eq!(run("echo", b"hello", soon()), Outcome::Done(b"hello".to_vec()));
     assert_eq!(run("echo", b"", soon()), Outcome::Done(Vec::new()));
-    // More than a pipe holds, both ways.
+    // More than a pipe can hold, in both directions.
     let large: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
     assert_eq!(run("echo", &large, soon()), Outcome::Done(large));
 }
 
-fn failures_say_why() {
+fn failures_have_a_reason() {
     assert_eq!(run("refuse", b"", soon()), Outcome::Failed("the disk is full".to_owned()));
     assert_eq!(run("nothing", b"", soon()), Outcome::Failed("no task 'nothing' in this program".to_owned()));
     let Outcome::Failed(why) = run("panic", b"", soon()) else { panic!() };
@@ -115,7 +115,7 @@ fn failures_say_why() {
     assert!(why.contains("at most 67108864"), "{why}");
 }
 
-fn large_input_that_nobody_reads_is_no_failure() {
+fn a_large_unread_input_is_no_failure() {
     let Outcome::Done(reply) = run("long", &vec![0; 2 << 20], soon()) else { panic!() };
     assert_eq!(reply.len(), 3 << 20);
 }
@@ -126,9 +126,9 @@ fn silence_ends_at_the_deadline() {
     assert!(begin.elapsed() >= Duration::from_millis(200));
 }
 
-fn nobody_waits_for_the_end_of_the_pipe() {
+fn the_end_of_the_pipe_is_not_waited_for() {
     let Outcome::Done(reply) = run("hold", b"", soon()) else { panic!() };
-    // What the child started went with its group.
+    // The processes that the child started were killed with its group.
     assert_gone(&String::from_utf8(reply).unwrap());
 }
 
@@ -147,7 +147,7 @@ fn printing_does_not_disturb_the_reply() {
     assert_eq!(run("print", b"", soon()), Outcome::Done(b"clean".to_vec()));
 }
 
-fn several_run_side_by_side() {
+fn several_tasks_run_in_parallel() {
     let call = |task: &str, deadline| Call { task: task.to_owned(), input: task.into(), deadline };
     let ended = run_all(vec![
         call("hang", Duration::from_millis(300)),
@@ -169,7 +169,7 @@ fn several_run_side_by_side() {
     assert_eq!(run_all(Vec::new()), []);
 }
 
-fn nothing_of_the_parent_reaches_a_child() {
+fn a_child_inherits_no_state_of_its_parent() {
     // SAFETY: SIG_IGN installs no handler.
     unsafe { signal(Signal::SIGUSR1, SigHandler::SigIgn) }.unwrap();
     // SAFETY: as above.
@@ -177,7 +177,7 @@ fn nothing_of_the_parent_reaches_a_child() {
     let mut blocked = SigSet::empty();
     blocked.add(Signal::SIGTERM);
     blocked.thread_block().unwrap();
-    // A descriptor that survives exec, as a careless daemon passes on.
+    // A descriptor without close-on-exec, as a careless daemon leaves open.
     let (mut kept, passed) = std::io::pipe().unwrap();
     let passed = passed.into_raw_fd();
     // SAFETY: clears close-on-exec of a descriptor that this test owns.
@@ -190,18 +190,18 @@ fn nothing_of_the_parent_reaches_a_child() {
     unsafe { nix::libc::close(passed) };
 
     assert!(seen.contains(r#"["LC_ALL=C", "PATH=/usr/bin:/bin"]"#), "{seen}");
-    // SIGPIPE alone.
+    // Only SIGPIPE.
     assert!(seen.contains("blocked=0 ignored=1000 "), "{seen}");
     assert!(seen.contains("leads=true"), "{seen}");
     assert!(seen.contains("cwd=/"), "{seen}");
-    // Standard streams, the reply, and the listing itself.
+    // Standard streams, the reply pipe, and the directory listing itself.
     assert!(seen.contains("open=[0, 1, 2, 3, 4]"), "{seen}");
     let mut rest = Vec::new();
     kept.read_to_end(&mut rest).unwrap();
     assert!(kept.as_raw_fd() > 2 && rest.is_empty());
 }
 
-fn children_go_with_a_killed_parent() {
+fn children_are_killed_with_their_parent() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pid");
     let mut parent = std::process::Command::new("/proc/self/exe").arg(PARENT).arg(&path).spawn().unwrap();
@@ -226,8 +226,8 @@ fn a_child_can_become_a_user() {
     assert!(why.contains("Permission denied"), "{why}");
 }
 
-fn a_stray_call_does_nothing() {
-    // A user who types the hidden argument is not the parent that it names.
+fn a_call_that_names_another_parent_does_nothing() {
+    // A user who passes the hidden argument is not the parent that it names.
     let status = std::process::Command::new("/proc/self/exe")
         .args(["__railgate-child", "echo", "1", "5"])
         .stdin(std::process::Stdio::null())
@@ -236,7 +236,7 @@ fn a_stray_call_does_nothing() {
     assert_eq!(status.code(), Some(2));
 }
 
-/// The next thing that a stream says.
+/// Returns the next message of a stream.
 fn next(stream: &mut Stream) -> Said {
     let until = Instant::now() + soon();
     loop {
@@ -247,7 +247,7 @@ fn next(stream: &mut Stream) -> Said {
     }
 }
 
-fn a_stream_speaks_until_it_is_told_to_end() {
+fn a_stream_sends_messages_until_it_is_asked_to_end() {
     let mut stream = Stream::start("talk", b"first", soon()).unwrap();
     assert_eq!(next(&mut stream), Said::This(b"first".to_vec()));
     assert_eq!(next(&mut stream), Said::This(b"word".to_vec()));
@@ -263,7 +263,7 @@ fn a_stream_speaks_until_it_is_told_to_end() {
     assert_eq!(rest.last(), Some(&Said::This(b"last".to_vec())));
 }
 
-fn a_stream_that_fails_says_why_and_a_mute_one_holds_nobody() {
+fn a_failed_stream_gives_the_reason_and_a_silent_one_does_not_block() {
     let mut stream = Stream::start("grumble", b"", soon()).unwrap();
     assert_eq!(next(&mut stream), Said::Ended("no such library".to_owned()));
     let mut stream = Stream::start("no-such-task", b"", soon()).unwrap();
@@ -273,7 +273,7 @@ fn a_stream_that_fails_says_why_and_a_mute_one_holds_nobody() {
     let before = mute.silent_for();
     assert!(mute.silent_for() >= before);
     drop(mute);
-    // Nobody is left to speak to: it ends by itself.
+    // Without a parent, the child ends by itself.
     let mut brief = Stream::start("mute", b"", Duration::from_secs(1)).unwrap();
     assert!(matches!(next(&mut brief), Said::Ended(_)));
 }
@@ -290,21 +290,24 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let tests: &[(&str, fn())] = &[
-        ("answers_come_back_whole", answers_come_back_whole),
-        ("failures_say_why", failures_say_why),
-        ("large_input_that_nobody_reads_is_no_failure", large_input_that_nobody_reads_is_no_failure),
+        ("replies_are_complete", replies_are_complete),
+        ("failures_have_a_reason", failures_have_a_reason),
+        ("a_large_unread_input_is_no_failure", a_large_unread_input_is_no_failure),
         ("silence_ends_at_the_deadline", silence_ends_at_the_deadline),
-        ("nobody_waits_for_the_end_of_the_pipe", nobody_waits_for_the_end_of_the_pipe),
+        ("the_end_of_the_pipe_is_not_waited_for", the_end_of_the_pipe_is_not_waited_for),
         ("printing_does_not_disturb_the_reply", printing_does_not_disturb_the_reply),
-        ("several_run_side_by_side", several_run_side_by_side),
-        ("nothing_of_the_parent_reaches_a_child", nothing_of_the_parent_reaches_a_child),
-        ("children_go_with_a_killed_parent", children_go_with_a_killed_parent),
+        ("several_tasks_run_in_parallel", several_tasks_run_in_parallel),
+        ("a_child_inherits_no_state_of_its_parent", a_child_inherits_no_state_of_its_parent),
+        ("children_are_killed_with_their_parent", children_are_killed_with_their_parent),
         ("a_child_can_become_a_user", a_child_can_become_a_user),
-        ("a_stray_call_does_nothing", a_stray_call_does_nothing),
-        ("a_stream_speaks_until_it_is_told_to_end", a_stream_speaks_until_it_is_told_to_end),
+        ("a_call_that_names_another_parent_does_nothing", a_call_that_names_another_parent_does_nothing),
         (
-            "a_stream_that_fails_says_why_and_a_mute_one_holds_nobody",
-            a_stream_that_fails_says_why_and_a_mute_one_holds_nobody,
+            "a_stream_sends_messages_until_it_is_asked_to_end",
+            a_stream_sends_messages_until_it_is_asked_to_end,
+        ),
+        (
+            "a_failed_stream_gives_the_reason_and_a_silent_one_does_not_block",
+            a_failed_stream_gives_the_reason_and_a_silent_one_does_not_block,
         ),
     ];
     one_by_one::run(tests)

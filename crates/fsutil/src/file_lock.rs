@@ -13,13 +13,13 @@ use crate::nofollow;
 /// With any of these bits another user can open the file, and an open file is enough for `flock`.
 const OTHERS: u32 = 0o077;
 
-/// Between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The same for [`lock_data`], whose lock is held for one write.
+/// Pause between two attempts in [`lock_data`]; its lock is held for one write.
 const DATA_PAUSE: Duration = Duration::from_millis(5);
 
-/// How often [`FileLock::try_take`] starts again because the lock file was replaced meanwhile.
+/// Number of attempts in [`FileLock::try_take`] if the lock file is replaced in between.
 const TRIES: u32 = 5;
 
 /// An exclusive lock between railgate's processes. It ends when it is dropped or its process ends.
@@ -31,10 +31,10 @@ const TRIES: u32 = 5;
 pub struct FileLock(#[expect(dead_code, reason = "held, never read")] Flock<File>);
 
 impl FileLock {
-    /// Takes the lock if it is free; `None` if another process holds it.
+    /// Takes the lock if it is free; returns `None` if another process holds it.
     ///
     /// # Errors
-    /// The lock file cannot be opened, is a link or no regular file, or belongs to another user.
+    /// Returns an error if the lock file cannot be opened, is a link, is not a regular file, or belongs to another user.
     pub fn try_take(path: &Path) -> io::Result<Option<FileLock>> {
         for _ in 0..TRIES {
             let (file, meta) = open(path)?;
@@ -45,7 +45,7 @@ impl FileLock {
             } else {
                 match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                     Ok(lock) if is_at(&meta, path) => return Ok(Some(FileLock(lock))),
-                    // Replaced between opening and locking.
+                    // The file was replaced between opening and locking.
                     Ok(_) => {}
                     Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
                     Err((_, why)) => return Err(why.into()),
@@ -58,7 +58,7 @@ impl FileLock {
     /// Waits at most `wait` for the lock. Tries once even if `wait` is zero.
     ///
     /// # Errors
-    /// As [`FileLock::try_take`]; `TimedOut` if another process does not release it.
+    /// As [`FileLock::try_take`]; `TimedOut` if another process does not release it in time.
     pub fn take(path: &Path, wait: Duration) -> io::Result<FileLock> {
         poll(wait, PAUSE, || FileLock::try_take(path))?.ok_or_else(|| {
             let why = format!("another process did not release the lock within {} ms", wait.as_millis());
@@ -67,11 +67,11 @@ impl FileLock {
     }
 }
 
-/// Locks a file that carries data, which [`FileLock`] must not do. `None` if it is not free within `wait`. Tries once even if
-/// `wait` is zero.
+/// Locks a file that carries data, for which [`FileLock`] must not be used. Returns `None` if it does not become free
+/// within `wait`. Tries once even if `wait` is zero.
 ///
 /// # Errors
-/// The file system cannot lock it.
+/// Returns an error if the file system cannot lock it.
 pub fn lock_data(file: File, how: FlockArg, wait: Duration) -> io::Result<Option<Flock<File>>> {
     let mut file = Some(file);
     poll(wait, DATA_PAUSE, || match file.take().map(|file| Flock::lock(file, how)) {
@@ -122,10 +122,11 @@ fn is_at(meta: &Metadata, path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (meta.dev(), meta.ino()))
 }
 
-/// Puts a new lock file in the place of one that other users can open, and holds it; `None` if another process does.
+/// Replaces a lock file that other users can open with a new one, and locks it; `None` if another process holds the
+/// lock.
 ///
-/// Only the process that holds the lock on `PATH.new` may rename it to `PATH`. Two processes that both find the old
-/// file would otherwise replace one another's new ones, and both hold the lock.
+/// Only the process that holds the lock on `PATH.new` may rename it to `PATH`. Otherwise two processes that both find
+/// the old file would replace each other's new ones, and both would hold the lock.
 fn replace(path: &Path) -> io::Result<Option<FileLock>> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_a_user_took_on_an_old_file_stops_nothing() {
+    fn a_users_lock_on_an_old_file_has_no_effect() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         fs::write(&path, "").unwrap();
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_replace_an_old_file_at_once_exclude_one_another() {
+    fn processes_that_replace_an_old_file_concurrently_exclude_each_other() {
         let place = tempfile::tempdir().unwrap();
         for round in 0..50 {
             let path = place.path().join(format!("{round}.lock"));
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_or_a_directory_is_no_lock_file() {
+    fn a_link_or_a_directory_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         std::os::unix::fs::symlink(place.path().join("elsewhere"), &path).unwrap();

@@ -1,6 +1,6 @@
-//! Files and locks, handled with the care that a program of root needs: bounded [`read`]s that never wait, opens that follow
-//! no link ([`nofollow`]), files written whole ([`write_whole`], [`put_at`]), paths that root alone can change ([`trusted`]),
-//! locks that no other user can hold ([`FileLock`]) and locks on data ([`lock_data`]).
+//! Files and locks for programs that run as root: bounded reads that never block ([`mod@read`]), opens that follow no
+//! link ([`nofollow`]), atomic writes of whole files ([`write_whole`], [`put_at`]), paths that only root can change
+//! ([`trusted`]), locks that no other user can hold ([`FileLock`]) and locks on data ([`lock_data`]).
 
 mod file_lock;
 pub mod nofollow;

@@ -1,7 +1,8 @@
-//! Opens that refuse a symbolic link as the last component of a path, and never wait (a FIFO gives an error or nothing).
+//! Opens that refuse a symbolic link as the last component of a path, and never block (a FIFO gives an error or no
+//! data).
 //!
-//! Directories above that component are the caller's concern: root alone can change them, or they are held open and the
-//! functions with `_at` are used.
+//! The caller is responsible for the directories above that component: either only root can change them, or they are
+//! held open and the functions with `_at` are used.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,7 +16,7 @@ use nix::sys::stat::Mode;
 
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// The options of `std` with the flags set; the caller says what to open for.
+/// Options with these flags; the caller adds the access mode.
 pub(crate) fn options() -> OpenOptions {
     let mut options = File::options();
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -46,7 +47,7 @@ pub fn read_append(path: &Path, mode: u32) -> io::Result<File> {
     options().read(true).append(true).create(true).mode(mode).open(path)
 }
 
-/// Opens a directory only as a place (`O_PATH`): passing through it needs no right to list it.
+/// Opens a directory as a location only (`O_PATH`), which does not need the right to list it.
 ///
 /// # Errors
 /// As [`read`]; `ENOTDIR` for anything but a directory.
@@ -62,7 +63,7 @@ pub fn dir_at(dir: impl AsFd, name: &(impl NixPath + ?Sized)) -> nix::Result<Own
     openat(dir, name, DIRECTORY | OFlag::O_RDONLY | OFlag::O_NONBLOCK, Mode::empty())
 }
 
-/// Opens a file in an open directory for reading. What kind of file it is, the caller has to check.
+/// Opens a file in an open directory for reading. The caller has to check its type.
 ///
 /// # Errors
 /// As [`read`].
@@ -71,10 +72,10 @@ pub fn file_at(dir: impl AsFd, name: &(impl NixPath + ?Sized)) -> nix::Result<Fi
     openat(dir, name, flags, Mode::empty()).map(File::from)
 }
 
-/// Makes a new file in an open directory, for writing. It gets `mode`, less the umask.
+/// Creates a new file in an open directory, for writing. It gets `mode`, less the umask.
 ///
 /// # Errors
-/// As `open(2)`; `EEXIST` where the name is taken, also by a link.
+/// As `open(2)`; `EEXIST` if the name is taken, even by a link.
 pub fn create_at(dir: impl AsFd, name: &(impl NixPath + ?Sized), mode: Mode) -> nix::Result<File> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     openat(dir, name, flags, mode).map(File::from)
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(place(&at("dirlink")).unwrap_err(), Errno::ENOTDIR);
         assert!(!at("absent").exists());
 
-        // No process writes: each returns at once.
+        // Without a writing process, each call returns at once.
         assert!(read(&at("fifo")).is_ok() && file_at(&dir, "fifo").is_ok());
         assert_eq!(append(&at("fifo"), 0o600).unwrap_err().raw_os_error(), Some(libc::ENXIO));
     }

@@ -1,6 +1,6 @@
-//! Bounded reads that never wait.
+//! Bounded reads that never block.
 //!
-//! A FIFO or a larger file in the place of the expected one gives an error and no hang.
+//! A FIFO or a larger file in place of the expected one gives an error.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::ReadError;
 
-/// Opens for reading without ever waiting (FIFOs) and without passing the descriptor on.
+/// Opens a file for reading, without blocking on a FIFO and with close-on-exec.
 pub fn open(path: &Path) -> Result<File, ReadError> {
     OpenOptions::new()
         .read(true)
@@ -19,14 +19,14 @@ pub fn open(path: &Path) -> Result<File, ReadError> {
         .map_err(|source| ReadError::io(path, source))
 }
 
-/// At most `limit` bytes from the start of a file, as text.
+/// Returns at most `limit` bytes from the start of a file, as text.
 pub fn prefix(path: &Path, limit: u64) -> Result<String, ReadError> {
     let mut bytes = Vec::new();
     open(path)?.take(limit).read_to_end(&mut bytes).map_err(|source| ReadError::io(path, source))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A whole file of at most `limit` bytes, as text; bigger is an error, never a cut.
+/// Returns a whole file of at most `limit` bytes, as text. A larger file is an error; it is never truncated.
 pub fn whole(path: &Path, limit: u64) -> Result<String, ReadError> {
     let text = prefix(path, limit.saturating_add(1))?;
     if u64::try_from(text.len()).is_ok_and(|length| length <= limit) {
@@ -37,7 +37,7 @@ pub fn whole(path: &Path, limit: u64) -> Result<String, ReadError> {
     }
 }
 
-/// A whole regular file of at most `limit` bytes: a file that a program wrote, not one of the kernel's.
+/// Returns a whole regular file of at most `limit` bytes, for files of programs rather than of the kernel.
 pub fn whole_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     let at = |source| ReadError::io(path, source);
     let mut file = open(path)?;
@@ -53,13 +53,13 @@ pub fn whole_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     Ok(bytes)
 }
 
-/// The names in a directory, in natural order (`mlx5_2` before `mlx5_10`).
+/// Returns the names in a directory, in natural order (`mlx5_2` before `mlx5_10`).
 pub fn names(directory: &Path) -> Result<Vec<String>, ReadError> {
     let at = |source| ReadError::io(directory, source);
     let mut names = Vec::new();
     for entry in fs::read_dir(directory).map_err(at)? {
         let name: OsString = entry.map_err(at)?.file_name();
-        // Kernel names are ASCII; what is not cannot be one of ours.
+        // Names from the kernel are ASCII, so others can be skipped.
         if let Ok(name) = name.into_string() {
             names.push(name);
         }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_count_like_people() {
+    fn names_are_in_natural_order() {
         let mut names = vec!["mlx5_10", "mlx5_2", "mlx5_bond_0", "mlx5_0", "ports"];
         names.sort_by(|a, b| natural(a).cmp(&natural(b)));
         assert_eq!(names, ["mlx5_0", "mlx5_2", "mlx5_10", "mlx5_bond_0", "ports"]);

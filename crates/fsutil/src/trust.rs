@@ -1,4 +1,4 @@
-//! Which files root takes orders from: those that root alone can change or replace.
+//! Checks whether root can rely on a file: only root can change or replace it.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use railgate_text::Printable;
 
-/// As many symbolic links on one path as the kernel follows.
+/// Maximum number of symbolic links on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
@@ -18,15 +18,15 @@ const STICKY: u32 = 0o1000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {what}", Printable(path.display()))]
 pub struct Untrusted {
-    /// The component at fault: the file itself, a directory above it, or a link on the way.
+    /// The offending component: the file itself, a directory above it, or a link on the path.
     pub path: PathBuf,
-    /// Owner and mode, and how to repair it.
+    /// Owner and mode, with the fix.
     pub what: String,
     absent: bool,
 }
 
 impl Untrusted {
-    /// The path does not exist, and only root could create it.
+    /// Returns whether the path does not exist and only root could create it.
     pub fn is_absent(&self) -> bool {
         self.absent
     }
@@ -41,31 +41,31 @@ impl Untrusted {
     }
 }
 
-/// Resolves a path, component by component from `/`, and returns it without links. A relative one begins in the current
+/// Resolves a path component by component from `/`, and returns it without links. A relative path starts in the current
 /// directory.
 ///
-/// Every directory, link and file on the way must belong to root and be writable by root alone. The caller's own
-/// files count as root's, which matters for SlurmUser and for tests. A sticky directory of root's (`/tmp`) may
-/// have others' files in it: what lies below one of root's directories there is trusted, as no other user can rename that
+/// Every directory, link and file on the path must belong to root and be writable only by root. Files of the calling
+/// user count as root's, which matters for SlurmUser and for tests. A sticky directory of root (`/tmp`) may contain
+/// files of others: paths through a directory of root in it are trusted, because no other user can rename that
 /// directory; a file directly in it is not.
 ///
-/// As no other user can change such a path, it may be opened afterwards by name.
+/// Since no other user can change such a path, it can be opened by name afterwards.
 ///
 /// # Errors
-/// The first component that does not exist, cannot be examined or can be changed by others.
+/// Returns the first component that does not exist, cannot be examined, or can be changed by others.
 pub fn trusted(path: &Path) -> Result<PathBuf, Untrusted> {
     let whole = std::path::absolute(path).map_err(|why| Untrusted::io(path, &why))?;
     trusted_below(Path::new("/"), &whole)
 }
 
-/// [`trusted`] with another directory in the place of `/`.
+/// As [`trusted`], with another directory in place of `/`.
 fn trusted_below(root: &Path, path: &Path) -> Result<PathBuf, Untrusted> {
     if !path.is_absolute() {
         return Err(Untrusted::new(path, "is not an absolute path"));
     }
     let mut rest = parts(path);
     let found = fs::symlink_metadata(root).map_err(|why| Untrusted::io(root, &why))?;
-    // Each directory so far, and whether other users may create files in it.
+    // The directories so far, and whether other users can create files in them.
     let mut above = vec![(root.to_owned(), open_to_all(root, &found, !rest.is_empty())?)];
     let mut links = 0;
     while let Some(part) = rest.pop_front() {
@@ -94,7 +94,7 @@ fn trusted_below(root: &Path, path: &Path) -> Result<PathBuf, Untrusted> {
         if !rest.is_empty() && !found.is_dir() {
             return Err(Untrusted::new(&place, "is not a directory"));
         }
-        // A hard link to any of root's files can be put there.
+        // Another user could have put a hard link to any file of root there.
         if *parent_is_open && !found.is_dir() {
             return Err(Untrusted::new(parent, "other users may create files in it"));
         }
@@ -121,7 +121,7 @@ fn owner(place: &Path, found: &Metadata) -> Result<(), Untrusted> {
     Err(Untrusted::new(place, format!("belongs to uid {uid}, not root (chown root)")))
 }
 
-/// Whether it is a sticky directory that others may write to, which is accepted only above other directories.
+/// Whether it is a sticky directory to which others can write. That is only accepted above other directories.
 fn open_to_all(place: &Path, found: &Metadata, is_above: bool) -> Result<bool, Untrusted> {
     owner(place, found)?;
     let mode = found.mode() & 0o7777;
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// A tree with `/etc/railgate/file` in it.
+    /// A directory tree with `/etc/railgate/file`.
     struct Tree(tempfile::TempDir);
 
     impl Tree {
@@ -162,7 +162,7 @@ mod tests {
             fs::set_permissions(self.at(path), fs::Permissions::from_mode(mode)).unwrap();
         }
 
-        /// What is wrong: the component's path in the tree, and the words.
+        /// The problem: the offending component's path in the tree, and the text.
         fn wrong(&self, path: &str) -> Option<(String, String)> {
             let why = trusted_below(self.0.path(), Path::new(path)).err()?;
             let place = why.path.strip_prefix(self.0.path()).unwrap_or(&why.path).display().to_string();
@@ -178,7 +178,7 @@ mod tests {
     const FILE: &str = "/etc/railgate/file";
 
     #[test]
-    fn every_component_counts() {
+    fn every_component_is_checked() {
         for place in ["etc", "etc/railgate", "etc/railgate/file"] {
             for mode in [0o777, 0o757, 0o775] {
                 let tree = Tree::new();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_in_pieces_and_are_themselves_looked_at() {
+    fn links_are_resolved_by_component_and_checked_themselves() {
         let tree = Tree::new();
         fs::create_dir(tree.at("other")).unwrap();
         tree.mode("other", 0o755);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_directory_is_only_passed_through() {
+    fn a_sticky_directory_is_accepted_only_above_other_directories() {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: needs root");
             return;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_below_an_untrusted_directory_is_refused() {
+    fn an_absent_path_below_an_untrusted_directory_is_refused() {
         let tree = Tree::new();
         let absent = |tree: &Tree| {
             trusted_below(tree.0.path(), Path::new("/etc/railgate/absent")).unwrap_err().is_absent()

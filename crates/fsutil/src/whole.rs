@@ -1,4 +1,4 @@
-//! Files that are read and written whole.
+//! Reads and writes of whole files.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,13 +13,13 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use crate::nofollow;
 
-/// A file that root writes and root or a task reads; larger ones are refused.
+/// Maximum size of a file that root writes and that root or a task reads.
 const MAX_FILE: u64 = 32 << 20;
 
-/// Writes a file whole: a reader sees the old content or the new, never a part. A new file gets `mode`, less the umask.
+/// Writes a file atomically: a reader sees either the old or the new content. A new file gets `mode`, less the umask.
 ///
 /// # Errors
-/// The file system returned an error.
+/// Returns the error of the file system.
 pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let fresh = path.with_extension(format!("tmp{}", std::process::id()));
     let result = (|| {
@@ -36,7 +36,7 @@ pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// Reads a file that root wrote, without following a link.
 ///
 /// # Errors
-/// Errors of the file system; `InvalidData` for a file over 32 MiB.
+/// Returns the error of the file system, or `InvalidData` for a file over 32 MiB.
 pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     let file = nofollow::read(path)?;
     if file.metadata()?.len() > MAX_FILE {
@@ -50,19 +50,19 @@ pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
 /// How [`put_at`] writes a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Put {
-    /// Its mode; the umask is ignored.
+    /// Mode of the file; the umask is ignored.
     pub mode: Mode,
-    /// Wait until the content is stored: a full or failing file server reports that only then.
+    /// Whether to wait until the content is stored. A full or failing file server only reports an error then.
     pub sync: bool,
-    /// Replace a file of that name; otherwise such a file is an error, `EEXIST`.
+    /// Whether to replace an existing file. Otherwise it is an error, `EEXIST`.
     pub replace: bool,
 }
 
-/// Writes a file of an open directory whole, in which other users may write too. The content goes to a new file
-/// `.NAME.PID`, which then gets the name.
+/// Writes a file atomically in an open directory to which other users may write as well. The content goes to a new file
+/// `.NAME.PID`, which is then renamed.
 ///
 /// # Errors
-/// The file system returned an error. No part of the file is left.
+/// Returns the error of the file system. In that case no file is left behind.
 pub fn put_at(dir: BorrowedFd<'_>, name: &str, content: &[u8], put: Put) -> io::Result<()> {
     let fresh = format!(".{name}.{}", std::process::id());
     let mut file = match nofollow::create_at(dir, fresh.as_str(), put.mode) {
@@ -93,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_or_kept_and_nothing_else_is_left() {
+    fn a_file_is_replaced_or_kept_without_leftovers() {
         let dir = tempfile::tempdir().unwrap();
         let open = nofollow::dir_at(nofollow::place(dir.path()).unwrap(), ".").unwrap();
         let put = |content: &[u8], replace| {
             let mode = Mode::from_bits_truncate(0o666);
             put_at(open.as_fd(), "a", content, Put { mode, sync: true, replace })
         };
-        // A link in the place of the temporary file is replaced, not followed.
+        // A link in place of the temporary file is replaced, not followed.
         symlink("elsewhere", dir.path().join(format!(".a.{}", std::process::id()))).unwrap();
         let count = || fs::read_dir(dir.path()).unwrap().count();
         put(b"one", false).unwrap();

@@ -5,34 +5,34 @@ use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 use crate::is_printable;
 
-/// Bytes that go out at once.
+/// Size of the output buffer, bytes.
 const PIECE: usize = 64 << 10;
 
-/// Writes a value as JSON, piece by piece, with a newline at the end: the text may be larger than the value in memory.
-/// What lies deeper than `indented` levels stands on one line. Escapes are those of [`json_text`].
+/// Writes a value as JSON in pieces, with a newline at the end: the text can be larger than the value in memory. Levels
+/// deeper than `indented` are on one line. Characters are escaped as in [`json_text`].
 ///
 /// # Errors
-/// `out` takes no more.
+/// Returns the error of `out`.
 pub fn write_json<T: Serialize>(value: &T, indented: usize, out: &mut dyn Write) -> io::Result<()> {
-    // Here and not further out: a million little words should not each be a call through `dyn`.
+    // Buffered here, so that the many small writes do not each go through `dyn`.
     let mut out = BufWriter::with_capacity(PIECE, out);
     value.serialize(&mut Serializer::with_formatter(&mut out, Shallow::new(indented)))?;
     out.write_all(b"\n")?;
     out.flush()
 }
 
-/// Any value as indented JSON, without a newline at the end. A character that is not printable is escaped as `\uXXXX`, so
-/// a parser gets the value unchanged.
+/// Returns any value as indented JSON, without a newline at the end. Characters that are not printable are escaped as
+/// `\uXXXX`, so a parser gets the original value.
 ///
 /// # Errors
-/// JSON cannot hold the value: a map whose keys are no strings.
+/// Returns an error if JSON cannot represent the value, for example a map with keys that are not strings.
 pub fn json_text<T: Serialize>(value: &T) -> serde_json::Result<String> {
     let mut out = Vec::new();
     value.serialize(&mut Serializer::with_formatter(&mut out, Shallow::new(usize::MAX)))?;
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// Indents what lies no deeper than this, and escapes what is not printable.
+/// Indents levels up to this one, and escapes characters that are not printable.
 struct Shallow {
     most: usize,
     depth: usize,
@@ -51,7 +51,7 @@ impl Shallow {
 
 impl Formatter for Shallow {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
-        // Nearly all of it.
+        // The most common case.
         if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             return out.write_all(text.as_bytes());
         }
@@ -141,7 +141,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_parser_gets_the_same_value(key in any::<String>(), value in any::<String>()) {
+        fn a_parser_gets_the_original_value(key in any::<String>(), value in any::<String>()) {
             let value = serde_json::json!({ key: [value] });
             let text = json_text(&value).unwrap();
             prop_assert!(text.chars().all(|c| c == '\n' || is_printable(c)), "{text:?}");

@@ -1,16 +1,16 @@
-//! Foreign text: what users, programs, the kernel, firmware and files wrote, made fit for terminals, logs and JSON.
+//! Makes foreign text fit for terminals, logs and JSON. Foreign text comes from users, programs, the kernel or firmware.
 //!
-//! Foreign text is never printed as it is. It could clear the screen, rename the window, turn the direction of the text
-//! after it, or begin a new line that looks like railgate's own. Every crate calls this one for it:
+//! It is never printed unchanged: it could clear the screen, rename the window, change the direction of the text after
+//! it, or start a new line that imitates railgate's own. Every crate uses this one for it:
 //!
 //! - [`printable`], [`Printable`], [`clip`], [`shorten`]: one line;
-//! - [`ascii`], [`ascii_bytes`]: where a field or a file is to be ASCII;
-//! - [`Lines`]: output of several lines, in which only the program begins a line;
-//! - [`json_text`], [`write_json`], [`toml_text()`]: notations that can escape, so the value stays the same.
+//! - [`ascii`], [`ascii_bytes`]: for fields and files that must be ASCII;
+//! - [`Lines`]: output of several lines, where foreign text cannot start a line;
+//! - [`json_text`], [`write_json`], [`toml_text()`]: formats with escapes, which keep the value.
 //!
-//! A character that is not printable becomes `?`, as `ls` prints it. `?` is one byte and one column: a text does not
-//! grow beyond the limit of a field (a drain reason, a comment), columns stay aligned, carets stay below their words, and
-//! a terminal or a log in any encoding shows it. What it was is in `--format json`, as `\uXXXX`.
+//! A character that is not printable becomes `?`, as in the output of `ls`. `?` has one byte and one column: the text
+//! does not outgrow the limit of a field (a drain reason, a comment), columns and carets stay aligned, and terminals
+//! and logs in any encoding can show it. The original text is in `--format json`, as `\uXXXX`.
 
 mod json;
 mod lines;
@@ -25,9 +25,10 @@ pub use lines::Lines;
 pub use near::{did_you_mean, nearest};
 pub use toml_text::toml_text;
 
-/// Neither a control character (C0, DEL, C1) nor one that a reader cannot see and that turns, breaks or hides the text
-/// around it: Unicode's `Default_Ignorable_Code_Point` (bidirectional controls, zero-width characters, soft hyphens,
-/// variation selectors, fillers, tags), line and paragraph separators, interlinear annotations.
+/// Returns whether a character is printable. Control characters (C0, DEL, C1) are not, nor are invisible characters
+/// that reverse, break or hide the text around them: Unicode's `Default_Ignorable_Code_Point` (bidirectional controls,
+/// zero-width characters, soft hyphens, variation selectors, fillers, tags), line and paragraph separators, interlinear
+/// annotations.
 pub fn is_printable(c: char) -> bool {
     match c {
         ' '..='~' => true,
@@ -53,12 +54,12 @@ pub fn is_printable(c: char) -> bool {
     }
 }
 
-/// The character, or `?` for one that is not printable.
+/// Returns the character, or `?` if it is not printable.
 pub fn shown(c: char) -> char {
     if is_printable(c) { c } else { '?' }
 }
 
-/// Foreign text as one line, of the same length in characters.
+/// Returns foreign text as one line with the same number of characters.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         Cow::Borrowed(text)
@@ -67,17 +68,17 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// As [`printable`], of bytes that may not be UTF-8: those that are not become U+FFFD.
+/// As [`printable`], for bytes: those that are not UTF-8 become U+FFFD.
 pub fn printable_bytes(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(shown).collect()
 }
 
-/// The first `most` characters as one line, without blanks around it: for a field with a limit.
+/// Returns the first `most` characters as one line, without surrounding blanks: for a field with a limit.
 pub fn clip(text: &str, most: usize) -> String {
     text.trim().chars().take(most).map(shown).collect()
 }
 
-/// As [`printable`]; beyond `most` characters it is cut, and `…` stands for the rest.
+/// As [`printable`], truncated after `most` characters, with `…` in place of the rest.
 pub fn shorten(text: &str, most: usize) -> String {
     let mut chars = text.chars();
     let mut out: String = chars.by_ref().take(most).map(shown).collect();
@@ -87,17 +88,18 @@ pub fn shorten(text: &str, most: usize) -> String {
     out
 }
 
-/// The character where it is printable ASCII, else `?`: for fields of Slurm, and files that other programs read.
+/// Returns the character if it is printable ASCII, otherwise `?`: for Slurm fields, and files that other programs read.
 pub fn ascii(c: char) -> char {
     if matches!(c, ' '..='~') { c } else { '?' }
 }
 
-/// The first `most` bytes as printable ASCII, `?` for each other byte.
+/// Returns the first `most` bytes as printable ASCII, with `?` for each other byte.
 pub fn ascii_bytes(bytes: &[u8], most: usize) -> String {
     bytes.iter().take(most).map(|&byte| ascii(char::from(byte))).collect()
 }
 
-/// Foreign text within a format string, one line and without an allocation: `format!("{}: {why}", Printable(path.display()))`.
+/// Foreign text as one line in a format string, without an allocation:
+/// `format!("{}: {why}", Printable(path.display()))`.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<T>(pub T);
 
@@ -107,7 +109,7 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
     }
 }
 
-/// Lets only printable characters through; in a document also newlines and tabs.
+/// Passes only printable characters; for a document, newlines and tabs as well.
 struct Only<'a, W: ?Sized> {
     to: &'a mut W,
     document: bool,
@@ -132,12 +134,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a terminal or a reader must not get, one of each sort.
+    /// Characters that must not reach a terminal, one of each kind.
     const HOSTILE: &str = "a\x1b[31m\x1b]0;x\x07\r\n\t\0\x7f\u{85}\u{9b}31m\u{61c}\u{200b}\u{200f}\u{202e}\u{2028}\u{2029}\
                            \u{2060}\u{2066}\u{feff}\u{fffb}\u{e0041}\u{ad}\u{fe0f}z";
 
     #[test]
-    fn what_acts_on_a_terminal_or_hides_is_a_question_mark() {
+    fn control_and_invisible_characters_become_question_marks() {
         let plain = printable(HOSTILE);
         assert_eq!(plain, "a?[31m?]0;x????????31m?????????????z");
         assert_eq!(plain.chars().count(), HOSTILE.chars().count());
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_has_a_limit() {
+    fn text_is_truncated_to_the_limit_of_a_field() {
         assert_eq!((clip(" a\nbc ", 3), clip("äöü", 2)), ("a?b".to_owned(), "äö".to_owned()));
         assert_eq!(ascii_bytes("aä\x1b b~".as_bytes(), 6), "a??? b");
         assert_eq!((shorten("äöü", 2), shorten("äö", 2)), ("äö…".to_owned(), "äö".to_owned()));
@@ -160,7 +162,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn every_way_gives_the_same_line(text in any::<String>()) {
+        fn every_function_gives_the_same_line(text in any::<String>()) {
             let plain = printable(&text);
             prop_assert!(plain.chars().all(is_printable));
             prop_assert_eq!(Printable(&text).to_string(), plain.as_ref());

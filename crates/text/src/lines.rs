@@ -3,8 +3,8 @@ use std::ops::Deref;
 
 use crate::{Only, Printable};
 
-/// Output of several lines. Every line is begun and ended here: foreign text in one cannot begin another, so it cannot
-/// forge one. It is the only type that the programs write to a terminal.
+/// Output of several lines. Only this type starts and ends lines, so foreign text in one line cannot forge another. It
+/// is the only type that the programs write to a terminal.
 ///
 /// ```
 /// use railgate_text::{Lines, put};
@@ -15,19 +15,19 @@ use crate::{Only, Printable};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines(String);
 
-/// One line: `put!(lines, "{node}: {why}")`.
+/// Adds a line: `put!(lines, "{node}: {why}")`.
 #[macro_export]
 macro_rules! put {
     ($lines:expr, $($words:tt)+) => { $lines.line(::std::format_args!($($words)+)) };
 }
 
 impl Lines {
-    /// None yet.
+    /// Creates an empty output.
     pub const fn new() -> Self {
         Lines(String::new())
     }
 
-    /// One line; [`put!`] is shorter. Blanks at its end go.
+    /// Adds a line, without blanks at its end. [`put!`] is shorter.
     pub fn line(&mut self, words: fmt::Arguments<'_>) {
         let start = self.0.len();
         // Writing to a String cannot fail.
@@ -37,23 +37,24 @@ impl Lines {
         self.0.push('\n');
     }
 
-    /// An empty line.
+    /// Adds an empty line.
     pub fn blank(&mut self) {
         self.0.push('\n');
     }
 
-    /// More lines.
+    /// Adds all lines of another output.
     pub fn add(&mut self, more: &Lines) {
         self.0.push_str(&more.0);
     }
 
-    /// Text of the program itself, with its own line breaks: only a literal can be that.
+    /// Creates output from text of the program itself, with its line breaks. Only a literal is accepted.
     pub fn own(text: &'static str) -> Self {
         Lines::kept(text)
     }
 
-    /// A whole document with its own line breaks and tabs: a script, a page, a file for Slurm. Foreign text in it can begin a
-    /// line, so this is for documents that are shown as such, and for those whose writer has escaped each field.
+    /// Creates output from a whole document with its line breaks and tabs: a script, a page, a file for Slurm. Foreign
+    /// text in it can start a line, so use this only for documents that are shown as such, or with all fields
+    /// escaped.
     pub fn kept(text: &str) -> Self {
         let mut kept = String::with_capacity(text.len() + 1);
         // Writing to a String cannot fail.
@@ -64,7 +65,7 @@ impl Lines {
         Lines(kept)
     }
 
-    /// Rows with their columns aligned, two spaces between, below an indent.
+    /// Formats rows with aligned columns, separated by two spaces, after an indent.
     pub fn table<R: AsRef<[C]>, C: AsRef<str>>(rows: &[R], indent: &str) -> Self {
         let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
         let mut widths = vec![0; columns];
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_keeps_its_lines_and_nothing_else() {
+    fn a_document_keeps_only_line_breaks_and_tabs() {
         assert_eq!(&*Lines::kept("#!/bin/sh\n\techo \x1b[31m\r"), "#!/bin/sh\n\techo ?[31m?\n");
         assert_eq!(&*Lines::own("a\n"), "a\n");
     }

@@ -1,4 +1,4 @@
-/// The known word that a mistyped one was most likely meant to be: at most a third of its characters differ.
+/// Returns the known word that a mistyped one was most likely meant to be: at most a third of its characters differ.
 ///
 /// ```
 /// use railgate_text::nearest;
@@ -7,7 +7,7 @@
 /// ```
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = typed.chars().count();
-    // The distance costs the product of both lengths.
+    // The time is proportional to the product of both lengths.
     if length > 100 {
         return None;
     }
@@ -18,7 +18,7 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, word)| word)
 }
 
-/// `; did you mean 'gpu-xid'?`, or nothing.
+/// Returns for example `; did you mean 'gpu-xid'?`, or an empty text.
 pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(typed, known).map(|word| format!("; did you mean '{word}'?")).unwrap_or_default()
 }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_has_one_answer() {
+    fn a_typing_error_finds_the_intended_word() {
         let known = ["gpu-ecc", "gpu-xid", "gpu-sxid", "ib-rate"];
         for (typed, wanted) in [
             ("gpu-xdi", Some("gpu-xid")),

@@ -1,7 +1,7 @@
 use crate::is_printable;
 
-/// TOML with every character of a string that is not printable as `\uXXXX`, so a parser gets the same values
-/// and no value begins a line. In a comment, which has no escapes, such a character is `?`.
+/// Escapes every character of a TOML string that is not printable as `\uXXXX`, so a parser gets the same values and no
+/// value starts a line. In a comment, which has no escapes, such a character becomes `?`.
 pub fn toml_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -13,7 +13,7 @@ pub fn toml_text(text: &str) -> String {
         };
         match c {
             '"' | '\'' if !piece.chars().all(is_printable) => basic(piece, c, &mut out),
-            // Between values these are blanks.
+            // Between values, these are white space.
             '\t' | '\r' => out.push(' '),
             _ => out.extend(piece.chars().map(|c| if c == '\n' { c } else { crate::shown(c) })),
         }
@@ -22,14 +22,14 @@ pub fn toml_text(text: &str) -> String {
     out
 }
 
-/// Bytes of the string that `text` begins with.
+/// Length in bytes of the string at the start of `text`.
 fn string_end(text: &str, quote: char) -> usize {
     let triple = if quote == '"' { "\"\"\"" } else { "'''" };
     let (delimiter, from) = if text.starts_with(triple) { (triple, 3) } else { (&triple[..1], 1) };
     let mut at = from;
     while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
         if rest.starts_with(delimiter) {
-            // Up to two quotes may stand before the three that end it.
+            // Up to two quotes can precede the three that end the string.
             let more =
                 if from == 3 { rest.chars().skip(3).take(2).take_while(|c| *c == quote).count() } else { 0 };
             return at + from + more;
@@ -41,20 +41,20 @@ fn string_end(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// A string of any sort on one line, with escapes.
+/// Converts a string of any kind to one on a single line, with escapes.
 fn basic(piece: &str, quote: char, out: &mut String) {
     let long = piece.len() >= 6 && piece.starts_with(if quote == '"' { "\"\"\"" } else { "'''" });
     let ends = if long { 3 } else { 1 };
     let inner = piece.get(ends..piece.len().saturating_sub(ends)).unwrap_or_default();
-    // A line break right behind the opening quotes is none of the value.
+    // A line break directly after the opening quotes is not part of the value.
     let inner = inner.strip_prefix('\n').filter(|_| long).unwrap_or(inner);
     let mut rest = inner.chars().peekable();
     out.push('"');
     while let Some(c) = rest.next() {
         match c {
-            // A literal string has no escapes: these mean themselves there.
+            // A literal string has no escapes, so these characters stand for themselves.
             '\\' | '"' if quote == '\'' => out.extend(['\\', c]),
-            // At a line's end it takes the line break and the blanks after it away.
+            // At the end of a line, it removes the line break and the following white space.
             '\\' if rest.peek().is_some_and(|next| next.is_whitespace()) => {
                 while rest.next_if(|next| next.is_whitespace()).is_some() {}
             }
@@ -76,7 +76,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_string_of_each_sort_keeps_its_value() {
+    fn every_kind_of_string_keeps_its_value() {
         let turned = "a\u{202e}b\u{9b}";
         for (text, value) in [
             (format!("v = \"{turned}\\n\\\"\"\n"), format!("{turned}\n\"")),
@@ -108,7 +108,7 @@ mod tests {
         }
 
         #[test]
-        fn text_that_is_no_toml_is_printable_too(text in "[\"'#\\\\\n\u{202e}\u{1b}a=]{0,60}") {
+        fn text_that_is_not_toml_becomes_printable(text in "[\"'#\\\\\n\u{202e}\u{1b}a=]{0,60}") {
             prop_assert!(toml_text(&text).chars().all(|c| c == '\n' || is_printable(c)));
         }
     }
