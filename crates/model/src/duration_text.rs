@@ -1,21 +1,21 @@
-//! Durations in configuration, as people write them: `30s`, `5m`. For `#[serde(with = "…")]`.
+//! Durations in configuration files, for example `30s` or `5m`. Use with `#[serde(with = "…")]`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Writes `30s`.
+/// Serialises a duration as text, for example `30s`.
 ///
 /// # Errors
-/// The serializer's own.
+/// Returns the serializer's error.
 pub fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&humantime::format_duration(*value))
 }
 
-/// Reads `30s`.
+/// Deserialises a duration from text, for example `30s`.
 ///
 /// # Errors
-/// The text is no duration.
+/// Returns an error if the text is not a duration.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
     humantime::parse_duration(&text)

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{HcaDetails, PciAddress, PortDetails, Reading};
 
-/// `/sys/class/infiniband`.
+/// The RDMA devices of a node (`/sys/class/infiniband`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fabric {
     /// One entry per device, by name.
@@ -14,9 +14,9 @@ pub struct Fabric {
 /// One RDMA device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hca {
-    /// Device name, `mlx5_0`.
+    /// Device name, for example `mlx5_0`.
     pub name: String,
-    /// Where the `device` link points.
+    /// Target of the `device` link.
     pub pci: Reading<PciAddress>,
     /// `node_guid`.
     pub node_guid: Reading<String>,
@@ -30,7 +30,7 @@ pub struct Hca {
     pub netdevs: Vec<String>,
     /// Its ports.
     pub ports: Vec<Port>,
-    /// The rest of its folder.
+    /// Further values from the device's directory.
     #[serde(default)]
     pub details: HcaDetails,
 }
@@ -107,10 +107,10 @@ pub struct Port {
     pub lid: Reading<u32>,
     /// `sm_lid`.
     pub sm_lid: Reading<u32>,
-    /// `counters/*` and `hw_counters/*` as they stand, in the kernel's own units (`port_xmit_data` and
-    /// `port_rcv_data` count four octets each). The periodic check run adds some of its interface (`ethtool -S`).
+    /// `counters/*` and `hw_counters/*`, in the kernel's units (`port_xmit_data` and `port_rcv_data` count units of
+    /// four octets). The periodic check run adds some counters of the port's interface (`ethtool -S`).
     pub counters: BTreeMap<String, Reading<u64>>,
-    /// The tables of the port.
+    /// Tables of the port.
     #[serde(default)]
     pub details: PortDetails,
 }

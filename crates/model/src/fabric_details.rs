@@ -2,13 +2,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Port, Reading};
 
-/// Further values of a device. Absent in snapshots of earlier releases, which read none of it.
+/// Further values of a device. Absent in snapshots of earlier releases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HcaDetails {
-    /// `board_id`, the vendor's name of the firmware's variant (PSID).
+    /// `board_id`: the vendor's name of the firmware variant (PSID).
     pub board: Reading<String>,
-    /// The network interfaces of the device, as `class/net` has them.
+    /// Network interfaces of the device, from `class/net`.
     pub interfaces: Vec<Interface>,
 }
 
@@ -18,20 +18,20 @@ impl Default for HcaDetails {
     }
 }
 
-/// A network interface over an RDMA device: IPoIB's, or the Ethernet one of a RoCE port.
+/// A network interface of an RDMA device: IPoIB, or the Ethernet interface of a RoCE port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// `ibp24s0`, `ens24np0`.
+    /// Interface name, for example `ibp24s0` or `ens24np0`.
     pub name: String,
     /// `operstate`: `up`, `down`, `lowerlayerdown`, …
     pub state: Reading<String>,
     /// `mtu`, bytes.
     pub mtu: Reading<u32>,
-    /// `dev_port`: from 0, the device's port that it belongs to.
+    /// `dev_port`: index from 0 of the device's port to which the interface belongs.
     pub port: Reading<u32>,
 }
 
-/// Further values of a port. Absent in snapshots of earlier releases, which read none of it.
+/// Further values of a port. Absent in snapshots of earlier releases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PortDetails {
@@ -50,33 +50,33 @@ impl Default for PortDetails {
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
-    /// Its place, which `NCCL_IB_GID_INDEX` names.
+    /// Index in the table, as in `NCCL_IB_GID_INDEX`.
     pub index: u32,
     /// `gids/N`: eight groups of four hexadecimal digits.
     pub gid: String,
-    /// `gid_attrs/types/N`: `IB/RoCE v1`, `RoCE v2`.
+    /// `gid_attrs/types/N`, for example `IB/RoCE v1` or `RoCE v2`.
     pub kind: Reading<String>,
     /// `gid_attrs/ndevs/N`.
     pub interface: Reading<String>,
 }
 
 impl Gid {
-    /// The IPv4 address of a GID that carries one (`::ffff:a.b.c.d`).
+    /// Returns the IPv4 address that the GID contains (`::ffff:a.b.c.d`), if any.
     pub fn ipv4(&self) -> Option<std::net::Ipv4Addr> {
         self.gid.parse::<std::net::Ipv6Addr>().ok()?.to_ipv4_mapped()
     }
 }
 
 impl Port {
-    /// Lanes, from the kernel's words for the rate: `400 Gb/sec (4X NDR)`.
+    /// Returns the number of lanes, from the kernel's text of the rate: 4 for `400 Gb/sec (4X NDR)`.
     pub fn lanes(&self) -> Option<u32> {
         let (_, inner) = self.rate_text.known()?.split_once('(')?;
         inner.split_once('X')?.0.trim().parse().ok()
     }
 }
 
-/// The RDMA MTU, bytes, that the kernel derives from an Ethernet interface's: the largest step that leaves room for
-/// the headers of RoCE.
+/// Returns the RDMA MTU in bytes that the kernel derives from the MTU of an Ethernet interface: the largest standard
+/// size that leaves room for the RoCE headers. `None` if even the smallest does not fit.
 pub fn roce_mtu(interface: u32) -> Option<u32> {
     // GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, CRC 4.
     const HEADERS: u32 = 96;
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_steps() {
+    fn the_rdma_mtu_is_the_largest_step_that_fits() {
         assert_eq!(
             [9000, 4200, 1500, 1100, 100].map(roce_mtu),
             [Some(4096), Some(4096), Some(1024), Some(512), None]
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_that_carries_an_address() {
+    fn a_gid_can_contain_an_ipv4_address() {
         let gid = |text: &str| Gid {
             index: 3,
             gid: text.to_owned(),

@@ -2,15 +2,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How bad a finding is. The order is the order of precedence.
+/// The severity of a finding, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// Worth writing down.
+    /// Worth recording.
     Note,
-    /// Not known. Never healthy, never a drain.
+    /// Could not be determined. Never counts as healthy and never drains.
     Unknown,
-    /// Works, but not as it should.
+    /// Works, with a defect.
     Warn,
     /// Broken.
     Fail,
@@ -27,19 +27,19 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Whose it is; decides what may follow.
+/// Who is responsible; limits the action that a finding can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// This node's hardware or its own state: drains.
+    /// This node's hardware or state: can drain.
     Node,
-    /// The network: drains only when the fault is this node's own end.
+    /// The network: drains only if the fault is at this node's end of a link.
     Fabric,
-    /// Something that a user left or filled: notify the user, never drain.
+    /// Something that a user left behind or filled up: the user is notified, the node never drained.
     User,
-    /// Something that the site configured wrongly: report it to the admin.
+    /// A misconfiguration of the site: reported to the admin.
     Site,
-    /// An error of railgate: changes nothing.
+    /// An error of railgate itself: no action.
     Internal,
 }
 
@@ -55,16 +55,16 @@ impl fmt::Display for Class {
     }
 }
 
-/// One row of proof.
+/// One row of evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What was read: `gpu 3 ecc volatile uncorrected`.
+    /// The quantity, for example `gpu 3 ecc volatile uncorrected`.
     pub what: String,
     /// The value that was read, with its unit.
     pub got: String,
     /// The value of a healthy machine.
     pub want: String,
-    /// Where it was read: `nvmlDeviceGetTotalEccErrors`, a sysfs path, `kmsg seq 4711`.
+    /// The source: `nvmlDeviceGetTotalEccErrors`, a sysfs path, `kmsg seq 4711`.
     pub source: String,
 }
 
@@ -73,24 +73,24 @@ pub struct Evidence {
 pub struct Finding {
     /// Check id, kebab-case.
     pub check: String,
-    /// Which part: `3` for a GPU index, `mlx5_2` for an HCA, a path for a mount; empty for the whole node.
+    /// The part: `3` for a GPU index, `mlx5_2` for an HCA, a path for a mount; empty for the whole node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// Whose.
+    /// The class.
     pub class: Class,
-    /// One line for a person, without check and part: `0000:9b:00.0 off bus, Xid 79`.
+    /// One line for a person, without check and part, for example `0000:9b:00.0 off bus, Xid 79`.
     pub what: String,
-    /// What to do, in two or three words: `reboot`, `reset GPU`, `replace cable`.
+    /// What to do, in two or three words, for example `reboot`, `reset GPU` or `replace cable`.
     pub fix: String,
-    /// Why we believe it.
+    /// The readings on which the finding rests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<Evidence>,
 }
 
 impl Finding {
-    /// `gpu-lost@3`, or `mounts` where the finding is about the whole node.
+    /// Returns check and part, for example `gpu-lost@3`, or only `mounts` for a finding about the whole node.
     pub fn subject(&self) -> String {
         if self.part.is_empty() { self.check.clone() } else { format!("{}@{}", self.check, self.part) }
     }

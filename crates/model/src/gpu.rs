@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{GpuDetails, PciAddress, Reading};
 
-/// What NVML reported.
+/// The GPUs of a node, from NVML.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpus {
     /// `nvmlSystemGetDriverVersion`.
@@ -17,28 +17,28 @@ pub struct Gpus {
     pub gpus: Vec<Gpu>,
 }
 
-/// Whether a GPU could be talked to at all.
+/// Whether NVML can access a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// It answers.
+    /// The GPU responds.
     Ok,
-    /// `NVML_ERROR_GPU_IS_LOST` (15) or `NVML_ERROR_GPU_NOT_FOUND` (28), from any call; the text says which.
+    /// `NVML_ERROR_GPU_IS_LOST` (15) or `NVML_ERROR_GPU_NOT_FOUND` (28), from any call; the text names the call.
     Lost(String),
     /// `NVML_ERROR_RESET_REQUIRED` (16), from any call.
     ResetRequired(String),
-    /// The handle could not be had for another reason.
+    /// The handle could not be obtained for another reason.
     Failed(String),
 }
 
-/// One GPU. Every value names its NVML source.
+/// One GPU. Each field gives its NVML source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// NVML index: PCI order, the same as Slurm's Gres index with `AutoDetect=nvml`.
     pub index: u32,
-    /// Whether it answers.
+    /// Whether NVML can access the GPU.
     pub access: Access,
-    /// `nvmlDeviceGetPciInfo_v3`; where the GPU is lost, from the PCI tree at the same rank.
+    /// `nvmlDeviceGetPciInfo_v3`; for a lost GPU, the address at the same position in the PCI tree.
     pub pci: Reading<PciAddress>,
     /// `nvmlDeviceGetUUID`.
     pub uuid: Reading<String>,
@@ -90,13 +90,13 @@ pub struct Gpu {
     pub persistence: Reading<bool>,
     /// `nvmlDeviceGetMigMode`, current.
     pub mig: Reading<bool>,
-    /// Further values that it reports.
+    /// Further values.
     #[serde(default)]
     pub details: GpuDetails,
 }
 
 impl Gpu {
-    /// A GPU that gave no values: every reading failed with `why`.
+    /// Creates a GPU without values: every reading has failed with the reason `why`.
     pub fn silent(index: u32, access: Access, why: &str) -> Self {
         fn none<T>(why: &str) -> Reading<T> {
             Reading::Failed(why.to_owned())
@@ -139,7 +139,7 @@ impl Gpu {
     }
 }
 
-/// What the driver asks for (NVML field 230, `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
+/// The recovery action that the driver asks for (NVML field 230, `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecoveryAction {
@@ -153,7 +153,7 @@ pub enum RecoveryAction {
     DrainP2p,
     /// 4: reduced capacity; finish the work, then reset.
     DrainAndReset,
-    /// Anything newer than this build.
+    /// A value newer than this build.
     Other(u32),
 }
 
@@ -175,12 +175,12 @@ impl fmt::Display for RecoveryAction {
     }
 }
 
-/// Uncorrected ECC errors.
+/// Counts of ECC errors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EccCounts {
-    /// Since the driver was loaded.
+    /// Uncorrected, since the driver was loaded.
     pub volatile_uncorrected: Reading<u64>,
-    /// Over the life of the card.
+    /// Uncorrected, over the life of the card.
     pub aggregate_uncorrected: Reading<u64>,
     /// Corrected, since the driver was loaded.
     pub volatile_corrected: Reading<u64>,
@@ -211,25 +211,25 @@ pub struct NvLink {
 /// A process that NVML lists on a GPU, joined with its data in `/proc`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// Process id in the node's own namespace.
+    /// Process id in the node's own PID namespace.
     pub pid: u32,
     /// `nvmlProcessInfo_t.usedGpuMemory`, MiB.
     pub used_mib: Reading<u64>,
-    /// Command name; failed where the process was gone already.
+    /// Command name; failed if the process had already ended.
     pub name: Reading<String>,
     /// Owner.
     pub uid: Reading<u32>,
-    /// Gone, a zombie or exiting (`PF_EXITING`): it needs time, not a verdict.
+    /// Ended, a zombie or exiting (`PF_EXITING`): not judged, since it only needs time.
     pub exiting: bool,
-    /// The Slurm job that the process belongs to by its cgroup or its slurmstepd ancestor.
+    /// The Slurm job of the process, from its cgroup or its slurmstepd ancestor.
     pub slurm_job: Reading<Option<u32>>,
 }
 
 /// Frame buffer use, MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
-    /// All of it.
+    /// Total size.
     pub total_mib: u64,
-    /// In use by processes (reserved memory not counted).
+    /// Used by processes, without reserved memory.
     pub used_mib: u64,
 }

@@ -2,9 +2,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reading;
 
-/// Further values of a GPU from NVML: its state rather than its activity.
+/// Further values of a GPU from NVML, about its state rather than its activity.
 ///
-/// All of it is unsupported in a snapshot that an earlier build wrote, and where the driver has no such call.
+/// All of them are unsupported in snapshots of earlier releases, and if the driver lacks the call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuDetails {
@@ -12,13 +12,13 @@ pub struct GpuDetails {
     pub inforom: Reading<String>,
     /// `nvmlDeviceGetGspFirmwareVersion`.
     pub gsp: Reading<String>,
-    /// `nvmlDeviceGetEccMode`, pending: what it will be after the next reset.
+    /// `nvmlDeviceGetEccMode`, pending: the mode after the next reset.
     pub ecc_pending: Reading<bool>,
     /// `nvmlDeviceGetSramEccErrorStatus` (driver 550 and later).
     pub sram: Reading<SramEcc>,
     /// Fields 29 to 31 (before Ampere).
     pub retired_pages: Reading<RetiredPages>,
-    /// `nvmlDeviceGetMarginTemperature`: degrees that are left before the GPU slows itself down.
+    /// `nvmlDeviceGetMarginTemperature`: degrees until the GPU slows itself down.
     pub margin_c: Reading<i32>,
     /// `nvmlDeviceGetTemperatureThreshold`, slowdown, °C; superseded by the margin from Ada on.
     pub slowdown_c: Reading<u32>,
@@ -26,12 +26,11 @@ pub struct GpuDetails {
     pub memory_c: Reading<u32>,
     /// `nvmlDeviceGetTemperatureThreshold`, memory maximum, °C.
     pub memory_max_c: Reading<u32>,
-    /// `nvmlDeviceGetCurrentClocksThrottleReasons` once more, after everything else was read.
+    /// `nvmlDeviceGetCurrentClocksThrottleReasons` again, after all other readings.
     pub throttle_reasons_later: Reading<u64>,
-    /// Time that the hardware's thermal slowdown was on since the driver was loaded, nanoseconds: field 252, from
-    /// driver 580.82 on 270.
+    /// Nanoseconds of hardware thermal slowdown since the driver was loaded: field 252, or 270 from driver 580.82 on.
     pub hw_thermal_ns: Reading<u64>,
-    /// The same for the power brake: field 253, then 271.
+    /// Nanoseconds of power brake slowdown since the driver was loaded: field 253, or 271 from driver 580.82 on.
     pub power_brake_ns: Reading<u64>,
     /// `nvmlDeviceGetPowerManagementDefaultLimit`, watts.
     pub power_default_w: Reading<f64>,
@@ -39,17 +38,17 @@ pub struct GpuDetails {
     pub app_clock_mhz: Reading<u32>,
     /// `nvmlDeviceGetDefaultApplicationsClock(SM)`, MHz.
     pub app_clock_default_mhz: Reading<u32>,
-    /// `nvmlDeviceGetMaxPcieLinkGeneration`: what GPU and slot can do together.
+    /// `nvmlDeviceGetMaxPcieLinkGeneration`: the maximum that GPU and slot support together.
     pub pcie_max_gen: Reading<u32>,
-    /// `nvmlDeviceGetMaxPcieLinkWidth`: the same, lanes.
+    /// `nvmlDeviceGetMaxPcieLinkWidth`: the same for lanes.
     pub pcie_max_width: Reading<u32>,
-    /// `nvmlDeviceGetUtilizationRates`, percent of the last sample in which a kernel ran.
+    /// `nvmlDeviceGetUtilizationRates`: share of the last sample period in which a kernel ran, per cent.
     pub utilization: Reading<u32>,
     /// `nvmlDeviceGetGpuFabricInfoV` (NVSwitch machines).
     pub fabric: Reading<GpuFabric>,
-    /// Errors of its NVLinks, since the driver was loaded.
+    /// Error counters of the NVLinks, since the driver was loaded.
     pub nvlink_errors: NvLinkErrors,
-    /// `nvmlDeviceGetP2PStatus(READ)` towards each GPU of a higher index.
+    /// `nvmlDeviceGetP2PStatus(READ)` for each GPU with a higher index.
     pub peers: Vec<Peer>,
 }
 
@@ -81,7 +80,7 @@ impl Default for GpuDetails {
     }
 }
 
-/// Errors of the memories inside the chip.
+/// Errors of the on-chip SRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SramEcc {
     /// Uncorrected (parity and SEC-DED), since the driver was loaded.
@@ -92,27 +91,27 @@ pub struct SramEcc {
     pub over_threshold: bool,
 }
 
-/// Pages of memory that are out of use for good.
+/// Memory pages that are permanently retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetiredPages {
-    /// For corrected errors that came again.
+    /// Retired for repeated corrected errors.
     pub single_bit: u32,
-    /// For uncorrected ones.
+    /// Retired for uncorrected errors.
     pub double_bit: u32,
-    /// Some wait for a reset.
+    /// Some retirements wait for a reset.
     pub pending: bool,
 }
 
-/// How a GPU stands in its NVLink fabric.
+/// State of a GPU in its NVLink fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFabric {
     /// 0 not supported, 1 not started, 2 in progress, 3 completed.
     pub state: u32,
-    /// How the registration ended: an NVML return code, 0 where well. Means something when completed.
+    /// Result of the registration: an NVML return code, 0 for success. Only valid in state 3.
     pub status: u32,
-    /// GPUs of one clique reach each other.
+    /// Id of the clique. GPUs of one clique can reach each other.
     pub clique: u32,
-    /// The fabric's own id, hexadecimal; all zeroes on a machine that is a fabric by itself.
+    /// UUID of the fabric, hexadecimal; all zeros on a machine that is a complete fabric.
     pub cluster: String,
     /// `healthSummary`: 0 not supported, 1 healthy, 2 unhealthy, 3 limited capacity.
     pub health: u32,
@@ -120,17 +119,17 @@ pub struct GpuFabric {
     pub health_mask: u32,
 }
 
-/// Errors of NVLinks: of all together up to Ampere (fields 52, 59, 38), of each from Hopper on.
+/// NVLink errors: sums over all links up to Ampere (fields 52, 59, 38), per link from Hopper on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NvLinkErrors {
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub replays: Reading<u64>,
-    /// Links trained anew.
+    /// Link retrainings.
     pub recoveries: Reading<u64>,
     /// Checksum errors.
     pub crc: Reading<u64>,
-    /// The same of each link; empty if the driver reports only sums.
+    /// The same counters for each link; empty if the driver reports only sums.
     pub links: Vec<LinkErrors>,
 }
 
@@ -158,11 +157,11 @@ pub struct LinkErrors {
     pub crc: Reading<u64>,
 }
 
-/// Whether a GPU can read another one's memory.
+/// Whether a GPU can read the memory of another GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// The other's NVML index.
+    /// NVML index of the other GPU.
     pub index: u32,
-    /// `nvmlGpuP2PStatus_t`: 0 yes, 1 to 5 why not, 6 unknown.
+    /// `nvmlGpuP2PStatus_t`: 0 yes, 1 to 5 reasons why not, 6 unknown.
     pub status: Reading<u32>,
 }

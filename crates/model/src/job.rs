@@ -2,20 +2,20 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// When the gate runs.
+/// The phase in which the gate runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Before a job starts on the node.
     Prolog,
-    /// After it left.
+    /// After a job has left the node.
     Epilog,
-    /// From time to time, beside jobs.
+    /// Periodically, independent of jobs.
     Periodic,
 }
 
 impl Phase {
-    /// The name as it stands in configuration, reasons and on the command line.
+    /// Returns the name used in configuration, drain reasons and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Prolog => "prolog",
@@ -35,13 +35,13 @@ impl fmt::Display for Phase {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuId {
-    /// Gres index on the node.
+    /// Index of the Gres on the node.
     Index(u32),
-    /// A MIG device or a GPU by UUID.
+    /// UUID of a GPU or a MIG device.
     Uuid(String),
 }
 
-/// What a job holds on this node.
+/// The GPUs of a job on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Allocation {
@@ -49,23 +49,23 @@ pub enum Allocation {
     NoGpus,
     /// These GPUs.
     Gpus(Vec<GpuId>),
-    /// Slurm's list could not be parsed; the text is that list.
+    /// Slurm's list could not be parsed; this is its text.
     Unreadable(String),
 }
 
-/// What a job asked for, as far as advice to its owner needs it.
+/// Properties of a job's request that are used for advice to its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobRequest {
-    /// The file that its errors go to. Its owner's text; `None` for a job without one.
+    /// The job's error file. Untrusted text; `None` for a job without one.
     pub log: Option<String>,
-    /// Memory, in Slurm's words: `4G per node`, `500M per CPU`; `None` without a limit of its own.
+    /// Memory in Slurm's notation, for example `4G per node` or `500M per CPU`; `None` without a limit.
     pub memory: Option<String>,
     /// The time limit, seconds; `None` without one.
     pub time_limit_s: Option<u64>,
 }
 
-/// A job as this node sees it. Made by `slurm` from the environment Slurm gives to its hooks.
+/// A job as this node sees it. The crate `slurm` builds it from the environment of Slurm's hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// `SLURM_JOB_ID`.
@@ -76,13 +76,13 @@ pub struct Job {
     pub gid: u32,
     /// `SLURM_JOB_USER`.
     pub user: String,
-    /// `SLURM_JOB_RESTART_COUNT` as this hook saw it (prolog and epilog of one run may differ).
+    /// `SLURM_JOB_RESTART_COUNT` of this hook. Prolog and epilog of one run may have different values.
     pub restarts: u32,
     /// Nodes of the job, `SLURM_JOB_NODELIST` (`SLURM_NODELIST` before 23.02), unexpanded.
     pub nodelist: String,
     /// `SLURM_HET_JOB_ID`.
     pub het_leader: Option<u32>,
-    /// GPUs it holds here, `SLURM_JOB_GPUS`.
+    /// GPUs of the job on this node, `SLURM_JOB_GPUS`.
     pub allocation: Allocation,
     /// `SLURM_JOB_PARTITION`.
     pub partition: String,

@@ -1,8 +1,8 @@
 //! Which GPUs of a node a job holds.
 //!
-//! Slurm numbers the GPUs of a node when slurmd starts, in the order of their PCI addresses (`AutoDetect=nvml`), and keeps the
-//! numbers until it is restarted. NVML numbers them anew each time: if a GPU is gone, those behind it move up by one. Under MIG,
-//! Slurm counts slices, and since 23.11 it puts whole cards before all slices.
+//! Slurm numbers the GPUs of a node when slurmd starts, in the order of their PCI addresses (`AutoDetect=nvml`), and
+//! keeps the numbers until slurmd restarts. NVML numbers them again in each process: if a GPU is gone, the GPUs behind
+//! it move up by one. Under MIG, Slurm counts slices, and since 23.11 it puts whole cards before all slices.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Allocation, Gpu, GpuId, Gpus, PciAddress};
 
-/// A GPU that a node had.
+/// A GPU of an earlier snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownGpu {
     /// NVML index.
     pub index: u32,
-    /// PCI address, where it was read.
+    /// PCI address, if it could be read.
     pub pci: Option<PciAddress>,
-    /// UUID, where it was read.
+    /// UUID, if it could be read.
     pub uuid: Option<String>,
 }
 
 impl KnownGpu {
-    /// The GPUs that NVML listed, as an inventory.
+    /// Returns an inventory of the GPUs that NVML listed.
     pub fn list(gpus: &Gpus) -> Vec<KnownGpu> {
         gpus.gpus
             .iter()
@@ -34,8 +34,8 @@ impl KnownGpu {
             .collect()
     }
 
-    /// The GPUs that Slurm counted, as far as this node has seen them: those before the job, or those of `remembered`, an
-    /// earlier snapshot, where that one had more.
+    /// Returns the GPUs that slurmd counted, as far as this node knows them: those before the job, or `remembered`, the
+    /// inventory of an earlier snapshot, if it has more.
     pub fn inventory(before: Option<&Gpus>, remembered: &[KnownGpu]) -> Vec<KnownGpu> {
         match before {
             Some(gpus) if gpus.gpus.len() >= remembered.len() => KnownGpu::list(gpus),
@@ -44,36 +44,36 @@ impl KnownGpu {
     }
 }
 
-/// The GPUs of a node that a job holds.
+/// The GPUs of this node that a job holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobGpus {
-    /// None.
+    /// The job holds no GPU.
     None,
-    /// Every one.
+    /// The job holds every GPU.
     All {
-        /// Those of them that NVML does not list any more.
+        /// Those of them that NVML no longer lists.
         missing: Vec<KnownGpu>,
     },
-    /// Some of them.
+    /// The job holds some of the GPUs.
     These {
-        /// Those that are there, by NVML index in the same snapshot.
+        /// Those that are present, by NVML index in the same snapshot.
         present: BTreeSet<u32>,
-        /// Those that NVML does not list any more.
+        /// Those that NVML no longer lists.
         missing: Vec<KnownGpu>,
     },
-    /// It cannot be told which; the text says why.
+    /// It cannot be determined which GPUs the job holds; the text gives the reason.
     Unclear(String),
 }
 
 impl Default for JobGpus {
-    /// Every GPU, none of them missing.
+    /// Every GPU, none missing.
     fn default() -> Self {
         JobGpus::All { missing: Vec::new() }
     }
 }
 
 impl JobGpus {
-    /// Why an index is no GPU under MIG.
+    /// Reason why an index cannot be resolved under MIG.
     pub const SLICES: &'static str = "MIG is on, and Slurm counts slices";
 
     /// Finds the GPUs of a job among those that NVML lists in one snapshot.
@@ -94,7 +94,8 @@ impl JobGpus {
             Allocation::Gpus(ids) if ids.is_empty() => return JobGpus::None,
             Allocation::Gpus(ids) => ids,
         };
-        // Slurm puts whole cards before slices, so only the cards before the first sliced one surely keep their numbers.
+        // Slurm puts whole cards before slices, so only the cards before the first sliced one certainly keep their
+        // numbers.
         let sliced = now.and_then(|gpus| gpus.gpus.iter().find(|gpu| gpu.mig.known() == Some(&true)));
         let is_slice = |id: &GpuId| {
             sliced.is_some_and(|first| matches!(id, GpuId::Index(index) if *index >= first.index))
@@ -128,12 +129,12 @@ impl JobGpus {
         }
     }
 
-    /// Those with these NVML indices, all of them there.
+    /// The GPUs with these NVML indices, none missing.
     pub fn these(indices: impl IntoIterator<Item = u32>) -> JobGpus {
         JobGpus::These { present: indices.into_iter().collect(), missing: Vec::new() }
     }
 
-    /// Whether the job holds the GPU with this NVML index; `None` where it cannot be told.
+    /// Returns whether the job holds the GPU with this NVML index; `None` if that cannot be determined.
     pub fn has(&self, index: u32) -> Option<bool> {
         match self {
             JobGpus::None => Some(false),
@@ -143,7 +144,7 @@ impl JobGpus {
         }
     }
 
-    /// The job's GPUs that NVML does not list any more.
+    /// Returns the job's GPUs that NVML no longer lists.
     pub fn missing(&self) -> &[KnownGpu] {
         match self {
             JobGpus::All { missing } | JobGpus::These { missing, .. } => missing,
@@ -193,7 +194,7 @@ fn place(id: &GpuId, now: Option<&Gpus>, inventory: &[KnownGpu]) -> Option<Place
     })
 }
 
-/// `MIG-GPU-<uuid>/1/0` (before driver 470) names its GPU; `MIG-<uuid>` does not.
+/// The UUID of the whole GPU: `MIG-GPU-<uuid>/1/0` (before driver 470) contains it, `MIG-<uuid>` does not.
 fn whole_gpu(text: &str) -> &str {
     let text = text.strip_prefix("MIG-").filter(|rest| rest.starts_with("GPU-")).unwrap_or(text);
     text.split('/').next().unwrap_or(text)
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_gpu_shifts_nvml_and_not_slurm() {
+    fn a_lost_gpu_shifts_nvml_indices_but_not_slurms() {
         let full = machine(&[0, 1, 2, 3]);
         let inventory = KnownGpu::list(&full);
         assert_eq!(JobGpus::resolve(&indices(&[2]), Some(&full), &inventory, None), JobGpus::these([2]));
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn none_all_and_unclear() {
+    fn no_gpus_all_gpus_and_unclear_lists_are_told_apart() {
         let gpus = machine(&[0, 1]);
         let of = |allocation: &Allocation| JobGpus::resolve(allocation, Some(&gpus), &[], None);
         assert_eq!(of(&Allocation::NoGpus), JobGpus::None);

@@ -7,33 +7,33 @@ use crate::Reading;
 /// The result of one probe of a job's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProcesses {
-    /// In order of their ids.
+    /// Sorted by process id.
     pub processes: Vec<JobProcess>,
-    /// Processes of the job that were not probed, because there are too many.
+    /// Number of processes of the job that were not probed, because there are too many.
     pub more: usize,
-    /// Processes of the job that their own user may not read.
+    /// Number of processes of the job that their own user may not read.
     pub closed: usize,
 }
 
 /// One process of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProcess {
-    /// `0`, `batch`, `extern`, `interactive`; empty where that is not known.
+    /// `0`, `batch`, `extern`, `interactive`; empty if unknown.
     pub step: String,
-    /// It has another root directory than the node: a container.
+    /// Its root directory differs from the node's: a container.
     pub image: bool,
     /// `libnccl.so` is mapped.
     pub nccl: bool,
     /// `libcuda.so` is mapped.
     pub cuda: bool,
-    /// The file of an NCCL net plugin that is mapped: `libnccl-net-ofi.so`.
+    /// File name of a mapped NCCL net plugin, for example `libnccl-net-ofi.so`.
     pub net_plugin: Option<String>,
-    /// It holds an RDMA device open (`/dev/infiniband/uverbs*`). Read only of processes with NCCL or CUDA;
+    /// Whether it has an RDMA device open (`/dev/infiniband/uverbs*`). Only read for processes with NCCL or CUDA;
     /// `Unsupported` for all others.
     pub rdma: Reading<bool>,
-    /// What it was started with, printable and cut; later changes of its own are not seen.
+    /// The environment at its start, made printable and truncated. Later changes by the process are not visible.
     pub env: BTreeMap<String, String>,
-    /// The contents of NCCL's configuration files, as the process sees them, the first file that names a variable
-    /// counting. Read only of processes with NCCL or CUDA.
+    /// Variables from NCCL's configuration files as the process sees them; the first file with a variable takes
+    /// precedence. Only read for processes with NCCL or CUDA.
     pub files: BTreeMap<String, String>,
 }

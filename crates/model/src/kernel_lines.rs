@@ -1,7 +1,7 @@
-//! The lines of the kernel log that railgate knows, as the format strings of the kernel and its drivers.
+//! The lines of the kernel log that railgate knows, as format strings of the kernel and its drivers.
 //!
-//! One table: the reader of `/dev/kmsg` keeps what fits a row of it (and what `LEADERS` lists), so a row that the reader drops
-//! cannot exist. What a row means (severity, class, fix) is the gate's.
+//! There is one table: the reader of `/dev/kmsg` keeps the records that match a row (or `LEADERS`), so there can be no
+//! row whose records the reader drops. The gate defines what a row means (severity, class, fix).
 
 mod file_systems;
 mod format;
@@ -14,7 +14,7 @@ pub use processes::without_processes;
 
 use crate::{KernelLine, PciAddress};
 
-/// What a record is about.
+/// The part that a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPart<'a> {
     /// The whole node.
@@ -25,23 +25,23 @@ pub enum KernelPart<'a> {
     Name(&'a str),
 }
 
-/// A record that a row of the table knows.
+/// A record that matches a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recognised<'a> {
-    /// The row, as the configuration names it (`[gate.checks.kmsg] lines`).
+    /// Id of the row, as in the configuration (`[gate.checks.kmsg] lines`).
     pub id: &'static str,
-    /// What the record is about.
+    /// The part that the record is about.
     pub part: KernelPart<'a>,
 }
 
-/// One kind of line, in every wording that is known.
+/// One kind of line, with all known wordings.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name in the configuration.
+    /// Id in the configuration.
     pub id: &'static str,
-    /// Every wording.
+    /// All known wordings.
     pub formats: &'static [Format],
-    /// What the kernel writes of the same part when the trouble is over.
+    /// What the kernel logs about the same part when the problem is over.
     pub over: &'static [Format],
 }
 
@@ -52,43 +52,44 @@ const fn row(id: &'static str, formats: &'static [Format]) -> Row {
 /// One wording.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// What a helper of the kernel prints first: `dev_err`, `xfs_alert`, a file's `pr_fmt`.
+    /// The text that a helper of the kernel prints first, for example `dev_err`, `xfs_alert` or a file's `pr_fmt`.
     pub lead: Lead,
-    /// The format string, with typed holes (`format.rs`).
+    /// The format string, with typed holes (see `format.rs`).
     pub text: &'static str,
-    /// Who writes it.
+    /// Where the wording comes from.
     pub source: Source,
-    /// The syslog level from which on a record is no longer meant: a driver prints the same words about harmless states.
+    /// Only records with a syslog level below this one match: drivers use the same words for harmless states at higher
+    /// levels.
     pub below_level: u8,
 }
 
-/// What stands before the format string of the place that prints.
+/// The text before the format string of the calling code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
     /// Nothing.
     None,
-    /// A helper's words.
+    /// The text of a helper function or macro.
     Text(Helper),
-    /// The name of the running process: `"%s: …", current->comm`. The reader takes it away, so nothing further sees it.
+    /// The name of the running process: `"%s: …", current->comm`. The reader strips it, so later stages do not see it.
     Process,
 }
 
-/// A helper's part of the record.
+/// The part of a record that a helper prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Helper {
-    /// The words, with typed holes.
+    /// The text, with typed holes.
     pub text: &'static str,
-    /// Its format string in the kernel's source.
+    /// The format string of the helper in the kernel's source.
     pub wording: &'static str,
-    /// The files that one release or another has it in.
+    /// Source files that define the helper, in all releases.
     pub files: &'static [&'static str],
 }
 
-/// Where a wording comes from.
+/// The source of a wording.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// The kernel's source: a file, and the oldest and the newest release in which it was seen to have the wording. Debian's 5.10,
-    /// 6.1 and 6.12 and Ubuntu's 5.15 were searched for all.
+    /// The kernel's source: a file, and the oldest and newest release found to have the wording. Searched were Debian's
+    /// 5.10, 6.1 and 6.12 and Ubuntu's 5.15.
     Linux {
         /// Path in the source tree.
         file: &'static str,
@@ -99,15 +100,15 @@ pub enum Source {
     },
     /// NVIDIA's driver: a file of github.com/NVIDIA/open-gpu-kernel-modules 595.45.04.
     Nvidia(&'static str),
-    /// No source at hand: where such a record was reported.
+    /// The source is not available; the text states where such a record was reported.
     Reported(&'static str),
 }
 
-/// A release of Linux: `(5, 10)`.
+/// A release of Linux, for example `(5, 10)`.
 pub type Release = (u8, u8);
 
 const OLDEST: Release = (5, 10);
-/// The newest release whose source was searched.
+/// The newest release that was searched.
 pub const NEWEST: Release = (6, 12);
 
 /// A format string that all releases from 5.10 to 6.12 have.
@@ -145,7 +146,7 @@ impl Format {
     }
 
     fn filled<'a>(&self, text: &'a str) -> Option<format::Filled<'a>> {
-        // Most records fail here: the whole log is compared with all formats.
+        // Fast path: most records fail this test, and every record of the log is compared with all formats.
         let first = self.begin().bytes().next().filter(|first| !matches!(first, b'{' | b'|'));
         if first.is_some_and(|first| text.bytes().next() != Some(first)) {
             return None;
@@ -163,7 +164,7 @@ impl Format {
         }
     }
 
-    /// The fixed words that a record of this format begins with.
+    /// The fixed text at the start of a matching record.
     fn head(&self) -> &'static str {
         self.begin().split(['{', '|']).next().unwrap_or_default()
     }
@@ -172,7 +173,7 @@ impl Format {
 const DEVICE: Helper =
     Helper { text: "{word} {bdf}: ", wording: "%s %s: %pV", files: &["drivers/base/core.c"] };
 
-/// All rows. The first that fits counts.
+/// Returns all rows. The first row that matches a record counts.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
     [hosts::ROWS, nics::ROWS, storage::ROWS, file_systems::ROWS].into_iter().flatten()
 }
@@ -182,7 +183,7 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
     rows().map(|row| row.id)
 }
 
-/// The meaning of a record, at any level.
+/// Recognises a record by its text, at any level.
 #[must_use]
 pub fn recognise(text: &str) -> Option<Recognised<'_>> {
     recognise_at(0, text)
@@ -196,7 +197,7 @@ fn recognise_at(level: u8, text: &str) -> Option<Recognised<'_>> {
     })
 }
 
-/// The row and part about which a record says that the trouble is over.
+/// Returns row and part of a record which states that a problem is over.
 #[must_use]
 pub fn taken_back(text: &str) -> Option<Recognised<'_>> {
     rows().find_map(|row| {
@@ -206,15 +207,15 @@ pub fn taken_back(text: &str) -> Option<Recognised<'_>> {
 }
 
 impl KernelLine {
-    /// The meaning of the record, by its text and level.
+    /// Recognises the record by its text and level.
     #[must_use]
     pub fn recognise(&self) -> Option<Recognised<'_>> {
         recognise_at(self.level, &self.text)
     }
 }
 
-/// What is kept besides the rows, by how the record begins, and who reads it. "Job reports" show people what the kernel wrote during
-/// a job; nothing is judged by that.
+/// Records that are kept in addition to the rows: how they start, and which code reads them. "Job reports" shows them
+/// to people as kernel messages during a job; they are not judged.
 const LEADERS: &[(&str, &str)] = &[
     ("NVRM:", "xid.rs: Xids and lost GPUs"),
     ("nvidia-nvswitch", "xid.rs: SXids"),
@@ -243,19 +244,20 @@ const LEADERS: &[(&str, &str)] = &[
     ("BTRFS", "job reports"),
 ];
 
-/// Whether a check or a report reads a record with this text.
+/// Returns whether a check or a report reads records with this text.
 pub fn is_read(text: &str) -> bool {
     has_leader(text) || recognise(text).is_some() || taken_back(text).is_some()
 }
 
-/// Whether a record begins as one that is read: a process with such a name imitates the kernel or a driver.
+/// Returns whether a record starts like one that is read. If it starts with a process name, that process imitates the
+/// kernel or a driver.
 pub fn imitates(text: &str) -> bool {
     let formats = rows().flat_map(|row| row.formats.iter().chain(row.over));
     let mut heads = formats.filter(|format| format.lead != Lead::Process).map(Format::head);
     has_leader(text) || heads.any(|head| !head.is_empty() && text.starts_with(head))
 }
 
-/// The kernel's own words of a record that begins with the name of a process, where a row knows them.
+/// Returns the kernel's part of a record that starts with a process name, if a row knows it.
 pub fn own_words(text: &str) -> Option<&str> {
     const LONGEST_NAME: usize = 15 * "\\x00".len();
     let formats = rows().flat_map(|row| row.formats).filter(|format| format.lead == Lead::Process);
@@ -269,13 +271,14 @@ pub fn own_words(text: &str) -> Option<&str> {
 }
 
 fn has_leader(text: &str) -> bool {
-    // `{1}[Hardware Error]: …`: the kernel numbers what the firmware reports.
+    // For `{1}[Hardware Error]: …`: the kernel numbers the reports of the firmware.
     let numbered = text.strip_prefix('{').and_then(|rest| Some(rest.split_once('}')?.1));
     let text = numbered.unwrap_or(text);
     LEADERS.iter().any(|(leader, _)| text.starts_with(leader)) || is_of_a_device(text)
 }
 
-/// `bnxt_en 0000:1a:00.0 …`: a driver and the PCI address of its device, as the kernel's `dev_err` writes. Job reports show these.
+/// Whether a record starts with a driver and the PCI address of its device, as the kernel's `dev_err` prints them:
+/// `bnxt_en 0000:1a:00.0 …`. Job reports show these.
 fn is_of_a_device(text: &str) -> bool {
     let Some((driver, rest)) = text.split_once(' ') else { return false };
     let place = rest.split([' ', ',']).next().unwrap_or_default().trim_end_matches(':');

@@ -2,29 +2,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::{PciAddress, UnixMillis};
 
-/// A place in the kernel's log: sequence numbers start again at each boot.
+/// A position in the kernel log. Sequence numbers start again at each boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelMark {
-    /// The boot it belongs to.
+    /// The boot to which it belongs.
     pub boot_id: String,
-    /// The last sequence number that was seen.
+    /// The last sequence number that was read.
     pub seq: u64,
 }
 
-/// Records of `/dev/kmsg` after a mark: those that the kernel itself wrote (facility 0), and of those only the ones that a
-/// check or a report reads ([`kernel_lines`](crate::kernel_lines)). Records that a process worded through its name are not among
-/// them; where the kernel's own words behind the name are known, only these are kept.
+/// Records of `/dev/kmsg` after a mark. Only records that the kernel itself logged (facility 0) are kept, and only
+/// those that a check or a report reads ([`kernel_lines`](crate::kernel_lines)). Records that start with a process
+/// name, which a user can choose, are dropped; if the kernel's text after the name is known, only that text is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelLog {
-    /// Where the reading began; `None` means from the oldest record that is left.
+    /// Where reading started; `None` for the oldest record in the buffer.
     pub since: Option<KernelMark>,
-    /// The last record's sequence number, relevant or not; `None` in an empty log.
+    /// Sequence number of the last record, relevant or not; `None` for an empty log.
     pub last_seq: Option<u64>,
-    /// Records were overwritten before they were read, so something may be missing.
+    /// Records were overwritten before they were read, so some may be missing.
     pub overrun: bool,
     /// The relevant records, in order.
     pub lines: Vec<KernelLine>,
-    /// Records that a process worded so that they begin like a driver's: the newest 32, in order.
+    /// Records that start like a driver's because a process has such a name: the newest 32, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forged: Vec<ForgedLine>,
 }
@@ -34,39 +34,39 @@ pub struct KernelLog {
 pub struct KernelLine {
     /// Sequence number.
     pub seq: u64,
-    /// Wall-clock time: the record's monotonic time on top of the boot time.
+    /// Wall-clock time: the record's monotonic time plus the boot time.
     pub time: UnixMillis,
-    /// syslog level, 0 (emerg) to 7 (debug).
+    /// Syslog level, 0 (emerg) to 7 (debug).
     pub level: u8,
-    /// The text, control characters replaced.
+    /// The text, with control characters replaced.
     pub text: String,
 }
 
-/// A record that begins like a driver's because a process has such a name.
+/// A record that starts like a driver's because a process has such a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForgedLine {
     /// Sequence number.
     pub seq: u64,
     /// Wall-clock time.
     pub time: UnixMillis,
-    /// The process, where the record has its number.
+    /// Process id, if the record has it.
     pub pid: Option<u32>,
-    /// The user, if the kernel's audit record of the same crash has it.
+    /// User id, if the kernel's audit record of the same crash has it.
     pub uid: Option<u32>,
-    /// The text, control characters replaced.
+    /// The text, with control characters replaced.
     pub text: String,
 }
 
-/// A line of the NVIDIA driver that reports an Xid.
+/// A record of the NVIDIA driver that reports an Xid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct XidEvent {
     /// Xid code. "GPU has fallen off the bus" without a code counts as 79.
     pub code: u32,
-    /// The GPU it names; function 0.
+    /// PCI address of the GPU in the record, with function 0.
     pub gpu: Option<PciAddress>,
-    /// `pid=` where the line has one.
+    /// The value of `pid=`, if the line has it.
     pub pid: Option<u32>,
-    /// When.
+    /// Time of the record.
     pub time: UnixMillis,
     /// The record's sequence number.
     pub seq: u64,

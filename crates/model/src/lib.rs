@@ -1,10 +1,11 @@
-//! What railgate knows of a node, as plain data, and pure functions of it.
+//! Data about a node as plain types, and pure functions of them.
 //!
-//! A [`Snapshot`] describes a node at one moment. Live (`railgate-probe`), recorded and simulated nodes (`railgate-simulate`)
-//! give the same type, and from there on the code is the same: `gate` judges it, `rails` derives the wiring from it, `stats`
-//! compares two. A failed read stays visible as [`Reading::Failed`]; it never becomes a default, a zero or a healthy value.
+//! A [`Snapshot`] describes a node at one point in time. Live (`railgate-probe`), recorded and simulated nodes
+//! (`railgate-simulate`) have the same type, and are processed by the same code: `gate` judges a snapshot, `rails`
+//! derives the wiring from it, `stats` compares two. A failed read stays visible as [`Reading::Failed`]; it never
+//! becomes a default, a zero or a healthy value.
 //!
-//! No file, clock, process or environment variable is used here: `clippy.toml` forbids it.
+//! This crate uses no files, clock, processes or environment variables: `clippy.toml` forbids it.
 
 mod compute_ports;
 mod distance;

@@ -3,28 +3,28 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What moves NCCL's data between nodes.
+/// The network transport or plugin that carries NCCL's data between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Net {
-    /// NCCL's own verbs transport.
+    /// NCCL's built-in verbs transport.
     #[default]
     Ib,
-    /// aws-ofi-nccl, over libfabric. It has settings of its own and writes NCCL's topology.
+    /// aws-ofi-nccl, over libfabric. It has its own settings and writes NCCL's topology.
     Ofi,
-    /// HPC-X's plugin, with or without SHARP; it reads NCCL's own variables for verbs.
+    /// HPC-X's plugin, with or without SHARP; it reads NCCL's variables for verbs.
     Sharp,
-    /// Another plugin, or sockets by the user's own choice: what it reads is not known.
+    /// Another plugin, or sockets chosen by the user. The variables that it reads are not known.
     Other,
 }
 
-/// The name of no network plugin.
+/// A text that is not the name of a network plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}': expected ib, ofi, sharp or other")]
 pub struct BadNet(String);
 
 impl Net {
-    /// The name in the configuration and in files: `ib`, `ofi`, `sharp`, `other`.
+    /// Returns the name in configuration and other files: `ib`, `ofi`, `sharp`, `other`.
     pub fn as_str(self) -> &'static str {
         match self {
             Net::Ib => "ib",
@@ -34,9 +34,10 @@ impl Net {
         }
     }
 
-    /// What a job's variables say; `None` where they say nothing. In the order in which NCCL goes by them:
-    /// `NCCL_NET` names the transport, `NCCL_NET_PLUGIN` the library, and without both NCCL loads the first
-    /// `libnccl-net.so` of `LD_LIBRARY_PATH`: of that only folders with telling names are understood.
+    /// Derives the plugin from a job's variables (`now` returns the value of one); `None` if they do not determine it.
+    /// The order is NCCL's: `NCCL_NET` selects the transport, `NCCL_NET_PLUGIN` the library, and without both NCCL
+    /// loads the first `libnccl-net.so` of `LD_LIBRARY_PATH`. Directories in that path are recognised only by known
+    /// names.
     pub fn told(now: impl Fn(&str) -> Option<Vec<u8>>) -> Option<Net> {
         let said = |name: &str| {
             let value = now(name)?;
@@ -58,7 +59,8 @@ impl Net {
     }
 }
 
-/// `AWS Libfabric`, `IBext_v8`, `/opt/amazon/ofi-nccl/lib`, `/opt/hpcx/nccl_rdma_sharp_plugin/lib`.
+/// Recognises a transport name or a directory, for example `AWS Libfabric`, `IBext_v8`, `/opt/amazon/ofi-nccl/lib` or
+/// `/opt/hpcx/nccl_rdma_sharp_plugin/lib`.
 fn by_name(name: &str) -> Option<Net> {
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if has(&["libfabric", "ofi-nccl", "ofi_nccl", "nccl-ofi", "aws-ofi", "net-ofi"]) || name == "ofi" {
@@ -70,11 +72,11 @@ fn by_name(name: &str) -> Option<Net> {
     }
 }
 
-/// Reads a list of plugins that a setting is limited to. A name of a later release becomes [`Net::Other`]: if it were dropped, an
-/// empty list would be left, and the setting would apply to any plugin.
+/// Deserialises the list of plugins to which a setting is limited. An unknown name, from a later release, becomes
+/// [`Net::Other`]: dropping it could leave an empty list, and the setting would apply to every plugin.
 ///
 /// # Errors
-/// The value is not a list of texts.
+/// Returns an error if the value is not a list of texts.
 pub(crate) fn known_or_other<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Net>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
     Ok(names.iter().map(|name| name.parse().unwrap_or(Net::Other)).collect())
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_jobs_variables_tell_in_nccls_order() {
+    fn variables_are_evaluated_in_nccls_order() {
         let told = |pairs: &[(&str, &str)]| {
             Net::told(|name| {
                 pairs.iter().find(|(have, _)| *have == name).map(|(_, value)| value.as_bytes().to_vec())
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back() {
+    fn each_name_survives_a_round_trip() {
         for net in [Net::Ib, Net::Ofi, Net::Sharp, Net::Other] {
             assert_eq!(net.as_str().parse(), Ok(net));
         }

@@ -1,67 +1,69 @@
-//! Whom the kernel killed for want of memory, and whose process it was.
+//! Processes that the kernel killed for lack of memory, and their jobs.
 //!
-//! Two records, one behind the other, name a victim (`mm/oom_kill.c` and `mm/memcontrol.c` of 5.10, 5.15, 6.1 and 6.12):
+//! Two consecutive records name a victim (`mm/oom_kill.c` and `mm/memcontrol.c` of 5.10, 5.15, 6.1 and 6.12):
 //!
 //! ```text
 //! oom-kill:constraint=…,cpuset=NAME,mems_allowed=…,oom_memcg=PATH,task_memcg=PATH,task=NAME,pid=4711,uid=1000
 //! Memory cgroup out of memory: Killed process 4711 (NAME) total-vm:…, UID:1000 pgtables:… oom_score_adj:0
 //! ```
 //!
-//! Where the whole node lacked memory, `global_oom` stands in place of `oom_memcg`, and the second record begins with
-//! `Out of memory`. Older kernels write `Kill process 4711 (NAME) score …`, without a user. With `memory.oom.group` (Slurm with
-//! cgroup v2) further processes of the same group follow, each with a record of the second kind alone.
+//! If the whole node lacked memory, the first record has `global_oom` in place of `oom_memcg`, and the second one
+//! starts with `Out of memory`. Older kernels log `Kill process 4711 (NAME) score …`, without a user. With
+//! `memory.oom.group` (Slurm with cgroup v2), further processes of the same group follow, each with only the second
+//! record.
 //!
-//! The user chooses the name of the process (15 bytes) and the names of cgroups below the job's own. Such a text can repeat any
-//! field, so the kernel's own numbers are taken from where no chosen text can stand: the user behind the last `uid=`, the job
-//! directly behind Slurm's prefix of the path. A path that cannot be told from chosen text gives no job.
+//! The user chooses the process name (15 bytes) and the names of cgroups below that of the job. Such text can imitate
+//! any field, so values are only taken from positions that the user cannot control: the user id after the last `uid=`,
+//! the job directly after Slurm's prefix of the path. If the path is ambiguous, the kill is attributed to no job.
 
 use crate::slurm_cgroup::job_of_path;
 use crate::{Job, KernelLine, UnixMillis};
 
-/// The records of one kill are written at once; a busy serial console takes its time.
+/// Maximum time between the records of one kill. They are logged at once, but a busy serial console can delay them.
 const SAME_KILL_MS: u64 = 5_000;
 
-/// A process that the kernel killed for want of memory.
+/// A process that the kernel killed for lack of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomKill {
-    /// When.
+    /// Time of the first record.
     pub time: UnixMillis,
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Its user.
+    /// User id.
     pub uid: Option<u32>,
-    /// Where it ran.
+    /// The cgroup in which it ran.
     pub place: OomPlace,
-    /// What was used up.
+    /// The memory that was exhausted.
     pub limit: OomLimit,
-    /// Sequence numbers of the records about it.
+    /// Sequence numbers of its records.
     pub seqs: Vec<u64>,
 }
 
 /// The cgroup of a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomPlace {
-    /// A job's.
+    /// That of a job.
     Job(u32),
-    /// A person's login session or service: no job's.
+    /// A login session or a service, so no job.
     Login,
-    /// No record names one, or Slurm keeps its jobs in none.
+    /// No record names a cgroup, or Slurm does not create cgroups for jobs.
     Unknown,
 }
 
-/// The memory that was used up.
+/// The memory that was exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomLimit {
-    /// A job's: the limit of its cgroup, or of one below it.
+    /// The limit of the job's cgroup, or of one below it.
     Job,
-    /// That of a cgroup; of which one, no record says, or it holds more than one job.
+    /// The limit of a cgroup that no record names, or that contains several jobs.
     Group,
-    /// The node's own, or that of the NUMA nodes that the process may use.
+    /// The memory of the node, or of the NUMA nodes that the process may use.
     Node,
 }
 
 impl OomKill {
-    /// Whether the process was one of the job's. Where no job is named, the user decides; where neither is, it was not.
+    /// Returns whether the process belonged to the job. Without a job in the records the user id decides; without both,
+    /// it did not.
     #[must_use]
     pub fn is_of(&self, job: &Job) -> bool {
         match self.place {
@@ -72,13 +74,13 @@ impl OomKill {
     }
 }
 
-/// Whether a record reports such a kill.
+/// Returns whether a record reports such a kill.
 #[must_use]
 pub fn is_oom(text: &str) -> bool {
     ["oom-kill:", GROUP, NODE].iter().any(|begin| text.starts_with(begin))
 }
 
-/// The kills that these records report, in order.
+/// Returns the kills in these records, in order.
 #[must_use]
 pub fn oom_kills(lines: &[KernelLine]) -> Vec<OomKill> {
     let mut kills: Vec<OomKill> = Vec::new();
@@ -92,7 +94,7 @@ pub fn oom_kills(lines: &[KernelLine]) -> Vec<OomKill> {
             kill.seqs.push(line.seq);
             continue;
         }
-        // The rest of a group dies directly behind the process that the first record names.
+        // The other processes of a group are killed directly after the one that the first record names.
         let group = || kills.last().filter(|kill| line.time.abs_diff(kill.time) <= SAME_KILL_MS);
         let of_a_group = told.limit != OomLimit::Node && !told.summary;
         let (place, limit) = match group() {
@@ -112,7 +114,7 @@ struct Told {
     pid: u32,
     uid: Option<u32>,
     place: OomPlace,
-    /// The record with the path.
+    /// Whether it is the record with the path.
     summary: bool,
     limit: OomLimit,
 }
@@ -128,7 +130,7 @@ fn parse(text: &str) -> Option<Told> {
     let rest = rest.strip_prefix("Killed process ").or_else(|| rest.strip_prefix("Kill process "))?;
     let (pid, rest) = number(rest)?;
     let rest = rest.strip_prefix(" (")?;
-    // The last one is the kernel's own: the name stands before it.
+    // The last one is the kernel's, since the process name precedes it.
     let uid = rest.rsplit_once(", UID:").and_then(|(_, rest)| number(rest)).and_then(|(uid, rest)| {
         (rest.is_empty() || rest.starts_with(" pgtables:") || rest.starts_with(" oom_score_adj:"))
             .then_some(uid)
@@ -136,7 +138,7 @@ fn parse(text: &str) -> Option<Told> {
     Some(Told { pid, uid, place: OomPlace::Unknown, summary: false, limit })
 }
 
-/// `CONSTRAINT_MEMCG,…,oom_memcg=PATH,task_memcg=PATH,task=NAME,pid=N,uid=N`
+/// Parses `CONSTRAINT_MEMCG,…,oom_memcg=PATH,task_memcg=PATH,task=NAME,pid=N,uid=N`.
 fn summary(fields: &str) -> Option<Told> {
     let (rest, uid) = fields.rsplit_once(",uid=")?;
     let (rest, pid) = rest.rsplit_once(",pid=")?;
@@ -157,7 +159,7 @@ fn summary(fields: &str) -> Option<Told> {
     Some(Told { pid, uid: Some(uid), place, summary: true, limit })
 }
 
-/// Splits at words that stand there once. Twice means that one of the two is chosen text.
+/// Splits at a text that occurs exactly once. If it occurs twice, one of them was chosen by a user.
 fn once<'a>(text: &'a str, words: &str) -> Option<(&'a str, &'a str)> {
     text.split_once(words).filter(|(_, rest)| !rest.contains(words))
 }
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wording() {
+    fn every_known_wording_is_parsed() {
         let unknown = |uid| (4711, uid, OomPlace::Unknown, 1);
         for (text, want) in [
             (KILLED, unknown(Some(1000))),
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_text_names_neither_user_nor_job() {
+    fn text_chosen_by_a_user_sets_neither_user_nor_job() {
         let own = "/slurm/uid_1000/job_5/step_0";
         for name in [",pid=1,uid=0", "x,uid=0", ",task=y", ")", ",task=a,pid=1"] {
             assert_eq!(kills(&[&summary_of(own, name)]), [(4711, Some(1000), OomPlace::Job(5), 1)], "{name}");
@@ -251,7 +253,7 @@ mod tests {
         ] {
             assert_eq!(kills(&[&summary_of(path, "a")])[0].2, OomPlace::Job(5), "{path}");
         }
-        // A name of a cgroup that repeats the field: which of the two is the kernel's cannot be told.
+        // The name of a cgroup imitates the field, so the kernel's own field cannot be identified.
         let repeated = "/slurm/uid_1000/job_5/x,task_memcg=/slurm/uid_0/job_9";
         assert_eq!(kills(&[&summary_of(repeated, "a")]), [(4711, Some(1000), OomPlace::Unknown, 1)]);
         for name in [") UID:0 (", "a, UID:0", "), UID:0 x:("] {
@@ -267,13 +269,13 @@ mod tests {
         ] {
             assert_eq!(kills(&[no_kill]), [], "{no_kill}");
         }
-        // Without a whole last field no user is named.
+        // Without a complete last field the user is unknown.
         assert_eq!(kills(&["Out of memory: Killed process 4711 (a, UID:0)"])[0].1, None);
     }
 
-    /// `memory.oom.group`: one record with the path, then one for each process.
+    /// With `memory.oom.group` there is one record with the path, then one record for each process.
     #[test]
-    fn a_group_dies_with_its_first_process() {
+    fn processes_of_a_group_share_the_job_of_the_first() {
         let second = KILLED.replace("4711", "4712");
         let foreign = KILLED.replace("4711", "4713").replace("UID:1000", "UID:1001");
         let found = kills(&[&summary_of("/slurm/uid_1000/job_5/step_0", "a"), KILLED, &second, &foreign]);
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_jobs_own_are_its() {
+    fn only_kills_of_the_jobs_processes_belong_to_it() {
         let job = Job {
             id: 5,
             uid: 1000,
@@ -301,14 +303,14 @@ mod tests {
         let own = |uid, place| {
             OomKill { time: 0, pid: 1, uid, place, limit: OomLimit::Job, seqs: vec![] }.is_of(&job)
         };
-        // A container's user has another number, and lives in the job's cgroup.
+        // The user id in a container differs, but its cgroup is that of the job.
         assert!(own(Some(100_000), OomPlace::Job(5)) && own(Some(1000), OomPlace::Unknown));
         assert!(!own(Some(1000), OomPlace::Job(6)) && !own(Some(1000), OomPlace::Login));
         assert!(!own(Some(1001), OomPlace::Unknown) && !own(None, OomPlace::Unknown));
     }
 
     #[test]
-    fn the_records_tell_what_was_used_up() {
+    fn the_records_determine_the_exhausted_limit() {
         let limits = |texts: &[&str]| -> Vec<OomLimit> {
             let line = |(seq, text): (u64, &&str)| KernelLine {
                 seq,
@@ -330,7 +332,7 @@ mod tests {
                 vec![&of("CONSTRAINT_MEMCG,cpuset=/,mems_allowed=0,oom_memcg=/slurm/uid_1000/job_7"), KILLED],
                 vec![OomLimit::Job],
             ),
-            // All of Slurm's jobs together, or a user's.
+            // The cgroup of all Slurm jobs, or of all jobs of a user.
             (
                 vec![&of("CONSTRAINT_MEMCG,cpuset=/,mems_allowed=0,oom_memcg=/slurm/uid_1000")],
                 vec![OomLimit::Group],
@@ -355,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in "(oom-kill:constraint=|Out of memory: Killed process )?.{0,60}(,pid=|,uid=|, UID:)?.{0,9}") {
+        fn no_text_causes_a_panic(text in "(oom-kill:constraint=|Out of memory: Killed process )?.{0,60}(,pid=|,uid=|, UID:)?.{0,9}") {
             let _ = kills(&[&text]);
         }
     }

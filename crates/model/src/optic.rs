@@ -2,14 +2,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reading;
 
-/// The module in a port.
+/// The transceiver or cable module in a port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Optic {
-    /// The RDMA device: `mlx5_2`.
+    /// RDMA device, for example `mlx5_2`.
     pub device: String,
-    /// Its interface, through which the module was read.
+    /// The device's interface, through which the module was read.
     pub interface: String,
-    /// Its data; unsupported if this kernel, driver or port cannot access the module.
+    /// Its data; unsupported if kernel, driver or port give no access to the module.
     pub module: Reading<Module>,
 }
 
@@ -18,30 +18,30 @@ pub struct Optic {
 pub struct Module {
     /// Vendor, part number and serial number.
     pub name: [String; 3],
-    /// It is a copper cable, which has no monitors.
+    /// Whether it is a copper cable, which has no monitors.
     pub copper: bool,
     /// Temperature, degrees Celsius.
     pub temperature_c: Option<Monitor>,
-    /// Received power of the lanes in use, milliwatts.
+    /// Received power of the used lanes, milliwatts.
     pub receive_mw: Option<Monitor>,
-    /// Bias current of the lanes in use, milliamperes.
+    /// Bias current of the used lanes, milliamperes.
     pub bias_ma: Option<Monitor>,
-    /// Flags that the module has raised, in words: `receive power low (lane 2)`.
+    /// Alarm flags that the module has raised, in words, for example `receive power low (lane 2)`.
     pub alarms: Vec<String>,
-    /// The same for flags that are only warnings.
+    /// Warning flags, likewise.
     pub warnings: Vec<String>,
 }
 
-/// Values of one kind, one per lane, and what the module itself takes for good.
+/// Values of one quantity, and the module's own limits for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Monitor {
-    /// One per lane; one for the whole module.
+    /// One value per lane, or one for the whole module.
     pub values: Vec<f64>,
-    /// The module's own limits, where it has them.
+    /// The module's limits, if it has them.
     pub limits: Option<Limits>,
 }
 
-/// Limits in the unit of their values.
+/// Limits, in the unit of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names say all")]
 pub struct Limits {

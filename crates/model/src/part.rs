@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-/// The parts of a snapshot, each read by a child process of its own.
+/// The parts of a snapshot. Each is read by a separate child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartName {
@@ -17,7 +17,7 @@ pub enum PartName {
 }
 
 impl PartName {
-    /// The name as it stands in JSON, reasons and logs.
+    /// Returns the name used in JSON, drain reasons and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             PartName::Gpus => "gpus",
@@ -29,27 +29,27 @@ impl PartName {
     }
 }
 
-/// How the reading of one part went.
+/// The outcome of reading one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part<T> {
-    /// The part answered.
+    /// The part was read.
     Read {
-        /// Its answer.
+        /// The data.
         data: T,
-        /// How long it took, milliseconds.
+        /// Duration, milliseconds.
         took_ms: f64,
     },
     /// Not requested.
     Skipped,
-    /// The part answered with an error (a missing library, an unreadable directory).
+    /// Reading failed, for example because of a missing library or an unreadable directory.
     Failed {
         /// The error.
         why: String,
-        /// How long it took, milliseconds.
+        /// Duration, milliseconds.
         took_ms: f64,
     },
-    /// No answer by the deadline; the child was killed and went away.
+    /// No answer by the deadline; the child was killed and ended.
     Silent {
         /// The deadline, milliseconds.
         after_ms: f64,
@@ -62,7 +62,7 @@ pub enum Part<T> {
 }
 
 impl<T> Part<T> {
-    /// The part's answer, if there is one.
+    /// Returns the data, if the part was read.
     pub fn data(&self) -> Option<&T> {
         match self {
             Part::Read { data, .. } => Some(data),
@@ -70,7 +70,7 @@ impl<T> Part<T> {
         }
     }
 
-    /// Why there is no data; `None` where there is some.
+    /// Returns the reason why there is no data; `None` if there is data.
     pub fn missing(&self) -> Option<String> {
         match self {
             Part::Read { .. } => None,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reading;
 
-/// `dddd:bb:dd.f`, lower-case in text.
+/// A PCI address, displayed as `dddd:bb:dd.f` in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciAddress {
@@ -33,7 +33,8 @@ pub struct NotAnAddress(String);
 impl FromStr for PciAddress {
     type Err = NotAnAddress;
 
-    /// Accepts the kernel's, NVML's (`00000000:1B:00.0`) and Xid's (`0000:1b:00`, no function) spelling.
+    /// Accepts the spelling of the kernel, of NVML (`00000000:1B:00.0`) and of Xid records (`0000:1b:00`, without
+    /// function).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = || NotAnAddress(text.to_owned());
         let (place, function) = match text.split_once('.') {
@@ -69,24 +70,24 @@ impl From<PciAddress> for String {
     }
 }
 
-/// `/sys/bus/pci/devices`: GPUs, NVSwitches, network controllers and the bridges above them.
+/// The GPUs, NVSwitches, network controllers and the bridges above them (`/sys/bus/pci/devices`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pci {
-    /// By address.
+    /// Sorted by address.
     pub devices: Vec<PciDevice>,
 }
 
 impl Pci {
-    /// The function at an address.
+    /// Returns the function at an address, if it is listed.
     pub fn device(&self, address: PciAddress) -> Option<&PciDevice> {
         self.devices.iter().find(|device| device.address == address)
     }
 }
 
-/// One function.
+/// One PCI function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PciDevice {
-    /// Where it sits.
+    /// Its address.
     pub address: PciAddress,
     /// `vendor`: 0x10de NVIDIA, 0x15b3 Mellanox.
     pub vendor: u32,
@@ -96,14 +97,14 @@ pub struct PciDevice {
     pub class: u32,
     /// `numa_node`; the kernel's -1 is `Unsupported`.
     pub numa_node: Reading<u32>,
-    /// Bridges from the root port down to the device's parent. Empty directly under the root complex.
+    /// Bridges from the root port down to the parent of the device. Empty if it is directly at the root complex.
     pub bridges: Vec<PciAddress>,
-    /// The root complex, `pci0000:00`.
+    /// Root complex, for example `pci0000:00`.
     pub root: String,
     /// `current_link_*` and `max_link_*`.
     pub link: Reading<PciLink>,
-    /// A bridge's ACS control register (`config`): bits 2 and 3 send requests and completions between its
-    /// devices through the host.
+    /// ACS control register of a bridge (`config`). Bits 2 and 3 redirect requests and completions between its devices
+    /// through the host.
     #[serde(default = "unread")]
     pub acs: Reading<u16>,
 }
@@ -115,12 +116,12 @@ fn unread() -> Reading<u16> {
 /// PCIe link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PciLink {
-    /// GT/s now.
+    /// Current speed, GT/s.
     pub speed_gts: f64,
-    /// GT/s at most.
+    /// Maximum speed, GT/s.
     pub max_speed_gts: f64,
-    /// Lanes now.
+    /// Current number of lanes.
     pub width: u32,
-    /// Lanes at most.
+    /// Maximum number of lanes.
     pub max_width: u32,
 }

@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::PciAddress;
 
-/// What a healthy machine of a type has. Hardware facts only: thresholds are the checks' own, consequences
-/// the policy's. A field that is absent is not judged.
+/// The properties of a healthy machine of a type. It has hardware facts only: thresholds are settings of the checks,
+/// actions those of the policy. An absent field is not judged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// `h100-sxm`.
+    /// Id, for example `h100-sxm`.
     pub id: String,
-    /// For people.
+    /// Name for people.
     pub title: String,
     /// GPUs.
     #[serde(default)]
@@ -19,16 +19,16 @@ pub struct Profile {
     /// HCAs.
     #[serde(default)]
     pub fabric: FabricProfile,
-    /// Wiring, for machines that hide it.
+    /// Wiring, for machines that hide it in their PCI tree.
     #[serde(default)]
     pub rails: RailProfile,
-    /// The machine around them.
+    /// The rest of the machine.
     #[serde(default)]
     pub host: HostProfile,
 }
 
 impl Profile {
-    /// A machine of which nothing is known.
+    /// Returns the profile of an unknown machine, without any values.
     pub fn generic() -> Self {
         Profile {
             id: "generic".to_owned(),
@@ -40,7 +40,7 @@ impl Profile {
         }
     }
 
-    /// Values that no machine can have, one line each.
+    /// Returns values that no machine can have, one line each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut range = |key: &str, value: Option<f64>, low: f64, high: f64| {
@@ -109,37 +109,37 @@ impl Profile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuProfile {
-    /// How many.
+    /// Number of GPUs.
     pub count: Option<u32>,
     /// `nvmlDeviceGetName` values that belong to the type.
     pub names: Vec<String>,
-    /// NVLinks that are up on each GPU; 0 means that it has none.
+    /// Number of NVLinks that are up on each GPU; 0 if it has none.
     pub nvlinks_up: Option<u32>,
-    /// The machine has ECC memory and it is on.
+    /// Whether the machine has ECC memory with ECC enabled.
     pub ecc: Option<bool>,
-    /// The GPU remaps rows (Ampere and later data-centre parts).
+    /// Whether the GPU supports row remapping (data-centre GPUs from Ampere on).
     pub row_remap: Option<bool>,
     /// PCIe generation at full speed.
     pub pcie_gen: Option<u32>,
     /// PCIe lanes.
     pub pcie_width: Option<u32>,
-    /// Frame buffer as NVML counts it (`nvmlDeviceGetMemoryInfo_v2`, total), whole GiB, rounded down.
+    /// Frame buffer in whole GiB, rounded down, as reported by NVML (`nvmlDeviceGetMemoryInfo_v2`, total).
     pub memory_gib: Option<u32>,
     /// Power limit, watts.
     pub power_limit_w: Option<f64>,
-    /// Dense bf16 peak, TFLOP/s.
+    /// Dense bf16 peak performance, TFLOP/s.
     pub bf16_tflops: Option<f64>,
-    /// MIG is on (or off) on every GPU.
+    /// Whether MIG is on, on every GPU.
     pub mig: Option<bool>,
-    /// Driver versions that are right, or their beginning and `*`; empty: not judged.
+    /// Accepted driver versions, or prefixes with `*`. Empty: not judged.
     pub driver: Vec<String>,
-    /// The same for the VBIOS.
+    /// Accepted VBIOS versions, likewise.
     pub vbios: Vec<String>,
-    /// The same for the infoROM.
+    /// Accepted infoROM versions, likewise.
     pub inforom: Vec<String>,
-    /// The same for the GSP firmware.
+    /// Accepted GSP firmware versions, likewise.
     pub gsp: Vec<String>,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
 }
 
@@ -147,34 +147,34 @@ pub struct GpuProfile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FabricProfile {
-    /// How many compute ports; 0 means that the machine has no RDMA fabric.
+    /// Number of compute ports; 0 if the machine has no RDMA fabric.
     pub hcas: Option<u32>,
     /// `infiniband` or `ethernet`.
     pub link_layer: Option<String>,
-    /// Gb/s of each compute port.
+    /// Rate of each compute port, Gb/s.
     pub rate_gbps: Option<f64>,
-    /// Device names (`mlx5_8`) or patterns with a trailing `*` that are storage or management, not rails.
+    /// Devices that are used for storage or management, not as rails: names (`mlx5_8`) or patterns with a trailing `*`.
     pub exclude: Vec<String>,
-    /// Which slot each device sits in.
+    /// PCI slot of each device.
     pub slots: BTreeMap<String, PciAddress>,
-    /// Firmware releases that may run on the compute devices.
+    /// Accepted firmware versions of the compute devices.
     pub firmware: Vec<String>,
-    /// Lanes of each compute port: 4 if the kernel shows `4X`.
+    /// Lanes of each compute port, for example 4 if the kernel shows `4X`.
     pub width: Option<u32>,
-    /// Partition keys that every compute port has, the membership bit included: 0x8001.
+    /// Partition keys of every compute port, including the membership bit, for example 0x8001.
     pub pkeys: Vec<u16>,
-    /// RDMA MTU of each RoCE port, bytes: 1024, 2048, 4096.
+    /// RDMA MTU of each RoCE port, bytes: for example 1024, 2048 or 4096.
     pub mtu: Option<u32>,
-    /// Networks that the RoCE v2 addresses of the compute ports lie in: `10.10.0.0/16`.
+    /// Networks of the RoCE v2 addresses of the compute ports, for example `10.10.0.0/16`.
     pub subnets: Vec<String>,
-    /// The interfaces of the compute devices (IPoIB, Ethernet) are up.
+    /// Whether the interfaces of the compute devices (IPoIB, Ethernet) must be up.
     pub interfaces_up: Option<bool>,
-    /// How near the nearest compute device is to each GPU: `switch` or `numa`.
+    /// Required distance between each GPU and its nearest compute device: `switch` or `numa`.
     pub distance: Option<String>,
 }
 
 impl FabricProfile {
-    /// The pattern of `exclude` that leaves an HCA out of the compute fabric: a name, or a start with a trailing `*`.
+    /// Returns the pattern of `exclude` that matches an HCA: a name, or a prefix with a trailing `*`.
     pub fn exclusion(&self, hca: &str) -> Option<&str> {
         let fits = |pattern: &&String| match pattern.strip_suffix('*') {
             Some(start) => hca.starts_with(start),
@@ -184,50 +184,50 @@ impl FabricProfile {
     }
 }
 
-/// The machine around GPUs and HCAs. Sites build them differently, so no built-in profile has values here.
+/// The machine without GPUs and HCAs. It differs between sites, so no built-in profile has values here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostProfile {
-    /// `MemTotal`, GiB; the kernel keeps some percent of what is plugged in for itself.
+    /// `MemTotal`, GiB. The kernel reserves a few per cent of the installed memory.
     pub memory_gib: Option<u32>,
-    /// Memory modules that the memory controllers name.
+    /// Number of memory modules that the memory controllers report.
     pub dimms: Option<u32>,
-    /// Processors that are online.
+    /// Number of online processors.
     pub cpus: Option<u32>,
-    /// The frequency governor of all of them.
+    /// Frequency governor of all processors.
     pub governor: Option<String>,
-    /// NVMe controllers.
+    /// Number of NVMe controllers.
     pub nvmes: Option<u32>,
-    /// Services of systemd that run, without `.service`.
+    /// Running systemd services, without `.service`.
     pub services: Vec<String>,
-    /// Modules of the kernel, loaded or built in.
+    /// Kernel modules, loaded or built in.
     pub modules: Vec<String>,
-    /// Words of the kernel's command line: `iommu=pt`.
+    /// Words of the kernel command line, for example `iommu=pt`.
     pub boot_args: Vec<String>,
 }
 
-/// Which HCA belongs to which GPU, if the PCI tree does not show it (virtual machines).
+/// The HCA of each GPU, if the PCI tree does not show it (virtual machines).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RailProfile {
-    /// Rail k's GPU index and HCA name, in rail order.
+    /// GPU index and HCA name of each rail, in rail order.
     pub wiring: Vec<(u32, String)>,
 }
 
-/// A profile that cannot be used.
+/// Error of loading a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// No such id; the text lists the known ones.
+    /// There is no such id.
     #[error("no machine profile '{id}'{meant} (known: {known})")]
     Unknown {
-        /// What was asked for.
+        /// The requested id.
         id: String,
-        /// `; did you mean 'h100-sxm'?`, or nothing.
+        /// Suggestion, for example `; did you mean 'h100-sxm'?`, or empty.
         meant: String,
-        /// What there is.
+        /// List of the known ids.
         known: String,
     },
-    /// The file is not a profile; the text has file, line and column.
+    /// The file is not a valid profile; the text has file, line and column.
     #[error("{0}")]
     Invalid(String),
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::net::known_or_other;
 use crate::{LinkLayer, Net, PciAddress, PortState, Reading};
 
-/// How far a GPU is from an HCA, in NCCL's terms, nearest first.
+/// Distance between a GPU and an HCA, in NCCL's terms, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Distance {
@@ -30,22 +30,22 @@ impl fmt::Display for Distance {
     }
 }
 
-/// How this node is wired.
+/// The wiring of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RailMap {
     /// GPUs by index, each with its rail.
     pub gpus: Vec<RailGpu>,
-    /// The compute ports, in rail order: NCCL gets exactly this list.
+    /// The compute ports in rail order. NCCL gets exactly this list.
     pub rails: Vec<Rail>,
-    /// RDMA ports that are no rail, and why.
+    /// RDMA ports that are not used as rails, with the reason.
     pub left_out: Vec<LeftOut>,
     /// How the pairs were found: `pci tree`, `profile wiring`.
     pub method: String,
-    /// Values that are not known, or that contradict each other.
+    /// Values that are unknown or contradict each other.
     pub notes: Vec<String>,
 }
 
-/// A GPU's place.
+/// A GPU and its rail.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RailGpu {
     /// NVML index.
@@ -54,18 +54,18 @@ pub struct RailGpu {
     pub pci: Reading<PciAddress>,
     /// NUMA node.
     pub numa_node: Reading<u32>,
-    /// Its rail, an index into [`RailMap::rails`].
+    /// The rail of the GPU, an index into [`RailMap::rails`].
     pub rail: Option<usize>,
-    /// To that rail's HCA.
+    /// Distance to the HCA of that rail.
     pub distance: Option<Distance>,
 }
 
 /// One compute port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rail {
-    /// 0, 1, … the same on every node of a type.
+    /// Rail number from 0, the same on every node of a machine type.
     pub number: usize,
-    /// Device, `mlx5_0`.
+    /// Device, for example `mlx5_0`.
     pub hca: String,
     /// Port, from 1.
     pub port: u32,
@@ -73,7 +73,7 @@ pub struct Rail {
     pub pci: Reading<PciAddress>,
     /// NUMA node of the HCA.
     pub numa_node: Reading<u32>,
-    /// What it speaks.
+    /// Link layer of the port.
     pub link_layer: Reading<LinkLayer>,
     /// Gb/s.
     pub rate_gbps: Reading<f64>,
@@ -84,42 +84,41 @@ pub struct Rail {
 /// An RDMA port that NCCL must not use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// `mlx5_8:1`
+    /// Device and port, for example `mlx5_8:1`.
     pub port: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// One variable that railgate gives to the tasks of a job.
+/// One variable that railgate sets for the tasks of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// `NCCL_IB_HCA`
+    /// Name, for example `NCCL_IB_HCA`.
     pub name: String,
     /// Its value.
     pub value: String,
-    /// Overrides the user's value, by the admin's policy; otherwise it is set only if unset.
+    /// Whether it overrides the user's value, by the admin's policy. Otherwise it is only set if unset.
     pub force: bool,
     /// Id of the rule.
     pub rule: String,
-    /// Why this value.
+    /// The reason for this value.
     pub why: String,
-    /// Where that comes from: NCCL source file or document, measurement.
+    /// Source of the reason: NCCL source file or document, or a measurement.
     pub source: String,
-    /// Releases of NCCL that get it, `>=2.30.7`: through NCCL's environment plugin, never in the environment.
-    /// None: all.
+    /// NCCL releases to which it applies, for example `>=2.30.7`; set through NCCL's environment plugin, never in the
+    /// environment of tasks. `None`: all releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl: Option<String>,
-    /// Only where one of these moves NCCL's data between nodes. Empty: whatever does. Names that this release does not know are
-    /// read as `other`.
+    /// Network plugins to which it applies; empty: all. Unknown names are read as `other`.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "known_or_other")]
     pub nets: Vec<Net>,
-    /// Only where railgate has set this variable, too.
+    /// Applies only if railgate has set this variable as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<String>,
 }
 
 impl Setting {
-    /// Whether it is meant for the environment of tasks where `net` moves NCCL's data between nodes.
+    /// Returns whether it belongs in the environment of tasks if `net` carries NCCL's data between nodes.
     pub fn fits(&self, net: Net) -> bool {
         self.nccl.is_none() && (self.nets.is_empty() || self.nets.contains(&net))
     }

@@ -1,21 +1,21 @@
 use serde::{Deserialize, Serialize};
 
-/// One value as the machine gave it, or why it did not.
+/// A value that was read from the machine, or the reason why there is none.
 ///
 /// In JSON: `{"known": 5}`, `"unsupported"`, `{"failed": "GPU is lost"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reading<T> {
-    /// The machine answered.
+    /// The value.
     Known(T),
-    /// The machine reported that it has no such value. Not a fault unless the profile expects one.
+    /// The machine has no such value. Not a fault unless the profile expects one.
     Unsupported,
-    /// The read failed; the text has the reason.
+    /// The read failed; the text gives the reason.
     Failed(String),
 }
 
 impl<T> Reading<T> {
-    /// The value, where there is one.
+    /// Returns the value, if it is known.
     pub fn known(&self) -> Option<&T> {
         match self {
             Reading::Known(value) => Some(value),
@@ -23,7 +23,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The same reading with another value in it.
+    /// Converts the value with a function.
     pub fn map<U>(self, with: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Reading::Known(value) => Reading::Known(with(value)),
@@ -32,7 +32,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Both values if both are known, otherwise the reason why the first one is missing.
+    /// Returns both values if both are known, otherwise the reason why the first missing one is missing.
     pub fn zip<U>(self, other: Reading<U>) -> Reading<(T, U)> {
         match (self, other) {
             (Reading::Known(one), Reading::Known(two)) => Reading::Known((one, two)),
@@ -41,7 +41,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// A read whose error becomes the reason.
+    /// Converts a result; an error becomes the reason.
     pub fn from_result<E: std::fmt::Display>(result: Result<T, E>) -> Self {
         match result {
             Ok(value) => Reading::Known(value),

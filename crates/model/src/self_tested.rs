@@ -1,14 +1,14 @@
 use serde::{Deserialize, Serialize};
 
-/// What one RDMA device did in the self-test.
+/// The result of the self-test of one RDMA device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SelfTested {
-    /// `mlx5_0`
+    /// Device, for example `mlx5_0`.
     pub device: String,
-    /// Gb/s through the device and back, payload only; absent where it did not work.
+    /// Throughput of a loopback transfer, payload only, Gb/s; absent if the transfer failed.
     pub gbps: Option<f64>,
-    /// How much was sent.
+    /// Bytes that were sent.
     pub bytes: u64,
-    /// Why it did not work.
+    /// Why the transfer failed.
     pub error: Option<String>,
 }

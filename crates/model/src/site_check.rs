@@ -6,80 +6,80 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Class, Phase, Severity};
 
-/// What came of one of the site's own checks.
+/// The result of one site check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SiteCheck {
-    /// The file's name as an id: `raid` for `raid.sh`. Empty where the directory itself is the problem.
+    /// Id from the file name, for example `raid` for `raid.sh`. Empty if the directory itself is the problem.
     pub name: String,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What came of it.
+    /// Outcome.
     pub outcome: SiteOutcome,
-    /// How long it ran, milliseconds.
+    /// Duration, milliseconds.
     pub took_ms: f64,
 }
 
-/// Whether a finding's subject (`site-raid`, `site-raid@md0`) is that of a site's check.
+/// Returns whether the subject of a finding (`site-raid`, `site-raid@md0`) is that of a site check.
 pub fn is_site_check(subject: &str) -> bool {
     let id = subject.split('@').next().unwrap_or_default();
     id == "site" || id.starts_with("site-")
 }
 
-/// How a site's check ended.
+/// How a site check ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteOutcome {
-    /// It ended, and this is what it found; nothing where all is well.
+    /// It ended with these findings; none if it passed.
     Said(Vec<SiteFinding>),
-    /// A user other than root could have changed it: not run, and why.
+    /// Not run, because a user other than root could have changed it; the text gives the reason.
     Refused(String),
-    /// No check: not executable, or its name is not a valid id.
+    /// Not a check: the file is not executable, or its name is not a valid id.
     NotRun(String),
-    /// It could not be started, was killed by a signal, or printed output that cannot be parsed.
+    /// It could not be started, was killed by a signal, or its output cannot be parsed.
     Failed(String),
-    /// No end by its deadline; it and all that it had started was killed.
+    /// It exceeded its deadline; it was killed with all processes that it had started.
     Silent {
-        /// Something of it outlived SIGKILL: it hangs in the kernel.
+        /// One of these processes outlived SIGKILL: it hangs in the kernel.
         stuck: bool,
         /// The deadline, milliseconds.
         after_ms: f64,
     },
 }
 
-/// One thing that a site's check found.
+/// One finding of a site check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteFinding {
     /// The severity that it reports.
     pub severity: Severity,
     /// The class that it reports; `None` if it reports none.
     pub class: Option<Class>,
-    /// Which part: `md0`; empty for the whole node.
+    /// The part, for example `md0`; empty for the whole node.
     pub part: String,
-    /// One line.
+    /// The fault, in one line.
     pub what: String,
     /// The fix; empty if it reports none.
     pub fix: String,
-    /// Why we believe it: `exit code 2`, or its own words.
+    /// The evidence: `exit code 2`, or text that the check printed.
     pub proof: String,
 }
 
-/// Which of the site's checks to run, and how.
+/// A request to run site checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteRequest {
-    /// `/etc/railgate/checks.d`
+    /// Directory, normally `/etc/railgate/checks.d`.
     pub directory: PathBuf,
-    /// When the gate runs; the checks read it from `RAILGATE_PHASE`.
+    /// The phase, passed to checks as `RAILGATE_PHASE`.
     pub phase: Phase,
-    /// The job, in `RAILGATE_JOB_ID`.
+    /// The job, passed to checks as `RAILGATE_JOB_ID`.
     pub job: Option<u32>,
-    /// The deadline of those that `named` does not name; `None` does not run them.
+    /// Deadline of checks that `named` does not list; `None` if these are not run.
     pub deadline: Option<Duration>,
-    /// The deadlines of single ones, by name; `None` does not run it.
+    /// Deadlines of single checks, by name; `None` if the check is not run.
     pub named: BTreeMap<String, Option<Duration>>,
 }
 
 impl SiteRequest {
-    /// How long the check may run; `None` where it is not to run.
+    /// Returns the deadline of a check; `None` if it is not run.
     pub fn deadline_of(&self, name: &str) -> Option<Duration> {
         self.named.get(name).copied().unwrap_or(self.deadline)
     }

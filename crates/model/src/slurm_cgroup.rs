@@ -1,14 +1,14 @@
-//! Which job a cgroup belongs to, by the path that Slurm gives it.
+//! Finds the job of a cgroup from the path that Slurm gave it.
 
-/// `HIERARCHY:CONTROLLERS:PATH`, where Slurm's paths are `/slurm/uid_1000/job_48213/step_0` (v1; `slurm_NODE`
-/// with several slurmd) and `/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0` (v2;
-/// `NODE_slurmstepd.scope`). The outermost job counts: below it the names are the user's. `None` if
-/// the line names no job.
+/// Returns the job in a line of `/proc/PID/cgroup`, `HIERARCHY:CONTROLLERS:PATH`, or `None` if it names none. Slurm's
+/// paths are `/slurm/uid_1000/job_48213/step_0` (v1; `slurm_NODE` with several slurmd) and
+/// `/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0` (v2; `NODE_slurmstepd.scope`). Only the outermost job
+/// counts, since a user can choose names below it.
 pub fn job_of_cgroup(line: &str) -> Option<u32> {
     job_of_path(line.splitn(3, ':').nth(2)?)
 }
 
-/// The job of a cgroup's path.
+/// Returns the job in a cgroup path, or `None` if it names none.
 pub fn job_of_path(path: &str) -> Option<u32> {
     let mut ours = false;
     for name in path.split('/') {
@@ -16,7 +16,7 @@ pub fn job_of_path(path: &str) -> Option<u32> {
             return id.parse().ok();
         }
         ours = ours || name == "slurm" || name.starts_with("slurm_") || name.ends_with("slurmstepd.scope");
-        // What users may create lies in slices of their own.
+        // Cgroups that users may create are in slices of their own.
         if name == "user.slice" {
             return None;
         }

@@ -2,19 +2,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Fabric, Hca, Port, Reading};
 
-/// The statistics of one interface that a check judges.
+/// Those statistics of one interface that checks use (`ethtool -S`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceStatistics {
-    /// The RDMA device: `mlx5_2`.
+    /// RDMA device, for example `mlx5_2`.
     pub device: String,
-    /// Its interface.
+    /// Interface of the device.
     pub interface: String,
-    /// By the driver's names; unsupported where the driver has none.
+    /// Counters by the driver's names; unsupported if the driver has none.
     pub counters: Reading<Vec<(String, u64)>>,
 }
 
 impl Fabric {
-    /// Puts the statistics of interfaces beside the counters of the ports that they belong to.
+    /// Adds the statistics of interfaces to the counters of the ports to which they belong.
     pub fn count_in(&mut self, statistics: &[InterfaceStatistics]) {
         for of in statistics {
             let Some(hca) = self.hcas.iter_mut().find(|hca| hca.name == of.device) else { continue };
@@ -28,7 +28,7 @@ impl Fabric {
     }
 }
 
-/// An interface says which port of its device it belongs to; a device with one port needs no word.
+/// The port of an interface, by its `dev_port`. A device with a single port does not need that value.
 fn port_of<'a>(hca: &'a mut Hca, interface: &str) -> Option<&'a mut Port> {
     let known = hca.details.interfaces.iter().find(|known| known.name == interface);
     let number = known.and_then(|known| known.port.known()).map(|from_zero| from_zero + 1);

@@ -5,35 +5,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DriveHealth, Reading};
 
-/// What the machine around the devices is made of and how it is: disks, memory, processors, processes, services.
+/// State of the machine apart from GPUs and fabric: disks, memory, processors, processes, services.
 ///
-/// Everything is unsupported or empty in a snapshot that an earlier build wrote.
+/// All of it is unsupported or empty in snapshots of earlier releases.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct System {
-    /// Local file systems, and those in memory that jobs write to (`/proc/self/mountinfo`), each once.
+    /// Local file systems, and in-memory ones to which jobs write (`/proc/self/mountinfo`), each once.
     pub file_systems: Reading<Vec<FileSystem>>,
-    /// NVMe controllers (`/sys/class/nvme`); unsupported on a machine without.
+    /// NVMe controllers (`/sys/class/nvme`); unsupported on a machine without any.
     pub nvmes: Reading<Vec<Nvme>>,
-    /// Memory controllers (`/sys/devices/system/edac/mc`); unsupported where no driver counts.
+    /// Memory controllers (`/sys/devices/system/edac/mc`); unsupported without an EDAC driver.
     pub memory: Reading<Vec<MemoryController>>,
-    /// Machine check exceptions since boot, all processors together (`MCE` of `/proc/interrupts`).
+    /// Machine check exceptions since boot, summed over all processors (`MCE` of `/proc/interrupts`).
     pub machine_checks: Reading<u64>,
-    /// Processors that are online (`/sys/devices/system/cpu/online`).
+    /// Number of online processors (`/sys/devices/system/cpu/online`).
     pub cpus: Reading<u32>,
-    /// Frequency governors, and how many policies have each.
+    /// Frequency governors, with the number of policies that use each.
     pub governors: Reading<BTreeMap<String, u32>>,
-    /// Processes that are in trouble.
+    /// Zombies and blocked processes.
     pub processes: Reading<Processes>,
-    /// Services of systemd that have a process (`system.slice` of the cgroup tree), without `.service`.
+    /// Systemd services that have a process (`system.slice` of the cgroup tree), without `.service`.
     pub services: Reading<Vec<String>>,
-    /// How well the clock is kept.
+    /// Clock synchronisation.
     pub clock: Reading<Clock>,
-    /// Modules of the kernel, loaded or built in (`/sys/module`).
+    /// Kernel modules, loaded or built in (`/sys/module`).
     pub modules: Reading<Vec<String>>,
     /// The words of `/proc/cmdline`.
     pub boot_args: Reading<Vec<String>>,
-    /// What the jobs of this node may lock at most, bytes: `Max locked memory` of slurmd. `u64::MAX` is unlimited.
+    /// Limit of locked memory for jobs, bytes: `Max locked memory` of slurmd. `u64::MAX` means unlimited.
     pub memlock: Reading<u64>,
 }
 
@@ -59,30 +59,30 @@ impl Default for System {
 /// One local file system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileSystem {
-    /// The first place where it is mounted.
+    /// First mount point.
     pub path: PathBuf,
     /// `ext4`, `xfs`, `tmpfs`.
     pub fs_type: String,
-    /// The device, or what the table says.
+    /// Device, or the source in the mount table.
     pub source: String,
     /// Mounted read-only on purpose.
     pub read_only: bool,
-    /// Mounted for writing, and the kernel has made it read-only since: it found errors.
+    /// Mounted writable, and made read-only by the kernel after an error.
     pub given_up: bool,
     /// `statvfs`.
     pub space: Reading<Space>,
 }
 
-/// What is left on a file system for users.
+/// Space that is left for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// MiB.
+    /// Size, MiB.
     pub size_mib: u64,
-    /// MiB that a user may still write.
+    /// MiB that an unprivileged user can still write.
     pub free_mib: u64,
-    /// Inodes; 0 where the file system makes them as it goes.
+    /// Number of inodes; 0 if the file system creates them on demand.
     pub inodes: u64,
-    /// Inodes that are left.
+    /// Number of free inodes.
     pub inodes_free: u64,
 }
 
@@ -101,11 +101,11 @@ pub struct Nvme {
     pub state: Reading<String>,
     /// Composite temperature, degrees (`temp1_input` of its hwmon).
     pub temperature_c: Reading<f64>,
-    /// Its own critical temperature, degrees (`temp1_crit`).
+    /// The drive's own critical temperature, degrees (`temp1_crit`).
     pub critical_c: Reading<f64>,
-    /// It reports that it is too hot or too cold (`temp1_alarm`: that bit of the critical warning).
+    /// The drive reports that it is too hot or too cold (`temp1_alarm`, that bit of the critical warning).
     pub alarm: Reading<bool>,
-    /// Its SMART log, where it was asked for.
+    /// SMART log, if it was requested.
     #[serde(default = "not_asked")]
     pub health: Reading<DriveHealth>,
 }
@@ -121,7 +121,7 @@ pub struct MemoryController {
     pub name: String,
     /// Corrected errors since the driver was loaded (`ce_count`).
     pub corrected: Reading<u64>,
-    /// Uncorrected ones (`ue_count`).
+    /// Uncorrected errors since the driver was loaded (`ue_count`).
     pub uncorrected: Reading<u64>,
     /// Its memory modules.
     pub dimms: Vec<Dimm>,
@@ -132,7 +132,7 @@ pub struct MemoryController {
 pub struct Dimm {
     /// `CPU_SrcID#0_MC#1_Chan#0_DIMM#0`, or its directory's name if it has no label.
     pub label: String,
-    /// MiB.
+    /// Size, MiB.
     pub size_mib: Reading<u64>,
     /// Corrected errors (`dimm_ce_count`).
     pub corrected: Reading<u64>,
@@ -140,39 +140,39 @@ pub struct Dimm {
     pub uncorrected: Reading<u64>,
 }
 
-/// Processes that are in trouble.
+/// Zombies and blocked processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Processes {
-    /// How many there are, kernel threads included.
+    /// Number of processes, including kernel threads.
     pub total: u32,
-    /// How many have ended and are not collected by their parents.
+    /// Number of zombies: processes that have ended and are not reaped by their parents.
     pub zombies: u32,
-    /// Those that sleep in the kernel where no signal reaches them (state D), kernel threads left out.
+    /// Processes in uninterruptible sleep (state D), without kernel threads.
     pub blocked: Vec<BlockedProcess>,
 }
 
 /// A process in uninterruptible sleep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockedProcess {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Its start, clock ticks after boot: with the number it names one process.
+    /// Start time in clock ticks after boot; identifies a process together with its id.
     pub started: u64,
-    /// Its name.
+    /// Command name.
     pub name: String,
-    /// Context switches so far: as long as they are the same it is the same sleep.
+    /// Number of context switches; while it is unchanged, it is the same sleep.
     pub switches: u64,
 }
 
-/// How well the clock is kept (`adjtimex`).
+/// Clock synchronisation (`adjtimex`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     /// A time service keeps it synchronised.
     pub synchronised: bool,
-    /// The estimated error, microseconds.
+    /// Estimated error, microseconds.
     pub error_us: u64,
-    /// What it may be off at most, microseconds.
+    /// Maximum error, microseconds.
     pub max_error_us: u64,
-    /// PTP hardware clocks (`/sys/class/ptp`): `ptp0 mlx5_ptp`.
+    /// PTP hardware clocks (`/sys/class/ptp`), for example `ptp0 mlx5_ptp`.
     pub ptp: Vec<String>,
 }

@@ -2,7 +2,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::UnixMillis;
 
-/// A time for people, in UTC: `2026-01-05T08:00:00.250Z`. `None` beyond the year 9999, where no clock of ours is right.
+/// Formats a time in UTC, for example `2026-01-05T08:00:00.250Z`. `None` beyond the year 9999.
 pub fn rfc3339(time: UnixMillis) -> Option<String> {
     let time = Some(time).filter(|time| *time < 253_402_300_800_000)?;
     let time = UNIX_EPOCH.checked_add(Duration::from_millis(time))?;

@@ -4,17 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Finding, Phase, UnixMillis};
 
-/// The gate's answer.
+/// Whether a node is fit for jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fitness {
-    /// Nothing that matters was found.
+    /// No relevant finding.
     Fit,
-    /// Something is worse than it should be; jobs may run.
+    /// There are findings; jobs may run.
     Degraded,
-    /// Jobs must not run here.
+    /// Jobs must not run on this node.
     Unfit,
-    /// A part that the policy requires gave nothing. Never drains.
+    /// A part that the policy requires could not be read. Never drains.
     Unknown,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Fitness {
     }
 }
 
-/// The strongest thing that may follow from a finding, in rising order.
+/// The strongest action for a finding, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
@@ -45,41 +45,42 @@ pub enum Action {
     Drain,
 }
 
-/// What the gate decided about a node, and why.
+/// The gate's verdict about a node, with its reasons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// When the gate ran.
+    /// The phase in which the gate ran.
     pub phase: Phase,
-    /// The answer.
+    /// Whether the node is fit.
     pub fitness: Fitness,
-    /// What the policy wants done. Whether it is done (`mode`, breaker, pause) is not the gate's business.
+    /// The action that the policy asks for. The gate does not decide whether it is carried out (`mode`, breaker,
+    /// pause).
     pub action: Action,
-    /// Everything that was found, worst first.
+    /// All findings, worst first.
     pub findings: Vec<Finding>,
     /// Index of the finding that decided; `None` for a plain `fit`.
     pub deciding: Option<usize>,
-    /// What checks in shadow found, worst first. It is counted, and nothing else follows from it.
+    /// Findings of checks in shadow, worst first. They are counted, without further consequences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow: Vec<Finding>,
-    /// Subjects of what may pass by itself and was bad enough to count as a strike: `ib-rate@mlx5_2`.
+    /// Subjects of transient findings that count as a strike, for example `ib-rate@mlx5_2`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strikes: Vec<String>,
-    /// What only records of the kernel log show, and no other source confirms: each record counts towards `[gate] strikes`.
+    /// Faults that only kernel log records show. Each record counts towards `[gate] strikes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signs: Vec<Sign>,
 }
 
-/// A fault that one source reports.
+/// A fault with a single source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sign {
-    /// `gpu-xid@3`
+    /// Check and part, for example `gpu-xid@3`.
     pub subject: String,
-    /// When the records were written.
+    /// Times of the records.
     pub written: Vec<UnixMillis>,
 }
 
 impl Verdict {
-    /// The finding that decided.
+    /// Returns the finding that decided.
     pub fn cause(&self) -> Option<&Finding> {
         self.deciding.and_then(|index| self.findings.get(index))
     }

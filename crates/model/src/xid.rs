@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{KernelLine, KernelLog, PciAddress, Snapshot, UnixMillis, XidEvent};
 
-/// Within this time the driver logs the same fault in several ways.
+/// The driver can log one fault in several ways within this time, milliseconds.
 const SAME_FAULT_MS: u64 = 5_000;
 
 /// The severity of an SXid, as the driver logs it.
@@ -11,7 +11,7 @@ const SAME_FAULT_MS: u64 = 5_000;
 pub enum SxidSeverity {
     /// `Correctable`: repaired.
     Correctable,
-    /// `Non-fatal`: links go on.
+    /// `Non-fatal`: the links keep working.
     NonFatal,
     /// No severity in the line: `26006, SOE HALTED`.
     #[default]
@@ -25,14 +25,14 @@ pub enum SxidSeverity {
 pub struct SxidEvent {
     /// SXid code.
     pub code: u32,
-    /// The switch it names; function 0.
+    /// PCI address of the switch in the record, with function 0.
     pub switch: Option<PciAddress>,
     /// Whether `severity` is `Fatal`.
     pub fatal: bool,
     /// Its severity, as the driver logs it.
     #[serde(default)]
     pub severity: SxidSeverity,
-    /// When.
+    /// Time of the record.
     pub time: UnixMillis,
     /// The record's sequence number.
     pub seq: u64,
@@ -41,7 +41,8 @@ pub struct SxidEvent {
 }
 
 impl Snapshot {
-    /// What the driver has reported, in order: by the kernel's log, or where that could not be read, by NVML.
+    /// Returns the Xids that the driver reported, in order: from the kernel log, or from NVML if the log could not be
+    /// read.
     pub fn xids(&self) -> Vec<XidEvent> {
         match self.kernel_log.data() {
             Some(log) => log.xids(),
@@ -51,18 +52,18 @@ impl Snapshot {
 }
 
 impl KernelLog {
-    /// Xids in these records, in order.
+    /// Returns the Xids in these records, in order.
     ///
-    /// Only the driver's own sentences count, whole: its leader, the PCI address as it formats it, and for a lost GPU every
-    /// word. Such a beginning is longer than a process name, so no program can imitate it
-    /// (`kernel_origin`). What stands behind `name=` is the name of a user's process and decides nothing.
+    /// Only complete sentences of the driver count: its prefix, the PCI address in its format, and for a lost GPU the
+    /// full text. This prefix is longer than a process name, so no program can imitate it (`kernel_origin`). The text
+    /// after `name=` is the name of a user's process and is ignored.
     ///
-    /// "GPU has fallen off the bus" is written in up to three ways; however often the driver says it
-    /// within five seconds about one GPU, it is one event, with the numbered line where there is one.
+    /// The driver logs "GPU has fallen off the bus" in up to three ways. Repetitions about one GPU within five seconds
+    /// are one event, with the numbered line if there is one.
     pub fn xids(&self) -> Vec<XidEvent> {
         let mut events: Vec<XidEvent> = Vec::new();
         let mut lost: Vec<XidEvent> = Vec::new();
-        // A sentence in three records: its first names the GPU.
+        // One sentence can span three records; the first of them names the GPU.
         let mut named = None;
         for line in &self.lines {
             let Some(said) = line.text.strip_prefix("NVRM: ") else { continue };
@@ -98,7 +99,7 @@ impl KernelLog {
         events
     }
 
-    /// SXids in these records, in order, without the register dumps that follow each.
+    /// Returns the SXids in these records, in order, without the register dumps that follow each.
     pub fn sxids(&self) -> Vec<SxidEvent> {
         self.lines.iter().filter_map(sxid).collect()
     }
@@ -108,7 +109,7 @@ fn event(line: &KernelLine, code: u32, gpu: PciAddress, pid: Option<u32>) -> Xid
     XidEvent { code, gpu: Some(gpu), pid, time: line.time, seq: line.seq, text: line.text.clone() }
 }
 
-/// `Xid (PCI:0000:05:00): 79, …`, `Xid (0000:03:00): 14, …`, `Xid (PCI:0000:05:00 GPU-I:05 GPU-CI:00): 94, …`
+/// Parses `Xid (PCI:0000:05:00): 79, …`, `Xid (0000:03:00): 14, …` or `Xid (PCI:0000:05:00 GPU-I:05 GPU-CI:00): 94, …`.
 fn numbered(said: &str) -> Option<(PciAddress, u32, &str)> {
     let (place, rest) = said.strip_prefix("Xid (")?.split_once("): ")?;
     let (code, rest) = rest.split_once(',')?;
@@ -125,17 +126,17 @@ fn numbered(said: &str) -> Option<(PciAddress, u32, &str)> {
     Some((gpu, code.parse().ok()?, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
-/// A record's part in the sentence that a GPU is lost.
+/// What a record contributes to the message that a GPU is lost.
 enum OffBus {
     Whole(PciAddress),
-    /// "The NVIDIA GPU 0000:18:00.0", whose sentence ends two records later.
+    /// "The NVIDIA GPU 0000:18:00.0": the sentence ends two records later.
     Begins(PciAddress),
     GoesOn,
     Ends,
     No,
 }
 
-/// `osinit.c` and `osapi.c` of NVIDIA's open kernel modules; "GPU at … has" is that of drivers before 400.
+/// From `osinit.c` and `osapi.c` of NVIDIA's open kernel modules; drivers before 400 log "GPU at … has".
 fn off_bus(said: &str) -> OffBus {
     const ENDS: &str = "fallen off the bus and is not responding to commands.";
     let goes_on = |text: &str| {
@@ -154,7 +155,7 @@ fn off_bus(said: &str) -> OffBus {
         return OffBus::Whole(gpu);
     }
     if let Some(rest) = said.strip_prefix("The NVIDIA GPU ") {
-        // One record, as /dev/kmsg escapes its newlines.
+        // A single record in which /dev/kmsg escaped the newlines.
         let mut parts = rest.split("\\x0aNVRM: ");
         let gpu = parts.next().and_then(|place| address(place, true));
         return match (gpu, parts.next(), parts.next(), parts.next()) {
@@ -170,7 +171,7 @@ fn off_bus(said: &str) -> OffBus {
     }
 }
 
-/// `%04x:%02x:%02x`, or with a function `%04x:%02x:%02x.%x`; whole, and function 0.
+/// Parses a complete `%04x:%02x:%02x`, or `%04x:%02x:%02x.%x` with `function`, and sets function 0.
 fn address(text: &str, function: bool) -> Option<PciAddress> {
     let text = if function {
         let (place, number) = text.split_once('.')?;
@@ -192,13 +193,14 @@ fn is_number(text: &str, radix: u32) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_digit(radix))
 }
 
-/// `pid=1234, ` or `pid='<unknown>', ` at the beginning of what the driver says: further on it would be a process's name.
+/// The number in `pid=1234, ` or `pid='<unknown>', ` at the start of the text; further on it could be part of a process
+/// name.
 fn pid(rest: &str) -> Option<u32> {
     rest.strip_prefix("pid=")?.split(',').next()?.parse().ok()
 }
 
-/// `nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, …`: "nvidia-%s: SXid (PCI:%04x:%02x:%02x.%x): %05d, " in
-/// `common_nvswitch.h` of NVIDIA's open kernel modules 515 to 595.
+/// Parses `nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, …`: "nvidia-%s: SXid (PCI:%04x:%02x:%02x.%x): %05d,
+/// " in `common_nvswitch.h` of NVIDIA's open kernel modules 515 to 595.
 fn sxid(line: &KernelLine) -> Option<SxidEvent> {
     let (switch, said) = line.text.strip_prefix("nvidia-nvswitch")?.split_once(": SXid (PCI:")?;
     if !is_number(switch, 10) {
@@ -220,7 +222,7 @@ fn sxid(line: &KernelLine) -> Option<SxidEvent> {
     })
 }
 
-/// `None` for a line that tells more about the one before: `error_nvswitch.c` and `flcn_ls10.c` of the same source.
+/// `None` for a line that continues the previous one: `error_nvswitch.c` and `flcn_ls10.c` of the same source.
 fn sxid_severity(what: &str) -> Option<SxidSeverity> {
     const DUMPS: &[&str] = &["Severity ", "Data {", "SOE HALT data["];
     if DUMPS.iter().any(|dump| what.starts_with(dump)) {
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling() {
+    fn every_known_xid_wording_is_parsed() {
         let found = codes(&[
             (
                 0,
@@ -307,16 +309,16 @@ mod tests {
         ]);
         let want = [(79, "0000:18:00.0", Some(1)), (79, "0000:19:00.0", None), (79, "0000:18:00.0", None)];
         assert_eq!(found, want.map(|(code, place, pid)| (code, place.to_owned(), pid)));
-        // The same in one record, as /dev/kmsg escapes it.
+        // The same as a single record, with newlines escaped by /dev/kmsg.
         let whole = "NVRM: The NVIDIA GPU 0000:19:00.0\\x0aNVRM: (PCI ID: 10de:2330) installed in this system \
                      has\\x0aNVRM: fallen off the bus and is not responding to commands.";
         assert_eq!(codes(&[(1, whole)]), [(79, "0000:19:00.0".to_owned(), None)]);
     }
 
     #[test]
-    fn a_process_cannot_call_itself_an_xid() {
-        // The kernel begins such lines with the process's own name, at most 15 bytes of it, and ends them with its file's. The
-        // reader refuses them (`kernel_origin`); here they are seen to be no sentence of the driver's either.
+    fn a_process_name_cannot_imitate_an_xid() {
+        // The kernel starts such lines with the process name, at most 15 bytes, and ends them with the name of its
+        // file. The reader rejects them (`kernel_origin`); here they must not match the driver's sentences either.
         for forged in [
             "NVRM: fallen of[77]: segfault at 0 ip 0 sp 0 error 4 in NVRM: fallen off the bus[400000+1000]",
             "NVRM: GPU 1:0:0[77]: segfault at 0 ip 0 sp 0 error 4 in fallen off the bus[400000+1000]",
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_name_decides_nothing() {
+    fn a_process_name_in_an_xid_record_is_ignored() {
         let named =
             |name: &str| format!("NVRM: Xid (PCI:0000:9b:00): 13, pid=4711, name={name}, Graphics Exception");
         for name in [", 79, GPU has f", "): 79, pid=1, x", "pid=1, pid=2", "fallen off the bus"] {
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn switches() {
+    fn sxid_records_are_parsed() {
         let found = log(&[
             (0, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"),
             (0, "nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Severity 1 Engine instance 60 Sub-engine instance 00"),
@@ -363,7 +365,7 @@ mod tests {
         assert_eq!(found, [(20034, true, 0), (12028, false, 2)]);
     }
 
-    /// Every format string of an SXid in NVIDIA's open kernel modules 515.43.04 to 595.45.04, with numbers in it.
+    /// Every SXid format string in NVIDIA's open kernel modules 515.43.04 to 595.45.04, with numbers filled in.
     #[test]
     fn every_sxid_of_the_driver_is_an_event() {
         let severity = |what: &str| {
@@ -418,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_cannot_call_itself_a_switch() {
+    fn a_process_name_cannot_imitate_an_sxid() {
         for forged in [
             "nvidia-nvswitch[77]: segfault at 0 ip 0 sp 0 error 4 in x: SXid (PCI:0000:05:00.0): 26006, SOE HALTED",
             "nvidia-nvswitch0[77]: segfault at 0 in y: SXid (PCI:0000:05:00.0): 22003, Fatal, x",
@@ -436,7 +438,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in "(NVRM: )?(Xid \\(|GPU |The NVIDIA GPU )?.{0,60}") {
+        fn no_text_causes_a_panic(text in "(NVRM: )?(Xid \\(|GPU |The NVIDIA GPU )?.{0,60}") {
             let _ = log(&[(0, &text)]).xids();
             let _ = log(&[(0, &format!("nvidia-nvswitch0: SXid ({text}"))]).sxids();
         }

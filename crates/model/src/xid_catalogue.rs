@@ -1,8 +1,8 @@
-//! What each Xid of the NVIDIA driver and each SXid of its NVSwitch driver means: the one table that the gate and the reports
-//! read.
+//! The meaning of each Xid of the NVIDIA driver and of each SXid of its NVSwitch driver. Both the gate and the reports
+//! use this table.
 //!
-//! `generated.rs` holds the facts of NVIDIA's Xid catalogue (`cargo xtask xid-catalogue`); beside them stand railgate's names,
-//! the rule that makes a severity of the catalogue's action, and the departures from that rule with their reasons.
+//! `generated.rs` has the facts of NVIDIA's Xid catalogue (`cargo xtask xid-catalogue`). The other files add railgate's names,
+//! the rule that derives a severity from the catalogue's action, and the departures from that rule with their reasons.
 
 mod facts;
 #[rustfmt::skip]
@@ -25,48 +25,48 @@ pub use sxid::{FabricLoss, fabric_loss, sxid_name, unstated_severity};
 
 use crate::{Class, Severity};
 
-/// Whose fault an Xid is.
+/// The cause of an Xid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Owner {
-    /// The GPU, its memory, its links, or the driver beside it.
+    /// The GPU, its memory, its links, or the driver.
     Hardware,
-    /// The program that ran.
+    /// The program that was running.
     Application,
-    /// It follows from another error, or has too little information.
+    /// A consequence of another error, or not enough information.
     Other,
 }
 
 /// One Xid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xid {
-    /// Xid.
+    /// The code.
     pub code: u32,
-    /// The driver's identifier: `ROBUST_CHANNEL_GPU_ECC_DBE`.
+    /// The driver's identifier, for example `ROBUST_CHANNEL_GPU_ECC_DBE`.
     pub mnemonic: &'static str,
-    /// The catalogue's immediate action; `None` if it has none or does not have the code yet.
+    /// Immediate action in the catalogue; `None` if it has none or lacks the code.
     pub immediate: Option<Bucket>,
-    /// The catalogue's investigatory action.
+    /// Investigatory action in the catalogue.
     pub investigatory: Option<Bucket>,
-    /// The GPUs of the catalogue that report it.
+    /// GPU families that report it, from the catalogue.
     pub families: &'static [Family],
-    /// The driver changes its recovery action (Xid 154) with it.
+    /// Whether the driver changes its recovery action (Xid 154) with it.
     pub sets_154: Option<SetsXid154>,
-    /// NVIDIA's catalogue has it; otherwise only the driver's source.
+    /// Whether NVIDIA's catalogue has the code; otherwise only the driver's source has it.
     pub in_catalogue: bool,
-    /// In a few words; the mnemonic for a code that is not used any more.
+    /// A few words; the mnemonic for a code that is no longer used.
     pub name: &'static str,
     /// What it means for a job, in one sentence.
     pub meaning: &'static str,
-    /// Whose fault it is.
+    /// The usual cause.
     pub owner: Owner,
-    /// A program can make the driver write it.
+    /// A user program can make the driver log it.
     pub raisable: bool,
-    /// How bad the record is, whose it is and what to do.
+    /// Severity, class and fix of the record.
     pub judgement: Judgement,
 }
 
-/// The row of a code.
+/// Returns the row of a code.
 pub fn lookup(code: u32) -> Option<Xid> {
     let row = |rows: &'static [Facts]| {
         rows.binary_search_by_key(&code, |row| row.code).ok().and_then(|at| rows.get(at))
@@ -77,20 +77,20 @@ pub fn lookup(code: u32) -> Option<Xid> {
     }
 }
 
-/// Every code, in order.
+/// Returns every code, in order.
 pub fn all() -> impl Iterator<Item = Xid> {
     let known = generated::FACTS.iter().map(|facts| xid(facts, true));
     known.chain(policy::NEWER.iter().map(|facts| xid(facts, false)))
 }
 
-/// Every row of the NVLink 5 decode table, in the catalogue's order.
+/// Returns every row of the NVLink 5 decode table, in the catalogue's order.
 pub fn nvlink5_rows() -> &'static [Nvlink5Row] {
     generated::NVLINK5
 }
 
-/// Whose fault one record is, and what it means for a job, in one sentence without its full stop.
+/// Returns the cause of one record, and what it means for a job, in one sentence without its full stop.
 ///
-/// The records of NVLink 5 (144 to 150) are decoded: most are not fatal.
+/// Records of NVLink 5 (144 to 150) are decoded, since most of them are not fatal.
 pub fn explain(code: u32, text: &str) -> (Owner, &'static str) {
     let Some(row) = lookup(code) else {
         return (Owner::Other, "not in railgate's table; see NVIDIA's Xid catalogue");
@@ -105,7 +105,7 @@ pub fn explain(code: u32, text: &str) -> (Owner, &'static str) {
             Owner::Other,
             "an NVLink access failed: a bad address of the program, or the end of its peer on another GPU",
         ),
-        // Software at the other end may be the cause.
+        // Software at the other end of the link can be the cause.
         Some(Nvlink5 { origin: Origin::Sw, reach: Reach::NonFatal, .. }) => (Owner::Other, row.meaning),
         Some(_) => (Owner::Hardware, row.meaning),
         None if line.is_some_and(|line| line.fatal) => (Owner::Hardware, row.meaning),
@@ -113,7 +113,7 @@ pub fn explain(code: u32, text: &str) -> (Owner, &'static str) {
     }
 }
 
-/// The departure that a code falls under.
+/// Returns the departure from the rule for a code, if there is one.
 pub fn departure(code: u32) -> Option<&'static Departure> {
     DEPARTURES.iter().find(|departure| departure.codes.contains(&code))
 }

@@ -1,5 +1,5 @@
-//! File systems on the node's own drives. A file system on a loop device is an image that a user's container runtime mounted; its
-//! errors are the user's, and `{part}` refuses it.
+//! File systems on the node's own drives. A file system on a loop device is an image that a user's container runtime
+//! mounted; its errors concern the user, and `{part}` does not match it.
 
 use super::{Format, Helper, NEWEST, OLDEST, Row, linux, linux_in, reported, row};
 
@@ -20,7 +20,7 @@ const BTRFS_INFO_STATES: Helper = Helper {
     wording: "%sBTRFS %s (device %s%s)",
     files: BTRFS_FILES,
 };
-/// The same in newer releases.
+/// The same in later releases.
 const BTRFS_INFO_STATE: Helper = Helper {
     text: "BTRFS info (device {part} state {word}): ",
     wording: "%sBTRFS %s (device %s%s)",
@@ -28,12 +28,12 @@ const BTRFS_INFO_STATE: Helper = Helper {
 };
 
 const XFS_SHUTDOWN: &str = "fs/xfs/xfs_fsops.c";
-/// Between the wordings of 5.10 and 5.15, as a patch of `xfs_fsops.c` on linux-xfs shows them.
+/// Wording between those of 5.10 and 5.15, from a patch of `xfs_fsops.c` on the linux-xfs list.
 const XFS_BETWEEN: &str = "Linux 5.11 to 5.14, fs/xfs/xfs_fsops.c";
 const XFS_ERROR: &str = "fs/xfs/xfs_error.c";
 const GPUD_DISK: &str = "leptonai/gpud, components/disk/kmsg_matcher_test.go";
 
-/// 5.10 has one format for each cause; later releases have one for all.
+/// 5.10 has one format for each cause; later releases have a single one.
 const fn shutdown(text: &'static str) -> Format {
     linux_in(XFS_SHUTDOWN, (5, 15), NEWEST, text).after(XFS)
 }
@@ -42,7 +42,7 @@ const fn xfs_error(text: &'static str) -> Format {
     linux(XFS_ERROR, text).after(XFS)
 }
 
-/// The level is one of a table: the format's `%s`.
+/// The format's `%s` is a level name from a table.
 const fn btrfs(text: &'static str) -> Format {
     linux_in("fs/btrfs/super.c", OLDEST, (6, 1), text)
 }

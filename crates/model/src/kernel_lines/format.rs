@@ -1,23 +1,23 @@
-//! A record of the kernel log against a format string.
+//! Matches records of the kernel log with format strings.
 //!
-//! A format is written as the kernel writes it, with a typed hole in place of each `%s` or `%d`:
-//! `nvme {part}: Disabling device after reset failure: {int}`. It fits a whole record, from its first character to its last.
-//! What a user can choose (the name of a process) stands in holes that decide nothing.
+//! A format is the kernel's format string with a typed hole in place of each `%s` or `%d`, for example
+//! `nvme {part}: Disabling device after reset failure: {int}`. It has to match the whole record. Text that a user can
+//! choose (the name of a process) is in holes that do not influence the result.
 //!
 //! | hole | accepts |
 //! |---|---|
 //! | `{int}`, `{hex}` | digits, with a sign; hexadecimal digits |
-//! | `{word}` | a name of the kernel's own: function, driver, array |
-//! | `{part}` | a device: `md1`, `nvme0n1p1`, `MC0`; not a loop device |
-//! | `{disk}` | the same, and only a drive or what is built on drives |
+//! | `{word}` | a name that the kernel chooses: function, driver, array |
+//! | `{part}` | a device, for example `md1`, `nvme0n1p1`, `MC0`; no loop device |
+//! | `{disk}` | the same, limited to drives and devices built on drives |
 //! | `{host}` | a server: name or address |
 //! | `{bdf}` | a PCI address with its function |
 //! | `{name}` | the name of a process, as `/dev/kmsg` escapes it |
-//! | `{pid}` | the number of a process |
+//! | `{pid}` | a process id |
 //! | `{text}`, `{rest}` | anything: in the middle, to the end |
 //!
-//! `{part}`, `{disk}`, `{host}` and `{bdf}` name what the record is about. A `|` separates words that the kernel's source has in
-//! different places; it matches nothing.
+//! `{part}`, `{disk}`, `{host}` and `{bdf}` name the part that the record is about. A `|` separates texts that are at
+//! different places in the kernel's source; it matches the empty string.
 
 use std::ops::Range;
 
@@ -31,24 +31,24 @@ const NAME_BYTES: usize = 100;
 /// `TASK_COMM_LEN` without its NUL, each byte escaped as `\xNN`.
 const PROCESS_BYTES: usize = 15 * 4;
 
-/// Devices that are drives, or arrays and volumes of drives. Not among them: `sr0`, `fd0`, `loop0`, `zram0`, `nbd0`.
+/// Prefixes of drives, and of arrays and volumes on drives. Left out: `sr0`, `fd0`, `loop0`, `zram0`, `nbd0`.
 const DISKS: &[&str] = &["nvme", "sd", "vd", "xvd", "hd", "md", "dm-", "pmem", "mmcblk", "cciss"];
 
-/// What a text holds that fits.
+/// The values of a matching text.
 #[derive(Debug)]
 pub(super) struct Filled<'a> {
     pub(super) part: KernelPart<'a>,
-    /// Where names and numbers of processes stand, in order.
+    /// Positions of process names and ids, in order.
     pub(super) processes: Vec<Range<usize>>,
 }
 
-/// Whether `text` is what the formats, one behind the other, write. Gives what it names.
+/// Matches `text` with the concatenated formats. Returns the values of the holes, or `None` if it does not match.
 pub(super) fn fit<'a>(formats: &[&str], text: &'a str) -> Option<Filled<'a>> {
     let mut found = Filled { part: KernelPart::Node, processes: Vec::new() };
     follows(formats, (text, 0), &mut found).then_some(found)
 }
 
-/// `text` stands at `at` of the whole.
+/// Matches `text`, which starts at byte `at` of the record.
 fn follows<'a>(formats: &[&str], (text, at): (&'a str, usize), found: &mut Filled<'a>) -> bool {
     let Some((format, behind)) = formats.split_first() else { return text.is_empty() };
     let end = format.find(['{', '|']).unwrap_or(format.len());
@@ -82,7 +82,8 @@ fn follows<'a>(formats: &[&str], (text, at): (&'a str, usize), found: &mut Fille
     }
 }
 
-/// The formats fit behind some text of at most `most` bytes, which is a name of a process unless any length will do.
+/// Matches the formats after a prefix of at most `most` bytes. The prefix must be a process name unless any text is
+/// allowed.
 fn somewhere<'a>(
     formats: &[&str],
     (text, at): (&'a str, usize),
@@ -101,7 +102,7 @@ fn somewhere<'a>(
     })
 }
 
-/// Fills one hole with as much as it accepts: what it names, and the text behind it.
+/// Fills one hole with as much text as it accepts. Returns the part that it names, and the remaining text.
 fn filled<'a>(hole: &str, text: &'a str) -> Option<(Option<KernelPart<'a>>, &'a str)> {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let device = |byte: u8| word(byte) || byte == b'!';
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_fits_the_whole_record() {
+    fn a_format_matches_only_the_whole_record() {
         let format = "nvme {part}: Disabling device after reset failure: {int}";
         let nvme4 = Some(KernelPart::Name("nvme4"));
         assert_eq!(part(format, "nvme nvme4: Disabling device after reset failure: -19"), nvme4);
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_have_types() {
+    fn a_hole_accepts_only_its_type() {
         let at = KernelPart::Pci("0000:5e:00.0".parse().unwrap());
         assert_eq!(part("{word} {bdf}: {rest}", "mlx5_core 0000:5e:00.0: x"), Some(at));
         assert_eq!(part("{word} {bdf}: {rest}", "mlx5_core 0000:5e:00: x"), None, "no function");
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_name_has_a_bounded_length_and_decides_nothing() {
+    fn a_process_name_has_a_bounded_length_and_does_not_influence_the_match() {
         let format = "task {name}:{int} blocked";
         assert_eq!(part(format, "task a:1 blocked:2 blocked"), Some(KernelPart::Node));
         let escaped = format!("task {}:7 blocked", "\\x0a".repeat(15));
@@ -196,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_matches_nothing() {
+    fn a_bar_matches_the_empty_string() {
         assert_eq!(part("severity=|Fatal|, type={rest}", "severity=Fatal, type=x"), Some(KernelPart::Node));
         assert_eq!(fit(&["lead ", "{int}|", "s"], "lead 5s").map(|found| found.part), Some(KernelPart::Node));
     }
 
-    /// A flood of long records must cost time in proportion to its size.
+    /// A flood of long records must take time proportional to its size.
     #[test]
-    fn a_long_record_is_cheap() {
+    fn matching_a_long_record_takes_linear_time() {
         let long = format!("XFS (md0): {}", "Log ".repeat(200_000));
         assert_eq!(
             part("XFS ({part}): {text} (0x{hex}) detected at {text}.  Shutting down filesystem.", &long),

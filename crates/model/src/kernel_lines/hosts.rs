@@ -12,14 +12,14 @@ const NMI_WATCHDOG: Helper = Helper {
 
 const RCU: Helper = Helper { text: "rcu: ", wording: "rcu: ", files: &["kernel/rcu/tree.c"] };
 
-/// `pr_fmt` of `aer.c`, which `pci_err` prints and `pci_printk` does not.
+/// `pr_fmt` of `aer.c`: printed by `pci_err`, not by `pci_printk`.
 const AER_DEVICE: Helper =
     Helper { text: "{word} {bdf}: AER: ", wording: "AER: ", files: &["drivers/pci/pcie/aer.c"] };
 
 const EDAC: Helper =
     Helper { text: "EDAC {part}: ", wording: "EDAC MC%d: ", files: &["drivers/edac/edac_mc.h"] };
 
-/// `HW_ERR`
+/// The macro `HW_ERR`.
 const HARDWARE_ERROR: Helper =
     Helper { text: "[Hardware Error]: ", wording: "[Hardware Error]: ", files: &["include/linux/printk.h"] };
 
@@ -36,7 +36,7 @@ const STALLS: &str = "INFO: {word} detected stalls on CPUs/tasks:|{rest}";
 const EXPEDITED: &str = "INFO: {word} detected expedited stalls on CPUs/tasks: {rest}";
 const BLOCKED: &str = "task {name}:{pid} blocked for more than {int} seconds.";
 
-/// RHEL 6 and 7, as their users' reports have it.
+/// RHEL 6 and 7, from records in bug reports.
 const OLD_KERNEL: &str = "Linux 3.10 and older";
 
 const AER: &str = "drivers/pci/pcie/aer.c";
@@ -47,7 +47,7 @@ const NON_FATAL_NEW: &str = "PCIe Bus Error: severity=|Uncorrectable (Non-Fatal)
 const CORRECTED: &str = "PCIe Bus Error: severity=|Corrected|{rest}";
 const CORRECTED_NEW: &str = "PCIe Bus Error: severity=|Correctable|{rest}";
 
-/// The last release that writes "Uncorrected"; the next writes "Uncorrectable".
+/// The last release with "Uncorrected"; later ones have "Uncorrectable".
 const UNCORRECTED: super::Release = (6, 7);
 const UNCORRECTABLE: super::Release = (6, 8);
 

@@ -1,8 +1,8 @@
-//! Network adapters: mlx5 of the kernel and of MLNX_OFED, which print the same.
+//! Network adapters: mlx5 of the kernel and of MLNX_OFED, which print the same texts.
 
 use super::{DEVICE, Format, Helper, NEWEST, OLDEST, Row, linux, linux_in, reported, row};
 
-/// `mlx5_core_err`, `mlx5_core_warn` and `mlx5_log`
+/// `mlx5_core_err`, `mlx5_core_warn` and `mlx5_log`.
 const MLX5: Helper = Helper {
     text: "mlx5_core {bdf}: {word}:{int}:(pid {pid}): ",
     wording: "%s:%d:(pid %d): ",
@@ -13,7 +13,7 @@ const MLX5: Helper = Helper {
 const MLX5_PLAIN: Helper =
     Helper { text: "mlx5_core {bdf}: ", wording: "%s %s: %pV", files: &["drivers/base/core.c"] };
 
-/// `netdev_err` of a device that has a parent.
+/// `netdev_err` for a device that has a parent.
 const NETDEV: Helper =
     Helper { text: "{word} {bdf} {word}: ", wording: "%s %s %s%s: %pV", files: &["net/core/dev.c"] };
 
@@ -28,14 +28,14 @@ const POWERED_DOWN: &str = "Port module event[error]: module {int}, {text}, \
      |One or more network ports have been powered down due to insufficient/unadvertised power on the PCIe slot";
 const MODULE_ERROR: &str = "Port module event[error]: module {int}, {rest}";
 
-/// From this level (warning is 4, notice 5) on the firmware reports what needs nothing done.
+/// From this level on (warning is 4, notice 5) the firmware reports states that need no action.
 const NOTICE: u8 = 5;
 
 const fn health(text: &'static str) -> Format {
     linux(HEALTH, text).after(MLX5)
 }
 
-/// The health buffer's own words for a syndrome.
+/// The text of the health buffer for a syndrome.
 const fn syndrome(text: &'static str) -> Format {
     health(text).below_level(NOTICE)
 }

@@ -1,29 +1,30 @@
-//! Kernel lines as a person may read them whose processes they are not about.
+//! Removes process names and ids from kernel lines, for readers who do not own these processes.
 
 use std::borrow::Cow;
 
 use super::{Format, rows};
 
-/// What stands for a name or number.
+/// Replaces a name or number.
 const COVER: &str = "…";
 
-/// What begins the kernel's and drivers' words about a process. What follows is of unknown length, since the name may hold anything.
+/// Prefixes of the kernel's and drivers' texts about a process. The rest of the line has unknown length, since a
+/// process name can contain anything.
 const BEGINS: &[&str] = &[
     "pid=", "name=", "comm ", "comm:", "pid ", "pid:", "PID", "process ", "Process ", "task ", "uid", "UID",
 ];
 
-/// The driver writes so where no process was running.
-const NOBODY: &str = "pid='<unknown>', name=<unknown>, ";
+/// The driver's text if no process was running.
+const NO_PROCESS: &str = "pid='<unknown>', name=<unknown>, ";
 
-/// The line with `…` in place of names and numbers of processes. A line that no row of the table knows ends where it begins to
-/// speak of a process.
+/// Returns the line with `…` in place of process names and ids. A line that matches no row of the table is cut where
+/// its text about a process starts.
 #[must_use]
 pub fn without_processes(text: &str) -> Cow<'_, str> {
     let known = rows().flat_map(|row| row.formats).find_map(|format: &Format| format.filled(text));
     if let Some(found) = known.filter(|found| !found.processes.is_empty()) {
         return replaced(text, &found.processes);
     }
-    // `mlx5_core …: wait_func:1176:(pid 77): …` in all of its wordings, and Lustre's `LustreError: 77:0:(…)`.
+    // Covers all wordings of `mlx5_core …: wait_func:1176:(pid 77): …` and of Lustre's `LustreError: 77:0:(…)`.
     if let Some((head, tail)) = text.split_once(":(pid ")
         && let Some((number, rest)) = tail.split_once(')')
         && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -38,7 +39,7 @@ pub fn without_processes(text: &str) -> Cow<'_, str> {
             return Cow::Owned(format!("{head}: {COVER}{}", cut(rest)));
         }
     }
-    // `XFS: NAME(77) possible memory allocation deadlock …`: these words are longer than a name.
+    // `XFS: NAME(77) possible memory allocation deadlock …`: this text is longer than any process name.
     if text.starts_with("XFS: ")
         && let Some(at) = text.find(" possible memory allocation deadlock")
     {
@@ -64,8 +65,8 @@ fn cut(text: &str) -> Cow<'_, str> {
         let words = rest.get(at..).unwrap_or_default();
         let nameless = words.get(length..).is_some_and(|behind| behind.starts_with(COVER));
         from += at;
-        if words.starts_with(NOBODY) {
-            from += NOBODY.len();
+        if words.starts_with(NO_PROCESS) {
+            from += NO_PROCESS.len();
         } else if nameless {
             from += length;
         } else {
@@ -74,7 +75,7 @@ fn cut(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Where `words` begin as words of their own.
+/// Position at which `words` occur as separate words.
 fn word_at(text: &str, words: &str) -> Option<usize> {
     let inside =
         |at: usize| text.get(..at).is_some_and(|before| before.ends_with(|c: char| c.is_alphanumeric()));
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_process_is_named() {
+    fn names_and_ids_of_processes_are_removed() {
         for (text, want) in [
             (
                 "INFO: task eve:1:4711 blocked for more than 120 seconds.",
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_words_stay() {
+    fn text_without_processes_is_unchanged() {
         for text in [
             "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
             "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.",
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_with_a_process_is_covered() {
+    fn every_row_with_a_process_hole_is_covered() {
         for format in rows().flat_map(|row| row.formats).filter(|format| format.text.contains("{name}")) {
             assert!(format.text.contains("{pid}"), "{}", format.text);
         }

@@ -19,7 +19,7 @@ const REQUEST: &str = "block/blk-mq.c";
 const IO: &str = "|I/O| error, dev {disk}, sector {int}{rest}";
 const MEDIUM: &str = "|critical medium| error, dev {disk}, sector {int}{rest}";
 
-/// The caller's name stands before the error up to 5.15.
+/// Up to 5.15 the name of the calling function precedes the error.
 const BLK_UPDATE: Helper = Helper {
     text: "blk_update_request: ",
     wording: "%s: %s error, dev %s, sector %llu",

@@ -1,17 +1,17 @@
 use std::fmt;
 
-/// The edition of NVIDIA's spreadsheet that the rows were made from.
+/// The edition of NVIDIA's spreadsheet from which the rows were generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edition {
     /// File name.
     pub file: &'static str,
-    /// Last change of the workbook, by its own properties: `2025-09-30`.
+    /// Last change, from the properties of the workbook: `2025-09-30`.
     pub modified: &'static str,
     /// SHA-256 of the file.
     pub sha256: &'static str,
 }
 
-/// A GPU of each family that the catalogue has a column for.
+/// GPU families, one for each column of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Ampere: A100, A800, A30.
@@ -62,7 +62,7 @@ pub enum Bucket {
 }
 
 impl Bucket {
-    /// All of them, with the catalogue's identifiers.
+    /// All buckets, with the catalogue's identifiers.
     pub const ALL: &[(Bucket, &str)] = &[
         (Bucket::CheckApp, "CHECK_APP/CUDA"),
         (Bucket::CheckMechanicals, "CHECK_MECHANICALS"),
@@ -108,33 +108,33 @@ impl fmt::Display for Bucket {
 /// Whether the driver also logs Xid 154 when it logs this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetsXid154 {
-    /// Since this driver release: 565.
+    /// Since this driver release (565).
     SinceDriver(u32),
-    /// Since the driver has this Xid.
+    /// In all drivers that have this Xid.
     Always,
 }
 
 /// A row of the sheet "Xids".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Xid.
+    /// The code.
     pub code: u32,
-    /// The driver's identifier: `ROBUST_CHANNEL_GPU_ECC_DBE`.
+    /// The driver's identifier, for example `ROBUST_CHANNEL_GPU_ECC_DBE`.
     pub mnemonic: &'static str,
-    /// The GPUs that report it; empty for a code that is not used any more.
+    /// GPU families that report it; empty for a code that is no longer used.
     pub families: &'static [Family],
-    /// What to do at once; `None` where the catalogue leaves the cell empty.
+    /// Immediate action; `None` if the catalogue leaves the cell empty.
     pub immediate: Option<Bucket>,
-    /// What to investigate; `None` where the catalogue leaves the cell empty.
+    /// Investigatory action; `None` if the catalogue leaves the cell empty.
     pub investigatory: Option<Bucket>,
-    /// The driver changes its recovery action with it.
+    /// Whether the driver changes its recovery action with it.
     pub sets_154: Option<SetsXid154>,
 }
 
-/// How far an NVLink 5 error reaches.
+/// The extent of an NVLink 5 error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The link goes on.
+    /// The link keeps working.
     NonFatal,
     /// The link is lost; the GPU has to be drained and reset.
     LinkFatal,
@@ -142,12 +142,12 @@ pub enum Reach {
     Fatal,
 }
 
-/// Where an NVLink 5 error usually comes from.
+/// The usual origin of an NVLink 5 error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Hardware.
     Hw,
-    /// Software, which may be a user's.
+    /// Software, possibly that of a user.
     Sw,
     /// Hardware or software.
     HwSw,
@@ -157,30 +157,30 @@ pub enum Origin {
     Unknown,
 }
 
-/// Bits that the first number of an NVLink 5 line (`intrInfo`) must have.
+/// Required bits of the first number in an NVLink 5 line (`intrInfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// The bits that count.
+    /// The bits to compare.
     pub mask: u32,
     /// Their values.
     pub bits: u32,
 }
 
 impl Pattern {
-    /// Whether the number has them.
+    /// Returns whether the number matches.
     pub fn matches(self, intr_info: u32) -> bool {
         intr_info & self.mask == self.bits
     }
 }
 
-/// Another action where further bits are set ("Action 2").
+/// Another action if further bits are set ("Action 2").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promotion {
     /// Drivers before 575.
     pub v1: Pattern,
     /// Driver 575 and later.
     pub v2: Pattern,
-    /// What to do at once.
+    /// Immediate action.
     pub immediate: Bucket,
 }
 
@@ -189,24 +189,24 @@ pub struct Promotion {
 pub struct Nvlink5Row {
     /// Xid, 144 to 150.
     pub code: u32,
-    /// The unit's name in lines of drivers before 575.
+    /// Name of the unit in lines of drivers before 575.
     pub unit_v1: &'static str,
-    /// The unit's name in lines of driver 575 and later.
+    /// Name of the unit in lines of driver 575 and later.
     pub unit_v2: &'static str,
     /// `intrInfo` of drivers before 575.
     pub v1: Pattern,
     /// `intrInfo` of driver 575 and later.
     pub v2: Pattern,
-    /// Values of the second number (error status); empty where it does not matter.
+    /// Values of the second number (error status); empty if any value matches.
     pub statuses: &'static [u32],
-    /// How far it reaches.
+    /// Extent of the error.
     pub reach: Reach,
-    /// Where it usually comes from.
+    /// Usual origin.
     pub origin: Origin,
-    /// What to do at once.
+    /// Immediate action.
     pub immediate: Bucket,
-    /// Another action where further bits are set.
+    /// Another action if further bits are set.
     pub promotion: Option<Promotion>,
-    /// What to investigate.
+    /// Investigatory action.
     pub investigatory: Bucket,
 }

@@ -1,16 +1,17 @@
 use super::facts::{Bucket, Nvlink5Row, Origin, Pattern, Reach};
 use super::generated::NVLINK5;
 
-/// A line of an NVLink 5 error (Xid 144 to 150): `149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 …)`.
+/// A line of an NVLink 5 error (Xid 144 to 150):
+/// `149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 …)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nvlink5Line<'a> {
     /// Xid.
     pub code: u32,
-    /// The part of the link that reports it: `NETIR_LINK_EVT`.
+    /// The unit of the link that reports the error, for example `NETIR_LINK_EVT`.
     pub unit: &'a str,
-    /// `Fatal`, as against `Nonfatal`.
+    /// `Fatal` rather than `Nonfatal`.
     pub fatal: bool,
-    /// Number of the link; `None` for the whole GPU (`Link -1`).
+    /// Link number; `None` for the whole GPU (`Link -1`).
     pub link: Option<u32>,
     /// First number in parentheses.
     pub intr_info: Option<u32>,
@@ -23,29 +24,30 @@ pub struct Nvlink5Line<'a> {
 pub struct Nvlink5 {
     /// Xid.
     pub code: u32,
-    /// The unit, by the name that the line or the newest driver has.
+    /// Name of the unit, in the spelling of the line or of the newest driver.
     pub unit: &'static str,
-    /// Which error of the unit: bits 20 to 25 of the first number.
+    /// Error of the unit: bits 20 to 25 of the first number.
     pub subcode: u32,
-    /// How far it reaches.
+    /// Extent of the error.
     pub reach: Reach,
-    /// Where it usually comes from.
+    /// Usual origin.
     pub origin: Origin,
-    /// What to do at once.
+    /// Immediate action.
     pub immediate: Bucket,
-    /// What to investigate.
+    /// Investigatory action.
     pub investigatory: Bucket,
-    /// `immediate` is the catalogue's second action, for a line that has the further bits.
+    /// Whether `immediate` is the catalogue's second action, because the further bits are set.
     pub promoted: bool,
 }
 
-/// `None` for other codes, and for lines with another wording. Read from the end: a process name may stand before the sentence.
+/// Parses an NVLink 5 record. Returns `None` for other codes and unknown wordings. Parses from the end, because a
+/// process name can precede the sentence.
 pub fn nvlink5_line(code: u32, text: &str) -> Option<Nvlink5Line<'_>> {
     if !(144..=150).contains(&code) {
         return None;
     }
     let (sentence, numbers) = text.trim_end().strip_suffix(')')?.rsplit_once('(')?;
-    // `NETIR_LINK_EVT Fatal XC0 i0 Link 01`, backwards.
+    // `NETIR_LINK_EVT Fatal XC0 i0 Link 01`, word by word from the end.
     let mut words = sentence.split_whitespace().rev();
     let link = words.next()?.parse().ok();
     (words.next()? == "Link").then_some(())?;
@@ -64,21 +66,21 @@ pub fn nvlink5_line(code: u32, text: &str) -> Option<Nvlink5Line<'_>> {
     Some(Nvlink5Line { code, unit, fatal, link, intr_info, error_status })
 }
 
-/// The catalogue's row for the two numbers of a line; `None` where it has none for them.
+/// Returns the catalogue's row for the two numbers of a line; `None` if it has no such row.
 ///
-/// `intrInfo` has another layout since driver 575. The unit's name and bits belong together in both, so the line alone tells
-/// which one it is.
+/// `intrInfo` has another layout since driver 575. Name of the unit and bits agree in only one of the two layouts, so the line
+/// alone determines the layout.
 pub fn nvlink5(code: u32, unit: &str, intr_info: u32, error_status: u32) -> Option<Nvlink5> {
     NVLINK5.iter().find_map(|row| row.read(code, unit, intr_info, error_status))
 }
 
 impl Nvlink5Line<'_> {
-    /// The catalogue's row for it; `None` where it has none, or the line was cut.
+    /// Returns the catalogue's row for this line; `None` if there is none, or if the line was truncated.
     pub fn decode(&self) -> Option<Nvlink5> {
         nvlink5(self.code, self.unit, self.intr_info?, self.error_status?)
     }
 
-    /// Which error of the unit: bits 20 to 25 of the first number.
+    /// Returns the error of the unit: bits 20 to 25 of the first number.
     pub fn subcode(&self) -> Option<u32> {
         self.intr_info.map(subcode)
     }
@@ -121,9 +123,9 @@ mod tests {
         (line.unit, line.fatal, line.link, line.subcode(), line.decode().map(|row| row.immediate))
     }
 
-    /// The shapes of lines are those of GB200 nodes, as tests of leptonai/gpud and NVIDIA/NVSentinel quote them.
+    /// Lines of GB200 nodes, as quoted in the tests of leptonai/gpud and NVIDIA/NVSentinel.
     #[test]
-    fn a_line_is_read_and_decoded() {
+    fn a_line_is_parsed_and_decoded() {
         let line =
             "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)";
         assert_eq!(read(149, line), ("NETIR_LINK_EVT", true, Some(1), Some(33), Some(Bucket::ResetGpu)));
@@ -153,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(
+        fn no_text_causes_a_panic(
             code in 140_u32..155,
             text in "([a-zA-Z(]{0,5} |Fatal |Link |\\(0x[0-9a-f]{0,12} ?){0,9}\\)?",
         ) {

@@ -1,38 +1,38 @@
-//! What railgate makes of the catalogue's action, by one rule, and where it departs from it.
+//! Derives severity, class and fix from the catalogue's action by one rule, and lists the departures from it.
 
 use super::facts::{Bucket, Facts};
 use super::{Class, Owner, Severity};
 
-/// How bad a code is, and what to do.
+/// Severity, class and fix of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// Of the record alone. `fail` drains only where a second source agrees.
+    /// Severity of the record alone. `fail` drains only if a second source confirms it.
     pub severity: Severity,
-    /// Whose it is.
+    /// Class of the finding.
     pub class: Class,
     /// What to do, in a few words.
     pub fix: &'static str,
 }
 
 impl Judgement {
-    /// A reset or a reboot cures it, so that a driver that no longer asks for one has got it.
+    /// Returns whether a reset or a reboot fixes it. If the driver no longer asks for one, it has been done.
     pub fn curable(&self) -> bool {
         self.severity == Severity::Fail && (self.fix.starts_with("reset") || self.fix == "reboot")
     }
 }
 
-/// Codes that railgate judges otherwise than by the rule.
+/// Codes that railgate judges differently from the rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Departure {
-    /// Xids.
+    /// The codes.
     pub codes: &'static [u32],
-    /// What the rule makes of them.
+    /// Severity by the rule.
     pub rule: Severity,
-    /// What railgate makes of them.
+    /// railgate's judgement.
     pub judgement: Judgement,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub reason: &'static str,
-    /// Where the reason can be read.
+    /// The source of the reason.
     pub source: &'static str,
 }
 
@@ -42,7 +42,7 @@ const fn node(severity: Severity, fix: &'static str) -> Judgement {
 
 const USER: Judgement = Judgement { severity: Severity::Note, class: Class::User, fix: "check application" };
 
-/// The rule: the catalogue's immediate action decides.
+/// The rule: derives the judgement from the catalogue's immediate action.
 pub fn judge(action: Option<Bucket>, owner: Owner) -> Judgement {
     match action {
         Some(Bucket::RestartApp | Bucket::WorkflowXid45 | Bucket::Xid154Eval) => USER,
@@ -53,20 +53,20 @@ pub fn judge(action: Option<Bucket>, owner: Owner) -> Judgement {
         Some(Bucket::ResetGpu | Bucket::WorkflowXid48 | Bucket::CheckUvm) => {
             node(Severity::Fail, "reset GPU")
         }
-        // GPUs on an NVSwitch of that age are reset together.
+        // GPUs that are connected by an NVSwitch of this generation are reset together.
         Some(Bucket::WorkflowNvlinkErr) => node(Severity::Fail, "reset GPUs"),
         Some(Bucket::RestartBm | Bucket::RestartVm) => node(Severity::Fail, "reboot"),
         Some(Bucket::CheckMechanicals) => node(Severity::Fail, "check power and seating"),
         Some(Bucket::Xid154) => node(Severity::Warn, "see nvidia-smi -q"),
         Some(Bucket::UpdateSwfw) => node(Severity::Warn, "update driver and firmware"),
         Some(Bucket::WorkflowNvlink5Err) => node(Severity::Warn, "watch"),
-        // CONTACT_SUPPORT, and what the catalogue has for a later investigation only.
+        // CONTACT_SUPPORT, and actions that the catalogue lists for later investigation only.
         Some(_) => node(Severity::Warn, "contact support"),
         None => node(Severity::Warn, "look up the code"),
     }
 }
 
-/// Every departure from the rule, with its reason.
+/// All departures from the rule, with their reasons.
 pub const DEPARTURES: &[Departure] = &[
     Departure {
         codes: &[47, 65, 73, 142],
@@ -154,7 +154,7 @@ pub const DEPARTURES: &[Departure] = &[
     },
 ];
 
-/// Codes of the driver that the catalogue does not have yet: `nverror.h` of NVIDIA's open kernel modules 595.45.04.
+/// Codes of the driver that the catalogue lacks: `nverror.h` of NVIDIA's open kernel modules 595.45.04.
 pub(super) const NEWER: &[Facts] = &[
     newer(173, "C2C_FATAL_LINK_FAILURE"),
     newer(174, "ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT"),
@@ -166,9 +166,9 @@ const fn newer(code: u32, mnemonic: &'static str) -> Facts {
     Facts { code, mnemonic, families: &[], immediate: None, investigatory: None, sets_154: None }
 }
 
-/// Codes of which a program can make the driver write a record although the rule says `fail`.
+/// Codes that a user program can raise although the rule gives `fail`.
 pub(super) const RAISABLE: &[u32] = &[
-    // A kernel that does not yield is enough.
+    // A kernel that does not yield can raise 109.
     109, // So may be an access to an address that the CPU does not answer for.
     159,
 ];

@@ -1,27 +1,27 @@
 use super::sxid_names::NAMES;
 use crate::{Severity, SxidSeverity};
 
-/// What becomes of the fabric after an error that the driver calls fatal.
+/// The extent of the fabric failure after an error that the driver calls fatal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricLoss {
-    /// Until the node is booted again.
+    /// The whole fabric, until the node is rebooted.
     UntilReboot,
-    /// Until all GPUs and switches of the node are reset.
+    /// The whole fabric, until all GPUs and switches of the node are reset.
     UntilReset,
-    /// One link, until the GPU at its end is reset. Also codes that the guide does not list.
+    /// One link, until the GPU at its end is reset. Also used for codes that the guide does not list.
     OneLink,
 }
 
-/// NVIDIA Fabric Manager User Guide, table 23 (edition of 2025-11-14): always fatal.
+/// NVIDIA Fabric Manager User Guide, table 23 (edition of 2025-11-14): errors that are always fatal.
 const ALWAYS_FATAL: &[u32] = &[
     12020, 22003, 22011, 23001, 23002, 23003, 23004, 23005, 23006, 23007, 23008, 23009, 23010, 23011, 23012,
     23013, 23014, 23015, 23016, 23017,
 ];
 
-/// The same guide: all GPUs and switches have to be reset.
+/// The same guide: errors that need a reset of all GPUs and switches.
 const WHOLE_FABRIC: &[u32] = &[10003, 19084];
 
-/// Our own names, where the driver's is hard to read.
+/// railgate's names for codes with names in the driver that are hard to read.
 const WORDS: &[(u32, &str)] = &[
     (10001, "register access error"),
     (10002, "register access timeout"),
@@ -69,7 +69,7 @@ const WORDS: &[(u32, &str)] = &[
     (27007, "cable module recovery failed"),
 ];
 
-/// Drivers before 550 had these numbers for errors of a port, which say how bad they are; these say nothing.
+/// Drivers before 550 used these numbers for port errors. The records of those have a severity; these have none.
 const CAGES: &[(u32, &str)] = &[
     (28001, "cable cage hot"),
     (28002, "cable cage hot, ended"),
@@ -78,8 +78,8 @@ const CAGES: &[(u32, &str)] = &[
     (28005, "cable cage: thermal shutdown"),
 ];
 
-/// What an SXid is, in a few words or by the driver's own name. `None` for a code that the driver's header does not have, or that
-/// its releases use for different errors.
+/// Returns the name of an SXid: a few words, or the driver's own name. `None` for a code that the driver's header
+/// lacks, or that its releases use for different errors.
 pub fn sxid_name(code: u32, severity: SxidSeverity) -> Option<&'static str> {
     let find = |names: &'static [(u32, &'static str)]| {
         let at = names.binary_search_by_key(&code, |(known, _)| *known).ok()?;
@@ -89,7 +89,7 @@ pub fn sxid_name(code: u32, severity: SxidSeverity) -> Option<&'static str> {
     find(WORDS).or_else(cage).or_else(|| find(NAMES))
 }
 
-/// What becomes of the fabric after a fatal SXid of this code.
+/// Returns the extent of the fabric failure after a fatal SXid of this code.
 pub fn fabric_loss(code: u32) -> FabricLoss {
     if ALWAYS_FATAL.binary_search(&code).is_ok() {
         FabricLoss::UntilReboot
@@ -100,12 +100,12 @@ pub fn fabric_loss(code: u32) -> FabricLoss {
     }
 }
 
-/// How bad an SXid is whose record says neither "Fatal" nor "Non-fatal" nor "Correctable". The driver writes these about the
-/// switch's own controller (SOE), its temperature, its registers and its cables; links that are lost with it are reported by
-/// themselves.
+/// Returns the severity of an SXid with none of "Fatal", "Non-fatal" and "Correctable". Such records are
+/// about the switch's own controller (SOE), its temperature, its registers and its cables; links that fail as a
+/// consequence have records of their own.
 pub fn unstated_severity(code: u32) -> Severity {
     match code {
-        // A thermal event ended; a register write that a locked switch refused.
+        // The end of a thermal event, or a register write that a locked switch refused.
         10005 | 10010 | 28002 | 28004 => Severity::Note,
         _ => Severity::Warn,
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost() {
+    fn the_extent_of_each_fatal_error() {
         assert_eq!(fabric_loss(23017), FabricLoss::UntilReboot);
         assert_eq!(fabric_loss(10003), FabricLoss::UntilReset);
         assert_eq!(fabric_loss(20034), FabricLoss::OneLink);

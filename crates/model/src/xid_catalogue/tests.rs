@@ -14,13 +14,13 @@ fn every_code_of_the_catalogue_is_known() {
 }
 
 #[test]
-fn what_is_in_use_has_a_name_of_its_own() {
+fn every_used_code_has_a_unique_name() {
     for row in all().filter(|row| !row.families.is_empty()) {
         assert_ne!(row.name, row.mnemonic, "{}", row.code);
     }
 }
 
-/// The gate drains by `judgement`, the reports blame by `owner`.
+/// The gate drains by `judgement`, and reports assign the cause by `owner`.
 #[test]
 fn severity_and_owner_agree() {
     for row in all() {
@@ -29,7 +29,7 @@ fn severity_and_owner_agree() {
             Owner::Application => {
                 assert_eq!((severity, class), (Severity::Note, Class::User), "{}", row.code)
             }
-            // A contained error ends the program that met it, and is no reason to drain.
+            // A contained error ends the affected program, and is no reason to drain.
             Owner::Hardware => {
                 let decoded = (144..=150).contains(&row.code);
                 assert!(severity == Severity::Fail || decoded || row.code == 94, "{}", row.code);
@@ -47,9 +47,9 @@ fn severity_and_owner_agree() {
     assert_eq!(explain(9999, "").0, Owner::Other);
 }
 
-/// What a program can raise never fails by the record alone.
+/// A code that a program can raise never fails by the record alone.
 #[test]
-fn what_a_program_can_raise_is_marked() {
+fn codes_that_a_program_can_raise_are_marked() {
     for code in [8, 13, 31, 43, 45, 69, 109, 137, 159] {
         assert!(lookup(code).unwrap().raisable, "{code}");
     }
@@ -80,9 +80,9 @@ fn each_severity_follows_from_the_catalogue_or_is_a_departure() {
     assert!(codes.iter().all(|code| lookup(*code).is_some()));
 }
 
-/// Names of engines carry the engine and its number.
+/// Names of engine errors contain the engine and its number.
 #[test]
-fn engines_are_named_as_the_mnemonics_name_them() {
+fn names_of_engine_errors_agree_with_their_mnemonics() {
     for row in all() {
         let engine =
             row.mnemonic.strip_prefix("ROBUST_CHANNEL_").and_then(|rest| rest.strip_suffix("_ERROR"));
@@ -102,7 +102,7 @@ fn engines_are_named_as_the_mnemonics_name_them() {
 }
 
 #[test]
-fn every_decode_row_is_reached() {
+fn every_row_of_the_decode_table_can_be_reached() {
     for row in nvlink5_rows() {
         let status = row.statuses.first().copied().unwrap_or_default();
         for (unit, bits) in [(row.unit_v1, row.v1.bits), (row.unit_v2, row.v2.bits)] {

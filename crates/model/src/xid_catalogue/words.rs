@@ -1,8 +1,8 @@
-//! What each code is in a few words, what it means for a job, and whose fault it is.
+//! Name, meaning for a job, and cause of each code.
 
 use super::Owner::{self, Application, Hardware, Other};
 
-/// One code, or several that differ only in the number of an engine.
+/// Texts of one code, or of several that differ only in the number of an engine.
 pub(super) struct Words {
     pub(super) code: u32,
     /// A few words, for a finding.
@@ -16,7 +16,7 @@ const fn words(code: u32, owner: Owner, name: &'static str, meaning: &'static st
     Words { code, name, meaning, owner }
 }
 
-/// A copy engine stops at the program's command, or at memory that the program did not map.
+/// A copy engine stops on a command of the program, or on memory that the program did not map.
 const fn copy(code: u32, name: &'static str) -> Words {
     words(code, Application, name, "a copy engine of the GPU received invalid work")
 }
@@ -34,7 +34,7 @@ const GSP: &str = "the GPU's system processor (GSP) failed";
 const COMMANDS: &str = "the program sent invalid commands";
 const DRIVER: &str = "an internal event of the driver and the GPU's firmware; work continues";
 
-/// By code. A code that is not here is not used by any GPU of the catalogue, and has only its mnemonic.
+/// By code. A code that is missing here is not used by any GPU of the catalogue, and has only its mnemonic.
 pub(super) const WORDS: &[Words] = &[
     words(8, Application, "GPU stopped processing", "a kernel ran longer than the driver waits"),
     words(11, Application, "invalid push buffer", COMMANDS),
