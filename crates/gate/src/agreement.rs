@@ -1,7 +1,7 @@
 //! Whether NVML confirms a fault that the kernel log reports.
 //!
-//! A record of the kernel log is one source. NVML is the other, and no program can change what it reads. Both together prove a
-//! fault; a record alone is a sign.
+//! The kernel log is one source. NVML is a second one, and no user program can change its readings. The two together
+//! prove a fault; a log record alone is only a sign of one.
 
 use std::time::Duration;
 
@@ -10,41 +10,42 @@ use railgate_model::{Access, Evidence, Gpu, Part, Phase, Reading, RecoveryAction
 use crate::report::Found;
 use crate::scene::Scene;
 
-/// A sign drains when the driver writes of the same part again within this.
+/// A sign becomes a fault, and can drain, when the driver logs about the same part again within this time.
 pub(crate) const SIGN_WINDOW: Duration = Duration::from_secs(24 * 3600);
 
-/// An NVML reading that changes where a GPU has such a fault.
+/// An NVML reading that changes when a GPU has the fault in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counterpart {
-    /// Whether the GPU answers at all.
+    /// Whether NVML gets an answer from the GPU.
     Answer,
     /// Field 230: the driver asks for a reset or a reboot (R570 and later).
     RecoveryAction,
-    /// Uncorrected ECC errors, beyond those known from before.
+    /// Uncorrected ECC errors, without those that were known before.
     UncorrectedEcc,
-    /// A row remap that is pending or failed.
+    /// A row remap that is pending or has failed.
     RowRemap,
-    /// An NVLink that is down, if the profile has the number that is up.
+    /// An NVLink that is down, if the profile gives the number of links that must be up.
     NvLink,
 }
 
-/// NVML's answer.
+/// What NVML reports about a fault that is in the kernel log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Nvml {
-    /// It reads the same fault.
+    /// A reading shows the same fault.
     Confirms(Evidence),
-    /// It can read such a fault, and reads none.
+    /// NVML has a reading for such faults, and it shows none.
     Denies,
-    /// It has no such reading, or could not be asked.
+    /// NVML has no such reading, or could not be queried.
     Silent,
 }
 
-/// Asks about one GPU, by its part in findings: the index, or an address that NVML does not list.
+/// Compares with the NVML readings of one GPU. `part` is the part of a finding: the GPU's index, or the PCI address of
+/// a GPU that NVML does not list.
 pub(crate) fn of_gpu(scene: &Scene<'_>, part: &str, counterparts: &[Counterpart]) -> Nvml {
     let row = |got: &str| evidence(format!("gpu {part}"), got, "an answer", "NVML");
     let gpus = match &scene.now.gpus {
         Part::Read { data, .. } => &data.gpus,
-        // The driver reports a fault, and NVML gives no answer: two signs of one thing.
+        // The driver reports a fault and NVML does not answer: two signs of the same fault.
         Part::Silent { .. } | Part::Stuck { .. } => return Nvml::Confirms(row("NVML gives no answer")),
         Part::Skipped | Part::Failed { .. } => return Nvml::Silent,
     };
@@ -66,7 +67,8 @@ pub(crate) fn of_gpu(scene: &Scene<'_>, part: &str, counterparts: &[Counterpart]
     }
 }
 
-/// Asks about what serves all GPUs. NVML has no reading of an NVSwitch, so it cannot deny.
+/// Compares with the NVML readings of all GPUs, for parts that serve all of them. NVML has no reading of an NVSwitch,
+/// so it cannot deny a fault of one.
 pub(crate) fn of_any_gpu(scene: &Scene<'_>, counterparts: &[Counterpart]) -> Nvml {
     let judged = scene.all_gpus().iter().filter(|gpu| scene.judges(gpu));
     judged
@@ -75,12 +77,13 @@ pub(crate) fn of_any_gpu(scene: &Scene<'_>, counterparts: &[Counterpart]) -> Nvm
         .unwrap_or(Nvml::Silent)
 }
 
-/// Grades a `fail` that rests on records of the kernel log. `raisable`: a program can make the driver write them.
+/// Sets the severity of a `fail` that rests on kernel log records. `raisable` is true if a user program can make the
+/// driver write them.
 ///
-/// | NVML | a program can raise it | no program can |
+/// | NVML | raisable | not raisable |
 /// |---|---|---|
 /// | confirms | `fail` | `fail` |
-/// | has no such reading | `warn` | a sign: `warn`, and `fail` when it is written again |
+/// | has no such reading | `warn` | a sign: `warn`, and `fail` at the next record |
 /// | denies | `warn` | `warn` |
 pub(crate) fn grade(found: Found, nvml: Nvml, raisable: bool, written: Vec<UnixMillis>) -> Found {
     if found.severity() != Severity::Fail {
@@ -94,10 +97,10 @@ pub(crate) fn grade(found: Found, nvml: Nvml, raisable: bool, written: Vec<UnixM
     }
 }
 
-/// NVML's own number says that something keeps us from the GPU: a device cgroup, an administrator at work on it, another
-/// virtual machine, a driver that is being exchanged. That is no fault of the GPU.
+/// NVML's error code shows that access to the GPU is blocked: by a device cgroup, by maintenance, because another
+/// virtual machine has the GPU, or because the driver is being replaced. None of these is a fault of the GPU.
 pub(crate) fn withheld(why: &str) -> bool {
-    // No permission, driver not loaded, blocked by the operating system, versions differ, in use.
+    // NO_PERMISSION, DRIVER_NOT_LOADED, OPERATING_SYSTEM, LIB_RM_VERSION_MISMATCH, IN_USE.
     [4, 9, 17, 18, 19].iter().any(|code| why.ends_with(&format!("({code})")))
 }
 
@@ -123,7 +126,7 @@ impl Counterpart {
                     Phase::Prolog | Phase::Periodic => None,
                 };
                 let known = before.copied().unwrap_or_else(|| scene.seen.memory.contained(gpu, scene.now));
-                // Fewer than known: the driver was loaded again since.
+                // A lower count means that the driver was reloaded.
                 let known = if known > now { 0 } else { known };
                 if now == known {
                     return Nvml::Denies;

@@ -6,16 +6,16 @@ use railgate_model::{Action, PartName};
 use crate::settings::block;
 use crate::{CHECKS, CheckInfo, Checks, Level, Scope, class_cap};
 
-/// What a check means, why it matters, how to fix it and how to change it, as text for a terminal; `None`
+/// Returns what a check means, why it matters, how to fix it and how to configure it, as text for a terminal, or `None`
 /// for an unknown id.
 pub fn explain(id: &str) -> Option<String> {
-    // The site's own checks share one row of the register.
+    // All checks of a site share one row of the register.
     let row = if id.starts_with("site-") { "site" } else { id };
     let check = CHECKS.iter().find(|check| check.id == row)?;
     Some(format!("{}: {}.\n\n{}\n", check.id, check.about, body(check)))
 }
 
-/// The register as a page: `docs/checks.md`.
+/// Returns the register as a Markdown page: `docs/checks.md`.
 pub fn catalogue_markdown() -> String {
     let mut page = String::from(HEAD);
     for check in CHECKS {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_register_is_in_order() {
+    fn each_register_row_is_complete_and_unique() {
         let ids: BTreeSet<&str> = CHECKS.iter().map(|check| check.id).collect();
         assert_eq!(ids.len(), CHECKS.len(), "an id stands twice");
         for check in CHECKS {
@@ -114,9 +114,9 @@ mod tests {
         assert_eq!(explain("site-raid"), explain("site"));
     }
 
-    /// What the explanations show as configuration is what the checks have by default.
+    /// The configuration examples in the explanations must show the defaults.
     #[test]
-    fn the_examples_are_the_defaults() {
+    fn each_example_shows_the_default_settings() {
         for check in CHECKS {
             let page = explain(check.id).unwrap();
             let (_, text) = page.split_once("```toml").unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_that_can_be_in_shadow_shows_that_action() {
+    fn each_check_that_supports_shadow_documents_it() {
         for check in CHECKS {
             let page = explain(check.id).unwrap();
             let row = page.lines().find(|line| line.starts_with("action = ")).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_every_check_and_no_long_line() {
+    fn the_page_lists_every_check_and_has_no_long_line() {
         let page = catalogue_markdown();
         for check in CHECKS {
             assert!(page.contains(&format!("\n## {}\n", check.id)));

@@ -6,55 +6,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CHECKS, CheckInfo, Checks, Memory, PhasePolicy};
 
-/// Whether verdicts have consequences.
+/// Whether the gate acts on verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Judge, log, change nothing.
+    /// Judge and log, without any action.
     #[default]
     Report,
     /// Act on the verdict.
     Enforce,
 }
 
-/// What becomes of a check that this node has not known before.
+/// How the gate treats a check that is new on this node, after an upgrade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NewChecks {
-    /// It is judged and counted, and nothing follows.
+    /// The check is judged and counted, without consequences.
     #[default]
     Shadow,
-    /// It acts by its default at once.
+    /// The check acts by its default at once.
     Act,
 }
 
-/// `[gate]`.
+/// The table `[gate]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateConfig {
-    /// `report` judges, logs and changes nothing; `enforce` acts. [`judge()`](crate::judge()) does not look at it.
+    /// `report` only judges and logs; `enforce` also acts. The function [`judge()`](crate::judge()) ignores it.
     pub mode: Mode,
-    /// All of the gate, from the first probe to the verdict. Must stay below Slurm's own limits.
+    /// Time limit for a whole gate run, from the first probe to the verdict. Must stay below Slurm's own limits.
     #[serde(with = "railgate_model::duration_text")]
     pub deadline: Duration,
-    /// What becomes of a check that an upgrade brought, until the site sets its `action`.
+    /// How a check that an upgrade brought is treated until the site sets its `action`.
     pub new_checks: NewChecks,
-    /// How often something transient (a slow link, a hot moment) must be seen within its check's window before
-    /// it drains; 1 drains at once.
+    /// How often a transient finding (for example a slow link or a high temperature) must be seen within its check's
+    /// window before it drains. 1 drains at once.
     pub strikes: u32,
-    /// Judge GPUs also for jobs that hold none.
+    /// Judge GPUs also for jobs without GPUs.
     pub gpus_for_all: bool,
-    /// Judge the fabric also for jobs that hold no GPU.
+    /// Judge the fabric also for jobs without GPUs.
     pub fabric_for_all: bool,
-    /// What follows before a job.
+    /// Actions before a job.
     pub prolog: PhasePolicy,
-    /// What follows after a job.
+    /// Actions after a job.
     pub epilog: PhasePolicy,
-    /// What follows beside jobs.
+    /// Actions of the periodic check.
     pub periodic: PhasePolicy,
     /// One table per check: `[gate.checks.<id>]`.
     pub checks: Checks,
-    /// Checks whose `action` the site's file sets. Not a key: the code that reads the file fills it.
+    /// Checks with an `action` in the site's configuration. Not a key: the code that reads the file fills it in.
     #[serde(skip)]
     pub chosen: BTreeSet<String>,
 }
@@ -78,7 +78,7 @@ impl Default for GateConfig {
 }
 
 impl GateConfig {
-    /// The table of one phase.
+    /// Returns the policy of a phase.
     pub fn policy(&self, phase: Phase) -> &PhasePolicy {
         match phase {
             Phase::Prolog => &self.prolog,
@@ -87,7 +87,7 @@ impl GateConfig {
         }
     }
 
-    /// The strongest thing that may follow from a check's findings on a node with this memory.
+    /// Returns the strongest action that a finding of this check can have on a node with this gate state.
     pub fn action_of(&self, check: &CheckInfo, memory: &Memory) -> Action {
         let set = check.action(&self.checks);
         let untried = self.new_checks == NewChecks::Shadow
@@ -97,14 +97,15 @@ impl GateConfig {
         if untried { set.min(Action::Shadow) } else { set }
     }
 
-    /// When one of the site's own checks runs; those in whose directory nothing is to be run have an empty name.
+    /// Returns the phases in which a site check runs. Findings about the directory of site checks itself have an empty
+    /// name.
     pub fn site_check_phases(&self, name: &str) -> &[Phase] {
         let set = &self.checks.site;
         if set.action == Action::Off { &[] } else { set.phases_of(name) }
     }
 
-    /// The strongest thing that may follow from what one of the site's own checks says, on a node with this memory. Its
-    /// own answer may name the class, so the configured one holds nothing back.
+    /// Returns the strongest action that a finding of a site check can have on a node with this gate state. The check
+    /// may set the class in its output, so the configured class does not limit the action.
     pub fn action_of_site_check(&self, name: &str, memory: &Memory) -> Action {
         let phases = self.site_check_phases(name);
         let worst = self.checks.site.worst_of(name);
@@ -114,7 +115,7 @@ impl GateConfig {
         check.map_or(Action::Report, |check| self.action_of(check, memory)).min(allowed)
     }
 
-    /// Everything that is out of range, each with its key.
+    /// Returns every setting that is out of range, each as `key: problem`.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.deadline < Duration::from_secs(1) || self.deadline > Duration::from_secs(600) {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_configuration_changes_nothing_and_has_no_problem() {
+    fn the_default_configuration_only_reports_and_has_no_problem() {
         let config: GateConfig = toml::from_str("").unwrap();
         assert_eq!(config, GateConfig::default());
         assert_eq!(config.mode, Mode::Report);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_written_and_read_again() {
+    fn the_configuration_survives_a_round_trip_through_toml() {
         let config = GateConfig::default();
         let text = toml::to_string(&config).unwrap();
         assert!(text.contains("deadline = \"30s\""), "{text}");
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_refused_with_what_is_known() {
+    fn an_unknown_key_is_refused_with_a_list_of_the_known_ones() {
         let check = refused("[checks.gpu-ec]\naction = \"off\"");
         assert!(check.contains("unknown field `gpu-ec`") && check.contains("`gpu-ecc`"), "{check}");
         let key = refused("[checks.gpu-ecc]\nmax = 3");
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_are_told_at_once() {
+    fn all_problems_are_returned_at_once() {
         let config: GateConfig = toml::from_str(
             "deadline = \"1h\"
             [prolog]

@@ -1,5 +1,5 @@
-//! What GPUs have counted at earlier check runs, so that a rate is known without a job's baseline, too. GPUs are known by
-//! UUID: a card that was replaced begins anew.
+//! GPU counters of earlier check runs, from which a rate is calculated if there is no baseline of a job. GPUs are
+//! identified by UUID, so a replaced card starts with an empty history.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,42 +9,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::links::{Sample, sampled};
 
-/// A GPU as check runs have seen it.
+/// The history of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KnownCounts {
-    /// UUID.
+    /// UUID of the GPU.
     pub uuid: String,
-    /// The boot of the samples.
+    /// Boot in which the samples were taken.
     pub boot_id: String,
-    /// Counters, oldest first; the last one is the last check run's.
+    /// Counters, oldest first. The last sample is that of the last check run.
     pub samples: Vec<Sample>,
 }
 
 /// Counters by [`Counter::name`].
 pub(crate) type Counts = BTreeMap<String, u64>;
 
-/// How many links were read. Those that have counted nothing are left out of a sample: a machine has 144 of them.
+/// Key of the number of links that were read. A sample leaves out links that have counted nothing, since a machine has
+/// 144 of them.
 const LINKS: &str = "nvlinks";
 const MOST_GPUS: usize = 64;
 
-/// Something that a GPU counts and that is judged by its growth.
+/// A GPU counter that is judged by its growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counter {
     /// Corrected memory errors.
     Corrected,
     PcieReplays,
-    /// Nanoseconds of the hardware's thermal slowdown.
+    /// Nanoseconds of hardware thermal slowdown.
     Thermal,
-    /// Nanoseconds of the power brake.
+    /// Nanoseconds of power brake slowdown.
     Brake,
-    /// Of all NVLinks together.
+    /// Sum over all NVLinks.
     Links(Kind),
-    /// Of one.
+    /// One NVLink, by its number.
     Link(u32, Kind),
 }
 
-/// What an NVLink counts.
+/// Error counters of an NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Recoveries,
@@ -92,7 +93,7 @@ impl Counter {
         }
     }
 
-    /// What it stands at, where the GPU says.
+    /// The current value, if the GPU reports it.
     pub(crate) fn of(self, gpu: &Gpu) -> Option<u64> {
         let errors = &gpu.details.nvlink_errors;
         let reading = match self {
@@ -106,14 +107,14 @@ impl Counter {
         reading.known().copied()
     }
 
-    /// What it stood at in a sample.
+    /// The value in a sample.
     pub(crate) fn of_counts(self, counts: &Counts) -> Option<u64> {
         let nothing = || (matches!(self, Counter::Link(..)) && counts.contains_key(LINKS)).then_some(0);
         counts.get(&self.name()).copied().or_else(nothing)
     }
 }
 
-/// Everything that a GPU counts, as a sample.
+/// All counters of a GPU, as a sample.
 fn counts(gpu: &Gpu) -> Counts {
     let whole = [Counter::Corrected, Counter::PcieReplays, Counter::Thermal, Counter::Brake];
     let all = whole.into_iter().chain(Kind::ALL.map(Counter::Links));
@@ -125,14 +126,14 @@ fn counts(gpu: &Gpu) -> Counts {
             counts.insert(Counter::Link(errors.link, kind).name(), *count);
         }
     }
-    // A counter that could not be read may have counted errors.
+    // A counter that could not be read may have counted errors, so it must not appear as zero.
     if !links.is_empty() && !each().any(|(errors, kind)| matches!(kind.of(errors), Reading::Failed(_))) {
         counts.insert(LINKS.to_owned(), links.len() as u64);
     }
     counts
 }
 
-/// What a GPU had counted at the oldest check run of this boot within `window`, and how long ago that was.
+/// The oldest sample of this boot within `window`, and its age.
 pub(crate) fn before<'a>(
     known: &'a [KnownCounts],
     gpu: &Gpu,
@@ -150,7 +151,7 @@ pub(crate) fn before<'a>(
     })
 }
 
-/// What the next check run should know; a check run that did not read the GPUs changes nothing.
+/// The history for the next check run. A check run that did not read the GPUs leaves it unchanged.
 pub(crate) fn after(known: &[KnownCounts], now: &Snapshot) -> Vec<KnownCounts> {
     let Some(gpus) = now.gpus.data() else { return known.to_vec() };
     let old = |uuid: &str| known.iter().find(|known| known.uuid == uuid);
@@ -176,7 +177,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn what_a_gpu_had_counted_before() {
+    fn the_oldest_sample_within_the_window_is_the_baseline() {
         let mut now = look("h100-sxm").now;
         let known = after(&[], &now);
         assert_eq!(known.len(), 8);
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_could_not_be_read_has_not_counted_nothing() {
+    fn an_unreadable_link_does_not_count_as_zero() {
         let mut gpu = look("h100-sxm").now.gpus.data().unwrap().gpus[3].clone();
         let link = Counter::Link(7, Kind::Replays);
         assert_eq!(link.of_counts(&counts(&gpu)), Some(0));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_without_gpus_forgets_nothing() {
+    fn a_check_run_without_gpus_keeps_the_history() {
         let mut now = look("h100-sxm").now;
         let known = after(&[], &now);
         now.gpus = railgate_model::Part::Skipped;

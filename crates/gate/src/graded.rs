@@ -1,4 +1,4 @@
-//! The table of a check whose one threshold is how bad its finding is.
+//! Settings of checks that have a severity and no other threshold.
 
 use railgate_model::Severity;
 

@@ -1,4 +1,4 @@
-//! Counters that are held against so many per hour.
+//! Checks that compare port counters with limits per hour.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::report::{Found, Report};
 use crate::scene::{JudgedPort, Scene};
 use crate::settings::{Limit, keys};
 
-/// The limits of a check that watches counters.
+/// The limits of such a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits<'a> {
     pub(crate) window: Duration,
@@ -19,7 +19,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) fail: &'a BTreeMap<String, u64>,
 }
 
-/// Makes the table of such a check, with its defaults.
+/// Defines the settings of such a check, with its defaults.
 macro_rules! limits {
     (note: $note:expr, warn: $warn:expr, fail: $fail:expr $(,)?) => {
         $crate::settings::settings! {
@@ -51,12 +51,12 @@ impl<'a> Limits<'a> {
     }
 }
 
-/// Counters that the gate remembers.
+/// Accepts only counters that the gate records over time.
 pub(crate) fn watched() -> Limit<BTreeMap<String, u64>> {
     keys(links::watched, |name| format!("'{name}' is not a counter that is watched"))
 }
 
-/// Judges the ports of the check run by these limits. `fix` is what a technician does about it.
+/// Judges the ports of this check run by these limits. `fix` is what a technician does about a finding.
 pub(crate) fn judge(scene: &Scene<'_>, limits: &Limits<'_>, fix: &'static str, out: &mut Report<'_>) {
     let mut names: Vec<&String> = limits.all().collect();
     names.sort_unstable();
@@ -78,7 +78,7 @@ fn one(
 ) {
     let part = judged.name();
     let source = format!("/sys/class/infiniband/{}/ports/{}", judged.hca.name, judged.port.number);
-    // A counter that a port does not have is not judged; `ib-errors` reports one that cannot be read.
+    // A port without this counter is not judged; `ib-errors` reports a counter that cannot be read.
     let Some(Reading::Known(value)) = judged.port.counters.get(counter) else { return };
     let (more, elapsed) = match grown(scene, judged, counter, *value, limits.window) {
         Grown::By(more, elapsed) => (more, elapsed),
@@ -94,7 +94,7 @@ fn one(
         }
         Grown::Unknown => return,
     };
-    // A window of less than an hour counts as an hour: so many errors must really have come.
+    // A window of less than one hour counts as one hour, so that a short burst is not extrapolated.
     let hours = (elapsed.as_secs_f64() / 3600.0).max(1.0);
     let rate = more as f64 / hours;
     let over =
@@ -124,7 +124,8 @@ fn one(
     out.add(found);
 }
 
-/// Growth since the job began if there is a baseline, otherwise since the oldest check run within the window.
+/// The growth of a counter since the job began, or since the oldest check run within the window if there is no
+/// baseline.
 pub(crate) fn grown(
     scene: &Scene<'_>,
     judged: &JudgedPort<'_>,

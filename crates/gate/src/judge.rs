@@ -10,13 +10,13 @@ use crate::report::{Found, Passing, Report};
 use crate::scene::Scene;
 use crate::{CHECKS, GateConfig, PhasePolicy, Seen, class_cap};
 
-/// Judges one reading of a node. Pure: the same arguments give the same verdict. Never panics: a check that
-/// does becomes a finding of class `internal`, which changes nothing else.
+/// Judges one reading of a node. This is a pure function: the same arguments give the same verdict. It never panics; a
+/// check that panics becomes a finding of class `internal`, and the other findings stay.
 ///
 /// The verdict is
-/// - `unfit` where a finding drains (its phase's policy, its class and its check's `action` all allow it),
-/// - else `unknown` where a part that the policy requires gave nothing,
-/// - else `degraded` where anything was found beyond notes and our own faults,
+/// - `unfit` if a finding drains (the policy of its phase, its class and the `action` of its check all allow it),
+/// - else `unknown` if a part that the policy requires could not be read,
+/// - else `degraded` if there is any finding other than notes and internal errors,
 /// - else `fit`.
 pub fn judge(config: &GateConfig, seen: &Seen<'_>) -> Verdict {
     judge_with(CHECKS, config, seen)
@@ -53,7 +53,7 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
         }));
         let findings = match done {
             Ok(()) => report.into_timed().collect(),
-            // What it wrote before is as little to be trusted as what it would have written after.
+            // Findings that the check added before it panicked are discarded.
             Err(panic) => {
                 panicked(check.id, &*panic).into_iter().map(|finding| (finding, None)).collect::<Vec<_>>()
             }
@@ -79,7 +79,7 @@ fn judge_with(checks: &[CheckInfo], config: &GateConfig, seen: &Seen<'_>) -> Ver
     Verdict { strikes, signs, ..verdict(&scene, judged) }
 }
 
-/// What one sight does not prove is a warning until it was seen often enough.
+/// Lowers a transient finding to a warning until it has been seen often enough.
 fn first_sight(config: &GateConfig, seen: &Seen<'_>, passing: &Passing, finding: &mut Finding) {
     let identity = seen.now.identity(&finding.part);
     let now = seen.now.taken / 1000;
@@ -92,8 +92,8 @@ fn first_sight(config: &GateConfig, seen: &Seen<'_>, passing: &Passing, finding:
     }
 }
 
-/// The weakest of what the phase, the class and the check allow; everything that is found is reported, but for
-/// what a check in shadow finds. A check that is broken says so even there.
+/// Returns the weakest of the actions that phase, class and check allow, and at least `report`. Findings of a check in
+/// shadow are not reported, except that the check itself failed.
 fn allowed(policy: &PhasePolicy, check: Action, finding: &Finding) -> Action {
     if check == Action::Shadow && finding.class != Class::Internal {
         return Action::Shadow;
@@ -101,7 +101,7 @@ fn allowed(policy: &PhasePolicy, check: Action, finding: &Finding) -> Action {
     policy.action(finding.severity).min(class_cap(finding.class)).min(check).max(Action::Report)
 }
 
-/// Whether a finding would drain if its check were free to: phase and class allow it.
+/// Whether phase and class allow a finding to drain, regardless of its check's `action`.
 pub fn would_drain(config: &GateConfig, phase: Phase, finding: &Finding) -> bool {
     config.policy(phase).action(finding.severity).min(class_cap(finding.class)) == Action::Drain
 }
@@ -152,7 +152,7 @@ fn verdict(scene: &Scene<'_>, mut judged: Vec<Judged>) -> Verdict {
     }
 }
 
-/// Why a part has no data.
+/// The reason why a part has no data; `None` if it has.
 pub(crate) fn missing(scene: &Scene<'_>, part: PartName) -> Option<String> {
     match part {
         PartName::Gpus => scene.now.gpus.missing(),
@@ -163,7 +163,7 @@ pub(crate) fn missing(scene: &Scene<'_>, part: PartName) -> Option<String> {
     }
 }
 
-/// GPU 10 after GPU 9, names after numbers.
+/// Sort key that puts GPU 10 after GPU 9, and names after numbers.
 fn part_order(part: &str) -> (bool, u32, &str) {
     match part.parse::<u32>() {
         Ok(number) => (false, number, part),

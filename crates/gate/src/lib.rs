@@ -1,13 +1,14 @@
-//! Is this node fit? A [`railgate_model::Snapshot`] and the site's policy in, a verdict with evidence out.
+//! Judges whether a node is fit: takes a [`railgate_model::Snapshot`] and the site's policy, returns a verdict with
+//! evidence.
 //!
-//! Judging is a pure function: no files, no clock, no processes, no environment (`clippy.toml` bans them
-//! here). [`judge()`] runs the checks of [`CHECKS`] that the phase, the job and the configuration ask for,
-//! gives every finding the strongest action that its class, the phase's policy and its check allow, and
-//! picks the one that decides.
+//! Judging is a pure function: no files, no clock, no processes, no environment (`clippy.toml` forbids them in this
+//! crate). [`judge()`] runs the checks of [`CHECKS`] that apply to the phase, the job and the configuration, gives each
+//! finding the strongest action that its class, the policy of the phase and its check allow, and selects the one that
+//! decides.
 //!
 //! ```text
 //! checks/*.rs   one file per check: settings, explanation, judgement, tests
-//! register.rs   the trait, and the macro whose rows make the register
+//! register.rs   the trait of a check, and the macro that makes the register
 //! settings.rs   the macro that makes a check's table, defaults, limits and documentation from one list
 //! scene.rs      what is judged: the job's GPUs, the ports nearest to them
 //! plan.rs       what must be read for the running checks, from the needs that each states

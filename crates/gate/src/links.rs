@@ -1,5 +1,5 @@
-//! What earlier check runs knew of each port: its counters within the last hours and when its link went down. Links are
-//! known by the device's GUID, so that a card that was replaced begins anew.
+//! The history of each port: its counters of the last hours, and when its link went down. Ports are identified by the
+//! GUID of their device, so a replaced card starts with an empty history.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,50 +9,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::trend;
 
-/// A port as check runs have seen it.
+/// The history of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KnownLink {
-    /// Name and number: `mlx5_2/1`.
+    /// Device name and port number, for example `mlx5_2/1`.
     pub port: String,
-    /// `node_guid`, where it was read.
+    /// `node_guid` of the device, if it could be read.
     pub guid: String,
-    /// The boot of the samples.
+    /// Boot in which the samples were taken.
     pub boot_id: String,
-    /// The port was active at the last check run.
+    /// Whether the port was active at the last check run.
     pub active: bool,
-    /// When check runs found that the link had gone down since the one before, Unix seconds, oldest first.
+    /// Times of check runs that found that the link had gone down since the previous one, in Unix seconds, oldest
+    /// first.
     pub downs: Vec<u64>,
-    /// Counters, oldest first; the last one is the last check run's.
+    /// Counters, oldest first. The last sample is that of the last check run.
     pub samples: Vec<Sample>,
-    /// What is counted in hours, as it stood when the current stretch of them began.
+    /// Counters of `trend.rs` at the start of the current history interval.
     pub stretch: Sample,
-    /// What the port counted in an hour, one entry for each stretch, oldest first. Of any boot.
+    /// Growth per hour of these counters, one entry for each interval, oldest first, across boots.
     pub rates: Vec<Sample>,
 }
 
-/// Counters at one moment.
+/// Counters at one point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
     /// Unix seconds.
     pub time: u64,
-    /// Those that could be read.
+    /// The counters that could be read.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What a counter did.
+/// How a counter has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grown {
-    /// By so much since then.
+    /// It grew by this amount in this time.
     By(u64, Duration),
-    /// It went backwards: it was reset.
+    /// It decreased: it was reset.
     Reset,
-    /// Unknown: there is no earlier value of this boot.
+    /// There is no earlier value from this boot.
     Unknown,
 }
 
-/// The counters whose growth is judged; [`PAUSES`] come to these.
+/// The counters that are judged by their growth, in addition to [`PAUSES`].
 const WATCHED: [&str; 28] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
@@ -84,7 +85,7 @@ const WATCHED: [&str; 28] = [
     "tx_pause_storm_error_events",
 ];
 
-/// How long each priority of a port was paused (`rx`) and paused others (`tx`), microseconds.
+/// Microseconds that each priority of a port was paused (`rx`) or paused others (`tx`).
 pub(crate) const PAUSES: [&str; 16] = [
     "rx_prio0_pause_duration",
     "rx_prio1_pause_duration",
@@ -104,17 +105,17 @@ pub(crate) const PAUSES: [&str; 16] = [
     "tx_prio7_pause_duration",
 ];
 
-/// Samples lie so far apart, but for the last one.
+/// Seconds between two samples, except the last one.
 const SPACING: u64 = 600;
 const MOST_SAMPLES: usize = 8;
-/// Downs are forgotten after this.
+/// Seconds for which link downs are kept.
 const DOWNS_KEPT: u64 = 7 * 24 * 3600;
 const MOST_DOWNS: usize = 64;
 const MOST_LINKS: usize = 64;
-/// What a link does so soon after boot is training.
+/// State changes within this many seconds after boot are link training.
 const TRAINING: u64 = 300;
 
-/// Whether the growth of a counter is remembered from check run to check run.
+/// Whether the growth of a counter is recorded from one check run to the next.
 pub(crate) fn watched(counter: &str) -> bool {
     WATCHED.contains(&counter) || PAUSES.contains(&counter)
 }
@@ -129,13 +130,14 @@ impl KnownLink {
             Some(guid) => *guid == self.guid,
             None => self.guid.is_empty(),
         };
-        // Devices that say zero are told apart by their names; names alone move with the order of probing.
+        // Some devices report a GUID of zeros; these are identified by name. A name alone depends on the order in which
+        // drivers probe.
         let zero = self.guid.chars().all(|c| matches!(c, '0' | ':'));
         let name = port_name(hca, port);
         same_device && if zero { self.port == name } else { same_number(&self.port, &name) }
     }
 
-    /// How a counter has grown since the oldest sample within `window`.
+    /// The change of a counter since the oldest sample within `window`.
     pub(crate) fn grown(&self, counter: &str, value: u64, now: &Snapshot, window: Duration) -> Grown {
         let time = now.taken / 1000;
         if self.boot_id.is_empty() || self.boot_id != now.boot_id {
@@ -164,12 +166,12 @@ fn same_number(a: &str, b: &str) -> bool {
     a.rsplit('/').next() == b.rsplit('/').next()
 }
 
-/// The memory of a port.
+/// Finds the history of a port.
 pub(crate) fn known<'a>(links: &'a [KnownLink], hca: &Hca, port: &Port) -> Option<&'a KnownLink> {
     links.iter().find(|link| link.is_of(hca, port))
 }
 
-/// What the next check run should know; a check run that did not read the fabric changes nothing.
+/// The history for the next check run. A check run that did not read the fabric leaves it unchanged.
 pub(crate) fn after(links: &[KnownLink], now: &Snapshot) -> Vec<KnownLink> {
     let Some(fabric) = now.fabric.data() else { return links.to_vec() };
     let time = now.taken / 1000;
@@ -178,7 +180,7 @@ pub(crate) fn after(links: &[KnownLink], now: &Snapshot) -> Vec<KnownLink> {
     let ports = || fabric.hcas.iter().flat_map(|hca| hca.ports.iter().map(move |port| (hca, port)));
     let mut next: Vec<KnownLink> =
         ports().map(|(hca, port)| link_after(links, now, hca, port, training)).collect();
-    // A device that has gone for a moment keeps its past.
+    // A device that is missing for now keeps its history.
     let gone = links.iter().filter(|link| !ports().any(|(hca, port)| link.is_of(hca, port)));
     let fresh = |link: &&KnownLink| {
         let last = link.samples.last().map_or(0, |sample| sample.time);
@@ -193,7 +195,7 @@ fn link_after(links: &[KnownLink], now: &Snapshot, hca: &Hca, port: &Port, train
     let time = now.taken / 1000;
     let old = known(links, hca, port);
     let same_boot = old.is_some_and(|old| !now.boot_id.is_empty() && old.boot_id == now.boot_id);
-    // Nothing is known of a state that could not be read: the one before stands.
+    // If the state could not be read, the previous one is kept.
     let active = match &port.state {
         Reading::Known(state) => *state == PortState::Active,
         Reading::Unsupported | Reading::Failed(_) => old.is_some_and(|old| old.active),
@@ -215,7 +217,7 @@ fn link_after(links: &[KnownLink], now: &Snapshot, hca: &Hca, port: &Port, train
     if let Some(old) = old.filter(|_| same_boot) {
         let last = old.samples.last();
         let count = |sample: &Sample| sample.counters.get("link_downed").copied();
-        // Where the device counts, a transition that it did not count is none.
+        // If the device counts link downs, only those that it counted are real.
         let went_down = match (last.and_then(count), counters.get("link_downed").copied()) {
             (Some(before), Some(after)) => after > before,
             _ => old.active && !active,
@@ -233,8 +235,8 @@ fn link_after(links: &[KnownLink], now: &Snapshot, hca: &Hca, port: &Port, train
     next
 }
 
-/// The samples after one more check run, of those of the same boot: none where a counter went backwards, and no more than
-/// are needed to reach back an hour.
+/// The samples of this boot after one more check run. They are cleared if a counter went backwards, and thinned out to
+/// those needed to reach back one hour.
 pub(crate) fn sampled(old: &[Sample], time: u64, counters: BTreeMap<String, u64>) -> Vec<Sample> {
     let mut next = Vec::new();
     let backwards = |last: &Sample| {
@@ -242,7 +244,7 @@ pub(crate) fn sampled(old: &[Sample], time: u64, counters: BTreeMap<String, u64>
     };
     if old.last().is_some_and(|last| last.time < time && !backwards(last)) {
         next.extend_from_slice(old);
-        // The last check run's own values give way unless they are to be kept.
+        // The previous last sample is replaced unless it is due to be kept.
         if let [.., before, last] = old
             && last.time < before.time.saturating_add(SPACING)
         {
@@ -260,7 +262,7 @@ mod tests {
     use super::*;
     use crate::testing::{look, read};
 
-    /// Looks at a port so many seconds apart, with these values of `link_downed`.
+    /// The history after check runs `step` seconds apart with these values of `link_downed`.
     fn looks(step: u64, values: &[u64]) -> Vec<KnownLink> {
         let mut now = look("h100-sxm").now;
         let mut links = Vec::new();
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_goes_down_is_remembered_once_per_look() {
+    fn a_link_down_is_recorded_once_per_check_run() {
         let links = looks(60, &[0, 1, 1, 4, 4]);
         assert_eq!(links[2].downs.len(), 2);
         assert!(links[1].downs.is_empty());
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_few_and_reach_back_an_hour() {
+    fn few_samples_are_kept_and_reach_back_an_hour() {
         let links = looks(60, &[0; 200]);
         let times: Vec<u64> = links[2].samples.iter().map(|sample| sample.time).collect();
         assert_eq!(times.len(), MOST_SAMPLES);
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_begins_anew_and_says_nothing() {
+    fn a_counter_reset_clears_the_samples_and_is_no_link_down() {
         let links = looks(60, &[5, 6, 0, 0]);
         assert_eq!(links[2].downs.len(), 1);
         assert_eq!(links[2].samples.len(), 2);
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_and_another_card() {
+    fn another_boot_or_another_card_clears_the_samples() {
         let links = looks(60, &[0, 1]);
         let mut now = look("h100-sxm").now;
         now.taken += 600_000;
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_device_does_not_count_the_states_tell() {
+    fn without_a_counter_link_downs_follow_from_the_states() {
         let mut now = look("h100-sxm").now;
         let mut links = Vec::new();
         for state in [PortState::Active, PortState::Down, PortState::Down, PortState::Active] {

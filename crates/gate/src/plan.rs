@@ -4,7 +4,7 @@ use crate::register::Level;
 use crate::scene::Scene;
 use crate::{CHECKS, CheckInfo, GateConfig, Scope, Seen};
 
-/// Something that a check needs read besides its parts. It is read where the check runs, in the phases that it names.
+/// A reading that a check needs besides its parts. It is made where the check runs, in the given phases.
 pub(crate) struct Need<S: 'static> {
     phases: Option<&'static [Phase]>,
     reading: Kind<S>,
@@ -16,18 +16,19 @@ enum Kind<S: 'static> {
 }
 
 impl<S: 'static> Need<S> {
-    /// A reading beside the parts, from the check's settings, the phase and the job. `None` where the settings need nothing.
+    /// A reading besides the parts, from the check's settings, the phase and the job. `of` returns `None` if the
+    /// settings need no reading.
     pub(crate) const fn extra(of: fn(&S, Phase, Option<&Job>) -> Option<Extra>) -> Self {
         Need { phases: None, reading: Kind::Extra(of) }
     }
 
-    /// A reading of devices that the parts list, from the check's settings and the scene. `None` where none of the devices
-    /// is concerned.
+    /// A reading of devices that the parts list, from the check's settings and the scene. `of` returns `None` if no
+    /// device needs it.
     pub(crate) const fn follow_up(of: fn(&S, &Scene<'_>) -> Option<FollowUp>) -> Self {
         Need { phases: None, reading: Kind::FollowUp(of) }
     }
 
-    /// In these phases only.
+    /// Limits the need to these phases.
     pub(crate) const fn only(self, phases: &'static [Phase]) -> Self {
         Need { phases: Some(phases), reading: self.reading }
     }
@@ -37,7 +38,7 @@ impl<S: 'static> Need<S> {
     }
 }
 
-/// The extra readings of one check.
+/// The extra readings that one check needs.
 pub(crate) fn extras<S>(needs: &[Need<S>], set: &S, phase: Phase, job: Option<&Job>) -> Vec<Extra> {
     let needs = needs.iter().filter(|need| need.in_phase(phase));
     needs
@@ -48,7 +49,7 @@ pub(crate) fn extras<S>(needs: &[Need<S>], set: &S, phase: Phase, job: Option<&J
         .collect()
 }
 
-/// The readings of devices of one check.
+/// The device readings that one check needs.
 pub(crate) fn devices<S>(needs: &[Need<S>], set: &S, scene: &Scene<'_>) -> Vec<FollowUp> {
     let needs = needs.iter().filter(|need| need.in_phase(scene.phase()));
     needs
@@ -59,7 +60,8 @@ pub(crate) fn devices<S>(needs: &[Need<S>], set: &S, scene: &Scene<'_>) -> Vec<F
         .collect()
 }
 
-/// What the running checks of this phase and job need read. A job without GPUs need not start NVML.
+/// Returns the parts and extra readings that the checks of this phase and job need. For a job without GPUs, NVML need
+/// not be started.
 pub fn plan(config: &GateConfig, phase: Phase, job: Option<&Job>) -> Plan {
     let mut plan = Plan::default();
     for check in CHECKS.iter().filter(|check| runs(check, config, phase, job)) {
@@ -73,7 +75,8 @@ pub fn plan(config: &GateConfig, phase: Phase, job: Option<&Job>) -> Plan {
     plan
 }
 
-/// What they need read of devices that the parts list. `full` includes those checks that exercise the hardware.
+/// Returns the readings that the checks need of devices which the parts list. `full` includes checks that exercise the
+/// hardware.
 pub fn follow_ups(config: &GateConfig, seen: &Seen<'_>, full: bool) -> Vec<FollowUp> {
     let scene = Scene::new(config, seen);
     let mut readings = Vec::new();
@@ -86,14 +89,14 @@ pub fn follow_ups(config: &GateConfig, seen: &Seen<'_>, full: bool) -> Vec<Follo
     readings
 }
 
-/// Two checks may need the same reading.
+/// Adds a reading unless another check has already added the same one.
 fn add<T: PartialEq>(to: &mut Vec<T>, reading: T) {
     if !to.contains(&reading) {
         to.push(reading);
     }
 }
 
-/// Whether a check runs at all.
+/// Whether a check runs in this phase for this job.
 pub(crate) fn runs(check: &CheckInfo, config: &GateConfig, phase: Phase, job: Option<&Job>) -> bool {
     let on = check.always || check.action(&config.checks) != Action::Off;
     on && check.phases.contains(&phase) && concerns(check.scope, config, job)
@@ -112,7 +115,7 @@ pub(crate) fn holds_no_gpu(job: &Job) -> bool {
     match &job.allocation {
         Allocation::NoGpus => true,
         Allocation::Gpus(ids) => ids.is_empty(),
-        // A list that cannot be parsed is no reason to let a job onto a broken GPU.
+        // If the job's GPU list cannot be parsed, GPUs are judged, so that a job does not start on a broken one.
         Allocation::Unreadable(_) => false,
     }
 }
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_with_gpus_and_a_look_without_a_job_need_everything() {
+    fn a_job_with_gpus_or_no_job_needs_every_part() {
         assert_eq!(asked("", Phase::Prolog, Some(&job(&[0]))).0, ALL);
         assert_eq!(asked("", Phase::Periodic, None).0, ALL);
     }
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_is_not_asked_for() {
+    fn parts_of_checks_that_are_off_are_not_planned() {
         let reads = |part: PartName| CHECKS.iter().filter(move |check| check.parts.contains(&part));
         let mut toml = String::from("[checks]\nmounts = { action = \"off\", required = [\"/home\"] }\n");
         let mut off: Vec<&str> =
@@ -176,7 +179,7 @@ mod tests {
         plan(&toml::from_str(toml).unwrap(), phase, job).extras
     }
 
-    /// A check states the phase, the programs and the files; the plan has them where the check runs, and only there.
+    /// Each check's phases, programs and files must be in the plan exactly where the check runs.
     #[test]
     fn each_extra_reading_is_planned_where_its_check_needs_it() {
         let program = Extra::FabricManager(PathBuf::from("/usr/bin/nv-fabricmanager"));
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_read_once_for_all_checks_and_exercised_on_request() {
+    fn devices_are_read_once_and_exercised_only_on_request() {
         let planned = |toml: &str, full: bool, shared: bool| {
             let look = look("h100-sxm");
             let config: GateConfig = toml::from_str(toml).unwrap();

@@ -1,23 +1,23 @@
 use railgate_model::{Action, Class, PartName, Severity};
 use serde::{Deserialize, Serialize};
 
-/// What follows from a finding in one phase (`[gate.prolog]`, `[gate.epilog]`, `[gate.periodic]`).
+/// The actions that findings have in one phase (`[gate.prolog]`, `[gate.epilog]`, `[gate.periodic]`).
 ///
-/// The action of a finding is the weakest of three: this table's entry for its severity, what its class
-/// allows ([`class_cap`]), and its check's own `action`.
+/// The action of a finding is the weakest of three: this table's entry for its severity, the limit of its class
+/// ([`class_cap`]), and the `action` of its check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PhasePolicy {
     /// For `note`: `report` or `notify`.
     pub note: Action,
-    /// For `unknown`: `report` or `notify`. An unknown value never drains.
+    /// For `unknown`: `report` or `notify`. An `unknown` finding never drains.
     pub unknown: Action,
     /// For `warn`.
     pub warn: Action,
     /// For `fail`.
     pub fail: Action,
-    /// Parts of a snapshot without which the verdict is `unknown` rather than `fit`, where something in
-    /// them is to be judged at all: `gpus`, `fabric`, `pci`, `kernel-log`, `host`.
+    /// Parts of a snapshot without which the verdict is `unknown` rather than `fit`, if a check that runs needs them:
+    /// `gpus`, `fabric`, `pci`, `kernel-log`, `host`.
     pub required: Vec<PartName>,
 }
 
@@ -34,8 +34,8 @@ impl Default for PhasePolicy {
 }
 
 impl PhasePolicy {
-    /// The strongest action that the phase has for a severity. A note or an unknown never drains, and
-    /// nothing that was found is left out, whatever the table says.
+    /// Returns the strongest action that the phase has for a severity: at least `report`, and never `drain` for a note
+    /// or an `unknown`, regardless of the table.
     pub fn action(&self, severity: Severity) -> Action {
         match severity {
             Severity::Note => self.note.clamp(Action::Report, Action::Notify),
@@ -68,11 +68,11 @@ impl PhasePolicy {
     }
 }
 
-/// The strongest action that a class of finding may have. A check whose findings a site wants to act on
-/// although they are a user's or the site's own says so by its own `class` setting.
+/// Returns the strongest action that a finding of this class can have. A site that wants to act on findings about users
+/// or its own services sets `class` in the table of the check.
 pub fn class_cap(class: Class) -> Action {
     match class {
-        // A check gives `fail` in the class fabric only for this node's own end of a link.
+        // A check gives `fail` in the class `fabric` only for this node's end of a link.
         Class::Node | Class::Fabric => Action::Drain,
         Class::User => Action::Notify,
         Class::Site | Class::Internal => Action::Report,

@@ -10,7 +10,7 @@ use crate::report::Report;
 use crate::scene::Scene;
 use crate::settings::{Row, Table};
 
-/// How much time a check may cost.
+/// How much a check costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
@@ -20,7 +20,7 @@ pub enum Level {
     Full,
 }
 
-/// For which jobs a check runs. Without a job (the periodic check) all of them run.
+/// The jobs for which a check runs. Without a job (the periodic check) all checks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
@@ -32,35 +32,35 @@ pub enum Scope {
     Always,
 }
 
-/// One check: the constants are its register entry, `judge` is the check.
+/// One check: the constants are its register entry, `judge` implements it.
 pub(crate) trait Check {
-    /// One line: what is wrong when it fires.
+    /// One line: the fault that the check finds.
     const ABOUT: &'static str;
-    /// What it reads, why it matters, and how to fix it.
+    /// What the check reads, why it matters, and how to fix the fault.
     const EXPLAIN: &'static str;
     /// The usual class of its findings.
     const CLASS: Class;
-    /// The parts of a snapshot it reads, wherever it runs.
+    /// The parts of a snapshot that the check always reads.
     const PARTS: &'static [PartName];
-    /// What it needs read besides its parts, and when.
+    /// Readings besides the parts, and the phases in which they are needed.
     const NEEDS: &'static [Need<Self::Settings>] = &[];
-    /// For which jobs.
+    /// The jobs for which it runs.
     const SCOPE: Scope;
-    /// In which phases.
+    /// The phases in which it runs.
     const PHASES: &'static [Phase] = &[Phase::Prolog, Phase::Epilog, Phase::Periodic];
-    /// How much time it may cost.
+    /// How much it costs.
     const LEVEL: Level = Level::Quick;
-    /// What it costs beyond reading its parts.
+    /// Its cost beyond reading its parts.
     const COST: &'static str = "none";
-    /// Its findings may pass by themselves (a slow link, a hot moment): a `fail` is only a `warn` until it was seen
-    /// `[gate] strikes` times within this time. Losses and uncorrected errors have none.
+    /// Set if the findings can be transient (for example a slow link or a high temperature): a `fail` stays a `warn`
+    /// until it was seen `[gate] strikes` times within this time. `None` for losses and uncorrected errors.
     const TRANSIENT: Option<Duration> = None;
-    /// It cannot be switched off.
+    /// The check cannot be switched off.
     const ALWAYS: bool = false;
-    /// Its table.
+    /// The settings of the check.
     type Settings: Table;
 
-    /// Adds its findings to the report, including what it could not read ([`Report::value`] does that by itself).
+    /// Adds findings to the report, including readings that failed ([`Report::value`] adds those itself).
     fn judge(scene: &Scene<'_>, set: &Self::Settings, out: &mut Report<'_>);
 }
 
@@ -71,29 +71,29 @@ type JudgeFn = fn(&Checks, &Scene<'_>, &mut Report<'_>);
 /// A row of the register.
 #[derive(Clone, Copy, Serialize)]
 pub struct CheckInfo {
-    /// Kebab-case.
+    /// Id in kebab-case, for example `gpu-lost`.
     pub id: &'static str,
-    /// One line: what is wrong when it fires.
+    /// One line: the fault that the check finds.
     pub about: &'static str,
-    /// In which phases it runs.
+    /// The phases in which it runs.
     pub phases: &'static [Phase],
-    /// How much time it may cost.
+    /// How much it costs.
     pub level: Level,
-    /// What it costs beyond reading its parts.
+    /// Its cost beyond reading its parts.
     pub cost: &'static str,
     /// The usual class of its findings.
     pub class: Class,
-    /// For which jobs it runs.
+    /// The jobs for which it runs.
     pub scope: Scope,
     /// The parts of a snapshot it reads.
     pub parts: &'static [PartName],
-    /// How long the first sighting of a finding is remembered, if its findings may pass by themselves.
+    /// The time within which a transient finding must be seen again.
     #[serde(skip)]
     pub transient: Option<Duration>,
-    /// What it reads, why it matters, and how to fix it.
+    /// What the check reads, why it matters, and how to fix the fault.
     #[serde(skip)]
     pub explain: &'static str,
-    /// It cannot be switched off.
+    /// The check cannot be switched off.
     #[serde(skip)]
     pub always: bool,
     #[serde(skip)]
@@ -111,12 +111,12 @@ pub struct CheckInfo {
 }
 
 impl CheckInfo {
-    /// What the site set as the strongest action of this check.
+    /// Returns the strongest action that the site set for this check.
     pub fn action(&self, checks: &Checks) -> Action {
         (self.action_of)(checks)
     }
 
-    /// What is out of range in this check's table: `key: why`.
+    /// Returns the settings of this check that are out of range, each as `key: problem`.
     pub fn problems(&self, checks: &Checks) -> Vec<String> {
         (self.problems_of)(checks)
     }
@@ -128,8 +128,8 @@ impl fmt::Debug for CheckInfo {
     }
 }
 
-/// Makes the typed table `[gate.checks]` and the register from one row per check, most telling first:
-/// where two findings are equally bad, the one whose check stands higher decides.
+/// Defines the typed table `[gate.checks]` and the register from one row per check. More specific checks come first: of
+/// two equally severe findings, that of the first check decides.
 macro_rules! register {
     ($($module:ident::$check:ident = $id:literal,)+) => {
         /// `[gate.checks]`: one table per check. Unknown ids are refused with the known ones.
@@ -143,7 +143,7 @@ macro_rules! register {
             )+
         }
 
-        /// The register, most telling check first.
+        /// The register, most specific check first.
         pub static CHECKS: &[$crate::register::CheckInfo] = &[
             $(
                 $crate::register::CheckInfo {

@@ -2,21 +2,21 @@ use std::time::Duration;
 
 use railgate_model::{Class, Evidence, Finding, Reading, Severity, UnixMillis};
 
-/// Names of processes, mount errors and kernel lines come from outside; none is longer than this.
+/// Maximum length of texts in findings, in characters. Process names, mount errors and kernel lines come from outside.
 const MAX_TEXT: usize = 240;
 
-/// What one check writes down.
+/// Collects the findings of one check.
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     check: &'a str,
     findings: Vec<(Finding, Option<Passing>)>,
 }
 
-/// A `fail` that counts only when it is seen again within `window`.
+/// A `fail` that counts only if it is seen again within `window`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Passing {
     pub(crate) window: Duration,
-    /// When the driver wrote it, where each record is a sight of its own; empty where each check run is.
+    /// The times of the driver's records, if each record counts as one sighting; empty if each check run does.
     pub(crate) written: Vec<UnixMillis>,
 }
 
@@ -29,17 +29,17 @@ impl<'a> Report<'a> {
         self.into_timed().map(|(finding, _)| finding).collect()
     }
 
-    /// Each with the window in which it must be seen again, where one sight is not enough.
+    /// The findings, each with the window in which it must be seen again if it is transient.
     pub(crate) fn into_timed(self) -> impl Iterator<Item = (Finding, Option<Passing>)> {
         self.findings.into_iter()
     }
 
-    /// Adds a finding under this check's id, with characters that are not printable replaced and texts cut to size.
+    /// Adds a finding under this check's id. Replaces characters that are not printable, and truncates long texts.
     pub(crate) fn add(&mut self, found: Found) {
         self.add_as(self.check, found);
     }
 
-    /// The same under another id: one row of the register stands for all of the site's own checks.
+    /// Adds a finding under another id, since one row of the register stands for all site checks.
     pub(crate) fn add_as(&mut self, check: &str, found: Found) {
         let Found(mut finding, passing) = found;
         finding.check = printable(check);
@@ -54,8 +54,8 @@ impl<'a> Report<'a> {
         self.findings.push((finding, passing));
     }
 
-    /// The value of a reading. A failed one becomes an `unknown` finding, so that no check can forget it;
-    /// an unsupported one is `None` without a finding.
+    /// Returns the value of a reading. A failed reading adds an `unknown` finding, so that no check can ignore it; an
+    /// unsupported one returns `None` without a finding.
     pub(crate) fn value<'r, T>(
         &mut self,
         part: &str,
@@ -78,12 +78,12 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A finding on its way into a [`Report`].
+/// A finding under construction.
 #[derive(Debug)]
 pub(crate) struct Found(Finding, Option<Passing>);
 
 impl Found {
-    /// `part` is a GPU index, a device, a path, or empty for the whole node.
+    /// Creates a finding. `part` is a GPU index, a device, a path, or empty for the whole node.
     pub(crate) fn new(
         severity: Severity,
         class: Class,
@@ -118,20 +118,21 @@ impl Found {
         Found::new(Severity::Note, class, part, what)
     }
 
-    /// What to do, in two or three words.
+    /// Sets what to do, in two or three words.
     pub(crate) fn fix(mut self, fix: impl Into<String>) -> Found {
         self.0.fix = fix.into();
         self
     }
 
-    /// It may pass by itself, though not all that its check finds may: a `fail` must be seen again within `window`.
+    /// Marks the finding as transient, where not all findings of its check are: a `fail` must be seen again within
+    /// `window`.
     pub(crate) fn may_pass(mut self, window: Duration) -> Found {
         self.1 = Some(Passing { window, written: Vec::new() });
         self
     }
 
-    /// It rests on one source, records written at these times: a `fail` must be written again within `window`. A record that is
-    /// read twice counts once.
+    /// Marks the finding as resting on one source, records logged at these times: a `fail` must be logged again within
+    /// `window`. A record that is read twice counts once.
     pub(crate) fn sign(mut self, window: Duration, written: Vec<UnixMillis>) -> Found {
         self.1 = Some(Passing { window, written });
         self
@@ -141,7 +142,7 @@ impl Found {
         self.0.severity
     }
 
-    /// At most a warning, and why.
+    /// Limits the severity to a warning and adds the reason.
     pub(crate) fn only_warn(mut self, why: &str) -> Found {
         self.0.severity = self.0.severity.min(Severity::Warn);
         self.0.what.push_str(", ");
@@ -149,21 +150,21 @@ impl Found {
         self
     }
 
-    /// The same for a GPU that this job does not hold: a warning, but no reason to stop this job.
+    /// For a GPU that this job does not hold: a warning that does not stop this job.
     pub(crate) fn another_jobs(mut self) -> Found {
         self.0.severity = self.0.severity.min(Severity::Warn);
         self.0.what.push_str(" (not this job's)");
         self
     }
 
-    /// The same if it is not known whether the part is this job's.
+    /// For a part that may not be one of this job's.
     pub(crate) fn shared(mut self) -> Found {
         self.0.severity = self.0.severity.min(Severity::Warn);
         self.0.what.push_str(" (maybe not this job's)");
         self
     }
 
-    /// The same if the finding is not certain.
+    /// For a finding that is not certain: the severity becomes `unknown`.
     pub(crate) fn only_unknown(mut self, why: &str) -> Found {
         self.0.severity = self.0.severity.min(Severity::Unknown);
         self.0.what.push_str(", ");
@@ -171,7 +172,7 @@ impl Found {
         self
     }
 
-    /// A row of proof.
+    /// Adds a row of evidence.
     pub(crate) fn row(
         mut self,
         what: impl Into<String>,

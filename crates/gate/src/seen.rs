@@ -12,107 +12,108 @@ use crate::CHECKS;
 use crate::gpu_counters::{self, KnownCounts};
 use crate::links::{self, KnownLink};
 
-/// All that a judgement depends on besides the configuration.
+/// The input of a judgement, besides the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// When the gate runs.
+    /// The phase in which the gate runs.
     pub phase: Phase,
-    /// The node now.
+    /// The current snapshot of the node.
     pub now: &'a Snapshot,
-    /// The node before the job (epilog), the baseline for everything that counts.
+    /// The snapshot before the job, in the epilog: the baseline for counters.
     pub before: Option<&'a Snapshot>,
     /// The job; `None` where the whole node is judged.
     pub job: Option<&'a Job>,
-    /// What a healthy machine of this type has; `None` where no type was chosen.
+    /// The properties of a healthy machine of this type; `None` if no profile is chosen.
     pub profile: Option<&'a Profile>,
-    /// The state that earlier check runs saved.
+    /// The gate state that earlier check runs saved.
     pub memory: &'a Memory,
 }
 
-/// The state that one check run saves for the next. Stored by the caller; [`Memory::after`] makes the next one.
+/// Gate state: what one check run saves for the next. The caller stores it; [`Memory::after`] creates the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// The boot in which it was made. `silent` and `silent_mounts` mean nothing in another boot.
+    /// Boot in which the state was saved. `silent` and `silent_mounts` are valid in this boot only.
     pub boot_id: String,
-    /// Parts without an answer at the previous check run.
+    /// Parts that did not answer at the previous check run.
     pub silent: Vec<PartName>,
-    /// Required mounts without an answer at the previous check run.
+    /// Required mounts that did not answer at the previous check run.
     pub silent_mounts: Vec<PathBuf>,
-    /// The GPUs of the last check run that found the node fit, of any boot.
+    /// GPUs at the last check run that found the node fit, across boots.
     pub inventory: Vec<KnownGpu>,
-    /// The RDMA devices of the last check run that found the node fit, of any boot.
+    /// RDMA devices at the last check run that found the node fit, across boots.
     pub hcas: Vec<KnownHca>,
-    /// The checks that this node has known, by id. Empty on a node without a past.
+    /// Checks that have run on this node, by id. Empty on a new node.
     pub checks: BTreeMap<String, KnownCheck>,
-    /// When what may pass by itself was seen, of any boot.
+    /// Sightings of transient findings, across boots.
     pub strikes: Vec<Strike>,
-    /// Processes that slept uninterruptibly at the previous check run.
+    /// Processes in uninterruptible sleep at the previous check run.
     pub blocked: Vec<KnownSleep>,
-    /// The ports of the fabric, of any boot.
+    /// History of the fabric ports, across boots.
     pub links: Vec<KnownLink>,
-    /// Uncorrected memory errors since the driver was loaded that a check run has found contained, by the GPU's UUID. Means nothing
-    /// in another boot.
+    /// Number of uncorrected memory errors since the driver was loaded that a check run found contained, by GPU UUID.
+    /// Valid in this boot only.
     pub contained: BTreeMap<String, u64>,
-    /// The last check run that read the GPUs found one without persistence mode: every check run has to wake it.
+    /// The last check run that read the GPUs found one without persistence mode, so every check run has to initialise
+    /// it.
     pub cold_gpus: bool,
-    /// What the GPUs have counted, of any boot.
+    /// History of the GPU counters, across boots.
     pub gpus: Vec<KnownCounts>,
 }
 
 /// A process in one uninterruptible sleep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownSleep {
-    /// The process as it was.
+    /// The process when it was last seen.
     pub process: BlockedProcess,
-    /// When it was first seen in this sleep.
+    /// Time when it was first seen in this sleep.
     pub since: UnixMillis,
 }
 
-/// Something transient that was seen.
+/// One sighting of a transient finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strike {
-    /// `ib-rate@mlx5_2`
+    /// Check and part of the finding, for example `ib-rate@mlx5_2`.
     pub subject: String,
-    /// Serial number, UUID or GUID of the part, where it has one: another part begins anew.
+    /// Serial number, UUID or GUID of the part, if it has one. A replaced part starts without strikes.
     pub identity: String,
-    /// Unix seconds.
+    /// Time of the sighting, Unix seconds.
     pub time: u64,
 }
 
-/// Two check runs within this are one sight: two prologs on one node may come at the same moment.
+/// Sightings within this many seconds count as one, since two prologs can run on one node at the same moment.
 const ONE_SIGHT: u64 = 30;
 
-/// Strikes are forgotten after this; no check's window is longer.
+/// Seconds for which strikes are kept; no check has a longer window.
 const STRIKES_KEPT: u64 = 7 * 24 * 3600;
 
-/// Of one sign; two within a day are enough for most sites.
+/// Maximum number of records kept for one finding; two within a day are enough for most sites.
 const MOST_RECORDS: usize = 10;
 
-/// A node with more has other troubles.
+/// Maximum number of strikes kept. A node with more has other problems.
 const MOST_STRIKES: usize = 256;
 
-/// Since when a check is known.
+/// Since when a check runs on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownCheck {
-    /// Unix seconds of the first check run with it.
+    /// Time of the first check run with it, Unix seconds.
     pub since: u64,
-    /// It came to a node that had looked before: an upgrade brought it.
+    /// An upgrade brought the check to a node on which the gate had run before.
     pub new: bool,
 }
 
-/// An RDMA device that was there.
+/// An RDMA device of an earlier check run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownHca {
     /// Device name.
     pub name: String,
-    /// PCI address, where it was read.
+    /// PCI address, if it could be read.
     pub pci: Option<PciAddress>,
 }
 
 impl Memory {
-    /// How often something was seen within `window` before `now`, the sights at `times` included. All in Unix seconds. Sights
-    /// less than half a minute apart are one.
+    /// Returns how often a finding was seen within `window` before `now`, including the sightings at `times`. All times
+    /// are in Unix seconds. Sightings less than half a minute apart count as one.
     pub fn sights(&self, subject: &str, identity: &str, times: &[u64], now: u64, window: Duration) -> u32 {
         let same = |strike: &&Strike| strike.subject == subject && strike.identity == identity;
         let remembered = self.strikes.iter().filter(same).map(|strike| strike.time);
@@ -130,7 +131,7 @@ impl Memory {
         sights.max(1)
     }
 
-    /// Remembers the strikes of a check run.
+    /// Records the strikes of a check run.
     pub fn strike(&mut self, now: &Snapshot, verdict: &Verdict) {
         let time = now.taken / 1000;
         self.strikes.retain(|strike| strike.time.saturating_add(STRIKES_KEPT) >= time && strike.time <= time);
@@ -154,14 +155,14 @@ impl Memory {
         self.strikes.drain(..over);
     }
 
-    /// An upgrade brought this check to the node; a node without a past has no new ones.
+    /// Whether an upgrade brought this check to the node. On a new node no check counts as new.
     pub fn is_new(&self, check: &str) -> bool {
         !self.checks.is_empty() && self.checks.get(check).is_none_or(|known| known.new)
     }
 
-    /// What to keep after a check run. `clean` says that the whole node was looked at and its [devices are
-    /// well](devices_are_well): only then is what the node has taken as what it should have. What the check run did not ask for keeps its place: a job
-    /// without GPUs must not make the gate forget that NVML hangs.
+    /// Returns the state to save after a check run. `clean` is true if the whole node was judged and its [devices are
+    /// well](devices_are_well); only then do its devices become the expected ones. Parts that were not read keep their
+    /// state: after a job without GPUs, the gate must still know that NVML hangs.
     pub fn after(&self, now: &Snapshot, clean: bool) -> Memory {
         let mut silent = silent_parts(now);
         let mut silent_mounts = silent_mounts(now);
@@ -198,8 +199,8 @@ impl Memory {
         next
     }
 
-    /// Remembers which memory errors are known to be contained, when what the kernel said of them is left behind: a check run of the
-    /// whole node that was acted on.
+    /// Records which memory errors are contained, before their kernel records are passed over. Called for a check run
+    /// of the whole node that was acted on.
     pub fn settle(&mut self, now: &Snapshot, verdict: &Verdict) {
         let Some(gpus) = now.gpus.data() else { return };
         self.contained.clear();
@@ -215,13 +216,13 @@ impl Memory {
         }
     }
 
-    /// How many of this GPU's uncorrected errors since the driver was loaded an earlier check run found contained.
+    /// Number of this GPU's uncorrected errors since the driver was loaded that an earlier check run found contained.
     pub(crate) fn contained(&self, gpu: &Gpu, now: &Snapshot) -> u64 {
         let known = gpu.uuid.known().and_then(|uuid| self.contained.get(uuid)).copied();
         known.filter(|_| self.is_of(&now.boot_id)).unwrap_or(0)
     }
 
-    /// The sleeps of this check run; those that an earlier one saw keep their beginning.
+    /// The sleeping processes of this check run, each with the time when it was first seen.
     fn sleeps(&self, now: &Snapshot) -> Vec<KnownSleep> {
         let Some(host) = now.host.data() else {
             return if self.is_of(&now.boot_id) { self.blocked.clone() } else { Vec::new() };
@@ -237,18 +238,18 @@ impl Memory {
         processes.map_or_else(Vec::new, |processes| processes.blocked.iter().map(sleep).collect())
     }
 
-    /// How long earlier check runs of this boot have seen a process in the very same sleep.
+    /// How long earlier check runs of this boot have seen a process in the same sleep.
     pub(crate) fn blocked_for(&self, process: &BlockedProcess, now: &Snapshot) -> Option<Duration> {
         let known = self.blocked.iter().find(|old| self.is_of(&now.boot_id) && old.process == *process)?;
         Some(Duration::from_millis(now.taken.saturating_sub(known.since)))
     }
 
-    /// The part gave no answer at the previous check run of the same boot.
+    /// Whether the part did not answer at the previous check run of the same boot.
     pub(crate) fn was_silent(&self, part: PartName, boot_id: &str) -> bool {
         self.is_of(boot_id) && self.silent.contains(&part)
     }
 
-    /// The mount gave no answer at the previous check run of the same boot.
+    /// Whether the mount did not answer at the previous check run of the same boot.
     pub(crate) fn mount_was_silent(&self, path: &Path, boot_id: &str) -> bool {
         self.is_of(boot_id) && self.silent_mounts.iter().any(|known| known == path)
     }
@@ -307,8 +308,8 @@ fn silent_mounts(now: &Snapshot) -> Vec<PathBuf> {
     })
 }
 
-/// Nothing is wrong with the GPUs and HCAs themselves, whatever else is: a full disk or an old driver must not keep a
-/// node from learning what it has.
+/// Whether there is no finding about the GPUs and HCAs themselves. Other findings do not matter: a full disk or an old
+/// driver must not prevent the gate from recording the node's devices.
 pub fn devices_are_well(verdict: &Verdict) -> bool {
     let about_devices = |finding: &Finding| {
         CHECKS.iter().find(|check| check.id == finding.check).is_some_and(|check| {
@@ -328,7 +329,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn only_a_clean_look_says_what_the_node_should_have() {
+    fn only_a_clean_check_run_updates_the_expected_devices() {
         let healthy = look("h100-sxm").now;
         let broken = look("h100-sxm:gpu-missing@3,ib-missing@2").now;
         let first = Memory::default().after(&healthy, true);
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_says_nothing_of_the_devices() {
+    fn with_a_full_disk_the_devices_are_well() {
         let well = |node: &str| devices_are_well(&look(node).judge());
         assert!(well("h100-sxm") && well("h100-sxm:disk-full"));
         for fault in ["gpu-lost@3", "gpu-missing@3", "ib-missing@2", "ib-port-down@2", "nvml-silent"] {
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn it_survives_json_and_reads_what_it_does_not_know() {
+    fn the_state_survives_json_and_unknown_fields_are_accepted() {
         let memory = Memory::default().after(&look("h100-sxm:nvml-silent").now, false);
         let text = serde_json::to_string(&memory).unwrap();
         assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), memory);

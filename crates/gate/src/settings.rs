@@ -1,4 +1,5 @@
-//! The tables of checks. [`settings!`] makes of one list the typed table, its defaults, its limits, and its documentation.
+//! Settings of checks. From one list, [`settings!`] defines the typed table, its defaults, its limits and its
+//! documentation.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -9,15 +10,15 @@ use std::time::Duration;
 use humantime::format_duration;
 use railgate_model::{Action, Class, Phase, Severity};
 
-/// The table of a check.
+/// The settings of a check.
 pub(crate) trait Table: Default + 'static {
-    /// `action`.
+    /// The key `action`.
     fn action(&self) -> Action;
 
-    /// Its keys with these values, as a page shows them.
+    /// The keys with their current values, as a page shows them.
     fn rows(&self) -> Vec<Row>;
 
-    /// What is out of range: `key: why`.
+    /// The settings that are out of range, each as `key: problem`.
     fn problems(&self) -> Vec<String>;
 }
 
@@ -25,13 +26,13 @@ pub(crate) trait Table: Default + 'static {
 pub(crate) struct Row {
     /// Its name.
     pub(crate) key: &'static str,
-    /// Its value in TOML; `None` where it has none.
+    /// Its value in TOML; `None` if it has none.
     pub(crate) value: Option<String>,
-    /// A value that it could have.
+    /// A valid value, shown if the key has none by default.
     pub(crate) example: &'static str,
-    /// The values that it takes, where its type or a limit says them.
+    /// The valid values, if the type or a limit gives them.
     pub(crate) allowed: String,
-    /// What it means.
+    /// The meaning of the key.
     pub(crate) text: &'static str,
 }
 
@@ -45,8 +46,8 @@ pub(crate) struct Row {
 /// }
 /// ```
 ///
-/// `action = Drain only "report, notify"` names the actions that make sense where these are not all. An attribute before a
-/// key goes to serde.
+/// `action = Drain only "report, notify"` names the useful actions if not all are. Attributes before a key are passed
+/// to serde.
 macro_rules! settings {
     (
         action = $action:ident $(only $actions:literal)? $(, $remark:literal)?;
@@ -56,7 +57,7 @@ macro_rules! settings {
         #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Settings {
-            /// The strongest action that may follow.
+            /// The strongest action of a finding.
             pub action: ::railgate_model::Action,
             $(
                 #[doc = $text]
@@ -98,22 +99,23 @@ macro_rules! settings {
 
 pub(crate) use settings;
 
-/// A row of the page.
+/// Builds a row of the page.
 pub(crate) fn row<T: Value>(key: &'static str, value: &T, allowed: String, text: &'static str) -> Row {
     Row { key, value: value.toml(), example: T::EXAMPLE, allowed, text }
 }
 
-/// The actions that make sense for a check; all of them where none are named.
+/// The useful actions of a check; all of them if `named` is empty.
 pub(crate) fn actions(named: &[&str]) -> String {
     named.first().copied().unwrap_or(Action::CHOICES).to_owned()
 }
 
-/// What a key takes, by its limit, else by its type.
+/// The valid values of a key, from its limit or otherwise from its type.
 pub(crate) fn shown<T: Value>(limit: &[Limit<T>]) -> String {
     limit.first().map_or_else(|| T::CHOICES.to_owned(), |limit| limit.allowed.clone())
 }
 
-/// A page's block of TOML: the rows, each with what it takes and means. A row too long for that has it on a line before.
+/// A block of TOML for a page: the rows, each with its valid values and meaning in a comment. If a row is too long, the
+/// comment is on a line before it.
 pub(crate) fn block(id: &str, rows: &[Row]) -> String {
     const SHORT: usize = 44;
     let line = |row: &Row| format!("{} = {}", row.key, row.value.as_deref().unwrap_or(row.example));
@@ -138,7 +140,7 @@ pub(crate) fn block(id: &str, rows: &[Row]) -> String {
     block + "```"
 }
 
-/// A list that is too long for a line goes on below its first entry.
+/// Breaks a list that is too long for one line after its first entry.
 fn wrapped(line: &str) -> String {
     const WIDTH: usize = 110;
     let Some((before, _)) = line.split_once('[').filter(|_| line.len() > WIDTH) else {
@@ -157,18 +159,18 @@ fn wrapped(line: &str) -> String {
     lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
 }
 
-/// A type of a key.
+/// The type of a key.
 pub(crate) trait Value {
-    /// What every key of this type takes; empty where the value shows it.
+    /// The valid values of every key of this type; empty if the value makes them clear.
     const CHOICES: &'static str = "";
 
-    /// A value in TOML, for a key that has none by default.
+    /// An example in TOML, for a key that has no default.
     const EXAMPLE: &'static str = "";
 
-    /// The value in TOML; `None` where it has none.
+    /// The value in TOML; `None` if it has none.
     fn toml(&self) -> Option<String>;
 
-    /// The value in a sentence.
+    /// The value as part of a sentence.
     fn text(&self) -> String {
         self.toml().unwrap_or_default()
     }
@@ -276,7 +278,7 @@ impl<T: Value> Value for Vec<T> {
     }
 }
 
-/// Keys that are bare words; a default never has others.
+/// Keys are bare words, also in the defaults.
 impl<T: Value> Value for BTreeMap<String, T> {
     fn toml(&self) -> Option<String> {
         let entries: Vec<String> =
@@ -287,32 +289,33 @@ impl<T: Value> Value for BTreeMap<String, T> {
 
 type ProblemsFn<T> = Box<dyn Fn(&str, &T) -> Vec<String>>;
 
-/// What a key may be.
+/// The limits of a key's value.
 pub(crate) struct Limit<T> {
     allowed: String,
     wrong: ProblemsFn<T>,
 }
 
 impl<T> Limit<T> {
-    /// The values that it takes, in words, and the problems of a value: `key: why`.
+    /// Creates a limit. `allowed` describes the valid values; `wrong` returns the problems of a value
+    /// as `key: problem`.
     pub(crate) fn new(allowed: impl Into<String>, wrong: impl Fn(&str, &T) -> Vec<String> + 'static) -> Self {
         Limit { allowed: allowed.into(), wrong: Box::new(wrong) }
     }
 
-    /// As [`Limit::new`] with one problem at most: why it is wrong.
+    /// As [`Limit::new`], for at most one problem.
     pub(crate) fn one(allowed: impl Into<String>, why: impl Fn(&T) -> Option<String> + 'static) -> Self {
         Limit::new(allowed, move |key, value| {
             why(value).map(|why| format!("{key}: {why}")).into_iter().collect()
         })
     }
 
-    /// What is wrong with the value of this key.
+    /// Returns the problems of the value of this key.
     pub(crate) fn problems(&self, key: &str, value: &T) -> Vec<String> {
         (self.wrong)(key, value)
     }
 }
 
-/// From one value to another, both included.
+/// A range, both ends included.
 pub(crate) fn within<T: Value + PartialOrd + 'static>(range: RangeInclusive<T>) -> Limit<T> {
     let (low, high) = (range.start().text(), range.end().text());
     Limit::one(format!("{low} to {high}"), move |value: &T| {
@@ -320,7 +323,7 @@ pub(crate) fn within<T: Value + PartialOrd + 'static>(range: RangeInclusive<T>) 
     })
 }
 
-/// Seconds, from one value to another.
+/// A range of durations in seconds, both ends included.
 pub(crate) fn seconds(range: RangeInclusive<u64>) -> Limit<Duration> {
     let text = |seconds: u64| Duration::from_secs(seconds).text().replace("days", "d");
     let (low, high) = (text(*range.start()), text(*range.end()));
@@ -330,21 +333,21 @@ pub(crate) fn seconds(range: RangeInclusive<u64>) -> Limit<Duration> {
     })
 }
 
-/// No more than this.
+/// An upper limit, included.
 pub(crate) fn at_most<T: Value + PartialOrd + 'static>(most: T) -> Limit<T> {
     Limit::one(format!("at most {}", most.text()), move |value: &T| {
         (*value > most).then(|| format!("{} is more than {}", value.text(), most.text()))
     })
 }
 
-/// No less than this.
+/// A lower limit, included.
 pub(crate) fn at_least<T: Value + PartialOrd + 'static>(least: T) -> Limit<T> {
     Limit::one(format!("at least {}", least.text()), move |value: &T| {
         (*value < least).then(|| format!("{} is less than {}", value.text(), least.text()))
     })
 }
 
-/// A number from 0 on that is this: a size, a rate.
+/// A finite number that is not negative; `what` names it, for example a size or a rate.
 pub(crate) fn amount(what: &'static str) -> Limit<f64> {
     Limit::one("0 or more", move |value: &f64| {
         (!value.is_finite() || *value < 0.0).then(|| format!("{value} is no {what}"))
@@ -374,7 +377,7 @@ pub(crate) fn either(one: Class, other: Class) -> Limit<Class> {
     })
 }
 
-/// Names that hold this; `why` says what is wrong with one that does not.
+/// Names that satisfy `known`; `why` describes the problem of one that does not.
 pub(crate) fn keys<T: 'static>(
     right: fn(&str) -> bool,
     why: fn(&str) -> String,
@@ -384,12 +387,12 @@ pub(crate) fn keys<T: 'static>(
     })
 }
 
-/// A code as a program prints it: "013" would never be found under the code 13.
+/// Whether a text is a code in the form in which programs print it: "013" would never match the code 13.
 pub(crate) fn is_code(text: &str) -> bool {
     text.parse::<u32>().is_ok_and(|number| number.to_string() == text)
 }
 
-/// `"a b"` as a list.
+/// Splits at white space: `"a b"` becomes two words.
 pub(crate) fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
@@ -424,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_shows_defaults_limits_and_meanings() {
+    fn the_page_shows_defaults_limits_and_meanings() {
         let page = block("sample", &sample::Settings::default().rows());
         let expected = r#"```toml
 [gate.checks.sample]
@@ -441,7 +444,7 @@ paths = []                     # what must be there
     }
 
     #[test]
-    fn each_limit_refuses_with_its_key_in_the_order_of_the_table() {
+    fn problems_name_their_key_and_follow_the_order_of_the_table() {
         let table = "paths = ['x', '/y']\nshare = nan\ngrace = '2h'\nusers = ['a b']";
         let set: sample::Settings = toml::from_str(table).unwrap();
         let expected = [

@@ -1,4 +1,4 @@
-//! Inputs for unit tests: simulated nodes that a test then changes.
+//! Inputs for unit tests: simulated nodes that a test can modify.
 
 use std::io::Write as _;
 
@@ -20,7 +20,7 @@ pub(crate) struct Look {
     pub(crate) memory: Memory,
 }
 
-/// `h100-sxm:gpu-lost@3`, judged before a job that holds the whole node.
+/// A simulated node with faults, for example `h100-sxm:gpu-lost@3`, judged before a job that holds the whole node.
 pub(crate) fn look(node: &str) -> Look {
     let (profile, faults) = railgate_simulate::parse(node, &[]).unwrap();
     let now = railgate_simulate::simulated(&profile, &faults);
@@ -67,21 +67,21 @@ impl Look {
         self
     }
 
-    /// After a job that began on the healthy node.
+    /// The check run is in the epilog of a job that started on the healthy node.
     pub(crate) fn after_the_job(mut self) -> Look {
         self.phase = Phase::Epilog;
         self.before = Some(railgate_simulate::simulated(self.profile.as_ref().unwrap(), &[]));
         self
     }
 
-    /// With what a clean look at the healthy node left behind.
+    /// The gate state is that after a clean check run on the healthy node.
     pub(crate) fn remembering(mut self) -> Look {
         let healthy = railgate_simulate::simulated(self.profile.as_ref().unwrap(), &[]);
         self.memory = Memory::default().after(&healthy, true);
         self
     }
 
-    /// A minute after another look at the same.
+    /// A second check run of the same node, one minute later.
     pub(crate) fn again(mut self) -> Look {
         let verdict = self.judge();
         self.memory.strike(&self.now, &verdict);
@@ -121,7 +121,7 @@ impl Look {
         self.with(|look| bend(read(&mut look.now.pci)))
     }
 
-    /// The driver reports an Xid about a GPU of the healthy node.
+    /// Adds an Xid of a GPU of the healthy node to the kernel log.
     pub(crate) fn xid(self, index: u32, code: u32, text: &str) -> Look {
         let healthy = railgate_simulate::simulated(self.profile.as_ref().unwrap(), &[]);
         let at = healthy.gpus.data().unwrap().gpus[index as usize].pci.known().copied().unwrap();
@@ -129,10 +129,11 @@ impl Look {
         self.kernel(&format!("NVRM: Xid ({place}): {code}, {text}"))
     }
 
-    /// The kernel writes a record. It goes through the live reader: a line that the reader drops reaches no check.
+    /// Adds a line to the kernel log. It passes through the live reader, so a line that the reader drops reaches no
+    /// check.
     pub(crate) fn kernel(self, text: &str) -> Look {
         self.with(|look| {
-            // A log that cannot be read gets no further records.
+            // If the log cannot be read, the line is dropped.
             let Part::Read { data: log, .. } = &mut look.now.kernel_log else { return };
             let seq = log.last_seq.map_or(1, |seq| seq + 1);
             let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -159,14 +160,14 @@ impl Look {
         )
     }
 
-    /// `unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot`
+    /// The verdict and its cause in one line: `unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot`.
     pub(crate) fn says(&self) -> String {
         let verdict = self.judge();
         let cause = verdict.cause().map(|finding| format!(": {}", line(finding))).unwrap_or_default();
         format!("{}{cause}", verdict.fitness)
     }
 
-    /// Every finding, one line each.
+    /// All findings, one line each.
     pub(crate) fn findings(&self) -> Vec<String> {
         self.judge().findings.iter().map(line).collect()
     }
@@ -175,7 +176,7 @@ impl Look {
         self.judge().fitness
     }
 
-    /// The severities that one check gave.
+    /// The severities of the findings of one check.
     pub(crate) fn of(&self, check: &str) -> Vec<Severity> {
         let findings = self.judge().findings;
         findings.iter().filter(|finding| finding.check == check).map(|finding| finding.severity).collect()

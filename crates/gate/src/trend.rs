@@ -1,21 +1,21 @@
-//! What a port usually counts in an hour: its own history of some days, over boots. Corrected errors are normal, and
-//! how many of them are differs from cable to cable by orders of magnitude; what tells is a port against itself.
+//! The usual growth per hour of a port's counters, from its own history of several days, across boots. Corrected errors
+//! are normal, and their number differs between cables by orders of magnitude, so a port is only compared with itself.
 
 use std::collections::BTreeMap;
 
 use crate::links::{KnownLink, Sample};
 
-/// The counters that are followed: bits that the error correction has repaired, and what it could not.
+/// The counters that are followed: bits repaired by error correction, and symbols that it could not repair.
 pub(crate) const FOLLOWED: [&str; 3] = ["rx_corrected_bits_phy", "rx_pcs_symbol_err_phy", "symbol_error"];
 
-/// One entry of the history stands for so many seconds.
+/// Length of one history interval in seconds.
 const STRETCH: u64 = 6 * 3600;
-/// A week of them.
+/// Maximum number of entries: one week.
 const MOST: usize = 28;
-/// Two days: fewer say nothing of what is usual.
+/// Minimum number of entries: two days. Fewer do not show what is usual.
 const FEWEST: usize = 8;
 
-/// Writes down in `next` what this check run adds to the history of a port.
+/// Adds the growth of this check run to the history of a port in `next`.
 pub(crate) fn follow(
     next: &mut KnownLink,
     old: Option<&KnownLink>,
@@ -38,7 +38,7 @@ pub(crate) fn follow(
         next.stretch = Sample { time, counters: here };
         return;
     };
-    // Some check runs read less than others: such a one ends nothing.
+    // A check run that reads fewer counters does not end the interval.
     let elapsed = time - stretch.time;
     let ends = elapsed >= STRETCH && stretch.counters.keys().all(|name| here.contains_key(name));
     if !ends {
@@ -56,7 +56,7 @@ pub(crate) fn follow(
     next.stretch = Sample { time, counters: here };
 }
 
-/// How much of it the port usually counts in an hour: the median of what is known; `None` where that is too little.
+/// The usual growth of a counter per hour: the median of the history; `None` if there are too few entries.
 pub(crate) fn usual(link: &KnownLink, counter: &str) -> Option<u64> {
     let mut rates: Vec<u64> =
         link.rates.iter().filter_map(|rate| rate.counters.get(counter)).copied().collect();
@@ -74,7 +74,7 @@ mod tests {
         BTreeMap::from([(BITS.to_owned(), value), ("symbol_error".to_owned(), 0)])
     }
 
-    /// A check run every hour, of a port that counts so many between two of them.
+    /// The history after hourly check runs of a port that counts this much between two of them.
     fn followed(hours: &[u64]) -> KnownLink {
         let mut link = KnownLink::default();
         let mut value = 0;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_enough() {
+    fn the_usual_rate_is_the_median_of_enough_entries() {
         assert_eq!(usual(&followed(&[100; 40]), BITS), None, "six stretches");
         assert_eq!(usual(&followed(&[100; 60]), BITS), Some(100));
         let mut bursts = vec![100; 60];
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_and_a_boot_begin_a_stretch_and_keep_the_history() {
+    fn a_reset_or_a_boot_starts_an_interval_and_keeps_the_history() {
         let mut link = followed(&[100; 60]);
         for (same_boot, value) in [(true, 5), (false, 9_000)] {
             let mut next = KnownLink::default();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_reads_less_ends_nothing() {
+    fn a_check_run_that_reads_fewer_counters_does_not_end_the_interval() {
         let link = followed(&[100; 60]);
         let less = BTreeMap::from([("symbol_error".to_owned(), 0)]);
         let mut next = KnownLink::default();

@@ -1,21 +1,21 @@
-//! What a machine type and a site want to be there by name: services, modules, words of the command line.
+//! Checks that required names are present: services, modules, kernel arguments. A profile or the site requires them.
 
 use railgate_model::{Class, Reading, Severity};
 
 use crate::report::{Found, Report};
 
-/// What is required, as a word for findings.
+/// The kind of a required name, in the words of its findings.
 pub(crate) struct Kind {
     pub(crate) class: Class,
-    /// `service`.
+    /// For example `service`.
     pub(crate) what: &'static str,
-    /// `not running`.
+    /// For example `not running`.
     pub(crate) absent: &'static str,
     pub(crate) fix: &'static str,
     pub(crate) source: &'static str,
 }
 
-/// One finding for each name that is wanted and not there.
+/// Adds one finding for each required name that is absent.
 pub(crate) fn judge(
     kind: &Kind,
     (severity, required): (Severity, &[String]),

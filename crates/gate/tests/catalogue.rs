@@ -1,9 +1,9 @@
-//! `docs/checks.md` is what the register says.
+//! `docs/checks.md` must agree with the register.
 #![expect(clippy::disallowed_methods, reason = "the test reads and writes a file, the crate does not")]
 
 use std::path::Path;
 
-/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-gate --test catalogue` writes it anew.
+/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-gate --test catalogue` regenerates the page.
 #[test]
 fn the_page_of_checks_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/checks.md");

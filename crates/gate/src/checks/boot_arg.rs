@@ -51,7 +51,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn whole_words_and_beginnings() {
+    fn arguments_match_as_whole_words_or_prefixes() {
         let wanting =
             |names: &str| look("h100-sxm").settings(&format!("[checks.boot-arg]\nrequired = {names}"));
         assert_eq!(wanting("[\"iommu=pt\", \"root=*\"]").says(), "fit");

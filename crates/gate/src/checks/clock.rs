@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_nobody_keeps_is_a_note_and_one_far_off_the_sites() {
+    fn an_unsynchronised_clock_is_a_note_and_a_large_offset_a_site_problem() {
         let free = with(false, 16_000_000);
         assert_eq!((free.says().as_str(), free.of("clock")), ("fit", vec![Severity::Note]));
         let strict = with(false, 0).settings("[checks.clock]\nunsynchronised = \"warn\"");

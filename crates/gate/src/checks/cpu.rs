@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_processors_and_another_governor() {
+    fn missing_processors_and_a_wrong_governor_warn() {
         assert_eq!(wanting(192, "performance").says(), "fit");
         assert_eq!(
             wanting(256, "performance").says(),

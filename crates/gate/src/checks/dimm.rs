@@ -106,16 +106,16 @@ fn named(dimm: Option<&str>) -> String {
     dimm.map_or_else(String::new, |label| format!(", {label}"))
 }
 
-/// What is new: since the job began, or since boot.
+/// The period in which errors are counted: the job, or the time since boot.
 struct Window<'a> {
     before: Baseline<'a>,
     long_ms: u64,
 }
 
 enum Baseline<'a> {
-    /// The counts begin at zero with the boot.
+    /// The counters start at zero at boot.
     Boot,
-    /// Those of the node before the job, where they were read.
+    /// Counts since the snapshot before the job; `None` if that snapshot has no host part.
     Job(Option<&'a Host>),
 }
 
@@ -134,7 +134,7 @@ impl<'a> Window<'a> {
         Window { before, long_ms: now.saturating_sub(began) }
     }
 
-    /// How much came in the window; `None` where the count went backwards or was not there before.
+    /// Growth of a counter within the window; `None` if it decreased or has no earlier value.
     fn growth(&self, now: u64, then: impl FnOnce(&railgate_model::System) -> Option<u64>) -> Option<u64> {
         match self.before {
             Baseline::Boot => Some(now),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn since_boot() {
+    fn without_a_job_errors_since_boot_count() {
         assert_eq!(
             with(0, 2).says(),
             "degraded: warn dimm@mc1: 2 uncorrected errors since boot, CPU_SrcID#0_MC#1_Chan#1_DIMM#0; replace DIMM"
@@ -192,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_during_the_job_counts_after_it() {
+    fn after_a_job_only_errors_during_the_job_count() {
         assert_eq!(after((9_000, 2), (9_000, 2)).says(), "fit");
         assert!(after((9_000, 2), (9_000, 3)).says().contains("1 uncorrected errors during the job"));
         assert_eq!(after((9_000, 2), (5, 0)).says(), "fit", "the driver was loaded anew");
     }
 
     #[test]
-    fn machine_checks() {
+    fn machine_checks_warn_and_a_failed_reading_is_unknown() {
         let one = look("h100-sxm").host(|host| host.system.machine_checks = Reading::Known(1));
         assert_eq!(one.says(), "degraded: warn dimm@mce: 1 machine checks since boot; see BMC log");
         let unread =

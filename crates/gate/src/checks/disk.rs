@@ -66,7 +66,7 @@ fn judge(one: &FileSystem, path: &str, space: &Space, set: &Settings, out: &mut 
         let want = format!("{} GiB or {} %", set.free_gib, set.free_percent);
         out.add(Found::new(set.severity, class, path, &left).fix(fix).row(&device, left, want, "statvfs"));
     }
-    // File systems that make inodes as they go say zero.
+    // File systems that create inodes on demand, for example btrfs, report zero.
     if space.inodes > 0
         && percent(space.inodes_free, space.inodes) < set.free_percent
         && space.inodes_free < set.free_inodes
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn full_needs_both_a_small_share_and_little_room() {
+    fn a_disk_is_full_if_both_share_and_free_space_are_small() {
         assert_eq!(with("/", gib(900, 20)).says(), "fit", "2 % of much is much");
         assert_eq!(with("/", gib(20, 4)).says(), "fit", "4 GiB of 20");
         assert_eq!(with("/", gib(900, 4)).says(), "degraded: warn disk@/: 4.0 of 900 GiB free; make room");
     }
 
     #[test]
-    fn what_users_fill_is_theirs() {
+    fn a_full_tmp_is_a_user_problem() {
         let tmp = with("/tmp", gib(900, 0));
         assert_eq!(tmp.says(), "degraded: warn disk@/tmp: 0.0 of 900 GiB free; clean it up");
         assert_eq!(tmp.judge().findings[0].class, Class::User);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn inodes() {
+    fn a_lack_of_inodes_warns() {
         let few = |inodes, inodes_free| with("/", Space { inodes, inodes_free, ..gib(900, 800) });
         assert_eq!(
             few(58_000_000, 900).says(),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_unknown_and_what_is_read_only_is_not() {
+    fn an_unreadable_file_system_is_unknown_and_a_read_only_one_is_skipped() {
         let bent = |read_only: bool| {
             look("h100-sxm").host(|host| {
                 let Reading::Known(all) = &mut host.system.file_systems else { panic!() };

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn two_versions() {
+    fn a_version_that_differs_from_the_driver_warns() {
         let other = periodic("h100-sxm:fabric-manager-other");
         let says = "fabric manager 535.183.01, driver 580.159.04; install the driver's";
         assert_eq!(other.says(), format!("degraded: warn fabric-manager: {says}"));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_none_or_it_cannot_be_asked() {
+    fn no_fabric_manager_is_fit_and_a_failed_query_unknown() {
         let with = |reading| periodic("h100-sxm").with(|look| look.now.fabric_manager = Some(reading));
         assert_eq!(with(Reading::Unsupported).says(), "fit");
         let silent = with(Reading::Failed("/usr/bin/nv-fabricmanager: no answer in 10 ms".to_owned()));

@@ -35,7 +35,7 @@ passes single GPUs to virtual machines needs ACS: switch the check off there.
             let redirects = |at: &&PciAddress| {
                 device(at).and_then(|bridge| bridge.acs.known()).is_some_and(|acs| acs & REDIRECT != 0)
             };
-            // The first bridge is the host's own root port, where nothing can be turned round.
+            // The first bridge is the root port of the host, where ACS redirects no peer-to-peer traffic.
             let Some(bridge) = own.bridges.iter().skip(1).find(redirects) else { continue };
             out.add(
                 Found::new(
@@ -58,7 +58,7 @@ passes single GPUs to virtual machines needs ACS: switch the check off there.
     }
 }
 
-/// Request redirect and completion redirect.
+/// The ACS control bits P2P Request Redirect (0x04) and P2P Completion Redirect (0x08).
 const REDIRECT: u16 = 0x0c;
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn only_a_switch_of_a_real_machine_counts() {
+    fn acs_counts_on_switches_of_physical_machines_only() {
         let on = look("h100-sxm:gpu-acs-on@3");
         assert_eq!(on.says(), "degraded: warn gpu-acs@3: ACS redirects at 0000:5d:00.0; switch ACS off");
         let guest = look("h100-sxm:gpu-acs-on@3").host(|host| host.virtualised = Reading::Known(true));

@@ -30,7 +30,7 @@ Fix: `nvidia-smi -i N -rac`. Where clocks are set on purpose: switch the check o
             let now = out.value(&part, &what, SOURCE, &gpu.details.app_clock_mhz).copied();
             let normal = out.value(&part, &what, DEFAULT, &gpu.details.app_clock_default_mhz).copied();
             let (Some(now), Some(normal)) = (now, normal) else { continue };
-            // A card that has no such clocks may answer 0.
+            // A card without application clocks may report 0.
             if now > 0 && now < normal {
                 let text = format!("application clock {now} of {normal} MHz");
                 out.add(Found::new(set.severity, Class::Site, part, text).fix("nvidia-smi -rac").row(
@@ -54,7 +54,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn lower_than_the_cards_default() {
+    fn application_clocks_below_the_default_warn() {
         assert_eq!(
             look("h100-sxm:gpu-clocks-lowered@3").says(),
             "degraded: warn gpu-clocks@3: application clock 1095 of 1980 MHz; nvidia-smi -rac"

@@ -92,8 +92,8 @@ profile.
 
 const SOURCE: &str = "nvmlDeviceGetCount_v2";
 
-/// Without a number in the profile a GPU that was there at the last clean check run, maybe boots ago, is missed
-/// a warning only: it may have been removed on purpose.
+/// Without a count in the profile, a GPU that was present at the last clean check run, possibly several boots ago, is
+/// only a warning: it may have been removed on purpose.
 fn remembered(scene: &Scene<'_>, expected: Option<u32>, count: u32, out: &mut Report<'_>) {
     let gone = gone(scene);
     let (None, Some(first)) = (expected, gone.first()) else { return };
@@ -107,7 +107,7 @@ fn remembered(scene: &Scene<'_>, expected: Option<u32>, count: u32, out: &mut Re
     ));
 }
 
-/// The GPUs of the last clean check run that NVML does not list any more.
+/// GPUs of the last clean check run that NVML no longer lists.
 fn gone(scene: &Scene<'_>) -> Vec<KnownGpu> {
     let here = |known: &KnownGpu| {
         scene.all_gpus().iter().any(|gpu| match (&known.uuid, gpu.uuid.known()) {
@@ -118,7 +118,7 @@ fn gone(scene: &Scene<'_>) -> Vec<KnownGpu> {
     scene.inventory().into_iter().filter(|known| !here(known)).collect()
 }
 
-/// Indices mean what they meant to Slurm only while earlier check runs say which GPU had which.
+/// Whether Slurm's indices can be resolved: earlier check runs recorded which GPU had which index.
 fn placed(scene: &Scene<'_>) -> bool {
     !scene.inventory().is_empty()
 }
@@ -158,7 +158,7 @@ mod tests {
     use crate::testing::{Look, look, read};
 
     #[test]
-    fn a_whole_node_job_needs_all_of_them() {
+    fn a_missing_gpu_fails_a_job_on_the_whole_node() {
         let look = look("h100-sxm:gpu-missing@3");
         assert_eq!(look.says(), "unfit: fail gpu-count: 7 of 8 GPUs; reboot");
         assert_eq!(
@@ -168,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn so_does_a_look_without_a_job() {
+    fn a_missing_gpu_fails_a_check_run_without_a_job() {
         let periodic = |look: Look| look.phase(Phase::Periodic).with(|look| look.job = None);
         assert!(periodic(look("h100-sxm:gpu-missing@3")).says().starts_with("unfit: fail gpu-count"));
     }
 
     #[test]
-    fn on_a_shared_node_only_the_jobs_own_gpu_counts() {
+    fn on_a_shared_node_only_a_missing_gpu_of_the_job_fails() {
         let shared = |gpus: &[u32]| look("h100-sxm:gpu-missing@3").remembering().holding(gpus).says();
         assert_eq!(
             shared(&[0, 1]),
@@ -184,12 +184,12 @@ mod tests {
             shared(&[2, 3]),
             "unfit: fail gpu-count@3: the job's GPU 0000:61:00.0 is missing, 7 present; reboot"
         );
-        // Slurm's 7 is NVML's 6 now.
+        // One GPU is gone, so Slurm's index 7 is NVML's index 6.
         assert!(shared(&[7]).starts_with("degraded: warn gpu-count@3"));
     }
 
     #[test]
-    fn without_a_memory_nobody_can_say_whose_it_was() {
+    fn on_a_shared_node_without_gate_state_the_owner_of_a_missing_gpu_is_unknown() {
         let shared = look("h100-sxm:gpu-missing@3").holding(&[0, 1]);
         assert_eq!(shared.of("gpu-count"), [Severity::Unknown]);
         let beyond = look("h100-sxm:gpu-missing@3").holding(&[7]);
@@ -197,13 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn the_prolog_remembers_for_the_epilog() {
+    fn the_epilog_uses_the_gpus_that_the_prolog_recorded() {
         let shared = look("h100-sxm:gpu-missing@3").after_the_job().holding(&[3]);
         assert!(shared.says().starts_with("unfit: fail gpu-count@3: the job's GPU 0000:61:00.0"));
     }
 
     #[test]
-    fn slurms_own_count_is_enough() {
+    fn without_a_profile_the_indices_from_slurm_reveal_a_missing_gpu() {
         let no_profile =
             |gpus: &[u32]| look("h100-sxm:gpu-missing@3").holding(gpus).with(|look| look.profile = None);
         let short = no_profile(&[0, 1, 2, 3, 4, 5, 6, 7]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_number_the_last_clean_look_warns_and_the_prologs_look_counts() {
+    fn without_a_count_the_last_clean_check_run_warns_and_the_prolog_fails() {
         let periodic = || {
             look("h100-sxm:gpu-missing@3").phase(Phase::Periodic).with(|look| look.job = None).remembering()
         };
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_may_hold_gpus_by_uuid() {
+    fn a_missing_gpu_is_found_by_uuid() {
         let uuid = |index: usize| {
             let look = look("h100-sxm");
             look.now.gpus.data().unwrap().gpus[index].uuid.known().unwrap().clone()
@@ -255,7 +255,7 @@ mod tests {
                 read(&mut look.now.gpus).gpus.iter_mut().for_each(|gpu| gpu.mig = Reading::Known(true));
             })
         };
-        // The 38th of 56 slices, on one of eight cards.
+        // Index 37 is slice 38 of 56, seven on each of eight cards.
         assert_eq!(sliced("h100-sxm", &[37]).says(), "fit");
         assert_eq!(sliced("h100-sxm", &[37, 38]).remembering().says(), "fit");
         assert_eq!(sliced("h100-sxm:gpu-missing@3", &[37]).of("gpu-count"), [Severity::Unknown]);
@@ -263,20 +263,20 @@ mod tests {
     }
 
     #[test]
-    fn behind_slices_an_index_is_another_card() {
-        // Slurm puts whole cards before slices: its GPU 0 is card 1 here.
+    fn with_mig_on_one_card_indices_of_whole_cards_shift() {
+        // Slurm numbers whole cards before slices, so its GPU 0 is card 1 here.
         let sliced = look("h100-sxm:gpu-lost@1").holding(&[0]).gpu(0, |gpu| gpu.mig = Reading::Known(true));
         assert!(sliced.says().starts_with("unfit: fail gpu-lost@1"), "{}", sliced.says());
     }
 
     #[test]
-    fn too_many_is_a_wrong_profile() {
+    fn more_gpus_than_in_the_profile_warn() {
         let look = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().gpus.count = Some(4));
         assert_eq!(look.says(), "degraded: warn gpu-count: 8 GPUs, the profile has 4; check profile");
     }
 
     #[test]
-    fn the_pci_tree_can_show_that_one_is_missing() {
+    fn a_gpu_in_the_pci_tree_that_nvml_lacks_is_missing() {
         let counted = look("h100-sxm:gpu-missing@3,nvml-missing");
         assert!(counted.says().starts_with("unfit: fail gpu-count: 7 of 8 GPUs in the PCI tree"));
         assert!(look("h100-sxm:nvml-missing").says().starts_with("unknown: unknown part-silent@gpus"));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_list_is_our_fault_and_the_hardware_is_judged_whole() {
+    fn an_unreadable_gpu_list_of_the_job_is_internal_and_all_gpus_are_judged() {
         let unreadable = |node: &str| {
             look(node).with(|look| {
                 look.job.as_mut().unwrap().allocation = Allocation::Unreadable("gpu:?".to_owned());

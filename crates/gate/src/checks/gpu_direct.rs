@@ -53,7 +53,7 @@ RDMA was unavailable or switched off.
     }
 }
 
-/// `5.14.0-503.el9` is 5 and 14.
+/// Major and minor version of a kernel release: `5.14.0-503.el9` gives `(5, 14)`.
 fn release(kernel: &str) -> Option<(u32, u32)> {
     let mut numbers = kernel.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -65,7 +65,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn an_old_kernel_needs_the_module() {
+    fn an_old_kernel_without_nvidia_peermem_warns() {
         assert_eq!(look("h100-sxm").says(), "fit");
         assert_eq!(look("h100-sxm:module-missing").says(), "fit", "dma-buf");
         let says = look("h100-sxm:gpu-direct-missing").says();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn releases() {
+    fn kernel_releases_are_parsed() {
         assert_eq!(release("6.1.0-32-amd64"), Some((6, 1)));
         assert_eq!(release("5.14.0-503.el9.x86_64"), Some((5, 14)));
         assert_eq!(release("next"), None);

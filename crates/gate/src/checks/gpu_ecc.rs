@@ -92,9 +92,10 @@ Fix: reset the GPU when idle (`nvidia-smi -r -i N`), then check `gpu-remap`. ECC
                 None => (now, "since driver load"),
             };
             if errors > set.max_uncorrected {
-                // What an earlier check run of this boot has heard the driver say need not stand in the log any more.
+                // The records may have left the log, so contained errors that an earlier check run of this boot found
+                // are counted as well.
                 let told = scene.seen.memory.contained(gpu, scene.now);
-                // Fewer than that: the driver was loaded anew.
+                // A lower count means that the driver was reloaded.
                 let told = if told > now { 0 } else { told };
                 let news = now.saturating_sub(told.max(before.unwrap_or(0)));
                 let contained = news == 0 || contained(scene, gpu, news);
@@ -122,10 +123,10 @@ Fix: reset the GPU when idle (`nvidia-smi -r -i N`), then check `gpu-remap`. ECC
 const SOURCE: &str = "nvmlDeviceGetTotalEccErrors";
 const HOUR_MS: u64 = 3_600_000;
 const CONTAINED: u32 = 94;
-/// What the driver says of errors that it could not contain.
+/// Xids that report an error which the driver could not contain.
 const WORSE: [u32; 6] = [48, 64, 95, 140, 171, 172];
 
-/// The driver says of all of them that only the application which met them had to die.
+/// Whether the driver reported each of these errors as contained: only the affected application had to be terminated.
 fn contained(scene: &Scene<'_>, gpu: &Gpu, errors: u64) -> bool {
     let own = Whose::Judged(gpu.index.to_string());
     let of = |code: u32| {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_job_the_count_after_it_the_difference() {
+    fn before_a_job_the_total_counts_and_after_it_the_growth() {
         assert_eq!(errors(look("h100-sxm"), 4).of("gpu-ecc"), [Severity::Fail]);
         assert_eq!(errors(look("h100-sxm").phase(Phase::Periodic), 4).of("gpu-ecc"), [Severity::Fail]);
         assert_eq!(errors(before(look("h100-sxm"), 4), 4).says(), "fit");
@@ -222,21 +223,21 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_of_another_boot_is_none() {
+    fn a_baseline_of_another_boot_is_ignored() {
         let rebooted =
             errors(before(look("h100-sxm"), 4), 1).with(|look| look.now.boot_id = "another".to_owned());
         assert_eq!(rebooted.of("gpu-ecc"), [Severity::Fail], "the count itself, since this boot");
     }
 
     #[test]
-    fn the_threshold_is_the_sites() {
+    fn the_site_sets_the_threshold() {
         let tolerant = |toml| errors(look("h100-sxm").settings(toml), 4).of("gpu-ecc");
         assert!(tolerant("[checks.gpu-ecc]\nmax_uncorrected = 4").is_empty());
         assert_eq!(tolerant("[checks.gpu-ecc]\nmax_uncorrected = 3"), [Severity::Fail]);
     }
 
     #[test]
-    fn no_ecc_is_a_fault_only_where_the_machine_has_it() {
+    fn missing_ecc_warns_only_if_the_profile_has_ecc() {
         let without = |id: &str| {
             look(id).gpu(1, |gpu| {
                 gpu.ecc_enabled = Reading::Unsupported;
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_contained_leaves_the_node_fit() {
+    fn contained_errors_leave_the_node_fit() {
         let one = || look("h100-sxm:gpu-ecc-contained@3");
         assert_eq!(
             one().findings(),
@@ -262,12 +263,12 @@ mod tests {
         assert_eq!(one().after_the_job().of("gpu-ecc"), [Severity::Warn]);
         assert_eq!(one().xid(3, 95, "pid=1, Uncontained").of("gpu-ecc"), [Severity::Fail]);
         assert_eq!(one().settings("[checks.gpu-ecc]\ncontained = \"fail\"").of("gpu-ecc"), [Severity::Fail]);
-        // Another GPU's error explains nothing.
+        // An Xid of another GPU does not explain the error.
         assert_eq!(look("h100-sxm:gpu-ecc-uncorrected@3").xid(4, 94, "x").of("gpu-ecc"), [Severity::Fail]);
     }
 
     #[test]
-    fn what_was_contained_stays_so_when_the_log_has_moved_on() {
+    fn contained_errors_stay_contained_after_their_records_left_the_log() {
         let later = |look: &Look, count| {
             let mut memory = look.memory.after(&look.now, false);
             memory.settle(&look.now, &look.judge());
@@ -285,14 +286,14 @@ mod tests {
         assert_eq!(driver_reloaded.of("gpu-ecc"), [Severity::Fail]);
         let booted = later(&first, 1).with(|look| look.now.boot_id = "another".to_owned());
         assert_eq!(booted.of("gpu-ecc"), [Severity::Fail]);
-        // What was never contained is not taken for it.
+        // An error that was never contained is not counted as contained.
         assert_eq!(later(&look("h100-sxm:gpu-ecc-uncorrected@3"), 4).of("gpu-ecc"), [Severity::Fail]);
         let after = later(&first, 1).after_the_job();
         assert_eq!(after.of("gpu-ecc"), [Severity::Warn]);
     }
 
     #[test]
-    fn where_the_log_is_lost_the_driver_is_asked() {
+    fn without_a_log_the_recovery_action_decides() {
         let unheard = || errors_of(look("h100-sxm:kmsg-unreadable"), 1);
         assert_eq!(unheard().of("gpu-ecc"), [Severity::Warn]);
         let asks = unheard().gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_says_no_more_must_have_reported_each_of_them() {
+    fn without_a_recovery_action_each_error_needs_its_own_record() {
         let old = |errors| {
             errors_of(look("h100-sxm:gpu-ecc-contained@3"), errors)
                 .gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cards_life() {
+    fn errors_over_the_lifetime_of_a_card() {
         assert_eq!(
             look("h100-sxm:gpu-sram-threshold@3").says(),
             "unfit: fail gpu-ecc@3: SRAM error threshold exceeded; RMA"
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn corrected_errors_have_a_rate_after_a_job_only() {
+    fn corrected_errors_are_judged_by_rate_after_a_job() {
         assert_eq!(look("h100-sxm:gpu-ecc-corrected@3").says(), "fit");
         let after = look("h100-sxm:gpu-ecc-corrected@3").after_the_job();
         assert_eq!(after.says(), "degraded: warn gpu-ecc@3: 60000000 corrected ECC errors in 1 min; watch");
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn another_jobs_errors_and_failed_reads() {
+    fn errors_of_another_jobs_gpu_are_ignored_and_failed_readings_unknown() {
         assert_eq!(errors(look("h100-sxm"), 4).holding(&[0, 2]).says(), "fit");
         let failed =
             look("h100-sxm").gpu(1, |gpu| gpu.ecc.volatile_uncorrected = Reading::Failed("999".to_owned()));

@@ -41,7 +41,7 @@ Fix: `systemctl status nvidia-fabricmanager` (its version must be the driver's);
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
-        // The fabric manager is still at work: whatever it has not set up yet is no more than a note.
+        // The fabric manager is still setting up the fabric, so an incomplete state is only a note.
         let most = if scene.just_booted() { Severity::Note } else { Severity::Fail };
         let mut first: Option<(&Gpu, &GpuFabric)> = None;
         for gpu in scene.answering().filter(|gpu| linked(gpu)) {
@@ -77,7 +77,8 @@ Fix: `systemctl status nvidia-fabricmanager` (its version must be the driver's);
 const SOURCE: &str = "nvmlDeviceGetGpuFabricInfoV";
 const COMPLETED: u32 = 3;
 
-/// One that has no links to any switch has nothing to register: a GPU lent out alone, a bridge of two cards.
+/// A GPU without links to a switch has nothing to register, for example a single GPU passed through to a virtual
+/// machine, or two cards with an NVLink bridge.
 fn linked(gpu: &Gpu) -> bool {
     gpu.mig.known() != Some(&true) && gpu.nvlinks.iter().any(|link| link.up == Reading::Known(true))
 }
@@ -88,10 +89,10 @@ fn registration(scene: &Scene<'_>, gpu: &Gpu, fabric: &GpuFabric, severity: Seve
         (COMPLETED, status) => format!("NVLink fabric registration failed ({status})"),
         (1, _) => "NVLink fabric registration not started".to_owned(),
         (2, _) => "NVLink fabric registration not finished".to_owned(),
-        // Not supported, or newer than railgate.
+        // The state is not supported, or newer than railgate.
         _ => return None,
     };
-    // Cards with a bridge between them have links and no fabric: only the profile says for certain.
+    // Cards with an NVLink bridge have links and no fabric; only the profile tells the two cases apart.
     let known = scene.profile().and_then(|profile| profile.gpus.nvlinks_up).is_some_and(|links| links > 0);
     let severity = if known { severity } else { severity.min(Severity::Warn) };
     let got = format!("state {}, status {}", fabric.state, fabric.status);
@@ -99,8 +100,8 @@ fn registration(scene: &Scene<'_>, gpu: &Gpu, fabric: &GpuFabric, severity: Seve
     Some(found.row(format!("gpu {} fabric", gpu.index), got, "state 3, status 0", SOURCE))
 }
 
-/// What the mask and the summary complain of. Each fact has two bits: 0 not told, 1 yes, 2 no; the last
-/// four say what is configured wrongly: 0 not told, 1 nothing.
+/// What the health mask and summary complain of. Each fact has two bits: 0 not reported, 1 yes, 2 no. The last four
+/// bits are the kind of misconfiguration: 0 not reported, 1 none.
 fn trouble(fabric: &GpuFabric) -> Option<&'static str> {
     let yes = |shift: u32| fabric.health_mask >> shift & 3 == 1;
     let configured = fabric.health_mask >> 8 & 0xf;
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_outside_its_fabric_fails_on_the_second_sight() {
+    fn an_unregistered_gpu_fails_at_the_second_check_run() {
         let out = look("h100-sxm:gpu-fabric-not-started@3");
         assert_eq!(out.of("gpu-fabric"), [Severity::Warn]);
         assert_eq!(
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn after_boot_the_fabric_manager_may_still_be_at_work() {
+    fn soon_after_boot_an_unregistered_gpu_is_a_note() {
         let booted = look("h100-sxm:gpu-fabric-not-started@3").again().with(|look| {
             let now = look.now.taken / 1000;
             crate::testing::read(&mut look.now.host).boot_time = Reading::Known(now - 10);
@@ -159,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_profile_it_is_a_warning() {
+    fn without_a_profile_an_unregistered_gpu_warns() {
         let unknown = look("h100-sxm:gpu-fabric-not-started@3").with(|look| look.profile = None).again();
         assert_eq!(unknown.of("gpu-fabric"), [Severity::Warn]);
     }
 
     #[test]
-    fn a_gpu_without_links_has_nothing_to_register() {
+    fn a_gpu_without_links_is_not_judged() {
         let lent = look("h200-sxm:gpu-fabric-not-started@3").gpu(3, |gpu| gpu.nvlinks.clear());
         assert!(lent.of("gpu-fabric").is_empty());
         let mig = look("h200-sxm:gpu-fabric-not-started@3").gpu(3, |gpu| gpu.mig = Reading::Known(true));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fabrics_own_word() {
+    fn the_health_mask_decides() {
         let says = look("h100-sxm:gpu-fabric-unhealthy@3").says();
         assert_eq!(
             says,

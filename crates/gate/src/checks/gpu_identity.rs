@@ -72,7 +72,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn type_and_size_are_the_profiles() {
+    fn a_model_or_memory_size_that_differs_from_the_profile_warns() {
         assert_eq!(
             look("h100-sxm:gpu-foreign@3").says(),
             "degraded: warn gpu-identity@3: NVIDIA T400 4GB is not in the profile; check profile, gres.conf"

@@ -34,7 +34,7 @@ Fix: watch it; if a GPU shows this in job after job, reset all GPUs, then replac
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
-    // 20 ms a GPU, which no job waits for: the periodic run reads it between jobs, and hourly within them.
+    // Takes about 20 ms per GPU, so prologs do not read it: the periodic run does, between jobs and hourly during them.
     const NEEDS: &'static [Need<Settings>] =
         &[Need::extra(|_, _, _| Some(Extra::NvLinkErrors)).only(&[Phase::Periodic])];
     const SCOPE: Scope = Scope::Gpus;
@@ -44,14 +44,14 @@ Fix: watch it; if a GPU shows this in job after job, reset all GPUs, then replac
         for gpu in scene.answering() {
             let part = gpu.index.to_string();
             let all = readings(gpu);
-            // What cannot be read is said once: there are three counters of each of 18 links.
+            // One finding covers all failed readings: each of 18 links has three counters.
             let failed = all.iter().find(|(_, _, count)| matches!(count, Reading::Failed(_)));
             if let Some((_, kind, count)) = failed {
                 out.value(&part, &format!("gpu {part} NVLink {}", name(*kind)), source(gpu), *count);
             }
             let Some(window) = Window::of(scene, gpu) else { continue };
             for kind in Kind::ALL {
-                // The worst link stands for the GPU: an NVSwitch that fails shows on many.
+                // One finding per GPU, for its worst link: a failing NVSwitch affects many links.
                 let rose = all.iter().filter(|(_, of, _)| *of == kind);
                 let rose = rose.filter_map(|(counter, ..)| Some((counter, window.rose(*counter)?)));
                 let Some((counter, rose)) = rose.max_by_key(|(_, rose)| *rose) else { continue };
@@ -96,7 +96,7 @@ fn source(gpu: &Gpu) -> &'static str {
     if sums { "NVML fields 52, 59, 38" } else { "NVML fields 161 to 163" }
 }
 
-/// The counters of each link, or where the driver tells only sums, these.
+/// The counters of each link, or the sums over all links if the driver reports only those.
 fn readings(gpu: &Gpu) -> Vec<(Counter, Kind, &Reading<u64>)> {
     let errors = &gpu.details.nvlink_errors;
     if errors.links.is_empty() {
@@ -113,7 +113,7 @@ mod tests {
     use crate::testing::{look, read};
 
     #[test]
-    fn what_came_during_the_job_counts() {
+    fn errors_during_the_job_count() {
         let after = look("h100-sxm:gpu-nvlink-errors@3").after_the_job();
         assert_eq!(
             after.findings(),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_job_since_the_looks_of_the_last_hour() {
+    fn without_a_job_errors_of_the_last_hour_count() {
         let later =
             look("h100-sxm:gpu-nvlink-errors@3").remembering().with(|look| look.now.taken += 1_200_000);
         assert_eq!(later.says(), "degraded: warn gpu-link-errors@3: link 7: 3 recoveries in 20 min; watch");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_there_before_does_not() {
+    fn errors_from_before_the_window_do_not_count() {
         let old = look("h100-sxm:gpu-nvlink-errors@3").after_the_job().with(|look| {
             look.before = Some(look.now.clone());
         });
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_once() {
+    fn unreadable_counters_make_one_finding_per_gpu() {
         let failed = look("h100-sxm").gpu(3, |gpu| {
             for link in &mut gpu.details.nvlink_errors.links {
                 link.replays = Reading::Failed("unknown error (999)".to_owned());

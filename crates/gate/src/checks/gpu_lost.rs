@@ -57,13 +57,13 @@ is missing (a container sees the kernel log of the whole host).
         for gpu in gpus {
             let own = Whose::Judged(gpu.index.to_string());
             let mut events = written_of(scene, &own);
-            // One lost GPU without an address, one address without a GPU: they belong together.
+            // Exactly one GPU without an address and one Xid 79 without a GPU: they belong together.
             if let ([lost], [_], []) = (nowhere.as_slice(), orphans.as_slice(), events.as_slice())
                 && lost.index == gpu.index
             {
                 events.extend(orphans.pop().map(|(_, event)| event));
             }
-            // Only a reset that the driver itself offers is worth a try on a GPU that does not answer.
+            // For a GPU that does not respond, a reset is suggested only if the driver offers one.
             let cure = asked(scene, gpu).and_then(cure).unwrap_or("reboot");
             let Some(found) = state(gpu, &events, some_answer, set.unreadable, cure) else { continue };
             if scene.judges(gpu) {
@@ -100,7 +100,7 @@ is missing (a container sees the kernel log of the whole host).
 
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
-/// What is wrong with a GPU that NVML lists.
+/// The fault of a GPU that NVML lists, if it has one.
 fn state(
     gpu: &Gpu,
     events: &[&XidEvent],
@@ -130,7 +130,7 @@ fn state(
         }
         (Access::Failed(why), Some(_)) => {
             let found = Found::fail(Class::Node, index, format!("{place} off bus{xid}")).fix("reboot");
-            // Access to a healthy GPU can be denied, too.
+            // Access to a healthy GPU can be denied as well.
             let written = events.iter().map(|event| event.time).collect();
             let found = if withheld(why) { found.sign(SIGN_WINDOW, written) } else { found };
             access_row(found, gpu, why)
@@ -142,7 +142,7 @@ fn state(
         (Access::Failed(why), None) if some_answer => {
             let what = format!("{place} cannot be opened: {why}");
             let found = Found::new(unreadable, Class::Node, index, what).fix("reboot");
-            // A GPU reset looks like this while it runs.
+            // A GPU reset in progress causes the same error.
             access_row(found.may_pass(AN_HOUR), gpu, why)
         }
         (Access::Failed(why), None) => {
@@ -153,7 +153,7 @@ fn state(
     Some(event.into_iter().fold(found, event_row))
 }
 
-/// Xid 79 of GPUs that NVML does not list, that NVML was not queried for, or that are not known.
+/// Xid 79 events of GPUs that NVML does not list, was not queried for, or that cannot be identified.
 fn orphans<'s>(scene: &'s Scene<'_>) -> Vec<(Whose, &'s XidEvent)> {
     let listed: Vec<String> = scene.all_gpus().iter().map(|gpu| gpu.index.to_string()).collect();
     off_bus(scene)
@@ -165,7 +165,7 @@ fn orphans<'s>(scene: &'s Scene<'_>) -> Vec<(Whose, &'s XidEvent)> {
         .collect()
 }
 
-/// Every Xid 79 of one GPU.
+/// All Xid 79 events of one GPU.
 fn written_of<'s>(scene: &'s Scene<'_>, whose: &Whose) -> Vec<&'s XidEvent> {
     off_bus(scene).filter(|(its, _)| its == whose).map(|(_, event)| event).collect()
 }
@@ -194,7 +194,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn nvml_and_the_kernel_make_one_finding() {
+    fn one_finding_if_nvml_and_the_kernel_report_the_same_gpu() {
         let look = look("h100-sxm:gpu-lost@3");
         assert_eq!(look.says(), "unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot");
         assert_eq!(look.findings().len(), 1);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nvml_alone_is_enough_and_its_silence_agrees_with_the_driver() {
+    fn nvml_alone_fails_and_no_answer_from_nvml_confirms_the_driver() {
         let silent_kernel = look("h100-sxm:gpu-lost@3,kmsg-unreadable");
         assert!(silent_kernel.says().ends_with("gpu-lost@3: 0000:61:00.0 off bus; reboot"));
         let no_nvml = look("h100-sxm:gpu-xid-79@3,nvml-silent").remembering();
@@ -210,12 +210,12 @@ mod tests {
     }
 
     #[test]
-    fn the_log_alone_drains_nothing() {
+    fn an_xid_79_alone_does_not_drain() {
         let answers = look("h100-sxm:gpu-xid-79@3");
         let says = "degraded: warn gpu-lost@3: 0000:61:00.0 fell off bus, Xid 79, answers again; reboot";
         assert_eq!(answers.says(), says);
         assert_eq!(answers.again().says(), says);
-        // The library is missing: NVML could not be asked.
+        // The library is missing, so NVML was not queried.
         let unasked = || {
             look("h100-sxm:gpu-xid-79@3").remembering().with(|look| {
                 look.now.gpus = Part::Failed { why: "libnvidia-ml.so.1: not found".to_owned(), took_ms: 1.0 };
@@ -228,21 +228,21 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_worth_a_try_where_the_driver_offers_one() {
+    fn the_fix_is_a_reset_only_if_the_driver_offers_one() {
         let offered = look("h100-sxm:gpu-lost@3")
             .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
         assert!(offered.says().ends_with("; reset GPU"));
     }
 
     #[test]
-    fn an_address_without_a_gpu_and_a_gpu_without_an_address_belong_together() {
+    fn one_address_without_a_gpu_matches_one_gpu_without_an_address() {
         let placeless =
             look("h100-sxm:gpu-lost@3").gpu(3, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
         assert_eq!(placeless.findings(), ["fail gpu-lost@3: GPU 3 off bus, Xid 79; reboot"]);
     }
 
     #[test]
-    fn another_jobs_gpu_is_a_warning_and_no_drain() {
+    fn a_lost_gpu_of_another_job_warns() {
         let other = look("h100-sxm:gpu-lost@3").holding(&[0, 1]);
         assert_eq!(other.says(), "degraded: warn gpu-lost@3: 0000:61:00.0 off bus (not this job's); reboot");
         let own = look("h100-sxm:gpu-lost@3").holding(&[2, 3]);
@@ -250,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn another_jobs_xid_79_is_nothing_here() {
+    fn an_xid_79_of_another_jobs_gpu_is_ignored() {
         assert_eq!(look("h100-sxm:gpu-xid-79@3").holding(&[0, 1]).says(), "fit");
     }
 
     #[test]
-    fn one_unreadable_gpu_is_its_own_fault_all_of_them_are_the_drivers() {
+    fn one_unreadable_gpu_is_a_gpu_fault_and_all_unreadable_a_driver_fault() {
         assert_eq!(look("h100-sxm:gpu-unreadable@3").of("gpu-lost"), [Severity::Warn], "may be a reset");
         assert_eq!(look("h100-sxm:gpu-unreadable@3").again().of("gpu-lost"), [Severity::Fail]);
         let all = look("h100-sxm").with(|look| {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_somebody_withholds_is_not_broken() {
+    fn a_gpu_to_which_access_is_blocked_does_not_fail() {
         for why in ["no permission (4)", "in use (19)", "blocked by the operating system (17)"] {
             let why = format!("nvmlDeviceGetHandleByIndex_v2: {why}");
             let withheld = look("h100-sxm").gpu(3, |gpu| gpu.access = Access::Failed(why.clone())).again();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_sees_the_log_of_its_host() {
+    fn in_a_container_a_lost_gpu_of_the_host_is_unknown() {
         let others = "NVRM: Xid (PCI:0000:aa:00): 79, pid=1, GPU has fallen off the bus.";
         let lent = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().gpus.count = None);
         assert_eq!(lent.kernel(others).of("gpu-lost"), [Severity::Unknown], "none of its GPUs is missing");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_nobody_knows_is_unclear_on_a_shared_node() {
+    fn an_unknown_address_on_a_shared_node_does_not_fail() {
         let line = "NVRM: Xid (PCI:0000:aa:00): 79, pid=1, GPU has fallen off the bus.";
         let shared = look("h100-sxm").holding(&[0]).kernel(line);
         assert_eq!(shared.says(), "fit", "every GPU of the job has an address, and this is none of them");

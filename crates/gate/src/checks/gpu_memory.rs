@@ -65,7 +65,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn memory_without_a_process_counts_before_a_job() {
+    fn used_memory_without_a_process_warns_before_a_job() {
         let held = look("h100-sxm:gpu-memory-held@3");
         assert_eq!(
             held.says(),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn where_processes_cannot_be_seen_nobody_can_tell() {
+    fn without_a_process_list_used_memory_is_not_judged() {
         let blind = look("h100-sxm:gpu-memory-held@3").gpu(3, |gpu| gpu.processes = Reading::Unsupported);
         assert!(blind.of("gpu-memory").is_empty());
         let leftover = look("h100-sxm:gpu-process-leftover@3");

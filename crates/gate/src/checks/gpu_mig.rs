@@ -56,13 +56,13 @@ fn word(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// What the job's own list says of this GPU; indices say nothing.
+/// Whether MIG is on for this GPU according to the UUIDs of the job's list; `None` if the list has indices.
 fn given(scene: &Scene<'_>, gpu: &Gpu) -> Option<bool> {
     let Allocation::Gpus(ids) = &scene.seen.job?.allocation else { return None };
     let uuid = gpu.uuid.known()?;
     ids.iter().find_map(|id| match id {
         GpuId::Uuid(text) if text == uuid => Some(false),
-        // Only the names of old drivers (`MIG-GPU-…/1/0`) say whose slice it is.
+        // Only the UUIDs of old drivers (`MIG-GPU-…/1/0`) contain the UUID of the slice's GPU.
         GpuId::Uuid(text) => text.strip_prefix("MIG-")?.starts_with(uuid.as_str()).then_some(true),
         GpuId::Index(_) => None,
     })
@@ -75,7 +75,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn against_the_profile() {
+    fn a_mig_mode_that_differs_from_the_profile_warns() {
         assert_eq!(look("h100-sxm:gpu-mig-on@3").says(), "fit", "the built-in profiles leave it open");
         let want = |mig| {
             look("h100-sxm:gpu-mig-on@3").with(|look| look.profile.as_mut().unwrap().gpus.mig = Some(mig))
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn against_what_slurm_gave() {
+    fn a_mig_mode_that_differs_from_the_allocation_warns() {
         let given = |node: &str, slice: &str| {
             look(node).with(|look| {
                 let uuid = look.now.gpus.data().unwrap().gpus[3].uuid.known().unwrap().clone();

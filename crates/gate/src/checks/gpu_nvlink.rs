@@ -70,7 +70,7 @@ fn against_profile(scene: &Scene<'_>, gpu: &Gpu, wanted: usize, set: &Settings, 
         let what = format!("{unread} NVLinks unreadable, link {link}: {why}");
         out.add(row(Found::unknown(Class::Node, part, what).fix("check driver")));
     } else if down.is_empty() {
-        // What the driver does not list is not down: the machine may be built so.
+        // A link that the driver does not list is not counted as down: the machine may lack it by design.
         let what = match up + unread {
             0 => format!("NVLink not supported, the profile has {wanted}"),
             there => format!("{there} of {wanted} NVLinks, others not supported"),
@@ -81,7 +81,7 @@ fn against_profile(scene: &Scene<'_>, gpu: &Gpu, wanted: usize, set: &Settings, 
     } else {
         let what = format!("{up} of {wanted} NVLinks up, down: {}", list(&down));
         let found = match up {
-            // A hypervisor that lends out a GPU without its switches leaves it links, and all of them down.
+            // If a hypervisor passes a GPU through without its switches, the GPU has links and all of them are down.
             0 if scene.virtualised() != Some(false) => {
                 Found::new(set.unsupported, Class::Site, part, what).fix("check profile, fabric manager")
             }
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn every_link_counts() {
+    fn a_single_link_that_is_down_fails() {
         let down = look("h100-sxm").gpu(3, |gpu| set(gpu, 4..6, Reading::Known(false)));
         assert_eq!(down.says(), "unfit: fail gpu-nvlink@3: 16 of 18 NVLinks up, down: 4,5; reset GPUs");
         assert_eq!(down.holding(&[0, 1]).says(), "fit");
     }
 
     #[test]
-    fn unread_links_are_unknown_unless_too_few_could_be_up_anyway() {
+    fn unreadable_links_are_unknown_unless_too_few_can_be_up() {
         let unread = || look("h100-sxm").gpu(3, |gpu| set(gpu, 4..6, Reading::Failed("999".to_owned())));
         assert_eq!(unread().of("gpu-nvlink"), [Severity::Unknown]);
         let down = unread().gpu(3, |gpu| set(gpu, 0..1, Reading::Known(false)));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn not_supported_is_the_profiles_business() {
+    fn unsupported_links_count_only_if_the_profile_expects_links() {
         let single = |id: &str| look(id).gpu(3, |gpu| gpu.nvlinks.clear());
         assert_eq!(single("l40s").says(), "fit");
         assert_eq!(single("generic").says(), "fit");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_was_lent_without_its_switches_and_a_link_that_is_trained() {
+    fn a_passed_through_gpu_and_a_link_in_training_do_not_fail() {
         let dead = |from: usize| look("h100-sxm").gpu(3, |gpu| set(gpu, from..18, Reading::Known(false)));
         let lent = |from| dead(from).host(|host| host.virtualised = Reading::Known(true));
         assert_eq!(lent(0).of("gpu-nvlink"), [Severity::Warn]);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_number_a_link_that_fell_during_the_job_counts() {
+    fn without_an_expected_count_a_link_that_went_down_during_the_job_counts() {
         let fell = |profile| {
             look("h100-sxm")
                 .after_the_job()
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn with_mig_nothing_is_judged() {
+    fn with_mig_links_are_not_judged() {
         let mig = look("h100-sxm").gpu(3, |gpu| {
             set(gpu, 0..18, Reading::Known(false));
             gpu.mig = Reading::Known(true);

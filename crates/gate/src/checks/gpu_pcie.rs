@@ -56,7 +56,7 @@ const WIDTH: &str = "nvmlDeviceGetCurrPcieLinkWidth";
 const GENERATION: &str = "nvmlDeviceGetCurrPcieLinkGeneration";
 const MINUTE_MS: u64 = 60_000;
 const IDLE: u64 = 1;
-/// A kernel ran for at least half of NVML's last sample.
+/// GPU utilisation in per cent from which a GPU is under load: a kernel ran for half of NVML's last sample period.
 const LOADED: u32 = 50;
 
 fn width(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
@@ -79,13 +79,13 @@ fn width(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
     );
 }
 
-/// The ports of a virtual machine are emulated, and their values mean nothing.
+/// Whether the PCIe ports are physical. A virtual machine's ports are emulated, and their values mean nothing.
 fn real(scene: &Scene<'_>) -> bool {
     scene.virtualised() == Some(false)
 }
 
-/// An idle link may give up lanes as it gives up speed. Where another GPU of the node is idle and has all of its lanes, or this
-/// one kept its speed, it does not.
+/// Whether this link may have fewer lanes only to save power. An idle link can reduce its width as it reduces its
+/// speed. That is ruled out if another GPU of the node is idle with all of its lanes, or if this link kept its speed.
 fn saves_power(scene: &Scene<'_>, gpu: &Gpu) -> bool {
     let slow =
         gpu.pcie_gen.known().zip(gpu.details.pcie_max_gen.known()).is_some_and(|(now, able)| now < able);
@@ -141,7 +141,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn fewer_lanes_count_on_the_second_sight() {
+    fn missing_lanes_fail_at_the_second_check_run() {
         let narrow = look("h100-sxm:gpu-pcie-narrow@3");
         assert_eq!(
             narrow.says(),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_link_may_have_given_up_lanes_as_it_gave_up_speed() {
+    fn an_idle_link_may_have_fewer_lanes_to_save_power() {
         let bend = |look: crate::testing::Look, index: u32, lanes: u32, generation: u32| {
             look.gpu(index, |gpu| {
                 gpu.pcie_width = Reading::Known(lanes);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_with_fewer_lanes_and_an_emulated_one_are_notes() {
+    fn a_narrow_slot_and_an_emulated_port_are_notes() {
         let slot =
             look("rtx4090:gpu-pcie-narrow@3").gpu(3, |gpu| gpu.details.pcie_max_width = Reading::Known(8));
         assert_eq!((slot.says(), slot.of("gpu-pcie")), ("fit".to_owned(), vec![Severity::Note]));
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn the_generation_counts_under_load_only() {
+    fn a_lower_generation_warns_only_under_load() {
         let slow = look("h100-sxm:gpu-pcie-slow@3");
         assert_eq!(slow.says(), "degraded: warn gpu-pcie@3: PCIe gen 1 of 5 under load; reseat, then RMA");
         assert_eq!(look("h100-sxm").gpu(3, |gpu| gpu.pcie_gen = Reading::Known(1)).says(), "fit");
     }
 
     #[test]
-    fn replays_count_in_a_window_only() {
+    fn replays_count_only_within_a_window() {
         assert_eq!(look("h100-sxm:gpu-pcie-replays@3").says(), "fit");
         let after = look("h100-sxm:gpu-pcie-replays@3").after_the_job();
         assert!(after.says().starts_with("degraded: warn gpu-pcie@3: 100000 PCIe replays in 1 min"));

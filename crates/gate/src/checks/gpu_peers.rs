@@ -50,7 +50,7 @@ Fix: reset all GPUs, check the fabric manager, or reboot.
             *pairs_of.entry(*one).or_default() += 1;
             *pairs_of.entry(*other).or_default() += 1;
         }
-        // The one in most of the pairs is the likeliest culprit; of equals the first.
+        // The GPU in most of the pairs is the likeliest cause; among equals, the one with the lowest index.
         let worst = pairs_of.iter().max_by_key(|(index, pairs)| (**pairs, std::cmp::Reverse(**index)));
         let (Some((worst, _)), Some((one, other, why))) = (worst, blocked.first()) else { return };
         let text = match blocked.len() {
@@ -77,7 +77,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn the_gpu_in_most_pairs_is_named() {
+    fn the_finding_names_the_gpu_in_most_pairs() {
         let blocked = look("h100-sxm:gpu-peers-blocked@3");
         assert_eq!(
             blocked.says(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_without_nvlink_are_not_judged_unless_they_could_before() {
+    fn cards_without_nvlink_are_judged_only_if_peer_access_worked_before() {
         assert_eq!(look("l40s:gpu-peers-blocked@3").says(), "fit");
         let fell = look("l40s").after_the_job().with(|look| {
             let before = crate::testing::read(&mut look.before.as_mut().unwrap().gpus);

@@ -52,7 +52,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn it_is_a_note_unless_the_site_says_more() {
+    fn persistence_mode_off_is_a_note_by_default() {
         let off = look("h100-sxm:gpu-persistence-off@3");
         assert_eq!((off.says(), off.of("gpu-persistence")), ("fit".to_owned(), vec![Severity::Note]));
         let strict = off.settings("[checks.gpu-persistence]\nseverity = \"warn\"");

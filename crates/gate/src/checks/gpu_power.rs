@@ -58,7 +58,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn against_the_profile_else_against_the_cards_default() {
+    fn a_limit_below_the_profile_or_the_cards_default_warns() {
         let low = look("h100-sxm:gpu-power-capped@3");
         assert_eq!(low.says(), "degraded: warn gpu-power@3: power limit 350 W of 700; nvidia-smi -pl");
         assert!(look("rtx4090:gpu-power-capped@3").says().contains("power limit 200 W of 400"));

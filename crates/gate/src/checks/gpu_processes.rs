@@ -32,13 +32,13 @@ On a shared node only the job's GPUs are checked.
     const CLASS: Class = Class::User;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
     const SCOPE: Scope = Scope::Gpus;
-    // Beside jobs, every process of every job is where it belongs.
+    // The periodic phase is left out: processes of running jobs are legitimate.
     const PHASES: &'static [Phase] = &[Phase::Prolog, Phase::Epilog];
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         if scene.unclear().is_some() {
-            // Blaming a process on a GPU that may be another job's would be wrong; gpu-count has said why.
+            // The GPU may belong to another job, so no process on it is judged; `gpu-count` has reported why.
             return;
         }
         for gpu in scene.answering() {
@@ -93,12 +93,12 @@ fn leftover(scene: &Scene<'_>, set: &Settings, gpu: &Gpu, process: &GpuProcess) 
     }
 }
 
-/// The job in whose prolog or epilog we look has no process of its own yet, or any more.
+/// The job of this prolog or epilog has no processes of its own: it has not started, or has ended.
 fn is_over(scene: &Scene<'_>, job: u32) -> bool {
     scene.seen.job.is_some_and(|own: &Job| own.id == job)
 }
 
-/// The kernel cuts command names to 15 characters.
+/// Compares with the first 15 characters of `pattern`, since the kernel cuts command names there.
 fn is_called(pattern: &str, name: &str) -> bool {
     let cut = |text: &str| text.chars().take(15).collect::<String>();
     match pattern.strip_suffix('*') {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leftover_tells_the_user_and_drains_nothing() {
+    fn a_leftover_process_notifies_and_does_not_drain() {
         let leftover = process(look("h100-sxm"), |_| {});
         assert_eq!(
             leftover.says(),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_leftover() {
+    fn exiting_job_and_daemon_processes_are_not_leftovers() {
         assert!(severities(|process| process.exiting = true).is_empty());
         assert!(severities(|process| process.slurm_job = Reading::Known(Some(7))).is_empty());
         assert!(severities(|process| process.name = Reading::Known("nvidia-persiste".to_owned())).is_empty());
@@ -152,20 +152,20 @@ mod tests {
     }
 
     #[test]
-    fn a_co_tenant_is_never_blamed() {
+    fn a_process_on_another_jobs_gpu_is_ignored() {
         assert_eq!(process(look("h100-sxm"), |_| {}).holding(&[0, 1, 2]).says(), "fit");
         assert_eq!(process(look("h100-sxm"), |_| {}).holding(&[3]).of("gpu-processes"), [Severity::Fail]);
     }
 
     #[test]
-    fn what_is_left_of_the_job_itself_is_a_leftover() {
+    fn a_process_of_the_ended_job_is_a_leftover() {
         let own = |look: Look| process(look, |process| process.slurm_job = Reading::Known(Some(48213)));
         assert_eq!(own(look("h100-sxm").after_the_job()).of("gpu-processes"), [Severity::Warn]);
         assert_eq!(own(look("h100-sxm")).of("gpu-processes"), [Severity::Fail]);
     }
 
     #[test]
-    fn how_bad_it_is() {
+    fn severity_depends_on_memory_user_and_failed_readings() {
         assert_eq!(severities(|process| process.used_mib = Reading::Known(0)), [Severity::Warn]);
         assert_eq!(severities(|process| process.used_mib = Reading::Unsupported), [Severity::Fail]);
         assert_eq!(severities(|process| process.uid = Reading::Known(0)), [Severity::Warn]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_only_text() {
+    fn control_characters_in_a_process_name_are_replaced() {
         let hostile = process(look("h100-sxm"), |process| {
             process.name = Reading::Known("\u{1b}[2J\nx".to_owned());
         });

@@ -75,7 +75,7 @@ Severity: reset, reboot, \"drain and reset\", bus reset, system reboot and IMEX 
 const FIELD: &str = "NVML field 230";
 const UNNAMED: &str = "see nvidia-smi -q";
 
-/// The fix in two words; `None` if nothing needs a fix or the action is unknown.
+/// The fix in two words; `None` if no fix is needed or the action is unknown.
 pub(super) fn cure(action: RecoveryAction) -> Option<&'static str> {
     match action {
         RecoveryAction::None => None,
@@ -88,13 +88,13 @@ pub(super) fn cure(action: RecoveryAction) -> Option<&'static str> {
     }
 }
 
-/// The action that the last Xid 154 of the window states.
+/// The action in the last Xid 154 of the window.
 pub(super) fn last_said<'s>(scene: &'s Scene<'_>, gpu: &Gpu) -> Option<(RecoveryAction, &'s XidEvent)> {
     let (action, event) = last_record(scene, gpu)?;
     Some((action?, event))
 }
 
-/// The last Xid 154 of the window; without an action where its wording is unknown.
+/// The last Xid 154 of the window, with its action if the wording is known.
 fn last_record<'s>(scene: &'s Scene<'_>, gpu: &Gpu) -> Option<(Option<RecoveryAction>, &'s XidEvent)> {
     let part = Whose::Judged(gpu.index.to_string());
     let mut records = scene.xids.iter().rev();
@@ -103,8 +103,10 @@ fn last_record<'s>(scene: &'s Scene<'_>, gpu: &Gpu) -> Option<(Option<RecoveryAc
     Some((stated(&event.text), event))
 }
 
-/// `…, GPU recovery action changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)`, which drivers 565 to 595 write, or
-/// `…, GPU recovery action 0x1 (GPU Reset Required)`. Read from its end: a process name stands before it.
+/// Parses the action of an Xid 154. Drivers 565 to 595 write
+/// `…, GPU recovery action changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)`, others
+/// `…, GPU recovery action 0x1 (GPU Reset Required)`. The record is parsed from its end, because a process name, which
+/// a user chooses, comes first.
 fn stated(text: &str) -> Option<RecoveryAction> {
     let (before, name) = text.strip_suffix(')')?.rsplit_once(" (")?;
     let (sentence, hex) = before.rsplit_once(" 0x")?;
@@ -124,7 +126,7 @@ fn stated(text: &str) -> Option<RecoveryAction> {
     })
 }
 
-/// The action that the driver asks for: field 230, otherwise its last record in the kernel log.
+/// The action that the driver asks for: NVML field 230, otherwise the last Xid 154 in the kernel log.
 pub(super) fn asked(scene: &Scene<'_>, gpu: &Gpu) -> Option<RecoveryAction> {
     match &gpu.recovery_action {
         Reading::Known(action) => Some(*action),
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_the_driver_asks_for() {
+    fn the_finding_states_the_drivers_recovery_action() {
         assert_eq!(asked(RecoveryAction::None), "fit");
         assert_eq!(
             asked(RecoveryAction::GpuReset),
@@ -160,7 +162,7 @@ mod tests {
     const NONE: &str = "pid=1, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)";
 
     #[test]
-    fn the_kernel_log_stands_in_for_an_old_driver() {
+    fn without_field_230_the_kernel_log_gives_the_action() {
         let old = |look: crate::testing::Look| look.gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
         assert_eq!(old(look("h100-sxm")).says(), "fit");
         let once = old(look("h100-sxm").xid(2, 154, RESET));
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_name_asks_for_nothing() {
+    fn an_action_in_a_process_name_is_ignored() {
         for name in [" to 0x2 (x)", ") to 0x2 (x)", "from 0x0 to 0x2"] {
             let line = format!(
                 "pid=1, name={name}, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn other_wordings_of_xid_154() {
+    fn other_wordings_of_xid_154_are_parsed() {
         let old = || look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
         for stated in [
             "GPU recovery action 0x2 (Node Reboot Required)",

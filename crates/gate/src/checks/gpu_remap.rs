@@ -88,7 +88,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn failed_is_for_rma_pending_waits() {
+    fn a_failed_remap_needs_an_rma_and_a_pending_one_a_reset() {
         assert_eq!(
             look("h100-sxm:gpu-remap-failed@3").says(),
             "unfit: fail gpu-remap@3: row remap failed; RMA"
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn many_remapped_rows_are_a_warning() {
+    fn many_remapped_rows_warn() {
         let many = look("h100-sxm:gpu-remap-many@3");
         assert_eq!(many.says(), "degraded: warn gpu-remap@3: 512 rows remapped; watch, then RMA");
         assert_eq!(many.settings("[checks.gpu-remap]\nmax_uncorrectable = 600").says(), "fit");
     }
 
     #[test]
-    fn what_the_machine_has_not_is_no_fault() {
+    fn unsupported_row_remapping_is_fit() {
         let without = |id: &str| look(id).gpu(3, |gpu| gpu.row_remap = Reading::Unsupported);
         assert_eq!(without("rtx4090").says(), "fit");
         assert_eq!(without("h100-sxm").of("gpu-remap"), [Severity::Unknown]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn another_jobs_remap_and_failed_reads() {
+    fn a_remap_on_another_jobs_gpu_is_ignored_and_a_failed_reading_unknown() {
         assert_eq!(look("h100-sxm:gpu-remap-failed@3").holding(&[0]).says(), "fit");
         let failed = look("h100-sxm").gpu(3, |gpu| gpu.row_remap = Reading::Failed("999".to_owned()));
         assert_eq!(failed.of("gpu-remap"), [Severity::Unknown]);

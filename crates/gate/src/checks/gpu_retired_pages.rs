@@ -61,7 +61,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn pending_waits_and_a_full_table_is_for_rma() {
+    fn pending_pages_need_a_reset_and_a_full_table_an_rma() {
         let pending = look("generic:gpu-pages-pending@3").says();
         assert_eq!(
             pending,

@@ -67,13 +67,13 @@ Fix: reboot; if the same switch fails again, replace the baseboard (RMA).
     }
 }
 
-/// A broken link can write thousands of them.
+/// A broken link can cause thousands of records.
 const MOST_ROWS: usize = 5;
 
-/// A link between switch and GPU failed: what a GPU that falls off the bus leaves behind on the other side.
+/// A link between switch and GPU failed. The switch logs this when the GPU falls off the bus.
 const LINK_FAULT: u32 = 20034;
 
-/// Lines that several drivers log for one fault.
+/// The driver logs several lines for one fault within this time.
 const SAME_FAULT_MS: u64 = 5_000;
 
 fn group(scene: &Scene<'_>, set: &Settings, code: u32, switch: String, events: &[SxidEvent]) -> Found {
@@ -97,7 +97,7 @@ fn group(scene: &Scene<'_>, set: &Settings, code: u32, switch: String, events: &
         _ => "watch",
     };
     let found = Found::new(severity, Class::Node, switch, format!("SXid {code}{name}{times}{after}"));
-    // A switch serves all GPUs, and only some of its errors are everybody's.
+    // A switch serves all GPUs, but only some of its errors affect every job.
     let found = if scene.whole() || severity < Severity::Warn { found } else { found.shared() };
     let found = events.iter().take(MOST_ROWS).fold(found.fix(fix), |found, event| {
         found.row(
@@ -123,7 +123,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn what_ends_the_fabric_fails() {
+    fn a_fatal_error_fails() {
         let agrees = |look: crate::testing::Look| {
             look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_model::Reading::Known(false))
         };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_alone_drains_at_the_second_record() {
+    fn without_nvml_an_sxid_fails_at_the_second_record() {
         let once = || look("h100-sxm:nvswitch-fatal");
         let says = "degraded: warn gpu-sxid@0000:05:00.0: SXid 22003 (Minion halt), strike 1 of 2; reboot";
         assert_eq!(once().says(), says);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_warn_or_are_noted() {
+    fn non_fatal_errors_warn_or_are_notes() {
         let link = look("h100-sxm:nvswitch-link");
         assert_eq!(link.says(), "degraded: warn gpu-sxid@0000:05:00.0: SXid 20034 (link fault); watch");
         let soft = look("h100-sxm:nvswitch-nonfatal");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_does_not_say_how_bad_it_is_warns() {
+    fn a_line_without_a_severity_warns() {
         let switch = |what: &str| {
             look("h100-sxm").kernel(&format!("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {what}"))
         };
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_gpu_takes_its_links_with_it() {
+    fn link_errors_of_a_lost_gpu_do_not_fail() {
         let lost = look("h100-sxm:gpu-lost@3,nvswitch-link");
         assert_eq!(lost.of("gpu-sxid"), [Severity::Note]);
         assert!(lost.says().starts_with("unfit: fail gpu-lost@3"));

@@ -56,7 +56,7 @@ fn core(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
             (i64::from(*limit) - i64::from(*now), THRESHOLD)
         }
     };
-    // At the limit itself nothing has happened yet.
+    // At the limit itself the GPU does not throttle yet.
     if left < i64::from(set.margin_c) {
         let now = gpu.temperature_c.known().map_or_else(String::new, |now| format!("{now} C, "));
         let text = format!("{now}{left} C to its limit");
@@ -94,7 +94,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn the_limits_are_the_cards_own() {
+    fn temperatures_beyond_the_cards_limits_warn() {
         let hot = look("h100-sxm:gpu-hot@3");
         assert_eq!(hot.says(), "degraded: warn gpu-temperature@3: 89 C, -2 C to its limit; check cooling");
         let memory = look("h100-sxm:gpu-memory-hot@3");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_card_has_a_threshold_and_some_have_nothing() {
+    fn without_a_margin_the_slowdown_threshold_is_used_if_present() {
         let card = |degrees, limit| {
             look("generic").gpu(3, |gpu| {
                 gpu.details.margin_c = Reading::Unsupported;

@@ -108,7 +108,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn a_reason_counts_that_stands_in_both_looks() {
+    fn a_throttle_reason_counts_if_both_samples_have_it() {
         let hot = look("h100-sxm:gpu-throttle-thermal@3");
         assert_eq!(hot.says(), "degraded: warn gpu-throttle@3: thermal slowdown is on; check cooling");
         let brake = look("h100-sxm:gpu-throttle-power-brake@3");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_drains_waits_for_the_second_sight() {
+    fn with_severity_fail_it_fails_at_the_second_check_run() {
         let hot =
             look("h100-sxm:gpu-throttle-thermal@3").settings("[checks.gpu-throttle]\nseverity = \"fail\"");
         assert_eq!(hot.of("gpu-throttle"), [Severity::Warn]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_job_its_own_time_counts() {
+    fn after_a_job_the_throttled_share_of_its_time_counts() {
         let after =
             |ms: u64| look("h100-sxm:gpu-throttled@3").after_the_job().with(|look| look.now.taken += ms);
         let says = after(3_600_000).says();

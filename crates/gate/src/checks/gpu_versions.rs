@@ -110,7 +110,7 @@ fn system(scene: &Scene<'_>, gpus: &Gpus, set: &Settings, out: &mut Report<'_>) 
         ));
     }
     let Some(library) = gpus.nvml.known() else { return };
-    // `13.580.159.04`: NVML's own number, then the driver that it belongs to.
+    // For example `13.580.159.04`: NVML's own major version, then the version of its driver.
     let of = library.split_once('.').map_or("", |(_, of)| of);
     if of.contains('.') && of != driver && library != driver {
         out.add(
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_profile_does_not_name_is_foreign() {
+    fn a_version_that_is_not_in_the_profile_warns() {
         assert_eq!(look("h100-sxm:driver-other").says(), "fit", "no built-in profile wants a driver");
         let other = wants("h100-sxm:driver-other", |gpus| gpus.driver = vec!["580.*".to_owned()]);
         assert_eq!(
@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_is_a_note() {
+    fn differing_vbios_versions_are_a_note() {
         let mixed = look("h100-sxm:gpu-vbios-other@3");
         assert_eq!((mixed.says(), mixed.of("gpu-versions")), ("fit".to_owned(), vec![Severity::Note]));
         assert!(mixed.findings()[0].contains("VBIOS 96.00.5E.00.01, GPU 0 has 96.00.A5.00.01"));
     }
 
     #[test]
-    fn the_library_belongs_to_the_driver() {
+    fn a_library_of_another_driver_version_warns() {
         let half = look("h100-sxm:nvml-other");
         assert_eq!(
             half.says(),

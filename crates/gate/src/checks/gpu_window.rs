@@ -5,11 +5,11 @@ use railgate_model::{Gpu, Severity};
 use crate::gpu_counters::{self, Counter, Counts};
 use crate::scene::Scene;
 
-/// So far back a check run without a job's baseline reaches.
+/// How far back a check run without a job's baseline reaches.
 const REACH: Duration = Duration::from_secs(3600);
 
-/// What a GPU had counted earlier in the same boot, and how long ago that was: before the job, else at the oldest check run
-/// of the last hour. Counters are judged over such a window only; a first check run has none.
+/// Counters of a GPU from earlier in the same boot, and their age: from before the job, otherwise from the oldest check
+/// run of the last hour. Counters are judged only over such a window; the first check run has none.
 pub(super) struct Window<'a> {
     before: Before<'a>,
     now: &'a Gpu,
@@ -32,7 +32,7 @@ impl<'a> Window<'a> {
         Some(Window { before: Before::Look(before), now, millis })
     }
 
-    /// What a counter rose by. `None` where it went backwards (the driver was loaded anew) or is not known.
+    /// The growth of a counter; `None` if it decreased (the driver was reloaded) or is not known.
     pub(super) fn rose(&self, counter: Counter) -> Option<u64> {
         let before = match self.before {
             Before::Job(gpu) => counter.of(gpu)?,
@@ -41,22 +41,24 @@ impl<'a> Window<'a> {
         counter.of(self.now)?.checked_sub(before)
     }
 
-    /// How much of a rate is allowed in this window; a short one counts as a whole unit.
+    /// The growth allowed within this window at `each` per `unit_ms` milliseconds. A window shorter than one unit
+    /// counts as one unit.
     pub(super) fn allowed(&self, each: u64, unit_ms: u64) -> u64 {
         each.saturating_mul(self.millis.div_ceil(unit_ms).max(1))
     }
 
-    /// `in 3 min`
+    /// For example `in 3 min`.
     pub(super) fn text(&self) -> String {
         format!("in {} min", self.minutes())
     }
 
-    /// `the job`, or `the last 3 min`
+    /// For example `the job` or `the last 3 min`.
     pub(super) fn name(&self) -> String {
         if self.is_job() { "the job".to_owned() } else { format!("the last {} min", self.minutes()) }
     }
 
-    /// What came during a job is judged once; several check runs see the same hour, and must not count it twice.
+    /// Lowers a severity to a warning outside of a job: several check runs cover the same hour, and must not count its
+    /// errors twice.
     pub(super) fn at_most(&self, severity: Severity) -> Severity {
         if self.is_job() { severity } else { severity.min(Severity::Warn) }
     }

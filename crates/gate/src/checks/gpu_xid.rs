@@ -122,19 +122,19 @@ replace the GPU (RMA).
     }
 }
 
-/// What one record means, before NVML is asked.
+/// The judgement of one record, before NVML's readings are compared.
 struct Meaning {
     judgement: Judgement,
-    /// A program can make the driver write it.
+    /// A user program can make the driver write the record.
     raisable: bool,
-    /// Whose judgement it is.
+    /// The source of the judgement, for the evidence.
     source: String,
 }
 
-/// The row of a code, or the site's setting for a code without one.
+/// The judgement of a code: its row of the table, otherwise the site's setting for unknown codes.
 fn of_code(set: &Settings, row: Option<&Xid>) -> Meaning {
     let Some(row) = row else {
-        // It may be one that a program raises.
+        // A user program may be able to raise an unknown code.
         let judgement = Judgement { severity: set.unknown_code, class: Class::Node, fix: "look up the code" };
         return Meaning { judgement, raisable: true, source: "not in the table".to_owned() };
     };
@@ -146,13 +146,14 @@ fn of_code(set: &Settings, row: Option<&Xid>) -> Meaning {
     Meaning { judgement: row.judgement, raisable: row.raisable, source }
 }
 
-/// The catalogue's decode table decides; where it has no row, the record's own "Fatal" is a warning.
+/// The judgement of an NVLink 5 record by the catalogue's decode table. Without a row there, a record marked "Fatal" is
+/// a warning.
 fn of_link(set: &Settings, line: &Nvlink5Line<'_>) -> Meaning {
     let node = |severity, fix| Judgement { severity, class: Class::Node, fix };
     let (mut judgement, raisable, source) = match line.decode() {
         Some(Nvlink5 { immediate, origin, .. }) => {
             let judgement = match immediate {
-                // An Xid 154 that asks for more is a finding of its own.
+                // If Xid 154 asks for more than this, it is a finding of its own.
                 Bucket::Xid154Eval => judge(Some(immediate), Owner::Application),
                 _ => judge(Some(immediate), Owner::Hardware),
             };
@@ -173,7 +174,7 @@ fn of_link(set: &Settings, line: &Nvlink5Line<'_>) -> Meaning {
     Meaning { judgement, raisable, source }
 }
 
-/// `NETIR_LINK_EVT 33, fatal, link 1`
+/// For example `NETIR_LINK_EVT 33, fatal, link 1`.
 fn link_name(line: &Nvlink5Line<'_>) -> String {
     let subcode = line.subcode().map_or_else(String::new, |number| format!(" {number}"));
     let fatal = if line.fatal { "fatal" } else { "not fatal" };
@@ -194,7 +195,7 @@ fn group(
     let mut meaning = of_code(set, row.as_ref());
     let links = events.iter().filter_map(|event| nvlink5_line(code, &event.text));
     let links: Vec<_> = links.map(|line| (of_link(set, &line), line)).collect();
-    // One record with another wording may be the fatal one.
+    // A record with an unknown wording may be the fatal one.
     let all_read = links.len() == events.len();
     if let Some((worst, line)) =
         links.into_iter().max_by_key(|(link, line)| (link.judgement.severity, !link.raisable, line.fatal))
@@ -253,15 +254,15 @@ fn told_by_nvml(part: &str, code: u32) -> Evidence {
     Evidence { what: format!("gpu {part} Xid event"), got: code.to_string(), want: "none".to_owned(), source }
 }
 
-/// A user's loop can write thousands of them.
+/// A user's program can raise thousands of records in a loop.
 const MOST_ROWS: usize = 5;
 
-/// The driver can ask for a reset (field 230), and does not.
+/// The driver can ask for a reset (NVML field 230) and does not.
 fn none_asked(gpu: &Gpu) -> bool {
     gpu.recovery_action.known() == Some(&RecoveryAction::None)
 }
 
-/// The driver asked for a reset after the error, and asks for none now.
+/// The driver asked for a reset after the error, and no longer does.
 fn is_cured(scene: &Scene<'_>, gpu: &Gpu, events: &[&XidEvent]) -> bool {
     let last = events.iter().map(|event| event.seq).max();
     none_asked(gpu)

@@ -47,7 +47,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn congestion_is_mentioned() {
+    fn congestion_during_a_job_is_a_note() {
         for fault in ["ib-discards", "roce-discards", "roce-out-of-buffer", "roce-ecn"] {
             let job = look(&format!("h100-sxm:{fault}@2")).after_the_job();
             assert_eq!(

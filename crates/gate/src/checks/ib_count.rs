@@ -49,7 +49,7 @@ sighting within an hour. Within `boot_grace` of `ib-port` after boot it is `unkn
             .hcas
             .iter()
             .filter(|known| !here.contains(known.name.as_str()) && !scene.excluded(&known.name))
-            // Under another name it is still there.
+            // A device with the same PCI address and another name is still present.
             .filter(|known| fabric.hcas.iter().all(|hca| hca.pci.known() != known.pci.as_ref()))
             .map(|known| known.name.as_str())
             .collect();
@@ -63,7 +63,7 @@ sighting within an hour. Within `boot_grace` of `ib-port` after boot it is `unkn
         } else if scene.just_booted() {
             found = found.only_unknown("node just booted");
         } else if count == 0 && scene.phase() == Phase::Periodic {
-            // The driver may be reloading; no job is about to start.
+            // Outside of a job's start the driver may be reloading; the missing device must be seen again.
             found = found.may_pass(BESIDE_JOBS);
         }
         out.add(found.fix("check HCA").row(
@@ -82,7 +82,7 @@ mod tests {
     use crate::testing::{Look, look, read};
 
     #[test]
-    fn a_missing_device_is_named_where_it_is_remembered() {
+    fn a_missing_device_is_named_if_the_gate_state_has_it() {
         assert_eq!(
             look("h100-sxm:ib-missing@2").says(),
             "unfit: fail ib-count: 7 of 8 RDMA ports; check HCA"
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_shared_node_it_counts_where_it_was_nearest_to_the_jobs_gpus() {
+    fn on_a_shared_node_a_missing_device_fails_if_it_was_nearest_to_a_gpu_of_the_job() {
         let shared = |gpus: &[u32]| look("h100-sxm:ib-missing@2").remembering().holding(gpus);
         assert_eq!(shared(&[0, 1]).of("ib-count"), [Severity::Warn]);
         assert_eq!(shared(&[2]).of("ib-count"), [Severity::Fail]);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_is_loaded_anew_beside_jobs_is_no_missing_card() {
+    fn a_driver_reload_in_the_periodic_phase_does_not_fail_at_once() {
         let none = |look: Look| look.with(|look| read(&mut look.now.fabric).hcas.clear());
         let beside = |look: Look| look.phase(Phase::Periodic).with(|look| look.job = None);
         assert_eq!(beside(none(look("h100-sxm"))).of("ib-count"), [Severity::Warn]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn after_boot_the_driver_may_still_be_loading() {
+    fn soon_after_boot_a_missing_device_does_not_fail() {
         let young = look("h100-sxm:ib-missing@2").with(|look| {
             let taken = look.now.taken / 1000;
             read(&mut look.now.host).boot_time = Reading::Known(taken - 60);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_no_fault_and_other_machines_are_not_judged() {
+    fn renamed_devices_and_machines_without_an_expected_count_are_fit() {
         assert_eq!(look("h100-sxm:ib-renamed").remembering().says(), "fit");
         assert_eq!(look("generic").says(), "fit");
         assert_eq!(look("h100-sxm:ib-missing@2").holding(&[]).says(), "fit");

@@ -34,7 +34,7 @@ for it.
         let Some(pci) = scene.now.pci.data() else { return };
         let hcas: Vec<_> =
             scene.compute_ports().iter().filter_map(|(hca, _)| hca.pci.known().copied()).collect();
-        // What is missing altogether is the business of `ib-count`.
+        // `ib-count` reports a missing device.
         if hcas.is_empty() {
             return;
         }
@@ -61,7 +61,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn only_where_the_profile_says_how_near() {
+    fn distance_is_judged_only_if_the_profile_sets_a_limit() {
         let wired = |node: &str, distance: &str| {
             look(node).with(|look| {
                 look.profile.as_mut().unwrap().fabric.distance = Some(distance.to_owned());

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grew_during_the_job() {
+    fn growth_above_the_rate_during_the_job_warns_and_then_fails() {
         let bad = during_a_job("ib-symbol-errors@2").with(|look| look.now.taken += 3_600_000);
         assert_eq!(
             bad.says(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_there_before_is_nobodys() {
+    fn errors_from_before_the_job_do_not_count() {
         assert_eq!(look("h100-sxm:ib-symbol-errors@2").says(), "fit");
         let before = look("h100-sxm:ib-symbol-errors@2").now;
         let old = during_a_job("ib-symbol-errors@2").with(|look| look.before = Some(before));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_job_since_the_last_looks() {
+    fn without_a_job_growth_since_recent_check_runs_counts() {
         let healthy = look("h100-sxm").now;
         let later = look("h100-sxm:ib-symbol-errors@2").phase(Phase::Periodic).with(|look| {
             look.job = None;
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_and_a_counter_that_cannot_be_read() {
+    fn a_reset_or_unreadable_counter_is_unknown() {
         let reset = during_a_job("ib-receive-errors@2").with(|look| {
             let healthy = look.before.take().unwrap();
             look.before = Some(std::mem::replace(&mut look.now, healthy));

@@ -44,7 +44,7 @@ Fix: install the right version (`mlxfwmanager`), then cold boot.
     }
 }
 
-/// What more than half of the devices of the same kind run.
+/// The firmware version of more than half of the devices of the same kind, if there is one.
 fn most_run(hcas: &[&Hca], like: &Hca) -> Option<String> {
     let kin = |hca: &&&Hca| (&hca.hca_type, &hca.details.board) == (&like.hca_type, &like.details.board);
     let all: Vec<&String> = hcas.iter().filter(kin).filter_map(|hca| Reading::known(&hca.firmware)).collect();
@@ -57,7 +57,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn one_that_differs_from_the_others() {
+    fn a_version_that_differs_from_most_devices_warns() {
         assert_eq!(
             look("h100-sxm:ib-firmware@2").says(),
             "degraded: warn ib-firmware@mlx5_2: firmware 28.39.1002, not 28.43.2026; update firmware"
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profiles_list() {
+    fn a_version_that_is_not_in_the_profile_warns() {
         let listed = |firmware: &str| {
             look("h100-sxm:ib-firmware@2")
                 .with(|look| look.profile.as_mut().unwrap().fabric.firmware = vec![firmware.to_owned()])

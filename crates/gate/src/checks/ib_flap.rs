@@ -84,7 +84,7 @@ until the flaps are older than `window`.
     }
 }
 
-/// Check runs within the window that found the link had gone down, this one included.
+/// Number of check runs within the window, this one included, that found that the link had gone down.
 fn flaps(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>) -> u32 {
     let now = scene.now.taken / 1000;
     let links = links::after(&scene.seen.memory.links, scene.now);
@@ -101,7 +101,7 @@ mod tests {
     use crate::Memory;
     use crate::testing::{Look, look, read};
 
-    /// Check runs a quarter of an hour apart; in each the ports have gone down so often since boot.
+    /// Check runs 15 minutes apart. Each entry gives the ports' `link_downed` counts since boot.
     fn over_time(counts: &[&[(usize, u64)]]) -> Look {
         let mut look = look("h100-sxm").phase(Phase::Periodic);
         look.job = None;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_third_time_fails() {
+    fn the_third_flap_fails() {
         assert_eq!(over_time(&[&[(2, 1)], &[(2, 9)]]).says(), "fit");
         let third = over_time(&[&[(2, 1)], &[(2, 9)], &[(2, 10)]]);
         assert_eq!(third.says(), "unfit: fail ib-flap@mlx5_2: went down 3 times in 12h; swap cable");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_remembered_over_a_boot_and_forgotten_in_time() {
+    fn flaps_count_across_boots_until_the_window_ends() {
         let mut later = over_time(&[&[(2, 1)], &[(2, 2)], &[(2, 3)]]);
         later.memory = later.memory.after(&later.now, false);
         later.now.boot_id = "another".to_owned();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ports_share_a_cause() {
+    fn flaps_of_several_ports_warn_only() {
         let both: Vec<&[(usize, u64)]> = vec![&[(2, 1), (5, 1)], &[(2, 2), (5, 2)], &[(2, 3), (5, 3)]];
         let leaf = over_time(&both);
         assert_eq!(leaf.of("ib-flap"), [Severity::Warn, Severity::Warn]);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn once_during_a_job_is_told() {
+    fn one_flap_during_a_job_warns() {
         assert_eq!(
             look("h100-sxm:ib-link-dropped@2").after_the_job().says(),
             "degraded: warn ib-flap@mlx5_2: went down during the job (1 times); watch it"

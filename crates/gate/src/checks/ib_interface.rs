@@ -44,7 +44,7 @@ Fix: `ip link set DEV up`; check the service that configures the interfaces at b
                 let Some(state) = out.value(&hca.name, "interface", &source, &interface.state) else {
                     continue;
                 };
-                // Drivers that do not keep the state say so.
+                // A driver that does not track the state reports `unknown`.
                 if !matches!(state.as_str(), "up" | "unknown") {
                     let what = format!("{} is {state}", interface.name);
                     let mut found =
@@ -64,7 +64,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn only_where_the_profile_wants_them() {
+    fn interfaces_are_judged_only_if_the_profile_asks_for_them() {
         let down = look("h100-sxm:ib-interface-down@2");
         assert_eq!(down.says(), "fit");
         let wanted = down.with(|look| look.profile.as_mut().unwrap().fabric.interfaces_up = Some(true));

@@ -59,7 +59,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn the_port_that_is_missing_speaks_something_else() {
+    fn a_compute_port_with_another_link_layer_warns() {
         let other = look("h100-sxm:ib-layer@2");
         assert_eq!(other.of("ib-layer"), [Severity::Warn]);
         assert!(other.findings().iter().any(|line| line.contains("mlx5_2: is Ethernet, not infiniband")));

@@ -51,7 +51,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn an_active_port_has_both() {
+    fn an_active_port_without_lid_or_subnet_manager_warns() {
         assert_eq!(
             look("h100-sxm:ib-no-lid@2").says(),
             "degraded: warn ib-lid@mlx5_2: active without LID; check subnet manager"
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn ethernet_has_neither() {
+    fn ethernet_ports_are_not_judged() {
         let roce = look("h100-sxm").with(|look| {
             let mut profile = look.profile.take().unwrap();
             profile.fabric.link_layer = Some("ethernet".to_owned());

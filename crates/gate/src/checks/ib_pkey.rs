@@ -61,7 +61,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn a_port_is_in_its_partition() {
+    fn a_port_outside_its_partition_warns() {
         assert_eq!(
             look("h100-sxm:ib-pkey-missing@2").says(),
             "degraded: warn ib-pkey@mlx5_2: in no partition; check partitions"

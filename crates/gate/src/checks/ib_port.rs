@@ -53,7 +53,7 @@ only the ports nearest to the job's GPUs are judged.
             };
             let phys = match &port.phys_state {
                 Reading::Known(phys) => Some(phys),
-                // A port that is active needs no second witness.
+                // For an active port, the physical state need not be read as well.
                 Reading::Failed(_) if *state != PortState::Active => {
                     out.value(&name, &format!("{name} phys_state"), &source, &port.phys_state)
                 }
@@ -62,7 +62,7 @@ only the ports nearest to the job's GPUs are judged.
             let Some((severity, what, fix)) = judgement(state, phys, set) else { continue };
             let got = format!("{}, {}", state_text(state), phys.map_or("unknown", phys_text));
             let mut found = Found::new(severity, Class::Fabric, &name, what).fix(fix);
-            // An excuse holds for every state that is not right: the worse one would be judged milder otherwise.
+            // Soon after boot, every wrong state is only a note; otherwise a worse state would get a milder severity.
             if scene.just_booted() {
                 found = found.only_unknown("node just booted");
             } else if !judged.certain {
@@ -75,7 +75,8 @@ only the ports nearest to the job's GPUs are judged.
     }
 }
 
-/// Booting a switch or changing a cable takes minutes; without a job that is about to start, no job needs the port.
+/// Booting a switch or replacing a cable takes minutes. Outside of a job's start, a port that is down must be seen
+/// again within this time before it fails.
 pub(super) const BESIDE_JOBS: Duration = Duration::from_secs(3600);
 
 fn judgement(
@@ -127,7 +128,7 @@ mod tests {
     use crate::testing::{look, read};
 
     #[test]
-    fn down_is_this_nodes_own_end() {
+    fn a_port_that_is_physically_down_fails() {
         assert_eq!(
             look("h100-sxm:ib-port-down@2").says(),
             "unfit: fail ib-port@mlx5_2: down, disabled; enable port"
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_jobs_it_must_be_down_twice() {
+    fn in_the_periodic_phase_a_port_fails_at_the_second_check_run() {
         let beside =
             || look("h100-sxm:ib-port-polling@2").phase(Phase::Periodic).with(|look| look.job = None);
         assert_eq!(beside().of("ib-port"), [Severity::Warn]);
@@ -148,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_waits_for_the_subnet_manager_is_no_fault_of_the_node() {
+    fn a_link_in_state_init_warns_as_a_fabric_problem() {
         let init = look("h100-sxm:ib-port-init@2");
         assert_eq!(init.of("ib-port"), [Severity::Warn]);
         assert_eq!(init.fitness(), Fitness::Degraded);
     }
 
     #[test]
-    fn on_a_shared_node_only_the_ports_near_the_jobs_gpus_count() {
+    fn on_a_shared_node_only_ports_near_the_jobs_gpus_count() {
         assert_eq!(look("h100-sxm:ib-port-down@2").holding(&[0, 1]).says(), "fit");
         assert_eq!(look("h100-sxm:ib-port-down@2").holding(&[2]).fitness(), Fitness::Unfit);
         let no_tree = look("h100-sxm:ib-port-down@2")
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_does_not_tell_leaves_it_unknown() {
+    fn with_an_unreadable_pci_tree_the_owner_of_a_port_is_unknown() {
         let flat = |numa: Reading<u32>| {
             look("h100-sxm:ib-port-down@2").holding(&[2]).pci(|pci| {
                 for device in &mut pci.devices {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn links_have_a_boot_grace() {
+    fn soon_after_boot_a_polling_port_does_not_fail() {
         let booted = |seconds: u64| {
             look("h100-sxm:ib-port-polling@2").with(|look| {
                 let at = look.now.taken / 1000 - seconds;
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn spare_ports_may_be_down() {
+    fn spare_and_excluded_ports_may_be_down() {
         let spare = look("h100-sxm:ib-port-polling@2")
             .with(|look| look.profile.as_mut().unwrap().fabric.hcas = Some(7));
         assert_eq!(spare.says(), "fit");
@@ -276,7 +277,7 @@ mod tests {
     #[test]
     fn a_storage_card_beside_a_gpu_does_not_hide_its_rail() {
         let shared = look("h100-sxm:ib-port-polling@0").holding(&[1]).with(|look| {
-            // GPU 1 has a storage card under its switch and shares the socket's rails with the others.
+            // GPU 1 has a storage card under its switch, and shares the rails of its socket with the other GPUs.
             let fabric = &mut look.profile.as_mut().unwrap().fabric;
             fabric.exclude.push("mlx5_1".to_owned());
             fabric.hcas = Some(7);
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_reads_and_strange_states() {
+    fn failed_readings_are_unknown_unless_the_port_is_active() {
         let port = |state, phys| {
             look("h100-sxm").port("mlx5_2", |port| {
                 port.state = state;
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_without_gpus_are_asked_only_where_the_site_says_so() {
+    fn jobs_without_gpus_are_judged_only_with_fabric_for_all() {
         let cpu = look("h100-sxm:ib-port-down@2").holding(&[]);
         assert_eq!(cpu.says(), "fit");
         assert_eq!(cpu.settings("fabric_for_all = true").fitness(), Fitness::Unfit);

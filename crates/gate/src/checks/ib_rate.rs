@@ -29,19 +29,19 @@ Fix: reseat or replace the cable or transceiver; then take the port down and up 
     const CLASS: Class = Class::Fabric;
     const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci];
     const SCOPE: Scope = Scope::Fabric;
-    // A day: without a periodic check the next check run is the next job's.
+    // One day, since without a periodic check the next check run is that of the next job.
     const TRANSIENT: Option<Duration> = Some(Duration::from_secs(24 * 3600));
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(fabric) = scene.profile().map(|profile| &profile.fabric) else { return };
         let (Some(want), Some(1..)) = (fabric.rate_gbps, fabric.hcas) else { return };
-        // Kernels print 56 as 54.3, 14 as 14.0: a per cent is no lost lane.
+        // Kernels round the rate (56 Gb/s is printed as 54.3 or 56, 14 as 14.0), so a difference of 1 % is no lost lane.
         let full = |port: &Port| port.rate_gbps.known().is_some_and(|rate| *rate >= want * 0.99);
         let active = |port: &Port| port.state == Reading::Known(PortState::Active);
         for judged in scene.judged_ports() {
             let (hca, port) = (judged.hca, judged.port);
-            // The rate of a port that is not active means nothing; ib-port has said the rest.
+            // Only an active port has a rate; `ib-port` reports the others.
             if !active(port) {
                 continue;
             }
@@ -71,7 +71,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn below_the_profiles_rate() {
+    fn a_rate_below_the_profile_fails() {
         let slow = look("h100-sxm:ib-rate-low@2");
         assert_eq!(
             slow.says(),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_knows_the_rails_of_a_machine_without_a_number() {
+    fn without_a_number_of_hcas_rates_are_not_judged() {
         for hcas in [None, Some(0)] {
             let unknown =
                 look("h100-sxm:ib-rate-low@2").with(|look| look.profile.as_mut().unwrap().fabric.hcas = hcas);
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_of_a_port_that_is_down_means_nothing() {
+    fn the_rate_of_an_inactive_port_is_ignored() {
         assert!(look("h100-sxm:ib-rate-low@2,ib-port-down@2").of("ib-rate").is_empty());
         let failed =
             look("h100-sxm").port("mlx5_2", |port| port.rate_gbps = Reading::Failed("gone".to_owned()));
         assert_eq!(failed.of("ib-rate"), [Severity::Unknown]);
     }
     #[test]
-    fn a_storage_port_that_the_profile_forgot_is_no_slow_rail() {
+    fn a_slow_storage_port_without_exclusion_is_ignored_while_all_rails_are_up() {
         let forgot = |faults: &str| {
             look(&format!("h100-sxm{faults}"))
                 .with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear())

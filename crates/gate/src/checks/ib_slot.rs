@@ -51,7 +51,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn names_are_held_against_the_profile_alone() {
+    fn names_are_compared_with_the_profile_only() {
         assert_eq!(look("h100-sxm:ib-swapped@2").remembering().says(), "fit");
         let wired = |node: &str| {
             let slots = look("h100-sxm").now.fabric.data().unwrap().hcas.clone();

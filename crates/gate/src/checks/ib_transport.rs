@@ -47,7 +47,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn timeouts_are_a_warning_and_reordering_a_note() {
+    fn timeouts_warn_and_reordering_is_a_note() {
         let job = |fault: &str| look(&format!("h100-sxm:{fault}@2")).after_the_job();
         assert_eq!(
             job("ib-timeouts").says(),

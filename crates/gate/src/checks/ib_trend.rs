@@ -65,14 +65,14 @@ Fix: clean the connector; replace cable or transceiver at the next opportunity; 
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Of less no rate is made.
+/// No rate is calculated over a shorter window.
 const SHORTEST: Duration = Duration::from_secs(600);
 
 fn one(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, counter: &str, out: &mut Report<'_>) {
     let Some(Reading::Known(value)) = judged.port.counters.get(counter) else { return };
     let known = links::known(&scene.seen.memory.links, judged.hca, judged.port);
     let Some(usual) = known.and_then(|link| trend::usual(link, counter)) else { return };
-    // What went backwards is said by the check that judges how much it is.
+    // `ib-errors` reports a counter that went backwards.
     let Grown::By(more, elapsed) = grown(scene, judged, counter, *value, HOUR) else { return };
     if elapsed < SHORTEST {
         return;
@@ -103,7 +103,8 @@ mod tests {
     use crate::testing::{Look, look};
     use crate::{GateConfig, Memory};
 
-    /// Half an hour after a check run of the healthy node, whose ports usually count so many bits in an hour.
+    /// A periodic check run half an hour after one of the healthy node. Its ports have a history of `stretches`
+    /// entries with `usual` bits per hour each.
     fn later(fault: &str, usual: u64, stretches: usize) -> Look {
         let healthy = look("h100-sxm").now;
         let counters = [("rx_corrected_bits_phy".to_owned(), usual)].into();
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_against_itself() {
+    fn a_rate_far_above_the_ports_own_history_warns() {
         let rising = later("ib-corrected-rising", 40_000_000, 12);
         assert_eq!(rising.says(), "fit");
         let says = "rx_corrected_bits_phy 100 times its usual rate; clean or swap transceiver";
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_drains_and_waits_for_a_rate() {
+    fn it_never_drains_and_needs_a_long_enough_window() {
         let drains = later("ib-corrected-rising", 40_000_000, 12)
             .settings("[checks.ib-trend]\naction = \"drain\"\n[periodic]\nwarn = \"report\"");
         assert_eq!(drains.of("ib-trend"), [Severity::Warn]);

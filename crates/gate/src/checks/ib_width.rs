@@ -48,7 +48,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn fewer_lanes_than_the_profile_says() {
+    fn fewer_lanes_than_in_the_profile_warn() {
         let lost = look("h100-sxm:ib-lane-lost@2")
             .with(|look| look.profile.as_mut().unwrap().fabric.width = Some(4));
         assert_eq!(lost.of("ib-width"), [Severity::Warn]);

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_records_are_a_note_and_a_mark_of_another_boot_is_our_mistake() {
+    fn lost_records_are_a_note_and_a_mark_of_another_boot_is_internal() {
         let overrun = look("h100-sxm").with(|look| read(&mut look.now.kernel_log).overrun = true);
         assert_eq!(overrun.of("kernel-log"), [Severity::Note]);
         let stale = look("h100-sxm").with(|look| {

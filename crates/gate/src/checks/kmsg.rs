@@ -63,7 +63,7 @@ Fix: read the line in the log (`dmesg -T`); it names the part.
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
-        // That the log could not be read `kernel-log` says.
+        // `kernel-log` reports that the log could not be read.
         let Some(log) = scene.now.kernel_log.data() else { return };
         let mut sights: BTreeMap<(&str, String), Sight<'_>> = BTreeMap::new();
         for line in &log.lines {
@@ -99,7 +99,7 @@ Fix: read the line in the log (`dmesg -T`); it names the part.
     }
 }
 
-/// A kind of line about one part.
+/// Lines of one kind about one part.
 struct Sight<'a> {
     judgement: &'static KernelLineJudgement,
     part: KernelPart<'a>,
@@ -107,7 +107,8 @@ struct Sight<'a> {
     last: &'a KernelLine,
 }
 
-/// A container runtime maps a user's encrypted image to such a device as well.
+/// Whether a drive is a device-mapper device. A container runtime creates one for an encrypted image of a user, so its
+/// errors do not count.
 fn is_mapped(part: KernelPart<'_>) -> bool {
     matches!(part, KernelPart::Name(name) if name.starts_with("dm-"))
 }
@@ -120,7 +121,7 @@ fn name(part: KernelPart<'_>) -> String {
     }
 }
 
-/// People know GPUs and HCAs by other names than their addresses.
+/// The name of a part in findings: the GPU's index or the HCA's name rather than a PCI address.
 fn device(scene: &Scene<'_>, part: KernelPart<'_>) -> String {
     let KernelPart::Pci(at) = part else { return name(part) };
     let hcas = scene.now.fabric.data().map_or(&[][..], |fabric| fabric.hcas.as_slice());
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind() {
+    fn each_kind_of_line_makes_its_finding() {
         let cases = [
             (
                 "INFO: task python3:4711 blocked for more than 120 seconds.",
@@ -277,14 +278,14 @@ mod tests {
         assert_eq!(seen, all, "a kind without a line");
     }
 
-    /// Every kind as `fail`.
+    /// A configuration that sets every kind to `fail`.
     fn strict() -> String {
         let lines: Vec<String> = ids().map(|id| format!("{id} = \"fail\"")).collect();
         format!("[checks.kmsg]\nlines = {{ {} }}", lines.join(", "))
     }
 
     #[test]
-    fn what_a_program_can_raise_never_fails() {
+    fn a_line_that_a_program_can_raise_never_fails() {
         for line in [
             "INFO: task python3:4711 blocked for more than 120 seconds.",
             "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:77]",
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_program_can_raise_fails_where_the_site_says_so() {
+    fn a_line_that_no_program_can_raise_fails_if_the_site_sets_it() {
         for line in [
             "nvme nvme4: Disabling device after reset failure: -19",
             "md/raid1:md1: Disk failure on sda1, disabling device.",
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_names_every_kind_and_says_which_never_fail() {
+    fn the_page_lists_every_kind_and_those_that_never_fail() {
         let (lists, rest) = KernelMessages::EXPLAIN.split_once("\nWhy: ").unwrap();
         let (_, raisable) = rest.split_once("A program can cause").unwrap();
         let (raisable, _) = raisable.split_once("so these never fail").unwrap();
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_inside_a_line_is_no_line() {
+    fn a_process_or_file_name_in_a_line_is_not_parsed_as_a_line() {
         let lines = [
             "EXT4-fs error (device loop0): ext4_lookup:1858: inode #2: comm ls: iget: checksum invalid",
             "EXT4-fs warning (device md0): comm PCIe Bus Error: severity=Uncorrected (Fatal)",
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_healthy_machine_says_is_nothing() {
+    fn lines_of_a_healthy_machine_make_no_finding() {
         let lines = [
             "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
             "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged",
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_came_back_is_none_and_another_still_is() {
+    fn an_nfs_server_that_responds_again_makes_no_finding() {
         let back = says(&[
             "nfs: server a not responding, still trying",
             "nfs: server b not responding, still trying",
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_site_has_the_last_word() {
+    fn the_site_sets_the_severity_of_a_kind() {
         let fatal =
             |look: Look| look.kernel("nvidia 0000:61:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)");
         let strict = || fatal(look("h100-sxm")).settings("[checks.kmsg]\nlines = { pcie-fatal = \"fail\" }");

@@ -47,7 +47,7 @@ Fix: ask the user. Without the uid: `sacct -N NODE -S TIME` lists the jobs that 
     }
 }
 
-/// A process can write thousands of them.
+/// One process can write thousands of records.
 const MOST_ROWS: usize = 5;
 
 fn forger(forged: &ForgedLine) -> String {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forger_is_named_and_the_node_is_not_drained() {
+    fn a_forged_record_names_the_process_and_does_not_drain() {
         let told = forged(Some(1002));
         assert_eq!(
             told.says(),

@@ -1,22 +1,22 @@
-//! What the kinds of kernel lines mean. The lines themselves are in `railgate_model::kernel_lines`; Xids and SXids have tables of
-//! their own.
+//! Severity, class and fix of each kind of kernel line. The lines themselves are in `railgate_model::kernel_lines`;
+//! Xids and SXids have tables of their own.
 
 use railgate_model::{Class, Severity};
 
-/// What follows from one kind of line.
+/// How a line of one kind is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelLineJudgement {
-    /// Its name in the configuration, and in the table of lines.
+    /// Id of the kind, in the configuration and in `railgate_model::kernel_lines`.
     pub id: &'static str,
-    /// What is wrong, in a few words.
+    /// The fault, in a few words.
     pub what: &'static str,
-    /// What a person does about it.
+    /// What a person does about it, in a few words.
     pub fix: &'static str,
-    /// Whose trouble it is.
+    /// Who is responsible: the node, the fabric, the site or the user.
     pub class: Class,
-    /// How bad it is, where the site sets nothing else.
+    /// The severity unless the site sets another one in `[gate.checks.kmsg] lines`.
     pub severity: Severity,
-    /// A program can make the kernel write it.
+    /// A user program can make the kernel write such a line, so it never fails.
     pub raisable: bool,
 }
 
@@ -38,11 +38,11 @@ impl KernelLineJudgement {
     }
 }
 
-/// One for each id of the table of lines.
+/// One judgement for each kind in the table of lines.
 pub(crate) static JUDGEMENTS: &[KernelLineJudgement] = &[
     line("task-hung", "task hung in the kernel", "see log; reboot").raisable(),
     line("soft-lockup", "processor locked up", "see log; reboot").raisable(),
-    // Interrupts were off for 10 seconds. Profilers and overloaded virtual machines can cause it, so a program can.
+    // Interrupts were off for 10 seconds. Profilers and overloaded virtual machines can cause that.
     line("hard-lockup", "processor locked up with interrupts off", "see log; reboot").raisable(),
     line("rcu-stall", "processor stalls the kernel", "see log; reboot").raisable(),
     line("pcie-fatal", "fatal PCIe error", "reseat card"),
@@ -51,21 +51,21 @@ pub(crate) static JUDGEMENTS: &[KernelLineJudgement] = &[
     line("memory-uncorrected", "uncorrected memory error", "replace DIMM"),
     line("memory-corrected", "corrected memory error", "watch it").note(),
     line("machine-check", "machine check events", "see mcelog").note(),
-    // Load from jobs is enough.
+    // The load of a job can cause it.
     line("nfs-silent", "NFS server does not respond", "check server").of(Class::Site).raisable(),
-    // The server restarted, or a program's lease ran out.
+    // The server was restarted, or the lease of a program expired.
     line("nfs-locks", "NFS locks lost", "check server; restart their job").of(Class::Site).note().raisable(),
     line("file-max", "no more files can be opened", "raise fs.file-max").of(Class::Site).raisable(),
-    // A program that frees GPU memory while an HCA uses it, or is killed then.
+    // A program frees GPU memory, or is killed, while an HCA uses that memory.
     line("peermem", "GPU memory freed under an HCA", "update driver if it repeats").note().raisable(),
     line("nvlink-detect", "driver cannot read NVLink states", "reset GPUs").raisable(),
     line("mlx5-power", "slot gives the HCA too little power", "check slot power").of(Class::Site),
     line("mlx5-cable", "transceiver or cable reports an error", "replace cable").of(Class::Fabric),
     line("mlx5-temperature", "HCA is too hot", "check cooling"),
     line("mlx5-health", "HCA firmware reports a fault", "reset HCA"),
-    // Verbs of a program become such commands.
+    // A program's verbs calls become firmware commands.
     line("mlx5-command", "HCA firmware does not answer a command", "reset HCA").raisable(),
-    // Flow control of a congested fabric stops a queue as well.
+    // Flow control in a congested fabric can stop a queue as well.
     line("net-timeout", "network interface does not send or receive", "see log; check link")
         .of(Class::Fabric)
         .raisable(),
@@ -73,7 +73,7 @@ pub(crate) static JUDGEMENTS: &[KernelLineJudgement] = &[
     line("nvme-path", "NVMe drive has no working path", "check drive"),
     line("nvme-path-wait", "NVMe drive waits for its controller", "watch it").note(),
     line("disk-error", "I/O errors", "replace drive"),
-    // A damaged file system, or a partition table that promises too much.
+    // A damaged file system, or a partition table larger than the drive; a mounted user image can cause it, too.
     line("disk-past-end", "access beyond the end of a drive", "fsck, check partitions").raisable(),
     line("md-drive", "array lost a drive", "replace drive"),
     line("md-failed", "array failed", "replace drive, rebuild array"),
@@ -82,7 +82,7 @@ pub(crate) static JUDGEMENTS: &[KernelLineJudgement] = &[
     line("fs-error", "file system has errors", "fsck, check disk"),
 ];
 
-/// What a kind of kernel line means, by its id in the table of lines.
+/// Returns how a kind of kernel line is judged, by its id (for example `pcie-fatal`), or `None` for an unknown id.
 #[must_use]
 pub fn kernel_line_judgement(id: &str) -> Option<&'static KernelLineJudgement> {
     JUDGEMENTS.iter().find(|judgement| judgement.id == id)
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_alone_drains_nothing() {
+    fn no_line_drains_by_default() {
         for judgement in JUDGEMENTS {
             assert!(matches!(judgement.severity, Severity::Warn | Severity::Note), "{}", judgement.id);
             assert!(!judgement.what.is_empty() && !judgement.fix.is_empty(), "{}", judgement.id);

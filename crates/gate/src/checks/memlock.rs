@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn only_machines_with_a_fabric_need_it() {
+    fn memlock_is_judged_only_on_machines_with_a_fabric() {
         assert_eq!(with("h100-sxm", 8 << 20).of("memlock"), [Severity::Note]);
         let strict = with("h100-sxm", 8 << 20).settings("[checks.memlock]\nseverity = \"warn\"");
         assert_eq!(strict.says(), "degraded: warn memlock: jobs may lock 8 MiB; LimitMEMLOCK=infinity");

@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_keeps_is_not_missing() {
+    fn memory_reserved_by_the_kernel_is_not_missing() {
         assert_eq!(of(2048, 16).says(), "fit", "2015 GiB is what 2048 look like");
         let short = of(2048, 16).host(|host| host.memory_mib = Reading::Known(1_932_768));
         assert_eq!(short.says(), "degraded: warn memory: 1887 GiB of 2048 GiB; replace DIMM");
     }
 
     #[test]
-    fn modules() {
+    fn a_wrong_number_of_dimms_warns() {
         assert_eq!(of(2048, 32).says(), "degraded: warn memory@dimm: 16 of 32 modules; replace DIMM");
         let uncounted = of(2048, 32).host(|host| host.system.memory = Reading::Unsupported);
         assert_eq!(uncounted.says(), "fit", "no driver counts them");

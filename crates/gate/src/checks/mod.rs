@@ -1,4 +1,4 @@
-//! One file per check. To add one: its file, its `mod` line, its row.
+//! One file per check. A new check needs its file here, its `mod` line and its row in the register below.
 
 use crate::register::register;
 

@@ -41,7 +41,7 @@ Fix: `modprobe NAME`, and `/etc/modules-load.d/` for the next boot; rebuild a mo
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(host) = scene.now.host.data() else { return };
         let of_type = scene.profile().map_or(&[][..], |profile| profile.host.modules.as_slice());
-        // The file is called nvidia-peermem.ko, the module nvidia_peermem.
+        // The file is named nvidia-peermem.ko, the module nvidia_peermem.
         let same = |known: &str, name: &str| known == name.replace('-', "_");
         judge(&KIND, (set.severity, &set.required), of_type, &host.system.modules, same, out);
     }
@@ -52,7 +52,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn names_as_people_write_them() {
+    fn hyphens_and_underscores_in_names_are_equal() {
         let wanting =
             |names: &str| look("h100-sxm").settings(&format!("[checks.module]\nrequired = {names}"));
         assert_eq!(wanting("[\"nvidia-peermem\", \"ib_core\"]").says(), "fit");

@@ -124,7 +124,7 @@ mod tests {
     const SILENT: MountProbe = MountProbe::Silent { stuck: false, after_ms: 5000.0 };
 
     #[test]
-    fn what_can_be_wrong_with_a_mount() {
+    fn each_probe_result_gives_its_severity() {
         assert_eq!(home(answered(true)).says(), "fit");
         assert_eq!(home(answered(false)).of("mounts"), [Severity::Fail]);
         assert_eq!(home(MountProbe::NotMounted).of("mounts"), [Severity::Fail]);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_twice_in_one_boot_is_a_fault() {
+    fn a_second_timeout_in_one_boot_fails() {
         let again = |boot: &str| {
             home(SILENT).with(|look| {
                 look.memory = Memory {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn after_boot_it_may_be_on_its_way() {
+    fn soon_after_boot_a_missing_mount_is_unknown() {
         let young = |probe: MountProbe| {
             home(probe).settings(&format!("{HOME}class = \"node\"")).with(|look| {
                 let now = look.now.taken / 1000;
@@ -167,20 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn it_drains_only_where_the_site_says_that_it_is_the_nodes() {
+    fn it_drains_only_with_class_node() {
         assert_eq!(home(MountProbe::NotMounted).fitness(), Fitness::Degraded);
         let node = home(MountProbe::NotMounted).settings(&format!("{HOME}class = \"node\""));
         assert_eq!(node.says(), "unfit: fail mounts@/home: not mounted; mount it");
     }
 
     #[test]
-    fn read_only_may_be_right() {
+    fn a_read_only_mount_is_fit_if_configured() {
         let read_only = home(answered(false)).settings(&format!("{HOME}writable = false"));
         assert_eq!(read_only.says(), "fit");
     }
 
     #[test]
-    fn jobs_without_gpus_need_their_home_too() {
+    fn a_missing_mount_fails_jobs_without_gpus() {
         assert_eq!(home(MountProbe::NotMounted).holding(&[]).of("mounts"), [Severity::Fail]);
     }
 

@@ -30,7 +30,7 @@ Fix: check the airflow; `nvme reset`; reseat or replace the drive.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Host];
-    // A question to each drive, for which there is time between jobs only.
+    // Sends a command to each drive, for which there is only time between jobs.
     const NEEDS: &'static [Need<Settings>] =
         &[Need::extra(|_, _, _| Some(Extra::DriveLogs)).only(&[Phase::Periodic])];
     const SCOPE: Scope = Scope::Always;
@@ -92,7 +92,7 @@ fn judge(drive: &Nvme, set: &Settings, out: &mut Report<'_>) {
     }
 }
 
-/// The drive's SMART log. Its temperature is judged by what hwmon shows, which has the limits.
+/// Judges the drive's SMART log. Its temperature is left out: hwmon reports it together with the limits.
 fn own_word(drive: &Nvme, health: &DriveHealth, set: &Settings, out: &mut Report<'_>) {
     const WARNINGS: [(u8, &str); 4] = [
         (0x08, "reports that it is read-only"),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_hot_and_missing() {
+    fn dead_hot_and_missing_drives_warn() {
         let dead = with(|drives| drives[2].state = Reading::Known("dead".to_owned()));
         assert_eq!(dead.says(), "degraded: warn nvme@nvme2: controller is dead; replace drive");
         let hot = with(|drives| drives[1].temperature_c = Reading::Known(85.0));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drives_own_word() {
+    fn the_smart_log_is_judged() {
         let says = |fault: &str| look(&format!("h100-sxm:{fault}")).says();
         assert_eq!(
             says("nvme-read-only"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_without_a_sensor_and_a_machine_without_drives() {
+    fn drives_without_a_sensor_and_machines_without_drives_are_fit() {
         let cold = with(|drives| {
             for drive in drives {
                 (drive.temperature_c, drive.alarm) = (Reading::Unsupported, Reading::Unsupported);

@@ -84,7 +84,7 @@ fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Repo
         say(what.clone(), "check airflow", what, format!("below {limit} C"));
     }
     if let Some(receive) = &module.receive_mw {
-        // What has its flag already is no prediction any more.
+        // For a module that has already raised a flag, no prediction is made.
         let flagged = !module.alarms.is_empty();
         let powers: Vec<f64> = receive.values.iter().copied().map(dbm).collect();
         let weakest = powers.iter().enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
@@ -120,13 +120,13 @@ fn one(part: &str, module: &Module, source: &str, set: &Settings, out: &mut Repo
     }
 }
 
-/// The one value of a module and one of its limits.
+/// A monitored quantity with a single value, and one of its limits.
 fn single(monitor: Option<&Monitor>, limit: impl Fn(&railgate_model::Limits) -> f64) -> Option<(f64, f64)> {
     let monitor = monitor?;
     Some((*monitor.values.first()?, limit(monitor.limits.as_ref()?)))
 }
 
-/// Nothing at all is the least that a module can say, 0.1 microwatt: -40 dBm.
+/// Converts milliwatts to dBm. Zero counts as 0.1 µW (-40 dBm), the smallest value that a module can report.
 fn dbm(milliwatts: f64) -> f64 {
     10.0 * milliwatts.max(0.000_1).log10()
 }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sign_is_a_warning_that_never_drains() {
+    fn each_symptom_warns_and_never_drains() {
         for (fault, says) in [
             ("optic-hot", "71.5 C, the module warns at 70; check airflow"),
             ("optic-dark", "receive power low (lane 2); clean or swap transceiver"),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn copper_says_so_and_what_cannot_be_read_is_unknown() {
+    fn a_copper_cable_is_a_note_and_an_unreadable_module_unknown() {
         assert_eq!(periodic("optic-copper").says(), "fit");
         assert_eq!(periodic("optic-copper").of("optic"), [Severity::Note]);
         assert_eq!(periodic("optic-unreadable").of("optic"), [Severity::Unknown]);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn no_light_at_all_has_a_number() {
+    fn zero_received_power_is_shown_as_minus_40_dbm() {
         let dark = periodic("optic-dim").with(|look| {
             if let Some(Part::Read { data, .. }) = &mut look.now.optics
                 && let railgate_model::Reading::Known(module) = &mut data[2].module

@@ -41,7 +41,7 @@ required = [\"gpus\", \"fabric\", \"host\"]
 ```
 ";
     const CLASS: Class = Class::Node;
-    // It reads how reading the other checks' parts went, and asks for none itself.
+    // This check uses the outcome of reading the parts that other checks need, and needs none itself.
     const PARTS: &'static [PartName] = &[];
     const SCOPE: Scope = Scope::Always;
     const ALWAYS: bool = true;
@@ -55,7 +55,7 @@ required = [\"gpus\", \"fabric\", \"host\"]
     }
 }
 
-/// No part answered, and none is stuck: the machine is overloaded. A job that thrashes does that.
+/// No part answered and none is stuck, so the whole machine is overloaded. A job that thrashes can cause that.
 fn nothing_answers(scene: &Scene<'_>) -> bool {
     fn silent<T>(part: &Part<T>) -> bool {
         matches!(part, Part::Silent { .. } | Part::Skipped)
@@ -107,13 +107,13 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn silence_is_unknown_the_first_time() {
+    fn the_first_timeout_is_unknown() {
         let first = look("h100-sxm:nvml-silent");
         assert_eq!(first.says(), "unknown: unknown part-silent@gpus: no answer in 10.0 s; check driver");
     }
 
     #[test]
-    fn the_second_time_in_one_boot_it_is_a_fault() {
+    fn a_second_timeout_in_one_boot_fails() {
         let first = look("h100-sxm:nvml-silent");
         let memory = Memory::default().after(&first.now, false);
         assert_eq!(memory.silent, [PartName::Gpus]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_after_a_boot_or_without_persistence_mode_is_not_broken() {
+    fn a_second_timeout_after_boot_or_without_persistence_mode_is_unknown() {
         let booted = |node: &str| {
             look(node).with(|look| {
                 let now = look.now.taken / 1000;
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_has_no_time_is_not_broken() {
+    fn an_overloaded_machine_does_not_fail() {
         let thrashing = |look: crate::testing::Look| {
             look.with(|look| {
                 let after_ms = 30_000.0;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_gpus_does_not_make_it_forget() {
+    fn a_check_run_that_skips_the_gpus_keeps_their_timeout() {
         let memory = Memory::default().after(&look("h100-sxm:nvml-silent").now, false);
         let skipped = look("h100-sxm").with(|look| look.now.gpus = Part::Skipped);
         assert_eq!(memory.after(&skipped.now, true).silent, [PartName::Gpus]);
@@ -174,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn stuck_in_the_kernel_is_a_fault_at_once() {
+    fn a_read_stuck_in_the_kernel_fails_at_once() {
         assert!(look("h100-sxm:nvml-stuck").says().starts_with("unfit: fail part-silent@gpus"));
     }
 
     #[test]
-    fn a_fabric_that_hangs_is_seen_where_nothing_says_how_many_hcas_there_are() {
+    fn without_a_number_of_hcas_a_fabric_timeout_is_found() {
         let hangs = |fabric| {
             look("h100-sxm").with(|look| {
                 look.now.fabric = fabric;
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_the_sites_or_ours_and_never_drains() {
+    fn a_failed_read_never_drains() {
         assert_eq!(look("h100-sxm:nvml-missing").fitness(), Fitness::Unknown);
         let sysfs = look("h100-sxm")
             .with(|look| look.now.fabric = Part::Failed { why: "no such file".to_owned(), took_ms: 0.1 });
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_required_is_a_note() {
+    fn a_timeout_of_a_part_that_is_not_required_is_a_note() {
         let pci = look("h100-sxm").with(|look| look.now.pci = Part::Silent { after_ms: 1000.0 });
         assert_eq!(pci.says(), "fit");
         assert_eq!(pci.of("part-silent"), [Severity::Note]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_has_not_or_the_job_does_not_need_is_not_missed() {
+    fn parts_that_the_machine_lacks_or_the_job_does_not_need_are_not_required() {
         let no_fabric = look("l40s").with(|look| look.now.fabric = Part::Skipped);
         assert_eq!(no_fabric.says(), "fit");
         assert_eq!(look("h100-sxm:nvml-stuck").holding(&[]).says(), "fit");

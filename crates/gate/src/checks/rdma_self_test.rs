@@ -88,7 +88,7 @@ If the program is missing or prints nothing, the result is `unknown`.
     }
 }
 
-/// The devices to be tested are the compute devices whose first port is active. Another job's devices must not be disturbed.
+/// Requests the test for compute devices with an active first port, and leaves out devices that other jobs may use.
 fn request(set: &Settings, scene: &Scene<'_>) -> Option<FollowUp> {
     if !covers_whole_node(&scene.seen) {
         return None;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_did() {
+    fn each_outcome_of_the_test_is_judged() {
         assert_eq!(tested(Some(190.0), None).says(), "fit");
         assert_eq!(tested(Some(190.0), None).of("rdma-self-test"), [Severity::Note]);
         assert_eq!(
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_missing_changes_nothing() {
+    fn a_missing_test_program_is_unknown_and_the_node_stays_fit() {
         let missing = look("h100-sxm").with(|look| {
             let why = "cannot be started: No such file or directory".to_owned();
             look.now.rdma_self_test = Some(Part::Failed { why, took_ms: 1.0 });

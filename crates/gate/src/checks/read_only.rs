@@ -27,7 +27,7 @@ Fix: check the kernel log and the drive (`nvme smart-log`, `smartctl`), `fsck`, 
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(host) = scene.now.host.data() else { return };
-        // What cannot be read `disk` says, where it runs.
+        // `disk` reports a failed reading, in the phases in which it runs.
         let Some(all) = host.system.file_systems.known() else { return };
         for one in all.iter().filter(|one| one.given_up) {
             let path = one.path.display().to_string();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_took_back() {
+    fn only_a_file_system_that_the_kernel_made_read_only_warns() {
         assert_eq!(with(true, false).says(), "fit");
         let bad = with(false, true);
         assert_eq!(bad.says(), "degraded: warn read-only@/: made read-only by the kernel; fsck, check disk");

@@ -39,7 +39,7 @@ Fix: set the interface's address (`ip addr`); for v1 check `cma_roce_mode`.
             let Some(gids) = out.value(&part, "GID table", &source, &port.details.gids) else { continue };
             let v2: Vec<_> =
                 gids.iter().filter(|gid| gid.kind.known().is_some_and(|kind| kind == "RoCE v2")).collect();
-            // A table whose kinds cannot be read says nothing of versions.
+            // If the type of any GID cannot be read, a missing version proves nothing.
             let unread = gids.iter().any(|gid| matches!(gid.kind, Reading::Failed(_)));
             let inside = |address: Ipv4Addr| networks.iter().any(|network| lies_in(address, network));
             let what = if gids.is_empty() {
@@ -62,7 +62,7 @@ Fix: set the interface's address (`ip addr`); for v1 check `cma_roce_mode`.
     }
 }
 
-/// `10.10.0.0/16`
+/// Whether `address` is in `network`, for example `10.10.0.0/16`.
 fn lies_in(address: Ipv4Addr, network: &str) -> bool {
     let Some((base, bits)) = network.split_once('/') else { return false };
     let (Ok(base), Ok(bits)) = (base.parse::<Ipv4Addr>(), bits.parse::<u32>()) else { return false };
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_networks() {
+    fn a_missing_version_or_network_warns() {
         assert_eq!(roce("").says(), "fit");
         assert_eq!(
             roce("roce-gid-v1@2").says(),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn networks() {
+    fn addresses_are_matched_with_networks() {
         let at = |text: &str| text.parse().unwrap();
         assert!(lies_in(at("10.10.200.1"), "10.10.0.0/16") && lies_in(at("1.2.3.4"), "0.0.0.0/0"));
         assert!(lies_in(at("10.10.0.1"), "10.10.0.1/32"));

@@ -32,7 +32,7 @@ Fix: `ip link set DEV mtu 9000` (or the fabric's value), and the same in the net
             if judged.port.link_layer != Reading::Known(LinkLayer::Ethernet) {
                 continue;
             }
-            // Devices with several ports have several interfaces; `dev_port` counts them from 0.
+            // A device with several ports has several interfaces; `dev_port` counts them from 0.
             let ours = |port: &Reading<u32>| {
                 judged.hca.ports.len() == 1 || port.known().is_some_and(|port| port + 1 == judged.port.number)
             };
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interface_must_leave_room() {
+    fn an_interface_mtu_too_small_for_the_rdma_mtu_warns() {
         let wanting =
             |faults: &str| roce(faults).with(|look| look.profile.as_mut().unwrap().fabric.mtu = Some(4096));
         assert_eq!(wanting("").says(), "fit");

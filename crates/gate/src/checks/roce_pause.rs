@@ -55,7 +55,7 @@ errors in the kernel log, ATS and relaxed ordering, and the number of receive bu
     }
 }
 
-/// Of less no share is made.
+/// No share is calculated over a shorter window.
 const SHORTEST: Duration = Duration::from_secs(60);
 
 fn paused(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, counter: &str, out: &mut Report<'_>) {
@@ -89,7 +89,7 @@ fn storms(scene: &Scene<'_>, set: &Settings, judged: &JudgedPort<'_>, out: &mut 
     }
 }
 
-/// What a counter rose by within the window, and in how long.
+/// The growth of a counter within the window, and the time in which it grew.
 fn rose(
     scene: &Scene<'_>,
     set: &Settings,
@@ -114,7 +114,7 @@ mod tests {
     use crate::testing::{Look, look};
     use crate::{GateConfig, Memory};
 
-    /// Half an hour after a check run of the healthy node.
+    /// A check run half an hour after one of the healthy node.
     fn later(fault: &str) -> Look {
         let healthy = look("h100-sxm").now;
         look(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|look| {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_mentioned_and_who_makes_others_wait_is_warned_of() {
+    fn a_paused_port_is_a_note_and_a_pausing_port_warns() {
         assert_eq!(later("roce-paused").says(), "fit");
         let findings = later("roce-paused").findings();
         assert_eq!(
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_needs_a_time() {
+    fn no_share_is_judged_over_a_short_window_or_after_a_reset() {
         let at_once = later("roce-pausing").with(|look| look.now.taken -= 1_780_000);
         assert_eq!(at_once.of("roce-pause"), []);
         let first = later("roce-pausing").with(|look| look.memory = Memory::default());

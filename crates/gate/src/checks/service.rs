@@ -55,7 +55,7 @@ mod tests {
     const WANTED: &str = "[checks.service]\nrequired = [\"chronyd.service\", \"munge\"]";
 
     #[test]
-    fn what_is_wanted_and_not_there() {
+    fn a_required_service_that_does_not_run_warns() {
         assert_eq!(look("h100-sxm").settings(WANTED).says(), "fit");
         let gone = look("h100-sxm").host(|host| {
             let Reading::Known(services) = &mut host.system.services else { panic!() };
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_can_say_it_is_unknown() {
+    fn without_a_list_of_services_a_required_service_is_unknown() {
         for unread in [Reading::Unsupported, Reading::Failed("EIO".to_owned())] {
             let look = look("h100-sxm").host(|host| host.system.services = unread);
             assert_eq!(look.says(), "fit", "nobody asked");

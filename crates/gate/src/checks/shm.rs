@@ -36,7 +36,7 @@ Fix: `mount -o remount,size=50% /dev/shm`, and fstab; remove old files, or give 
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(host) = scene.now.host.data() else { return };
-        // What cannot be read `disk` says, where it runs.
+        // `disk` reports a failed reading, in the phases in which it runs.
         let Some(all) = host.system.file_systems.known() else { return };
         let Some(shm) = all.iter().find(|one| one.path == Path::new("/dev/shm")) else { return };
         let Some(space) = out.value("", "/dev/shm", "statvfs", &shm.space) else { return };
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn too_small_is_the_sites_and_full_a_users() {
+    fn a_small_dev_shm_is_a_site_problem_and_a_full_one_a_user_problem() {
         let small = with(64, 64);
         assert_eq!(small.says(), "degraded: warn shm: /dev/shm has 64 MiB; remount larger");
         assert_eq!(small.judge().findings[0].class, Class::Site);

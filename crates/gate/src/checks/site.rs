@@ -31,7 +31,7 @@ settings! {
 const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(300);
 
 impl Value for Named {
-    /// The default has none.
+    /// The table is empty by default, so it has no value to show.
     fn toml(&self) -> Option<String> {
         None
     }
@@ -43,7 +43,7 @@ fn not_our_own() -> Limit<Class> {
     })
 }
 
-/// Single checks have the limits of all.
+/// The limits of the settings of all site checks apply to those of a single one.
 fn named_problems(key: &str, named: &BTreeMap<String, Named>) -> Vec<String> {
     let of_one = |(name, own): (&String, &Named)| {
         let key = |last: &str| format!("{key}.{name}.{last}");
@@ -54,29 +54,29 @@ fn named_problems(key: &str, named: &BTreeMap<String, Named>) -> Vec<String> {
     named.iter().flat_map(of_one).collect()
 }
 
-/// What is different for one of them.
+/// Settings of one site check that override those of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Named {
-    /// `false`: it is not run.
+    /// Whether the check is run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<bool>,
-    /// As for all.
+    /// Overrides `deadline`.
     #[serde(skip_serializing_if = "Option::is_none", with = "optional_duration")]
     pub deadline: Option<Duration>,
-    /// As for all.
+    /// Overrides `phases`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<Vec<Phase>>,
-    /// As for all.
+    /// Overrides `worst`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worst: Option<Severity>,
-    /// As for all.
+    /// Overrides `class`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
 }
 
 impl Settings {
-    /// What is to be run in a phase; `None` where none of them is.
+    /// The site checks to run in a phase; `None` if there are none.
     pub(crate) fn request(&self, phase: Phase, job: Option<&Job>) -> Option<SiteRequest> {
         let deadline = self.phases.contains(&phase).then_some(self.deadline);
         let named: BTreeMap<String, Option<Duration>> =
@@ -91,7 +91,7 @@ impl Settings {
         })
     }
 
-    /// When one of them runs; empty where it does not.
+    /// The phases in which a check runs; empty if it does not run.
     pub fn phases_of(&self, name: &str) -> &[Phase] {
         match self.named.get(name) {
             Some(Named { run: Some(false), .. }) => &[],
@@ -105,7 +105,7 @@ impl Settings {
         self.phases_of(name).contains(&phase).then(|| own.unwrap_or(self.deadline))
     }
 
-    /// How bad what one of them finds may be.
+    /// The worst severity that a finding of this check may have.
     pub(crate) fn worst_of(&self, name: &str) -> Severity {
         self.named.get(name).and_then(|own| own.worst).unwrap_or(self.worst)
     }
@@ -209,7 +209,7 @@ fn said(finding: &SiteFinding, check: &SiteCheck, set: &Settings, path: &str) ->
     )
 }
 
-/// `"500ms"`, or absent.
+/// (De)serialises an optional duration, for example `"500ms"`.
 mod optional_duration {
     use std::time::Duration;
 
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn it_warns_until_the_admin_says_that_it_may_drain() {
+    fn a_failing_check_warns_unless_worst_is_fail() {
         let raid = || with("raid", said(Severity::Fail, None));
         assert_eq!(raid().says(), "degraded: warn site-raid@md0: degraded; replace disk");
         let all = raid().settings("[checks.site]\nworst = \"fail\"");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn good_and_warning() {
+    fn passed_and_warning_checks_are_judged() {
         assert_eq!(with("raid", SiteOutcome::Said(Vec::new())).says(), "fit");
         let warned = with("raid", said(Severity::Warn, None)).settings("[checks.site]\nworst = \"fail\"");
         assert_eq!(warned.findings(), ["warn site-raid@md0: degraded; replace disk"]);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_run_is_the_sites() {
+    fn a_check_that_is_not_run_is_a_site_problem() {
         let refused = with("raid", SiteOutcome::Refused("belongs to uid 1000, not root".to_owned()));
         assert_eq!(
             refused.says(),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_unknown_and_stuck_is_bad() {
+    fn a_timeout_is_unknown_and_a_stuck_check_fails() {
         let trusted = "[checks.site]\nworst = \"fail\"";
         let silent = with("raid", SiteOutcome::Silent { stuck: false, after_ms: 10_000.0 });
         assert_eq!(
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_names_and_nobody_installed_is_unknown() {
+    fn a_configured_check_that_is_not_installed_is_unknown() {
         let named = look("h100-sxm").settings("[checks.site.named.raid]\nworst = \"fail\"");
         assert_eq!(named.says(), "fit", "a simulated node has none");
         let live = named.with(|look| look.now.origin = Origin::Live);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for() {
+    fn the_request_has_the_deadlines_of_the_phases_checks() {
         let asked = |toml: &str, phase| toml::from_str::<Settings>(toml).unwrap().request(phase, None);
         let prolog = asked("", Phase::Prolog).unwrap();
         assert_eq!((prolog.deadline, prolog.named.len()), (Some(Duration::from_secs(10)), 0));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_follow_is_what_the_configuration_allows() {
+    fn the_action_is_the_strongest_that_the_configuration_allows() {
         let memory = crate::Memory::default();
         let follows = |toml: &str, name: &str| {
             let config: crate::GateConfig = toml::from_str(toml).unwrap();

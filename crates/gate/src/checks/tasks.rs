@@ -18,7 +18,7 @@ settings! {
     zombies: u32 = 1_000, "more zombies are a finding";
 }
 
-/// Names that a finding lists; the others are counted.
+/// Number of process names in a finding; further processes are only counted.
 const NAMED: usize = 3;
 
 impl Check for Tasks {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_sleep_for_long_is_stuck() {
+    fn only_one_long_uninterruptible_sleep_is_stuck() {
         let first = with(vec![process(77, 5)], 0);
         assert_eq!(first.says(), "fit", "nobody knows how long");
         let stuck = after(&first, with(vec![process(77, 5)], 5));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_in_between_do_not_begin_anew() {
+    fn check_runs_in_between_do_not_reset_the_time_asleep() {
         let first = with(vec![process(77, 5)], 0);
         let memory = Memory::default().after(&first.now, true);
         let second = with(vec![process(77, 5)], 3);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn zombies() {
+    fn many_zombies_warn() {
         let many = look("h100-sxm").host(|host| {
             host.system.processes =
                 Reading::Known(Processes { total: 3_000, zombies: 1_001, blocked: Vec::new() });

@@ -6,7 +6,7 @@ use crate::report::{Found, Report};
 use crate::scene::Scene;
 use crate::settings::settings;
 
-/// Rows of evidence; a file of another machine is wrong in every line.
+/// Limits the rows of evidence, since a file of another machine type is wrong in every line.
 const MAX_ROWS: usize = 8;
 
 /// The check.
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_the_sites_and_drains_nobody() {
+    fn a_broken_file_is_a_site_problem_and_does_not_drain() {
         let text = || Reading::Known(String::new());
         assert_eq!(look("h200-sxm").says(), "fit");
         assert_eq!(file(text(), Some(vec![])).says(), "fit");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_is_unknown() {
+    fn an_unreadable_file_is_unknown() {
         let silent = file(Reading::Failed("no answer in 5.0 s".to_owned()), None);
         assert_eq!(silent.of("topology-file"), [Severity::Unknown]);
         assert_eq!(file(Reading::Unsupported, Some(vec![])).says(), "fit");

@@ -2,13 +2,14 @@
 
 use crate::agreement::Counterpart::{self, Answer, NvLink, RecoveryAction, RowRemap, UncorrectedEcc};
 
-/// One of them must agree before the record of a code drains a node; empty where NVML has none.
+/// NVML readings for an Xid. One of them must confirm the record before it can drain a node. Empty if NVML has no such
+/// reading.
 pub(super) fn counterparts(code: u32) -> &'static [Counterpart] {
     match code {
         48 | 94 | 95 | 140 | 171 | 172 => &[UncorrectedEcc, RecoveryAction],
-        // NVML has no reading of the auxiliary power.
+        // NVML has no reading of the auxiliary power supply.
         54 => &[],
-        // Where the remap failed for good, gpu-remap says RMA.
+        // If the remap failed permanently, `gpu-remap` asks for an RMA.
         64 | 156 | 157 => &[RowRemap, RecoveryAction],
         74 | 136 | 144..=150 | 155 => &[NvLink, RecoveryAction],
         79 => &[Answer],
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nvml_has_a_reading_for_every_failure_but_auxiliary_power() {
+    fn every_failing_xid_but_auxiliary_power_has_an_nvml_reading() {
         let fails = all().filter(|row| row.judgement.severity == Severity::Fail);
         let without: Vec<u32> =
             fails.map(|row| row.code).filter(|code| counterparts(*code).is_empty()).collect();

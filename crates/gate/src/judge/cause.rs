@@ -1,4 +1,4 @@
-//! Which of several findings is the cause of the others.
+//! Selects the cause among several findings.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
@@ -9,9 +9,9 @@ use super::{Judged, part_order};
 use crate::CHECKS;
 use crate::scene::Scene;
 
-/// The first in this order decides: what has the strongest consequence, then what is worst, then this node's own fault
-/// before the network's, then what the register has first. What only the driver tells of several parts is told by time:
-/// the GPU that fell off the bus before the links and switches that lost it.
+/// Orders findings; the first one decides. Stronger actions come first, then higher severities, then this node's faults
+/// before the fabric's, then the order of the register. Findings that only the driver reported are ordered by time, so
+/// that the GPU that fell off the bus comes before the links and switches that lost it.
 pub(super) fn order(a: &Judged, b: &Judged) -> Ordering {
     let weight = |judged: &Judged| {
         let finding = &judged.finding;
@@ -21,8 +21,8 @@ pub(super) fn order(a: &Judged, b: &Judged) -> Ordering {
     weight(a).cmp(&weight(b)).then_with(|| part_order(&a.finding.part).cmp(&part_order(&b.finding.part)))
 }
 
-/// The rank of the check, and for the driver's own words one rank for all of them and the record's sequence number.
-/// Other checks mention such a record beside what they have read themselves.
+/// The rank of the check. All checks of driver records share one rank and are ordered by the record's sequence number,
+/// which other checks mention as well, next to their own readings.
 fn place(judged: &Judged) -> (usize, u64) {
     if !judged.finding.check.contains("xid") {
         return (judged.rank, 0);
@@ -36,8 +36,8 @@ fn place(judged: &Judged) -> (usize, u64) {
     (rank, first)
 }
 
-/// Where every compute port of a node with several is down at once, that is one fault and hardly that of as many cables:
-/// it is told before them.
+/// If every compute port of a node with several is down at once, a common cause is likelier than as many broken cables.
+/// This adds one finding for it, which comes before those of the ports.
 pub(super) fn add_shared(scene: &Scene<'_>, judged: &mut Vec<Judged>) {
     let down = |judged: &&Judged| {
         let finding = &judged.finding;

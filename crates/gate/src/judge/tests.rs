@@ -61,7 +61,7 @@ fn a_check_that_panics_changes_nothing_else() {
 }
 
 #[test]
-fn the_most_telling_finding_decides() {
+fn the_most_specific_finding_decides() {
     let cause = |faults: &str| {
         let verdict = look(&format!("h100-sxm:{faults}")).again().judge();
         verdict.cause().unwrap().subject()
@@ -75,9 +75,9 @@ fn the_most_telling_finding_decides() {
 }
 
 #[test]
-fn the_cause_decides_and_not_what_follows_from_it() {
+fn the_cause_decides_over_its_consequences() {
     let cause = |look: Look| look.judge().cause().unwrap().subject();
-    // A GPU falls off the bus, its peers lose their links, and the driver is the only witness.
+    // A GPU falls off the bus, its peers lose their links, and only the driver reports it.
     let quiet = |look: Look| look.settings("[checks.gpu-lost]\naction = \"off\"");
     let after = look("h100-sxm").xid(5, 79, "GPU has fallen off the bus.").xid(1, 74, "NVLink fatal error");
     assert_eq!(cause(quiet(after)), "gpu-xid@5");
@@ -108,7 +108,7 @@ fn jobs_without_gpus_are_not_gated_on_gpus() {
 }
 
 #[test]
-fn a_check_can_be_capped_or_off() {
+fn the_action_of_a_check_can_be_limited_or_off() {
     let capped = |toml: &str| look("h100-sxm:gpu-lost@3").settings(toml);
     let report = capped("[checks.gpu-lost]\naction = \"report\"").judge();
     assert_eq!((report.fitness, report.action), (Fitness::Degraded, Action::Report));
@@ -120,7 +120,7 @@ fn a_check_can_be_capped_or_off() {
 }
 
 #[test]
-fn a_check_in_shadow_is_judged_and_nothing_follows() {
+fn a_check_in_shadow_is_judged_without_consequences() {
     let toml = "[checks.gpu-nvlink]\naction = \"shadow\"";
     let alone = look("h100-sxm:gpu-nvlink-down@3").settings(toml).judge();
     assert_eq!((alone.fitness, alone.action, alone.deciding), (Fitness::Fit, Action::Report, None));
@@ -139,11 +139,11 @@ fn a_check_in_shadow_is_judged_and_nothing_follows() {
 }
 
 #[test]
-fn a_check_that_an_upgrade_brought_begins_in_shadow() {
+fn a_check_that_an_upgrade_brought_starts_in_shadow() {
     let upgraded = |toml: &str, chosen: &[&str]| {
         let mut look = look("h100-sxm:gpu-nvlink-down@3").remembering().settings(toml);
         look.memory.checks.remove("gpu-nvlink");
-        // As whoever reads the file does.
+        // The code that reads the file fills this in.
         look.config.chosen = chosen.iter().map(|check| (*check).to_owned()).collect();
         look
     };
@@ -164,7 +164,7 @@ fn a_check_that_an_upgrade_brought_begins_in_shadow() {
 }
 
 #[test]
-fn what_may_pass_by_itself_drains_on_the_second_strike() {
+fn a_transient_finding_drains_on_the_second_strike() {
     let slow = || look("h100-sxm:ib-rate-low@2");
     assert_eq!(slow().fitness(), Fitness::Degraded);
     assert_eq!(slow().again().fitness(), Fitness::Unfit);
@@ -182,7 +182,7 @@ fn what_may_pass_by_itself_drains_on_the_second_strike() {
 }
 
 #[test]
-fn a_look_covers_the_node_only_where_every_gpu_is_judged() {
+fn a_check_run_covers_the_node_only_if_every_gpu_is_judged() {
     let covers = |look: &Look| {
         crate::covers_whole_node(&Seen {
             phase: look.phase,
@@ -199,7 +199,7 @@ fn a_look_covers_the_node_only_where_every_gpu_is_judged() {
     assert!(!covers(&look("h100-sxm").holding(&[0, 1, 2])));
     assert!(!covers(&look("h100-sxm").holding(&[])));
     assert!(!covers(&look("h100-sxm:nvml-silent")));
-    // Seven of eight, and the one that is gone was another job's.
+    // Seven of eight GPUs; the missing one belonged to another job.
     assert!(!covers(&look("h100-sxm:gpu-missing@7").remembering().holding(&[0, 1, 2, 3, 4, 5, 6])));
     let mig = look("h100-sxm").with(|look| {
         let uuid = |index: usize| look.now.gpus.data().unwrap().gpus[index].uuid.known().cloned().unwrap();
@@ -211,7 +211,7 @@ fn a_look_covers_the_node_only_where_every_gpu_is_judged() {
 }
 
 #[test]
-fn phases_have_policies_of_their_own() {
+fn each_phase_has_its_own_policy() {
     let toml = "[periodic]\nfail = \"report\"\n[epilog]\nwarn = \"drain\"";
     let periodic = look("h100-sxm:gpu-lost@3").phase(Phase::Periodic).settings(toml);
     assert_eq!(periodic.fitness(), Fitness::Degraded);
@@ -221,7 +221,7 @@ fn phases_have_policies_of_their_own() {
 }
 
 #[test]
-fn unknown_never_drains_whatever_the_table_says() {
+fn unknown_never_drains_even_if_the_policy_sets_it() {
     let toml = "[prolog]\nunknown = \"drain\"\nnote = \"drain\"";
     let silent = look("h100-sxm:nvml-silent,gpu-xid-31").settings(toml).judge();
     assert_eq!((silent.fitness, silent.action), (Fitness::Unknown, Action::Notify));
@@ -230,7 +230,7 @@ fn unknown_never_drains_whatever_the_table_says() {
 }
 
 #[test]
-fn the_verdict_is_the_same_every_time_and_survives_json() {
+fn the_verdict_is_deterministic_and_survives_json() {
     let look = look("h100-sxm:gpu-lost@3,ib-port-down@2,gpu-remap-pending@1");
     let verdict = look.judge();
     assert_eq!(verdict, look.judge());
@@ -239,7 +239,7 @@ fn the_verdict_is_the_same_every_time_and_survives_json() {
 }
 
 #[test]
-fn a_node_that_said_nothing_at_all_is_unknown() {
+fn a_node_without_any_reading_is_unknown() {
     let look = look("h100-sxm").with(|look| {
         look.now = Snapshot {
             gpus: Part::Skipped,
@@ -267,7 +267,7 @@ fn classes() -> impl Strategy<Value = Class> {
 }
 
 prop_compose! {
-    /// A table in which a worse finding is taken no lighter.
+    /// A policy in which a higher severity never has a weaker action.
     fn policies()(mut steps in prop::collection::vec(actions(), 4)) -> PhasePolicy {
         steps.sort();
         PhasePolicy { note: steps[0], unknown: steps[1], warn: steps[2], fail: steps[3], ..PhasePolicy::default() }
@@ -320,7 +320,7 @@ fn rank(fitness: Fitness) -> u8 {
     }
 }
 
-/// Every fault that leaves the node's parts readable and its indices as they are.
+/// Every fault that leaves the parts of the snapshot readable and the GPU indices unchanged.
 fn hardware_faults() -> impl Strategy<Value = String> {
     let ids: Vec<String> = FAULTS
         .iter()
@@ -335,7 +335,7 @@ fn held() -> impl Strategy<Value = Vec<u32>> {
     prop::sample::select(vec![vec![0, 1, 2, 3, 4, 5, 6, 7], vec![0, 1, 2, 3], vec![3], vec![2, 5]])
 }
 
-/// Paths to every reading that has a value, `/gpus/read/data/gpus/3/uuid`.
+/// Collects JSON pointers of every reading that has a value, for example `/gpus/read/data/gpus/3/uuid`.
 fn readings(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(fields) => {
@@ -355,7 +355,7 @@ fn readings(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The same snapshot with one reading failed, or one part without an answer.
+/// The same snapshot with one failed reading, or with one part that does not answer.
 fn without(snapshot: &Snapshot, pick: prop::sample::Index) -> (Snapshot, String) {
     let mut value = serde_json::to_value(snapshot).unwrap();
     let parts = ["/gpus", "/fabric", "/pci", "/kernel_log", "/host"];
@@ -402,7 +402,7 @@ proptest! {
     }
 
     #[test]
-    fn what_decides_is_what_the_verdict_says(
+    fn the_verdict_agrees_with_its_findings(
         policy in policies(),
         findings in prop::collection::vec(findings(), 0..6),
     ) {
@@ -419,7 +419,7 @@ proptest! {
 }
 
 proptest! {
-    // Each case makes whole nodes, and some turn them into JSON and back.
+    // Each case builds whole nodes, and some of them convert nodes to JSON and back.
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
@@ -427,7 +427,7 @@ proptest! {
         faults in prop::collection::vec(hardware_faults(), 1..5),
         gpus in held(),
     ) {
-        // These take readings away: a GPU that does not answer, and MIG, which hides whose processes are whose.
+        // These remove readings: a GPU that does not respond, and MIG, which hides the owners of processes.
         let hides = ["gpu-unreadable", "gpu-mig-on"];
         prop_assume!(!hides.iter().any(|fault| faults[0].starts_with(fault)));
         let judged = |faults: &[String]| {
@@ -438,7 +438,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reading_less_never_makes_an_unfit_node_fit(
+    fn a_failed_reading_never_makes_an_unfit_node_fit(
         faults in prop::collection::vec(hardware_faults(), 1..4),
         gpus in held(),
         epilog in any::<bool>(),
@@ -482,7 +482,7 @@ proptest! {
     }
 
     #[test]
-    fn a_co_tenants_hardware_never_stops_this_job(
+    fn a_fault_of_another_jobs_gpu_never_stops_this_job(
         faults in prop::collection::vec((hardware_faults(), 4u32..8), 1..5),
     ) {
         let faults: Vec<String> = faults
@@ -496,9 +496,9 @@ proptest! {
 }
 
 #[test]
-fn every_named_fault_of_a_whole_node_is_told_or_known_to_be_harmless() {
+fn every_simulated_fault_is_found_or_known_to_be_harmless() {
     let harmless = [
-        // Those that an idle node says before a job need a window, a site's word, or are notes.
+        // Before a job, these need a time window or a setting of the site, or they are notes.
         "driver-other",
         "fabric-manager-other",
         "gpu-ecc-corrected",

@@ -11,18 +11,18 @@ fn xid(code: u32) -> Look {
     look("h100-sxm").xid(3, code, "pid=4711, name=python3, Ch 00000010")
 }
 
-/// The same, and NVML reads it as well.
+/// The Xid in the log, and the NVML reading that confirms it.
 fn confirmed(code: u32) -> Look {
     xid(code).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset))
 }
 
-/// NVML of a driver before R570 has no recovery action.
+/// Removes the recovery action, which drivers before R570 do not report.
 fn old_driver(look: Look) -> Look {
     look.gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
 }
 
 #[test]
-fn the_table_decides_where_nvml_agrees() {
+fn with_confirmation_by_nvml_the_table_decides() {
     let confirmed_by_ecc = xid(48).gpu(3, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(1));
     assert_eq!(confirmed_by_ecc.says(), "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU");
     for code in [64, 95, 109, 119, 120, 140, 143, 151, 159, 169] {
@@ -34,7 +34,7 @@ fn the_table_decides_where_nvml_agrees() {
 }
 
 #[test]
-fn a_line_that_nvml_denies_drains_nothing() {
+fn a_record_that_nvml_denies_does_not_drain() {
     for code in [48, 62, 64, 74, 95, 109, 119, 140, 143, 155, 159, 172] {
         let denied = xid(code).again().with(|look| look.config.strikes = 1);
         assert_eq!(denied.fitness(), Fitness::Degraded, "{code}");
@@ -43,7 +43,7 @@ fn a_line_that_nvml_denies_drains_nothing() {
 }
 
 #[test]
-fn a_line_that_nvml_cannot_confirm_drains_when_it_is_written_again() {
+fn a_record_without_an_nvml_reading_drains_when_it_recurs() {
     let once = old_driver(xid(119));
     assert!(once.says().contains("Xid 119 (GSP RPC timeout), strike 1 of 2"), "{}", once.says());
     assert_eq!(old_driver(xid(119)).again().again().fitness(), Fitness::Degraded, "one record is one sight");
@@ -57,7 +57,7 @@ fn a_line_that_nvml_cannot_confirm_drains_when_it_is_written_again() {
 }
 
 #[test]
-fn what_a_program_can_raise_fails_only_where_nvml_agrees() {
+fn a_raisable_xid_fails_only_if_nvml_confirms_it() {
     for code in [13, 31, 43, 69, 109, 137, 159, 4242] {
         let strict = |look: Look| look.settings(&format!("[checks.gpu-xid.codes]\n{code} = \"fail\""));
         let again = |look: Look| look.again().xid(3, code, "pid=4711, name=python3, Ch 00000010");
@@ -68,7 +68,7 @@ fn what_a_program_can_raise_fails_only_where_nvml_agrees() {
 }
 
 #[test]
-fn an_applications_own_error_is_a_users_note() {
+fn an_application_error_is_a_note_of_class_user() {
     for code in [13, 31, 43, 45] {
         let look = xid(code);
         assert_eq!(look.fitness(), Fitness::Fit, "{code}");
@@ -77,9 +77,9 @@ fn an_applications_own_error_is_a_users_note() {
     }
 }
 
-/// Also where NVML reads a fault of that GPU at the same time.
+/// A `fail` is ruled out even if NVML reports a fault of that GPU at the same time.
 #[test]
-fn what_an_application_can_cause_never_fails() {
+fn an_xid_that_an_application_can_cause_never_fails() {
     let own = all().filter(|row| row.owner == Owner::Application).map(|row| row.code);
     let own: Vec<u32> = own.chain([45]).collect();
     assert!(own.len() > 50);
@@ -90,13 +90,13 @@ fn what_an_application_can_cause_never_fails() {
 }
 
 #[test]
-fn a_co_tenants_xid_is_not_this_jobs() {
+fn an_xid_of_another_jobs_gpu_is_ignored() {
     assert_eq!(xid(48).holding(&[0, 1]).findings(), Vec::<String>::new());
     assert_eq!(confirmed(48).holding(&[3]).fitness(), Fitness::Unfit);
 }
 
 #[test]
-fn events_are_counted_and_told_once_for_each_gpu() {
+fn repeated_events_make_one_finding_per_gpu_with_a_count() {
     let twice = xid(94).xid(3, 94, "pid=2, Contained").xid(1, 94, "pid=2, Contained");
     assert_eq!(
         twice.findings(),
@@ -108,7 +108,7 @@ fn events_are_counted_and_told_once_for_each_gpu() {
 }
 
 #[test]
-fn the_site_goes_before_the_table() {
+fn site_settings_override_the_table() {
     let fail = confirmed(94).settings("[checks.gpu-xid.codes]\n94 = \"fail\"");
     assert_eq!(fail.of("gpu-xid"), [Severity::Fail]);
     let user = confirmed(31).settings("[checks.gpu-xid.codes]\n31 = \"fail\"");
@@ -123,7 +123,7 @@ fn the_site_goes_before_the_table() {
 }
 
 #[test]
-fn the_drivers_own_word_is_the_fix() {
+fn the_fix_is_the_drivers_recovery_action() {
     let asks = xid(48).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::NodeReboot));
     let findings = asks.findings();
     assert!(findings.contains(&"fail gpu-xid@3: Xid 48 (double-bit ECC error); reboot".to_owned()));
@@ -131,7 +131,7 @@ fn the_drivers_own_word_is_the_fix() {
 }
 
 #[test]
-fn what_was_reset_since_is_cured() {
+fn an_xid_before_a_reset_does_not_fail() {
     let cured = xid(95).xid(3, 154, RESET);
     assert_eq!(
         cured.says(),
@@ -148,7 +148,7 @@ fn what_was_reset_since_is_cured() {
 }
 
 #[test]
-fn a_link_that_recovered_is_no_fault() {
+fn a_recovered_link_does_not_fail() {
     let recovered = "degraded: warn gpu-xid@3: Xid 74 (NVLink error), NVML reports no fault; reset GPUs";
     assert_eq!(xid(74).says(), recovered);
     assert_eq!(old_driver(xid(74)).says(), recovered, "its links are up");
@@ -158,7 +158,7 @@ fn a_link_that_recovered_is_no_fault() {
 }
 
 #[test]
-fn the_decode_table_judges_an_nvlink_5_record() {
+fn an_nvlink_5_record_is_judged_by_the_decode_table() {
     let reset =
         |look: Look| look.gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::DrainAndReset));
     let fatal = || look("b200:gpu-nvlink5-fatal@3");
@@ -206,7 +206,7 @@ fn the_decode_table_overrides_fatal_and_nonfatal() {
 }
 
 #[test]
-fn software_alone_drains_no_node_by_nvlink_5() {
+fn an_nvlink_5_record_that_software_causes_does_not_drain() {
     let silent = |text: &str| {
         let once = look("b200").xid(3, 145, text).gpu(3, |gpu| {
             gpu.recovery_action = Reading::Unsupported;
@@ -222,7 +222,7 @@ fn software_alone_drains_no_node_by_nvlink_5() {
 }
 
 #[test]
-fn nvlink_fatal_judges_all_that_say_fatal() {
+fn nvlink_fatal_sets_the_severity_of_all_fatal_records() {
     let fatal = |value: &str| {
         let look = look("b200:gpu-nvlink5-fatal@3")
             .settings(&format!("[checks.gpu-xid]\nnvlink_fatal = \"{value}\""));
@@ -237,7 +237,7 @@ fn nvlink_fatal_judges_all_that_say_fatal() {
 }
 
 #[test]
-fn the_evidence_says_when_and_by_whom() {
+fn the_evidence_has_the_time_and_the_process() {
     let finding = xid(48).judge().findings.remove(0);
     assert!(
         finding.evidence[0]
@@ -251,7 +251,7 @@ fn the_evidence_says_when_and_by_whom() {
 }
 
 #[test]
-fn every_code_of_the_catalogue_and_the_driver_is_known() {
+fn every_code_of_the_catalogue_and_the_driver_has_a_row() {
     for code in 1..=176 {
         let says = xid(code).judge().findings.iter().map(|finding| finding.what.clone()).collect::<String>();
         assert!(!says.contains("not in the table"), "{code}: {says}");
@@ -260,7 +260,7 @@ fn every_code_of_the_catalogue_and_the_driver_is_known() {
 }
 
 #[test]
-fn without_nvml_the_memory_says_whose_it_is() {
+fn without_nvml_the_gate_state_identifies_the_gpu() {
     let blind = || look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").remembering();
     assert!(blind().says().starts_with("unfit: fail gpu-xid@3"));
     assert_eq!(blind().holding(&[0]).of("gpu-xid"), []);
@@ -269,14 +269,14 @@ fn without_nvml_the_memory_says_whose_it_is() {
 }
 
 #[test]
-fn a_storm_of_events_stays_small() {
+fn a_storm_of_events_makes_a_short_finding() {
     let storm = (0..200).fold(look("h100-sxm"), |look, _| look.xid(3, 31, "pid=1, MMU Fault"));
     let finding = storm.judge().findings.remove(0);
     assert!(finding.what.ends_with("x200"));
     assert_eq!(finding.evidence.len(), super::MOST_ROWS);
 }
 
-/// `46, 48, 74-77`
+/// Formats codes as ranges: `46, 48, 74-77`.
 fn ranges(codes: impl Iterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for code in codes {
@@ -293,9 +293,9 @@ fn ranges(codes: impl Iterator<Item = u32>) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// The page of the check is written by hand; its lists are those of the table.
+/// The page is written by hand; its lists of codes must agree with the table.
 #[test]
-fn the_page_lists_what_the_table_has() {
+fn the_page_lists_the_codes_of_the_table() {
     let listed = |severity: Severity, class: Class| {
         let used = all().filter(|row| !row.families.is_empty() || !row.in_catalogue);
         let here = used.filter(|row| row.judgement.severity == severity && row.judgement.class == class);
