@@ -1,4 +1,4 @@
-//! The answer of a child as a part of a snapshot.
+//! Converts the answer of a child process into a part of a snapshot.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use railgate_model::Part;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Asks a child that answers in JSON; returns within the deadline plus what it takes to end a child.
+/// Runs a child that answers in JSON. Returns after at most the deadline plus the time to kill the child.
 pub(crate) fn asked<T: DeserializeOwned>(task: &str, input: &impl Serialize, deadline: Duration) -> Part<T> {
     match serde_json::to_vec(input) {
         Ok(input) => answered(railgate_child::run_one(task, input, deadline), deadline),
@@ -15,7 +15,7 @@ pub(crate) fn asked<T: DeserializeOwned>(task: &str, input: &impl Serialize, dea
     }
 }
 
-/// What such a child said by the deadline.
+/// Converts the outcome of such a child into a part.
 pub(crate) fn answered<T: DeserializeOwned>(ended: Ended, deadline: Duration) -> Part<T> {
     let (took_ms, after_ms) = (millis(ended.took), millis(deadline));
     match ended.outcome {

@@ -1,4 +1,4 @@
-//! What NVMe drives know of their own health: their SMART log, which no file shows.
+//! The SMART log of NVMe drives, which no file provides.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use railgate_model::{DriveHealth, Reading};
 use crate::ioctl::{self, LogPage};
 use crate::{SourceConfig, sysfs};
 
-/// The log of each controller of this machine that is alive, by name.
+/// Reads the SMART log of each live controller of this machine. Returns one reading per controller, by name.
 ///
-/// The question is one to the kernel's device; a tree that is not the system's has the page in a file `smart_log` beside
-/// the controller's attributes.
+/// On the real system the log is requested through the controller's device. In another tree, a file `smart_log` beside
+/// the controller's attributes has the page.
 pub(crate) fn drive_logs(source: &SourceConfig) -> Vec<(String, Reading<DriveHealth>)> {
     let class = source.sysfs.join("class/nvme");
     let names = read::names(&class).unwrap_or_default();
@@ -21,7 +21,7 @@ pub(crate) fn drive_logs(source: &SourceConfig) -> Vec<(String, Reading<DriveHea
     };
     let log = |name: &String| {
         let state = sysfs::attribute(&class.join(name).join("state"));
-        // One that is dead or resetting would let us wait.
+        // A command to a dead or resetting controller would block.
         if state.is_ok_and(|state| state != "live") {
             return (name.clone(), Reading::Unsupported);
         }
@@ -40,7 +40,7 @@ fn asked(device: &Path) -> Reading<LogPage> {
         .and_then(|file| ioctl::nvme_log(&file, ioctl::SMART_PAGE).map_err(|why| ReadError::io(device, why)));
     match answer {
         Ok(page) => Reading::Known(page),
-        // Containers have the class, and not the device.
+        // A container has the class directory, but not the device.
         Err(why) if why.errno() == Some(libc::ENOTTY) => Reading::Unsupported,
         Err(why) => sysfs::failure(&why),
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_with_drives() {
+    fn logs_are_read_from_a_tree_with_drives() {
         let dir = tempfile::tempdir().unwrap();
         let source = SourceConfig { sysfs: dir.path().to_owned(), ..SourceConfig::default() };
         assert_eq!(drive_logs(&source), [], "a machine without");

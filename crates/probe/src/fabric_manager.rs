@@ -1,4 +1,4 @@
-//! Which fabric manager is installed: the one thing that only its own program tells.
+//! The version of the installed fabric manager, which only the program itself reports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use railgate_child::program::{Ended, Run, run_program};
 use railgate_fsutil::trusted;
 use railgate_model::Reading;
 
-/// What `--version` says; unsupported where there is no such program.
+/// Runs `program --version` and returns the version; unsupported if there is no such program.
 pub(crate) fn version(program: &Path, deadline_ms: u64) -> Reading<String> {
     if !program.exists() {
         return Reading::Unsupported;
@@ -32,7 +32,7 @@ pub(crate) fn version(program: &Path, deadline_ms: u64) -> Reading<String> {
     }
 }
 
-/// `Fabric Manager version is : 580.159.04`
+/// Parses `Fabric Manager version is : 580.159.04`.
 fn said(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("version is")?;
     let version = rest.trim_start_matches([' ', '\t', ':']).split_whitespace().next()?;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_words() {
+    fn the_version_is_parsed() {
         assert_eq!(said("\n\tFabric Manager version is : 580.159.04\n"), Some("580.159.04".to_owned()));
         assert_eq!(said("Fabric Manager version is: 535.54.03"), Some("535.54.03".to_owned()));
         for other in ["", "version is", "version is : unknown", "version is : 1\u{1b}[2J", "580.159.04"] {

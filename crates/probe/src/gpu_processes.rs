@@ -1,4 +1,4 @@
-//! Who the processes on a GPU are: NVML knows their ids, `/proc` the rest.
+//! Details of GPU processes: NVML reports their ids, `/proc` the rest.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use railgate_fsutil::read;
 use railgate_model::slurm_cgroup::job_of_cgroup;
 use railgate_model::{GpuProcess, Gpus, Reading};
 
-/// A process can hang in a way that makes reading about it hang too. What NVML said is worth more than
-/// its name, so this is all the time that the names get.
+/// Time limit for all reads in `/proc`. Reading about a hanging process can hang as well, and NVML's answer must not be
+/// lost for the sake of process names.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Lines of `status` and `cgroup` that matter come early; no process can make these files large.
+/// The lines that are used are near the start of `status` and `cgroup`, and a process cannot make these files large.
 pub(crate) const FILE_BYTES: u64 = 64 << 10;
-/// A deeper tree is not a real one.
+/// A deeper process tree is not a real one.
 pub(crate) const MAX_ANCESTORS: usize = 64;
 /// `PF_EXITING` of the kernel's `sched.h`.
 const PF_EXITING: u64 = 0x4;
 
-/// Adds to each GPU process what `/proc` says of it.
+/// Adds the details from `/proc` to each GPU process.
 pub(crate) fn join(gpus: &mut Gpus, proc: &Path) {
     let mut pids: Vec<u32> = lists(gpus).flatten().map(|process| process.pid).collect();
     pids.sort_unstable();
@@ -100,7 +100,7 @@ fn about(proc: &Path, pid: u32) -> About {
     }
 }
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) name: String,
@@ -110,7 +110,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// By a signal, as Slurm suspends.
+    /// Whether a signal stopped it. Slurm suspends jobs in this way.
     pub(crate) fn stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
     }
@@ -120,19 +120,19 @@ impl Stat {
     }
 }
 
-/// `None` where there is no such process.
+/// Returns `None` if there is no such process.
 pub(crate) fn read_stat(proc: &Path, pid: u32) -> Result<Option<Stat>, String> {
     let path = proc.join(pid.to_string()).join("stat");
     let text = match read::prefix(&path, FILE_BYTES) {
         Ok(text) => text,
-        // ESRCH: it went between open and read.
+        // ESRCH: the process ended between open and read.
         Err(why) if why.is_absent() || why.errno() == Some(libc::ESRCH) => return Ok(None),
         Err(why) => return Err(why.to_string()),
     };
     parse_stat(&text).map(Some).ok_or_else(|| format!("{}: not understood", path.display()))
 }
 
-/// `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`; the name may hold spaces and parentheses.
+/// Parses `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`. The name may contain spaces and parentheses.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (head, tail) = text.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;
@@ -143,7 +143,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     Some(Stat { name: railgate_text::printable(name).into_owned(), state, parent, flags })
 }
 
-/// The real uid. The owner of the directory would not do: it is root for a process that may not be dumped.
+/// Reads the real user id. The owner of the directory is not used: it is root for a process that is not dumpable.
 pub(crate) fn read_uid(proc: &Path, pid: u32) -> Result<u32, String> {
     let path = proc.join(pid.to_string()).join("status");
     let text = read::prefix(&path, FILE_BYTES).map_err(|why| why.to_string())?;
@@ -153,7 +153,7 @@ pub(crate) fn read_uid(proc: &Path, pid: u32) -> Result<u32, String> {
         .ok_or_else(|| format!("{}: no Uid line", path.display()))
 }
 
-/// By the cgroup where Slurm uses them, else by the step daemon among the ancestors.
+/// Finds the job by the cgroup if Slurm uses cgroups, otherwise by the slurmstepd among the ancestors.
 fn slurm_job(proc: &Path, pid: u32, stat: &Stat) -> Reading<Option<u32>> {
     let path = proc.join(pid.to_string()).join("cgroup");
     match read::prefix(&path, FILE_BYTES) {
@@ -172,12 +172,12 @@ fn slurm_job(proc: &Path, pid: u32, stat: &Stat) -> Reading<Option<u32>> {
         }
         let above = match read_stat(proc, parent) {
             Ok(Some(above)) => above,
-            // Its parent ended; it belongs to init now.
+            // The parent has ended, so the process is now a child of init.
             Ok(None) => return Reading::Known(None),
             Err(why) => return Reading::Failed(why),
         };
-        // Any user may name a process slurmstepd; only root's is one. The command line of others is not
-        // touched: reading it can hang with them.
+        // Any user can name a process slurmstepd, so only one that belongs to root counts. The command lines of other
+        // processes are not read: that can hang together with the process.
         if above.name == "slurmstepd" && read_uid(proc, parent) == Ok(0) {
             let path = proc.join(parent.to_string()).join("cmdline");
             if let Some(job) = read::prefix(&path, 256).ok().as_deref().and_then(job_of_title) {
@@ -189,7 +189,7 @@ fn slurm_job(proc: &Path, pid: u32, stat: &Stat) -> Reading<Option<u32>> {
     Reading::Known(None)
 }
 
-/// `slurmstepd: [48213.0]`, `slurmstepd: [48213.batch]`
+/// The job id in `slurmstepd: [48213.0]` or `slurmstepd: [48213.batch]`.
 fn job_of_title(title: &str) -> Option<u32> {
     let step = title.strip_prefix("slurmstepd: [")?;
     let digits = step.split(|c: char| !c.is_ascii_digit()).next()?;
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn titles_of_step_daemons_name_the_job() {
+    fn the_job_is_parsed_from_the_title_of_slurmstepd() {
         assert_eq!(job_of_title("slurmstepd: [48213.0]\0\0"), Some(48213));
         assert_eq!(job_of_title("slurmstepd: [12.batch]"), Some(12));
         assert_eq!(job_of_title("slurmstepd: [12+1.0]"), Some(12));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_parentheses_do_not_move_the_fields() {
+    fn parentheses_in_a_process_name_do_not_shift_the_fields() {
         let stat = parse_stat("42 (a) R (b) S 7 42 42 0 -1 4194560 1 2").unwrap();
         assert_eq!(stat, Stat { name: "a) R (b".to_owned(), state: 'S', parent: 7, flags: 4_194_560 });
         assert!(!stat.exiting());
@@ -231,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_belongs_to_the_step_daemon_above_it() {
+    fn a_process_belongs_to_the_job_of_its_slurmstepd_ancestor() {
         let proc = tempfile::tempdir().unwrap();
         let root = proc.path();
         put(root, 100, "(slurmstepd) S 1 1 1 0 -1 0 0", 0, "0::/\n", "slurmstepd: [55.0]\0");
         put(root, 101, "(bash) S 100 1 1 0 -1 0 0", 1000, "0::/\n", "bash\0");
         put(root, 102, "(python) R 101 1 1 0 -1 0 0", 1000, "0::/\n", "python\0");
-        // The same name, worn by a user.
+        // A user's process with the same name.
         put(root, 200, "(slurmstepd) S 1 1 1 0 -1 0 0", 1000, "0::/\n", "slurmstepd: [55.0]\0");
         put(root, 201, "(python) R 200 1 1 0 -1 0 0", 1000, "0::/\n", "python\0");
 

@@ -1,4 +1,4 @@
-//! GPUs watched over time: what a resident process reads of them, sample by sample.
+//! Samples GPUs over time in a resident child process.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use crate::nvml;
 
 const WATCH: &str = "node-gpu-watch";
 
-/// The task that a program which watches GPUs must know.
+/// The child task of GPU sampling. A program that starts a [`GpuWatch`] passes it to [`crate::dispatch`].
 pub(crate) const TASK: Task = Task::stream(WATCH, task);
 
-/// Which GPUs, and how often.
+/// A request to sample GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuWatch {
-    /// NVML.
+    /// NVML library.
     pub library: PathBuf,
-    /// Which; an index of a GPU in MIG mode names no instance, so of such a one only what concerns the whole GPU is
-    /// read.
+    /// The GPUs. The index of a GPU in MIG mode does not name an instance, so only values of the whole GPU are read for
+    /// it.
     pub gpus: Vec<GpuId>,
-    /// Seconds between samples.
+    /// Interval between samples, seconds.
     pub interval_s: f64,
-    /// Whether it waits for Xids too, of every GPU of the node: so that one process holds NVML and not two.
+    /// Whether to report Xids as well, of all GPUs of the node, so that a single process uses NVML rather than two.
     pub xids: bool,
 }
 
 impl GpuWatch {
-    /// Starts to watch, in a child. It says a [`railgate_model::Watched`] as JSON, the GPUs first; silent for a minute longer than the
-    /// interval it ends by itself.
+    /// Starts to sample in a child process. It sends [`railgate_model::Watched`] messages as JSON, the list of GPUs
+    /// first. If it is silent for a minute longer than the interval, the stream ends.
     ///
     /// # Errors
-    /// No child could be started.
+    /// Returns an error if the child cannot be started.
     pub fn start(&self) -> Result<Stream, String> {
         let input = serde_json::to_vec(self).map_err(|why| why.to_string())?;
         let silence = Duration::try_from_secs_f64(self.interval_s + 60.0).unwrap_or(Duration::from_secs(600));
@@ -41,8 +41,8 @@ impl GpuWatch {
     }
 }
 
-/// This process's memory, MiB: what it shares with others counts by its share, so that two of one program do not
-/// count their common pages twice. `None` where the kernel does not say.
+/// Returns the proportional set size (PSS) of this process in MiB, so that pages shared by two processes are not
+/// counted twice. `None` if the kernel does not report it.
 pub fn own_memory_mib() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;

@@ -1,5 +1,5 @@
-//! The two questions that have no file and no netlink message: a drive's own log, and a driver's own counters of an
-//! interface. Both only read.
+//! The two queries that have neither a file nor a netlink message: the log pages of a drive, and the driver's
+//! statistics of an interface. Both only read.
 #![allow(unsafe_code, reason = "ioctl takes pointers; this file makes two of them and nothing else")]
 
 use std::ffi::c_char;
@@ -14,14 +14,14 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 const NVME_ADMIN: libc::Ioctl = 0xc048_4e41;
 const GET_LOG_PAGE: u8 = 2;
 const ALL_NAMESPACES: u32 = u32::MAX;
-/// A drive that does not answer by then is given up by the kernel, which resets it: no shorter than the driver's own.
+/// Timeout of the command. At its end the kernel resets the drive, so it is not shorter than the driver's own timeout.
 const NVME_TIMEOUT_MS: u32 = 30_000;
 
-/// The SMART log, by the NVMe specification.
+/// Log page of SMART data, by the NVMe specification.
 pub(crate) const SMART_PAGE: u8 = 2;
 pub(crate) type LogPage = [u8; 512];
 
-/// `struct nvme_admin_cmd`
+/// `struct nvme_admin_cmd` of linux/nvme_ioctl.h.
 #[repr(C)]
 #[derive(Default)]
 struct AdminCommand {
@@ -39,10 +39,10 @@ struct AdminCommand {
     result: u32,
 }
 
-/// A log page of the controller whose character device this is.
+/// Reads a log page through a controller's character device.
 pub(crate) fn nvme_log(controller: &File, page: u8) -> io::Result<LogPage> {
     let mut log: LogPage = [0; 512];
-    // In words of four octets, less one.
+    // The length is given in units of four octets, minus one.
     let words = u32::try_from(log.len() / 4 - 1).unwrap_or_default();
     let mut command = AdminCommand {
         opcode: GET_LOG_PAGE,
@@ -70,19 +70,19 @@ const GET_STATISTICS: u32 = 0x1d;
 const GET_SET_SIZES: u32 = 0x37;
 const STATISTICS: u32 = 1;
 const NAME_BYTES: usize = 32;
-/// Drivers have some thousands. The kernel writes as many as there are by then, whatever was asked for, and their number
-/// may have grown since.
+/// Upper limit of the number of statistics; drivers have a few thousand. The kernel writes all that exist at that
+/// moment, regardless of the requested number, so the buffer needs room in case the number has grown.
 const MOST_STATISTICS: usize = 1 << 16;
 const SLACK: usize = 1 << 14;
 
-/// A socket that network devices are asked through.
+/// Opens a socket for queries about network interfaces.
 pub(crate) fn statistics_socket() -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?)
 }
 
-/// What `ethtool -S` shows of an interface: names and values as the driver has them.
+/// Reads the statistics of an interface as `ethtool -S` shows them: the driver's names and values.
 pub(crate) fn statistics(socket: &OwnedFd, interface: &str) -> io::Result<Vec<(String, u64)>> {
-    // cmd, reserved, mask (64 bits), one size.
+    // Layout: cmd, reserved, mask (64 bits), one size.
     let mut sizes = [GET_SET_SIZES, 0, 1 << STATISTICS, 0, 0, 0];
     ethtool(socket, interface, &mut sizes)?;
     let count = usize::try_from(sizes[4]).unwrap_or(usize::MAX);
@@ -94,11 +94,11 @@ pub(crate) fn statistics(socket: &OwnedFd, interface: &str) -> io::Result<Vec<(S
     }
     let room = count + SLACK;
     let asked = u32::try_from(count).unwrap_or_default();
-    // cmd, set, how many, then 32 octets each.
+    // Layout: cmd, set, count, then 32 octets each.
     let mut names = vec![0_u32; 3 + room * NAME_BYTES / 4];
     names[..3].copy_from_slice(&[GET_STRINGS, STATISTICS, asked]);
     ethtool(socket, interface, &mut names)?;
-    // cmd, how many, then 64 bits each.
+    // Layout: cmd, count, then 64 bits each.
     let mut values = vec![0_u32; 2 + room * 2];
     values[..2].copy_from_slice(&[GET_STATISTICS, asked]);
     ethtool(socket, interface, &mut values)?;
@@ -115,11 +115,11 @@ pub(crate) fn statistics(socket: &OwnedFd, interface: &str) -> io::Result<Vec<(S
     Ok(names.chunks(NAME_BYTES).map(name).zip(values.chunks(8).map(value)).collect())
 }
 
-/// One request about an interface; the answer is written into `data`.
+/// Sends one request about an interface; the answer is written into `data`.
 fn ethtool(socket: &OwnedFd, interface: &str, data: &mut [u32]) -> io::Result<()> {
     // SAFETY: all zeroes is a valid ifreq.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last octet stays zero.
+    // The last octet stays zero, as the terminator.
     if interface.len() >= request.ifr_name.len() {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
@@ -138,12 +138,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structure_is_the_kernels() {
+    fn the_command_structure_has_the_size_of_the_kernels() {
         assert_eq!(mem::size_of::<AdminCommand>(), 72);
     }
 
     #[test]
-    fn this_kernel_is_asked() {
+    fn queries_to_this_kernel_return_values_or_errors() {
         let socket = statistics_socket().unwrap();
         let unknown = statistics(&socket, "no-such-nic").unwrap_err();
         assert_eq!(unknown.raw_os_error(), Some(libc::ENODEV));
@@ -151,7 +151,7 @@ mod tests {
             statistics(&socket, "a-name-that-no-kernel-has").unwrap_err().raw_os_error(),
             Some(libc::ENODEV)
         );
-        // A driver has statistics of its own, or it has none; in a container there may be no interface but this.
+        // A driver may have statistics or none, and a container may only have the interface `lo`.
         match statistics(&socket, "lo") {
             Ok(none) => assert_eq!(none, []),
             Err(why) => assert!(why.raw_os_error().is_some(), "{why}"),

@@ -1,4 +1,5 @@
-//! A job's cgroup: what its processes use together. Slurm makes it where processes are tracked by cgroups.
+//! The cgroup of a job, with the resources that its processes use together. It exists if Slurm tracks processes by
+//! cgroups.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,30 +12,30 @@ use railgate_model::slurm_cgroup::job_of_cgroup;
 use crate::gpu_processes::{FILE_BYTES, read_uid};
 use crate::sysfs;
 
-/// `io.stat` has a line per device.
+/// `io.stat` has one line per device.
 const STAT_BYTES: u64 = 256 << 10;
 
 /// The directories of a job's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobGroup {
-    /// One for all controllers.
+    /// cgroup v2: one directory for all controllers.
     V2(PathBuf),
-    /// One for each, by name.
+    /// cgroup v1: one directory per controller, by name.
     V1(BTreeMap<String, PathBuf>),
 }
 
-/// What a job's cgroup says. What only grows counts from the group's making.
+/// Resource use of a job's cgroup. Counters start when the cgroup is created.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupUse {
     /// CPU time, seconds.
     pub cpu_s: Reading<f64>,
-    /// Cores that it may use.
+    /// Number of cores in its cpuset.
     pub cpus: Reading<u32>,
     /// Memory in use, page cache included, MiB.
     pub memory_mib: Reading<f64>,
-    /// The most so far, MiB.
+    /// Peak memory, MiB.
     pub memory_peak_mib: Reading<u64>,
-    /// Kills for want of memory.
+    /// Number of kills for lack of memory.
     pub oom_kills: Reading<u64>,
     /// Time in which some task waited for the CPU, seconds.
     pub cpu_stall_s: Reading<f64>,
@@ -46,13 +47,13 @@ pub struct GroupUse {
     pub read_bytes: Reading<u64>,
     /// Bytes written to block devices.
     pub written_bytes: Reading<u64>,
-    /// All of it is frozen.
+    /// Whether the whole cgroup is frozen.
     pub frozen: Reading<bool>,
 }
 
 impl JobGroup {
-    /// By the cgroups of the job's step daemons, which are root's. `None` where processes are not tracked so, or the
-    /// job has no step here.
+    /// Finds the cgroup of a job through its slurmstepd processes, which run as root. `None` if Slurm does not track
+    /// processes by cgroups, or if the job has no step on this node.
     pub fn find(proc: &Path, mount: &Path, job: u32) -> Option<Self> {
         let entries = fs::read_dir(proc).ok()?;
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -88,7 +89,7 @@ impl JobGroup {
         (!by_name.is_empty()).then_some(JobGroup::V1(by_name))
     }
 
-    /// Everything that it says now.
+    /// Reads the current values.
     pub fn read(&self) -> GroupUse {
         match self {
             JobGroup::V2(dir) => v2(dir),
@@ -159,7 +160,7 @@ fn cpus(path: &Path) -> Reading<u32> {
     })
 }
 
-/// `usage_usec 123` on a line of its own.
+/// The value in a line `usage_usec 123`.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(' ')?;
@@ -167,13 +168,13 @@ fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=123`, microseconds.
+/// The stall time in seconds from `some avg10=0.00 avg60=0.00 avg300=0.00 total=123`; `total` is in microseconds.
 fn stalled(text: &str) -> Option<f64> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     some.split(' ').find_map(|word| word.strip_prefix("total=")?.parse().ok()).map(micros)
 }
 
-/// `8:0 rbytes=1 wbytes=2 …` for each device.
+/// The sum over all devices of one key in lines like `8:0 rbytes=1 wbytes=2 …`.
 fn of_devices(text: &str, key: &str) -> u64 {
     let value = |word: &str| word.strip_prefix(key)?.strip_prefix('=')?.parse::<u64>().ok();
     text.lines().flat_map(|line| line.split(' ')).filter_map(value).fold(0, u64::saturating_add)
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_is_the_jobs_and_not_the_steps() {
+    fn the_cgroup_of_the_job_is_found_rather_than_that_of_a_step() {
         let mount = Path::new("/sys/fs/cgroup");
         let v2 = "0::/system.slice/slurmstepd.scope/job_12/step_0/slurm\n";
         let want = mount.join("system.slice/slurmstepd.scope/job_12");
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_writes_is_understood() {
+    fn the_files_of_the_kernel_are_parsed() {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in [
             ("cpu.stat", "usage_usec 2500000\nuser_usec 1\n"),

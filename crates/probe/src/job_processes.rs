@@ -1,7 +1,7 @@
-//! What a job's own processes have: their environment, NCCL, and the doors to the rails that they hold open.
+//! Probes the processes of a job: their environment, their use of NCCL, and the RDMA devices that they have open.
 //!
-//! Meant to run as the job's user, who may read all of this anyway: then no process can show root something that
-//! its user could not see. Everything here is bounded, and what a process holds is only ever text.
+//! This should run as the job's user, who may read all of this anyway, so that no process can show root anything that
+//! its user cannot see. All reads are bounded, and the contents are treated as text only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -20,34 +20,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu_processes::{FILE_BYTES, MAX_ANCESTORS, Stat, read_stat, read_uid};
 
-/// A process with a larger environment than this has the rest unread.
+/// Limit for the environment of one process; the rest is not read.
 const ENVIRON_BYTES: u64 = 2 << 20;
-/// The map of a large framework has some ten thousand lines of a hundred bytes.
+/// The memory map of a large framework has some ten thousand lines of a hundred bytes.
 const MAPS_BYTES: u64 = 16 << 20;
-/// NCCL itself reads the whole file; real files are short.
+/// Limit for NCCL configuration files. NCCL reads whole files, but real ones are short.
 const CONF_BYTES: u64 = 64 << 10;
 const MOST_PROCESSES: usize = 4096;
 const MOST_DESCRIPTORS: usize = 65_536;
 const MOST_VARIABLES: usize = 128;
 const MOST_CHARS: usize = 512;
-/// Of all processes together: what looks at them is outside of the job's own memory limit.
+/// Limit for all processes together, because the reader is not subject to the job's memory limit.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Which processes, and what of them.
+/// A request to probe the processes of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobLook {
     /// Job id.
     pub job: u32,
-    /// Its owner: processes of others are not touched.
+    /// Owner of the job. Processes of other users are not read.
     pub uid: u32,
-    /// Variables that matter besides those called `NCCL_…` and `RAILGATE_…`.
+    /// Environment variables to read, in addition to `NCCL_…` and `RAILGATE_…`.
     pub names: Vec<String>,
 }
 
-/// Looks at the processes of a job. `proc` is the proc tree.
+/// Probes the processes of a job. `proc` is the root of the proc tree.
 ///
 /// # Errors
-/// The proc tree cannot be listed.
+/// Returns an error if the proc tree cannot be listed.
 pub fn job_processes(proc: &Path, look: &JobLook) -> Result<JobProcesses, String> {
     let mut pids: Vec<u32> = fs::read_dir(proc)
         .map_err(|why| format!("{}: {why}", proc.display()))?
@@ -61,7 +61,7 @@ pub fn job_processes(proc: &Path, look: &JobLook) -> Result<JobProcesses, String
     let mut bytes = 0;
     for pid in pids {
         let dir = proc.join(pid.to_string());
-        // Root owns the directories of processes that may not be dumped: they cannot be read.
+        // The directory of a process that is not dumpable belongs to root, and cannot be read.
         if !fs::metadata(&dir).is_ok_and(|meta| meta.uid() == look.uid) {
             continue;
         }
@@ -124,7 +124,7 @@ fn one(
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    // With the slash behind it the root itself, not the link that leads there.
+    // With `.` appended, this is the root directory itself rather than the link to it.
     fs::metadata(path.join(".")).map(|meta| (meta.dev(), meta.ino()))
 }
 
@@ -143,7 +143,7 @@ fn put(env: &mut BTreeMap<String, String>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// `NAME=VALUE\0…`; of a name that comes twice the first one counts, as for `getenv`.
+/// Parses `NAME=VALUE\0…`. If a name occurs twice, the first one counts, as for `getenv`.
 fn environ(path: &Path, names: &[String]) -> io::Result<BTreeMap<String, String>> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(ENVIRON_BYTES).read_to_end(&mut bytes)?;
@@ -194,7 +194,8 @@ fn holds_rdma(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// In the order in which NCCL reads them: the variable's file, else the one at home, then the machine's.
+/// The files in the order in which NCCL reads them: the one in the variable or else in the home directory, then
+/// `/etc/nccl.conf`.
 fn conf_files(
     root: &Path,
     told: Option<&Path>,
@@ -224,14 +225,14 @@ fn conf_files(
     all
 }
 
-/// Whose step a process is, remembered: siblings have the same ancestors.
+/// Finds the steps of processes, with a cache: siblings have the same ancestors.
 struct Steps<'p> {
     proc: &'p Path,
     known: HashMap<u32, Option<(u32, String)>>,
 }
 
 impl Steps<'_> {
-    /// By the cgroup where Slurm uses them, else by the step daemon among the ancestors.
+    /// Finds the step by the cgroup if Slurm uses cgroups, otherwise by the slurmstepd among the ancestors.
     fn of(&mut self, pid: u32, stat: &Stat) -> Option<(u32, String)> {
         let text = read::prefix(&self.proc.join(pid.to_string()).join("cgroup"), FILE_BYTES);
         let by_cgroup = text.ok().and_then(|text| text.lines().find_map(step_of_cgroup));
@@ -267,8 +268,8 @@ impl Steps<'_> {
     }
 }
 
-/// The job and step of a process called slurmstepd. A user's process may have that name, too: its command line is not
-/// read, as the user can make reading it hang.
+/// The job and step of a slurmstepd process. The command line of a user's process with that name is not read, because
+/// the user can make that hang.
 fn daemon_of(proc: &Path, pid: u32) -> Option<(u32, String)> {
     if read_uid(proc, pid) != Ok(0) {
         return None;
@@ -277,19 +278,19 @@ fn daemon_of(proc: &Path, pid: u32) -> Option<(u32, String)> {
     step_of_title(&title)
 }
 
-/// Whether a step daemon of the job lives on the node. Without one the job is over here, or has not begun. Looked for in
-/// a child with a deadline, as reading a process's command line can hang with the process.
+/// Returns whether the job has a slurmstepd on this node. If not, it has ended here or has not started. Runs in a child
+/// with a deadline, since reading the command line of a hanging process can hang.
 ///
 /// # Errors
-/// The proc tree cannot be listed, or the child did not answer.
+/// Returns an error if the proc tree cannot be listed or the child does not answer.
 pub fn job_is_here(proc: &Path, job: u32) -> Result<bool, String> {
     ask(HERE, proc, job)
 }
 
-/// Whether a job is suspended: it has processes, and every one of them is stopped. Where that cannot be told it is not.
-/// Whose processes those are is found in a child, as for [`job_is_here`], and only while some process is stopped.
+/// Returns whether a job is suspended: it has processes, and all of them are stopped. Returns `false` if that cannot be
+/// determined. A child determines the processes of the job, as in [`job_is_here`], and only if some process is stopped.
 pub fn job_is_stopped(proc: &Path, job: u32) -> bool {
-    // `stat` needs nothing of the process that could hang.
+    // Reading `stat` cannot hang.
     let stopped = |pid| read_stat(proc, pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.stopped()));
     pids(proc).is_ok_and(|pids| pids.into_iter().any(stopped)) && ask(STOPPED, proc, job).unwrap_or(false)
 }
@@ -336,7 +337,7 @@ fn is_stopped(proc: &Path, job: u32) -> bool {
         if stat.exiting() || stat.name == "slurmstepd" {
             continue;
         }
-        // The extern step's own process only holds the place of what comes in from outside.
+        // The process of the extern step is only a placeholder for processes that are adopted from outside.
         if !steps.of(pid, &stat).is_some_and(|(own, step)| own == job && step != "extern") {
             continue;
         }
@@ -348,7 +349,7 @@ fn is_stopped(proc: &Path, job: u32) -> bool {
     some
 }
 
-/// As in `slurm_cgroup`: `…/job_48213/step_0/…` below a group that Slurm made. The step follows the job.
+/// Parses `…/job_48213/step_0/…` below a cgroup of Slurm, as `slurm_cgroup` does, with the step after the job.
 fn step_of_cgroup(line: &str) -> Option<(u32, String)> {
     let job = job_of_cgroup(line)?;
     let (_, rest) = line.split_once(&format!("/job_{job}/"))?;
@@ -356,7 +357,7 @@ fn step_of_cgroup(line: &str) -> Option<(u32, String)> {
     Some((job, plain(step)))
 }
 
-/// `slurmstepd: [48213.0]`, `slurmstepd: [48213.batch]`
+/// Parses `slurmstepd: [48213.0]` or `slurmstepd: [48213.batch]`.
 fn step_of_title(title: &str) -> Option<(u32, String)> {
     let name = title.strip_prefix("slurmstepd: [")?.split(']').next()?;
     let (job, step) = name.split_once('.')?;
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_found_by_cgroup_and_by_step_daemon() {
+    fn processes_are_found_by_cgroup_and_by_slurmstepd_ancestor() {
         let proc = Proc::new();
         let v2 = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0";
         let task = proc.add(20, "python", 1, v2);
@@ -423,7 +424,7 @@ mod tests {
         proc.add(31, "bash", 30, "/");
         proc.add(32, "sleep", 31, "/");
         proc.add(40, "bash", 1, "/system.slice/slurmstepd.scope/job_8/step_0/user/task_0");
-        // Another's process, and one that only calls itself a step daemon's child.
+        // A process of another user, and one below a process that only has the name of a slurmstepd.
         proc.add(41, "bash", 1, "/user.slice/job_7/step_0");
 
         let found = proc.look(7);
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn another_root_is_an_image_and_its_files_are_read_there() {
+    fn in_a_container_files_are_read_below_its_root() {
         let proc = Proc::new();
         let task = proc.add(20, "python", 1, "/system.slice/slurmstepd.scope/job_7/step_1/user/task_0");
         let root = proc.0.path().join("image");
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_steps() {
+    fn step_names_are_parsed() {
         assert_eq!(step_of_title("slurmstepd: [7.interactive]"), Some((7, "interactive".to_owned())));
         assert_eq!(step_of_title("slurmstepd: [7.0+1] "), Some((7, "01".to_owned())));
         assert_eq!(step_of_title("slurmstepd: idle"), None);

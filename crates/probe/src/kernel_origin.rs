@@ -1,13 +1,13 @@
-//! Which records of the kernel log a process can word.
+//! Detects kernel log records that start with text chosen by a process.
 //!
-//! The kernel prefixes some messages with the name of the process that caused them, and appends the name of the file
-//! it was running. A user chooses both. x86, for example, logs `NAME[PID]: segfault at … in FILE[…]`, so a program called
-//! `NVRM: GPU 1:0:0` writes a line that begins as the NVIDIA driver's lines do.
+//! The kernel prefixes some messages with the name of the process that caused them, and appends the name of its
+//! executable. A user chooses both. For example, x86 logs `NAME[PID]: segfault at … in FILE[…]`, so a program called
+//! `NVRM: GPU 1:0:0` causes a line that starts like those of the NVIDIA driver.
 
-/// `TASK_COMM_LEN` without its NUL: no process name is longer.
+/// `TASK_COMM_LEN` without its NUL: the maximum length of a process name.
 const NAME_BYTES: usize = 15;
 
-/// What the kernel prints directly behind the name of a process, where no `[PID]` stands between. From the format strings of
+/// Texts that the kernel prints directly after a process name without `[PID]` in between. From the format strings of
 /// Linux 5.14 to 6.12: `mm/oom_kill.c`, `mm/page_alloc.c`, `mm/vmalloc.c`, `block/blk-core.c`, `kernel/signal.c`,
 /// `kernel/exit.c`, `net/`.
 const BEHIND_A_NAME: &[&str] = &[
@@ -24,16 +24,17 @@ const BEHIND_A_NAME: &[&str] = &[
     "/",
 ];
 
-/// A record that a process has worded.
+/// A record that starts with text chosen by a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Worded {
-    /// The process, where the record has its number.
+    /// Process id, if the record has it.
     pub(crate) pid: Option<u32>,
 }
 
-/// Whether a record, as `/dev/kmsg` escapes it, begins with text that a process or a packet filter rule of a user chose.
+/// Detects whether a record, as `/dev/kmsg` escapes it, starts with text that a user chose, through a process name or a
+/// packet filter rule.
 ///
-/// No record of a driver is taken for one: their fixed leaders and device addresses are longer than a process name.
+/// A driver's record is never mistaken for one: the fixed prefixes and device addresses are longer than a process name.
 pub(crate) fn worded_by_a_process(text: &str) -> Option<Worded> {
     let mut name_bytes = 0;
     let mut rest = text;
@@ -47,20 +48,21 @@ pub(crate) fn worded_by_a_process(text: &str) -> Option<Worded> {
         rest = after_one_byte(rest);
         name_bytes += 1;
     }
-    // Netfilter's LOG target: a prefix of up to 127 characters, then the packet. A user's own network namespace may have such
-    // rules (`net.netfilter.nf_log_all_netns`).
+    // Netfilter's LOG target prints a prefix of up to 127 characters, then the packet. A user can have such rules in a
+    // network namespace (`net.netfilter.nf_log_all_netns`).
     let packet = text.split_once("IN=").is_some_and(|(_, rest)| rest.contains(" OUT="));
     packet.then_some(Worded { pid: None })
 }
 
-/// `[4711]: ` and `[4711] `
+/// The process id in `[4711]: ` or `[4711] `.
 fn bracketed_pid(text: &str) -> Option<u32> {
     let (digits, rest) = text.strip_prefix('[')?.split_once(']')?;
     let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()?;
     (rest.starts_with(": ") || rest.starts_with(' ')).then_some(number)
 }
 
-/// `NAME (4711): `, `NAME/4711: ` and `NAME (pid 4711) ` need a number; the others are words that no driver writes there.
+/// Whether `words` follow a name: `NAME (4711): `, `NAME/4711: ` and `NAME (pid 4711) ` need a number; the others are
+/// texts that no driver prints at this place.
 fn behind_a_name(text: &str, words: &str) -> bool {
     let Some(rest) = text.strip_prefix(words) else { return false };
     match words {
@@ -74,7 +76,8 @@ fn behind_a_name(text: &str, words: &str) -> bool {
     }
 }
 
-/// `/dev/kmsg` writes what is not printable ASCII, and the backslash, as `\xNN`.
+/// Skips one byte of the original text: `/dev/kmsg` escapes the backslash and all that is not printable ASCII as
+/// `\xNN`.
 fn after_one_byte(text: &str) -> &str {
     let escaped = text.strip_prefix("\\x").and_then(|rest| rest.get(2..));
     escaped.unwrap_or_else(|| {
@@ -84,8 +87,8 @@ fn after_one_byte(text: &str) -> &str {
     })
 }
 
-/// The process and the user of an audit record about a process that a signal ended (`audit: type=1701`). The kernel prints these
-/// where no audit daemon runs; the fields up to `comm=` are its own.
+/// Parses process id and user id from an audit record of a process that was killed by a signal (`audit: type=1701`).
+/// The kernel prints these records if no audit daemon runs. A user cannot influence the fields before `comm=`.
 pub(crate) fn audited_crash(text: &str) -> Option<(u32, u32)> {
     let (own, _) = text.strip_prefix("audit: type=1701 audit(")?.split_once(" comm=")?;
     let number = |key: &str| {
@@ -99,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_that_begin_with_a_process_name() {
+    fn records_that_start_with_a_process_name_are_detected() {
         let pid = |pid| Some(Worded { pid });
         for (text, want) in [
             (
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn no_record_of_a_driver_is_one() {
+    fn driver_records_are_not_mistaken_for_them() {
         for text in [
             "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
             "NVRM: Xid (PCI:0000:05:00 GPU-I:05): 94, pid=4712, name=a[1] b, Contained: SM (0x1)",
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_record_tells_whose_process_it_was() {
+    fn an_audit_record_gives_process_and_user() {
         let text = "audit: type=1701 audit(1700000000.1:2): auid=1000 uid=1002 gid=1002 ses=1 subj=unconfined \
                     pid=77 comm=\"pid=1 uid=0\" exe=\"/x\" sig=11 res=1";
         assert_eq!(audited_crash(text), Some((77, 1002)));

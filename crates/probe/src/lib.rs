@@ -1,7 +1,7 @@
 //! Reads this machine: NVML, sysfs, procfs, the kernel log, the modules of the network ports, the processes of a job.
 //!
-//! [`live()`] reads a whole [`Snapshot`](railgate_model::Snapshot). Whatever may hang is read in a child with a deadline
-//! (`railgate-child`), so each program that uses this crate begins its `main` with [`dispatch`].
+//! [`live()`] reads a whole [`Snapshot`](railgate_model::Snapshot). Reads that can hang run in a child process with a
+//! deadline (`railgate-child`), so each program that uses this crate starts its `main` with [`dispatch`].
 
 mod answer;
 mod drive_log;
@@ -40,9 +40,9 @@ pub use source::SourceConfig;
 pub use topology_file::read_topology_file;
 pub use xid_watch::XidWatch;
 
-/// In a child: runs the task and returns the exit code that `main` must return. Otherwise `None`.
+/// In a child process: runs its task and returns the exit code that `main` must return. Otherwise returns `None`.
 ///
-/// `tasks` are the program's own; the tasks of this crate are always known. A program without this crate calls
+/// `tasks` are the program's own; the tasks of this crate are always included. A program without this crate calls
 /// [`railgate_child::dispatch`].
 pub fn dispatch(tasks: &[Task]) -> Option<ExitCode> {
     railgate_child::dispatch(&[live::TASKS, &job_processes::TASKS, tasks])

@@ -1,9 +1,8 @@
-//! The only place that knows NVML.
+//! Access to NVML. No other module uses it.
 //!
-//! nvml-wrapper loads the library; every question goes through its function pointers, not through its
-//! methods: those miss functions and scopes, do not know the return codes above 22, and panic where an
-//! old driver lacks a symbol. The library is never shut down or unloaded: this runs in a child that ends
-//! by itself, and both can hang or crash in a sick driver.
+//! nvml-wrapper loads the library. Calls use its function pointers rather than its methods: those lack functions and
+//! scopes, do not know return codes above 22, and panic if an old driver lacks a symbol. The library is never shut down
+//! or unloaded: this runs in a child that exits anyway, and both calls can hang or crash with a faulty driver.
 
 mod device;
 mod events;
@@ -20,10 +19,12 @@ use railgate_model::{Gpu, Gpus, Reading};
 pub(crate) use events::xids;
 pub(crate) use watch::watch;
 
-/// Everything NVML says, from the library at `library`; what each NVLink counts where that is wanted.
+/// Reads all values of all GPUs with the NVML library at `library`. `nvlink_errors` adds the error counters of each
+/// NVLink.
 ///
 /// # Errors
-/// The library cannot be loaded or started, or does not even count its GPUs. Never "no GPUs".
+/// Returns an error if the library cannot be loaded or initialised, or if the GPUs cannot be counted. Never returns an
+/// empty list in these cases.
 pub(crate) fn gpus_read(library: &Path, nvlink_errors: bool) -> Result<Gpus, String> {
     let nvml = Nvml::builder()
         .lib_path(library.as_os_str())
@@ -40,8 +41,7 @@ pub(crate) fn gpus_read(library: &Path, nvlink_errors: bool) -> Result<Gpus, Str
     Ok(Gpus { driver, nvml: version, count: Reading::Known(count), gpus: gpus(lib, count, nvlink_errors) })
 }
 
-/// One thread for each GPU: a few calls cost milliseconds each, and different GPUs answer them at the
-/// same time.
+/// Reads each GPU in a thread of its own: some calls take milliseconds, and run in parallel for different GPUs.
 fn gpus(lib: &NvmlLib, count: u32, nvlink_errors: bool) -> Vec<Gpu> {
     let read = |index| device::read(lib, index, count, nvlink_errors);
     if count == 1 {
@@ -49,7 +49,7 @@ fn gpus(lib: &NvmlLib, count: u32, nvlink_errors: bool) -> Vec<Gpu> {
     }
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || read(index))).collect();
-        // A panic is our own fault, and must not pass for a GPU that cannot be opened: the whole part fails.
+        // A panic is a bug in railgate and must not pass for a GPU that cannot be opened, so the whole part fails.
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -57,7 +57,7 @@ fn gpus(lib: &NvmlLib, count: u32, nvlink_errors: bool) -> Vec<Gpu> {
     })
 }
 
-/// An error with everything below it: the loader's own text ("No such file …") is at the bottom.
+/// Formats an error with all of its sources: the loader's text ("No such file …") is the innermost.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

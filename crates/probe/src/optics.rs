@@ -1,7 +1,7 @@
-//! What the optics say of themselves: the memory of the modules, read through ethtool's netlink family.
+//! Reads the memory of transceiver modules through ethtool's netlink family.
 //!
 //! The two layouts in use (SFF-8636 for QSFP28 and QSFP56, CMIS for QSFP-DD and OSFP) are decoded by pure functions
-//! over pages of 128 bytes. Copper has no monitors, and says so.
+//! over pages of 128 bytes. Copper cables have no monitors, and identify themselves as copper.
 
 mod cmis;
 mod netlink;
@@ -15,13 +15,13 @@ use crate::answer;
 
 pub(crate) const TASK: &str = "node-optics";
 
-/// Half of what a module shows at a time.
+/// A page of module memory: 128 bytes, half of the visible 256.
 pub(crate) type Page = [u8; 128];
 
-/// The module whose lower page this is; `upper` reads the upper half of a page.
+/// Decodes a module from its lower page; `upper` reads the upper half of a page.
 ///
 /// # Errors
-/// A page cannot be read, or the type of the module is not supported.
+/// Returns an error if a page cannot be read, or if the module type is not supported.
 pub(crate) fn decode(
     lower: &Page,
     upper: &mut dyn FnMut(u8) -> Result<Page, String>,
@@ -33,11 +33,11 @@ pub(crate) fn decode(
     }
 }
 
-/// The module whose memory this is: its lower page, then as many upper pages from 00h on as there are, 128 bytes each (what
-/// `ethtool -m DEVICE raw on` writes, and more).
+/// Decodes a module from a memory dump: its lower page, then any number of upper pages from 00h on, 128 bytes each
+/// (`ethtool -m DEVICE raw on` writes the first ones).
 ///
 /// # Errors
-/// Reads a dump of the module's pages as `optics` reads the module; a page beyond the dump is one that cannot be read.
+/// Returns an error if a needed page is beyond the end of the dump, or if the module type is not supported.
 pub fn module_of_dump(memory: &[u8]) -> Result<Module, String> {
     let page = |nth: usize| -> Result<Page, String> {
         let bytes = memory.get(nth * 128..(nth + 1) * 128).and_then(|bytes| bytes.try_into().ok());
@@ -65,30 +65,30 @@ pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&optics).map_err(|why| format!("reply: {why}"))
 }
 
-/// Sixteen bits, the most telling byte first.
+/// A 16-bit value, most significant byte first.
 fn word(page: &[u8], at: usize) -> u16 {
     let byte = |at: usize| page.get(at).copied().unwrap_or_default();
     u16::from_be_bytes([byte(at), byte(at + 1)])
 }
 
-/// 1/256 degrees, signed.
+/// A temperature in units of 1/256 degrees, signed.
 fn celsius(page: &[u8], at: usize) -> f64 {
     f64::from(i16::from_be_bytes(word(page, at).to_be_bytes())) / 256.0
 }
 
-/// 0.1 microwatt.
+/// A power in units of 0.1 microwatts.
 fn milliwatts(page: &[u8], at: usize) -> f64 {
     f64::from(word(page, at)) / 10_000.0
 }
 
-/// High alarm, low alarm, high warning, low warning, two bytes each. All zeroes are none.
+/// High alarm, low alarm, high warning, low warning, two bytes each. All zeros mean that there are none.
 fn limits(page: &[u8], at: usize, value: impl Fn(&[u8], usize) -> f64) -> Option<Limits> {
     let set = (at..at + 8).any(|at| page.get(at).is_some_and(|byte| *byte != 0));
     let nth = |nth: usize| value(page, at + 2 * nth);
     set.then(|| Limits { high_alarm: nth(0), low_alarm: nth(1), high_warning: nth(2), low_warning: nth(3) })
 }
 
-/// Names are ASCII, filled up with blanks (or, against the standard, with zeroes).
+/// A name in ASCII, padded with blanks (or, against the standard, with zeros).
 fn text(page: &[u8], at: usize) -> String {
     let bytes = page.get(at..at + 16).unwrap_or_default();
     let clean = |byte: &u8| match byte {
@@ -106,21 +106,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dump_is_read_as_far_as_it_reaches() {
+    fn a_dump_with_missing_pages_is_an_error() {
         let mut memory = vec![0; 256];
         memory[0] = 0x11;
         memory[2] = 4;
         memory[128 + 20..128 + 28].copy_from_slice(b"Mellanox");
         assert_eq!(module_of_dump(&memory).unwrap().name[0], "Mellanox");
-        // Paged memory has limits on a page that is not there.
+        // A module with paged memory has its limits on a page that is missing here.
         memory[2] = 0;
         assert_eq!(module_of_dump(&memory).unwrap_err(), "the dump ends after 256 bytes");
         assert!(module_of_dump(&[]).is_err());
     }
 
-    /// What a fuzzer found worth keeping.
+    /// Inputs that fuzzing found.
     #[test]
-    fn the_seeds() {
+    fn the_fuzzing_corpus_is_decoded_without_panic() {
         let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/optic");
         let modules = std::fs::read_dir(seeds)
             .unwrap()
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_module_says_is_decoded_or_refused(
+        fn any_module_memory_is_decoded_or_rejected(
             kind in prop::sample::select(vec![0x0c_u8, 0x0d, 0x11, 0x18, 0x19, 0x1e, 0x03]),
             lower in prop::collection::vec(any::<u8>(), 128),
             upper in prop::collection::vec(any::<u8>(), 128),

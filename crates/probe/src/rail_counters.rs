@@ -2,7 +2,7 @@ use std::path::Path;
 
 use railgate_model::Reading;
 
-/// Damage on the way.
+/// Counters of transmission errors.
 const ERRORS: &[&str] = &[
     "symbol_error",
     "link_error_recovery",
@@ -15,7 +15,7 @@ const ERRORS: &[&str] = &[
     "req_cqe_error",
     "resp_cqe_error",
 ];
-/// Sent again, or asked for again.
+/// Counters of packets sent again or requested again.
 const RETRANSMITS: &[&str] = &[
     "packet_seq_err",
     "out_of_sequence",
@@ -24,34 +24,34 @@ const RETRANSMITS: &[&str] = &[
     "rnr_nak_retry_err",
     "roce_adp_retrans",
 ];
-/// Notices of congestion, given and taken.
+/// Counters of congestion notifications, sent and received.
 const CONGESTION: &[&str] =
     &["np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored"];
 
-/// What a port has counted since its driver was loaded.
+/// Traffic counters of a port, since its driver was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RailTraffic {
-    /// `port_xmit_data` times four.
+    /// `port_xmit_data` × 4.
     pub tx_bytes: Reading<u64>,
-    /// `port_rcv_data` times four.
+    /// `port_rcv_data` × 4.
     pub rx_bytes: Reading<u64>,
     /// `port_xmit_wait`, ticks.
     pub xmit_wait: Reading<u64>,
 }
 
-/// What a port has counted of trouble since its driver was loaded. Each is a sum over those counters that the device
+/// Error counters of a port, since its driver was loaded. Each value is the sum over those counters that the device
 /// has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RailTrouble {
-    /// Damage on the way.
+    /// Transmission errors.
     pub errors: Reading<u64>,
-    /// Sent again, or asked for again.
+    /// Packets sent again or requested again.
     pub retransmits: Reading<u64>,
-    /// Notices of congestion, given and taken.
+    /// Congestion notifications, sent and received.
     pub congestion: Reading<u64>,
 }
 
-/// Three counters of a port: each may cost a command to its firmware, so nothing else is read.
+/// Reads only these three counters of a port: each may cost a command to the firmware.
 pub fn rail_traffic(sysfs: &Path, hca: &str, port: u32) -> RailTraffic {
     let dir = port_dir(sysfs, hca, port);
     let bytes = |name| counter(&dir, name).map(|words: u64| words.saturating_mul(4));
@@ -62,7 +62,7 @@ pub fn rail_traffic(sysfs: &Path, hca: &str, port: u32) -> RailTraffic {
     }
 }
 
-/// Twenty counters of a port: to be read seldom.
+/// Reads about twenty counters of a port; use it sparingly.
 pub fn rail_trouble(sysfs: &Path, hca: &str, port: u32) -> RailTrouble {
     let dir = port_dir(sysfs, hca, port);
     RailTrouble {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_lie_in_two_places_and_some_are_not_there() {
+    fn counters_are_found_in_both_directories_and_may_be_absent() {
         let root = tempfile::tempdir().unwrap();
         let port = port_dir(root.path(), "mlx5_0", 1);
         for (file, text) in [

@@ -1,4 +1,4 @@
-//! The RDMA self-test: a program of its own, since it links libibverbs, run in a child with a deadline.
+//! The RDMA self-test. It is a separate program, because it links libibverbs, and runs in a child with a deadline.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,13 +12,13 @@ use crate::answer;
 
 pub(crate) const TASK: &str = "node-rdma-self-test";
 
-/// Runs `program` on these devices; returns within the deadline plus what it takes to end a child.
+/// Runs `program` on these devices. Returns after at most the deadline plus the time to kill the child.
 pub(crate) fn rdma_self_test(
     program: &Path,
     devices: &[String],
     deadline: Duration,
 ) -> Part<Vec<SelfTested>> {
-    // The child says itself what became of the program, so it needs the time to kill it.
+    // The child reports how the program ended, so it needs time to kill it.
     let inner = deadline.saturating_sub(GRACE * 3 / 2).max(deadline / 3);
     let input = Run {
         path: program.to_owned(),
@@ -49,7 +49,7 @@ pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// One line of JSON per device.
+/// Parses one line of JSON per device.
 fn said(out: &str) -> Result<Vec<SelfTested>, String> {
     out.lines().map(|line| serde_json::from_str(line).map_err(|why| format!("'{line}': {why}"))).collect()
 }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_per_device() {
+    fn each_line_of_output_is_one_device() {
         let out = "{\"device\":\"mlx5_0\",\"gbps\":190.5,\"bytes\":8,\"error\":null}\n\
                    {\"device\":\"mlx5_1\",\"gbps\":null,\"bytes\":0,\"error\":\"open: no\"}\n";
         let said = said(out).unwrap();

@@ -1,6 +1,6 @@
-//! The site's own checks: executables in `/etc/railgate/checks.d/`, each run in a child of its own.
+//! Site checks: executables in `/etc/railgate/checks.d/`, each run in a child of its own.
 //!
-//! Root runs them, so each must be a file that root alone can change ([`trusted`]), and no link.
+//! They run as root, so each must be a regular file, not a link, that only root can change ([`trusted`]).
 
 mod says;
 
@@ -12,10 +12,10 @@ use railgate_child::program::{Ended, Run, run_program};
 use railgate_fsutil::{read, trusted};
 use railgate_model::{SiteCheck, SiteOutcome};
 
-/// A directory with more is a mistake.
+/// More checks than this are assumed to be a mistake.
 const MAX_CHECKS: usize = 64;
 
-/// What lies in the directory, by name: each with why it is not to be run, if it is not. Empty where there is no
+/// Returns the files in the directory, by name; those that are not to be run have the reason. Empty if there is no
 /// directory.
 pub fn site_checks(directory: &Path) -> Vec<SiteCheck> {
     let whole = |outcome| vec![found(String::new(), directory.to_owned(), Some(outcome))];
@@ -47,7 +47,7 @@ pub fn site_checks(directory: &Path) -> Vec<SiteCheck> {
     checks
 }
 
-/// Runs a site's check.
+/// Runs a site check and returns its outcome.
 pub(crate) fn run(input: &Run) -> SiteOutcome {
     match run_program(input) {
         Ended::Exited { code, out, err } => says::outcome_of(code, &out, &err),
@@ -56,12 +56,12 @@ pub(crate) fn run(input: &Run) -> SiteOutcome {
     }
 }
 
-/// Not yet run: what is to be run carries an empty answer.
+/// An entry that has not been run. A file that can be run has an empty outcome.
 fn found(name: String, path: PathBuf, outcome: Option<SiteOutcome>) -> SiteCheck {
     SiteCheck { name, path, outcome: outcome.unwrap_or(SiteOutcome::Said(Vec::new())), took_ms: 0.0 }
 }
 
-/// What editors and packages leave behind, and what an admin has put aside.
+/// Backup files of editors and packages, and files that an admin has disabled.
 fn is_left_aside(file: &str) -> bool {
     const ENDS: [&str; 9] =
         ["~", ".bak", ".disabled", ".dpkg-dist", ".dpkg-new", ".dpkg-old", ".rpmnew", ".rpmorig", ".rpmsave"];
@@ -71,7 +71,7 @@ fn is_left_aside(file: &str) -> bool {
         || ENDS.iter().any(|end| file.ends_with(end))
 }
 
-/// `Check_RAID.sh` is `check-raid`: lower case, digits and dashes, thirty characters.
+/// The id of a file: `Check_RAID.sh` gives `check-raid`. Lower case, digits and dashes, thirty characters.
 fn id_of(file: &str) -> Option<String> {
     let stem = file.split_once('.').map_or(file, |(stem, _)| stem);
     let id = stem.to_ascii_lowercase().replace('_', "-");
@@ -82,7 +82,7 @@ fn id_of(file: &str) -> Option<String> {
     good.then_some(id)
 }
 
-/// Why a file is not to be run.
+/// Returns the reason why a file must not be run, if there is one.
 fn examine(path: &Path) -> Option<SiteOutcome> {
     let about = match fs::symlink_metadata(path) {
         Ok(about) => about,

@@ -2,20 +2,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// `[source]`: where the machine is read from. A test node points it at simulated hardware; the
-/// environment never overrides it.
+/// `[source]`: where the machine is read from. A test node points it at simulated hardware. The environment cannot
+/// override it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SourceConfig {
-    /// NVML: a library name for the dynamic loader, or a path.
+    /// NVML: a library name for the dynamic loader, or an absolute path.
     pub nvml_library: PathBuf,
     /// Root of the sysfs tree.
     pub sysfs: PathBuf,
     /// Root of the proc tree.
     pub proc: PathBuf,
-    /// The kernel's log: the device, or a file with one record per line in its format.
+    /// Kernel log: the device, or a file in its format with one record per line.
     pub kmsg: PathBuf,
-    /// This is a test node: enforce and remember although the roots are not the system's.
+    /// This is a test node: act and save state although the roots are not those of the system.
     pub test_node: bool,
 }
 
@@ -32,8 +32,8 @@ impl Default for SourceConfig {
 }
 
 impl SourceConfig {
-    /// Everything is the system's own: the trees, the log, and NVML by name or from a place where drivers
-    /// are installed.
+    /// Returns whether all sources are those of the system: the trees, the log, and NVML by name or in a directory
+    /// where drivers are installed.
     pub fn is_system(&self) -> bool {
         const DRIVER_PLACES: [&str; 5] = ["/usr", "/lib", "/lib64", "/opt", "/run/nvidia"];
         let system = SourceConfig::default();
@@ -46,12 +46,12 @@ impl SourceConfig {
             && (*library == system.nvml_library || installed)
     }
 
-    /// What is read here may be said of this node: it may be acted upon, and is remembered.
+    /// Returns whether the readings describe this node, so that the gate may act on them and save state.
     pub fn speaks_for_the_node(&self) -> bool {
         self.is_system() || self.test_node
     }
 
-    /// What is wrong with the values, one line each.
+    /// Returns the problems of the values, one line each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (key, path) in [("sysfs", &self.sysfs), ("proc", &self.proc), ("kmsg", &self.kmsg)] {
@@ -71,7 +71,7 @@ impl SourceConfig {
     }
 }
 
-/// Without a slash the dynamic loader searches its own directories, never the current one.
+/// A name without a slash: the dynamic loader only searches its own directories for it, never the current one.
 fn is_bare_name(path: &Path) -> bool {
     path.file_name() == Some(path.as_os_str())
 }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_the_system() {
+    fn the_default_source_is_the_system() {
         assert!(SourceConfig::default().is_system());
         assert_eq!(SourceConfig::default().problems(), Vec::<String>::new());
     }

@@ -1,4 +1,4 @@
-//! What the drivers of network interfaces count by themselves (`ethtool -S`): pauses, discards, corrected errors.
+//! Statistics of network drivers (`ethtool -S`): pauses, discards, corrected errors.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::{answer, ioctl};
 
 pub(crate) const TASK: &str = "node-statistics";
 
-/// Reads the statistics of these devices (RDMA device and interface) of this machine, within the deadline. Their failures
-/// stand in the log only: a counter that is absent is judged by nothing.
+/// Reads the statistics of these devices (RDMA device and interface) of this machine, within the deadline. Failures are
+/// only logged, because an absent counter is not judged.
 pub(crate) fn read_statistics(devices: &[(String, String)], deadline: Duration) -> Vec<InterfaceStatistics> {
     let part: Part<Vec<InterfaceStatistics>> = answer::asked(TASK, &devices, deadline);
     if let Some(why) = part.missing() {
@@ -42,7 +42,7 @@ pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&statistics).map_err(|why| format!("reply: {why}"))
 }
 
-/// A driver has thousands.
+/// Whether a check uses this statistic; a driver has thousands.
 fn is_judged(name: &str) -> bool {
     const WHOLE: [&str; 4] =
         ["rx_corrected_bits_phy", "rx_discards_phy", "rx_pcs_symbol_err_phy", "tx_pause_storm_error_events"];
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_judged() {
+    fn only_statistics_that_checks_use_are_kept() {
         for name in ["rx_prio3_pause_duration", "tx_prio0_pause_duration", "rx_corrected_bits_phy"] {
             assert!(is_judged(name), "{name}");
         }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_answers_in_a_list() {
+    fn a_missing_interface_of_this_kernel_has_no_statistics() {
         let asked = serde_json::to_vec(&[("mlx5_0", "no-such-nic")]).unwrap();
         let reply = task(&asked).unwrap();
         let said: Vec<InterfaceStatistics> = serde_json::from_slice(&reply).unwrap();

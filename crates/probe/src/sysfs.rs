@@ -1,7 +1,7 @@
-//! Small bounded reads below a root: sysfs and procfs attributes.
+//! Bounded reads of sysfs and procfs attributes below a root.
 //!
-//! What these files hold fits a page; whoever can put something bigger or a FIFO there gets an error
-//! and no hang.
+//! Contents of these files fit in a page. If another process put a larger file or a FIFO there, reading it gives an
+//! error and does not hang.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use railgate_fsutil::read::whole;
 use railgate_model::Reading;
 use railgate_text::printable;
 
-/// Attributes of sysfs are one page at most.
+/// A sysfs attribute has at most one page.
 const ATTRIBUTE_BYTES: u64 = 4096;
 
-/// One attribute, trimmed.
+/// Reads one attribute, trimmed.
 pub(crate) fn attribute(path: &Path) -> Result<String, ReadError> {
     Ok(printable(whole(path, ATTRIBUTE_BYTES)?.trim()).into_owned())
 }
 
-/// One attribute as a reading. Absent and `EOPNOTSUPP` mean that the machine has no such value;
-/// everything else, `EINVAL` included, is a failed read.
+/// Reads one attribute. If it is absent or returns `EOPNOTSUPP`, the machine has no such value; all other errors,
+/// including `EINVAL`, are failed readings.
 pub(crate) fn text(path: &Path) -> Reading<String> {
     parsed(path, "text", |text| Some(text.to_owned()))
 }
 
-/// One attribute, understood by `parse`; what it does not understand is a failed read.
+/// Reads one attribute and parses it with `parse`; text that it rejects is a failed reading.
 pub(crate) fn parsed<T>(
     path: &Path,
     want: &'static str,
@@ -38,8 +38,8 @@ pub(crate) fn parsed<T>(
     }
 }
 
-/// A larger file (`interrupts`, `mountinfo`, `limits`), understood by `parse`; where that finds nothing the machine has
-/// no such value.
+/// Reads a larger file (`interrupts`, `mountinfo`, `limits`) and parses it with `parse`; `None` from it means that the
+/// machine has no such value.
 pub(crate) fn large<T>(path: &Path, limit: u64, parse: impl FnOnce(&str) -> Option<T>) -> Reading<T> {
     match whole(path, limit) {
         Ok(text) => parse(&text).map_or(Reading::Unsupported, Reading::Known),
@@ -47,7 +47,7 @@ pub(crate) fn large<T>(path: &Path, limit: u64, parse: impl FnOnce(&str) -> Opti
     }
 }
 
-/// What a failed read of one attribute means.
+/// The reading for an error of reading one attribute.
 pub(crate) fn failure<T>(error: &ReadError) -> Reading<T> {
     if error.is_absent() || error.errno() == Some(libc::EOPNOTSUPP) {
         Reading::Unsupported
@@ -56,12 +56,12 @@ pub(crate) fn failure<T>(error: &ReadError) -> Reading<T> {
     }
 }
 
-/// `0x10de` or `10de`.
+/// Parses `0x10de` or `10de`.
 pub(crate) fn hex(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// `numa_node`; -1 means that the firmware says nothing.
+/// Reads `numa_node`; -1 means that the firmware does not report a node.
 pub(crate) fn numa_node(path: &Path) -> Reading<u32> {
     match parsed(path, "a NUMA node", |text| text.parse::<i64>().ok()) {
         Reading::Known(-1) | Reading::Unsupported => Reading::Unsupported,
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absent_is_not_failed() {
+    fn an_absent_attribute_is_unsupported_and_an_error_failed() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(text(&dir.path().join("rate")), Reading::Unsupported);
         fs::write(dir.path().join("rate"), "fast\n").unwrap();
@@ -98,7 +98,7 @@ mod tests {
         assert!(matches!(text(&dir.path().join("big")), Reading::Failed(why) if why.contains("4096 bytes")));
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
-        // A FIFO without a writer gives an empty answer at once instead of a hang.
+        // A FIFO without a writer reads as empty at once rather than blocking.
         assert_eq!(attribute(&fifo).unwrap(), "");
     }
 }

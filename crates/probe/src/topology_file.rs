@@ -5,18 +5,19 @@ use railgate_model::Reading;
 
 use crate::sysfs;
 
-/// NCCL holds 256 elements of a file, of some 300 bytes each.
+/// NCCL accepts 256 elements of a file, of about 300 bytes each.
 const FILE_BYTES: u64 = 256 * 1024;
 
-/// Reads a topology file, or one that is to be one: a regular file of at most 256 KiB.
+/// Reads a topology file, or a candidate for one: a regular file of at most 256 KiB.
 ///
 /// # Errors
-/// It cannot be read, is not a regular file, or is too large.
+/// Returns an error if it cannot be read, is not a regular file, or is too large.
 pub fn read_topology_file(path: &Path) -> Result<Vec<u8>, ReadError> {
     read::whole_bytes(path, FILE_BYTES)
 }
 
-/// The same as a reading, for a child to answer. What is no UTF-8 stays visible as something that NCCL stumbles at.
+/// The same as a reading, for the answer of a child. Bytes that are not UTF-8 stay visible as characters that NCCL
+/// rejects.
 pub(crate) fn topology_text(path: &Path) -> Reading<String> {
     match read_topology_file(path) {
         Ok(bytes) => Reading::Known(String::from_utf8_lossy(&bytes).into_owned()),

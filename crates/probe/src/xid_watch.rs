@@ -1,5 +1,5 @@
-//! Xids as NVML tells them: for machines that do not let us read the kernel's log (pods). NVML tells only whoever waits, so
-//! a resident process does, and what came before or between is lost; other drivers' lines are not told at all.
+//! Xids from NVML, for machines without access to the kernel log (pods). NVML only reports them to a process that
+//! waits, so a resident process does. Earlier Xids, and records of other drivers, are not available.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::nvml;
 
 const WATCH: &str = "node-xid-watch";
-/// The child speaks several times as often.
+/// Maximum silence of the child, which sends a message several times in this period.
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// The task that a program which waits for Xids must know.
+/// The child task of waiting for Xids. A program that starts an [`XidWatch`] passes it to [`crate::dispatch`].
 pub(crate) const TASK: Task = Task::stream(WATCH, task);
 
-/// Where NVML is.
+/// A request to wait for Xids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XidWatch {
     /// NVML: a library name for the dynamic loader, or a path.
@@ -24,10 +24,11 @@ pub struct XidWatch {
 }
 
 impl XidWatch {
-    /// Begins to wait, in a child. It says lists of [`railgate_model::XidEvent`] as JSON; an empty one says that it still waits.
+    /// Starts to wait in a child process. It sends lists of [`railgate_model::XidEvent`] as JSON; an empty list is a
+    /// sign of life.
     ///
     /// # Errors
-    /// No child could be started.
+    /// Returns an error if the child cannot be started.
     pub fn start(&self) -> Result<Stream, String> {
         let input = serde_json::to_vec(self).map_err(|why| why.to_string())?;
         Stream::start(WATCH, &input, SILENCE).map_err(|why| format!("child {WATCH}: {why}"))

@@ -1,4 +1,4 @@
-//! The site's own checks as real executables: what they say, how they end, and that nothing of them stays.
+//! Runs site checks as real executables: their results, how they end, and that no process of them remains.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
 
@@ -16,7 +16,7 @@ use railgate_model::{Extra, Phase, Plan, Severity, SiteCheck, SiteFinding, SiteO
 use railgate_probe::dispatch;
 use railgate_probe::{Request, SourceConfig, live};
 
-/// Generous: what must end ends at its own deadline or at once.
+/// A generous limit: each check ends at its own deadline or at once.
 const GATE: Duration = Duration::from_secs(30);
 
 struct Site {
@@ -67,15 +67,15 @@ fn only(outcome: SiteOutcome) -> SiteFinding {
     }
 }
 
-/// The process with the number in this file, once it is there.
+/// Whether the process with the id in this file is alive.
 fn lives(pid: &Path) -> bool {
     let pid = fs::read_to_string(pid).unwrap();
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
-    // One that nobody has collected yet is dead all the same.
+    // A zombie that has not been reaped counts as dead.
     stat.is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z'))
 }
 
-fn exit_codes_and_lines() {
+fn exit_codes_and_output_are_parsed() {
     let site = Site::new();
     site.script("good", "echo 'OK - 8 disks'");
     site.script("bad", "echo 'RAID CRITICAL - md0 degraded | x=1'; exit 2");
@@ -111,7 +111,7 @@ fn the_environment_is_built_from_scratch() {
 fn a_check_that_never_ends_leaves_nothing_behind() {
     let mut site = Site::new();
     site.deadline = Duration::from_millis(700);
-    // One in a session of its own, which a signal to the group does not reach, and none that a polite signal ends.
+    // One process in a session of its own, which a signal to the group does not reach. Both ignore SIGTERM.
     let (own, other) = (site.path("own"), site.path("other"));
     site.script(
         "hang",
@@ -129,7 +129,7 @@ fn a_check_that_never_ends_leaves_nothing_behind() {
     assert_eq!(seen["good"].outcome, SiteOutcome::Said(Vec::new()));
 }
 
-fn what_a_check_leaves_in_the_background_goes_with_it() {
+fn background_processes_of_a_check_are_killed() {
     let site = Site::new();
     let pid = site.path("pid");
     site.script(
@@ -140,7 +140,7 @@ fn what_a_check_leaves_in_the_background_goes_with_it() {
     assert!(!lives(&pid));
 }
 
-fn whoever_writes_without_end_is_ended() {
+fn a_check_with_endless_output_is_killed() {
     let mut site = Site::new();
     site.named.insert("yes".to_owned(), Some(Duration::from_millis(500)));
     site.script("yes", "exec yes");
@@ -150,7 +150,7 @@ fn whoever_writes_without_end_is_ended() {
     assert_eq!(only(seen.remove("much").unwrap().outcome).what, "x".repeat(200));
 }
 
-fn only_those_that_are_asked_for_run() {
+fn only_requested_checks_are_run() {
     let mut site = Site::new();
     let ran = site.path("ran");
     site.script("off", &format!("touch {}", ran.display()));
@@ -165,15 +165,12 @@ fn main() -> ExitCode {
         return code;
     }
     let tests: &[(&str, fn())] = &[
-        ("exit_codes_and_lines", exit_codes_and_lines),
+        ("exit_codes_and_output_are_parsed", exit_codes_and_output_are_parsed),
         ("the_environment_is_built_from_scratch", the_environment_is_built_from_scratch),
         ("a_check_that_never_ends_leaves_nothing_behind", a_check_that_never_ends_leaves_nothing_behind),
-        (
-            "what_a_check_leaves_in_the_background_goes_with_it",
-            what_a_check_leaves_in_the_background_goes_with_it,
-        ),
-        ("whoever_writes_without_end_is_ended", whoever_writes_without_end_is_ended),
-        ("only_those_that_are_asked_for_run", only_those_that_are_asked_for_run),
+        ("background_processes_of_a_check_are_killed", background_processes_of_a_check_are_killed),
+        ("a_check_with_endless_output_is_killed", a_check_with_endless_output_is_killed),
+        ("only_requested_checks_are_run", only_requested_checks_are_run),
     ];
     one_by_one::run(tests)
 }

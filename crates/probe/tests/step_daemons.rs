@@ -1,6 +1,6 @@
-//! Processes called slurmstepd whose command line cannot be read: in a proc tree of this test it is a file of a FUSE
-//! file system that never answers. (In the real one kernels before 4.17 read such a page of the process's own memory.)
-//! Needs root and /dev/fuse.
+//! Processes called slurmstepd with a command line that cannot be read: in the proc tree of this test it is a file on a
+//! FUSE file system that never answers. (In the real tree, kernels before 4.17 read it from the process's own memory,
+//! which a user can make hang in the same way.) Needs root and /dev/fuse.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test without the standard harness")]
 
@@ -18,13 +18,13 @@ use railgate_probe::dispatch;
 use railgate_probe::{job_is_here, job_is_stopped};
 
 const SERVE: &str = "serve-what-never-answers";
-/// Of the file, bytes.
+/// Size of the file, bytes.
 const SIZE: u32 = 65_536;
-/// What hangs hangs for ever; this is how long a busy machine may need for the rest.
+/// Time limit that is generous even on a busy machine. A real hang would last forever.
 const GUARD: Duration = Duration::from_secs(30);
 const JOB: u32 = 4711;
 
-/// FUSE's protocol as far as one file needs it: it has a size, can be opened, and a read is never answered.
+/// The part of FUSE's protocol that one file needs: it has a size and can be opened, and reads are never answered.
 fn serve(dir: &Path) {
     let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
@@ -39,13 +39,13 @@ fn serve(dir: &Path) {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
         let attributes = |node: u32| {
             let mode = if node == 1 { 0o40_755 } else { 0o100_644 };
-            // Number, size, blocks, times, their nanoseconds, mode, links, uid, gid, device, block size, flags.
+            // Inode, size, blocks, times, their nanoseconds, mode, links, uid, gid, device, block size, flags.
             words(&[node, 0, SIZE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0])
         };
         let (error, body) = match opcode {
             // INIT: version, readahead, flags, background, write size, granularity, pages.
             26 => (0, words(&[7, 31, 0, 0, 0, 4096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
-            // LOOKUP: node, generation, how long it and the attributes are valid.
+            // LOOKUP: inode, generation, validity of the entry and of the attributes.
             1 => (0, [words(&[2, 0, 0, 0, 60, 0, 60, 0, 0, 0]), attributes(2)].concat()),
             // GETATTR
             3 => (0, [words(&[60, 0, 0, 0]), attributes(node)].concat()),
@@ -61,8 +61,8 @@ fn serve(dir: &Path) {
     }
 }
 
-/// A proc tree with one process called slurmstepd, and the file system that its command line lies in. Ending the server
-/// frees the process that waits for it.
+/// A proc tree with one process called slurmstepd, and the file system with its command line. Ending the server
+/// releases the process that waits for it.
 struct Tree {
     dir: tempfile::TempDir,
     server: Child,
@@ -86,7 +86,7 @@ impl Tree {
         let process = tree.proc().join("42");
         fs::create_dir_all(&process).unwrap();
         let uids = format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
-        // A task below it that is stopped, in no cgroup of Slurm's: whose it is depends on the step daemon.
+        // A stopped task below it, in no cgroup of Slurm, so that its job has to be found through the slurmstepd.
         let task = tree.proc().join("43");
         fs::create_dir_all(&task).unwrap();
         for (dir, name, state, parent) in [(&process, "slurmstepd", 'S', 1), (&task, "python3", 'T', 42)] {
@@ -104,7 +104,7 @@ impl Tree {
         self.dir.path().join("proc")
     }
 
-    /// What an unguarded reader meets.
+    /// Whether an unguarded read hangs.
     fn hangs(&self) -> bool {
         let path = self.proc().join("42/cmdline");
         let mut reader = Command::new("cat").arg(path).stdout(Stdio::null()).spawn().unwrap();
@@ -123,7 +123,7 @@ impl Drop for Tree {
     }
 }
 
-/// In a thread, so that a hang is a failure of the test. The thread is free again when the server has ended.
+/// Runs `work` in a thread, so that a hang fails the test. The thread ends when the server has ended.
 fn guarded<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || send.send(work()));
@@ -137,7 +137,7 @@ fn the_command_line_of_a_users_process_is_not_read() {
     assert!(!guarded("job_is_stopped", move || job_is_stopped(&stopped, JOB)));
 }
 
-fn a_process_of_roots_that_hangs_ends_at_the_deadline() {
+fn a_hanging_process_of_root_ends_at_the_deadline() {
     let tree = Tree::new(0);
     let (here, stopped) = (tree.proc(), tree.proc());
     let said = guarded("job_is_here", move || job_is_here(&here, JOB));
@@ -167,8 +167,8 @@ fn main() -> ExitCode {
                     the_command_line_of_a_users_process_is_not_read,
                 ),
                 trial(
-                    "a_process_of_roots_that_hangs_ends_at_the_deadline",
-                    a_process_of_roots_that_hangs_ends_at_the_deadline,
+                    "a_hanging_process_of_root_ends_at_the_deadline",
+                    a_hanging_process_of_root_ends_at_the_deadline,
                 ),
             ];
             let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };

@@ -1,5 +1,5 @@
-//! The readers against a tree that was written by hand after real machines, so that they and the writer of
-//! simulated hardware cannot share one mistake.
+//! Tests the readers with a tree that was written by hand after real machines, so that they and the writer of simulated
+//! hardware cannot share a mistake.
 
 #![expect(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -21,7 +21,7 @@ fn hcas() -> Vec<Hca> {
 }
 
 #[test]
-fn an_active_port() {
+fn an_active_port_is_read() {
     let hcas = hcas();
     let hca = &hcas[0];
     assert_eq!(hca.name, "mlx5_0");
@@ -53,7 +53,7 @@ fn an_active_port() {
 }
 
 #[test]
-fn other_ports() {
+fn ports_in_other_states_are_read() {
     let hcas = hcas();
     let names: Vec<&str> = hcas.iter().map(|hca| hca.name.as_str()).collect();
     assert_eq!(names, ["mlx5_0", "mlx5_2", "mlx5_10", "rxe0"]);
@@ -85,10 +85,10 @@ fn device<'a>(pci: &'a Pci, address: &str) -> &'a PciDevice {
 }
 
 #[test]
-fn the_pci_tree() {
+fn the_pci_tree_has_only_relevant_devices() {
     let pci = pci_read(&tree()).unwrap();
     let kept: Vec<String> = pci.devices.iter().map(|device| device.address.to_string()).collect();
-    // Neither the disk nor the switch port above it, nor the host's own function.
+    // Without the disk, the switch port above it, and the host's own function.
     let want = [
         "0000:00:02.0",
         "0000:15:01.0",
@@ -119,7 +119,7 @@ fn the_pci_tree() {
 }
 
 #[test]
-fn a_virtual_machine_hides_its_links() {
+fn links_of_a_virtual_machine_are_unsupported() {
     let pci = pci_read(&tree()).unwrap();
     let function = device(&pci, "0001:00:00.0");
     assert_eq!(function.root, "pci0001:00");

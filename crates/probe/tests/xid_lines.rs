@@ -1,4 +1,4 @@
-//! Lines of NVIDIA's drivers as the live reader passes them on, and what the catalogue says of each.
+//! Lines of NVIDIA's drivers, passed through the live reader and judged by the catalogue.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ fn xid(code: u32, text: &str) -> String {
     format!("NVRM: Xid (PCI:0008:01:00): {code}, {text}")
 }
 
-/// What the catalogue says to do at once about one line.
+/// The catalogue's immediate action for one line.
 fn action(line: &str) -> Option<Bucket> {
     let events = read(&[line]).xids();
     assert_eq!(events.len(), 1, "{line}");
@@ -36,7 +36,7 @@ fn action(line: &str) -> Option<Bucket> {
 }
 
 #[test]
-fn codes_that_were_unknown_or_wrong() {
+fn codes_of_newer_drivers_have_their_actions() {
     for (code, want) in [
         (60, Some(Bucket::RestartApp)),
         (78, Some(Bucket::UpdateSwfw)),
@@ -64,7 +64,8 @@ fn every_code_of_the_catalogue_reaches_its_row() {
     assert!(codes.iter().all(|code| lookup(*code).is_some()));
 }
 
-/// The shapes are those of real nodes (tests of leptonai/gpud and NVIDIA/NVSentinel quote some); numbers from the decode table.
+/// Lines of real nodes (some from the tests of leptonai/gpud and NVIDIA/NVSentinel), with numbers from the decode
+/// table.
 #[test]
 fn nvlink_5_records_are_decoded() {
     for (code, text, want) in [
@@ -101,7 +102,7 @@ fn nvlink_5_records_are_decoded() {
 }
 
 #[test]
-fn a_process_name_changes_no_record() {
+fn a_process_name_does_not_change_a_record() {
     let line =
         xid(145, "pid=1, name=RLW_REMAP Fatal, RLW_TAGSTATE Nonfatal XC1 i0 Link 00 (0x00000102 0x00000001)");
     assert_eq!(action(&line), Some(Bucket::Ignore));
@@ -146,9 +147,9 @@ fn sxids_without_a_severity_are_events() {
     assert_eq!(sxid_name(22011, Fatal), Some("Minion EXTERR"));
 }
 
-/// A process called `nvidia-nvswitch` that crashes in a file named as a record.
+/// A process called `nvidia-nvswitch` that crashes in a file with the name of a record.
 #[test]
-fn a_process_words_no_record() {
+fn a_process_cannot_forge_a_record() {
     let log = read(&[
         "nvidia-nvswitch[77]: segfault at 0 ip 0 sp 0 error 4 in 0: SXid (PCI:0000:05:00.0): 26006, SOE HALTED",
         "NVRM: Xid (0:0:[77]: segfault at 0 ip 0): 149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000)",
@@ -160,7 +161,7 @@ fn a_process_words_no_record() {
 
 /// No record that a program can cause fails by itself.
 #[test]
-fn what_a_program_can_cause_is_marked() {
+fn codes_that_a_program_can_cause_are_raisable() {
     for code in [8, 11, 13, 25, 31, 32, 43, 45, 68, 69, 109, 137, 159] {
         let row = lookup(code).unwrap();
         assert!(row.raisable || row.judgement.severity < Severity::Fail, "{code}");

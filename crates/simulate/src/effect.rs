@@ -13,8 +13,7 @@ use super::{Fault, FaultKind};
 const LOST: &str = "nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)";
 const DEADLINE_MS: f64 = 10_000.0;
 
-/// Lets the faults happen. Those that take a part away come last, so that every index means the healthy
-/// machine's.
+/// Applies the faults. Those that remove a part come last, so that every index is that of the healthy machine.
 pub(super) fn apply(snapshot: &mut Snapshot, faults: &[Fault]) {
     let mut ordered: Vec<&Fault> = faults.iter().collect();
     ordered.sort_by_key(|fault| match fault.kind {
@@ -187,7 +186,7 @@ fn no_log(snapshot: &mut Snapshot) {
     snapshot.kernel_log = Part::Failed { why, took_ms: 1.0 };
 }
 
-/// A lost GPU answers nothing, its link reads all ones, and the driver says so in the kernel log.
+/// A lost GPU does not respond, its link reads as all ones, and the driver logs Xid 79.
 fn lose(snapshot: &mut Snapshot, index: u32) {
     let Some(gpu) = gpu(snapshot, index) else { return };
     silence(gpu, LOST);
@@ -210,7 +209,7 @@ fn silence(gpu: &mut Gpu, why: &str) {
     *gpu = Gpu { pci: gpu.pci.clone(), ..silent };
 }
 
-/// The GPU is gone from NVML and from the bus; those behind it move up.
+/// Removes the GPU from NVML and from the bus; the GPUs behind it move up.
 fn remove(snapshot: &mut Snapshot, index: u32) {
     let Part::Read { data: Gpus { count, gpus, .. }, .. } = &mut snapshot.gpus else { return };
     let Some(place) = gpus.iter().position(|gpu| gpu.index == index) else { return };
@@ -229,7 +228,7 @@ fn remove(snapshot: &mut Snapshot, index: u32) {
         *count = count.saturating_sub(1);
     }
     let (Some(address), Part::Read { data, .. }) = (gone.pci.known(), &mut snapshot.pci) else { return };
-    // What only this GPU needed goes with it.
+    // Bridges that only this GPU used are removed with it.
     data.devices.retain(|device| device.address != *address);
     let needed: Vec<PciAddress> = data
         .devices
@@ -253,7 +252,7 @@ fn narrow(snapshot: &mut Snapshot, index: u32) {
     }
 }
 
-/// As after another order of probing: `mlx5_0` is called `mlx5_4`, and so on.
+/// Renames devices as after another probing order: `mlx5_0` becomes `mlx5_4`, and so on.
 fn rename(snapshot: &mut Snapshot) {
     let Some(fabric) = fabric(snapshot) else { return };
     for hca in &mut fabric.hcas {
@@ -263,7 +262,7 @@ fn rename(snapshot: &mut Snapshot) {
     }
 }
 
-/// The driver's line, and what NVML reads of such a fault on a driver that has field 230.
+/// Adds the driver's record, and the NVML reading of such a fault with a driver that has field 230.
 fn xid(snapshot: &mut Snapshot, index: u32, code: u32) {
     let Some(gpu) = gpu(snapshot, index) else { return };
     match code {
@@ -282,7 +281,7 @@ fn xid(snapshot: &mut Snapshot, index: u32, code: u32) {
     }
 }
 
-/// x86 logs a crash with the name of the process and of its file.
+/// Adds a crash record of x86, which has the name of the process and of its executable.
 fn forge(snapshot: &mut Snapshot) {
     let time = snapshot.taken.saturating_sub(60_000);
     if let Part::Read { data, .. } = &mut snapshot.kernel_log {
@@ -296,7 +295,7 @@ fn forge(snapshot: &mut Snapshot) {
     }
 }
 
-/// The kernel writes one more line, a minute before the look.
+/// Adds a line to the kernel log, one minute before the check run.
 pub(super) fn say(snapshot: &mut Snapshot, text: String) {
     let time = snapshot.taken.saturating_sub(60_000);
     if let Part::Read { data, .. } = &mut snapshot.kernel_log {

@@ -1,6 +1,6 @@
 use railgate_model::{Gid, HcaDetails, Interface, LinkLayer, Port, PortDetails, Reading};
 
-/// The rest of a healthy device.
+/// Further values of a healthy device.
 pub(super) fn of_hca(netdev: &str, port: &Port) -> HcaDetails {
     let ethernet = port.link_layer == Reading::Known(LinkLayer::Ethernet);
     HcaDetails {
@@ -14,7 +14,7 @@ pub(super) fn of_hca(netdev: &str, port: &Port) -> HcaDetails {
     }
 }
 
-/// The tables of a healthy port: of a whole member of the default partition, of an address in 10.10.0.0/16.
+/// Tables of a healthy port: full membership in the default partition, an address in 10.10.0.0/16.
 pub(super) fn of_port(nth: u32, layer: &LinkLayer) -> PortDetails {
     let none = PortDetails::default();
     match layer {

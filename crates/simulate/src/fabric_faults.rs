@@ -5,7 +5,7 @@ use railgate_model::{
 use super::machine::rate_text;
 use super::optics;
 
-/// What can be wrong with an RDMA device beyond its state and rate.
+/// Faults of an RDMA device other than its state and rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is explained to people in FAULTS")]
 pub enum FabricFault {
@@ -23,7 +23,7 @@ pub enum FabricFault {
     GidSubnet,
     MtuLow,
     Far,
-    /// A counter of the port stands so much higher.
+    /// A counter of the port is higher by this amount.
     Counts(&'static str, u64),
     CountersUnreadable,
     DirectMissing,
@@ -38,7 +38,7 @@ pub enum FabricFault {
     SelfTestMissing,
 }
 
-/// Lets it happen to the device at this place.
+/// Applies the fault to the device with this index.
 pub(super) fn apply(snapshot: &mut Snapshot, fault: FabricFault, index: u32) {
     if fault == FabricFault::DirectMissing {
         return no_direct_path(snapshot);
@@ -110,7 +110,7 @@ fn on_port(port: &mut Port, fault: FabricFault) {
         }
         FabricFault::Layer => {
             port.link_layer = Reading::Known(LinkLayer::Ethernet);
-            // It has no partitions then, and no address.
+            // An Ethernet port has no partitions, and here no address either.
             port.details = PortDetails { gids: Reading::Known(Vec::new()), ..PortDetails::default() };
         }
         FabricFault::NoLid => port.lid = Reading::Known(0),
@@ -122,7 +122,7 @@ fn on_port(port: &mut Port, fault: FabricFault) {
             }
         }
         FabricFault::GidMissing | FabricFault::GidVersion | FabricFault::GidSubnet => {
-            // An InfiniBand port has no such table; the fault has no effect there.
+            // An InfiniBand port has no GID table, so the fault has no effect.
             let Reading::Known(gids) = &mut port.details.gids else { return };
             match fault {
                 FabricFault::GidMissing => gids.retain(|gid| gid.ipv4().is_none()),
@@ -150,7 +150,7 @@ fn on_port(port: &mut Port, fault: FabricFault) {
     }
 }
 
-/// The names are given in another order than the slots are.
+/// Swaps the names of two slots.
 fn swap(hcas: &mut [Hca], place: usize) {
     let other = if place + 1 < hcas.len() { place + 1 } else { place.saturating_sub(1) };
     let address = |at: usize| hcas.get(at).map(|hca| hca.pci.clone());
@@ -163,7 +163,7 @@ fn swap(hcas: &mut [Hca], place: usize) {
     }
 }
 
-/// The card sits alone under a root port of the other socket.
+/// Moves the card to a port of its own below a root port of the other socket.
 fn far(snapshot: &mut Snapshot, place: usize) {
     let Part::Read { data: Fabric { hcas }, .. } = &mut snapshot.fabric else { return };
     let Some(hca) = hcas.get_mut(place) else { return };
@@ -175,12 +175,12 @@ fn far(snapshot: &mut Snapshot, place: usize) {
         device.bridges.clear();
         device.root = "pci0000:f0".to_owned();
     }
-    // Bridges are told of where something is below them.
+    // Bridges are only listed if a device is below them.
     let used: Vec<PciAddress> = data.devices.iter().flat_map(|device| device.bridges.clone()).collect();
     data.devices.retain(|device| device.class >> 8 != 0x0604 || used.contains(&device.address));
 }
 
-/// An old kernel that cannot share the GPU's memory by itself, without the module that does.
+/// An old kernel without dma-buf, and without the module that replaces it.
 fn no_direct_path(snapshot: &mut Snapshot) {
     if let Part::Read { data, .. } = &mut snapshot.host {
         data.kernel = Reading::Known("4.18.0-553.el8_10.x86_64".to_owned());

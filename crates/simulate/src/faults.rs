@@ -5,20 +5,20 @@ use super::SimulateError;
 use super::fabric_faults::FabricFault;
 use super::host_faults::{HostFault, says};
 
-/// What has the fault.
+/// The part that has the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultPart {
     /// A GPU, by NVML index.
     Gpu,
-    /// A compute HCA, by its place in the list of rails.
+    /// A compute HCA, by its rail number.
     Hca,
-    /// A required mount, by its place in the host part.
+    /// A required mount, by its index in the host part.
     Mount,
-    /// The node as a whole; takes no index.
+    /// The whole node; takes no index.
     Node,
 }
 
-/// One named fault.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is explained to people in FAULTS")]
 pub enum FaultKind {
@@ -98,26 +98,26 @@ pub enum FaultKind {
     Host(HostFault),
 }
 
-/// A fault for people: what `railgate simulate --list` prints.
+/// Description of a fault, as `railgate simulate --list` prints it.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultInfo {
-    /// `gpu-lost`; `gpu-xid-<code>` stands for any code.
+    /// Id, for example `gpu-lost`; `gpu-xid-<code>` stands for any code.
     pub id: &'static str,
-    /// One line.
+    /// Description in one line.
     pub about: &'static str,
-    /// What has it.
+    /// The part that has it.
     pub part: FaultPart,
-    /// Where it is when no index is given.
+    /// Index if none is given.
     pub default_index: u32,
     kind: FaultKind,
 }
 
-/// A fault at its place: `gpu-lost@3`.
+/// A fault and its place, for example `gpu-lost@3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which.
+    /// The fault.
     pub kind: FaultKind,
-    /// Where; 0 for faults of the whole node.
+    /// Index of the part; 0 for faults of the whole node.
     pub index: u32,
 }
 
@@ -151,7 +151,7 @@ const fn kernel(id: &'static str, text: &'static str, about: &'static str) -> Fa
     host(id, HostFault::Says(text), about)
 }
 
-/// All of them.
+/// All faults.
 pub const FAULTS: &[FaultInfo] = &[
     gpu("gpu-lost", FaultKind::GpuLost, "NVML says that the GPU is lost, the kernel log has Xid 79"),
     gpu("gpu-missing", FaultKind::GpuMissing, "the GPU is neither on the PCI bus nor in NVML's count"),
@@ -552,7 +552,7 @@ impl FaultKind {
         FAULTS.iter().find(|info| info.kind == template)
     }
 
-    /// What has this fault.
+    /// Returns the part that has this fault.
     pub fn part(self) -> FaultPart {
         self.info().map_or(FaultPart::Node, |info| info.part)
     }
@@ -579,7 +579,7 @@ impl fmt::Display for Fault {
 impl FromStr for Fault {
     type Err = SimulateError;
 
-    /// `gpu-lost@3`, `gpu-xid-94`, `nvml-missing`.
+    /// Parses for example `gpu-lost@3`, `gpu-xid-94` or `nvml-missing`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let shown = || railgate_text::clip(text, 80);
         let (id, index) = match text.split_once('@') {
@@ -605,7 +605,7 @@ impl FromStr for Fault {
                 return Err(SimulateError::Index { fault: shown(), why });
             }
             (Some(index), part) => {
-                // People know HCAs by name.
+                // HCAs can be given by name.
                 let number = index.strip_prefix("mlx5_").filter(|_| part == FaultPart::Hca).unwrap_or(index);
                 number.parse().map_err(|_| SimulateError::Index {
                     fault: shown(),

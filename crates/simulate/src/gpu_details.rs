@@ -1,11 +1,11 @@
 use railgate_model::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, Profile, Reading, SramEcc};
 
-/// What a healthy GPU of this type says of itself, as an idle one does.
+/// Further values of a healthy, idle GPU of this type.
 pub(super) fn healthy(profile: &Profile, index: u32, count: u32) -> GpuDetails {
     let facts = &profile.gpus;
     let server = facts.ecc == Some(true);
     let links = facts.nvlinks_up.unwrap_or(0) > 0;
-    // Up to Ampere, with twelve links at most, a driver tells the sums; then each link's own.
+    // Up to Ampere (at most twelve links) the driver reports sums; later, the counters of each link.
     let sums = links && facts.nvlinks_up < Some(18);
     let limit = facts.power_limit_w.unwrap_or(400.0);
     GpuDetails {
@@ -16,7 +16,7 @@ pub(super) fn healthy(profile: &Profile, index: u32, count: u32) -> GpuDetails {
             server,
             SramEcc { volatile_uncorrected: 0, aggregate_uncorrected: 0, over_threshold: false },
         ),
-        // From Ampere on rows are remapped instead.
+        // From Ampere on, rows are remapped instead.
         retired_pages: Reading::Unsupported,
         margin_c: Reading::Known(54),
         slowdown_c: Reading::Unsupported,

@@ -9,7 +9,7 @@ const POWER_BRAKE: u64 = 0x80;
 const HW_SLOWDOWN: u64 = 0x8;
 const TWENTY_MINUTES_NS: u64 = 20 * 60 * 1_000_000_000;
 
-/// Faults that show in what one GPU says of itself.
+/// Applies faults that only affect the readings of one GPU.
 pub(super) fn on_gpu(gpu: &mut Gpu, kind: FaultKind) {
     let details = &mut gpu.details;
     match kind {
@@ -105,7 +105,7 @@ fn on_fabric(gpu: &mut Gpu, kind: FaultKind) {
         FaultKind::GpuFabricFailed => fabric.status = 999,
         FaultKind::GpuFabricUnhealthy => {
             fabric.health = 2;
-            // Degraded bandwidth, bits 0 and 1.
+            // Degraded bandwidth (bits 0 and 1): 1 is yes.
             fabric.health_mask = 1;
         }
         FaultKind::GpuFabricOtherClique => fabric.clique = 7,
@@ -119,7 +119,7 @@ fn throttle(gpu: &mut Gpu, why: u64) {
     gpu.details.throttle_reasons_later = reasons;
 }
 
-/// Faults that show elsewhere too.
+/// Applies faults that affect other readings as well.
 pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
     match kind {
         FaultKind::GpuEccContained => {
@@ -127,7 +127,7 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
                 say(snapshot, xid_text(94, at, Some(4711)));
             }
         }
-        // Subcode 33: the other end went down.
+        // Subcode 33: the other end of the link went down.
         FaultKind::GpuNvlink5Fatal => {
             nvlink5(snapshot, index, 149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000");
         }
@@ -151,7 +151,7 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
                 data.driver = Reading::Known("535.183.01".to_owned());
                 data.nvml = Reading::Known("12.535.183.01".to_owned());
             }
-            // It comes from the same release.
+            // The fabric manager comes from the same release.
             if let Some(version) = &mut snapshot.fabric_manager {
                 *version = Reading::Known("535.183.01".to_owned());
             }
@@ -180,7 +180,7 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
     }
 }
 
-/// A GPU without a handle has no peers.
+/// A GPU that cannot be opened is not listed as a peer.
 pub(super) fn forget_peer(snapshot: &mut Snapshot, index: u32) {
     if let Part::Read { data, .. } = &mut snapshot.gpus {
         for gpu in &mut data.gpus {
@@ -200,7 +200,7 @@ fn nvlink5(snapshot: &mut Snapshot, index: u32, code: u32, what: &str) {
     }
 }
 
-/// The switch's port to the GPU, and no port of the host itself.
+/// Enables ACS redirection on the switch port above the GPU, not on a root port.
 fn acs(snapshot: &mut Snapshot, index: u32) {
     let Some(at) = address(snapshot, index) else { return };
     let Part::Read { data, .. } = &mut snapshot.pci else { return };

@@ -55,7 +55,7 @@ fn file_systems() -> Vec<FileSystem> {
         one("/", "ext4", "/dev/md0", 875, 701, 58_000_000),
         one("/run", "tmpfs", "tmpfs", 202, 201, 52_000_000),
         one("/dev/shm", "tmpfs", "tmpfs", 1_007, 1_007, 264_000_000),
-        // XFS makes inodes as it goes, and says so with a large number.
+        // XFS creates inodes on demand and reports a large number.
         one("/tmp", "xfs", "/dev/md1", 27_900, 26_800, 2_900_000_000),
     ]
 }

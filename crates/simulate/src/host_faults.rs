@@ -8,7 +8,7 @@ use railgate_model::{
 
 const DEADLINE_MS: f64 = 10_000.0;
 
-/// What can be wrong with the machine around the devices.
+/// Faults of the machine apart from GPUs and fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is explained to people in FAULTS")]
 pub enum HostFault {
@@ -52,11 +52,11 @@ pub enum HostFault {
     SiteNotExecutable,
     TopologyBroken,
     TopologyStale,
-    /// A line of the kernel's.
+    /// A line in the kernel log.
     Says(&'static str),
 }
 
-/// Lines of the kernel's, for faults that only it tells of. `GPU` and `HCA` stand for the first one's address.
+/// Kernel log lines, for faults that only the log shows. `GPU` and `HCA` stand for the address of the first one.
 pub(super) mod says {
     pub(crate) const TASK_HUNG: &str = "INFO: task python3:4711 blocked for more than 120 seconds.";
     pub(crate) const SOFT_LOCKUP: &str = "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4711]";
@@ -92,7 +92,7 @@ pub(super) mod says {
         "EDAC MC1: 2 CE memory read error on CPU_SrcID#0_MC#1_Chan#0_DIMM#0 (channel:0 slot:0)";
 }
 
-/// Lets it happen; what the kernel then says is given back.
+/// Applies the fault and returns the line that the kernel logs for it, if any.
 pub(super) fn apply(snapshot: &mut Snapshot, fault: HostFault) -> Option<String> {
     match fault {
         HostFault::HostSilent => snapshot.host = Part::Silent { after_ms: DEADLINE_MS },
@@ -139,7 +139,7 @@ fn on_system(system: &mut System, fault: HostFault) {
         HostFault::NvmeDead => known(&mut system.nvmes, |drives| {
             if let Some(drive) = drives.get_mut(2) {
                 drive.state = Reading::Known("dead".to_owned());
-                // A dead drive is not queried.
+                // The log of a dead drive is not read.
                 drive.health = Reading::Unsupported;
             }
         }),
@@ -259,7 +259,7 @@ fn said(severity: Severity, code: i32) -> SiteFinding {
     }
 }
 
-/// `None` on a machine that has no such device.
+/// Returns `None` on a machine without such a device.
 fn line(snapshot: &Snapshot, text: &str) -> Option<String> {
     let gpu = snapshot.gpus.data().and_then(|gpus| gpus.gpus.get(3).or(gpus.gpus.first())?.pci.known());
     let hca =

@@ -1,8 +1,8 @@
-//! Nodes that are not this machine. Simulated: a healthy machine of a profile, with named faults in it. Recorded: a snapshot
-//! in a file ([`recorded()`]).
+//! Snapshots of nodes other than this machine. Simulated: a healthy machine of a profile, with named faults. Recorded:
+//! a snapshot from a file ([`recorded()`]).
 //!
-//! The result is the same plain data that reading a live machine gives. A simulation gives the same every time: it depends on
-//! the profile and the faults alone.
+//! The result has the same type as the reading of a live machine. A simulation is deterministic: it depends only on the
+//! profile and the faults.
 
 mod effect;
 mod fabric_details;
@@ -27,37 +27,38 @@ pub use host_faults::HostFault;
 pub use recorded::{RecordedError, recorded};
 pub use xid_text::xid_text;
 
-/// The default name of a simulated node.
+/// Default name of a simulated node.
 const NODE: &str = "simulated";
 
-/// What cannot be simulated.
+/// An invalid description of a simulated node.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
-    /// No such machine type, or a broken file of the site.
+    /// There is no such machine type, or the site's file is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// No such fault; the text lists the known ones.
+    /// There is no such fault; the message lists the known ones.
     #[error("no fault '{fault}' (known: {known})")]
     UnknownFault {
-        /// What was asked for.
+        /// The requested fault.
         fault: String,
-        /// What there is.
+        /// List of the known faults.
         known: String,
     },
-    /// A fault whose index is no number, or that takes none.
+    /// The index is not a number, out of range, or the fault takes none.
     #[error("fault '{fault}': {why}")]
     Index {
-        /// What was asked for.
+        /// The requested fault.
         fault: String,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
 }
 
-/// `PROFILE[:fault[@index],…]`, checked against what the machine has; `dirs` as for [`railgate_profiles::load`].
+/// Parses `PROFILE[:fault[@index],…]` and checks it against the machine's parts, for example `h100-sxm:gpu-lost@3`.
+/// `dirs` are directories with profiles, as for [`railgate_profiles::load`].
 ///
 /// # Errors
-/// Unknown profiles and faults, and indexes that the machine does not have.
+/// Returns an error for unknown profiles and faults, and for indexes that the machine does not have.
 pub fn parse(text: &str, dirs: &[PathBuf]) -> Result<(Profile, Vec<Fault>), SimulateError> {
     let (id, list) = text.split_once(':').unwrap_or((text, ""));
     let profile = railgate_profiles::load(id, dirs)?;
@@ -79,22 +80,21 @@ pub fn parse(text: &str, dirs: &[PathBuf]) -> Result<(Profile, Vec<Fault>), Simu
     Ok((profile, faults))
 }
 
-/// A machine of this type with these faults. Where the profile leaves something open, the machine is a
-/// plausible one: eight GPUs, no HCA.
+/// Returns the snapshot of a machine of this type with these faults. Values that the profile leaves open are plausible
+/// ones: eight GPUs, no HCA.
 pub fn simulated(profile: &Profile, faults: &[Fault]) -> Snapshot {
     simulated_node(profile, faults, NODE)
 }
 
-/// The same with a name; UUIDs, serials, GUIDs and addresses follow from it, so that no two nodes share
-/// one.
+/// As [`simulated()`], with a node name. UUIDs, serial numbers, GUIDs and addresses are derived from it, so they differ
+/// between nodes.
 pub fn simulated_node(profile: &Profile, faults: &[Fault], node: &str) -> Snapshot {
     let mut snapshot = machine::healthy(profile, node);
     effect::apply(&mut snapshot, faults);
     snapshot
 }
 
-/// Lets a fault happen on a simulated machine that runs already. Indexes are those of the snapshot as it
-/// stands.
+/// Applies a fault to an existing simulated machine. The index refers to the current snapshot.
 pub fn inject(snapshot: &mut Snapshot, fault: &Fault) {
     effect::apply(snapshot, std::slice::from_ref(fault));
 }

@@ -2,7 +2,8 @@ use railgate_model::{Hca, Limits, Module, Monitor, Optic, Part, Reading};
 
 use super::FabricFault;
 
-/// Lets something happen to the module in a port; the others are healthy. `false` where it is no fault of a module.
+/// Applies a fault to the module in a port; the other modules are healthy. Returns `false` if it is not a fault of a
+/// module.
 pub(super) fn apply(
     hcas: &[Hca],
     optics: &mut Option<Part<Vec<Optic>>>,

@@ -4,29 +4,29 @@ use railgate_fsutil::{ReadError, read};
 use railgate_model::{Origin, SNAPSHOT_SCHEMA, Snapshot};
 use serde::Deserialize;
 
-/// A node with 16 GPUs and a full kernel log takes well below a tenth of it.
+/// Maximum size of a snapshot. A node with 16 GPUs and a full kernel log needs less than a tenth of it.
 const SNAPSHOT_BYTES: u64 = 32 * 1024 * 1024;
 
-/// A file that cannot stand in for a node.
+/// An error of reading a recorded snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordedError {
-    /// It cannot be read, or is too big.
+    /// The file cannot be read, or is too large.
     #[error(transparent)]
     Unreadable(#[from] ReadError),
-    /// A later railgate wrote it.
+    /// A later release wrote it.
     #[error("{path}: snapshot schema {found}, and this railgate reads up to {SNAPSHOT_SCHEMA}", path = .path.display())]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its schema.
+        /// Schema version of the file.
         found: u32,
     },
-    /// It is no snapshot.
+    /// The file is not a snapshot.
     #[error("{path}: no snapshot: {source}", path = .path.display())]
     NoSnapshot {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong, with line and column.
+        /// The problem, with line and column.
         source: serde_json::Error,
     },
 }
@@ -34,7 +34,7 @@ pub enum RecordedError {
 /// Reads a snapshot that `railgate snapshot` wrote. Its origin becomes [`Origin::Recorded`].
 ///
 /// # Errors
-/// The file is unreadable, no snapshot, or of a later schema.
+/// Returns an error if the file is unreadable, not a snapshot, or has a later schema.
 pub fn recorded(path: &Path) -> Result<Snapshot, RecordedError> {
     #[derive(Deserialize)]
     struct Header {
@@ -42,7 +42,7 @@ pub fn recorded(path: &Path) -> Result<Snapshot, RecordedError> {
     }
     let text = read::whole(path, SNAPSHOT_BYTES)?;
     let broken = |source| RecordedError::NoSnapshot { path: path.to_owned(), source };
-    // The schema first: what is wrong with a later file is that it is later, not that a field is unknown.
+    // The schema is checked first, so that the error of a later file names its schema rather than an unknown field.
     let Header { schema } = serde_json::from_str(&text).map_err(broken)?;
     if schema > SNAPSHOT_SCHEMA {
         return Err(RecordedError::Newer { path: path.to_owned(), found: schema });
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_name_the_file_and_the_place() {
+    fn errors_have_the_file_name_line_and_column() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let why = |text: &str| {
             std::fs::write(file.path(), text).unwrap();

@@ -10,7 +10,7 @@ fn parts(text: &str) -> Snapshot {
 }
 
 #[test]
-fn every_profile_makes_the_machine_that_it_describes() {
+fn every_profile_gives_a_machine_that_agrees_with_it() {
     for id in railgate_profiles::builtin_ids() {
         let profile = railgate_profiles::load(id, &[]).unwrap();
         let snapshot = parts(id);
@@ -29,7 +29,7 @@ fn every_profile_makes_the_machine_that_it_describes() {
 }
 
 #[test]
-fn every_rail_has_its_gpu_under_one_switch() {
+fn every_rail_has_a_gpu_under_the_same_switch() {
     for id in ["h100-sxm", "a100-sxm", "b200"] {
         let snapshot = parts(id);
         let devices = &snapshot.pci.data().unwrap().devices;
@@ -48,7 +48,7 @@ fn every_rail_has_its_gpu_under_one_switch() {
 }
 
 #[test]
-fn every_fault_changes_the_machine() {
+fn every_fault_changes_the_snapshot() {
     let machine = |faults: &str, roce: bool| {
         let (mut profile, faults) = parse(&format!("h100-sxm{faults}"), &[]).unwrap();
         if roce {
@@ -58,7 +58,7 @@ fn every_fault_changes_the_machine() {
     };
     for info in FAULTS {
         let id = info.id.replace("<code>", "48");
-        // An InfiniBand port has no table of GIDs.
+        // An InfiniBand port has no GID table.
         let roce = id.starts_with("roce-gid");
         assert_ne!(machine(&format!(":{id}"), roce), machine("", roce), "{id}");
         let fault: Fault = id.parse().unwrap();
@@ -67,7 +67,7 @@ fn every_fault_changes_the_machine() {
 }
 
 #[test]
-fn a_lost_gpu() {
+fn a_lost_gpu_has_no_readings_and_an_xid_79() {
     let snapshot = parts("h100-sxm:gpu-lost@3");
     let gpus = snapshot.gpus.data().unwrap();
     assert_eq!(gpus.count, Reading::Known(8));
@@ -88,7 +88,7 @@ fn a_missing_gpu_moves_the_others_up() {
     let buses: Vec<u8> = gpus.gpus.iter().map(|gpu| gpu.pci.known().unwrap().bus).collect();
     assert_eq!(buses, [0x1b, 0x52, 0x9d, 0xc3, 0xd1, 0xdf]);
     assert!(gpus.gpus.iter().zip(0..).all(|(gpu, index)| gpu.index == index));
-    // Indexes mean the healthy machine's, in whatever order they come.
+    // Indexes are those of the healthy machine, in any order of the faults.
     assert_eq!(gpus.gpus[2].ecc.volatile_uncorrected, Reading::Known(2));
     assert_eq!(
         snapshot.pci.data().unwrap().devices.iter().filter(|device| device.class >> 16 == 3).count(),
@@ -97,7 +97,7 @@ fn a_missing_gpu_moves_the_others_up() {
 }
 
 #[test]
-fn every_named_xid_reads_back() {
+fn every_simulated_xid_is_parsed() {
     for code in [13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 120, 140, 154, 999] {
         let snapshot = parts(&format!("h100-sxm:gpu-xid-{code}@5"));
         let xids = snapshot.kernel_log.data().unwrap().xids();
@@ -118,7 +118,7 @@ fn nodes_share_no_identity() {
 }
 
 #[test]
-fn errors_list_what_there_is() {
+fn errors_list_the_known_profiles_and_faults() {
     let why = |text: &str| parse(text, &[]).unwrap_err().to_string();
     assert!(why("h300").contains("known: h100-sxm"));
     assert!(why("h100-sxm:gpu-melted").contains("no fault 'gpu-melted' (known: gpu-lost, gpu-missing"));
@@ -133,7 +133,7 @@ fn errors_list_what_there_is() {
 }
 
 #[test]
-fn nvml_that_says_nothing() {
+fn nvml_faults_give_a_part_without_data() {
     assert!(matches!(parts("h100-sxm:nvml-stuck,gpu-lost").gpus, Part::Stuck { .. }));
     assert!(parts("h100-sxm:nvml-missing").gpus.missing().unwrap().contains("libnvidia-ml"));
 }

@@ -1,6 +1,6 @@
 use railgate_model::PciAddress;
 
-/// The driver's line for an Xid, as the kernel log has it.
+/// Returns the driver's kernel log line for an Xid.
 pub fn xid_text(code: u32, gpu: PciAddress, pid: Option<u32>) -> String {
     let PciAddress { domain, bus, device, .. } = gpu;
     let who = match pid {

@@ -1,10 +1,10 @@
-//! Functions of a snapshot, on simulated machines.
+//! Tests functions of the model with simulated machines.
 
 use railgate_model::{InterfaceStatistics, Part, Reading};
 use railgate_simulate::{parse, simulated};
 
 #[test]
-fn parts_are_known_by_what_stays_with_them() {
+fn parts_are_identified_by_uuid_serial_number_or_guid() {
     let (profile, faults) = parse("h100-sxm:gpu-lost@3", &[]).unwrap();
     let (node, sick) = (simulated(&profile, &[]), simulated(&profile, &faults));
     assert!(node.identity("3").starts_with("GPU-"), "{}", node.identity("3"));
@@ -16,7 +16,7 @@ fn parts_are_known_by_what_stays_with_them() {
 }
 
 #[test]
-fn they_come_to_their_port() {
+fn interface_statistics_are_added_to_their_port() {
     let (profile, _) = parse("h100-sxm", &[]).unwrap();
     let mut node = simulated(&profile, &[]);
     let Part::Read { data: fabric, .. } = &mut node.fabric else { panic!("no fabric") };
@@ -30,7 +30,7 @@ fn they_come_to_their_port() {
     fabric.count_in(&[of("mlx5_2"), of("mlx5_77")]);
     let counters = &fabric.hcas[2].ports[0].counters;
     assert_eq!((&counters[name], &counters["symbol_error"]), (&Reading::Known(7), &Reading::Known(0)));
-    // Two ports: the interface says which.
+    // With two ports, the interface's `dev_port` determines the port.
     let mut second = fabric.hcas[3].ports[0].clone();
     second.number = 2;
     fabric.hcas[3].ports.push(second);

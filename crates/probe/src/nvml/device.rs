@@ -1,6 +1,6 @@
 #![allow(unsafe_code, reason = "NVML is a C library; this file makes its calls and nothing else")]
 
-/// Name and function of one NVML symbol.
+/// Name and function pointer of one NVML symbol.
 macro_rules! symbol {
     ($lib:expr, $name:ident) => {
         (stringify!($name), &$lib.$name)
@@ -24,11 +24,11 @@ use railgate_text::printable_bytes;
 
 use super::returns;
 
-/// Up to Blackwell no GPU has more.
+/// Maximum number of links of a GPU, up to Blackwell.
 const MAX_NVLINKS: u32 = 18;
-/// As wide as any text NVML gives (UUIDs of 96 characters are the longest).
+/// Buffer size for texts. The longest ones are UUIDs with 96 characters.
 const TEXT: usize = 128;
-/// `scopeId` of a field: all links together.
+/// `scopeId` of a field for all links together.
 const ALL_LINKS: u32 = u32::MAX;
 const MIB: u64 = 1 << 20;
 
@@ -47,7 +47,7 @@ pub(super) fn count(lib: &NvmlLib) -> Reading<u32> {
     returns::reading("nvmlDeviceGetCount_v2", code).map(|()| count)
 }
 
-/// A text about the system. `_lib` keeps the library loaded while `symbol` is called.
+/// Reads a text about the system. `_lib` keeps the library loaded while `symbol` is called.
 pub(super) fn system_text<E: Display>(
     _lib: &NvmlLib,
     name: &str,
@@ -65,7 +65,7 @@ pub(super) fn system_text<E: Display>(
 
 const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
 
-/// A GPU's handle.
+/// Returns the handle of a GPU.
 pub(super) fn by_index(lib: &NvmlLib, index: u32) -> Result<nvmlDevice_t, String> {
     let call = present(HANDLE, &lib.nvmlDeviceGetHandleByIndex_v2)?;
     let mut handle = ptr::null_mut();
@@ -76,12 +76,12 @@ pub(super) fn by_index(lib: &NvmlLib, index: u32) -> Result<nvmlDevice_t, String
     }
 }
 
-/// Where a GPU sits, where it says.
+/// Returns the PCI address of a GPU, if NVML reports it.
 pub(super) fn address(lib: &NvmlLib, handle: nvmlDevice_t) -> Option<PciAddress> {
     Device { lib, handle, access: RefCell::new(Access::Ok) }.pci().known().copied()
 }
 
-/// Everything about one GPU of `count`.
+/// Reads all values of one GPU; `count` is the number of GPUs.
 pub(super) fn read(lib: &NvmlLib, index: u32, count: u32, nvlink_errors: bool) -> Gpu {
     let call = match present(HANDLE, &lib.nvmlDeviceGetHandleByIndex_v2) {
         Ok(call) => call,
@@ -98,14 +98,14 @@ pub(super) fn read(lib: &NvmlLib, index: u32, count: u32, nvlink_errors: bool) -
     Device { lib, handle, access: RefCell::new(Access::Ok) }.read(index, count, nvlink_errors)
 }
 
-/// The function, or why the value cannot be had: an old driver's library lacks newer symbols.
+/// Returns the function, or the reason why it is missing: the library of an old driver lacks newer symbols.
 pub(super) fn present<F: Copy, E: Display>(name: &str, symbol: &Result<F, E>) -> Result<F, String> {
     symbol.as_ref().copied().map_err(|_| format!("{name}: not in this driver's NVML"))
 }
 
 fn text(name: &str, call: impl FnOnce(*mut c_char, c_uint) -> Return) -> Reading<String> {
     let mut buffer = [0_u8; TEXT];
-    // One byte less than there is, so that the text ends inside the buffer whatever the library does.
+    // One byte less than the buffer, so that the text is terminated even if the library does not terminate it.
     let length = c_uint::try_from(TEXT - 1).unwrap_or_default();
     let code = call(buffer.as_mut_ptr().cast(), length);
     returns::reading(name, code).map(|()| until_nul(&buffer))
@@ -123,18 +123,18 @@ type OutTwo<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T, *mut T) -> Return;
 type OutText = unsafe extern "C" fn(nvmlDevice_t, *mut c_char, c_uint) -> Return;
 type List = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut sys::nvmlProcessInfo_t) -> Return;
 
-/// A GPU with a handle, on one thread.
+/// A GPU with a handle, used by one thread.
 struct Device<'a> {
     lib: &'a NvmlLib,
     handle: nvmlDevice_t,
-    /// Made worse by any call that says so.
+    /// Set to a worse state by any call that reports one.
     access: RefCell<Access>,
 }
 
 impl Device<'_> {
     fn read(self, index: u32, count: u32, nvlink_errors: bool) -> Gpu {
         let lib = self.lib;
-        // Identity first: it tells which GPU the rest is about, should the rest fail.
+        // The identity comes first, because it is needed if later calls fail.
         let pci = self.pci();
         let uuid = self.text(symbol!(lib, nvmlDeviceGetUUID));
         let serial = self.text(symbol!(lib, nvmlDeviceGetSerial));
@@ -188,7 +188,7 @@ impl Device<'_> {
         gpu
     }
 
-    /// Makes one call unless the GPU is lost: the driver needs its time-out for each further question.
+    /// Calls a function unless the GPU is lost: each further call to a lost GPU would wait for the driver's timeout.
     fn ask<F: Copy, E: Display, T>(
         &self,
         (name, symbol): Symbol<'_, F, E>,
@@ -299,7 +299,7 @@ impl Device<'_> {
         })
     }
 
-    /// As many as the GPU has: beyond its last one the link number is an invalid argument.
+    /// Reads one entry per link of the GPU. Beyond its last link, NVML returns an invalid argument.
     fn nvlinks(&self) -> Vec<NvLink> {
         let mut links = Vec::new();
         for link in 0..MAX_NVLINKS {
@@ -332,19 +332,19 @@ impl Device<'_> {
                 free: 0,
                 used: 0,
             };
-            // SAFETY: as in `out`; the structure says its version.
+            // SAFETY: as in `out`; the structure has its version.
             let code = unsafe { call(self.handle, &raw mut memory) };
             (code, MemoryUse { total_mib: memory.total / MIB, used_mib: memory.used / MIB })
         })
     }
 
-    /// Several fields in one call, each with its scope.
+    /// Reads several fields in one call, each with its scope.
     fn fields<const N: usize>(&self, wanted: [(u32, u32); N]) -> [Reading<u64>; N] {
         let mut values = self.field_list(&wanted).into_iter();
         wanted.map(|_| values.next().unwrap_or(Reading::Unsupported))
     }
 
-    /// The same for as many as there are.
+    /// Reads any number of fields in one call.
     fn field_list(&self, wanted: &[(u32, u32)]) -> Vec<Reading<u64>> {
         const NAME: &str = "nvmlDeviceGetFieldValues";
         let values = self.ask(symbol!(self.lib, nvmlDeviceGetFieldValues), |call| {
@@ -370,7 +370,7 @@ impl Device<'_> {
         let read = |value: &sys::nvmlFieldValue_t| {
             self.note(NAME, value.nvmlReturn);
             match value.nvmlReturn {
-                // A field that is newer than the driver.
+                // The field is newer than the driver.
                 returns::INVALID_ARGUMENT => Reading::Unsupported,
                 code => match returns::reading(NAME, code) {
                     Reading::Known(()) => field_value(value),
@@ -388,7 +388,7 @@ impl Device<'_> {
         let graphics = self.process_list(symbol!(lib, nvmlDeviceGetGraphicsRunningProcesses_v3));
         let (mut all, graphics) = match (compute, graphics) {
             (Reading::Known(compute), Reading::Known(graphics)) => (compute, graphics),
-            // Half a list would hide processes; a GPU that does no graphics has none to hide.
+            // A partial list would hide processes, but a GPU without graphics has no graphics processes.
             (compute, Reading::Unsupported) => return compute,
             (Reading::Failed(why), _) | (_, Reading::Failed(why)) => return Reading::Failed(why),
             (Reading::Unsupported, graphics) => return graphics,
@@ -405,7 +405,7 @@ impl Device<'_> {
     fn process_list<E: Display>(&self, symbol: Symbol<'_, List, E>) -> Reading<Vec<GpuProcess>> {
         let (name, function) = symbol;
         let mut room = 64;
-        // Processes start while we ask, so the second answer may be too long again.
+        // Processes can start in between, so the buffer can be too small again.
         for _ in 0..5 {
             let mut found = 0;
             let mut code = returns::SUCCESS;
@@ -429,9 +429,9 @@ impl Device<'_> {
     }
 }
 
-/// What `/proc` adds comes later.
+/// Converts an entry. The fields from `/proc` are filled in later.
 fn process(info: &sys::nvmlProcessInfo_t) -> GpuProcess {
-    // NVML_VALUE_NOT_AVAILABLE
+    // `NVML_VALUE_NOT_AVAILABLE`.
     let used = if info.usedGpuMemory == u64::MAX {
         Reading::Unsupported
     } else {
@@ -450,7 +450,7 @@ fn process(info: &sys::nvmlProcessInfo_t) -> GpuProcess {
 
 fn field_value(value: &sys::nvmlFieldValue_t) -> Reading<u64> {
     let negative = || Reading::Failed(format!("field {}: negative", value.fieldId));
-    // SAFETY: `valueType` says which member NVML wrote; all of it was zero before.
+    // SAFETY: `valueType` gives the member that NVML wrote; all of it was zero before.
     unsafe {
         match value.valueType {
             sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT => Reading::Known(value.value.uiVal.into()),
@@ -483,12 +483,12 @@ fn recovery(value: u64) -> RecoveryAction {
     }
 }
 
-/// The version word of an NVML structure: its size, and the version in the top byte.
+/// The version word of an NVML structure: its size, with the version in the top byte.
 pub(super) fn version<T>(version: u32) -> c_uint {
     c_uint::try_from(mem::size_of::<T>()).unwrap_or_default() | (version << 24)
 }
 
-/// Milliwatts to watts.
+/// Converts milliwatts to watts.
 fn milli(value: u32) -> f64 {
     f64::from(value) / 1000.0
 }

@@ -1,6 +1,6 @@
 #![allow(unsafe_code, reason = "NVML is a C library; this file makes the calls that waiting for Xids takes")]
 
-//! Waiting for Xids: alone in a child, or in one thread of the child that reads the GPUs.
+//! Waits for Xids, alone in a child or in one thread of the child that samples the GPUs.
 
 use std::mem::{self, ManuallyDrop};
 use std::path::Path;
@@ -18,11 +18,11 @@ use super::{chain, returns};
 
 /// `nvmlEventTypeXidCriticalError`
 const XID: u64 = 8;
-/// As long as an end may have to wait.
+/// Timeout of one wait, and so the delay of an end.
 const PATIENCE_MS: u32 = 500;
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
-/// Waits until the other side wants an end.
+/// Reports Xids until the other side asks for an end.
 pub(crate) fn xids(library: &Path, line: &mut Line) -> Result<(), String> {
     let nvml = Nvml::builder()
         .lib_path(library.as_os_str())
@@ -43,7 +43,7 @@ pub(crate) fn xids(library: &Path, line: &mut Line) -> Result<(), String> {
     Ok(())
 }
 
-/// The GPUs that tell their Xids, and where NVML puts them.
+/// The GPUs that report Xids, with their PCI addresses.
 pub(super) struct Waiting<'l> {
     lib: &'l NvmlLib,
     set: sys::nvmlEventSet_t,
@@ -54,7 +54,7 @@ pub(super) struct Waiting<'l> {
 unsafe impl Send for Waiting<'_> {}
 
 impl<'l> Waiting<'l> {
-    /// From here on nothing is missed.
+    /// Registers for events. All Xids after this call are reported.
     pub(super) fn begin(lib: &'l NvmlLib) -> Result<Self, String> {
         let create = present("nvmlEventSetCreate", &lib.nvmlEventSetCreate)?;
         present("nvmlEventSetWait_v2", &lib.nvmlEventSetWait_v2)?;
@@ -67,7 +67,7 @@ impl<'l> Waiting<'l> {
         Ok(Waiting { lib, set, gpus: registered(lib, set)? })
     }
 
-    /// The next one, or none for half a second.
+    /// Returns the next Xid, or `None` after half a second.
     pub(super) fn next(&self) -> Result<Option<XidEvent>, String> {
         let wait = present("nvmlEventSetWait_v2", &self.lib.nvmlEventSetWait_v2)?;
         // SAFETY: a plain C structure of numbers and a pointer, for which all zeroes is a value.
@@ -83,7 +83,7 @@ impl<'l> Waiting<'l> {
 
 type Known = (nvmlDevice_t, Option<PciAddress>);
 
-/// Every GPU that has such events.
+/// Registers every GPU that supports such events.
 fn registered(lib: &NvmlLib, set: sys::nvmlEventSet_t) -> Result<Vec<Known>, String> {
     let register = present("nvmlDeviceRegisterEvents", &lib.nvmlDeviceRegisterEvents)?;
     let count = device::count(lib).known().copied().unwrap_or(0);

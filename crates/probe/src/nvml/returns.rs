@@ -14,7 +14,7 @@ const DEPRECATED: u32 = 26;
 const GPU_NOT_FOUND: u32 = 28;
 pub(super) const UNKNOWN: u32 = 999;
 
-/// What a return code means for the value that was asked for.
+/// The meaning of a return code for the requested value.
 pub(super) fn reading(symbol: &str, code: u32) -> Reading<()> {
     match code {
         SUCCESS => Reading::Known(()),
@@ -23,7 +23,7 @@ pub(super) fn reading(symbol: &str, code: u32) -> Reading<()> {
     }
 }
 
-/// What a return code means for the whole GPU; `None` where it only concerns the value.
+/// The meaning of a return code for the whole GPU; `None` if it only concerns the value.
 pub(super) fn access(symbol: &str, code: u32) -> Option<Access> {
     match code {
         GPU_IS_LOST | GPU_NOT_FOUND => Some(Access::Lost(text(symbol, code))),
@@ -32,7 +32,7 @@ pub(super) fn access(symbol: &str, code: u32) -> Option<Access> {
     }
 }
 
-/// `nvmlDeviceGetUUID: GPU is lost (15)`
+/// For example `nvmlDeviceGetUUID: GPU is lost (15)`.
 pub(super) fn text(symbol: &str, code: u32) -> String {
     format!("{symbol}: {} ({code})", name(code))
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_refusals_count_as_unsupported() {
+    fn only_not_supported_codes_count_as_unsupported() {
         for code in 1..40 {
             let unsupported = reading("f", code) == Reading::Unsupported;
             assert_eq!(unsupported, matches!(code, 3 | 25 | 26), "{code}");
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_is_lost_by_either_code() {
+    fn both_codes_for_a_lost_gpu_are_recognised() {
         assert_eq!(access("f", 15), Some(Access::Lost("f: GPU is lost (15)".to_owned())));
         assert_eq!(access("f", 28), Some(Access::Lost("f: GPU not found (28)".to_owned())));
         assert_eq!(access("f", 16), Some(Access::ResetRequired("f: GPU requires a reset (16)".to_owned())));

@@ -1,8 +1,8 @@
-//! The loop of a watching child. What costs nothing (clock, power and reasons lie in shared memory: a microsecond
-//! each on an H200) is read every [`TICK`]; GPM, which costs a millisecond, for the sample and, as often as
-//! [`BUDGET`] allows, in between, so that it is known which clock belongs to work and which to rest. One thread:
-//! NVML has crashed where several GPUs were sampled at once. A second one only waits for Xids, where somebody wants
-//! them: a reading that hangs (a GPU has just left the bus) must not keep to itself what NVML says of it.
+//! The loop of a sampling child. Cheap values (clock, power and throttle reasons are in shared memory and take a
+//! microsecond each on an H200) are read every [`TICK`]. GPM takes a millisecond. It is read for each sample and, as
+//! often as [`BUDGET`] allows, in between, to tell the clock under load from the idle clock. One thread reads all GPUs,
+//! because NVML has crashed when several GPUs were sampled at once. If Xids are requested, a second thread waits for
+//! them, so that a reading that hangs (for example because a GPU has fallen off the bus) does not delay them.
 
 mod clocks;
 mod gpm;
@@ -27,10 +27,10 @@ use crate::gpu_watch::{GpuWatch, own_memory_mib};
 const TICK: Duration = Duration::from_millis(50);
 /// GPM refreshes itself every 100 ms: samples must be further apart.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// Share of a core that the windows within a sample may take, all GPUs together.
+/// Share of one core that the windows within a sample may use, for all GPUs together.
 const BUDGET: f64 = 0.002;
 
-/// Samples until the other side wants an end.
+/// Samples until the other side asks for an end.
 pub(crate) fn watch(order: &GpuWatch, line: &mut Line) -> Result<(), String> {
     let library = &order.library;
     let nvml = Nvml::builder()
@@ -42,7 +42,7 @@ pub(crate) fn watch(order: &GpuWatch, line: &mut Line) -> Result<(), String> {
     let mut gpus: Vec<Gpu<'_>> = order.gpus.iter().map(|id| Gpu::open(lib, id)).collect();
     let line = RwLock::new(line);
     say(&line, &Watched::Gpus(gpus.iter().map(Gpu::describe).collect()))?;
-    // Before the first reading, and not beside it.
+    // Registered before the first reading, since the two must not run at the same time.
     let waiting = match order.xids.then(|| Waiting::begin(lib)) {
         Some(Ok(waiting)) => {
             say(&line, &Watched::Xids(Vec::new()))?;
@@ -68,7 +68,7 @@ pub(crate) fn watch(order: &GpuWatch, line: &mut Line) -> Result<(), String> {
     })
 }
 
-/// Says each Xid as it comes, whatever the readings do.
+/// Reports each Xid as it comes, even if a reading hangs.
 fn tell(waiting: Waiting<'_>, line: &SharedLine<'_>, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let said = match waiting.next() {
@@ -82,7 +82,7 @@ fn tell(waiting: Waiting<'_>, line: &SharedLine<'_>, over: &AtomicBool) {
     }
 }
 
-/// Waiting for the other side's word takes a share of it, saying something all of it: no word comes into another.
+/// Waiting for input takes the lock shared, sending takes it exclusively, so that messages are not interleaved.
 type SharedLine<'l> = RwLock<&'l mut Line>;
 
 fn read(order: &GpuWatch, gpus: &mut [Gpu<'_>], line: &SharedLine<'_>) -> Result<(), String> {
@@ -102,7 +102,7 @@ fn read(order: &GpuWatch, gpus: &mut [Gpu<'_>], line: &SharedLine<'_>) -> Result
         let now = Instant::now();
         let full = !go_on || now.duration_since(begun) >= interval;
         let spent = window.elapsed();
-        // What is left of the interval is a window of its own where it is long enough for GPM.
+        // The rest of the interval becomes a window of its own if it is long enough for GPM.
         if spent >= length || (full && spent >= SHORTEST / 2) {
             let before = cpu_s();
             for gpu in &mut *gpus {
@@ -121,7 +121,7 @@ fn read(order: &GpuWatch, gpus: &mut [Gpu<'_>], line: &SharedLine<'_>) -> Result
             turn = (turn + 1) % gpus.len().max(1);
             let seconds = now.duration_since(begun).as_secs_f64();
             let samples = gpus.iter_mut().map(Gpu::sample).collect();
-            // Going through the pages costs more than all the rest of a sample.
+            // Summing up the pages takes longer than the rest of a sample.
             if count.is_multiple_of(12) {
                 memory_mib = memory_mib.max(own_memory_mib().unwrap_or(0.0));
             }

@@ -1,27 +1,26 @@
 use super::{Module, Monitor, Page, celsius, limits, milliwatts, text, word};
 
-/// Where a module advertises (page 01h) what it has, and the bit: bytes 157, 158 and 160 of the standard. What is not
-/// advertised may hold anything.
+/// Byte (on page 01h) and bit in which a module advertises a feature: bytes 157, 158 and 160 of the standard. Values
+/// that are not advertised are undefined.
 type Advertised = (usize, u8);
 const TX_FAULT_FLAG: Advertised = (29, 1);
 const RX_LOS_FLAG: Advertised = (30, 2);
 const BIAS_MONITOR: Advertised = (32, 1);
 const RX_POWER_MONITOR: Advertised = (32, 4);
 
-/// Eight lanes, of which those are looked at that exist and carry data; the upper halves are counted from 0 here and
-/// from 128 in the standard.
+/// Decodes a module with up to eight lanes. Only lanes that exist and carry data are used. Upper halves are counted
+/// from 0 here and from 128 in the standard.
 pub(super) fn decode(
     lower: &Page,
     upper: &mut dyn FnMut(u8) -> Result<Page, String>,
 ) -> Result<Module, String> {
-    /// MemoryModel (byte 2): lower memory and page 00h are all that there is.
+    /// MemoryModel (byte 2): the module has only lower memory and page 00h.
     const FLAT: u8 = 0x80;
     let names = upper(0)?;
     let name = [text(&names, 1), text(&names, 20), text(&names, 38)];
     let mut module = Module {
         name,
-        // MediaInterfaceTechnology (00h:212): from 10 on there is copper and no light. Or a passive cable by its
-        // MediaType (byte 85).
+        // MediaInterfaceTechnology (00h:212): values from 10 on are copper. A passive cable has MediaType 3 (byte 85).
         copper: (10..=15).contains(&names[84]) || lower[85] == 3,
         temperature_c: None,
         receive_mw: None,
@@ -34,7 +33,7 @@ pub(super) fn decode(
     }
     let (advertised, thresholds, lanes) = (upper(1)?, upper(2)?, upper(0x11)?);
     let has = |(at, bit): Advertised| advertised[at] & bit != 0;
-    // TxBiasCurrentScalingFactor (01h:160, bits 4-3), for values and thresholds.
+    // TxBiasCurrentScalingFactor (01h:160, bits 4-3), for both values and thresholds.
     let multiplier = match advertised[32] >> 3 & 3 {
         1 => 2.0,
         2 => 4.0,
@@ -45,7 +44,7 @@ pub(super) fn decode(
         let values = vec![celsius(lower, 14)];
         module.temperature_c = Some(Monitor { values, limits: limits(&thresholds, 0, celsius) });
     }
-    // MediaLaneUnsupported (00h:210): eight lanes to the host may be four of light, and the others read as darkness.
+    // MediaLaneUnsupported (00h:210): eight host lanes may use four optical lanes, and the others report no light.
     let used: Vec<usize> =
         (0..8).filter(|lane| names[82] & (1 << lane) == 0 && activated(&lanes, *lane)).collect();
     if !used.is_empty() && has(RX_POWER_MONITOR) {
@@ -64,7 +63,7 @@ pub(super) fn decode(
             module.warnings.push(format!("temperature {word}"));
         }
     }
-    // Lane flags of page 11h: bytes 135, 143 to 147 and 149 to 152 of the standard.
+    // Flags of the lanes on page 11h: bytes 135, 143 to 147 and 149 to 152 of the standard.
     const ALARMS: [(usize, &str, Advertised); 6] = [
         (7, "transmitter fault", TX_FAULT_FLAG),
         (15, "bias high", BIAS_MONITOR),
@@ -106,7 +105,7 @@ mod tests {
         }
     }
 
-    /// Lower page, and pages 0, 1, 2 and 11h.
+    /// Lower page, and pages 00h, 01h, 02h and 11h.
     fn pages() -> [Page; 5] {
         let [mut lower, mut names, mut advertised, mut thresholds, mut lanes] = [[0; 128]; 5];
         lower[0] = 0x19;
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_without_data_are_not_looked_at() {
+    fn lanes_without_data_are_ignored() {
         let mut pages = pages();
         pages[4][22] = 0b1111_0001;
         pages[4][24] = 0b0000_0010;
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn copper_and_flat_memory() {
+    fn copper_and_flat_memory_have_no_monitors() {
         let mut pages = pages();
         pages[1][84] = 0x0a;
         assert!(decoded(&pages).unwrap().copper);
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_do_not_exist_are_not_dark() {
+    fn unsupported_lanes_are_ignored() {
         let mut pages = pages();
         pages[4][0..4].copy_from_slice(&[0x44; 4]);
         assert_eq!(decoded(&pages).unwrap().receive_mw.unwrap().values.len(), 8);
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_advertised_is_not_believed() {
+    fn values_that_are_not_advertised_are_ignored() {
         let mut pages = pages();
         pages[4][7..25].fill(0xff);
         let module = decoded(&pages).unwrap();
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_module_says_so() {
+    fn a_temperature_flag_is_reported() {
         let mut pages = pages();
         pages[0][9] = 0b0101;
         let module = decoded(&pages).unwrap();

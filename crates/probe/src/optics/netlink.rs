@@ -1,4 +1,4 @@
-//! As much of generic netlink as two questions to ethtool need: which number the family has, and a page of a module.
+//! The part of generic netlink that two ethtool queries need: the id of the family, and a page of a module.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -32,7 +32,7 @@ const NESTED: u16 = 0x8000;
 const REQUEST: u16 = 1;
 const ERROR: u16 = 2;
 
-/// A socket to the ethtool family.
+/// A socket of the ethtool family.
 #[derive(Debug)]
 pub(super) struct Ethtool {
     socket: OwnedFd,
@@ -40,12 +40,12 @@ pub(super) struct Ethtool {
 }
 
 impl Ethtool {
-    /// `None` where this kernel has no such family.
+    /// Returns `None` if this kernel has no such family.
     pub(super) fn open() -> Result<Option<Ethtool>, String> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkGeneric)
             .map_err(|why| format!("netlink: {why}"))?;
-        // Does not wait for a missing answer, in case the parent's deadline fails.
+        // A receive timeout, in case the deadline of the parent process fails.
         let patience = TimeVal::new(10, 0);
         setsockopt(&socket, sockopt::ReceiveTimeout, &patience).map_err(|why| format!("netlink: {why}"))?;
         let mut open = Ethtool { socket, family: CONTROLLER };
@@ -59,7 +59,7 @@ impl Ethtool {
         Ok(Some(open))
     }
 
-    /// What is in the port of this interface.
+    /// Reads the module in the port of this interface.
     pub(super) fn module(&self, interface: &str) -> Reading<Module> {
         module(interface, &mut |page, offset| self.page(interface, page, offset))
     }
@@ -77,7 +77,7 @@ impl Ethtool {
         whole_page(&reply)
     }
 
-    /// The attributes of the answer to one question.
+    /// Sends a query and returns the attributes of its answer.
     fn ask(&self, command: u8, attributes: &[u8]) -> Result<Vec<u8>, Errno> {
         let length = u32::try_from(20 + attributes.len()).map_err(|_| Errno::EMSGSIZE)?;
         let mut message = length.to_ne_bytes().to_vec();
@@ -94,15 +94,15 @@ impl Ethtool {
     }
 }
 
-/// The lanes' flags of CMIS; those of SFF-8636 are in the lower page.
+/// The page with CMIS lane flags; SFF-8636 has them in the lower page.
 const LANES: u8 = 0x11;
 
-/// A flag stays until it is read, so that the first answer may tell of the day when the link was plugged in. Only what stands
-/// there again at once is true now: pages with flags are read twice.
+/// Reads a module. A flag is latched until it is read, so the first read may return one from the time when the link was
+/// plugged in. Only a flag that is set again at once is current, so pages with flags are read twice.
 fn module(interface: &str, read: &mut dyn FnMut(u8, u32) -> Result<Page, Errno>) -> Reading<Module> {
     let lower = match read(0, 0).and_then(|_| read(0, 0)) {
         Ok(lower) => lower,
-        // No way to the module, or no module.
+        // Either there is no access to the module, or no module.
         Err(Errno::EOPNOTSUPP | Errno::ENODEV | Errno::ENXIO) => return Reading::Unsupported,
         Err(why) => return Reading::Failed(format!("{interface}: module: {why}")),
     };
@@ -117,14 +117,14 @@ fn module(interface: &str, read: &mut dyn FnMut(u8, u32) -> Result<Page, Errno>)
     Reading::from_result(decode(&lower, &mut upper))
 }
 
-/// The page in an answer. mlx5 long called what it had read until an error a success, down to nothing at all; newer
-/// drivers say EIO then, and so does this.
+/// The page in an answer. For a long time mlx5 reported success with the bytes that it had read before an error,
+/// possibly none; newer drivers return EIO in that case, and so does this function.
 fn whole_page(attributes: &[u8]) -> Result<Page, Errno> {
     let data = find(attributes, DATA).ok_or(Errno::EBADMSG)?;
     data.try_into().map_err(|_| if data.len() < 128 { Errno::EIO } else { Errno::EBADMSG })
 }
 
-/// One attribute: length, kind, value, filled up to four bytes.
+/// Encodes one attribute: length, type, value, padded to four bytes.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
     let mut bytes = length.to_ne_bytes().to_vec();
@@ -134,7 +134,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The attributes behind both headers, or the error that the kernel sends instead.
+/// The attributes after both headers, or the error that the kernel returned.
 fn answered(message: &[u8]) -> Result<Vec<u8>, Errno> {
     let half = |at: usize| Some(u16::from_ne_bytes(message.get(at..at + 2)?.try_into().ok()?));
     let whole = |at: usize| Some(i32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
@@ -145,7 +145,7 @@ fn answered(message: &[u8]) -> Result<Vec<u8>, Errno> {
     message.get(20..length).map(<[u8]>::to_vec).ok_or(Errno::EBADMSG)
 }
 
-/// The value of an attribute.
+/// The value of an attribute, if it is present.
 fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(attributes.get(0..2)?.try_into().ok()?));
@@ -165,8 +165,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_kernel_is_asked() {
-        // Containers may have no such family; a question about an interface that is not there has one answer.
+    fn a_query_about_a_missing_interface_is_answered() {
+        // A container may lack the family; a query about a missing interface has a defined answer.
         if let Ok(Some(ethtool)) = Ethtool::open() {
             assert!(ethtool.family > CONTROLLER);
             assert_eq!(ethtool.module("no-such-nic"), Reading::Unsupported);
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_of_the_past_is_gone_when_it_is_read_again() {
+    fn a_latched_flag_is_cleared_by_the_second_read() {
         let alarms = |reads_until_clear: usize| {
             let mut reads = 0;
             let mut read = |page: u8, offset: u32| {
                 let mut bytes: Page = [0; 128];
                 if (page, offset) == (0, 0) {
-                    // QSFP28 without further pages; light lost in lane 2.
+                    // A QSFP28 module without further pages; light lost in lane 2.
                     bytes[0] = 0x11;
                     bytes[2] = 4;
                     bytes[3] = if reads < reads_until_clear { 2 } else { 0 };
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_there_and_back() {
+    fn attributes_survive_a_round_trip() {
         let mut bytes = attribute(PAGE, &[3]);
         bytes.extend(attribute(DATA, &[7; 128]));
         assert_eq!(find(&bytes, PAGE), Some(&[3][..]));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_whole_or_an_error() {
+    fn a_short_page_is_an_error() {
         let page = |length: usize| whole_page(&attribute(DATA, &vec![7; length]));
         assert_eq!(page(128), Ok([7; 128]));
         for short in [0, 1, 48, 127] {
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_breaks_it(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in any::<u16>()) {
+        fn no_answer_causes_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in any::<u16>()) {
             let _ = answered(&bytes).map(|attributes| find(&attributes, kind).map(<[u8]>::len));
             let _ = find(&bytes, kind);
         }

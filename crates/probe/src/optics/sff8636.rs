@@ -1,11 +1,11 @@
 use super::{Limits, Module, Monitor, Page, celsius, limits, milliwatts, text, word};
 
-/// Four lanes; the upper halves are counted from 0 here and from 128 in the standard.
+/// Decodes a module with four lanes. Upper halves are counted from 0 here and from 128 in the standard.
 pub(super) fn decode(
     lower: &Page,
     upper: &mut dyn FnMut(u8) -> Result<Page, String>,
 ) -> Result<Module, String> {
-    // Data_Not_Ready and Flat_mem of the status, byte 2.
+    // Data_Not_Ready and Flat_mem in the status (byte 2).
     const NOT_READY: u8 = 1;
     const FLAT: u8 = 4;
     if lower[2] & NOT_READY != 0 {
@@ -13,7 +13,7 @@ pub(super) fn decode(
     }
     let names = upper(0)?;
     let name = [text(&names, 20), text(&names, 40), text(&names, 68)];
-    // The transmitter's technology (page 00h, byte 147, bits 7-4): from 10 on there is copper and no light.
+    // Transmitter technology (page 00h, byte 147, bits 7-4): values from 10 on are copper.
     let copper = names[19] >> 4 >= 10;
     if copper {
         return Ok(Module {
@@ -36,7 +36,7 @@ pub(super) fn decode(
     let (mut alarms, mut warnings) = (Vec::new(), Vec::new());
     flags(lower, &mut alarms, &mut warnings);
     let temperature = celsius(lower, 22);
-    // A module that does not measure says zero, and has no limits either: with limits, zero is darkness.
+    // A module without a monitor reports zero and has no limits; with limits, zero means no light.
     let measured = |monitor: Monitor| {
         (monitor.limits.is_some() || monitor.values.iter().any(|value| *value > 0.0)).then_some(monitor)
     };
@@ -52,13 +52,13 @@ pub(super) fn decode(
     })
 }
 
-/// 2 microamperes.
+/// A bias current in units of 2 microamperes.
 fn bias(page: &[u8], at: usize) -> f64 {
     f64::from(word(page, at)) / 500.0
 }
 
-/// Bytes 3 (loss of light, lanes received in the low half), 4 (faults), 6 (temperature), 9 and 10 (receive power), 11
-/// and 12 (bias): high alarm, low alarm, high warning, low warning from bit 7 or 3 down.
+/// Flags in bytes 3 (loss of signal, received lanes in the low half), 4 (faults), 6 (temperature), 9 and 10 (receive
+/// power), 11 and 12 (bias): high alarm, low alarm, high warning, low warning, from bit 7 or 3 downwards.
 fn flags(lower: &Page, alarms: &mut Vec<String>, warnings: &mut Vec<String>) {
     for lane in 0..4 {
         if lower[3] & (1 << lane) != 0 {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_module() {
+    fn a_healthy_module_has_values_and_no_flags() {
         let (lower, names, thresholds) = pages();
         let module = decoded(&lower, &names, &thresholds).unwrap();
         assert_eq!(module.name, ["Mellanox", "MMA1B00-E10", "MT2019FT01"]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_in_words() {
+    fn flags_are_described_in_words() {
         let (mut lower, names, thresholds) = pages();
         lower[3] = 0b0000_0010;
         lower[6] = 0b1010_0000;
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_measured_is_not_dark() {
+    fn a_zero_without_limits_is_no_value() {
         let (mut lower, names, mut thresholds) = pages();
         put(&mut lower, 34, &[0; 4]);
         let dark = decoded(&lower, &names, &thresholds).unwrap();

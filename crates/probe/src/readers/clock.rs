@@ -8,7 +8,7 @@ use railgate_model::{Clock, Reading};
 
 use crate::sysfs;
 
-/// What the kernel knows of its clock, and the PTP clocks beside it. Reads; sets nothing.
+/// Reads the state of the kernel's clock, and the PTP clocks. Does not change anything.
 pub(super) fn clock(sysfs_root: &Path) -> Reading<Clock> {
     // SAFETY: all zeroes is a valid timex; `modes` of zero only asks.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };

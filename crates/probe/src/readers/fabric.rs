@@ -10,17 +10,17 @@ use crate::sysfs;
 
 /// Reads `class/infiniband` below the sysfs root.
 ///
-/// A machine without the directory has no RDMA device, which is an answer.
+/// A machine without the directory has no RDMA device, which is not an error.
 ///
 /// # Errors
-/// The root is no sysfs, or a directory in it cannot be listed.
+/// Returns an error if the root is not a sysfs tree, or if a directory in it cannot be listed.
 pub fn fabric_read(sysfs_root: &Path) -> Result<Fabric, ReadError> {
     let class = sysfs_root.join("class");
     let devices = class.join("infiniband");
     let names = match read::names(&devices) {
         Ok(names) => names,
         Err(error) if error.is_absent() => {
-            // Absent because no driver is loaded, or because this is no sysfs at all?
+            // The directory may be absent because no driver is loaded, or because the root is not a sysfs tree.
             fs::metadata(&class).map_err(|source| ReadError::io(&class, source))?;
             Vec::new()
         }
@@ -42,7 +42,7 @@ fn hca(at: &Path, name: String, sysfs_root: &Path) -> Result<Hca, ReadError> {
         }
     }
     let mut netdevs = listing(&device.join("net"))?;
-    // Software devices lie over an interface and name it here.
+    // A software device is on top of a network interface, and its `parent` attribute names it.
     if let Ok(parent) = sysfs::attribute(&at.join("parent"))
         && netdevs.is_empty()
         && !parent.contains('/')
@@ -85,7 +85,7 @@ fn read_port(at: &Path, number: u32) -> Result<Port, ReadError> {
     let mut counters = BTreeMap::new();
     for folder in ["counters", "hw_counters"] {
         for name in listing(&at.join(folder))? {
-            // How long the driver caches them, no counter.
+            // `lifespan` is the time for which the driver caches the values, not a counter.
             if name != "lifespan" {
                 let value = counter(&at.join(folder).join(&name));
                 counters.entry(name).or_insert(value);
@@ -107,7 +107,7 @@ fn read_port(at: &Path, number: u32) -> Result<Port, ReadError> {
     })
 }
 
-/// Drivers answer EINVAL for a counter that the device does not keep; newer kernels print `N/A (no PMA)`.
+/// Reads a counter. Drivers return EINVAL for a counter that the device lacks; newer kernels print `N/A (no PMA)`.
 pub(crate) fn counter(path: &Path) -> Reading<u64> {
     match sysfs::attribute(path) {
         Ok(text) if text.starts_with("N/A") => Reading::Unsupported,
@@ -117,7 +117,7 @@ pub(crate) fn counter(path: &Path) -> Reading<u64> {
     }
 }
 
-/// A directory that is absent is empty: drivers leave out what a device does not have.
+/// Lists a directory. An absent one counts as empty: drivers omit directories that do not apply to a device.
 fn listing(directory: &Path) -> Result<Vec<String>, ReadError> {
     match read::names(directory) {
         Err(error) if error.is_absent() => Ok(Vec::new()),
@@ -125,14 +125,14 @@ fn listing(directory: &Path) -> Result<Vec<String>, ReadError> {
     }
 }
 
-/// `400 Gb/sec (4X NDR)`
+/// The rate in `400 Gb/sec (4X NDR)`.
 fn gbps(text: &str) -> Option<f64> {
     let (number, rest) = text.split_once(' ')?;
     let rate: f64 = number.parse().ok()?;
     (rest.starts_with("Gb/sec") && rate.is_finite() && rate >= 0.0).then_some(rate)
 }
 
-/// `4: ACTIVE`
+/// The number in `4: ACTIVE`.
 fn leading_number(text: &str) -> Option<u32> {
     text.split_once(':').and_then(|(number, _)| number.trim().parse().ok())
 }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words() {
+    fn state_and_rate_texts_are_parsed() {
         assert_eq!(gbps("400 Gb/sec (4X NDR)"), Some(400.0));
         assert_eq!(gbps("2.5 Gb/sec (1X SDR)"), Some(2.5));
         assert_eq!(gbps("400"), None);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_driver_is_an_answer_and_no_sysfs_is_not() {
+    fn without_a_driver_there_are_no_devices_and_without_sysfs_it_fails() {
         let dir = tempfile::tempdir().unwrap();
         assert!(fabric_read(dir.path()).is_err());
         fs::create_dir(dir.path().join("class")).unwrap();

@@ -5,13 +5,13 @@ use railgate_model::{Gid, HcaDetails, Interface, LinkLayer, PortDetails, Reading
 
 use crate::sysfs;
 
-/// Tables end where so many places in a row are empty: a firmware is asked for each place.
+/// A table is assumed to end after this many empty entries in a row, because each read is a firmware command.
 const EMPTY_AT_THE_END: usize = 4;
 
-/// No table is read further.
+/// Maximum number of entries read from a table.
 const MOST_PLACES: usize = 64;
 
-/// What else stands in the device's folder, and its interfaces in `class/net`.
+/// Reads further values from the device's directory, and its interfaces in `class/net`.
 pub(super) fn hca_details(at: &Path, netdevs: &[String], sysfs_root: &Path) -> HcaDetails {
     let interface = |name: &String| {
         let at = sysfs_root.join("class/net").join(name);
@@ -28,7 +28,7 @@ pub(super) fn hca_details(at: &Path, netdevs: &[String], sysfs_root: &Path) -> H
     }
 }
 
-/// The tables of a port: that of the partitions on InfiniBand, that of the GIDs on Ethernet.
+/// Reads the tables of a port: partition keys for InfiniBand, GIDs for Ethernet.
 pub(super) fn port_details(at: &Path, layer: &Reading<LinkLayer>) -> PortDetails {
     let none = PortDetails::default();
     match layer {
@@ -61,7 +61,7 @@ fn gids(at: &Path) -> Reading<Vec<Gid>> {
     })
 }
 
-/// The kernel answers EINVAL and ENODEV for a place that is empty: it may have become so just now.
+/// Reads an entry. The kernel returns EINVAL or ENODEV for an empty one; it may have become empty just now.
 fn attribute(path: &Path) -> Reading<String> {
     match sysfs::attribute(path) {
         Ok(text) => Reading::Known(text),
@@ -70,8 +70,8 @@ fn attribute(path: &Path) -> Reading<String> {
     }
 }
 
-/// The places of a table that hold something. `parse` gives `None` for what it does not understand and
-/// `Some(None)` for a place that is empty.
+/// The entries of a table that are not empty. `parse` returns `None` for text that it cannot parse and `Some(None)` for
+/// an empty entry.
 fn table<T>(at: &Path, parse: impl Fn(&str) -> Option<Option<T>>) -> Reading<Vec<(u32, T)>> {
     let names = match read::names(at) {
         Ok(names) => names,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_with_holes() {
+    fn empty_entries_between_partition_keys_are_skipped() {
         let dir = folder(&[
             ("pkeys/0", "0x7fff"),
             ("pkeys/1", "0x0000"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn gids_with_their_kind() {
+    fn gids_are_read_with_their_type() {
         let zero = "0000:0000:0000:0000:0000:0000:0000:0000";
         let v4 = "0000:0000:0000:0000:0000:ffff:0a4d:0001";
         let dir = folder(&[
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_of_a_device() {
+    fn the_interfaces_of_a_device_are_read() {
         let dir = folder(&[
             ("class/net/ib0/operstate", "up"),
             ("class/net/ib0/mtu", "4092"),

@@ -7,14 +7,14 @@ use railgate_model::{Host, Reading};
 
 use crate::sysfs;
 
-/// One processor's block of `cpuinfo`; the whole file has one per processor.
+/// Size of the first processor's block of `cpuinfo`; the whole file has one block per processor.
 const CPUINFO_BYTES: u64 = 16 * 1024;
 
-/// A full routing table of a node is a few lines.
+/// The routing table of a node has a few lines.
 const ROUTES_BYTES: u64 = 1024 * 1024;
 
-/// Reads the host's own facts below the proc and sysfs roots. [`Host::mounts`] stays empty: each mount is
-/// asked by a child of its own.
+/// Reads the host part below the proc and sysfs roots. [`Host::mounts`] stays empty, since each mount is probed by a
+/// child of its own.
 pub fn host_read(proc_root: &Path, sysfs_root: &Path) -> Host {
     let cpuinfo = read::prefix(&proc_root.join("cpuinfo"), CPUINFO_BYTES);
     let cpuinfo = cpuinfo.as_ref();
@@ -33,10 +33,10 @@ pub fn host_read(proc_root: &Path, sysfs_root: &Path) -> Host {
     }
 }
 
-/// The kernel's name for this boot.
+/// Reads the boot id of the kernel.
 ///
 /// # Errors
-/// The file cannot be read or is empty.
+/// Returns an error if the file cannot be read or is empty.
 pub fn boot_id_read(proc_root: &Path) -> Result<String, ReadError> {
     let path = proc_root.join("sys/kernel/random/boot_id");
     let id = sysfs::attribute(&path)?;
@@ -44,7 +44,7 @@ pub fn boot_id_read(proc_root: &Path) -> Result<String, ReadError> {
 }
 
 fn boot_time(stat: &Path) -> Reading<u64> {
-    // `btime` stands after one line per processor and one very long line of interrupts.
+    // `btime` comes after one line per processor and a very long line of interrupts.
     let text = match read::whole(stat, ROUTES_BYTES) {
         Ok(text) => text,
         Err(error) => return Reading::Failed(error.to_string()),
@@ -68,7 +68,7 @@ fn memory_mib(meminfo: &Path) -> Reading<u64> {
         )
 }
 
-/// Processors other than x86 have neither flags nor a vendor here.
+/// Other processors than x86 have neither flags nor a vendor in this file.
 fn from_cpuinfo<T>(cpuinfo: Result<&String, &ReadError>, find: impl FnOnce(&str) -> Option<T>) -> Reading<T> {
     match cpuinfo {
         Ok(text) => find(text).map_or(Reading::Unsupported, Reading::Known),
@@ -135,7 +135,7 @@ fn default_interface(proc_root: &Path) -> Reading<String> {
     found.map_or(Reading::Unsupported, Reading::Known)
 }
 
-/// Interface, destination, gateway, flags, reference count, use, metric, mask.
+/// Columns: interface, destination, gateway, flags, reference count, use, metric, mask.
 fn default_v4(table: &str) -> Option<String> {
     const UP: u32 = 1;
     let routes = table.lines().filter_map(|line| {
@@ -149,12 +149,13 @@ fn default_v4(table: &str) -> Option<String> {
     routes.min_by_key(|(metric, _)| *metric).map(|(_, interface)| interface)
 }
 
-/// Destination, its length, source, its length, next hop, metric, reference count, use, flags, interface.
+/// Columns: destination, its prefix length, source, its prefix length, next hop, metric, reference count, use, flags,
+/// interface.
 fn default_v6(table: &str) -> Option<String> {
     let routes = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [destination, "00", _, _, _, metric, _, _, _, interface] = fields.as_slice() else { return None };
-        // The kernel's own unreachable default sits on lo.
+        // The kernel's unreachable default route is on lo.
         let default = destination.bytes().all(|b| b == b'0') && *interface != "lo";
         default.then_some((sysfs::hex(metric)?, (*interface).to_owned()))
     });
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cheapest_default_route() {
+    fn the_default_route_with_the_lowest_metric_is_used() {
         let head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n";
         let table = format!(
             "{head}ib0\t00000000\t0100000A\t0003\t0\t0\t200\t00000000\t0\t0\t0\n\
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_route_of_a_v6_node() {
+    fn an_ipv6_only_node_has_its_default_route() {
         let zero = "00000000000000000000000000000000";
         let table = format!(
             "{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200       lo\n\
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn processors() {
+    fn processor_type_and_hypervisor_flag_are_parsed() {
         let text = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\n\
                     model name\t: Xeon\nflags\t\t: fpu hypervisor lahf_lm\n";
         assert_eq!(cpu(text), Some(("GenuineIntel".into(), 6, 143)));
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine() {
+    fn this_machine_is_read() {
         let host = host_read(Path::new("/proc"), Path::new("/sys"));
         assert!(host.hostname.known().is_some_and(|name| !name.is_empty()));
         assert!(host.boot_time.known().is_some_and(|seconds| *seconds > 1_500_000_000));
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_proc_is_no_healthy_host() {
+    fn a_missing_proc_tree_gives_failed_readings() {
         let host = host_read(Path::new("/no/such"), Path::new("/no/such"));
         assert!(matches!(host.cpu, Reading::Failed(_)));
         assert!(matches!(host.hostname, Reading::Failed(_)));

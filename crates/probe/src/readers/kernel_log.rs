@@ -12,30 +12,31 @@ use railgate_text::printable;
 
 use crate::kernel_origin::{audited_crash, worded_by_a_process};
 
-/// The kernel's bound for one record is 8 KiB with its dictionary; a smaller buffer would make the read
-/// fail with EINVAL for ever.
+/// The kernel limits a record to 8 KiB with its dictionary. A buffer that is too small would make every read fail with
+/// EINVAL.
 const RECORD_BYTES: usize = 16 * 1024;
 
-/// Bound of a log in a plain file.
+/// Maximum size of a log in a plain file.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Bound of what is kept, twice: a driver that floods the log (PCIe errors come in thousands) must neither
-/// flood every snapshot nor push the GPU driver's own lines out of it.
+/// Maximum number of lines kept, once for the GPU driver and once for all others: a driver that floods the log (PCIe
+/// errors can come by the thousand) must not fill every snapshot, nor push out the GPU driver's lines.
 const MAX_LINES: usize = 2048;
 
-/// Bound of the forged records, and of the audit records that may tell whose they are: a process can write thousands.
+/// Maximum number of forged records, and of audit records that may identify their users. A process can cause thousands.
 const MAX_FORGED: usize = 32;
 
-/// The kernel audits a crash when it dumps core, after it has logged it.
+/// Maximum time between the records of one crash. The kernel logs its audit record when the core is dumped, after the
+/// crash record.
 const SAME_CRASH_MS: u64 = 5_000;
 
-/// Reads the kernel's records after `since` from `/dev/kmsg`, or from a plain file in the same format
-/// (one record per line, continuation lines begin with a space).
+/// Reads the kernel's records after `since` from `/dev/kmsg`, or from a plain file in the same format (one record per
+/// line; continuation lines start with a space).
 ///
-/// A mark of another boot is no mark: everything that is left is read.
+/// A mark from another boot is ignored: all records in the buffer are read.
 ///
 /// # Errors
-/// The log cannot be opened (`dmesg_restrict` without `CAP_SYSLOG`) or read.
+/// Returns an error if the log cannot be opened (`dmesg_restrict` without `CAP_SYSLOG`) or read.
 pub fn kernel_log_read(
     kmsg: &Path,
     since: Option<&KernelMark>,
@@ -54,8 +55,8 @@ pub fn kernel_log_read(
     Ok(records.finish())
 }
 
-/// One read is one record. EAGAIN is the end; EPIPE says that records were overwritten before we came to
-/// them, and the next read goes on with the oldest that is left.
+/// Reads one record per call of `read`. EAGAIN marks the end. EPIPE means that records were overwritten before they
+/// were read; the next read continues with the oldest one.
 fn drain_device(mut file: File, records: &mut Records) -> io::Result<()> {
     let mut buffer = vec![0; RECORD_BYTES];
     loop {
@@ -74,7 +75,7 @@ fn drain_device(mut file: File, records: &mut Records) -> io::Result<()> {
     }
 }
 
-/// The records of a plain file; what a writer has not finished (no newline yet) waits for the next look.
+/// The records of a plain file. A last line without a newline is incomplete and left for the next check run.
 fn split(text: &str) -> Vec<&str> {
     let mut records = Vec::new();
     let mut begin = 0;
@@ -88,10 +89,10 @@ fn split(text: &str) -> Vec<&str> {
     records
 }
 
-/// Turns the stamps of records into wall-clock time.
+/// Converts timestamps of records to wall-clock time.
 #[derive(Clone, Copy)]
 struct Clock {
-    /// When the monotonic clock stood at zero.
+    /// Wall-clock time at which the monotonic clock was zero.
     boot: UnixMillis,
     now: UnixMillis,
 }
@@ -104,8 +105,8 @@ impl Clock {
         Clock { boot: millis(now.saturating_sub(up)), now: millis(now) }
     }
 
-    /// The kernel stamps records by a clock that is not synchronised: after weeks it is minutes off. What stands in
-    /// the log has happened, so that it never seems to follow the end of a job that it ended.
+    /// The kernel's timestamps come from a clock that is not synchronised, and can be off by minutes after weeks. The
+    /// result is limited to the present, so that a record never seems to come after the end of the job that it ended.
     fn at(self, micros: u64) -> UnixMillis {
         self.boot.saturating_add(micros / 1000).min(self.now)
     }
@@ -114,17 +115,17 @@ impl Clock {
 struct Records {
     log: KernelLog,
     after: Option<u64>,
-    /// The number that the first record has if nothing is missing.
+    /// Sequence number of the first record, if none is missing.
     expected: Option<u64>,
     clock: Clock,
     gpus: Newest,
     others: Newest,
     forged: VecDeque<ForgedLine>,
-    /// Process, user and time of the newest audited crashes.
+    /// Process id, user id and time of the latest audited crashes.
     crashes: VecDeque<(u32, u32, UnixMillis)>,
 }
 
-/// The newest lines of one kind.
+/// The latest lines of one kind.
 #[derive(Default)]
 struct Newest {
     lines: VecDeque<KernelLine>,
@@ -154,7 +155,7 @@ impl Records {
                 forged: Vec::new(),
             },
             after,
-            // The state is of an earlier boot: everything since the start of this one is new.
+            // The state is from an earlier boot, so all records of this boot are new.
             expected: since.map(|_| after.map_or(0, |seq| seq.saturating_add(1))),
             clock,
             gpus: Newest::default(),
@@ -234,7 +235,7 @@ struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// `prio,seq,usec,flags[,more];text`, then `KEY=value` lines that begin with a space.
+    /// Parses `prio,seq,usec,flags[,more];text` and the following lines `KEY=value`, which start with a space.
     fn parse(record: &'a str) -> Option<Self> {
         let (head, rest) = record.split_once(';')?;
         let mut fields = head.split(',');
@@ -275,7 +276,7 @@ mod tests {
 ";
 
     #[test]
-    fn only_what_the_kernel_said_and_somebody_reads() {
+    fn only_relevant_records_of_the_kernel_are_kept() {
         let log = read(LOG, None);
         let seqs: Vec<u64> = log.lines.iter().map(|line| line.seq).collect();
         assert_eq!(seqs, [1, 3]);
@@ -286,9 +287,9 @@ mod tests {
         assert!(!log.overrun);
     }
 
-    /// Every form in which NVIDIA's drivers write, old ones included, as records of /dev/kmsg.
+    /// Every wording of NVIDIA's drivers, including old ones, as records of /dev/kmsg.
     #[test]
-    fn every_form_of_the_drivers_lines() {
+    fn every_wording_of_nvidia_drivers_is_kept() {
         let log = read(
             "\
 3,1,1000000,-;NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
@@ -323,9 +324,9 @@ mod tests {
         assert_eq!(sxids, [(20034, true, 9), (12028, false, 10)]);
     }
 
-    /// What x86 logs of a program that crashes, with names chosen to look like a driver's record.
+    /// Records that x86 logs for crashing programs with names that imitate a driver's record.
     #[test]
-    fn what_a_process_words_is_no_line_of_a_driver() {
+    fn a_record_that_a_process_words_is_dropped() {
         let log = read(
             "\
 6,1,1000000,-;NVRM: fallen of[77]: segfault at 0 ip 0000000000401136 sp 00007ffd5c1e error 4 in NVRM: fallen off the bus[401000+1000] likely on CPU 3 (core 1, socket 0)
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_records_are_bounded() {
+    fn the_number_of_forged_records_is_limited() {
         let flood: String = (0..5000)
             .map(|seq| {
                 format!("6,{seq},0,-;NVRM: x[{seq}]: segfault at 0 ip 0 sp 0 error 4 in NVRM: x[1+1]\n")
@@ -357,9 +358,9 @@ mod tests {
         assert!(!log.overrun);
     }
 
-    /// What a fuzzer found worth keeping.
+    /// Inputs that fuzzing found.
     #[test]
-    fn the_seeds() {
+    fn the_fuzzing_corpus_is_read_without_panic() {
         let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/kernel_log");
         let mut read = 0;
         for seed in std::fs::read_dir(seeds).unwrap() {
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_holds_has_happened_whatever_its_stamp_says() {
+    fn a_timestamp_in_the_future_is_limited_to_the_present() {
         let ahead = u64::MAX / 2;
         let log = read(&format!("3,1,{ahead},-;NVRM: one\n"), None);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
@@ -384,19 +385,19 @@ mod tests {
     }
 
     #[test]
-    fn marks() {
+    fn only_records_after_a_mark_of_this_boot_are_read() {
         let log = read(LOG, Some(("this", 1)));
         assert_eq!(log.lines.iter().map(|line| line.seq).collect::<Vec<_>>(), [3]);
         assert_eq!(log.since.as_ref().map(|mark| mark.seq), Some(1));
-        // Nothing new keeps the mark.
+        // Without new records the mark stays.
         assert_eq!(read(LOG, Some(("this", 4))).last_seq, Some(4));
-        // Another boot's mark means from the start.
+        // A mark from another boot means reading from the start.
         let log = read(LOG, Some(("other", 3)));
         assert_eq!((log.lines.len(), log.since.clone(), log.overrun), (2, None, false));
     }
 
     #[test]
-    fn what_was_overwritten_shows() {
+    fn overwritten_records_set_overrun() {
         let tail = LOG.split_inclusive('\n').skip(5).collect::<String>();
         assert!(read(&tail, Some(("this", 1))).overrun);
         assert!(read(&tail, Some(("other", 9))).overrun);
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_record_waits() {
+    fn an_unfinished_record_is_left_for_the_next_read() {
         let log = read("3,0,0,-;NVRM: one\n3,1,5,-;NVRM: tw", None);
         assert_eq!((log.last_seq, log.lines.len()), (Some(0), 1));
         assert_eq!(read("", None).last_seq, None);
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_keeps_the_newest_and_every_kind() {
+    fn in_a_flood_the_newest_lines_and_all_xids_are_kept() {
         let count = u64::try_from(MAX_LINES).unwrap() + 10;
         let xid = "3,0,0,-;NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.\n";
         let flood: String =
@@ -426,8 +427,8 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel() {
-        // Needs CAP_SYSLOG in most places; where it is refused, that must be an error, not an empty log.
+    fn this_kernels_log_is_read_or_refused() {
+        // Often needs CAP_SYSLOG. Without it, the result must be an error rather than an empty log.
         match kernel_log_read(Path::new("/dev/kmsg"), None, "this") {
             Ok(log) => assert!(log.last_seq.is_some()),
             Err(error) => assert!(error.to_string().starts_with("/dev/kmsg: ")),

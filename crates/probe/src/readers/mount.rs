@@ -9,13 +9,13 @@ use railgate_fsutil::read;
 use railgate_model::MountProbe;
 use railgate_text::printable_bytes;
 
-/// A node with thousands of bind mounts stays far below this.
+/// Even a node with thousands of bind mounts is far below this.
 const MOUNTINFO_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Asks a mount point for an answer. Hangs as long as its server does: run it in a child.
+/// Probes a mount point with `statvfs`. This can hang if its server does, so run it in a child.
 pub fn mount_probe(path: &Path, proc_root: &Path) -> MountProbe {
     let begin = Instant::now();
-    // First, because it also wakes an automounter.
+    // `statvfs` comes first, because it also triggers an automounter.
     let answer = statvfs(path);
     let took_ms = begin.elapsed().as_secs_f64() * 1000.0;
     let table = match read::whole(&proc_root.join("self/mountinfo"), MOUNTINFO_BYTES) {
@@ -23,7 +23,8 @@ pub fn mount_probe(path: &Path, proc_root: &Path) -> MountProbe {
         Err(error) => return MountProbe::Failed(error.to_string()),
     };
     let mounted = mounted_at(&table, path).or_else(|| {
-        // Sites like links: /data -> /lustre/data. A path whose own mount failed is not resolved again.
+        // Sites use links such as /data -> /lustre/data. If `statvfs` failed, the path is not resolved, since that
+        // could fail as well.
         answer.ok().and_then(|_| path.canonicalize().ok()).and_then(|real| mounted_at(&table, &real))
     });
     match (mounted, answer) {
@@ -49,9 +50,9 @@ struct Mounted {
     read_only: bool,
 }
 
-/// The topmost mount at exactly this path: later lines lie over earlier ones.
+/// The topmost mount at exactly this path: later lines of the table hide earlier ones.
 fn mounted_at(mountinfo: &str, path: &Path) -> Option<Mounted> {
-    // Components drop a trailing slash and `.`.
+    // `components` drops a trailing slash and `.`.
     let want: PathBuf = path.components().collect();
     mountinfo.lines().rev().find_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
@@ -70,7 +71,7 @@ fn mounted_at(mountinfo: &str, path: &Path) -> Option<Mounted> {
     })
 }
 
-/// The kernel writes space, tab, newline and backslash as three octal digits.
+/// Decodes the kernel's escapes of space, tab, newline and backslash: three octal digits.
 pub(super) fn unescape(field: &str) -> OsString {
     let bytes = field.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -117,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn read_only_in_either_place() {
+    fn read_only_counts_for_the_mount_and_for_the_file_system() {
         assert!(mounted_at(TABLE, Path::new("/ro")).unwrap().read_only);
         assert!(mounted_at(TABLE, Path::new("/errors")).unwrap().read_only);
         assert!(!mounted_at(TABLE, Path::new("/sys")).unwrap().read_only);
     }
 
     #[test]
-    fn this_machine() {
+    fn the_root_of_this_machine_is_probed() {
         let proc_root = Path::new("/proc");
         assert!(
             matches!(mount_probe(proc_root, proc_root), MountProbe::Answered { fs_type, .. } if fs_type == "proc")

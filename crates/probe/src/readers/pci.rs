@@ -7,18 +7,18 @@ use railgate_model::{Pci, PciAddress, PciDevice, PciLink, Reading};
 
 use crate::sysfs;
 
-/// Reads `bus/pci/devices` below the sysfs root and keeps display and network controllers, NVIDIA's
-/// switches, and every bridge above one of these.
+/// Reads `bus/pci/devices` below the sysfs root. Keeps display and network controllers, NVSwitches, and all bridges
+/// above them.
 ///
 /// # Errors
-/// The directory cannot be listed, or a device in it cannot be understood.
+/// Returns an error if the directory cannot be listed, or if a device in it cannot be parsed.
 pub fn pci_read(sysfs_root: &Path) -> Result<Pci, ReadError> {
     let all = sysfs_root.join("bus/pci/devices");
     let mut devices = Vec::new();
     for name in read::names(&all)? {
         match device(&all.join(&name), &name) {
             Ok(device) => devices.push(device),
-            // Unplugged between the listing and the read.
+            // Unplugged between listing and reading.
             Err(error) if error.is_absent() => {}
             Err(error) => return Err(error),
         }
@@ -59,9 +59,9 @@ fn device(at: &Path, name: &str) -> Result<PciDevice, ReadError> {
     })
 }
 
-/// Where the device hangs, from the link's own text:
-/// `../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:18:00.0`. Root complexes behind another
-/// (VMD, Hyper-V) begin anew at the last `pciDDDD:BB`.
+/// Root complex and bridges of a device, from the text of its link:
+/// `../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:18:00.0`. For a root complex below another one (VMD,
+/// Hyper-V), the last `pciDDDD:BB` counts.
 fn place(at: &Path) -> Result<(String, Vec<PciAddress>), ReadError> {
     let target = fs::read_link(at).map_err(|source| ReadError::io(at, source))?;
     let mut root = None;
@@ -77,14 +77,14 @@ fn place(at: &Path) -> Result<(String, Vec<PciAddress>), ReadError> {
             path.push(address);
         }
     }
-    // The last one is the device itself.
+    // The last component is the device itself.
     path.pop();
     let root = root.ok_or_else(|| ReadError::odd(at, &target.to_string_lossy(), "a place in a PCI tree"))?;
     Ok((root, path))
 }
 
-/// Functions without a PCIe capability have none of these files. A device that has left the bus answers
-/// all ones, which the kernel prints as `Unknown`.
+/// Reads the PCIe link. Functions without a PCIe capability have none of these files. A device that has fallen off the
+/// bus reads as all ones, which the kernel prints as `Unknown`.
 fn link(at: &Path) -> Reading<PciLink> {
     let speed = |name: &str| sysfs::parsed(&at.join(name), "a link speed", speed_gts);
     let width = |name: &str| sysfs::parsed(&at.join(name), "a link width", |text| text.parse::<u32>().ok());
@@ -95,7 +95,7 @@ fn link(at: &Path) -> Reading<PciLink> {
             (Reading::Known(Some(speed_gts)), Reading::Known(width)),
             (Reading::Known(Some(max_speed_gts)), Reading::Known(max_width)),
         ) => Reading::Known(PciLink { speed_gts, max_speed_gts, width, max_width }),
-        // A virtual function or an emulated port: no link to speak of, now or ever.
+        // A virtual function or an emulated port: it has no link.
         ((Reading::Known(None), _), (Reading::Known(None), _)) => Reading::Unsupported,
         ((Reading::Unsupported, _), (Reading::Unsupported, _)) => Reading::Unsupported,
         ((Reading::Known(None), _), _) => {
@@ -113,8 +113,8 @@ fn link(at: &Path) -> Reading<PciLink> {
     }
 }
 
-/// The ACS control register of a bridge. Without root the kernel shows only the first 64 bytes of the
-/// configuration space: then nobody knows, as on a bridge without the capability.
+/// Reads the ACS control register of a bridge. Without root, the kernel only returns the first 64 bytes of the
+/// configuration space; then the register is unknown, as for a bridge without the capability.
 fn acs(at: &Path) -> Reading<u16> {
     match fs::read(at.join("config")) {
         Ok(config) => acs_control(&config).map_or(Reading::Unsupported, Reading::Known),
@@ -123,11 +123,10 @@ fn acs(at: &Path) -> Reading<u16> {
     }
 }
 
-/// Extended capabilities begin at 0x100; each names the next one. ACS is number 13, its control register
-/// stands six bytes into it.
+/// Extended capabilities are a linked list that starts at 0x100. ACS has id 13; its control register has offset 6.
 fn acs_control(config: &[u8]) -> Option<u16> {
     const ACS: u32 = 0x000d;
-    // As many as fit: a broken list must not lead in a circle.
+    // Limits the number of entries, because a broken list can be circular.
     const MOST: usize = (4096 - 256) / 8;
     let mut at = 0x100;
     for _ in 0..MOST {
@@ -153,7 +152,7 @@ fn reason<T>(reading: Reading<T>) -> Option<String> {
     }
 }
 
-/// `32.0 GT/s PCIe`, `8 GT/s` on older kernels, `Unknown`.
+/// The speed in `32.0 GT/s PCIe`, `8 GT/s` (older kernels) or `Unknown`.
 fn speed_gts(text: &str) -> Option<Option<f64>> {
     if text.starts_with("Unknown") {
         return Some(None);
@@ -168,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speeds() {
+    fn link_speeds_are_parsed() {
         assert_eq!(speed_gts("32.0 GT/s PCIe"), Some(Some(32.0)));
         assert_eq!(speed_gts("8 GT/s"), Some(Some(8.0)));
         assert_eq!(speed_gts("Unknown"), Some(None));
@@ -177,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn the_acs_register_stands_in_a_list() {
+    fn the_acs_register_is_found_in_the_capability_list() {
         let mut config = vec![0_u8; 4096];
         config[0x100..0x104].copy_from_slice(&0x1480_0001_u32.to_le_bytes());
         config[0x148..0x14c].copy_from_slice(&0x0001_000d_u32.to_le_bytes());
         config[0x14e] = 0x1d;
         assert_eq!(acs_control(&config), Some(0x1d));
-        // A list that points at itself, one that leaves the space, none, and what is shown to users.
+        // A circular list, one that leaves the space, no list, and the part that unprivileged users can read.
         config[0x148..0x14c].copy_from_slice(&0x1480_0002_u32.to_le_bytes());
         assert_eq!(acs_control(&config), None);
         config[0x148..0x14c].copy_from_slice(&0xffc0_0002_u32.to_le_bytes());
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_root_complex_counts() {
+    fn the_innermost_root_complex_counts() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("10000:e1:00.0");
         let target = "../../../devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:01.0/10000:e1:00.0";

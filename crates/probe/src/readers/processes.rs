@@ -6,26 +6,26 @@ use railgate_text::printable;
 
 use crate::sysfs;
 
-/// A node with more has other troubles; what is beyond is not looked at.
+/// Maximum number of processes that are read. A node with more has other problems.
 const MAX_PROCESSES: usize = 65_536;
 
-/// What is named of those that are blocked.
+/// Maximum number of blocked processes that are listed.
 const MAX_BLOCKED: usize = 256;
 
 const STAT_BYTES: u64 = 4096;
 const STATUS_BYTES: u64 = 16 * 1024;
 
-/// A kernel thread (`PF_KTHREAD`). Some sleep uninterruptibly all their lives.
+/// `PF_KTHREAD`: a kernel thread. Some of these are always in uninterruptible sleep.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// What the process table says.
+/// Result of reading the process table.
 pub(super) struct Seen {
     pub(super) processes: Reading<Processes>,
-    /// The pid of the machine's slurmd.
+    /// Process id of the node's slurmd.
     pub(super) slurmd: Option<u32>,
 }
 
-/// Looks once at every process. One that ends meanwhile is none.
+/// Reads every process once. A process that ends meanwhile is skipped.
 pub(super) fn processes(proc_root: &Path) -> Seen {
     let names = match read::names(proc_root) {
         Ok(names) => names,
@@ -54,7 +54,7 @@ pub(super) fn processes(proc_root: &Path) -> Seen {
             }
             _ => {}
         }
-        // A job may call its own process slurmd; the machine's was there before, and is root's.
+        // A job can name its process slurmd; the real one belongs to root and has a lower id.
         if stat.name == "slurmd" && slurmd.is_none() && is_roots(&dir) {
             slurmd = Some(pid);
         }
@@ -67,7 +67,7 @@ pub(super) fn processes(proc_root: &Path) -> Seen {
     Seen { processes, slurmd }
 }
 
-/// `Max locked memory` of a process, bytes; `u64::MAX` is unlimited.
+/// Reads `Max locked memory` of a process, bytes; `u64::MAX` means unlimited.
 pub(super) fn memlock(proc_root: &Path, pid: u32) -> Reading<u64> {
     sysfs::large(&proc_root.join(pid.to_string()).join("limits"), STATUS_BYTES, |text| {
         let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
@@ -87,7 +87,7 @@ fn switches(status: &str) -> u64 {
     status.lines().filter_map(|line| line.split_once("ctxt_switches:")?.1.trim().parse::<u64>().ok()).sum()
 }
 
-/// What matters of `/proc/<pid>/stat`.
+/// The used fields of `/proc/<pid>/stat`.
 #[derive(Debug, PartialEq)]
 struct Stat {
     name: String,
@@ -97,7 +97,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// `pid (name) state ppid …`; the name may hold blanks and brackets.
+    /// Parses `pid (name) state ppid …`; the name may contain blanks and parentheses.
     fn parse(text: &str) -> Option<Stat> {
         let (head, rest) = text.rsplit_once(')')?;
         let (_, name) = head.split_once('(')?;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn those_in_trouble() {
+    fn zombies_and_blocked_processes_are_found() {
         let root = tempfile::tempdir().unwrap();
         process(root.path(), 1, "systemd", 'S', 0);
         process(root.path(), 20, "nv_queue", 'D', KERNEL_THREAD);
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_proc_without_processes_is_no_healthy_one() {
+    fn a_proc_tree_without_processes_is_a_failed_reading() {
         let root = tempfile::tempdir().unwrap();
         assert!(matches!(processes(root.path()).processes, Reading::Failed(_)));
         assert!(matches!(processes(&root.path().join("absent")).processes, Reading::Failed(_)));
     }
 
     #[test]
-    fn this_machine() {
+    fn the_processes_of_this_machine_are_read() {
         let seen = processes(Path::new("/proc"));
         assert!(seen.processes.known().is_some_and(|processes| processes.total > 1));
         assert!(matches!(memlock(Path::new("/proc"), std::process::id()), Reading::Known(_)));
@@ -175,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_stat_is_read_or_refused(text in "\\PC{0,200}") {
+        fn any_stat_text_is_parsed_or_rejected(text in "\\PC{0,200}") {
             let _ = Stat::parse(&text);
         }
     }

@@ -10,22 +10,22 @@ use super::mount::unescape;
 use super::{clock, processes};
 use crate::sysfs;
 
-/// A node with thousands of bind mounts stays far below this.
+/// Even a node with thousands of bind mounts is far below this.
 const MOUNTINFO_BYTES: u64 = 8 * 1024 * 1024;
 
-/// One row per interrupt with a column per processor.
+/// The file has one row per interrupt with a column per processor.
 const INTERRUPTS_BYTES: u64 = 16 * 1024 * 1024;
 
-/// A node has a few local file systems; more are only found in tests.
+/// A node has a few local file systems; only tests have more.
 const MAX_FILE_SYSTEMS: usize = 64;
 
-/// systemd makes one per kind of instance.
+/// systemd creates one slice per kind of instance.
 const MAX_SLICES: u32 = 64;
 
-/// No directory of sysfs that is looked at here has more.
+/// Maximum number of names in a sysfs directory that is read here.
 const MAX_NAMES: usize = 4096;
 
-/// Reads what the machine is made of. Nothing here asks a device that could be slow to answer.
+/// Reads the state of the machine. No read here waits for a slow device.
 pub(super) fn system(proc_root: &Path, sysfs_root: &Path) -> System {
     let cpus = sysfs_root.join("devices/system/cpu");
     let seen = processes::processes(proc_root);
@@ -48,7 +48,7 @@ pub(super) fn system(proc_root: &Path, sysfs_root: &Path) -> System {
     }
 }
 
-/// Block devices, and memory that jobs write to.
+/// Whether a file system is local: on a block device, or in memory where jobs write to it.
 fn is_local(fs_type: &str, path: &Path) -> bool {
     const DISK: [&str; 8] = ["bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs", "zfs"];
     const MEMORY: [&str; 4] = ["/dev/shm", "/run", "/tmp", "/var/tmp"];
@@ -58,7 +58,7 @@ fn is_local(fs_type: &str, path: &Path) -> bool {
 fn file_systems(mountinfo: &str) -> Vec<FileSystem> {
     let mut mounted: Vec<(&str, FileSystem)> = Vec::new();
     for (device, file_system) in mountinfo.lines().filter_map(file_system) {
-        // What is mounted over another at the same place hides it.
+        // A later mount at the same path hides the earlier one.
         mounted.retain(|(_, other)| other.path != file_system.path);
         mounted.push((device, file_system));
     }
@@ -76,7 +76,7 @@ fn file_systems(mountinfo: &str) -> Vec<FileSystem> {
     found
 }
 
-/// `27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard`
+/// Parses `27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard`.
 fn file_system(line: &str) -> Option<(&str, FileSystem)> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(2);
@@ -87,7 +87,8 @@ fn file_system(line: &str) -> Option<(&str, FileSystem)> {
     let mut file_system = file_system.split(' ');
     let (fs_type, source) = (file_system.next()?, file_system.next()?);
     let options = file_system.next().unwrap_or_default();
-    // An admin's `-o ro` shows in both places; the kernel's own, after errors, only in that of the file system.
+    // With an admin's `-o ro`, both option lists have `ro`; if the kernel made the file system read-only after an
+    // error, only the second one has it.
     let given_up =
         !read_only && (has(options, "ro") || has(options, "emergency_ro") || has(options, "shutdown"));
     let file_system = FileSystem {
@@ -113,7 +114,7 @@ fn space(answer: &nix::sys::statvfs::Statvfs) -> Space {
     }
 }
 
-/// What the directory's entries with this beginning and a number say.
+/// Reads all entries of the directory that are named with this prefix and a number.
 fn each<T>(parent: &Path, leader: &str, read: impl Fn(&Path, &str) -> T) -> Reading<Vec<T>> {
     let is_one = |name: &&String| {
         name.strip_prefix(leader)
@@ -157,7 +158,7 @@ fn nvme(path: &Path, name: &str) -> Nvme {
     }
 }
 
-/// Its hwmon directory: below the controller, or below its PCI device on older kernels.
+/// The hwmon directory of a controller: below it, or below its PCI device on older kernels.
 fn sensor(path: &Path) -> Option<PathBuf> {
     [path.to_owned(), path.join("hwmon"), path.join("device/hwmon")].into_iter().find_map(|above| {
         let names = read::names(&above).ok()?;
@@ -181,7 +182,7 @@ fn number(path: &Path) -> Reading<u64> {
 
 fn controller(path: &Path, name: &str) -> MemoryController {
     let names = read::names(path).unwrap_or_default();
-    // Which of the two the directories are called depends on the driver.
+    // The name of these directories depends on the driver.
     let is_dimm = |name: &&String| {
         ["dimm", "rank"].iter().any(|leader| {
             name.strip_prefix(leader)
@@ -206,13 +207,14 @@ fn dimm(path: &Path, name: &str) -> Dimm {
     }
 }
 
-/// `MCE:  0  0  Machine check exceptions`, a number per processor. Other machines have no such row.
+/// The sum of a row such as `MCE:  0  0  Machine check exceptions`, which has one number per processor. Only x86 has
+/// it.
 fn machine_checks(interrupts: &str) -> Option<u64> {
     let row = interrupts.lines().find_map(|line| line.trim_start().strip_prefix("MCE:"))?;
     Some(row.split_whitespace().map_while(|word| word.parse::<u64>().ok()).fold(0, u64::saturating_add))
 }
 
-/// `0-3,8` is five.
+/// The number of entries in a list: `0-3,8` gives 5.
 fn count_of_list(list: &str) -> Option<u32> {
     list.split(',').try_fold(0_u32, |sum, range| {
         let (from, to) = range.split_once('-').unwrap_or((range, range));
@@ -240,14 +242,14 @@ fn governors(cpufreq: &Path) -> Reading<BTreeMap<String, u32>> {
     Reading::Known(counts)
 }
 
-/// The services below `system.slice` that have a process, in the one tree of cgroup v2 or systemd's own of v1.
+/// The services below `system.slice` that have a process, in the unified tree of cgroup v2 or in systemd's tree of v1.
 fn services(sysfs_root: &Path) -> Reading<Vec<String>> {
     let trees =
         ["fs/cgroup/system.slice", "fs/cgroup/systemd/system.slice"].map(|tree| sysfs_root.join(tree));
     let Some(tree) = trees.into_iter().find(|tree| tree.is_dir()) else { return Reading::Unsupported };
     let mut running = Vec::new();
     let mut folders = vec![tree];
-    // Instances lie in slices of their own: system-getty.slice/getty@tty1.service.
+    // Instances are in slices of their own, for example system-getty.slice/getty@tty1.service.
     let mut left = MAX_SLICES;
     while let Some(folder) = folders.pop() {
         let names = match read::names(&folder) {
@@ -271,7 +273,7 @@ fn services(sysfs_root: &Path) -> Reading<Vec<String>> {
 }
 
 fn has_process(group: &Path) -> bool {
-    // v2 says it of all that lies below, too; v1 has only the list.
+    // In v2 this attribute includes descendants; v1 only has the list of processes.
     match sysfs::attribute(&group.join("cgroup.events")) {
         Ok(events) => events.contains("populated 1"),
         Err(_) => read::prefix(&group.join("cgroup.procs"), 64).is_ok_and(|list| !list.trim().is_empty()),

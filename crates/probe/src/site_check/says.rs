@@ -1,17 +1,17 @@
-//! What a site's check says: JSON, or an exit code and a line as Nagios plugins have them.
+//! Parses the output of a site check: JSON, or exit code and text as Nagios plugins have them.
 
 use railgate_model::{Class, Severity};
 use railgate_model::{SiteFinding, SiteOutcome};
 use railgate_text::clip;
 use serde::Deserialize;
 
-/// A check that finds more has one thing to say.
+/// Maximum number of findings; a check with more is truncated.
 const MAX_FINDINGS: usize = 32;
 const PART_CHARS: usize = 40;
 const WHAT_CHARS: usize = 200;
 const FIX_CHARS: usize = 40;
 
-/// One finding in JSON. What else stands there is the site's own business.
+/// One finding in JSON. Unknown fields are ignored.
 #[derive(Deserialize)]
 struct Json {
     status: Status,
@@ -36,7 +36,7 @@ enum Status {
     Fail,
 }
 
-/// Understands what a program said that ended with this exit code.
+/// Parses the output of a program that ended with this exit code.
 pub(super) fn outcome_of(code: i32, out: &str, err: &str) -> SiteOutcome {
     let worst = match code {
         0 => None,
@@ -66,7 +66,7 @@ pub(super) fn outcome_of(code: i32, out: &str, err: &str) -> SiteOutcome {
             return SiteOutcome::Said(plain.into_iter().collect());
         }
     };
-    // A check that breaks after its answer, or that says two things, is worth the worse of both.
+    // A check may fail after printing its result, or contradict its exit code; the worse of the two counts.
     if let Some(severity) = worst
         && findings.iter().all(|finding| finding.severity < severity)
     {
@@ -111,7 +111,7 @@ fn from_json(all: Vec<Json>) -> Vec<SiteFinding> {
     findings.take(MAX_FINDINGS).collect()
 }
 
-/// The first line, without the performance data after a bar and without a status that the exit code says too.
+/// The first line, without performance data after a bar and without a status that repeats the exit code.
 fn line(code: i32, out: &str, err: &str) -> String {
     const STATUS: [&str; 4] = ["OK", "WARNING", "CRITICAL", "UNKNOWN"];
     let first = |text: &str| text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
@@ -127,7 +127,7 @@ fn line(code: i32, out: &str, err: &str) -> String {
     if text.is_empty() { format!("exit code {code}") } else { text }
 }
 
-/// A part is one word.
+/// A part is a single word.
 fn part(text: &str) -> String {
     let word: String = text
         .trim()
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_and_a_line() {
+    fn exit_code_and_first_line_make_a_finding() {
         let one = |severity, what: &str| vec![(severity, what.to_owned())];
         assert_eq!(said(0, "OK - all fine", ""), []);
         assert_eq!(
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn json() {
+    fn json_makes_one_finding_per_object() {
         let text = r#"[{"status": "critical", "part": "psu 1", "what": "no input", "fix": "replace PSU", "class": "site"},
                        {"status": "ok"}, {"status": "warn", "rpm": 900}]"#;
         let SiteOutcome::Said(findings) = outcome_of(0, text, "") else { panic!() };
@@ -192,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_never_healthy() {
+    fn invalid_json_is_never_healthy() {
         for text in ["{", r#"{"status": "green"}"#, "[1]", r#"{"what": "no status"}"#] {
             assert!(matches!(outcome_of(0, text, ""), SiteOutcome::Failed(_)), "{text}");
         }
     }
 
     #[test]
-    fn nobody_speaks_for_railgate_itself() {
+    fn the_class_internal_is_ignored() {
         let SiteOutcome::Said(findings) = outcome_of(0, r#"{"status": "fail", "class": "internal"}"#, "")
         else {
             panic!()

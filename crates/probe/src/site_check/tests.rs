@@ -40,7 +40,7 @@ fn one(name: &str, why: Option<&str>) -> (String, Option<String>) {
 }
 
 #[test]
-fn only_what_is_roots_alone_is_run() {
+fn only_files_that_root_alone_can_change_are_run() {
     let checks = Checks::new();
     checks.script("Check_RAID.sh", "exit 0");
     checks.script("writable", "exit 0");
@@ -65,7 +65,7 @@ fn only_what_is_roots_alone_is_run() {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_refused() {
+fn a_file_of_another_user_is_refused() {
     let checks = Checks::new();
     let path = checks.script("theirs", "exit 0");
     if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
@@ -78,7 +78,7 @@ fn a_file_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn a_directory_that_others_may_write_is_refused_as_a_whole_also_by_a_link() {
+fn a_directory_that_others_can_write_is_refused_also_through_a_link() {
     let checks = Checks::new();
     checks.script("raid", "exit 0");
     let link = checks.dir().join("link");
@@ -101,7 +101,7 @@ fn a_directory_that_others_may_write_is_refused_as_a_whole_also_by_a_link() {
 }
 
 #[test]
-fn ids() {
+fn file_names_become_ids() {
     assert_eq!(id_of("check_fans.py"), Some("check-fans".to_owned()));
     assert_eq!(id_of("10-raid"), Some("10-raid".to_owned()));
     for bad in ["-x", "x-", "ü", "a b", ".sh", &"x".repeat(31)] {

@@ -1,4 +1,5 @@
-//! The table of kernel lines (`railgate_model::kernel_lines`) against the reader of the log and the sources of the kernel.
+//! Tests the table of kernel lines (`railgate_model::kernel_lines`) with the reader of the log and the sources of the
+//! kernel.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +11,7 @@ use railgate_probe::readers::kernel_log_read;
 
 mod sources;
 
-/// What a hole may hold in a record.
+/// A valid text for a hole.
 fn sample_of(hole: &str) -> &'static str {
     match hole {
         "int" => "7",
@@ -46,7 +47,7 @@ fn lead_of(format: &Format) -> &'static str {
     }
 }
 
-/// A record of this format, as the kernel writes it.
+/// A record of this format, as the kernel logs it.
 fn sample(format: &Format) -> String {
     filled(lead_of(format)) + &filled(format.text)
 }
@@ -58,7 +59,7 @@ fn read(level: u8, text: &str) -> Vec<KernelLine> {
 }
 
 #[test]
-fn every_format_passes_the_reader_and_gives_its_row() {
+fn every_format_passes_the_reader_and_matches_its_row() {
     for row in rows() {
         for format in row.formats {
             let text = sample(format);
@@ -91,9 +92,9 @@ fn ids_are_each_listed_once() {
     assert_eq!(unique.len(), ids().count());
 }
 
-/// A hole that a process fills must not move the hole that names the part.
+/// Text that a process chooses must not shift the hole that names the part.
 #[test]
-fn the_part_stands_before_all_that_a_process_can_word() {
+fn the_part_precedes_all_text_that_a_process_can_choose() {
     for format in rows().flat_map(|row| row.formats.iter().chain(row.over)) {
         let lead = if format.lead == Lead::Process { "" } else { lead_of(format) };
         let holes: Vec<&str> = [lead, format.text].into_iter().flat_map(holes).collect();
@@ -106,7 +107,7 @@ fn the_part_stands_before_all_that_a_process_can_word() {
 }
 
 #[test]
-fn a_drivers_harmless_state_is_not_its_fault() {
+fn a_harmless_state_at_a_lower_priority_is_no_fault() {
     let text = "mlx5_core 0000:5e:00.0: print_health_info:447:(pid 0): synd 0x10: High temperature";
     assert_eq!(read(3, text)[0].recognise().map(|known| known.id), Some("mlx5-health"));
     assert_eq!(read(6, text)[0].recognise(), None);
@@ -115,9 +116,9 @@ fn a_drivers_harmless_state_is_not_its_fault() {
     assert_eq!(recognise(info), None);
 }
 
-/// The reader keeps the kernel's words and not the name, so that no name is taken for a driver's record.
+/// The reader keeps the kernel's text without the name, so that a name cannot imitate a driver's record.
 #[test]
-fn the_name_of_a_process_is_taken_from_a_record_that_begins_with_it() {
+fn a_leading_process_name_is_stripped_from_a_record() {
     let own = "attempt to access beyond end of device\\x0asda1: rw=0, sector=9, nr_sectors = 8 limit=4";
     for name in ["python3", "kworker/u203:1", "x[1]", "\\x0a\\x0a", "NVRM: GPU 1:0:0", "EXT4-fs (md0): "] {
         let lines = read(6, &format!("{name}: {own}"));
@@ -135,9 +136,9 @@ fn the_name_of_a_process_is_taken_from_a_record_that_begins_with_it() {
     }
 }
 
-/// What stands further on in a record is a user's.
+/// Text further on in a record can be chosen by a user.
 #[test]
-fn a_format_inside_another_record_is_nothing() {
+fn a_format_inside_another_record_does_not_match() {
     for format in rows().flat_map(|row| row.formats) {
         let text = sample(format);
         for outer in [
@@ -154,9 +155,9 @@ fn a_format_inside_another_record_is_nothing() {
     }
 }
 
-/// Records as users' reports and other monitors' tests have them.
+/// Records from bug reports and from the tests of other monitors.
 #[test]
-fn records_of_real_kernels() {
+fn records_of_real_kernels_match_their_rows() {
     let past_end = "kworker/u203:1: attempt to access beyond end of device\\x0anvme0n1p1: rw=1, sector=9, nr_sectors = 8 limit=4";
     let old_past_end = "attempt to access beyond end of device\\x0asda1: rw=0, want=262211, limit=63";
     for (text, id, part) in [
@@ -347,9 +348,9 @@ fn records_of_real_kernels() {
     }
 }
 
-/// What the kernel writes of users' images and of healthy devices, and what is no whole record.
+/// Records about users' images and healthy devices, and incomplete records.
 #[test]
-fn records_that_mean_no_fault_of_the_node() {
+fn records_without_a_fault_of_the_node_do_not_match() {
     for text in [
         "I/O error, dev loop3, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2",
         "I/O error, dev sr0, sector 0 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",

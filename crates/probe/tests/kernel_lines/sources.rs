@@ -1,11 +1,12 @@
-//! The table against the source of the kernel: `RAILGATE_KERNEL_SOURCE` names one or more unpacked trees, separated by `:`,
-//! `RAILGATE_NVIDIA_SOURCE` a checkout of NVIDIA's open-gpu-kernel-modules, and `RAILGATE_MLNX_OFED_SOURCE` an unpacked mlnx-ofa_kernel.
+//! Compares the table with sources: `RAILGATE_KERNEL_SOURCE` names one or more unpacked kernel trees, separated by `:`,
+//! `RAILGATE_NVIDIA_SOURCE` a checkout of NVIDIA's open-gpu-kernel-modules, and `RAILGATE_MLNX_OFED_SOURCE` an unpacked
+//! mlnx-ofa_kernel.
 
 use std::path::{Path, PathBuf};
 
 use railgate_model::kernel_lines::{Format, Lead, NEWEST, Release, Source, rows};
 
-/// `VERSION` and `PATCHLEVEL` of the tree's `Makefile`.
+/// `VERSION` and `PATCHLEVEL` in the `Makefile` of the tree.
 fn release(tree: &Path) -> Release {
     let makefile = std::fs::read_to_string(tree.join("Makefile")).unwrap();
     let value = |key: &str| {
@@ -15,7 +16,7 @@ fn release(tree: &Path) -> Release {
     (value("VERSION"), value("PATCHLEVEL"))
 }
 
-/// The string literals of a C file; those that stand side by side are one.
+/// The string literals of a C file; adjacent ones are concatenated.
 fn literals(source: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     let mut rest = source;
@@ -42,7 +43,7 @@ fn literals(source: &str) -> Vec<String> {
     all
 }
 
-/// The fixed words between two `|`, in their order. The source writes `0x` or leaves it to `%#x`.
+/// The fixed texts between two `|`, in order. The source has either `0x` or `%#x`.
 fn fragments(piece: &str) -> Vec<String> {
     let piece = piece.replace("0x{hex}", "{hex}");
     let mut words: Vec<String> = piece.split(['{', '}']).step_by(2).map(str::to_owned).collect();
@@ -69,14 +70,14 @@ fn read(tree: &Path, files: &[&str]) -> Vec<String> {
     texts.flat_map(|text| literals(&text)).collect()
 }
 
-/// Whether a format string of the kernel reads like a piece of a format of ours.
+/// The pieces of a format that no format string of the kernel matches.
 fn missing(tree: &Path, format: &Format, file: &str) -> Vec<String> {
     let own = read(tree, &[file]);
-    // A piece without a letter is a separator, and `\x0a` is how /dev/kmsg writes the source's `\n`.
+    // A piece without a letter is a separator, and `\x0a` is how /dev/kmsg escapes the `\n` of the source.
     let pieces =
         format.text.split('|').filter(|piece| piece.contains(char::is_alphabetic) && *piece != "\\x0a");
     let words = pieces.filter(|piece| !fragments(piece).is_empty());
-    // What the format's `%s` stands for: a level, a kind of error, a program.
+    // Values of the format's `%s`: a level, a kind of error, a program.
     let elsewhere = ["error", "critical", "I/O", "critical medium", "nfs", "lockd", "NVRM: "];
     let unknown = words.filter(|piece| !elsewhere.contains(piece)).filter(|piece| !has(&own, piece));
     let mut missing: Vec<String> = unknown.map(|piece| format!("{file}: {piece}")).collect();
@@ -89,7 +90,7 @@ fn missing(tree: &Path, format: &Format, file: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_formats_stand_in_the_source_of_the_kernel() {
+fn the_kernel_source_has_every_format() {
     let Some(trees) = std::env::var_os("RAILGATE_KERNEL_SOURCE") else {
         return eprintln!("skipped: RAILGATE_KERNEL_SOURCE names no unpacked kernel source");
     };
@@ -113,7 +114,7 @@ fn the_formats_stand_in_the_source_of_the_kernel() {
 }
 
 #[test]
-fn the_formats_stand_in_the_source_of_the_nvidia_driver() {
+fn the_nvidia_driver_source_has_every_format() {
     let Some(tree) = std::env::var_os("RAILGATE_NVIDIA_SOURCE") else {
         return eprintln!("skipped: RAILGATE_NVIDIA_SOURCE names no checkout of open-gpu-kernel-modules");
     };
@@ -126,9 +127,9 @@ fn the_formats_stand_in_the_source_of_the_nvidia_driver() {
     assert!(all_missing.is_empty(), "{all_missing:#?}");
 }
 
-/// MLNX_OFED prints what the newest kernel prints.
+/// MLNX_OFED prints the same texts as the newest kernel.
 #[test]
-fn the_formats_of_mlx5_stand_in_the_source_of_mlnx_ofed() {
+fn the_mlnx_ofed_source_has_every_mlx5_format() {
     let Some(tree) = std::env::var_os("RAILGATE_MLNX_OFED_SOURCE") else {
         return eprintln!("skipped: RAILGATE_MLNX_OFED_SOURCE names no unpacked mlnx-ofa_kernel");
     };
@@ -138,7 +139,7 @@ fn the_formats_of_mlx5_stand_in_the_source_of_mlnx_ofed() {
         let Source::Linux { file, until, .. } = format.source else { continue };
         if file.starts_with("drivers/net/ethernet/mellanox/") && until == NEWEST {
             checked += 1;
-            // Of the helpers, only those of mlx5 are in that tree.
+            // That tree only has the helpers of mlx5.
             let mut missing = missing(Path::new(&tree), format, file);
             missing.retain(|what| !what.starts_with("net/core/") && !what.starts_with("drivers/base/"));
             all_missing.extend(missing);
@@ -160,7 +161,7 @@ fn every_format_has_a_source() {
 }
 
 #[test]
-fn how_the_source_is_read() {
+fn string_literals_and_fragments_are_extracted() {
     let source = "pr_err(KERN_ERR \"one \"\n\t\"two %s\\n\", x); y(\"three \\\"%d\\\"\");";
     assert_eq!(literals(source), ["one two %s\\n", "three \\\"%d\\\""]);
     assert!(has(&literals(source), "one two {word}"));

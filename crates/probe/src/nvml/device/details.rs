@@ -13,11 +13,11 @@ const FUNCTION_NOT_FOUND: Return = 13;
 const ARGUMENT_VERSION_MISMATCH: Return = 25;
 const RETIRED_PENDING: u32 = sys::field_id::NVML_FI_DEV_RETIRED_PENDING;
 
-/// Fields of the fabric's structure up to version 2; the later ones begin with them.
+/// Version 2 of the fabric info structure; later versions start with the same fields.
 const FABRIC_V2: c_uint = 36 | 2 << 24;
 
 impl Device<'_> {
-    /// Everything that most drivers have and old ones may lack: what is missing is unsupported.
+    /// Reads values that old drivers may lack; missing ones are unsupported.
     pub(super) fn details(&self, index: u32, count: u32, nvlinks: &[NvLink]) -> GpuDetails {
         let lib = self.lib;
         let slowdown = sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN;
@@ -46,7 +46,7 @@ impl Device<'_> {
                 sys::field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
                 252,
                 253,
-                // The same two since driver 580.82.
+                // The numbers of these two fields since driver 580.82.
                 270,
                 271,
             ]
@@ -78,7 +78,8 @@ impl Device<'_> {
         }
     }
 
-    /// What each link counts: one call for all. Drivers before Hopper know the sums alone, Blackwell's another field.
+    /// Reads the error counters of all links in one call. Drivers before Hopper only have the sums, and Blackwell has
+    /// another field.
     fn link_errors(&self, nvlinks: &[NvLink]) -> Vec<LinkErrors> {
         let links: Vec<u32> =
             nvlinks.iter().filter(|link| link.up.known().is_some()).map(|link| link.link).collect();
@@ -116,7 +117,7 @@ impl Device<'_> {
         if found.iter().any(tells) { found } else { Vec::new() }
     }
 
-    /// A call that an older driver may not have, or not understand.
+    /// Makes a call that an older driver may lack or reject.
     fn newer<F: Copy, E: std::fmt::Display, T>(
         &self,
         (name, symbol): Symbol<'_, F, E>,
@@ -163,7 +164,7 @@ impl Device<'_> {
         })
     }
 
-    /// The one text whose length NVML does not ask for: its buffer has 64 bytes by the interface.
+    /// The only text for which NVML takes no length: its buffer has 64 bytes by definition.
     fn gsp(&self) -> Reading<String> {
         self.newer(symbol!(self.lib, nvmlDeviceGetGspFirmwareVersion), |call| {
             let mut buffer = [0_u8; TEXT];
@@ -178,7 +179,7 @@ impl Device<'_> {
             // SAFETY: a plain C structure of numbers, for which all zeroes is a value.
             let mut status: sys::nvmlEccSramErrorStatus_t = unsafe { std::mem::zeroed() };
             status.version = version::<sys::nvmlEccSramErrorStatus_t>(1);
-            // SAFETY: as in `new_out`; the structure says its version.
+            // SAFETY: as in `new_out`; the structure has its version.
             let code = unsafe { call(self.handle, &raw mut status) };
             let sram = SramEcc {
                 volatile_uncorrected: status.volatileUncParity.saturating_add(status.volatileUncSecDed),
@@ -195,7 +196,7 @@ impl Device<'_> {
                 version: version::<sys::nvmlMarginTemperature_t>(1),
                 marginTemperature: 0,
             };
-            // SAFETY: as in `new_out`; the structure says its version.
+            // SAFETY: as in `new_out`; the structure has its version.
             let code = unsafe { call(self.handle, &raw mut margin) };
             (code, margin.marginTemperature)
         })
@@ -214,7 +215,7 @@ impl Device<'_> {
             // SAFETY: a plain C structure of numbers, for which all zeroes is a value.
             let mut info: sys::nvmlGpuFabricInfoV_t = unsafe { std::mem::zeroed() };
             info.version = version::<sys::nvmlGpuFabricInfoV_t>(3);
-            // SAFETY: as in `new_out`; the structure says its version.
+            // SAFETY: as in `new_out`; the structure has its version.
             let mut code = unsafe { call(self.handle, &raw mut info) };
             if code == ARGUMENT_VERSION_MISMATCH {
                 info.version = FABRIC_V2;
@@ -233,8 +234,8 @@ impl Device<'_> {
         })
     }
 
-    /// Towards the GPUs behind this one: the other half of the matrix is the same. What a peer answers says
-    /// nothing about this GPU, so it is not noted.
+    /// Queries the GPUs with a higher index; the other half of the matrix is the same. Errors of a peer do not concern
+    /// this GPU and are not recorded.
     fn peers(&self, index: u32, count: u32) -> Vec<Peer> {
         let (Ok(handle_of), Ok(status_of)) =
             (&self.lib.nvmlDeviceGetHandleByIndex_v2, &self.lib.nvmlDeviceGetP2PStatus)
@@ -267,7 +268,7 @@ impl Device<'_> {
     }
 }
 
-/// All three, or none.
+/// Combines the three values; all of them or none.
 fn retired(single: Reading<u64>, double: Reading<u64>, pending: Reading<u64>) -> Reading<RetiredPages> {
     let short = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     match (single, double, pending) {

@@ -1,14 +1,14 @@
-//! Means over an interval, and how a GPU's clock goes with what it does.
+//! Means over an interval, and a GPU's clock under different loads.
 
 use std::mem;
 
 use railgate_model::Reading;
 
-/// Tensor activity by SM activity from which on it is taken that nothing but tensor kernels ran: GEMMs of 1,536 to
+/// Ratio of tensor activity to SM activity above which only tensor kernels are assumed to run: GEMMs of size 1,536 to
 /// 10,240 have 0.78 to 0.98.
 const ALL_TENSOR: f64 = 0.85;
 
-/// Sums and count of what is read every tick.
+/// Sum and count of values that are read every tick.
 #[derive(Clone, Debug)]
 pub(super) struct Mean {
     sum: f64,
@@ -32,7 +32,7 @@ impl Mean {
         }
     }
 
-    /// One that counts for so long.
+    /// Adds a value that holds for this time.
     fn add_for(&mut self, value: f64, seconds: f64) {
         self.sum += value * seconds;
         self.count += seconds;
@@ -44,7 +44,7 @@ impl Mean {
     }
 }
 
-/// A GPU's clock, read every tick, and its activities in windows, which tell what it was doing meanwhile.
+/// The clock of a GPU, read every tick, and its activities in windows, which show the load at that time.
 #[derive(Clone, Debug)]
 pub(super) struct Clocks {
     all: Mean,
@@ -54,12 +54,12 @@ pub(super) struct Clocks {
     slowed: Mean,
 }
 
-/// Of an interval, MHz.
+/// Clocks of one interval, MHz.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Over {
-    /// The mean of all readings.
+    /// Mean of all readings.
     pub(super) mean: Reading<f64>,
-    /// Of the time in which SMs worked; 0 where they never did.
+    /// Mean over the time in which SMs were active; 0 if they never were.
     pub(super) at_work: Reading<f64>,
     /// The part of the mean that was read while tensor kernels ran.
     pub(super) slowed: Reading<f64>,
@@ -75,7 +75,7 @@ impl Clocks {
         self.window.add(clock);
     }
 
-    /// What ran since the last one, percent.
+    /// Adds the activities since the previous window, per cent.
     pub(super) fn window(&mut self, [graphics, sm, tensor]: [Reading<f64>; 3], seconds: f64) {
         match self.window.take().zip(graphics).zip(sm.zip(tensor)) {
             Reading::Known(((clock, graphics), (sm, tensor))) => {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_of_work_and_that_of_rest_are_told_apart() {
+    fn the_clock_under_load_and_the_idle_clock_are_told_apart() {
         let (gemm, rest) = ((1455.0, [100.0, 96.0, 93.0]), (1980.0, [0.0, 0.0, 0.0]));
         let half = over(&[gemm, rest, gemm, rest]);
         assert_eq!((known(half.mean), known(half.at_work), known(half.slowed)), (1718.0, 1455.0, 728.0));
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn kernels_without_tensors_have_their_share_of_the_time() {
-        // As many seconds of GEMMs as of kernels that only move memory; and none of the former at all.
+    fn time_of_kernels_without_tensors_is_not_counted_as_slowed() {
+        // First an equal time of GEMMs and of kernels that only move memory, then only the latter.
         assert_eq!(known(over(&[(1600.0, [100.0, 98.0, 41.65])]).slowed), 800.0);
         assert_eq!(known(over(&[(1980.0, [100.0, 97.0, 0.0])]).slowed), 0.0);
     }
 
     #[test]
-    fn what_was_not_read_is_not_known() {
+    fn missing_activities_leave_the_clocks_unsupported() {
         let mut clocks = Clocks::new();
         clocks.tick(Reading::Known(1000.0));
         clocks.window([Reading::Known(1.0), Reading::Unsupported, Reading::Known(1.0)], 0.2);

@@ -12,7 +12,7 @@ use super::super::returns;
 pub(super) const OF_SAMPLE: [u32; 15] = [1, 2, 3, 5, 6, 7, 9, 10, 11, 12, 13, 20, 21, 61, 60];
 pub(super) const OF_WINDOW: [u32; 3] = [1, 2, 5];
 
-/// Three of NVML's samples, taken in turn: where the interval began, where the last window ended, and a free one.
+/// Three GPM samples in rotation: the start of the interval, the end of the last window, and a free one.
 pub(super) struct Gpm {
     lib: *const NvmlLib,
     device: nvmlDevice_t,
@@ -20,7 +20,7 @@ pub(super) struct Gpm {
     samples: [nvmlGpmSample_t; 3],
     first: usize,
     last: usize,
-    /// 8 KiB that would otherwise be cleared for every question.
+    /// Kept, since 8 KiB would otherwise have to be cleared for every query.
     query: Box<sys::nvmlGpmMetricsGet_t>,
 }
 
@@ -71,7 +71,7 @@ impl Gpm {
         self.take(0)
     }
 
-    /// Activities since the last window.
+    /// Returns the activities since the last window.
     pub(super) fn window(&mut self) -> [Reading<f64>; 3] {
         let free = (0..3).find(|place| *place != self.first && *place != self.last).unwrap_or(1);
         if let Err(why) = self.take(free) {
@@ -81,7 +81,7 @@ impl Gpm {
         self.metrics(OF_WINDOW, before, free)
     }
 
-    /// Everything since the interval began. The window before this call has ended it.
+    /// Returns all metrics since the start of the interval. The preceding call of `window` took the closing sample.
     pub(super) fn sample(&mut self) -> [Reading<f64>; OF_SAMPLE.len()] {
         let (first, last) = (self.first, self.last);
         if first == last {
@@ -112,7 +112,7 @@ impl Gpm {
         }
         let mut values = query.metrics.iter().map(|metric| match metric.nvmlReturn {
             returns::SUCCESS if metric.value.is_finite() => Reading::Known(metric.value),
-            // No number: GPM had none for this time.
+            // Not a number: GPM has no value for this period.
             returns::SUCCESS => Reading::Failed(format!("{name}: metric {}: no number", metric.metricId)),
             returns::INVALID_ARGUMENT => Reading::Unsupported,
             code => returns::reading(name, code).map(|()| 0.0),

@@ -15,12 +15,12 @@ use super::gpm::{Gpm, OF_SAMPLE, OF_WINDOW};
 const MIB: f64 = 1_048_576.0;
 const REASONS: [u64; 5] = [0x4, 0x8, 0x20, 0x40, 0x80];
 
-/// A GPU that is watched.
+/// A GPU that is sampled.
 pub(super) struct Gpu<'l> {
     lib: &'l NvmlLib,
-    /// Where power, clock and energy are read: the parent of a MIG instance.
+    /// The device for power, clock and energy: for a MIG instance, its parent.
     whole: Result<nvmlDevice_t, String>,
-    /// The instance, where it is one.
+    /// The MIG instance, if it is one.
     slice: Option<nvmlDevice_t>,
     instance: Option<u32>,
     gpm: Reading<Gpm>,
@@ -96,7 +96,7 @@ impl<'l> Gpu<'l> {
         }
     }
 
-    /// One call about the whole GPU.
+    /// Makes one call about the whole GPU.
     fn out<T: Default>(
         &self,
         name: &str,
@@ -114,7 +114,7 @@ impl<'l> Gpu<'l> {
         let text = |device: &Result<nvmlDevice_t, String>, name: &str, call: Option<&TextCall>| match device {
             Ok(device) => ask(call, name, |call| {
                 let mut buffer = [0_u8; 128];
-                // SAFETY: the handle is NVML's own, and the buffer has one byte more than is said.
+                // SAFETY: the handle is NVML's own, and the buffer has one byte more than the length passed.
                 (unsafe { call(*device, buffer.as_mut_ptr().cast(), 127) }, until_nul(&buffer))
             }),
             Err(why) => Reading::Failed(why.clone()),
@@ -165,7 +165,7 @@ impl<'l> Gpu<'l> {
         })
     }
 
-    /// The first GPM sample and energy reading, before the first interval.
+    /// Takes the first GPM sample and energy reading, before the first interval.
     pub(super) fn begin(&mut self) {
         if let Reading::Known(gpm) = &mut self.gpm
             && let Err(why) = gpm.restart()
@@ -210,7 +210,7 @@ impl<'l> Gpu<'l> {
         self.clocks.window(activities, seconds);
     }
 
-    /// The energy of a slice is not queried: there is none.
+    /// Reads the energy. A MIG instance has no such reading.
     pub(super) fn read_energy(&mut self) {
         let name = "nvmlDeviceGetTotalEnergyConsumption";
         let total = self.out::<u64>(name, self.lib.nvmlDeviceGetTotalEnergyConsumption.as_ref().ok());
@@ -240,7 +240,7 @@ impl<'l> Gpu<'l> {
         let (graphics, sm, occupancy) = (next(), next(), next());
         let (tensor, dfma, hmma, imma) = (next(), next(), next(), next());
         let (dram, fp64, fp32, fp16) = (next(), next(), next(), next());
-        // MiB per second.
+        // GPM reports MiB per second.
         let mut bytes = || next().map(|mib| mib * MIB);
         let (pcie_tx, pcie_rx, nvlink_tx, nvlink_rx) = (bytes(), bytes(), bytes(), bytes());
         let clock = self.clocks.take();
@@ -292,7 +292,7 @@ impl<'l> Gpu<'l> {
             memory_busy: utilization.map(|rates| rates.1),
             clock: clock.mean,
             power: self.power.take(),
-            // The last one stands until its turn comes again: it only grows.
+            // The last reading is repeated until the next one, since the counter only grows.
             energy: self.energy.clone(),
             temperature,
             memory_used,
@@ -317,7 +317,7 @@ impl<'l> Gpu<'l> {
 type TextCall =
     unsafe extern "C" fn(nvmlDevice_t, *mut std::ffi::c_char, std::ffi::c_uint) -> sys::nvmlReturn_t;
 
-/// One call that an older driver may not have.
+/// Makes a call that an older driver may lack.
 fn ask<F: Copy, T>(call: Option<&F>, name: &str, with: impl FnOnce(F) -> (u32, T)) -> Reading<T> {
     let Some(call) = call else { return Reading::Unsupported };
     let (code, value) = with(*call);

@@ -24,7 +24,7 @@ impl Tree {
 }
 
 #[test]
-fn local_file_systems_each_once() {
+fn each_local_file_system_is_listed_once() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path().display();
     let table = format!(
@@ -61,7 +61,7 @@ fn local_file_systems_each_once() {
 }
 
 #[test]
-fn nvme_drives_with_their_sensors_where_either_kernel_puts_them() {
+fn nvme_sensors_are_found_in_old_and_new_locations() {
     let tree = Tree::new(&[
         ("class/nvme/nvme0/model", "SAMSUNG MZQL2\n"),
         ("class/nvme/nvme0/state", "live\n"),
@@ -82,7 +82,7 @@ fn nvme_drives_with_their_sensors_where_either_kernel_puts_them() {
 }
 
 #[test]
-fn memory_controllers_and_their_modules() {
+fn memory_controllers_are_read_with_their_modules() {
     let tree = Tree::new(&[
         ("mc0/ce_count", "3\n"),
         ("mc0/ue_count", "0\n"),
@@ -106,7 +106,7 @@ fn memory_controllers_and_their_modules() {
 }
 
 #[test]
-fn machine_checks_of_all_processors() {
+fn machine_checks_are_summed_over_all_processors() {
     let table = "           CPU0       CPU1\n NMI:          1          2   Non-maskable interrupts\n \
                  MCE:          1          2   Machine check exceptions\n MCP:         75         75   polls\n";
     assert_eq!(machine_checks(table), Some(3));
@@ -114,7 +114,7 @@ fn machine_checks_of_all_processors() {
 }
 
 #[test]
-fn processors_and_their_governors() {
+fn online_processors_and_governors_are_counted() {
     for (list, count) in
         [("0-3,8", Some(5)), ("0", Some(1)), ("3-1", None), ("", None), ("0-4294967295", None)]
     {
@@ -132,7 +132,7 @@ fn processors_and_their_governors() {
 }
 
 #[test]
-fn services_that_have_a_process() {
+fn only_services_with_a_process_are_listed() {
     let v2 = Tree::new(&[
         ("fs/cgroup/system.slice/slurmd.service/cgroup.events", "populated 1\nfrozen 0\n"),
         ("fs/cgroup/system.slice/chronyd.service/cgroup.events", "populated 0\nfrozen 0\n"),
@@ -149,16 +149,16 @@ fn services_that_have_a_process() {
 }
 
 #[test]
-fn a_loop_of_links_is_no_endless_tree() {
+fn a_loop_of_links_ends() {
     let tree = Tree::new(&[("fs/cgroup/system.slice/a.service/cgroup.events", "populated 1\n")]);
     let slice = tree.path().join("fs/cgroup/system.slice");
     symlink(&slice, slice.join("again.slice")).unwrap();
-    // The kernel makes none; a tree that somebody wrote may.
+    // The kernel does not create such links, but a hand-made tree can contain them.
     assert!(matches!(services(tree.path()), Reading::Failed(_) | Reading::Known(_)));
 }
 
 #[test]
-fn this_machine() {
+fn the_state_of_this_machine_is_read() {
     let system = system(Path::new("/proc"), Path::new("/sys"));
     assert!(system.cpus.known().is_some_and(|count| *count > 0));
     assert!(system.file_systems.known().is_some());
@@ -168,7 +168,7 @@ fn this_machine() {
 }
 
 #[test]
-fn a_missing_tree_is_no_healthy_machine() {
+fn missing_trees_give_failed_readings() {
     let system = system(Path::new("/no/such"), Path::new("/no/such"));
     assert_eq!(system.file_systems, Reading::Unsupported);
     assert!(matches!(system.processes, Reading::Failed(_)));
@@ -176,7 +176,7 @@ fn a_missing_tree_is_no_healthy_machine() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "[ -~\n]{0,300}") {
+    fn any_text_is_parsed_or_rejected(text in "[ -~\n]{0,300}") {
         let _ = file_systems(&text);
         let _ = machine_checks(&text);
         let _ = count_of_list(&text);

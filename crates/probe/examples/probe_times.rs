@@ -1,6 +1,6 @@
-//! Looks at this machine as railgate's programs do and says how long each part took.
+//! Probes this machine as railgate's programs do and prints how long each part took.
 //!
-//! `look [TIMES] [SOURCE.json]`; the last snapshot goes to stdout, the times to stderr.
+//! Usage: `probe_times [TIMES] [SOURCE.json]`. Prints the last snapshot to stdout and the times to stderr.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
