@@ -1,4 +1,4 @@
-//! All that is said about a fabric.
+//! The analysis of a fabric.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,60 +11,60 @@ use crate::tree::{self, Branch};
 use crate::units::{self, Fault, Gaps, Group, Key, LeafPort, Nodes, Seat, Unit};
 use crate::wiring::Wiring;
 
-/// What is known beside the fabric itself.
+/// Options of the analysis.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The site's wiring.
     pub wiring: Wiring,
-    /// Only these nodes; `None`: all that name themselves.
+    /// Only these nodes; `None`: all nodes with a name.
     pub nodes: Option<BTreeSet<String>>,
 }
 
-/// What the fabric is like. Serialised it is the answer of `railgate fabric --format json`.
+/// The result of the analysis. In JSON, it is the output of `railgate fabric --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
-    /// 1.
+    /// Schema version: 1.
     pub schema: u32,
-    /// Every switch, leafs first.
+    /// Every switch, leaf switches first.
     pub switches: Vec<Switch>,
-    /// From the leafs up.
+    /// Tiers, from the leaf switches up.
     pub tiers: Vec<Tier>,
-    /// Nodes that share their leafs.
+    /// Groups of nodes that share their leaf switches.
     pub units: Vec<Unit>,
-    /// Every HCA port of every node that has a link to a switch.
+    /// Every HCA port of a node that is linked to a switch.
     pub ports: Vec<PortPlace>,
-    /// What is wired wrongly, and what cannot be told.
+    /// Wiring faults, and ports that cannot be judged.
     pub faults: Vec<Fault>,
-    /// HCAs whose node description names no node: description and GUID.
+    /// HCAs without a node name in their node description: description and GUID.
     pub unnamed: Vec<String>,
     /// Host names that several hosts use.
     pub shared: Vec<SharedName>,
-    /// Devices that only their neighbours' lines name: the text is cut or filtered, and lacks cables.
+    /// Devices that only appear in lines of their neighbours: the text is truncated or filtered, and lacks cables.
     pub unrecorded: Vec<String>,
-    /// Errors that `ibnetdiscover` reported; devices that did not answer are missing.
+    /// Number of errors that `ibnetdiscover` reported; devices that did not respond are missing.
     pub errors: usize,
-    /// Nodes that were asked for and have no link in this fabric.
+    /// Requested nodes without a link in this fabric.
     pub absent: Vec<String>,
-    /// The tree for Slurm, from the nodes up; more than one root where the fabric is in parts.
+    /// The tree for Slurm, from the nodes up. It has several roots if the fabric is partitioned.
     pub tree: Vec<Branch>,
 }
 
 /// A switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Switch {
-    /// Its name; `S-<GUID>` where it has none of its own that is plain.
+    /// Name; `S-<GUID>` if it has no plain name.
     pub name: String,
     /// Node GUID.
     pub guid: String,
-    /// 1 for a leaf; `None` where no leaf is reached from it.
+    /// Tier, 1 for a leaf switch; `None` if no leaf switch is reachable.
     pub tier: Option<usize>,
-    /// Ports of nodes on it.
+    /// Number of its ports that are linked to nodes.
     pub node_ports: usize,
-    /// Rails that belong on it, sorted.
+    /// Rails that should be on this switch, sorted.
     pub rails: Vec<usize>,
 }
 
-/// Where an HCA port is.
+/// The position of an HCA port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortPlace {
     /// The node.
@@ -73,34 +73,34 @@ pub struct PortPlace {
     pub hca: String,
     /// Port of the HCA.
     pub port: u8,
-    /// Its rail, from 0; `None` where most nodes of the unit have no such port.
+    /// Rail from 0; `None` if most nodes of the unit lack this port.
     pub rail: Option<usize>,
-    /// The leaf.
+    /// Leaf switch.
     pub leaf: String,
-    /// Port of the leaf.
+    /// Port of the leaf switch.
     pub leaf_port: LeafPort,
 }
 
-/// A host name that is no single host's.
+/// A host name that several hosts use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SharedName {
     /// The host name.
     pub name: String,
     /// GUIDs of the HCAs that have it.
     pub guids: Vec<String>,
-    /// How it shows, in one line.
+    /// How that was detected, in one line.
     pub text: String,
 }
 
 impl Analysis {
-    /// Tops of the tree.
+    /// Returns the number of roots of the tree.
     pub fn roots(&self) -> usize {
         let below: BTreeSet<&String> = self.tree.iter().flat_map(|branch| &branch.children).collect();
         self.tree.iter().filter(|branch| !below.contains(&branch.name)).count()
     }
 }
 
-/// Looks at a fabric.
+/// Analyses a fabric: tiers, units, rails, wiring faults, and the tree for Slurm.
 pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
     let names = switch_names(fabric);
     let Seats { nodes, leafs, below, unnamed, shared, unnamed_on } = seats(fabric, options);
@@ -128,7 +128,7 @@ pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
     analysis
 }
 
-/// What follows from the seats alone: no tiers and no tree. `names` are the switches' by index.
+/// The part of the analysis that only needs the seats, without tiers and tree. `names` maps the indices of switches.
 pub(crate) fn judged(
     nodes: &Nodes,
     names: &BTreeMap<usize, String>,
@@ -191,7 +191,8 @@ pub(crate) fn judged(
     (groups, analysis)
 }
 
-/// The tree's lowest switches: units whose leafs are the same, as of machine types with different HCAs, are one.
+/// The lowest switches of the tree. Units with the same leaf switches, such as machine types with different HCAs, are
+/// merged.
 fn twigs(nodes: &Nodes, groups: &[Group], units: &[Unit]) -> Vec<(String, BTreeSet<usize>, Vec<String>)> {
     let mut twigs: Vec<(String, BTreeSet<usize>, Vec<String>)> = Vec::new();
     let mut at: BTreeMap<BTreeSet<usize>, usize> = BTreeMap::new();
@@ -213,7 +214,7 @@ fn twigs(nodes: &Nodes, groups: &[Group], units: &[Unit]) -> Vec<(String, BTreeS
     twigs
 }
 
-/// Each switch's name by index, no two the same.
+/// A unique name for each switch, by index.
 fn switch_names(fabric: &Fabric) -> BTreeMap<usize, String> {
     let switches = || fabric.devices.iter().enumerate().filter(|(_, device)| device.kind == Kind::Switch);
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
@@ -239,18 +240,18 @@ struct Seats {
     below: BTreeSet<usize>,
     unnamed: Vec<String>,
     shared: Vec<SharedName>,
-    /// HCAs without a node's name by leaf.
+    /// HCAs without a node name, by leaf switch.
     unnamed_on: BTreeMap<usize, usize>,
 }
 
-/// HCAs, not aggregation nodes, with the host and HCA that their descriptions name.
+/// HCAs without aggregation nodes, with host and HCA from their descriptions.
 fn hcas(fabric: &Fabric) -> impl Iterator<Item = (usize, &Device, Option<(&str, &str)>)> {
     let all = fabric.devices.iter().enumerate();
     all.filter(|(_, device)| device.kind == Kind::Hca && !name::aggregation(&device.name))
         .map(|(at, device)| (at, device, name::node_and_hca(&device.name)))
 }
 
-/// Host names that several HCAs use in a way that no single host does.
+/// Host names that occur on several HCAs in a way that is impossible for a single host.
 fn shared_names(fabric: &Fabric) -> Vec<SharedName> {
     let mut by_node: BTreeMap<&str, Vec<(&str, &Device)>> = BTreeMap::new();
     for (_, device, names) in hcas(fabric) {
@@ -282,7 +283,7 @@ fn shared_names(fabric: &Fabric) -> Vec<SharedName> {
     by_node.into_iter().filter_map(shared).collect()
 }
 
-/// Which port of which node is on which switch.
+/// The switch of each port of each node.
 fn seats(fabric: &Fabric, options: &Options) -> Seats {
     let mut found = Seats {
         nodes: Nodes::new(),
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn where_two_nodes_disagree_nobody_is_blamed_but_a_table_decides() {
+    fn two_disagreeing_nodes_are_undecided_unless_a_table_decides() {
         let mut fabric = made(1, 2, 8, 1);
         fabric.swap((0, 0), (0, 1));
         let text = fabric.text();
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_nodes_that_are_asked_for() {
+    fn only_requested_nodes_are_analysed() {
         let nodes = ["gn1", "gn2", "gn9"].map(str::to_owned).into();
         let options = Options { nodes: Some(nodes), ..Options::default() };
         let analysis = analyse(&parse(&made(2, 2, 2, 1).text()).unwrap(), &options);
@@ -425,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn aggregation_nodes_and_unnamed_hcas_are_no_nodes() {
+    fn aggregation_nodes_and_unnamed_hcas_do_not_count_as_nodes() {
         let text = made(1, 2, 2, 1).text().replace(
             "Switch 254 \"S-2\"  # \"spine-0\" base port 0 lid 0 lmc 0\n",
             "Switch 254 \"S-2\"  # \"spine-0\" base port 0 lid 0 lmc 0\n\
@@ -440,9 +441,9 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Swaps within and across units, so few that the majority stays right: exactly they are found.
+        /// Swaps within and across units, few enough that the majority stays right, must be found exactly.
         #[test]
-        fn planted_swaps_are_found_and_none_invented(
+        fn exactly_the_planted_swaps_are_found(
             units in 1..4usize,
             spines in 1..3usize,
             swaps in proptest::collection::vec((0..24usize, 0..8usize, 0..24usize, 0..8usize), 0..3),

@@ -1,25 +1,25 @@
-//! The text that `ibnetdiscover` writes.
+//! Parses the output of `ibnetdiscover`.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
-/// Longest text that is read, bytes; a fabric of ten thousand nodes with eight HCAs each says about 30 MB.
+/// Maximum size of the text, bytes. A fabric of ten thousand nodes with eight HCAs each needs about 30 MB.
 pub const MAX_TEXT: usize = 64 << 20;
 
-/// Most switches, HCAs and routers together. A subnet has 48 Ki unicast LIDs.
+/// Maximum number of switches, HCAs and routers together. A subnet has 48 Ki unicast LIDs.
 const MAX_DEVICES: usize = 65_536;
 
-/// Longest name that is kept, characters. The fabric's own are 64 bytes; a name map may give longer ones.
+/// Maximum length of a name, characters. Names in the fabric have up to 64 bytes; those of a name map can be longer.
 const MAX_NAME: usize = 128;
 
-/// What a device is.
+/// The type of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A switch.
     Switch,
-    /// A channel adapter: an HCA, or a switch's own aggregation node.
+    /// A channel adapter: an HCA, or the aggregation node of a switch.
     Hca,
     /// A router.
     Router,
@@ -28,14 +28,14 @@ pub enum Kind {
 /// A switch, an HCA or a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// Node GUID.
     pub guid: u64,
-    /// Node description as its neighbours' lines show it, else as its own record shows it; printable, empty where
-    /// there is none. With `--node-name-map` only the neighbours' lines have the mapped name of an HCA.
+    /// Node description from a neighbour's line, otherwise from the device's own record; printable, possibly empty.
+    /// With `--node-name-map`, only neighbours' lines have the mapped name of an HCA.
     pub name: String,
-    /// The text has a record of its own for it, not only a neighbour's line.
+    /// Whether the text has a record of the device, rather than only a line of a neighbour.
     pub recorded: bool,
 }
 
@@ -51,58 +51,58 @@ pub struct End {
 /// A cable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Both ends, in the order of their devices.
+    /// Both ends, ordered by device.
     pub ends: [End; 2],
-    /// Mb/s as the link's name counts them (4xNDR is 400,000); `None` where it was not said.
+    /// Rate in Mb/s by the name of the link (4xNDR is 400,000); `None` if the text lacks it.
     pub mbps: Option<u32>,
 }
 
-/// What `ibnetdiscover` saw.
+/// The devices and cables in an `ibnetdiscover` output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fabric {
     /// In the order of the text.
     pub devices: Vec<Device>,
     /// Each cable once.
     pub links: Vec<Link>,
-    /// Errors that `ibnetdiscover` reported among its lines: devices that did not answer are not in the text.
+    /// Number of errors that `ibnetdiscover` reported; devices that did not respond are missing in the text.
     pub errors: usize,
 }
 
 impl Fabric {
-    /// Devices that only their neighbours' lines name. `ibnetdiscover` writes a record for each device, switches first,
-    /// so such a text is cut or filtered, and cables are missing from it.
+    /// Returns devices that only appear in lines of their neighbours. `ibnetdiscover` writes a record for each device,
+    /// switches first, so such a text is truncated or filtered and lacks cables.
     pub fn unrecorded(&self) -> impl Iterator<Item = (usize, &Device)> {
         self.devices.iter().enumerate().filter(|(_, device)| !device.recorded)
     }
 }
 
-/// A text that is not `ibnetdiscover`'s.
+/// The text is not an output of `ibnetdiscover`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDiscovery {
     /// A line does not follow the format.
     #[error("line {line}: {what}: '{text}'")]
     Line {
-        /// From 1.
+        /// Line number from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
-        /// Its beginning.
+        /// Start of the line.
         text: String,
     },
-    /// Too much of something.
+    /// There is more of something than a subnet can have.
     #[error("{0}")]
     TooLarge(&'static str),
-    /// It names no device at all.
+    /// The text names no device.
     #[error("names no switch and no HCA: is this output of ibnetdiscover?")]
     Empty,
 }
 
-/// Reads the text that `ibnetdiscover` writes, with or without `--full`, `--show` and `--grouping`. Lines before the
-/// first device may be anything (a prompt, errors of a run that went on); after it they must be of the format.
+/// Parses the output of `ibnetdiscover`, with or without `--full`, `--show` and `--grouping`. Lines before the first
+/// device can be anything (a prompt, errors of a run that continued); later lines must have the right format.
 ///
 /// # Errors
-/// [`BadDiscovery`] for a line that does not belong to the format, a port with two cables, a text without a
-/// device, and for more than a subnet can have.
+/// Returns [`BadDiscovery`] for a line with another format, a port with two cables, a text without a device, and more
+/// devices than a subnet can have.
 pub fn parse(text: &str) -> Result<Fabric, BadDiscovery> {
     if text.len() > MAX_TEXT {
         return Err(BadDiscovery::TooLarge("more than 64 MiB of text"));
@@ -128,7 +128,7 @@ pub fn parse(text: &str) -> Result<Fabric, BadDiscovery> {
 }
 
 enum Wrong {
-    /// Nothing of the format; allowed before the first device.
+    /// The line does not have the format; allowed before the first device.
     Stray(&'static str),
     Line(&'static str),
     TooLarge(&'static str),
@@ -138,7 +138,7 @@ enum Wrong {
 struct Reader {
     fabric: Fabric,
     devices: HashMap<(Kind, u64), usize>,
-    /// Each end that has a cable, and which.
+    /// Ends that have a cable, with the index of the link.
     ends: HashMap<End, usize>,
     current: Option<(usize, u8)>,
 }
@@ -165,7 +165,7 @@ impl Reader {
                 self.fabric.errors += 1;
                 Ok(())
             }
-            // vendid=, devid=, sysimgguid=, switchguid=, caguid=, rtguid=
+            // Lines with vendid=, devid=, sysimgguid=, switchguid=, caguid= or rtguid=.
             _ if first
                 .split_once('=')
                 .is_some_and(|(key, _)| key.bytes().all(|b| b.is_ascii_lowercase())) =>
@@ -173,13 +173,13 @@ impl Reader {
                 self.current = None;
                 Ok(())
             }
-            // The prompt of the shell that ran it.
+            // A shell prompt.
             _ if first.contains('@') && !line.contains('"') => Ok(()),
             _ => Err(Wrong::Stray("neither a device nor a port")),
         }
     }
 
-    /// `Switch 64 "S-000000000020000f" # "leaf-8b" base port 0 lid 0 lmc 0`
+    /// Parses `Switch 64 "S-000000000020000f" # "leaf-8b" base port 0 lid 0 lmc 0`.
     fn device(&mut self, line: &str) -> Result<(), Wrong> {
         let rest =
             line.split_once(|c: char| c.is_ascii_whitespace()).map_or("", |(_, rest)| rest).trim_start();
@@ -199,8 +199,8 @@ impl Reader {
         Ok(())
     }
 
-    /// `[1] "H-000000000010020e"[1](10020f)  # "gn33 mlx5_7" lid 0 4xNDR` of a switch,
-    /// `[1](10020f)  "S-000000000020000f"[1] # lid 0 lmc 0 "leaf-8b" lid 0 4xNDR` of an HCA.
+    /// Parses the line of a cable: `[1] "H-000000000010020e"[1](10020f)  # "gn33 mlx5_7" lid 0 4xNDR` at a switch,
+    /// `[1](10020f)  "S-000000000020000f"[1] # lid 0 lmc 0 "leaf-8b" lid 0 4xNDR` at an HCA.
     fn cable(&mut self, line: &str) -> Result<(), Wrong> {
         let (device, ports) = self.current.ok_or(Wrong::Line("a port before any device"))?;
         let (port, rest) = bracket(line).ok_or(Wrong::Line("a port number that cannot be"))?;
@@ -218,7 +218,7 @@ impl Reader {
         {
             slot.name = printable(quoted(said).unwrap_or_default(), MAX_NAME);
         }
-        // A name may hold anything, so the speed is looked for behind it.
+        // A name can contain any text, so the rate is searched after it.
         let mbps = said.rsplit('"').next().and_then(|tail| tail.split_ascii_whitespace().find_map(rate));
         let mut ends = [End { device, port }, End { device: peer, port: peer_port }];
         ends.sort_unstable();
@@ -243,7 +243,7 @@ impl Reader {
         }
     }
 
-    /// The index of a device, which may be named before its own record comes.
+    /// Returns the index of a device, which can be mentioned before its own record.
     fn known(&mut self, (kind, guid): (Kind, u64)) -> Result<usize, Wrong> {
         if let Some(at) = self.devices.get(&(kind, guid)) {
             return Ok(*at);
@@ -258,7 +258,7 @@ impl Reader {
     }
 }
 
-/// `S-0002c903001b5a0e`
+/// Parses for example `S-0002c903001b5a0e`.
 fn device_id(text: &str) -> Option<(Kind, u64)> {
     let (kind, guid) = text.split_once('-')?;
     let kind = match kind {
@@ -273,25 +273,26 @@ fn device_id(text: &str) -> Option<(Kind, u64)> {
     Some((kind, u64::from_str_radix(guid, 16).ok()?))
 }
 
-/// `[12]`, also `[12](2c90300293e1f)` and `[12][ext 3]`; `[root@gn1 ~]#` is a prompt.
+/// Whether a word starts with a port number: `[12]`, also `[12](2c90300293e1f)` and `[12][ext 3]`. `[root@gn1 ~]#` is a
+/// prompt.
 fn numbered(word: &str) -> bool {
     word.strip_prefix('[').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
 }
 
-/// `[12]` and what follows; port 0 is a switch's own and has no cable.
+/// Parses `[12]` and returns the rest. Port 0 is internal to a switch and has no cable.
 fn bracket(text: &str) -> Option<(u8, &str)> {
     let (number, rest) = text.strip_prefix('[')?.split_once(']')?;
     let port: u8 = number.parse().ok()?;
     (port != 0 && port != u8::MAX).then_some((port, rest))
 }
 
-/// From the first quote to the last, since a name may hold quotes.
+/// The text from the first quote to the last, since a name can contain quotes.
 fn quoted(text: &str) -> Option<&str> {
     let (first, last) = (text.find('"')?, text.rfind('"')?);
     text.get(first + 1..last)
 }
 
-/// `4xHDR` in Mb/s.
+/// The rate of for example `4xHDR` in Mb/s.
 fn rate(word: &str) -> Option<u32> {
     let (lanes, speed) = word.split_once('x')?;
     let lanes: u32 = lanes.parse().ok().filter(|lanes| (1..=12).contains(lanes))?;
@@ -309,7 +310,7 @@ fn rate(word: &str) -> Option<u32> {
     Some(lanes * lane)
 }
 
-/// One line of plain text for terminals and files.
+/// Converts text to one printable line, truncated to `most` characters.
 fn printable(text: &str, most: usize) -> String {
     text.trim().chars().map(railgate_text::ascii).take(most).collect()
 }
@@ -341,7 +342,7 @@ Ca\t1 \"H-000000000010020e\"\t\t# \"gn33 mlx5_7\"\n\
     }
 
     #[test]
-    fn what_is_not_the_format_is_named_with_its_line() {
+    fn a_line_with_another_format_is_an_error_with_its_number() {
         let wrong = |text: &str| parse(text).unwrap_err().to_string();
         assert_eq!(wrong(""), "names no switch and no HCA: is this output of ibnetdiscover?");
         assert_eq!(wrong("hello"), "line 1: neither a device nor a port: 'hello'");
@@ -359,13 +360,13 @@ Ca\t1 \"H-000000000010020e\"\t\t# \"gn33 mlx5_7\"\n\
 
     proptest! {
         #[test]
-        fn no_text_makes_it_fail_otherwise(text in "(Switch|Ca|\\[|\\]|[SHR]-|[0-9a-f]{1,3}|\"|#| |\n|=|.){0,80}") {
+        fn no_text_causes_a_panic(text in "(Switch|Ca|\\[|\\]|[SHR]-|[0-9a-f]{1,3}|\"|#| |\n|=|.){0,80}") {
             let _ = parse(&text);
         }
 
-        /// A broken copy gives an error or a fabric, and never more links than lines.
+        /// A damaged copy gives an error or a fabric with at most as many links as lines.
         #[test]
-        fn a_damaged_text_gives_no_more_than_it_has(cut in 0..SMALL.len(), byte in 32u8..127) {
+        fn a_damaged_text_has_no_additional_links(cut in 0..SMALL.len(), byte in 32u8..127) {
             let mut bytes = SMALL.as_bytes().to_vec();
             bytes[cut] = byte;
             let text = String::from_utf8(bytes).unwrap();

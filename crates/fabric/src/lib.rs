@@ -1,5 +1,5 @@
-//! How the switches are wired: what `ibnetdiscover`, LLDP or the site's own table says, which HCA port sits on which leaf, which of them sit on
-//! the wrong one, and what Slurm is told of it. Pure: text in, text out.
+//! The wiring of switches: parses `ibnetdiscover`, LLDP or a cable table of the site, determines the leaf switch of
+//! each HCA port, finds ports on wrong switches, and writes topology files for Slurm. Pure functions of text.
 
 mod analysis;
 mod discover;

@@ -1,4 +1,4 @@
-//! Which port sits on which leaf where no subnet manager knows: from LLDP, or from the site's own table of cables.
+//! Cables of a fabric without a subnet manager: from LLDP, or from a table of the site.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,45 +8,45 @@ use crate::analysis::{Analysis, Options, judged};
 use crate::name::{natural, plain};
 use crate::units::{Gaps, Key, LeafPort, Nodes, Seat};
 
-/// One end of a cable and the other.
+/// A cable between a node and a leaf switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// The node.
     pub node: String,
-    /// Its HCA, or the interface as LLDP knows it.
+    /// HCA, or the interface name in LLDP.
     pub hca: String,
-    /// Port of the HCA, from 1; interfaces have one.
+    /// Port of the HCA, from 1; always 1 for an interface.
     pub port: u8,
-    /// The leaf.
+    /// Leaf switch.
     pub leaf: String,
-    /// The leaf's port; empty where it is not said.
+    /// Port of the leaf switch; empty if unknown.
     pub leaf_port: String,
 }
 
-/// Why a text says nothing about cables.
+/// Why a text could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSeen {
-    /// It is no JSON.
+    /// It is not JSON.
     #[error("not JSON: {0}")]
     Json(String),
-    /// It is JSON and not lldpctl's.
+    /// It is JSON, but not an output of lldpctl.
     #[error("no `lldp` with interfaces in it: want what `lldpctl -f json` prints")]
     NoLldp,
-    /// A line of a table.
+    /// A line of a table is invalid.
     #[error("line {line}: {what}")]
     Line {
-        /// From 1.
+        /// Line number from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         what: String,
     },
 }
 
-/// The neighbours of one node, from what `lldpctl -f json` (or `json0`) prints there. An interface that hears more
-/// than one switch is left out: nobody can tell which of them the cable leads to.
+/// Returns the neighbours of one node from its output of `lldpctl -f json` (or `json0`). An interface with more than one
+/// neighbouring switch is left out, because it is unclear to which of them the cable leads.
 ///
 /// # Errors
-/// The text is something else.
+/// Returns [`BadSeen`] if the text is something else.
 pub fn lldp(node: &str, text: &str) -> Result<Vec<Seen>, BadSeen> {
     let all: Value = serde_json::from_str(text).map_err(|why| BadSeen::Json(why.to_string()))?;
     let mut interfaces: Vec<(&str, &Value)> = Vec::new();
@@ -78,7 +78,7 @@ pub fn lldp(node: &str, text: &str) -> Result<Vec<Seen>, BadSeen> {
     Ok(heard.into_iter().filter_map(only).collect())
 }
 
-/// lldpctl writes one thing as itself and several as a list; `json0` writes lists always.
+/// lldpctl prints a single item without a list and several as a list; `json0` always prints lists.
 fn each(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(all) => all.iter().collect(),
@@ -99,7 +99,7 @@ fn kind_of(id: Option<&Value>) -> Option<&str> {
     each(id?).first()?.get("type")?.as_str()
 }
 
-/// The neighbour's name; its id where it has none. The far end chose both.
+/// Name of the neighbour, or its id if it has no name. The neighbour chose both.
 fn leaf(interface: &Value) -> Option<String> {
     let chassis = *each(interface.get("chassis")?).first()?;
     let fields = chassis.as_object()?;
@@ -107,7 +107,7 @@ fn leaf(interface: &Value) -> Option<String> {
     let told = match (named, fields.get("id")) {
         (Some(name), _) => name,
         (None, Some(id)) => text(Some(id))?,
-        // The name is the key.
+        // The key is the name.
         (None, None) => fields.keys().next()?,
     };
     clean(told)
@@ -128,11 +128,11 @@ fn clean(told: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// A table of the site's: a line for each cable, `node hca[:port] leaf [leaf-port]`, by blanks, tabs or commas; `#`
-/// begins a comment.
+/// Parses a cable table: one line per cable, `node hca[:port] leaf [leaf-port]`, separated by blanks, tabs or commas;
+/// `#` starts a comment.
 ///
 /// # Errors
-/// The first line that is not of the form, or that names a port again.
+/// Returns the first line that has another format or repeats a port.
 pub fn cable_table(text: &str) -> Result<Vec<Seen>, BadSeen> {
     let mut cables: Vec<Seen> = Vec::new();
     let mut known: BTreeSet<(String, String, u8)> = BTreeSet::new();
@@ -172,7 +172,8 @@ pub fn cable_table(text: &str) -> Result<Vec<Seen>, BadSeen> {
     Ok(cables)
 }
 
-/// Judges the wiring as for InfiniBand. What lies above the leafs is not known here: no tiers, and no tree for Slurm.
+/// Analyses the wiring as for InfiniBand. Links above the leaf switches are unknown, so there are no tiers, and no tree
+/// for Slurm.
 pub fn analyse_seen(seen: &[Seen], options: &Options) -> Analysis {
     let wanted = |node: &String| options.nodes.as_ref().is_none_or(|nodes| nodes.contains(node));
     let mut leafs: Vec<&str> = Vec::new();
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As lldpctl 1.0 prints it.
+    /// Output in the format of lldpctl 1.0.
     fn printed(neighbours: &[(&str, &str, &str)]) -> String {
         let interfaces: Vec<Value> = neighbours
             .iter()
@@ -235,14 +236,15 @@ mod tests {
     }
 
     #[test]
-    fn what_lldpctl_prints_in_its_forms() {
+    fn all_output_forms_of_lldpctl_are_parsed() {
         let text = printed(&[("rdma0", "leaf-0", "Ethernet1/1"), ("rdma1", "leaf-1", "Ethernet1/1")]);
         let two = lldp("gn1", &text).unwrap();
         assert_eq!(
             (two.len(), two[1].leaf.as_str(), two[1].leaf_port.as_str()),
             (2, "leaf-1", "Ethernet1/1")
         );
-        // One interface alone is no list; a switch without a name has an id; a port may be known by its MAC alone.
+        // A single interface is not in a list, a switch without a name has an id, and a port can have only a MAC
+        // address.
         let one = r#"{"lldp": {"interface": {"eth0": {"chassis": {"id": {"type": "mac", "value": "50:6b:4b:00:00:02"}},
             "port": {"id": {"type": "mac", "value": "50:6b:4b:00:00:03"}, "descr": "swp 7\u001b"}}}}}"#;
         let found = lldp("gn1", one).unwrap();
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_with_two_neighbours_says_nothing() {
+    fn an_interface_with_two_neighbours_is_left_out() {
         let text = printed(&[("rdma0", "leaf-0", "1"), ("rdma0", "leaf-1", "1"), ("rdma1", "leaf-1", "2")]);
         let found = lldp("gn1", &text).unwrap();
         assert_eq!(found.iter().map(|one| one.hca.as_str()).collect::<Vec<_>>(), ["rdma1"]);
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_cables() {
+    fn a_cable_table_is_parsed_and_checked() {
         let text = "# rack 1\ngn1 mlx5_0 leaf-0 swp1\ngn1,mlx5_1:2,leaf-1\n\n";
         let found = cable_table(text).unwrap();
         assert_eq!((found[1].hca.as_str(), found[1].port, found[1].leaf_port.as_str()), ("mlx5_1", 2, ""));
@@ -300,13 +302,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_breaks_the_readers(text in "\\PC*") {
+        fn no_text_causes_a_panic(text in "\\PC*") {
             let _ = lldp("n", &text);
             let _ = cable_table(&text);
         }
 
         #[test]
-        fn one_swap_is_found_and_nothing_else(node in 0..4usize, a in 0..8usize, b in 0..8usize) {
+        fn one_swap_gives_exactly_its_faults(node in 0..4usize, a in 0..8usize, b in 0..8usize) {
             let mut cables = cluster();
             let (leaf_a, leaf_b) = (cables[node * 8 + a].leaf.clone(), cables[node * 8 + b].leaf.clone());
             cables[node * 8 + a].leaf = leaf_b;

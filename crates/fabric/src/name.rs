@@ -1,8 +1,8 @@
-//! Host, HCA and switch names in node descriptions.
+//! Parses the names of hosts, HCAs and switches in node descriptions.
 
-/// The host and the HCA of a node description: `gn3 mlx5_2`, `gn3 HCA-1`; `gn3` alone, as old drivers set it, is a
-/// host with an empty HCA name. `None` for a vendor's default (`MT4129 ConnectX7   Mellanox Technologies`) and for
-/// anything else that names no host.
+/// Returns host and HCA of a node description such as `gn3 mlx5_2` or `gn3 HCA-1`. A single word such as `gn3`, which old
+/// drivers set, is a host with an empty HCA name. Returns `None` for a vendor's default
+/// (`MT4129 ConnectX7   Mellanox Technologies`) and for other texts without a host name.
 pub(crate) fn node_and_hca(name: &str) -> Option<(&str, &str)> {
     let mut words = name.split_ascii_whitespace();
     let (node, hca) = (words.next()?, words.next().unwrap_or_default());
@@ -17,13 +17,13 @@ pub(crate) fn node_and_hca(name: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// `localhost`: the name of every machine that has none of its own.
+/// Whether it is `localhost`, the default name of machines.
 pub(crate) fn no_host_name(node: &str) -> bool {
     let first = node.split('.').next().unwrap_or_default();
     first.eq_ignore_ascii_case("localhost")
 }
 
-/// `MT4129`, `ConnectX-7`, `BlueField3`: a chip, where a host or a device is expected.
+/// Whether it is the name of a chip, such as `MT4129`, `ConnectX-7` or `BlueField3`.
 fn chip(word: &str) -> bool {
     let word = word.to_ascii_lowercase();
     let number = word
@@ -35,7 +35,7 @@ fn chip(word: &str) -> bool {
             .any(|chip| word.starts_with(chip))
 }
 
-/// One-word defaults of vendors' firmware and drivers.
+/// Whether it is a one-word default of a vendor's firmware or driver.
 fn vendor(word: &str) -> bool {
     const WORDS: [&str; 11] = [
         "mellanox",
@@ -53,7 +53,7 @@ fn vendor(word: &str) -> bool {
     WORDS.iter().any(|vendor| word.eq_ignore_ascii_case(vendor))
 }
 
-/// `HCA-1`, `mlx5_0`: a device of a host that was not named.
+/// Whether it is the name of a device, such as `HCA-1` or `mlx5_0`, where a host name is expected.
 fn device(word: &str) -> bool {
     const FAMILIES: [&str; 11] =
         ["HCA-", "mlx4_", "mlx5_", "mthca", "hfi1_", "qib", "ipath", "ib", "ibp", "rocep", "irdma"];
@@ -62,31 +62,33 @@ fn device(word: &str) -> bool {
     })
 }
 
-/// How an HCA is named, without its numbers: `mlx_`, `HCA-`. Names of one style can be compared between nodes.
+/// The name of an HCA without its numbers, for example `mlx_` or `HCA-`. Names of one style can be compared between
+/// nodes.
 pub(crate) fn style(natural: &[(String, u64)]) -> String {
     natural.iter().map(|(word, _)| word.as_str()).collect()
 }
 
-/// A name that may stand in Slurm's files as it is.
+/// Whether a name can be used in Slurm's files as it is.
 pub(crate) fn plain(text: &str) -> bool {
     text.len() <= 64
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// A switch's aggregation node (SHARP) answers as an HCA on every switch, spines too.
+/// Whether it is the aggregation node (SHARP) of a switch. These appear as HCAs on every switch, including spine
+/// switches.
 pub(crate) fn aggregation(name: &str) -> bool {
     name.contains("Aggregation Node")
 }
 
-/// `leaf-5` of `MF0;leaf-5:MQM9700/U1`.
+/// Returns the switch name: `leaf-5` for `MF0;leaf-5:MQM9700/U1`.
 pub(crate) fn switch(name: &str) -> Option<&str> {
     let name = name.split_once(';').map_or(name, |(_, name)| name);
     let name = name.split_once(':').map_or(name, |(name, _)| name).trim();
     plain(name).then_some(name)
 }
 
-/// `core-1-L05-U1` of `MF0;core-1:MCS8500/L05/U1`: a director's switches share the system's name and differ in slot.
+/// Returns name and slot, `core-1-L05-U1` for `MF0;core-1:MCS8500/L05/U1`: the switches of a director share its name.
 pub(crate) fn switch_and_slot(name: &str) -> Option<String> {
     let (_, model) = name.split_once(';')?.1.split_once(':')?;
     let (_, slot) = model.split_once('/')?;
@@ -94,7 +96,7 @@ pub(crate) fn switch_and_slot(name: &str) -> Option<String> {
     plain(&name).then_some(name)
 }
 
-/// Orders `mlx5_10` behind `mlx5_9`.
+/// Sort key that puts `mlx5_10` after `mlx5_9`.
 pub(crate) fn natural(text: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let (mut word, mut digits) = (String::new(), String::new());
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn names_of_hosts_hcas_and_switches_are_parsed() {
         assert_eq!(node_and_hca("gn3 mlx5_2"), Some(("gn3", "mlx5_2")));
         assert_eq!(node_and_hca("gn3 HCA-1"), Some(("gn3", "HCA-1")));
         assert_eq!(node_and_hca("gn3"), Some(("gn3", "")));

@@ -1,4 +1,4 @@
-//! For people.
+//! Renders the analysis for people.
 
 use railgate_text::{Lines, put};
 
@@ -6,10 +6,10 @@ use crate::analysis::Analysis;
 use crate::slurm::Hostlist;
 use crate::units::{FaultKind, Unit};
 
-/// Most lines of a list that grows with the fabric's faults.
+/// Maximum number of lines in a list of faults.
 const MOST: usize = 200;
 
-/// The whole fabric: tiers, units and their leafs, what is wrong.
+/// Renders the whole fabric: tiers, units with their leaf switches, and faults.
 pub fn table(analysis: &Analysis, hostlist: Hostlist<'_>) -> Lines {
     let nodes: usize = analysis.units.iter().map(|unit| unit.nodes.len()).sum();
     let count = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
@@ -55,7 +55,7 @@ pub fn table(analysis: &Analysis, hostlist: Hostlist<'_>) -> Lines {
     text
 }
 
-/// What the text does not say: HCAs without a node, and cables that are missing.
+/// Gaps of the text: HCAs without a node name, and missing cables.
 fn gaps(analysis: &Analysis, count: &impl Fn(usize, &str) -> String) -> Lines {
     let some = |all: &[String]| {
         let first: Vec<_> = all.iter().take(4).map(String::as_str).collect();

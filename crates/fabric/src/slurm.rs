@@ -1,12 +1,12 @@
-//! Slurm's topology files.
+//! Topology files for Slurm.
 
 use crate::analysis::Analysis;
 use crate::tree::Branch;
 
-/// Writes names as Slurm's host list: `gn[1-32]`.
+/// Formats names as a Slurm host list, for example `gn[1-32]`.
 pub type Hostlist<'a> = &'a dyn Fn(&[String]) -> String;
 
-/// `topology.conf` for `TopologyPlugin=topology/tree`.
+/// Returns `topology.conf` for `TopologyPlugin=topology/tree`.
 pub fn topology_tree(analysis: &Analysis, hostlist: Hostlist<'_>) -> String {
     let mut text = head(analysis, "topology.conf for TopologyPlugin=topology/tree");
     for branch in &analysis.tree {
@@ -17,7 +17,7 @@ pub fn topology_tree(analysis: &Analysis, hostlist: Hostlist<'_>) -> String {
     text
 }
 
-/// `topology.conf` for `TopologyPlugin=topology/block` (23.11 and later): each unit is a block.
+/// Returns `topology.conf` for `TopologyPlugin=topology/block` (23.11 and later), with one block per unit.
 pub fn topology_block(analysis: &Analysis, hostlist: Hostlist<'_>) -> String {
     let mut text = head(analysis, "topology.conf for TopologyPlugin=topology/block");
     for branch in blocks(analysis) {
@@ -30,8 +30,8 @@ pub fn topology_block(analysis: &Analysis, hostlist: Hostlist<'_>) -> String {
     text
 }
 
-/// `topology.yaml` (25.05 and later) with both: the tree is the cluster's, the blocks are for partitions that ask
-/// for `Topology=block`.
+/// Returns `topology.yaml` (25.05 and later) with both: the tree is the cluster's default, and the blocks are for
+/// partitions with `Topology=block`.
 pub fn topology_yaml(analysis: &Analysis, hostlist: Hostlist<'_>) -> String {
     let mut text = head(analysis, "topology.yaml");
     text.push_str("---\n- topology: tree\n  cluster_default: true\n  tree:\n    switches:\n");
@@ -99,12 +99,12 @@ fn blocks(analysis: &Analysis) -> impl Iterator<Item = &Branch> {
     analysis.tree.iter().filter(|branch| branch.children.is_empty())
 }
 
-/// Slurm wants no block smaller than the base size.
+/// The base size of blocks. Slurm does not accept smaller blocks.
 fn block_size(analysis: &Analysis) -> Option<usize> {
     blocks(analysis).map(|branch| branch.nodes.len()).min()
 }
 
-/// Names hold neither quotes nor backslashes; brackets and commas would mean something else in YAML.
+/// Quotes a name. Names contain no quotes or backslashes, but brackets and commas have a meaning in YAML.
 fn quote(text: &str) -> String {
     format!("\"{text}\"")
 }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_says_the_same() {
+    fn all_files_have_the_same_units_and_nodes() {
         let analysis = look(&made(2, 2, 2, 1));
         assert_eq!(
             topology_tree(&analysis, &listed),
@@ -144,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn three_tiers_and_a_fabric_in_parts() {
-        // Two pods of two units, each with a spine of its own.
+    fn three_tiers_and_a_partitioned_fabric_are_written() {
+        // Two pods of two units, each with its own spine switch.
         let mut fabric = made(4, 2, 1, 0);
         for unit in 0..4 {
             let spine = format!("spine-{}", unit / 2);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_stand_in_the_file() {
+    fn faults_are_listed_as_comments() {
         let mut fabric = made(1, 3, 4, 1);
         fabric.swap((0, 0), (0, 1));
         let text = topology_tree(&look(&fabric), &listed);

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Nodes with a leaf for each rail in each unit, and spines above.
+/// Nodes in units, with a leaf switch per rail and unit, and spine switches above.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
-    /// Node and rail, to leaf and its port.
+    /// Maps node and rail to the leaf switch and its port.
     pub(crate) seats: BTreeMap<(usize, usize), (String, usize)>,
     uplinks: Vec<(String, usize, String, usize)>,
 }
@@ -39,12 +39,12 @@ impl Made {
         self.seats.insert(other, a);
     }
 
-    /// A cable between two switches.
+    /// Adds a cable between two switches.
     pub(crate) fn cable(&mut self, one: (&str, usize), other: (&str, usize)) {
         self.uplinks.push((one.0.to_owned(), one.1, other.0.to_owned(), other.1));
     }
 
-    /// As `ibnetdiscover` writes it: switches with their cables, then HCAs.
+    /// The text in the format of `ibnetdiscover`: switches with their cables, then HCAs.
     pub(crate) fn text(&self) -> String {
         let mut switches: BTreeMap<&str, Vec<(usize, String)>> = BTreeMap::new();
         let mut guids: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! How far each switch is from the nodes, and how much goes up of what comes from below.
+//! The distance of each switch from the nodes, and the oversubscription of tiers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,30 +9,30 @@ use crate::discover::{Fabric, Kind};
 /// Switches at the same distance from the nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tier {
-    /// 1: leafs.
+    /// Number of the tier; 1 for leaf switches.
     pub tier: usize,
-    /// How many switches.
+    /// Number of switches.
     pub switches: usize,
-    /// Links to the tier below; to nodes in tier 1.
+    /// Number of links to the tier below, or to nodes in tier 1.
     pub down_links: usize,
-    /// Links to the tier above.
+    /// Number of links to the tier above.
     pub up_links: usize,
-    /// What they carry, Gb/s; `None` where a link's rate was not said.
+    /// Capacity of the links down, Gb/s; `None` if the rate of a link is unknown.
     pub down_gbps: Option<f64>,
-    /// What they carry, Gb/s.
+    /// Capacity of the links up, Gb/s.
     pub up_gbps: Option<f64>,
-    /// Down by up, by rate where all are known, else by number of links; `None` at the top.
+    /// Ratio of down to up, by rate if all rates are known, otherwise by number of links; `None` at the top.
     pub oversubscription: Option<f64>,
-    /// The switch with the worst of its own, where it is worse than the tier's.
+    /// The most oversubscribed switch, if it is worse than the whole tier.
     pub worst: Option<Worst>,
 }
 
 /// The most oversubscribed switch of a tier.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worst {
-    /// Its name.
+    /// Name.
     pub switch: String,
-    /// Down by up; `None`: it has no link up at all.
+    /// Ratio of down to up; `None` without any link up.
     pub oversubscription: Option<f64>,
 }
 
@@ -62,7 +62,7 @@ impl Sum {
     }
 }
 
-/// Down by up.
+/// Ratio of down to up.
 #[expect(clippy::cast_precision_loss, reason = "links of a fabric are few")]
 fn ratio(down: &Sum, up: &Sum) -> Option<f64> {
     match (down.gbps(), up.gbps()) {
@@ -72,7 +72,7 @@ fn ratio(down: &Sum, up: &Sum) -> Option<f64> {
     }
 }
 
-/// The tier of each switch that a leaf can be reached from.
+/// Returns the tier of each switch that is reachable from a leaf switch.
 pub(crate) fn tiers(fabric: &Fabric, leafs: &BTreeSet<usize>) -> BTreeMap<usize, usize> {
     let mut beside: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     let is_switch = |at: usize| fabric.devices.get(at).is_some_and(|device| device.kind == Kind::Switch);
@@ -96,7 +96,7 @@ pub(crate) fn tiers(fabric: &Fabric, leafs: &BTreeSet<usize>) -> BTreeMap<usize,
     tiers
 }
 
-/// Each tier's sums. `below` are the HCAs that belong to nodes.
+/// Returns the sums of each tier. `below` are the HCAs that belong to nodes.
 pub(crate) fn sums(
     fabric: &Fabric,
     tiers: &BTreeMap<usize, usize>,

@@ -1,4 +1,4 @@
-//! The fabric as the tree that Slurm wants: a node under one switch, a switch under one switch.
+//! Converts the fabric to a tree for Slurm: each node and each switch is below exactly one switch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use serde::Serialize;
 
 use crate::discover::Fabric;
 
-/// A switch of the tree. Where rails have leafs of their own, all leafs of a unit are one switch, since Slurm counts
-/// the switches that a job spreads over, and nodes of a unit reach each other over one leaf whatever the rail.
+/// A switch of the tree. With rail-optimised wiring, all leaf switches of a unit are one switch: Slurm counts the
+/// switches that a job spans, and nodes of a unit reach each other through one leaf switch on any rail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Branch {
-    /// Its name in Slurm.
+    /// Name in Slurm.
     pub name: String,
-    /// The real switches that it stands for.
+    /// The physical switches that it represents.
     pub switches: Vec<String>,
-    /// Branches below it.
+    /// Names of the branches below it.
     pub children: Vec<String>,
-    /// Nodes; only where it has no children.
+    /// Nodes, if it has no children.
     pub nodes: Vec<String>,
 }
 
@@ -25,7 +25,7 @@ struct Open {
     switches: BTreeSet<usize>,
 }
 
-/// `units`: name, leafs, nodes.
+/// `units` are name, leaf switches, nodes.
 pub(crate) fn tree(
     fabric: &Fabric,
     tiers: &BTreeMap<usize, usize>,
@@ -55,7 +55,7 @@ pub(crate) fn tree(
         if open.len() < 2 {
             break;
         }
-        // What each reaches: the switches above it, and those beside it.
+        // What a branch can reach: the switches above it and those at its level.
         let reach = |from: &Open| -> BTreeSet<usize> {
             let near = from.switches.iter().filter_map(|at| beside.get(at)).flatten().copied();
             near.filter(|at| tiers.get(at).is_some_and(|of| *of >= tier - 1))
@@ -71,7 +71,7 @@ pub(crate) fn tree(
             let below: Vec<usize> = members.iter().filter_map(|at| Some(open.get(*at)?.branch)).collect();
             let switches = if above.is_empty() { switches } else { above };
             let branch = match below[..] {
-                // A level that joins nothing anywhere would only make the tree deeper.
+                // A level that joins no branches would only make the tree deeper.
                 [only] if !merged => only,
                 _ => {
                     let children =
@@ -91,7 +91,8 @@ pub(crate) fn tree(
     branches
 }
 
-/// Sets that share a member, directly or through others, become one: who is in it, and its members.
+/// Merges sets that share a member, directly or through other sets. Returns the indices of the merged sets and their
+/// members.
 fn join(sets: Vec<BTreeSet<usize>>) -> Vec<(Vec<usize>, BTreeSet<usize>)> {
     let mut holders: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, set) in sets.iter().enumerate() {

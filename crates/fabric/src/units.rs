@@ -1,4 +1,4 @@
-//! Nodes that share their leafs, and the ports that do not sit where those of their neighbours sit.
+//! Groups nodes that share their leaf switches, and finds ports on other switches than those of their neighbours.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,17 +7,17 @@ use serde::Serialize;
 use crate::name::{natural, style};
 use crate::wiring::Wiring;
 
-/// Orders the HCA ports of a node, and says which ports of two nodes are the same one.
+/// Identifies an HCA port, to match the ports of different nodes and to order those of one node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
-    /// As the site's table says.
+    /// Rail of the port in the site's table.
     Rail(usize),
-    /// By name and port.
+    /// Name and port.
     Named(Vec<(String, u64)>, u8),
 }
 
 impl Key {
-    /// `None` for a port that the site's table leaves out.
+    /// Returns `None` for a port that the site's table leaves out.
     pub(crate) fn of(hca: &str, port: u8, wiring: &Wiring) -> Option<Self> {
         if wiring.rail.is_empty() {
             return Some(Key::Named(natural(hca), port));
@@ -25,7 +25,7 @@ impl Key {
         wiring.rail_of(hca, port).map(Key::Rail)
     }
 
-    /// Keys of one style can be compared between nodes; the site's table makes all one style.
+    /// Keys of one style can be compared between nodes. With the site's table, all keys have one style.
     fn style(&self) -> String {
         match self {
             Key::Rail(_) => String::new(),
@@ -34,23 +34,23 @@ impl Key {
     }
 }
 
-/// Where an HCA port sits.
+/// The position of an HCA port.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     pub(crate) hca: String,
     pub(crate) port: u8,
-    /// Index of the switch.
+    /// Index of the leaf switch.
     pub(crate) leaf: usize,
     pub(crate) leaf_port: LeafPort,
 }
 
-/// A port of a leaf: InfiniBand counts them, Ethernet names them.
+/// A port of a leaf switch: a number for InfiniBand, a name for Ethernet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum LeafPort {
-    /// From 1.
+    /// Number from 1.
     Number(u8),
-    /// `Ethernet1/5`
+    /// For example `Ethernet1/5`.
     Name(String),
 }
 
@@ -65,84 +65,84 @@ impl std::fmt::Display for LeafPort {
 
 pub(crate) type Nodes = BTreeMap<String, BTreeMap<Key, Seat>>;
 
-/// A node's ports and the leaf of each.
+/// The ports of a node with the leaf switch of each.
 type Signature<'a> = Vec<(&'a Key, usize)>;
 
-/// Nodes that sit on the same leafs.
+/// Nodes on the same leaf switches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unit {
-    /// The leaf's name where it is one leaf, else `unit-N`.
+    /// Name of the leaf switch if there is only one, otherwise `unit-N`.
     pub name: String,
-    /// Sorted.
+    /// Names of the nodes, sorted.
     pub nodes: Vec<String>,
-    /// Where each rail belongs, in rail order.
+    /// Leaf switch of each rail, in rail order.
     pub rails: Vec<Expected>,
-    /// Each rail has a leaf of its own.
+    /// Each rail has its own leaf switch.
     pub by_rail: bool,
 }
 
-/// Where the port of a rail belongs.
+/// The expected position of a rail's port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Expected {
-    /// From 0.
+    /// Rail from 0.
     pub rail: usize,
-    /// The HCA's name on the first node that has it; empty where node descriptions are a host's name alone.
+    /// Name of the HCA on the first node that has it; empty if node descriptions only have the host name.
     pub hca: String,
     /// Port of the HCA.
     pub port: u8,
-    /// `None` where no leaf holds more than half of the nodes.
+    /// Leaf switch; `None` if none has more than half of the nodes.
     pub leaf: Option<String>,
 }
 
-/// What is wrong with a cable.
+/// The kind of a wiring fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// It ends on another leaf than it should.
+    /// The cable leads to another leaf switch than it should.
     WrongLeaf,
-    /// The port has no link, while those of the node's neighbours have.
+    /// The port has no link, but those of the node's neighbours have.
     NoLink,
-    /// The nodes disagree, and none of the leafs has more than half of them; or the port may be one that the text
-    /// does not name or does not hold.
+    /// The nodes disagree, and no leaf switch has more than half of them; or the port may be one that the text lacks or
+    /// does not name.
     Undecided,
 }
 
-/// A port that is not where it should be.
+/// A port with a wiring fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// What is wrong.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// The node; empty where all nodes of the unit are undecided.
+    /// The node; empty if all nodes of the unit are undecided.
     pub node: String,
     /// Its HCA.
     pub hca: String,
     /// Port of the HCA.
     pub port: u8,
-    /// Where it is.
+    /// Actual leaf switch.
     pub leaf: Option<String>,
-    /// Port of that leaf.
+    /// Port of that leaf switch.
     pub leaf_port: Option<LeafPort>,
-    /// Where it should be; several where the site's table allows several.
+    /// Expected leaf switch; several if the site's table allows several.
     pub should: Vec<String>,
-    /// The rail, from 0.
+    /// Rail from 0.
     pub rail: usize,
-    /// The port that sits in its place: `gn3 mlx5_5 port 1`.
+    /// The port that is in its place, for example `gn3 mlx5_5 port 1`.
     pub swapped_with: Option<String>,
-    /// All of it in one line.
+    /// Description in one line.
     pub text: String,
 }
 
-/// A unit while it is being found.
+/// A unit under construction.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) nodes: Vec<String>,
-    /// The ports that more than half of its nodes with names of the same style have; the leaf that holds more than
-    /// half of those.
+    /// The ports that more than half of the nodes with names of the same style have, with the leaf switch that has more
+    /// than half of these.
     pub(crate) leafs: BTreeMap<Key, Option<usize>>,
 }
 
 impl Group {
-    /// The rail of each port in `leafs`: its place among the names of its style.
+    /// The rail of each port in `leafs`: its index among the names of its style.
     pub(crate) fn rails(&self) -> BTreeMap<&Key, usize> {
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         let mut rails = BTreeMap::new();
@@ -155,7 +155,7 @@ impl Group {
         rails
     }
 
-    /// Each port of a node has a leaf of its own.
+    /// Whether each port of a node has its own leaf switch.
     fn by_rail(&self) -> bool {
         let mut styles: BTreeMap<String, Vec<Option<usize>>> = BTreeMap::new();
         for (key, leaf) in &self.leafs {
@@ -167,17 +167,17 @@ impl Group {
     }
 }
 
-/// Why a port without a link may have one all the same.
+/// Gaps of the text. Because of them, a port that seems to have no link may have one.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
-    /// HCAs without a node's name, by leaf.
+    /// HCAs without a node name, by leaf switch.
     pub(crate) unnamed: BTreeMap<usize, usize>,
-    /// Devices without a record of their own, as in a text that is cut.
+    /// Number of devices without a record, as in a truncated text.
     pub(crate) unrecorded: usize,
 }
 
-/// Sorts nodes into units: a node belongs where it shares more than half of its leafs, so that a few wrong
-/// cables do not put it elsewhere, wherever on its leafs they end.
+/// Groups nodes into units. A node belongs to a unit with which it shares more than half of its leaf switches, so that
+/// a few wrong cables do not change its unit.
 pub(crate) fn groups(nodes: &Nodes) -> Vec<Group> {
     let mut same: BTreeMap<Signature<'_>, Vec<&String>> = BTreeMap::new();
     for (name, seats) in nodes {
@@ -187,12 +187,12 @@ pub(crate) fn groups(nodes: &Nodes) -> Vec<Group> {
         }
     }
     let mut order: Vec<_> = same.into_iter().collect();
-    // Most nodes first: they say what is right.
+    // The most common signatures come first, since the majority determines what is right.
     order.sort_by_key(|(_, members)| (std::cmp::Reverse(members.len()), members.first().copied()));
     let mut found: Vec<(Signature<'_>, Vec<String>)> = Vec::new();
     let mut on_leaf: HashMap<usize, Vec<usize>> = HashMap::new();
     for (signature, members) in order {
-        // At most how many leafs each unit shares: most are out before they are looked at.
+        // Upper bound of the leaf switches shared with each unit, which rules out most units quickly.
         let mut near: BTreeMap<usize, usize> = BTreeMap::new();
         for at in signature.iter().filter_map(|(_, leaf)| on_leaf.get(leaf)).flatten() {
             *near.entry(*at).or_default() += 1;
@@ -236,7 +236,7 @@ pub(crate) fn groups(nodes: &Nodes) -> Vec<Group> {
     groups
 }
 
-/// How many leafs two signatures share, each as often as both have it.
+/// Number of leaf switches that two signatures share, counted with multiplicity.
 fn shared(one: &[(&Key, usize)], other: &[(&Key, usize)]) -> usize {
     let sorted = |seats: &[(&Key, usize)]| {
         let mut leafs: Vec<usize> = seats.iter().map(|(_, leaf)| *leaf).collect();
@@ -272,21 +272,21 @@ fn majority(nodes: &Nodes, members: &[String]) -> BTreeMap<Key, Option<usize>> {
                 Key::Rail(_) => members.len(),
                 Key::Named(..) => users.get(&key.style()).copied().unwrap_or_default(),
             };
-            // The only node with names of a style has none to be compared with.
+            // A single node with names of a style cannot be compared with others.
             let compared = users > 1 || users * 2 >= members.len();
             (compared && all * 2 > users).then_some((key, most))
         })
         .collect()
 }
 
-/// The ports of the unit that a node lacks: not those that it has under another name.
+/// The ports of the unit that a node lacks, without those that it has under another name.
 fn lacking<'a>(group: &'a Group, seats: &BTreeMap<Key, Seat>) -> BTreeSet<&'a Key> {
     let styles: BTreeSet<String> = seats.keys().map(Key::style).collect();
     let mut others: Vec<(&Key, &Seat)> =
         seats.iter().filter(|(key, _)| !group.leafs.contains_key(key)).collect();
     let mut lacking: Vec<&Key> = group.leafs.keys().filter(|key| !seats.contains_key(key)).collect();
     lacking.retain(|key| matches!(key, Key::Rail(_)) || styles.contains(&key.style()));
-    // First the ports on the leaf where this one belongs, then those whose names cannot be compared.
+    // First the ports of the leaf switch on which this port should be, then those with names that cannot be compared.
     lacking.retain(|key| {
         let leaf = group.leafs.get(*key).copied().flatten();
         let found = others.iter().position(|(_, seat)| Some(seat.leaf) == leaf);
@@ -299,7 +299,7 @@ fn lacking<'a>(group: &'a Group, seats: &BTreeMap<Key, Seat>) -> BTreeSet<&'a Ke
     lacking.into_iter().collect()
 }
 
-/// The units and their faults. `names` are the switches' by index.
+/// Returns the units and their faults. `names` maps the indices of switches.
 pub(crate) fn judge(
     nodes: &Nodes,
     groups: &[Group],
@@ -358,7 +358,7 @@ pub(crate) fn judge(
     (units, faults)
 }
 
-/// A missing link is undecided where an HCA without a node's name, or a switch without its record, may hold it.
+/// A missing link is undecided if an HCA without a node name, or a switch without a record, may have it.
 fn doubt(fault: &mut Fault, unnamed: &BTreeMap<String, usize>, unrecorded: usize) {
     let near: usize = match fault.should[..] {
         [] => unnamed.values().sum(),
@@ -415,7 +415,7 @@ fn fault(
     })
 }
 
-/// `gn3 mlx5_2 port 1`; `gn3 port 1` where the HCA has no name.
+/// Formats for example `gn3 mlx5_2 port 1`, or `gn3 port 1` if the HCA has no name.
 fn port_of(node: &str, hca: &str, port: u8) -> String {
     let words = [node, hca].into_iter().filter(|word| !word.is_empty());
     words.map(|word| format!("{word} ")).collect::<String>() + &format!("port {port}")
@@ -453,7 +453,7 @@ fn undecided(
     }
 }
 
-/// Finds pairs of ports that sit in each other's place, those of one node first.
+/// Finds pairs of ports that are in each other's place, those of one node first.
 fn pair(faults: &mut [Fault]) {
     let mut waiting: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
     for (at, fault) in faults.iter().enumerate() {
@@ -470,7 +470,7 @@ fn pair(faults: &mut [Fault]) {
         let free: Vec<usize> = others.into_iter().flatten().copied().filter(|other| *other != at).collect();
         let node = &fault.node;
         let own = free.iter().find(|other| faults.get(**other).is_some_and(|other| other.node == *node));
-        // Among several of other nodes nobody can tell which.
+        // If several ports of other nodes match, the pair is unclear.
         let Some(other) = own.copied().or(match free[..] {
             [only] => Some(only),
             _ => None,

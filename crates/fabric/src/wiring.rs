@@ -1,13 +1,13 @@
-//! What the site says of its wiring.
+//! The site's intended wiring.
 
 use serde::Deserialize;
 
-/// How the site means its rails to be wired, rail 0 first. Empty: the nodes themselves are asked, and the
-/// majority is right.
+/// The intended leaf switches of the rails, rail 0 first. If it is empty, the majority of the nodes determines what is
+/// right.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wiring {
-    /// One table `[[rail]]` for each rail, in their order. HCA ports that none of them names are left out.
+    /// One table `[[rail]]` for each rail, in order. HCA ports that are not in any of them are left out.
     pub rail: Vec<WiredRail>,
 }
 
@@ -15,12 +15,12 @@ pub struct Wiring {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WiredRail {
-    /// What the HCA is called; several names where machine types differ.
+    /// Names of the HCA; several if machine types differ.
     pub hcas: Vec<String>,
-    /// Its port, from 1.
+    /// Port of the HCA, from 1.
     #[serde(default = "first_port")]
     pub port: u8,
-    /// The leafs that this rail may sit on; empty: any, all nodes of a unit the same.
+    /// Allowed leaf switches of this rail; empty: any, but the same for all nodes of a unit.
     #[serde(default)]
     pub leafs: Vec<String>,
 }
@@ -30,7 +30,7 @@ fn first_port() -> u8 {
 }
 
 impl Wiring {
-    /// What is wrong with it, for a person.
+    /// Returns problems of the table, one line each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
@@ -47,7 +47,7 @@ impl Wiring {
         problems
     }
 
-    /// The rail of an HCA port.
+    /// Returns the rail of an HCA port.
     pub(crate) fn rail_of(&self, hca: &str, port: u8) -> Option<usize> {
         self.rail.iter().position(|rail| rail.port == port && rail.hcas.iter().any(|name| name == hca))
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_read_and_checked() {
+    fn a_wiring_table_is_parsed_and_checked() {
         let text = "[[rail]]\nhcas = ['mlx5_0', 'mlx5_4']\nleafs = ['leaf-0']\n[[rail]]\nhcas = ['mlx5_4']\n";
         let wiring: Wiring = toml::from_str(text).unwrap();
         assert_eq!(wiring.problems(), ["rail 1: mlx5_4 port 1 is in two rails"]);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Counts what a topology file of ibnetdiscover holds, for comparison with railgate's reader.
+"""Counts devices and links in a topology file of ibnetdiscover, to compare them with the result of railgate's parser.
 
 Written from out_switch_port, out_ca_port and dump_topology in infiniband-diags/ibnetdiscover.c (rdma-core 58), not from
-railgate's source: one regular expression for each kind of line. Usage: count.py FILE; prints JSON. A file that has
-none of the lines, or a line of a record that does not match, gives {"error": TEXT}.
+railgate's source: one regular expression for each kind of line. Usage: count.py FILE; prints JSON. A file without
+such lines, or with a line that does not match, gives {"error": TEXT}.
 """
 
 import collections

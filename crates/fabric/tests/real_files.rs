@@ -1,5 +1,5 @@
-//! Files that `ibnetdiscover` wrote elsewhere, against an independent reader (`count.py`). The files are others' and
-//! not part of railgate: `RAILGATE_IBNETDISCOVER` names a directory of them.
+//! Compares results for `ibnetdiscover` files of other sites with those of an independent parser (`count.py`). These
+//! files are not part of railgate: `RAILGATE_IBNETDISCOVER` names a directory with them.
 
 #![expect(clippy::unwrap_used, reason = "a test that prints its table")]
 #![expect(
@@ -16,7 +16,7 @@ use railgate_fabric::{Kind, Options, analyse, parse};
 use serde_json::{Value, json};
 
 #[test]
-fn real_files_are_read_as_an_independent_reader_reads_them() {
+fn real_files_give_the_same_result_as_an_independent_parser() {
     let Some(dir) = std::env::var_os("RAILGATE_IBNETDISCOVER") else {
         println!("skipped: RAILGATE_IBNETDISCOVER names no directory of ibnetdiscover's outputs");
         return;

@@ -1,4 +1,4 @@
-//! Structures that `ibnetdiscover` outputs of real sites have, in files of our own.
+//! Structures found in `ibnetdiscover` outputs of real sites, in files written for these tests.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
@@ -9,7 +9,7 @@ use railgate_fabric::{Analysis, BadDiscovery, Fabric, FaultKind, Kind, Options, 
 /// Own port, peer (`S-` or `H-` and GUID), peer's port, peer's name, rate.
 type Cable = (usize, String, usize, String, String);
 
-/// A fabric as `ibnetdiscover` writes it: cables of switches, then the records of the HCAs.
+/// A fabric in the format of `ibnetdiscover`: cables of switches, then the records of the HCAs.
 #[derive(Default)]
 struct Text {
     switches: Vec<(String, Vec<Cable>)>,
@@ -18,7 +18,7 @@ struct Text {
 }
 
 impl Text {
-    /// HCAs by name, all on one switch, ports from 1.
+    /// Adds HCAs by name, all on one switch, ports from 1.
     fn leaf(mut self, name: &str, hcas: &[&str]) -> Self {
         let leaf = self.switches.len() + 1;
         let mut ports = Vec::new();
@@ -31,7 +31,7 @@ impl Text {
         self
     }
 
-    /// The records, each a piece: switches, then HCAs.
+    /// One text per record: switches, then HCAs.
     fn records(&self) -> Vec<String> {
         let mut records = Vec::new();
         for (at, (name, ports)) in self.switches.iter().enumerate() {
@@ -84,7 +84,7 @@ fn said(analysis: &Analysis) -> String {
 }
 
 #[test]
-fn one_node_that_names_its_only_card_otherwise_is_not_unplugged() {
+fn a_node_with_another_name_for_its_only_card_has_no_missing_link() {
     let names = ["gn1 HCA-1", "gn2 HCA-1", "gn3 HCA-1", "gn4 HCA-1", "controller mlx5_0"];
     let analysis = Text::default().leaf("ib0", &names).look();
     assert!(faults(&analysis).is_empty(), "{:?}", faults(&analysis));
@@ -95,13 +95,13 @@ fn one_node_that_names_its_only_card_otherwise_is_not_unplugged() {
 }
 
 #[test]
-fn a_number_of_its_own_is_not_unplugged_either() {
+fn a_node_with_another_card_number_has_no_missing_link() {
     let analysis =
         Text::default().leaf("ib0", &["gn1 mlx5_0", "gn2 mlx5_0", "gn3 mlx5_0", "login mlx5_2"]).look();
     assert!(faults(&analysis).is_empty(), "{:?}", faults(&analysis));
 }
 
-/// Nodes with a card on each of `leafs` leafs; `hca` names the card.
+/// Nodes with one card on each of `leafs` leaf switches; `hca` names the card.
 fn by_rail(nodes: usize, leafs: usize, hca: impl Fn(usize, usize) -> Option<String>) -> Text {
     let mut text = Text::default();
     for leaf in 0..leafs {
@@ -134,7 +134,7 @@ fn nodes_of_two_naming_styles_are_compared_within_each() {
 }
 
 #[test]
-fn a_card_that_was_renamed_in_one_node_is_still_the_same_rail() {
+fn a_card_renamed_on_one_node_stays_on_its_rail() {
     let named = |node, leaf| {
         Some(if (node, leaf) == (3, 2) {
             "gn3 mlx5_7".to_owned()
@@ -146,7 +146,7 @@ fn a_card_that_was_renamed_in_one_node_is_still_the_same_rail() {
 }
 
 #[test]
-fn a_card_without_a_name_on_the_leaf_leaves_it_undecided() {
+fn with_an_unnamed_card_on_the_leaf_a_missing_link_is_undecided() {
     let named = |node, leaf| {
         Some(if (node, leaf) == (3, 2) {
             "MT4129 ConnectX7   Mellanox Technologies".to_owned()
@@ -166,7 +166,7 @@ fn a_card_without_a_name_on_the_leaf_leaves_it_undecided() {
 }
 
 #[test]
-fn one_word_is_a_hosts_name() {
+fn a_description_of_one_word_is_a_host_name() {
     let analysis = Text::default().leaf("isr", &["gn3", "gn4", "gn5"]).look();
     assert_eq!(nodes(&analysis), ["gn3", "gn4", "gn5"]);
     assert_eq!(analysis.ports[0].hca, "");
@@ -181,7 +181,7 @@ fn one_word_is_a_hosts_name() {
 }
 
 #[test]
-fn a_name_that_several_hosts_have_is_no_nodes() {
+fn a_name_that_several_hosts_share_is_not_a_node() {
     let names = [
         "gn1 mlx5_0",
         "gn2 mlx5_0",
@@ -212,7 +212,7 @@ fn a_name_that_several_hosts_have_is_no_nodes() {
 }
 
 #[test]
-fn vendors_defaults_are_no_nodes() {
+fn default_descriptions_of_vendors_are_not_nodes() {
     let names = [
         "gn1 mlx5_0",
         "MT4129 ConnectX7   Mellanox Technologies",
@@ -233,14 +233,14 @@ fn vendors_defaults_are_no_nodes() {
 }
 
 #[test]
-fn a_name_map_wins_over_the_cards_own_record() {
+fn a_name_map_takes_precedence_over_the_record_of_the_card() {
     let text = Text::default().leaf("ib0", &["gn1 mlx5_0", "gn2 mlx5_0"]).text();
     let text = text.replace("# \"gn2 mlx5_0\"\n", "# \"MT4129 ConnectX7   Mellanox Technologies\"\n");
     assert_eq!(nodes(&look(&text)), ["gn1", "gn2"]);
 }
 
 #[test]
-fn a_directors_switches_are_told_apart_by_their_slots() {
+fn switches_of_a_director_are_distinguished_by_slot() {
     let text = Text::default()
         .leaf("MF0;core:MCS8500/L01/U1", &["gn1 mlx5_0"])
         .leaf("MF0;core:MCS8500/L02/U1", &["gn2 mlx5_0"]);
@@ -257,7 +257,7 @@ fn rate_of(tail: &str) -> Option<u32> {
 }
 
 #[test]
-fn every_width_and_speed_and_none() {
+fn every_link_width_and_speed_is_parsed() {
     let rates = [
         (" 1xSDR", Some(2_500)),
         (" 4xDDR", Some(20_000)),
@@ -283,7 +283,7 @@ fn small() -> Text {
         .leaf("leaf-1", &["gn1 mlx5_1", "gn2 mlx5_1"])
 }
 
-/// What matters of a fabric, whatever the text was like.
+/// The parts of a fabric that must not depend on the format of the text.
 fn same(text: &str) -> Fabric {
     let mut fabric = parse(text).unwrap();
     fabric.errors = 0;
@@ -291,7 +291,7 @@ fn same(text: &str) -> Fabric {
 }
 
 #[test]
-fn line_ends_lids_options_and_noise_change_nothing() {
+fn line_ends_lids_options_and_noise_do_not_change_the_fabric() {
     let text = small().text();
     let plain = same(&text);
     let show = "DR path slid 0; dlid 0; 0,1 -> new Switch {0000000000000001} portnum 0 lid 0-0 \"\"\n";
@@ -335,7 +335,7 @@ fn line_ends_lids_options_and_noise_change_nothing() {
 }
 
 #[test]
-fn without_speeds_as_old_versions_write_it() {
+fn an_output_of_old_versions_without_speeds_is_parsed() {
     let text = small().text().replace(" 4xNDR", "");
     let analysis = look(&text);
     assert_eq!(analysis.tiers[0].down_gbps, None);
@@ -343,7 +343,7 @@ fn without_speeds_as_old_versions_write_it() {
 }
 
 #[test]
-fn cables_from_one_side_and_from_both_are_the_same() {
+fn cables_listed_on_one_side_or_both_give_the_same_fabric() {
     let text = small();
     let (records, whole) = (text.records(), text.look());
     let switches = look(&records[..2].join("\n"));
@@ -355,11 +355,11 @@ fn cables_from_one_side_and_from_both_are_the_same() {
 }
 
 #[test]
-fn a_cut_text_unplugs_nothing() {
+fn a_truncated_text_gives_no_missing_link() {
     let named = |node, leaf| Some(format!("gn{node} mlx5_{leaf}"));
     let whole = by_rail(4, 3, named);
     let mut whole_text = whole.text();
-    // A cable between the leafs, so that the first names the second.
+    // A cable between the leaf switches, so that the record of the first names the second.
     whole_text = whole_text.replacen(
         "[1]\t",
         "[40]\t\"S-0000000000000003\"[40]\t\t# \"leaf-2\" lid 3 4xNDR\n[1]\t",
@@ -368,7 +368,8 @@ fn a_cut_text_unplugs_nothing() {
     assert!(faults(&look(&whole_text)).is_empty());
     let analysis = look(&whole_text[..whole_text.find("switchguid=0x3(").unwrap()]);
     assert!(said(&analysis).contains("Incomplete: 9 devices without a record, so cables may be missing: "));
-    // Cut anywhere: an error or a part, and never a port without a link or on a wrong leaf.
+    // Truncated anywhere, the text gives an error or a part of the fabric, but never a port without a link or on a
+    // wrong switch.
     let mut parts = 0;
     for at in 0..whole_text.len() {
         if let Ok(fabric) = parse(&whole_text[..at]) {
@@ -382,7 +383,7 @@ fn a_cut_text_unplugs_nothing() {
 }
 
 #[test]
-fn loops_between_two_ports_of_a_switch_are_links_of_no_tier() {
+fn loops_of_a_switch_do_not_count_in_any_tier() {
     let text = small().text().replacen(
         "[1]\t",
         "[50]\t\"S-0000000000000001\"[51]\t\t# \"leaf-0\" lid 1 4xEDR\n[51]\t\"S-0000000000000001\"[50]\t\t# \"leaf-0\" lid 1 4xEDR\n[1]\t",
@@ -393,7 +394,7 @@ fn loops_between_two_ports_of_a_switch_are_links_of_no_tier() {
 }
 
 #[test]
-fn routers_are_no_leafs_and_no_nodes() {
+fn routers_are_neither_leaf_switches_nor_nodes() {
     let text = small().text()
         + "\nvendid=0x2c9\ndevid=0xd2f2\nsysimgguid=0x77\nrtguid=0x77\nRt\t2 \"R-0000000000000077\"\t\t# \"MF0;edge:Q3400_RA/U1/RT\"\n\
            [2](78) \t\"S-0000000000000002\"[33]\t\t# lid 9 lmc 0 \"leaf-1\" lid 2 1xXDR\n";
@@ -403,7 +404,7 @@ fn routers_are_no_leafs_and_no_nodes() {
 }
 
 #[test]
-fn other_reports_are_named_for_what_they_are() {
+fn outputs_of_other_tools_are_rejected_by_name() {
     let why = |text: &str| parse(text).unwrap_err().to_string();
     let ports =
         "CA   139  1 0x0000000000000101 4x NDR - SW     1  1 0x0000000000000001 ( 'gn1 mlx5_0' - 'leaf-0' )";
@@ -411,7 +412,7 @@ fn other_reports_are_named_for_what_they_are() {
     let list = "Switch\t : 0x0000000000000001 ports 36 devid 0xd2f2 vendid 0x2c9 \"leaf-0\"";
     assert!(why(list).starts_with("line 1: a list of devices without cables"), "{}", why(list));
     assert!(why("discover failed").starts_with("line 1: neither a device nor a port: 'discover failed'"));
-    // Nothing of the format behind the first device is a damaged line, and may have been a cable.
+    // After the first device, a line with another format is damaged and may have been a cable.
     let broken = small().text().replacen("[2]\t", "2]\t", 1);
     assert!(matches!(parse(&broken), Err(BadDiscovery::Line { .. })));
 }

@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::SiteRule;
 
-/// `[rails]`: what the site wants NCCL to have.
+/// `[rails]`: the site's settings for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RailsConfig {
-    /// Give tasks an NCCL environment at all.
+    /// Whether tasks get an NCCL environment.
     pub environment: bool,
-    /// What moves NCCL's data between nodes where a job does not say; absent: what stands on the node.
+    /// Network plugin of jobs that do not select one; `None`: derived from the node's devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub net: Option<Net>,
-    /// Interface of NCCL's bootstrap, exact name; absent: the one of the default route.
+    /// Interface of NCCL's bootstrap, exact name; `None`: that of the default route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_ifname: Option<String>,
     /// RoCE traffic class, 0 to 255: DSCP times four. Has no effect on InfiniBand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic_class: Option<u32>,
-    /// RoCE traffic class of NCCL's small control messages, 0 to 255; absent: as the data's.
+    /// RoCE traffic class of NCCL's small control messages, 0 to 255; `None`: as for data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_traffic_class: Option<u32>,
-    /// The network routes adaptively; absent: NCCL's own guess, which is yes on InfiniBand and no on RoCE.
+    /// Whether the network routes adaptively; `None`: NCCL's default, which is yes for InfiniBand and no for RoCE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adaptive_routing: Option<bool>,
-    /// RoCE ports with several addresses: the network of the right one, `10.4.0.0/16`.
+    /// For RoCE ports with several addresses: the network of the right one, for example `10.4.0.0/16`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid_range: Option<String>,
     /// `NCCL_IB_TIMEOUT`, 14 to 26: one try lasts 4.096 µs × 2^timeout.
@@ -37,43 +37,44 @@ pub struct RailsConfig {
     /// `NCCL_IB_RETRY_CNT`, 1 to 7.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ib_retries: Option<u32>,
-    /// The framework's own: all tries together must end before it.
+    /// Timeout of the framework's watchdog. All retries of NCCL together must end before it.
     #[serde(with = "duration_text")]
     pub watchdog: Duration,
-    /// How far a GPU may be from an HCA that reads its memory: `LOC` (never), `PIX`, `PXB` or `PHB`.
+    /// Maximum distance between a GPU and an HCA that accesses its memory directly: `LOC` (never), `PIX`, `PXB` or
+    /// `PHB`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gdr_level: Option<String>,
-    /// The ports of one card are on different rails: NCCL must not bundle them.
+    /// The ports of one card are on different rails, so NCCL must not merge them.
     pub split_ports: bool,
     /// InfiniBand service level, 0 to 15. Has no effect on RoCE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_level: Option<u32>,
-    /// Queue pairs of each connection, 1 to 128: more than one spreads RoCE flows over ECMP paths. Has no
-    /// effect on InfiniBand.
+    /// Number of queue pairs per connection, 1 to 128. More than one spreads RoCE flows over ECMP paths; no effect on
+    /// InfiniBand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_pairs: Option<u32>,
-    /// `NCCL_CROSS_NIC`, 0 to 2: 0 only where the rails are not connected with one another.
+    /// `NCCL_CROSS_NIC`, 0 to 2. Set it to 0 only if the rails are not connected with each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cross_nic: Option<u32>,
-    /// Give every job a RAS port of its own.
+    /// Whether each job gets its own RAS port.
     pub ras: bool,
-    /// NCCL profiler plugin for every job with GPUs, absolute path; absent: none.
+    /// NCCL profiler plugin for every job with GPUs, absolute path; `None`: no plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profiler: Option<String>,
-    /// NCCL environment plugin, which answers what depends on NCCL's release; empty: none.
+    /// NCCL environment plugin, which sets values that depend on the NCCL release; empty: no plugin.
     pub env_plugin: String,
     /// When NCCL gets a topology file.
     pub topology_file: TopologyFile,
-    /// Variables of the site's own, for every job with GPUs; they replace a rule's value.
+    /// The site's own variables for every job with GPUs. They replace the value of a rule.
     pub set: BTreeMap<String, String>,
-    /// Variables that override the user's own value. Names that nothing sets have no effect.
+    /// Variables that override the user's value. Names that are not set otherwise have no effect.
     pub force: Vec<String>,
     /// Variables that railgate never sets.
     pub never: Vec<String>,
-    /// What `--railgate-profile=NAME` adds. `debug`, `latency` and `throughput` are built in, and can be replaced
+    /// Variables of `--railgate-profile=NAME`. `debug`, `latency` and `throughput` are built in, and can be replaced
     /// here.
     pub profiles: BTreeMap<String, UserProfile>,
-    /// Further variables under conditions; a later rule replaces an earlier one's value.
+    /// Further variables under conditions. A later rule replaces the value of an earlier one.
     pub rules: Vec<SiteRule>,
 }
 
@@ -81,52 +82,52 @@ pub struct RailsConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TopologyFile {
-    /// On virtual machines that hide their PCI switches, where the machine profile knows the wiring.
+    /// On virtual machines that hide their PCI switches, if the machine profile has the wiring.
     #[default]
     Auto,
-    /// Nowhere.
+    /// On no node.
     Never,
-    /// Wherever one can be made, on bare metal too.
+    /// On every node for which one can be made, including bare metal.
     Always,
 }
 
-/// `[rails.profiles.<name>]`: variables that a user asks for by name.
+/// `[rails.profiles.<name>]`: variables that a user requests by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UserProfile {
     /// One line for people.
     pub about: String,
-    /// Its variables; they replace those of the rules and of `[rails] set`, except where `force` holds them.
+    /// Variables. They replace those of the rules and of `[rails] set`, except variables in `force`.
     pub set: BTreeMap<String, String>,
 }
 
-/// Nobody defined a profile of this name.
+/// There is no profile of this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no environment profile '{name}' (known: {})", known.join(", "))]
 pub struct UnknownProfile {
-    /// What was asked for, made printable and short.
+    /// The requested name, made printable and truncated.
     pub name: String,
-    /// What there is.
+    /// The known names.
     pub known: Vec<String>,
 }
 
-/// NCCL's warnings, one file per process.
+/// Writes NCCL's warnings to one file per process.
 pub(crate) const DEBUG: &str = "debug";
 /// For many small collectives.
 pub(crate) const LATENCY: &str = "latency";
-/// For few large ones.
+/// For few large collectives.
 pub(crate) const THROUGHPUT: &str = "throughput";
-/// Profiles that every site has.
+/// Built-in profiles.
 pub(crate) const BUILT_IN: [&str; 3] = [DEBUG, LATENCY, THROUGHPUT];
 
-/// Where packages put the environment plugin.
+/// Path of the environment plugin in the packages.
 const ENV_PLUGIN: &str = "/usr/lib/railgate/libnccl-env-railgate.so";
 /// NCCL's own defaults, from 2.23 on.
 const IB_TIMEOUT: u32 = 20;
 const IB_RETRIES: u32 = 7;
-/// PyTorch's ProcessGroupNCCL.
+/// Default of PyTorch's ProcessGroupNCCL.
 const WATCHDOG: Duration = Duration::from_secs(600);
-/// NCCL keeps the path of a plugin in 255 bytes.
+/// NCCL stores the path of a plugin in 255 bytes.
 const MOST_PATH: usize = 254;
 
 impl Default for RailsConfig {
@@ -160,19 +161,19 @@ impl Default for RailsConfig {
     }
 }
 
-/// Upper-case ASCII, as environment variables of NCCL and CUDA are.
+/// Whether it is an upper-case ASCII name, like those of NCCL's and CUDA's environment variables.
 pub(crate) fn name_ok(name: &str) -> bool {
     name.len() <= 128
         && name.starts_with(|c: char| c.is_ascii_uppercase())
         && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// Printable ASCII on one line.
+/// Whether it is printable ASCII on one line.
 pub(crate) fn value_ok(value: &str) -> bool {
     value.len() <= 4096 && value.chars().all(|c| c == ' ' || c.is_ascii_graphic())
 }
 
-/// Whose variables these are: another program computes them, and a fixed value would break it.
+/// The program that computes this variable itself, so that a fixed value would break it.
 fn owner(name: &str) -> Option<&'static str> {
     const OWNERS: &[(&str, &str)] = &[("SLURM_", "Slurm"), ("SPANK_", "Slurm"), ("RAILGATE_", "railgate")];
     OWNERS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, owner)| *owner)
@@ -184,7 +185,7 @@ fn profile_name_ok(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// `10.4.0.0/16`
+/// The address of a network such as `10.4.0.0/16`.
 fn network(text: &str) -> Option<IpAddr> {
     let (address, bits) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
@@ -193,7 +194,7 @@ fn network(text: &str) -> Option<IpAddr> {
 }
 
 impl RailsConfig {
-    /// Names that `--railgate-profile` accepts, in order.
+    /// Returns the names that `--railgate-profile` accepts, sorted.
     pub fn profile_names(&self) -> Vec<String> {
         let rules = self.rules.iter().filter_map(|rule| rule.profile.clone());
         let built_in = BUILT_IN.into_iter().map(str::to_owned);
@@ -203,10 +204,10 @@ impl RailsConfig {
         names
     }
 
-    /// Whether `--railgate-profile=NAME` means something here.
+    /// Checks a name given as `--railgate-profile=NAME`.
     ///
     /// # Errors
-    /// [`UnknownProfile`] lists the known ones.
+    /// Returns [`UnknownProfile`], with the known names, if there is no such profile.
     pub fn check_profile(&self, name: &str) -> Result<(), UnknownProfile> {
         let known = self.profile_names();
         if known.iter().any(|have| have == name) {
@@ -216,20 +217,20 @@ impl RailsConfig {
         Err(UnknownProfile { name, known })
     }
 
-    /// The network that a RoCE port's address must lie in.
+    /// The network of the right address of a RoCE port.
     pub(crate) fn gid_network(&self) -> Option<(&str, IpAddr)> {
         let text = self.gid_range.as_deref()?;
         Some((text, network(text)?))
     }
 
-    /// How long NCCL waits for a peer that does not answer, with the site's values or its own.
+    /// Time for which NCCL waits for a peer that does not respond, with the site's values or NCCL's defaults.
     fn patience(&self) -> Duration {
         let timeout = self.ib_timeout.unwrap_or(IB_TIMEOUT).min(31);
         let retries = self.ib_retries.unwrap_or(IB_RETRIES);
         Duration::from_nanos(4096).saturating_mul(1 << timeout).saturating_mul(retries)
     }
 
-    /// Values out of range, one line each.
+    /// Returns the settings that are out of range, one line each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut range = |key: &str, value: Option<u32>, from: u32, to: u32| {
@@ -272,7 +273,7 @@ impl RailsConfig {
             }
         }
         if let Some(interface) = &self.socket_ifname {
-            // NCCL ignores interfaces with names of one character.
+            // NCCL ignores interface names of a single character.
             let one = (2..=15).contains(&interface.len())
                 && interface
                     .chars()
@@ -334,12 +335,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_in_range() {
+    fn the_defaults_have_no_problem() {
         assert!(RailsConfig::default().problems().is_empty());
     }
 
     #[test]
-    fn every_bad_value_is_named() {
+    fn every_value_out_of_range_is_reported() {
         let config = RailsConfig {
             traffic_class: Some(256),
             socket_ifname: Some("eth0,eth1".to_owned()),
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_reads_as_the_documentation_writes_it() {
+    fn the_example_of_the_documentation_is_parsed() {
         let config: RailsConfig = toml::from_str(
             r#"
             socket_ifname = "bond0"

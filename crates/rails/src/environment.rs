@@ -7,8 +7,8 @@ use crate::config::{RailsConfig, name_ok, value_ok};
 use crate::job_shape::JobShape;
 use crate::rules::{Context, ENV_PLUGIN, RULES, Rule};
 
-/// The variables that the tasks of a job get on this node, the same for all of them. One variable can stand there
-/// several times, under conditions: of those that hold the last counts.
+/// Returns the variables for the tasks of a job on this node, the same for all tasks. A variable can occur several
+/// times, under conditions: of those with conditions that hold, the last one counts.
 pub fn environment(
     map: &RailMap,
     snapshot: &Snapshot,
@@ -28,7 +28,7 @@ pub fn environment(
         settings.put(site_setting("site-set", name, value, "the site's own value", "[rails] set"));
     }
     site_rules(&mut settings, &context, false);
-    // What the site forces no profile may change, not even the site's own.
+    // A forced value of the site cannot be changed by any profile, including the site's own.
     let fixed: BTreeSet<String> = settings
         .0
         .iter()
@@ -60,7 +60,7 @@ pub fn environment(
     if settings.iter().any(|setting| setting.nccl.is_some()) {
         let mut plugin = Settings::default();
         plugin.rule(&ENV_PLUGIN, &context);
-        // The site's own choice of a plugin stands.
+        // A plugin that the site has chosen is kept.
         let chosen = settings.iter().any(|setting| setting.name == ENV_PLUGIN.variable);
         settings.extend(plugin.0.into_iter().filter(|setting| kept(setting) && !chosen));
     }
@@ -74,7 +74,7 @@ pub fn environment(
 struct Settings(Vec<Setting>);
 
 impl Settings {
-    /// Takes the place of what stands under the same conditions, and without conditions of all.
+    /// Replaces settings of the same variable with the same conditions, or all of them if it has no conditions.
     fn put(&mut self, setting: Setting) {
         let bound = |setting: &Setting| (setting.nccl.clone(), setting.nets.clone());
         let all = setting.nccl.is_none() && setting.nets.is_empty();
@@ -84,7 +84,7 @@ impl Settings {
 
     fn rule(&mut self, rule: &Rule, context: &Context<'_>) {
         let Some(value) = (rule.value)(context) else { return };
-        // Another rule of the table for the same variable is meant for other releases; a profile's replaces it.
+        // Another rule for the same variable applies to other releases; a value from a profile replaces it.
         self.put(Setting {
             name: rule.variable.to_owned(),
             value,
@@ -98,8 +98,9 @@ impl Settings {
         });
     }
 
-    /// NCCL would read the file only where the environment has nothing, so our own values would beat the site's. In
-    /// the environment they also reach containers, which have no such file.
+    /// Replaces values by those of the site's `/etc/nccl.conf`. NCCL only uses that file for variables that are missing
+    /// in the environment, so railgate's values would override the site's. The environment also reaches containers,
+    /// which lack the file.
     fn site_file(&mut self, file: &[(String, String)]) {
         for (name, value) in file {
             let before = self.0.len();
@@ -140,7 +141,7 @@ fn site_setting(rule: &str, name: &str, value: &str, why: &str, source: &str) ->
     }
 }
 
-/// There are rails, and every one speaks this.
+/// Whether there are rails and all of them have this link layer.
 pub(crate) fn speaks(map: &RailMap, layer: &LinkLayer) -> bool {
     !map.rails.is_empty() && map.rails.iter().all(|rail| rail.link_layer == Reading::Known(layer.clone()))
 }

@@ -1,17 +1,17 @@
-//! Variables that stand in many launch scripts and that railgate never sets: one row each, with the reason.
+//! Variables that are common in launch scripts and that railgate never sets, with the reasons.
 
 use serde::Serialize;
 
-/// A variable that railgate never sets by itself.
+/// A variable that railgate never sets by default.
 #[derive(Clone, Copy, Serialize)]
 pub struct Folklore {
     /// The variable.
     pub variable: &'static str,
-    /// The values meant, in words.
+    /// The values in question, in words.
     pub values: &'static str,
-    /// Why not.
+    /// Why railgate does not set it.
     pub why: &'static str,
-    /// Where that comes from.
+    /// Source of the reason.
     pub source: &'static str,
     #[serde(skip)]
     meant: fn(&str) -> bool,
@@ -26,16 +26,16 @@ impl std::fmt::Debug for Folklore {
     }
 }
 
-/// Somebody set a variable of [`FOLKLORE`].
+/// A variable of [`FOLKLORE`] that is set in an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FolkloreWarning {
     /// The variable.
     pub variable: String,
-    /// Its value, control characters replaced.
+    /// Its value, with control characters replaced.
     pub value: String,
-    /// Why it does harm.
+    /// Why it is harmful.
     pub why: &'static str,
-    /// Where that comes from.
+    /// Source of the reason.
     pub source: &'static str,
 }
 
@@ -49,25 +49,25 @@ fn any(_: &str) -> bool {
     true
 }
 
-/// Anything but off.
+/// Any value other than "off".
 fn on(value: &str) -> bool {
     !matches!(value.trim(), "" | "0")
 }
 
-/// A list of names, not `^` (all but).
+/// A list of names, unless it starts with `^` (all but these).
 fn hcas(value: &str) -> Option<&str> {
     Some(value.strip_prefix('=').unwrap_or(value)).filter(|list| !list.starts_with('^') && !list.is_empty())
 }
 
-/// Ends as the name of one device does. `mlx5` is the driver: all of its devices.
+/// Whether the list ends with the name of a single device. `mlx5` is the driver and matches all of its devices.
 fn one_device(list: &str) -> bool {
     list.ends_with(|c: char| c.is_ascii_digit()) && !matches!(list, "mlx4" | "mlx5")
 }
 
-/// The words and numbers that `NCCL_NET_GDR_LEVEL` knows; it ignores others without a message.
+/// Values that `NCCL_NET_GDR_LEVEL` accepts. NCCL ignores others without a message.
 const LEVELS: &[&str] = &["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 
-/// The table, and with it the lint.
+/// The table; `railgate rails` prints it, and reports use it to warn about a job's variables.
 pub static FOLKLORE: &[Folklore] = &[
     Folklore {
         variable: "NCCL_IB_HCA",
@@ -216,7 +216,7 @@ pub static FOLKLORE: &[Folklore] = &[
     },
 ];
 
-/// What of `environment` stands in [`FOLKLORE`], in its order.
+/// Returns the variables of `environment` that are in [`FOLKLORE`], in the order of the table.
 pub fn folklore<N: AsRef<str>, V: AsRef<str>>(environment: &[(N, V)]) -> Vec<FolkloreWarning> {
     let mut warnings = Vec::new();
     for (name, value) in environment {
@@ -239,15 +239,15 @@ mod tests {
     use crate::config::name_ok;
 
     #[test]
-    fn the_table_is_whole() {
+    fn every_row_of_the_table_is_complete() {
         for row in FOLKLORE {
             assert!(name_ok(row.variable) && !row.why.is_empty() && !row.source.is_empty(), "{row:?}");
         }
     }
 
-    /// Each has a rule, or a reason why it has none.
+    /// Each variable has a rule, or a reason for having none.
     #[test]
-    fn every_variable_that_people_ask_about_has_an_answer() {
+    fn every_common_variable_has_a_rule_or_a_reason() {
         for name in [
             "IB_HCA",
             "SOCKET_IFNAME",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn habits_are_told_from_choices() {
+    fn only_the_harmful_values_are_reported() {
         let count = |name: &str, value: &str| folklore(&[(name, value)]).len();
         for (name, value) in [
             ("NCCL_IB_HCA", "=mlx5_3:1"),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_do_not_drive_the_terminal() {
+    fn control_characters_in_warnings_are_replaced() {
         let warnings = folklore(&[("NCCL_ALGO".to_owned(), "Tree\x1b[31m".to_owned())]);
         assert!(!warnings[0].to_string().contains('\x1b'));
     }

@@ -2,26 +2,27 @@ use std::path::PathBuf;
 
 use railgate_model::JobGpus;
 
-/// What a job holds on this node, as far as NCCL's environment depends on it.
+/// The properties of a job on this node that its NCCL environment depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobShape {
-    /// Its GPUs here. Where it cannot be told which, the job gets every rail: too many rails are slower, too few break the job.
-    /// A job without GPUs gets no NCCL environment.
+    /// GPUs of the job on this node. If they are unclear the job gets every rail: too many rails are slower, too few
+    /// break the job. A job without GPUs gets no NCCL environment.
     pub gpus: JobGpus,
     /// Job id.
     pub job_id: u32,
-    /// How many nodes the job has; `None` where that is not known.
+    /// Number of nodes of the job; `None` if unknown.
     pub nodes: Option<u32>,
-    /// Where the job itself may write on this node, as its tasks see it. Empty where it has no such place.
+    /// Directory on this node to which the job can write, as its tasks see it. Empty if there is none.
     pub user_dir: PathBuf,
-    /// `--railgate-profile`, one that [`crate::RailsConfig::check_profile`] accepts; others add nothing.
+    /// Value of `--railgate-profile`, accepted by [`crate::RailsConfig::check_profile`]; other values have no effect.
     pub profile: Option<String>,
-    /// The topology file that was written for this node, as the tasks see it.
+    /// The topology file written for this node, as the tasks see it.
     pub topology_file: Option<PathBuf>,
-    /// NCCL's environment plugin, if it is there; `None`: what depends on NCCL's release reaches nobody.
+    /// NCCL environment plugin, if it is installed. With `None`, values that depend on the NCCL release are not
+    /// applied.
     pub env_plugin: Option<PathBuf>,
-    /// railgate's profiler plugin, if it is there and the site wants it for this job.
+    /// railgate's profiler plugin, if it is installed and the site wants it for this job.
     pub profiler: Option<PathBuf>,
-    /// What the node's `/etc/nccl.conf` says.
+    /// Variables in the node's `/etc/nccl.conf`.
     pub site_conf: Vec<(String, String)>,
 }

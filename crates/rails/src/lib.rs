@@ -1,7 +1,7 @@
-//! How the node is wired: which HCA belongs to which GPU, and what NCCL is told of it.
+//! The wiring of a node (the HCA of each GPU), and the NCCL settings derived from it.
 //!
-//! Pure functions of a snapshot, a machine profile and the site's configuration. NCCL gets one list of
-//! ports for the whole node, the same for every rank, in rail order: never one HCA per rank.
+//! Pure functions of a snapshot, a machine profile and the site's configuration. NCCL gets one list of ports for the
+//! whole node, the same for every rank, in rail order; never one HCA per rank.
 
 mod config;
 mod environment;

@@ -7,19 +7,19 @@ use railgate_model::{
 
 use crate::pairs::{Pair, by_distance, by_wiring, rail_numbers, rail_order};
 
-/// [`RailMap::method`] where the PCI tree told the pairs.
+/// [`RailMap::method`] if the pairs follow from the PCI tree.
 pub const BY_TREE: &str = "pci tree";
-/// [`RailMap::method`] where the machine profile told them, because the tree is flat.
+/// [`RailMap::method`] if the tree is flat and the pairs are those of the machine profile.
 pub const BY_PROFILE: &str = "profile wiring";
-/// [`RailMap::method`] where neither could, and equally near ports were dealt out in order, as NCCL would.
+/// [`RailMap::method`] if neither determines the pairs, and equally near ports were assigned in order, as NCCL does.
 pub const BY_ORDER: &str = "order of equals";
-/// [`RailMap::method`] where there is nothing to pair.
+/// [`RailMap::method`] if there is nothing to pair.
 pub const BY_NOTHING: &str = "none";
 
-/// How this node is wired: each GPU's rail, and the compute ports in rail order.
+/// Returns the wiring of this node: the rail of each GPU, and the compute ports in rail order.
 ///
-/// A rail's number does not depend on what is broken today: a port that is down, or an HCA that is gone,
-/// leaves a gap where the profile knows how many there should be.
+/// The number of a rail does not depend on current faults: a port that is down or a missing HCA leaves a gap, if the
+/// profile gives the expected number.
 pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>) -> RailMap {
     let unknown = Profile::generic();
     let profile = profile.into().unwrap_or(&unknown);
@@ -104,7 +104,7 @@ pub fn rail_map<'p>(snapshot: &Snapshot, profile: impl Into<Option<&'p Profile>>
     }
 }
 
-/// `index_of`: from a candidate to its place in the rails, for those that became one.
+/// `index_of` maps a candidate port to its rail, for candidates that are rails.
 fn rail_gpu(
     gpu: &Gpu,
     anchors: &[GpuPlace<'_>],

@@ -1,23 +1,25 @@
-//! How NCCL finds a machine's devices in a topology file. Both sides use this: [`crate::topology()`] writes the file, and
-//! `railgate-topology-check` compares a file with the machine.
+//! How NCCL identifies the devices of a machine in a topology file. [`crate::topology()`] writes such files, and
+//! `railgate-topology-check` compares them with the machine.
 
 use railgate_model::{Distance, Hca, LinkLayer, PciAddress, Port, RailGpu, RailMap, Reading};
 
 use crate::map::BY_PROFILE;
 
-/// The GPU stands under one switch with its rail's HCA: the tree shows it, or the profile knows what the tree hides. A
-/// GPU of another socket may have the rail all the same, where there are fewer HCAs than GPUs.
+/// Returns whether the GPU is under the same switch as the HCA of its rail, according to the PCI tree or, if that is
+/// hidden, the profile. With fewer HCAs than GPUs, a GPU of another socket can also have the rail without being under
+/// its switch.
 pub fn belong_together(map: &RailMap, gpu: &RailGpu) -> bool {
     map.method == BY_PROFILE || gpu.distance.is_some_and(|distance| distance <= Distance::Pxb)
 }
 
-/// NCCL looks its HCAs up with device and function set to zero: ports and virtual functions merge.
+/// Returns the address with device and function set to zero, as NCCL uses it for HCAs: ports and virtual functions
+/// merge.
 pub fn as_nccl_finds_it(address: &PciAddress) -> PciAddress {
     PciAddress { device: 0, function: 0, ..*address }
 }
 
-/// The bus id by which NCCL looks an HCA up. NCCL's own transport speaks InfiniBand and RoCE; what has another link
-/// layer (EFA) comes from a network plugin, and aws-ofi-nccl hands over the address as it is.
+/// Returns the bus id by which NCCL identifies an HCA. NCCL's own transport supports InfiniBand and RoCE. Devices with
+/// another link layer (EFA) come from a network plugin, and aws-ofi-nccl passes their addresses unchanged.
 pub fn busid_of(hca: &Hca) -> Option<PciAddress> {
     let address = hca.pci.known()?;
     let foreign = |port: &Port| matches!(port.link_layer, Reading::Known(LinkLayer::Other(_)));
@@ -25,13 +27,15 @@ pub fn busid_of(hca: &Hca) -> Option<PciAddress> {
     Some(if plugin { *address } else { as_nccl_finds_it(address) })
 }
 
-/// Elements that NCCL adds to a file: of each GPU itself and up to eight ends of its NVLinks, of each HCA two.
+/// Returns the number of elements that NCCL adds to a file: for each GPU the element itself and up to eight NVLink
+/// ends, for each HCA two.
 pub fn room_wanted(gpus: usize, hcas: usize) -> usize {
     9 * gpus + 2 * hcas
 }
 
-/// `0-31,64-95` as the kernel's `cpumap`: groups of 32 bits, most significant first. `None` for what is no
-/// list, has no CPU, or is too long for one attribute of NCCL's parser.
+/// Converts a list of CPUs such as `0-31,64-95` to the format of the kernel's `cpumap`: groups of 32 bits, most
+/// significant first. Returns `None` if the text is not a list, has no CPU, or is too long for an attribute of NCCL's
+/// parser.
 pub fn cpu_mask(list: &str) -> Option<String> {
     const MAX_CPUS: u32 = 896;
     let mut groups: Vec<u32> = Vec::new();
@@ -63,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_are_the_kernels() {
+    fn cpu_masks_have_the_format_of_the_kernel() {
         assert_eq!(cpu_mask("0-3"), Some("0000000f".to_owned()));
         assert_eq!(cpu_mask("0-31,64-65\n"), Some("00000003,00000000,ffffffff".to_owned()));
         assert_eq!(cpu_mask(""), None);

@@ -5,35 +5,36 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::NcclVersion;
 
-/// Releases of NCCL: `>=2.28.7`, `<2.30.7`, or both with a comma. Without bounds: all, also those that nobody knows.
+/// A range of NCCL releases, for example `>=2.28.7`, `<2.30.7`, or both with a comma. Without bounds it contains all
+/// releases, including unknown ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NcclRange {
-    /// The first.
+    /// First release in the range.
     pub from: Option<NcclVersion>,
-    /// The first that no longer is one of them.
+    /// First release after the range.
     pub below: Option<NcclVersion>,
 }
 
-/// What is no range of releases.
+/// A text that is not a range of releases.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no range of NCCL's releases ('>=2.28.7', '<2.30.7', or both with a comma)")]
 pub struct BadNcclRange(String);
 
 impl NcclRange {
-    /// Every release, known or not.
+    /// Every release, including unknown ones.
     pub const ALL: NcclRange = NcclRange { from: None, below: None };
 
-    /// This one and all later ones.
+    /// Returns the range of this release and all later ones.
     pub const fn since(from: NcclVersion) -> Self {
         NcclRange { from: Some(from), below: None }
     }
 
-    /// No bound at all: the value can be set without knowing the release.
+    /// Returns whether there is no bound, so that a value can be set without knowing the release.
     pub fn is_all(&self) -> bool {
         *self == NcclRange::ALL
     }
 
-    /// Whether this release is one of them.
+    /// Returns whether a release is in the range.
     pub fn has(&self, version: NcclVersion) -> bool {
         self.from.is_none_or(|from| version >= from) && self.below.is_none_or(|below| version < below)
     }
@@ -53,7 +54,7 @@ impl FromStr for NcclRange {
                 (None, None) => return Err(bad()),
             };
             let version: NcclVersion = version.trim().parse().map_err(|_| bad())?;
-            // NCCL tells a plugin its release in three bytes.
+            // NCCL gives its release to plugins in three bytes.
             if [version.major, version.minor, version.patch].iter().any(|number| *number > 255) {
                 return Err(bad());
             }
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_read_and_written() {
+    fn ranges_survive_a_round_trip() {
         let of = |text: &str| text.parse::<NcclRange>();
         for text in [">=2.28.7", "<2.30.7", ">=2.29.2,<2.30.7"] {
             assert_eq!(of(text).unwrap().to_string(), text);
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_upper_bound_is_not_in_it() {
+    fn the_upper_bound_is_excluded() {
         let range: NcclRange = ">=2.29.2,<2.30.7".parse().unwrap();
         let has = |patch: (u32, u32)| range.has(NcclVersion::new(2, patch.0, patch.1));
         assert!(has((29, 2)) && has((30, 6)) && !has((30, 7)) && !has((28, 9)));

@@ -3,25 +3,25 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// A release of NCCL: 2.28.9.
+/// A release of NCCL, for example 2.28.9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NcclVersion {
-    /// 2.
+    /// Major version: 2.
     pub major: u32,
-    /// 28.
+    /// Minor version: 28.
     pub minor: u32,
-    /// 9.
+    /// Patch version: 9.
     pub patch: u32,
 }
 
 impl NcclVersion {
-    /// `new(2, 28, 9)`.
+    /// Creates a version, for example `new(2, 28, 9)`.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
         NcclVersion { major, minor, patch }
     }
 }
 
-/// What is no version of NCCL.
+/// A text that is not a version of NCCL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no version of NCCL (2.28.9)")]
 pub struct BadNcclVersion(String);
@@ -29,7 +29,7 @@ pub struct BadNcclVersion(String);
 impl FromStr for NcclVersion {
     type Err = BadNcclVersion;
 
-    /// `2.28.9`, `2.28` (its first release), `2.28.9-1` and `2.28.9+cuda13.0` as packages and logs write them.
+    /// Parses `2.28.9`, `2.28` (as 2.28.0), and `2.28.9-1` or `2.28.9+cuda13.0` as in packages and logs.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = || BadNcclVersion(railgate_text::clip(text, 40));
         let plain = text.trim().split(['-', '+']).next().unwrap_or_default();
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_packages_and_logs_write_it() {
+    fn versions_are_parsed_as_packages_and_logs_write_them() {
         let of = |text: &str| text.parse::<NcclVersion>();
         assert_eq!(of("2.28.9"), Ok(NcclVersion::new(2, 28, 9)));
         assert_eq!(of("2.28.9-1+cuda13.0"), Ok(NcclVersion::new(2, 28, 9)));

@@ -2,8 +2,9 @@ use railgate_model::{LinkLayer, Net, RailMap, Reading, Snapshot};
 
 use crate::RailsConfig;
 
-/// What moves the data of jobs that do not say: the site's word, or what stands on the node. RDMA devices that speak
-/// neither InfiniBand nor Ethernet (EFA's do not) carry nothing of NCCL's own, and are there for libfabric.
+/// Returns the network plugin of jobs that do not select one: the site's setting, or derived from the node's devices.
+/// NCCL's own transport cannot use RDMA devices that are neither InfiniBand nor Ethernet (such as EFA); these are used
+/// through libfabric.
 pub fn net(config: &RailsConfig, map: &RailMap, snapshot: &Snapshot) -> Net {
     if let Some(net) = config.net {
         return net;
@@ -24,7 +25,7 @@ mod tests {
     use railgate_model::Part;
 
     #[test]
-    fn the_site_or_the_devices_tell() {
+    fn the_plugin_follows_from_the_setting_or_the_devices() {
         let mut snapshot = machine();
         let told =
             |snapshot: &Snapshot, config: &RailsConfig| net(config, &rail_map(snapshot, None), snapshot);

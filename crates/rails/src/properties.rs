@@ -1,4 +1,4 @@
-//! What holds on every machine, whatever is broken on it.
+//! Properties that hold on every machine, with any faults.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn ports(snapshot: &Snapshot, gpus: JobGpus) -> Option<Vec<String>> {
 
 proptest! {
     #[test]
-    fn every_port_is_a_rail_or_left_out_once(snapshot in machines()) {
+    fn every_port_is_either_a_rail_or_left_out(snapshot in machines()) {
         let map = rail_map(&snapshot, None);
         let rails = map.rails.iter().map(|rail| format!("{}:{}", rail.hca, rail.port));
         let mut told: Vec<String> = rails.chain(map.left_out.iter().map(|left| left.port.clone())).collect();
@@ -33,12 +33,12 @@ proptest! {
             prop_assert!(gpu.rail.is_none_or(|rail| rail < map.rails.len()));
         }
         prop_assert!(map.rails.windows(2).all(|pair| pair[0].number < pair[1].number));
-        // Neither may fail, whatever the machine is like.
+        // Neither may panic, on any machine.
         let _ = (table(&map), topology_xml(&map, &snapshot));
     }
 
     #[test]
-    fn the_map_does_not_depend_on_the_order_of_the_directory(snapshot in machines()) {
+    fn the_map_does_not_depend_on_the_order_of_devices(snapshot in machines()) {
         let mut sorted = snapshot.clone();
         if let Part::Read { data, .. } = &mut sorted.fabric {
             data.hcas.sort_by(|a, b| b.name.cmp(&a.name));
@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn a_part_of_the_gpus_gets_a_part_of_the_rails(snapshot in machines(), mask in 1..255_u32) {
+    fn part_of_the_gpus_get_part_of_the_rails(snapshot in machines(), mask in 1..255_u32) {
         let gpus: Vec<u32> = (0..8).filter(|index| mask & (1 << index) != 0).collect();
         let (all, some) = (ports(&snapshot, JobGpus::default()), ports(&snapshot, JobGpus::these(gpus)));
         prop_assert_eq!(all.is_some(), some.is_some());
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn as_many_gpus_get_as_many_rails_whichever_they_are(
+    fn the_number_of_rails_depends_only_on_the_number_of_gpus(
         count in 1..5_u32,
         gpus_each in 1..3_u32,
         hcas_each in 1..3_u32,
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_site_says_each_variable_has_one_value(
+    fn each_variable_has_one_value_with_any_site_settings(
         snapshot in machines(),
         said in proptest::collection::vec((0..4_usize, "[a-z]{0,3}", 0..4_usize, 0..3_usize, any::<bool>()), 0..8),
         profile in prop_oneof![Just(None), "(latency|throughput|debug|own)".prop_map(Some)],
@@ -108,7 +108,7 @@ proptest! {
             let names: BTreeSet<&str> = found.iter().map(|setting| setting.name.as_str()).collect();
             prop_assert_eq!(names.len(), found.len(), "{:?}", found);
             prop_assert!(!names.contains("NCCL_RAS_ADDR"));
-            // The site may say what it likes; railgate itself gives a foreign plugin nothing about HCAs.
+            // The site can set any variable, but railgate itself sets no HCA variables for other plugins.
             let foreign = matches!(net, Net::Ofi | Net::Other);
             prop_assert!(!foreign || found.iter().all(|setting| {
                 setting.rule.starts_with("site-") || !setting.name.starts_with("NCCL_IB_")

@@ -5,23 +5,23 @@ use serde::Serialize;
 use crate::folklore::{FOLKLORE, Folklore};
 use crate::{NcclRange, NcclVersion};
 
-/// What `railgate rails --format json` prints.
+/// The output of `railgate rails --format json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct View<'a> {
-    /// Layout of this object.
+    /// Schema version of this object.
     pub schema: u32,
-    /// The node.
+    /// Name of the node.
     pub node: &'a str,
-    /// How it is wired.
+    /// Wiring of the node.
     pub rail_map: &'a RailMap,
-    /// What the tasks of a job get.
+    /// Settings for the tasks of a job.
     pub settings: &'a [Setting],
-    /// What railgate never sets, and why.
+    /// Variables that railgate never sets, with the reasons.
     pub folklore: &'a [Folklore],
 }
 
 impl<'a> View<'a> {
-    /// Puts map and environment together.
+    /// Combines map and environment.
     pub fn new(node: &'a str, rail_map: &'a RailMap, settings: &'a [Setting]) -> Self {
         View { schema: 1, node, rail_map, settings, folklore: FOLKLORE }
     }
@@ -35,7 +35,7 @@ fn or_unknown<T: std::fmt::Display>(reading: &Reading<T>) -> String {
     }
 }
 
-/// The rail map for a person.
+/// Renders the rail map for a person.
 pub fn table(map: &RailMap) -> Lines {
     let head = ["RAIL", "GPU", "GPU PCI", "NUMA", "DIST", "HCA:PORT", "HCA PCI", "LINK", "RATE", "STATE"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -101,22 +101,22 @@ fn quoted(value: &str) -> String {
     }
 }
 
-/// What of `settings` tasks have where `net` moves NCCL's data: of several for one variable the last.
-/// With `release`, what NCCL of that release goes by, its environment plugin included.
+/// Returns the settings that apply to tasks if `net` carries NCCL's data: of several for one variable, the last. With
+/// `release`, those that NCCL of this release uses, including its environment plugin.
 pub fn effective(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Vec<Setting> {
     let fits = |setting: &Setting| {
         let bare = Setting { nccl: None, ..setting.clone() };
         bare.fits(net)
             && match &setting.nccl {
                 None => true,
-                // 2.28.6 and earlier load no such plugin.
+                // 2.28.6 and earlier load no environment plugin.
                 Some(range) => release
                     .filter(|release| *release >= ENV_PLUGINS)
                     .is_some_and(|release| range.parse::<NcclRange>().is_ok_and(|range| range.has(release))),
             }
     };
     let fitting: Vec<&Setting> = settings.iter().filter(|setting| fits(setting)).collect();
-    // What depends on the release comes from the plugin, and takes the place of what does not.
+    // Settings that depend on the release come from the plugin and replace the others.
     let rank = |at: usize| (fitting[at].nccl.is_some(), at);
     let last = |at: &usize| {
         (0..fitting.len()).all(|other| fitting[other].name != fitting[*at].name || rank(other) <= rank(*at))
@@ -124,8 +124,8 @@ pub fn effective(settings: &[Setting], net: Net, release: Option<NcclVersion>) -
     (0..fitting.len()).filter(last).map(|at| fitting[at].clone()).collect()
 }
 
-/// The environment, `NAME=value` a line, quoted for a shell where it must be. What depends on NCCL's release stands
-/// behind it as comments.
+/// Renders the environment as lines `NAME=value`, quoted for a shell where necessary. Settings that depend on the NCCL
+/// release follow as comments.
 pub fn env(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Lines {
     let mut text = Lines::new();
     for setting in effective(settings, net, release) {
@@ -137,7 +137,7 @@ pub fn env(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Line
     text
 }
 
-/// The same with each variable's reason, rule and source as comments, and what is left alone and why.
+/// As [`env()`], with comments on each variable's reason, rule and source, and on variables that are not set.
 pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Lines {
     let mut text = Lines::new();
     let mut about = |setting: &Setting, lead: &str| {
@@ -173,14 +173,14 @@ pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> 
     text
 }
 
-/// The first release that loads environment plugins.
+/// First release that loads environment plugins.
 const ENV_PLUGINS: NcclVersion = NcclVersion::new(2, 28, 7);
 
 fn is_for_others(setting: &Setting, net: Net) -> bool {
     !setting.nets.is_empty() && !setting.nets.contains(&net)
 }
 
-/// What depends on a release that nobody named.
+/// Settings that depend on the release, if `release` is `None`.
 fn later(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> impl Iterator<Item = &Setting> {
     settings
         .iter()
@@ -209,7 +209,7 @@ mod tests {
     use crate::{JobShape, RailsConfig, environment, rail_map};
 
     #[test]
-    fn the_table_has_a_row_for_each_gpu_and_no_control_characters() {
+    fn the_table_has_a_row_for_each_gpu_without_control_characters() {
         let snapshot = machine();
         let mut map = rail_map(&snapshot, &profile());
         map.notes.push("a\x1b[31mred".to_owned());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_can_be_sourced() {
+    fn a_shell_can_source_the_environment() {
         let snapshot = machine();
         let map = rail_map(&snapshot, &profile());
         let config = RailsConfig {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_is_an_object_with_a_schema() {
+    fn the_json_is_an_object_with_a_schema() {
         let snapshot = machine();
         let map = rail_map(&snapshot, &profile());
         let settings = environment(&map, &snapshot, &RailsConfig::default(), &JobShape::default());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_what_is_left_out_and_why() {
+    fn the_table_lists_left_out_ports_with_reasons() {
         let text = table(&rail_map(&machine(), &profile()));
         assert!(text.contains("left out: mlx5_4:1: no GPU is nearest to it"));
         assert!(text.lines().next().unwrap().contains("STATE"));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_the_release_or_the_plugin_is_told_apart() {
+    fn settings_for_a_release_or_a_plugin_are_shown_separately() {
         let snapshot = machine();
         let map = rail_map(&snapshot, &profile());
         let config = RailsConfig { cross_nic: Some(0), ..RailsConfig::default() };

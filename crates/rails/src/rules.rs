@@ -1,4 +1,4 @@
-//! Which variables railgate sets, when and why: one row each.
+//! The variables that railgate sets, with condition and reason: one row each.
 
 mod ports;
 
@@ -13,7 +13,7 @@ use crate::{NcclRange, NcclVersion};
 
 use ports::{card, ports};
 
-/// What a rule may look at.
+/// The input of a rule.
 pub(crate) struct Context<'a> {
     pub(crate) map: &'a RailMap,
     pub(crate) snapshot: &'a Snapshot,
@@ -22,7 +22,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The job leaves some of the node's GPUs to others.
+    /// Whether the job holds only part of the node's GPUs.
     pub(crate) fn part_of_the_node(&self) -> bool {
         let gpus = &self.map.gpus;
         matches!(self.shape.gpus, JobGpus::These { .. })
@@ -38,26 +38,26 @@ impl Context<'_> {
     }
 }
 
-/// One variable that railgate sets under a condition.
+/// A variable that railgate sets under a condition.
 #[derive(Clone, Copy, Serialize)]
 pub struct Rule {
-    /// Stable name, kebab-case.
+    /// Stable id in kebab-case.
     pub id: &'static str,
-    /// What it sets.
+    /// The variable.
     pub variable: &'static str,
-    /// When, in words.
+    /// The condition, in words.
     pub when: &'static str,
-    /// Why this value.
+    /// The reason for this value.
     pub why: &'static str,
-    /// Where that comes from.
+    /// Source of the reason.
     pub source: &'static str,
-    /// Releases of NCCL for which the value is right.
+    /// NCCL releases for which the value is right.
     pub nccl: NcclRange,
-    /// What must move the data between nodes; empty: whatever does. A foreign plugin is not told what it owns.
+    /// Network plugins for which the value is set; empty: all. Other plugins have settings of their own.
     pub nets: &'static [Net],
-    /// Only for jobs with this `--railgate-profile`, unless the site has one of the same name.
+    /// Only for jobs with this `--railgate-profile`, unless the site has a profile of the same name.
     pub profile: Option<&'static str>,
-    /// Only where railgate set this variable, too.
+    /// Only if railgate sets this variable as well.
     pub with: Option<&'static str>,
     #[serde(skip)]
     pub(crate) value: fn(&Context<'_>) -> Option<String>,
@@ -69,14 +69,14 @@ impl std::fmt::Debug for Rule {
     }
 }
 
-/// NCCL's own transport, and HPC-X's plugin, which reads the same variables.
+/// NCCL's own transport and HPC-X's plugin, which read the same variables.
 const VERBS: &[Net] = &[Net::Ib, Net::Sharp];
-/// NCCL's own transport alone.
+/// NCCL's own transport only.
 const OWN: &[Net] = &[Net::Ib];
-/// The first release with rail numbers in `NCCL_IB_HCA`, of those that were tagged.
+/// First tagged release with rail numbers in `NCCL_IB_HCA`.
 const RAIL_NUMBERS: NcclVersion = NcclVersion::new(2, 30, 7);
 
-/// For every release, whatever moves the data, for all jobs: what a row does not say otherwise.
+/// Defaults of a row: every release, every network plugin, all jobs.
 const ANY: Rule = Rule {
     id: "",
     variable: "",
@@ -90,7 +90,7 @@ const ANY: Rule = Rule {
     value: |_| None,
 };
 
-/// The rules, in the order in which the variables are set.
+/// The rules, in the order in which their variables are set.
 pub static RULES: &[Rule] = &[
     Rule {
         id: "ib-hca",
@@ -341,7 +341,7 @@ pub static RULES: &[Rule] = &[
     },
 ];
 
-/// Not in the table: it depends on what came of all of it.
+/// Not in the table, because it depends on the result of all rules.
 pub(crate) static ENV_PLUGIN: Rule = Rule {
     id: "env-plugin",
     variable: "NCCL_ENV_PLUGIN",
@@ -413,12 +413,12 @@ fn socket_interface(context: &Context<'_>) -> Option<String> {
     }
     let host = context.snapshot.host.data()?;
     let Reading::Known(interface) = &host.default_interface else { return None };
-    // NCCL takes a name without an address for "no interface", which is an error.
+    // If an interface has no address, NCCL finds no interface and fails.
     let usable = interface.len() > 1 && host.addresses.iter().any(|(name, _)| name == interface);
     usable.then(|| format!("={interface}"))
 }
 
-/// Below the ephemeral ports, and not NCCL's own 28028.
+/// Below the ephemeral ports, and without NCCL's default 28028.
 const RAS_PORTS: std::ops::Range<u32> = 20_000..28_000;
 
 fn ras_port(context: &Context<'_>) -> Option<String> {
@@ -426,7 +426,7 @@ fn ras_port(context: &Context<'_>) -> Option<String> {
     context.config.ras.then(|| format!("localhost:{}", RAS_PORTS.start + context.shape.job_id % span))
 }
 
-/// Without a place of its own the job keeps the lines in its output.
+/// Without a directory of its own, the job keeps the lines in its output.
 fn debug_file(context: &Context<'_>) -> Option<String> {
     let dir = context.shape.user_dir.to_str().filter(|dir| !dir.is_empty())?;
     Some(format!("{}/nccl.%h.%p", dir.trim_end_matches('/')))
@@ -438,7 +438,7 @@ mod tests {
     use crate::config::{BUILT_IN, name_ok};
 
     #[test]
-    fn the_table_is_whole() {
+    fn every_row_of_the_table_is_complete() {
         let mut ids: Vec<&str> = RULES.iter().map(|rule| rule.id).collect();
         ids.sort_unstable();
         ids.dedup();

@@ -7,39 +7,39 @@ use crate::NcclRange;
 use crate::environment::speaks;
 use crate::rules::Context;
 
-/// `[[rails.rules]]`: variables of the site's own under conditions. A condition that is not there always holds.
-/// Which nodes it is for, `[[node]]` tables say.
+/// `[[rails.rules]]`: the site's variables under conditions. An absent condition always holds. To limit a rule to
+/// nodes, put it in a `[[node]]` table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteRule {
-    /// Its variables.
+    /// Variables to set.
     pub set: BTreeMap<String, String>,
-    /// One line for people: why.
+    /// The reason, one line for people.
     pub why: String,
-    /// There are rails, and all speak this.
+    /// There are rails, and all have this link layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_layer: Option<Layer>,
-    /// How many nodes the job has.
+    /// Number of nodes of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Nodes>,
-    /// How much of this node's GPUs the job has.
+    /// Share of this node's GPUs that the job holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Share>,
-    /// Runs under a hypervisor.
+    /// Whether the node runs under a hypervisor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub virtualised: Option<bool>,
-    /// Releases of NCCL; such values reach NCCL 2.28.7 and later, through the environment plugin.
+    /// NCCL releases. A value with this condition is set through the environment plugin, in NCCL 2.28.7 and later.
     #[serde(skip_serializing_if = "NcclRange::is_all")]
     pub nccl: NcclRange,
-    /// Jobs with `--railgate-profile` of this name.
+    /// Jobs with this `--railgate-profile`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// What moves the data between nodes; empty: whatever does.
+    /// Network plugins; empty: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub net: Vec<Net>,
 }
 
-/// What a node's rails speak.
+/// Link layer of a node's rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layer {
@@ -49,17 +49,17 @@ pub enum Layer {
     Ethernet,
 }
 
-/// How many nodes a job has.
+/// Number of nodes of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Nodes {
     /// One.
     One,
-    /// More, or nobody knows.
+    /// More than one, or unknown.
     Several,
 }
 
-/// How much of a node a job has.
+/// Share of a node's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
@@ -70,7 +70,7 @@ pub enum Share {
 }
 
 impl SiteRule {
-    /// Whether it is for this job on this node. A condition about what nobody knows does not hold.
+    /// Returns whether the rule applies to this job on this node. A condition on an unknown value does not hold.
     pub(crate) fn holds(&self, context: &Context<'_>) -> bool {
         let virtualised = context.snapshot.host.data().and_then(|host| host.virtualised.known().copied());
         self.link_layer.is_none_or(|layer| {

@@ -122,8 +122,8 @@ fn host(virtualised: bool, numa_cpus: &[(u32, &str)]) -> Host {
     }
 }
 
-/// `count` switches with so many GPUs and HCAs each, two sockets, and a slower HCA for storage that sits
-/// under no switch. GPU and HCA names count on from switch to switch.
+/// `count` switches with the given GPUs and HCAs each, two sockets, and a slower storage HCA that is under no switch.
+/// Names of GPUs and HCAs are numbered across switches.
 pub(crate) fn switches(count: u32, gpus_each: u32, hcas_each: u32) -> Snapshot {
     let (mut gpus, mut hcas, mut devices) = (vec![], vec![], vec![]);
     for k in 0..count {
@@ -151,12 +151,12 @@ pub(crate) fn switches(count: u32, gpus_each: u32, hcas_each: u32) -> Snapshot {
     snapshot(gpus, hcas, devices, host(false, &[(0, "0-15"), (1, "16-31")]))
 }
 
-/// Four GPUs with an HCA each under a switch.
+/// Four switches with one GPU and one HCA each.
 pub(crate) fn machine() -> Snapshot {
     switches(4, 1, 1)
 }
 
-/// A virtual machine: four GPUs and four HCAs, all directly under root complexes.
+/// A virtual machine: four GPUs and four HCAs, all directly at root complexes.
 pub(crate) fn flat_machine() -> Snapshot {
     let mut gpus = vec![];
     let mut hcas = vec![];
@@ -181,13 +181,14 @@ pub(crate) fn profile() -> Profile {
     }
 }
 
-/// GPU k belongs to HCA 3 - k.
+/// A profile in which GPU k belongs to HCA 3 - k.
 pub(crate) fn wired_profile() -> Profile {
     let wiring = (0..4).map(|k| (k, format!("mlx5_{}", 3 - k))).collect();
     Profile { rails: RailProfile { wiring }, ..profile() }
 }
 
-/// A machine with ports down, unread, slow, of another kind or without a place, its HCAs in any order.
+/// Machines with ports that are down, unreadable, slow, of another link layer or without an address, and with HCAs in
+/// any order.
 pub(crate) fn machines() -> impl Strategy<Value = Snapshot> {
     let shape = prop_oneof![
         (1..5_u32, 1..3_u32, 0..3_u32).prop_map(|(count, gpus, hcas)| switches(count, gpus, hcas)),

@@ -7,43 +7,43 @@ use crate::config::{RailsConfig, TopologyFile};
 use crate::map::{BY_PROFILE, BY_TREE};
 use crate::nccl_devices::{as_nccl_finds_it, belong_together, cpu_mask, room_wanted};
 
-/// NCCL keeps a node's elements in so much room (1024 before 2.21): those of the file, and those that it adds.
+/// NCCL's limit for the elements of a node (1024 before 2.21), including those that NCCL adds to the file.
 const MAX_ELEMENTS: usize = 256;
 
-/// Why no topology file can be made.
+/// The reason why no topology file can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTopology {
-    /// There is nothing to place.
+    /// There are no rails.
     #[error("no rails")]
     NoRails,
-    /// Which HCA belongs to which GPU is a guess, and NCCL would believe it.
+    /// The pairs of GPUs and HCAs are a guess, which NCCL would take for the truth.
     #[error("neither the PCI tree nor the machine profile tells which HCA belongs to which GPU")]
     Guessed,
-    /// Something that it is made from was not read.
+    /// A value that the file needs could not be read.
     #[error("{0}")]
     Missing(String),
-    /// A device cannot be placed.
+    /// The NUMA node of a device is unknown.
     #[error("NUMA node of {0} is not known")]
     NoNuma(String),
-    /// What the profile says of the wiring cannot be.
+    /// The profile's wiring contradicts the machine.
     #[error("the machine profile wires {0}, and on the machine they are on different NUMA nodes")]
     Contradicted(String),
-    /// NCCL cannot tell two HCAs apart.
+    /// NCCL cannot distinguish two HCAs.
     #[error("{0} and {1} share a PCI bus: NCCL takes them for one card (NCCL_IB_MERGE_VFS)")]
     Merged(String, String),
-    /// More than NCCL's parser holds.
+    /// The file would exceed the limit of NCCL's parser.
     #[error("{0} elements with those that NCCL adds, and it has room for {MAX_ELEMENTS}")]
     TooLarge(usize),
 }
 
-/// A virtual machine hides the PCI switches, and the profile knows the wiring: NCCL needs a topology file.
-/// On bare metal the real tree is better than any file.
+/// Returns whether NCCL needs a topology file: a virtual machine hides the PCI switches, and the profile has the
+/// wiring. On bare metal, the real tree is better than any file.
 pub fn topology_needed(map: &RailMap, snapshot: &Snapshot) -> bool {
     let virtualised = snapshot.host.data().is_some_and(|host| host.virtualised == Reading::Known(true));
     virtualised && map.method == BY_PROFILE && !map.rails.is_empty()
 }
 
-/// The site wants NCCL to have a topology file on this node. Whether one can be made [`topology`] says.
+/// Returns whether the site wants a topology file on this node. [`topology`] determines whether one can be made.
 pub fn topology_wanted(config: &RailsConfig, map: &RailMap, snapshot: &Snapshot) -> bool {
     match config.topology_file {
         TopologyFile::Never => false,
@@ -52,12 +52,12 @@ pub fn topology_wanted(config: &RailsConfig, map: &RailMap, snapshot: &Snapshot)
     }
 }
 
-/// [`topology`] without the reason.
+/// As [`topology`], without the reason.
 pub fn topology_xml(map: &RailMap, snapshot: &Snapshot) -> Option<String> {
     topology(map, snapshot).ok()
 }
 
-/// One made-up switch: a card and the GPUs that belong to it.
+/// A virtual switch: a card and the GPUs that belong to it.
 struct Switch {
     gpus: Vec<PciAddress>,
     hca: Option<Card>,
@@ -69,15 +69,15 @@ struct Card {
     link: String,
 }
 
-/// A topology file for NCCL: one made-up PCI switch for each rail's card, with the rail's GPUs and the card
-/// below it. It holds the whole node; NCCL takes what a job's GPUs need.
+/// Returns a topology file for NCCL, with one virtual PCI switch for the card of each rail, above the card and the
+/// rail's GPUs. It describes the whole node; NCCL uses the part that the GPUs of a job need.
 ///
-/// NCCL's own parser is strict, so this is: one space between attributes, lower-case bus ids, no tabs, no
-/// XML declaration. Only what NCCL cannot find out by itself is written, for it keeps whatever a file says.
+/// The output follows NCCL's strict parser: one space between attributes, lower-case bus ids, no tabs, no XML
+/// declaration. Only values that NCCL cannot determine are written, because NCCL keeps every value in a file.
 ///
 /// # Errors
-/// Where the CPU, a PCI address or a NUMA node is not known, or NCCL could not hold the file: it would
-/// refuse it, or believe it.
+/// Returns [`NoTopology`] if the CPU, a PCI address or a NUMA node is unknown, the wiring is a guess, or the file would
+/// be too large for NCCL.
 pub fn topology(map: &RailMap, snapshot: &Snapshot) -> Result<String, NoTopology> {
     if map.rails.is_empty() {
         return Err(NoTopology::NoRails);
@@ -114,7 +114,7 @@ pub fn topology(map: &RailMap, snapshot: &Snapshot) -> Result<String, NoTopology
             word(vendor)
         );
         for switch in switches {
-            // Domain ffff is nobody's; a bus has devices 1 to 31 to give.
+            // Domain ffff does not occur on real machines; a bus has the devices 1 to 31.
             let (bus, slot) = (0xff - number / 31, number % 31 + 1);
             number += 1;
             let link = match (&switch.hca, switch.gpus.first()) {
@@ -142,7 +142,7 @@ pub fn topology(map: &RailMap, snapshot: &Snapshot) -> Result<String, NoTopology
     Ok(xml)
 }
 
-/// By NUMA node.
+/// The switches of each NUMA node.
 fn switches(
     map: &RailMap,
     snapshot: &Snapshot,
@@ -203,7 +203,7 @@ fn switches(
     Ok(nodes)
 }
 
-/// What may stand in an attribute without a thought.
+/// Removes characters that an attribute value cannot contain.
 fn word(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).take(64).collect()
 }
@@ -211,14 +211,14 @@ fn word(text: &str) -> String {
 fn numa_of(host: &Host, reading: &Reading<u32>, subject: &str) -> Result<u32, NoTopology> {
     match (reading, host.numa_cpus.as_slice()) {
         (Reading::Known(node), _) => Ok(*node),
-        // A machine with one node need not say which.
+        // On a machine with one NUMA node, devices need not give it.
         (_, [(only, _)]) => Ok(*only),
         _ => Err(NoTopology::NoNuma(subject.to_owned())),
     }
 }
 
-/// The link that a port of this rate needs: a virtual machine often does not show the real one, and NCCL
-/// would take 12 GB/s for it.
+/// The link that a port of this rate needs. A virtual machine often does not show the real one, and NCCL would assume
+/// 12 GB/s.
 fn link_for(rail: &Rail) -> String {
     let speed = match rail.rate_gbps.known() {
         Some(rate) if *rate > 400.0 => "64.0",
@@ -233,9 +233,9 @@ fn device(snapshot: &Snapshot, address: PciAddress) -> Option<&PciDevice> {
     snapshot.pci.data()?.device(address)
 }
 
-/// The link of a device at its best, as attributes; `instead` where the machine does not show it.
+/// The maximum link of a device, as attributes; `instead` if the machine does not show it.
 fn link_of(snapshot: &Snapshot, address: &PciAddress, instead: Option<&str>) -> String {
-    // NCCL knows these spellings and takes anything else for the third generation.
+    // NCCL recognises these spellings and treats any other value as PCIe 3.0.
     const SPEEDS: &[f64] = &[2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
     let known = device(snapshot, *address).and_then(|device| device.link.known().cloned());
     let speed = |link: &railgate_model::PciLink| {
@@ -258,7 +258,7 @@ mod tests {
     use crate::testing::{flat_machine, machine, profile, switches, wired_profile};
 
     #[test]
-    fn a_file_is_needed_only_where_the_tree_is_hidden() {
+    fn a_file_is_needed_only_if_the_tree_is_hidden() {
         let flat = flat_machine();
         assert!(topology_needed(&rail_map(&flat, &wired_profile()), &flat));
         assert!(!topology_needed(&rail_map(&flat, &profile()), &flat));
@@ -266,11 +266,11 @@ mod tests {
         assert!(!topology_needed(&rail_map(&bare, &wired_profile()), &bare));
     }
 
-    /// One element as NCCL reads it: name, attributes in order, depth.
+    /// An element as NCCL parses it: name, attributes in order, depth.
     type Element = (String, Vec<(String, String)>, usize);
 
-    /// NCCL's grammar as its parser has it: between elements only spaces and line ends; a name, then exactly
-    /// one space before each `key="value"`; no declaration; every element closed by its own name.
+    /// Parses with the grammar of NCCL: only spaces and line ends between elements; a name, then exactly one space
+    /// before each `key="value"`; no declaration; every element closed by its own name.
     fn elements(xml: &str) -> Result<Vec<Element>, String> {
         let (mut found, mut open, mut rest) = (Vec::<Element>::new(), Vec::<String>::new(), xml);
         loop {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_refuses_what_nccl_refuses() {
+    fn the_test_grammar_rejects_what_nccl_rejects() {
         for bad in [
             "<?xml version=\"1\"?><system/>",
             "\t<system/>",
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_what_nccls_parser_accepts() {
+    fn the_file_follows_the_grammar_of_nccl() {
         let flat = flat_machine();
         let map = rail_map(&flat, &wired_profile());
         let xml = topology(&map, &flat).unwrap();
@@ -368,7 +368,7 @@ mod tests {
         }
         assert_eq!(busids(&xml, "0x060400").len(), 4);
         assert_eq!(busids(&xml, "0x030200").len(), 4);
-        // GPU k stands beside the HCA that the profile wires to it.
+        // GPU k is beside the HCA to which the profile wires it.
         let leaves: Vec<_> = all.iter().filter(|element| element.2 == 3).collect();
         for (pair, k) in leaves.chunks(2).zip(0..) {
             assert_eq!(attribute(pair[0], "busid"), format!("{:04x}:00:00.0", k + 1));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_that_nccl_would_merge_are_refused() {
+    fn cards_that_nccl_would_merge_are_an_error() {
         let mut flat = flat_machine();
         if let (Part::Read { data: fabric, .. }, Part::Read { data: pci, .. }) =
             (&mut flat.fabric, &mut flat.pci)
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_is_not_written_down() {
+    fn guessed_pairs_are_an_error() {
         let flat = flat_machine();
         assert_eq!(topology(&rail_map(&flat, None), &flat), Err(NoTopology::Guessed));
         let mut bare = machine();
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_named() {
+    fn the_error_names_the_unknown_value() {
         let mut flat = flat_machine();
         if let Part::Read { data, .. } = &mut flat.host {
             data.cpu = Reading::Failed("no /proc/cpuinfo".to_owned());

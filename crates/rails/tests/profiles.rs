@@ -1,9 +1,9 @@
-//! Every machine type that railgate ships, simulated: the wiring that comes out is the one of the type.
+//! Simulates every machine type that railgate ships, and compares the wiring with the profile.
 
 use railgate_rails::{BY_TREE, JobShape, RailsConfig, environment, rail_map, table};
 
 #[test]
-fn every_simulated_machine_is_wired_as_its_profile_says() {
+fn every_simulated_machine_is_wired_as_in_its_profile() {
     for id in railgate_profiles::builtin_ids() {
         let (profile, faults) = railgate_simulate::parse(id, &[]).expect("a built-in profile");
         let snapshot = railgate_simulate::simulated(&profile, &faults);
@@ -24,7 +24,7 @@ fn every_simulated_machine_is_wired_as_its_profile_says() {
 }
 
 #[test]
-fn a_fault_changes_no_rails_number() {
+fn a_fault_does_not_renumber_the_rails() {
     for text in [
         "h100-sxm:gpu-lost@3",
         "h100-sxm:ib-port-down@2",

@@ -1,5 +1,5 @@
-//! Whether a file describes this machine: every GPU and every rail's HCA in it, each GPU nearest to its own
-//! rail, on its own NUMA node.
+//! Checks whether a file describes this machine: it has every GPU and every rail's HCA, each GPU nearest to its rail
+//! and on the right NUMA node.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use super::graph::{
 };
 use super::{Effect, Found};
 
-/// A live machine to hold a file against.
+/// A live machine with which a file is compared.
 pub(super) struct Machine<'a> {
     snapshot: &'a Snapshot,
     map: &'a RailMap,
-    /// What could not be compared, and why.
+    /// Values that could not be compared, with the reasons.
     pub(super) untold: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Machine<'a> {
         self.snapshot.host.data()
     }
 
-    /// Where the machine did not say which GPUs or HCAs it has, everything at the end of a branch may be one.
+    /// If the machine's GPUs or HCAs are unknown, every leaf of the tree may be one.
     pub(super) fn devices(&self, tree: &Tree) -> Devices {
         let vendor = self.host().and_then(|host| host.cpu.known()).map(|(vendor, ..)| vendor.clone());
         let whole = self.snapshot.gpus.data().is_some() && self.snapshot.fabric.data().is_some();
@@ -85,8 +85,8 @@ impl<'a> Machine<'a> {
         devices
     }
 
-    /// The file's bridge under which NCCL hangs a device that the file lacks. It climbs the kernel's tree two levels at
-    /// a time, from a device to its switch's upstream port, until the file has that port.
+    /// The bridge of the file under which NCCL puts a device that the file lacks. NCCL climbs the kernel's tree two
+    /// levels at a time, from a device to the upstream port of its switch, until it reaches a port that is in the file.
     fn bridge_of(&self, tree: &Tree, address: &PciAddress) -> Option<usize> {
         let device = self.snapshot.pci.data()?.devices.iter().find(|device| device.address == *address)?;
         let ports = device.bridges.iter().rev().skip(1).step_by(2);
@@ -101,7 +101,7 @@ impl<'a> Machine<'a> {
         self.map.gpus.iter().filter_map(|gpu| Some((gpu.index, *gpu.pci.known()?)))
     }
 
-    /// Says what of the machine is not in the file, or elsewhere in it.
+    /// Reports devices that the file lacks or has in the wrong place.
     pub(super) fn compare(
         &self,
         tree: &Tree,
@@ -114,7 +114,7 @@ impl<'a> Machine<'a> {
         };
         let mut known = BTreeSet::new();
         let mut absent = 0_usize;
-        // NCCL hangs what the file lacks under a bridge of the file, where the kernel has it there.
+        // NCCL puts a device that the file lacks under a bridge of the file if the kernel has it there.
         let unseen = self.snapshot.pci.data().is_none() && tree.elements.iter().any(|e| may_be_real(tree, e));
         let mut unplaced = |name: &str, address: &PciAddress| {
             untold.insert(format!(
@@ -178,7 +178,8 @@ impl<'a> Machine<'a> {
             if !asked {
                 continue;
             }
-            // With devices of the machine missing from the file, it is another machine's; else one is broken.
+            // If the file lacks devices of this machine, it is that of another machine; otherwise a device of the file
+            // is broken.
             let effect = if absent > 0 { Effect::Misled } else { Effect::Note };
             say(effect, Some(element.at), format!("{kind} {busid} is not on this machine"), "");
         }
@@ -208,7 +209,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The file has the NUMA node that the kernel gives this GPU: NCCL puts it there.
+    /// Whether the file has the NUMA node to which the kernel assigns this GPU; NCCL puts the GPU there.
     fn has_its_cpu(&self, tree: &Tree, index: u32) -> bool {
         let gpu = self.map.gpus.iter().find(|gpu| gpu.index == index);
         gpu.and_then(|gpu| gpu.numa_node.known()).is_some_and(|node| {
@@ -217,7 +218,8 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Each GPU shares a bridge with its own rail's HCA where it does so on the machine, and none stands nearer.
+    /// Each GPU must share a bridge with the HCA of its rail if it does so on the machine, and no other HCA may be
+    /// nearer.
     fn bridges(&self, tree: &Tree, say: &mut impl FnMut(Effect, Option<usize>, String, &str)) {
         if self.map.method != BY_TREE && self.map.method != BY_PROFILE {
             return;
@@ -302,12 +304,12 @@ fn gpu_name(index: u32) -> String {
     format!("GPU {index}")
 }
 
-/// NCCL takes the first of a bus id, wherever it stands.
+/// NCCL takes the first element with a bus id, at any place.
 fn pci_at(tree: &Tree, busid: &str) -> Option<usize> {
     tree.elements.iter().position(|element| element.kind == Kind::Pci && element.get("busid") == Some(busid))
 }
 
-/// By the name of a `<net>` first, then by its bus id.
+/// Searches for a `<net>` with this name first, then for the bus id.
 fn hca_at(tree: &Tree, name: &str, busid: Option<PciAddress>) -> Option<usize> {
     let net = tree
         .elements
@@ -321,7 +323,7 @@ fn rail_at(tree: &Tree, rail: &Rail) -> Option<usize> {
     hca_at(tree, &rail.hca, rail.pci.known().map(as_nccl_finds_it))
 }
 
-/// How many elements up from `from` the first is that holds `to` as well, and what it is.
+/// The number of levels from `from` up to the first element that also contains `to`, and the kind of that element.
 fn way(tree: &Tree, from: usize, to: usize) -> (usize, Kind) {
     let holders: Vec<usize> = upwards(tree, to).collect();
     let shared = upwards(tree, from).enumerate().find(|(_, at)| holders.contains(at));

@@ -1,31 +1,30 @@
-//! The grammar of NCCL's topology files, as NCCL's own reader has it.
+//! The grammar of NCCL's topology files, as implemented in NCCL.
 //!
-//! That reader is no XML parser: it takes a file byte by byte, knows neither declarations nor tabs, and has
-//! fixed room for everything. What it takes here it takes there, and where it stops it stops here, at the
-//! same byte.
+//! NCCL's reader is not an XML parser: it processes bytes, supports neither declarations nor tabs, and has fixed
+//! limits. This reader accepts the same files, and fails at the same byte.
 
 use railgate_rails::NcclVersion;
 
-/// NCCL holds names and values in buffers of this many bytes, the closing zero and its own checks included.
+/// NCCL's buffers for names and values, in bytes, including the terminating zero and the byte that its own check needs.
 const TOKEN_ROOM: usize = 255;
-/// Attributes of an element beyond these are read and dropped.
+/// NCCL reads and drops further attributes of an element.
 pub(super) const MAX_ATTRIBUTES: usize = 16;
-/// The reader calls itself for each level; this is deeper than any machine and far from its stack's end.
+/// Maximum depth. The reader recurses for each level; this is deeper than any machine and does not exhaust the stack.
 const MAX_DEPTH: usize = 4096;
 
-/// What differs from release to release. From `since` on, up to the next one.
+/// Differences between releases. An era lasts from `since` to the next one.
 #[derive(Debug)]
 pub(super) struct Era {
     pub(super) since: NcclVersion,
-    /// For people, after "NCCL".
+    /// Text for people, after "NCCL".
     pub(super) name: &'static str,
-    /// The reader stops when so many elements are stored and it is asked for one more token.
+    /// The reader fails if this many elements are stored and another tag follows.
     pub(super) max_elements: usize,
     max_children: usize,
-    /// A value in single quotes ends at a single quote, and its length is looked at.
+    /// A value in single quotes ends at a single quote, and its length is checked.
     minds_quotes: bool,
-    /// A `<cpu>` that NCCL adds itself has a host's number, and those of the file have none: two hosts, which
-    /// nothing connects.
+    /// A `<cpu>` that NCCL adds has a host hash and those in the file have none, which makes two hosts without a
+    /// connection.
     pub(super) splits_hosts: bool,
 }
 
@@ -64,12 +63,12 @@ pub(super) const ERAS: &[Era] = &[
     },
 ];
 
-/// The one that a release belongs to.
+/// Returns the era of a release.
 pub(super) fn era(version: NcclVersion) -> &'static Era {
     ERAS.iter().rev().find(|era| era.since <= version).unwrap_or(&ERAS[0])
 }
 
-/// What an element is to NCCL.
+/// NCCL's kinds of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     System,
@@ -98,7 +97,7 @@ impl Kind {
         }
     }
 
-    /// What may stand in it; everything else there is skipped.
+    /// Kinds that are allowed inside; others are skipped.
     fn children(self) -> &'static [Kind] {
         match self {
             Kind::System => &[Kind::Cpu],
@@ -115,7 +114,7 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Element {
     pub(super) kind: Kind,
-    /// In their order, at most sixteen; keys may repeat (the first counts) and be empty.
+    /// In order, at most sixteen. Keys can repeat (the first counts) and be empty.
     pub(super) attributes: Vec<(String, String)>,
     pub(super) parent: Option<usize>,
     pub(super) children: Vec<usize>,
@@ -129,28 +128,28 @@ impl Element {
     }
 }
 
-/// A place in the file and what is to be said of it.
+/// A position in the file and a remark on it.
 #[derive(Debug)]
 pub(super) struct Remark {
     pub(super) at: usize,
     pub(super) what: String,
 }
 
-/// What NCCL has after reading: elements in the file's order, a parent before its children.
+/// The result of reading: elements in the order of the file, parents before children.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) elements: Vec<Element>,
-    /// It skips what stands there.
+    /// Skipped parts.
     pub(super) skipped: Vec<Remark>,
-    /// It takes it, and the writer meant something else or nothing.
+    /// Accepted parts that probably do not have the intended meaning.
     pub(super) odd: Vec<Remark>,
 }
 
-/// Where the reader gives up, and every communicator of the node with it.
+/// Reads a file. The error is the place at which NCCL's reader fails, and with it every communicator of the node.
 pub(super) fn read(text: &[u8], era: &Era) -> Result<Tree, Remark> {
     let mut reader = Reader { text, at: 0, era, odd: Vec::new() };
     let mut tree = Tree::default();
-    // `None` is an element that is skipped: only its end is looked for, by whatever name.
+    // `None` is a skipped element, which ends at the next closing tag of any name.
     let mut open: Vec<Option<usize>> = Vec::new();
     loop {
         if tree.elements.len() == era.max_elements {
@@ -249,7 +248,7 @@ struct Tag {
     at: usize,
 }
 
-/// Key, value where one follows, and the byte behind.
+/// Key, value if there is one, and the byte after it.
 type Attribute = (Vec<u8>, Option<Vec<u8>>, u8);
 
 struct Reader<'a> {
@@ -268,12 +267,12 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// The byte that was read last is not what may stand there.
+    /// The last byte that was read is not allowed here.
     fn unexpected(&self, byte: u8, want: &str) -> Remark {
         Remark { at: self.at.saturating_sub(1), what: format!("{} where {want} should be", called(byte)) }
     }
 
-    /// The next tag, comments passed over. `None` at the end of the file.
+    /// Returns the next tag after any comments; `None` at the end of the file.
     fn tag(&mut self) -> Result<Option<Tag>, Remark> {
         loop {
             while matches!(self.text.get(self.at), Some(b' ' | b'\n' | b'\r')) {
@@ -351,7 +350,7 @@ impl Reader<'_> {
         self.odd.push(Remark { at, what });
     }
 
-    /// Up to a space, a line's end, `/` or `>`, which is the second of the pair.
+    /// Reads a name up to a space, a line end, `/` or `>`. Returns the name and that byte.
     fn name(&mut self, inside: &str) -> Result<(Vec<u8>, u8), Remark> {
         let mut name = Vec::new();
         loop {
@@ -379,9 +378,9 @@ impl Reader<'_> {
         }
     }
 
-    /// `byte` where it ends a name; else it becomes part of it.
+    /// Returns `byte` if it ends a name; otherwise appends it to the name.
     fn grow(&self, name: &mut Vec<u8>, byte: u8) -> Result<Option<u8>, Remark> {
-        // The byte that ends a name takes its room as well.
+        // The byte that ends a name needs space as well.
         if name.len() + 1 == TOKEN_ROOM {
             return Err(Remark {
                 at: self.at - 1,
@@ -400,7 +399,7 @@ impl Reader<'_> {
         if quote != b'"' && quote != b'\'' {
             return Err(self.unexpected(quote, "a quote"));
         }
-        // Newer releases give the closing quote a byte of its own; older ones write past the end unawares.
+        // Newer releases reserve a byte for the closing quote; older ones write past the end of the buffer.
         let (end, room) =
             if self.era.minds_quotes { (quote, TOKEN_ROOM - 1) } else { (b'"', TOKEN_ROOM + 1) };
         let mut value = Vec::new();
@@ -419,7 +418,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `start` and `next` are what was read of it beyond `<!--`.
+    /// `start` and `next` are the bytes of the comment that were read after `<!--`.
     fn skip_comment(&mut self, start: &[u8], next: u8) -> Result<(), Remark> {
         let mut end = [b'.'; 3];
         let mut shift = |byte: u8| {
@@ -438,12 +437,13 @@ impl Reader<'_> {
     }
 }
 
-/// Strings end at a zero byte in NCCL's language.
+/// In C, a string ends at a zero byte.
 fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// `strtol(text, NULL, 0)` for what fits: 0x and leading zeros count, what follows the digits does not.
+/// `strtol(text, NULL, 0)` for values in range: 0x and leading zeros select the base, and text after the digits is
+/// ignored.
 pub(super) fn number(text: &str) -> i64 {
     let text = text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
     let (sign, digits) = match text.as_bytes().first() {
@@ -465,7 +465,7 @@ pub(super) fn number(text: &str) -> i64 {
     sign * value
 }
 
-/// Short and harmless in a terminal.
+/// Truncated, with control characters replaced.
 pub(super) fn printable(bytes: &[u8]) -> String {
     railgate_text::shorten(&String::from_utf8_lossy(bytes), 40)
 }

@@ -1,8 +1,8 @@
-//! What NCCL makes of a file that it could read: which attributes it cannot do without, what it never finds,
-//! what it believes.
+//! NCCL's interpretation of a file that it could read: attributes that it requires, parts that it never finds, and
+//! values that it believes.
 //!
-//! NCCL keeps the branches that lead to a GPU of the communicator or to an HCA and drops the rest unread, so
-//! a rule holds only on the way to a device.
+//! NCCL keeps branches that lead to a GPU of the communicator or to an HCA, and drops the rest unread. So rules only
+//! apply to elements on the path to a device.
 
 use std::collections::BTreeSet;
 
@@ -14,40 +14,39 @@ use super::{Effect, Found};
 /// A device that has a place in the file.
 #[derive(Debug)]
 pub(super) struct Placed {
-    /// `GPU 3`, `mlx5_3`.
+    /// For example `GPU 3` or `mlx5_3`.
     pub(super) name: String,
-    /// Its `<pci>` element, or the `<cpu>` of an HCA that hangs there without one.
+    /// Its `<pci>` element, or the `<cpu>` of an HCA without one.
     pub(super) at: usize,
     pub(super) gpu: bool,
 }
 
-/// How much is known of the machine that the file is for.
+/// What is known about the machine that the file is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// There is no machine: devices are assumed, bridges are taken for made up.
+    /// No machine is given: devices are assumed to exist, bridges to be virtual.
     #[default]
     Nothing,
-    /// GPUs, HCAs or the PCI tree could not be read: a bridge of the file may be real.
+    /// GPUs, HCAs or the PCI tree could not be read, so a bridge of the file may be real.
     Partly,
     Whole,
 }
 
-/// What is known of the machine that the file is for.
+/// The devices of the machine that the file is for.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     pub(super) asked: Asked,
     pub(super) placed: Vec<Placed>,
-    /// Bridges that get a device which the file lacks, and whether it is a GPU.
+    /// Bridges under which NCCL puts a device that the file lacks, and whether it is a GPU.
     pub(super) hung: Vec<(usize, bool)>,
-    /// A device with this bus id exists, so NCCL reads its class and link from the kernel. Always false
-    /// where there is no machine.
+    /// Bus ids of existing devices. NCCL reads their class and link from the kernel. Empty if no machine is given.
     pub(super) real: BTreeSet<String>,
     /// CPU vendor of the machine.
     pub(super) vendor: Option<String>,
 }
 
 impl Devices {
-    /// No machine to ask: everything at the end of a branch may be a device.
+    /// Without a machine, every leaf of the tree may be a device.
     pub(super) fn assumed(tree: &Tree) -> Devices {
         let leaf = |(at, element): (usize, &Element)| {
             let pci = element.kind == Kind::Pci && below(tree, element, Kind::Pci).next().is_none();
@@ -77,12 +76,12 @@ pub(super) fn looks_like_gpu(tree: &Tree, element: &Element) -> bool {
         || below(tree, element, Kind::Gpu).next().is_some()
 }
 
-/// From an element up to its `<system>`.
+/// The elements from one up to its `<system>`.
 pub(super) fn upwards(tree: &Tree, from: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(from), |at| tree.elements[*at].parent)
 }
 
-/// `0000:9b:00.0` as NCCL writes it: it compares letter by letter.
+/// Whether it is a bus id in NCCL's format, such as `0000:9b:00.0`; NCCL compares the text.
 pub(super) fn is_busid(text: &str) -> bool {
     let hex = |part: &str, least: usize, most: usize| {
         (least..=most).contains(&part.len())
@@ -92,14 +91,14 @@ pub(super) fn is_busid(text: &str) -> bool {
     let fits = [(4, 8), (2, 2), (2, 2), (1, 1)]
         .iter()
         .all(|(least, most)| parts.next().is_some_and(|part| hex(part, *least, *most)));
-    // The separators are told apart by their places, from the end.
+    // The separators are identified by their positions, counted from the end.
     let places = text.len() >= 12
         && text.is_ascii()
         && [(2, b'.'), (5, b':'), (8, b':')].iter().all(|(back, c)| text.as_bytes()[text.len() - back] == *c);
     fits && parts.next().is_none() && places
 }
 
-/// Adds to `found` what is wrong, and to `untold` what NCCL reads from the machine where the machine could not be asked.
+/// Adds problems to `found`, and to `untold` values that NCCL reads from the machine but that could not be read here.
 pub(super) fn judge(
     tree: &Tree,
     era: &Era,
@@ -112,7 +111,7 @@ pub(super) fn judge(
         judge.say(Effect::Ignored, None, "no <system>: NCCL detects the machine as without a file", "");
         return;
     }
-    // On the way to any device, and to a GPU.
+    // Elements on the path to any device, and to a GPU.
     let (mut used, mut leads_to_gpu) = (vec![false; tree.elements.len()], vec![false; tree.elements.len()]);
     for device in &devices.placed {
         for at in upwards(tree, device.at) {
@@ -144,7 +143,7 @@ pub(super) fn judge(
         let what = "made from a dump: values of <gpu> and <net> are from that moment, and NCCL keeps them";
         judge.say(Effect::Note, None, what, "leave them out: NCCL finds them by itself");
     }
-    // Each rank adds what it finds, and the tables are merged in the same room.
+    // Each rank adds its devices, and the merged tree has the same limit.
     let (gpus, hcas) =
         (devices.placed.iter().filter(|d| d.gpu).count(), devices.placed.iter().filter(|d| !d.gpu).count());
     let there: usize = devices.placed.iter().map(|device| already_there(tree, device)).sum();
@@ -159,7 +158,7 @@ pub(super) fn judge(
     }
 }
 
-/// Those of [`room_wanted`] that a device has in the file.
+/// Number of a device's elements, of those in [`room_wanted`], that the file already has.
 fn already_there(tree: &Tree, device: &Placed) -> usize {
     let own = &tree.elements[device.at];
     let (kind, inside, most) =
@@ -199,7 +198,7 @@ impl Judge<'_> {
         }
     }
 
-    /// NCCL's own mark: what has it is never dropped.
+    /// `keep` is NCCL's own mark: an element that has it is never dropped.
     fn marks(&mut self, element: &Element) {
         if element.get("keep").is_some() {
             let what = format!("attribute keep of <{}> is NCCL's own mark", element.kind.name());
@@ -322,7 +321,7 @@ impl Judge<'_> {
         }
     }
 
-    /// NCCL reads the class of a bridge that exists from the kernel, and its link where the file has none.
+    /// If a bridge exists, NCCL reads its class from the kernel, and its link if the file has none.
     fn unseen_bridge(&mut self, element: &Element, subject: &str) {
         let missing: Vec<&str> = ["class", "link_speed", "link_width"]
             .into_iter()
@@ -372,7 +371,7 @@ impl Judge<'_> {
     }
 
     fn link(&mut self, element: &Element, subject: &str) {
-        // NCCL compares the beginning; everything else is the third generation to it.
+        // NCCL compares the start of the text; any other value is PCIe 3.0.
         const SPEEDS: &[&str] = &[
             "2.5 GT/s",
             "5 GT/s",
@@ -419,7 +418,7 @@ impl Judge<'_> {
         }
         for link in gpu.children.iter().map(|child| &self.tree.elements[*child]) {
             let needed: &[&str] = match (link.kind, link.get("tclass")) {
-                // The target says what it is, unless the file does.
+                // The class of the target is read from it unless the file has one.
                 (Kind::NvLink, Some(class)) if !class.starts_with("0x03") => &["count"],
                 (Kind::NvLink, _) => &["target", "count"],
                 (Kind::C2c, _) => &["bw", "count"],
@@ -433,7 +432,8 @@ impl Judge<'_> {
         self.room(gpu, &["dev", "sm", "rank", "gdr", "keep"]);
     }
 
-    /// NCCL adds these where they are not there, and looks at no bounds: there is room for one more than it reads.
+    /// NCCL adds these attributes if they are missing, without checking the limit: there is space for one more than it
+    /// reads.
     fn room(&mut self, element: &Element, filled: &[&str]) {
         let new = filled.iter().filter(|key| element.get(key).is_none()).count();
         if element.attributes.len() + new > MAX_ATTRIBUTES + 1 {
@@ -461,18 +461,18 @@ impl Judge<'_> {
     }
 }
 
-/// A bridge that a machine can have; domain ffff is no machine's.
+/// A bridge that can exist on a machine; domain ffff cannot.
 pub(super) fn may_be_real(tree: &Tree, element: &Element) -> bool {
     let busid = element.get("busid").filter(|busid| is_busid(busid) && !busid.starts_with("ffff:"));
     element.kind == Kind::Pci && busid.is_some() && below(tree, element, Kind::Pci).next().is_some()
 }
 
-/// NCCL takes it for an NVSwitch, a GPU or an HCA.
+/// Whether NCCL treats this class as an NVSwitch, a GPU or an HCA.
 fn of_a_device(class: &str) -> bool {
     ["0x068000", "0x068001", "0x03", "0x02"].iter().any(|device| class.starts_with(device))
 }
 
-/// CPUs of the kernel's `cpumap`; `None` where NCCL reads no CPU from it, or not those that are meant.
+/// The CPUs of a `cpumap`; `None` if NCCL reads no CPU from it, or other CPUs than intended.
 pub(super) fn cpus(mask: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for (group, word) in (0_u32..).zip(mask.trim().rsplit(',')) {

@@ -1,12 +1,12 @@
-//! A topology file that is not ours, as the check `topology-file` of the gate reads it: the site's own, or the one that a
-//! hypervisor's daemon leaves where NCCL reads by default.
+//! Evaluates a topology file that railgate did not write for the gate's check `topology-file`: that of the site, or the
+//! one that a hypervisor's daemon leaves at NCCL's default path.
 
 use railgate_model::{Profile, RailMap, Reading, Snapshot, TopologyRemark};
 use railgate_rails::{RailsConfig, rail_map, topology, topology_wanted};
 
 use crate::{Effect, TopologyProblem, check_topology};
 
-/// Writes into the snapshot what is wrong with its topology file. What the machine did not tell is not held
+/// Adds the problems of the topology file to the snapshot. Values that could not be read from the machine do not count
 /// against the file.
 pub fn judge_topology_file(config: &RailsConfig, profile: Option<&Profile>, snapshot: &mut Snapshot) {
     let Some(file) = &snapshot.topology_file else { return };
@@ -45,7 +45,7 @@ fn remarks(text: &str, snapshot: &Snapshot, map: &RailMap) -> Vec<TopologyRemark
         } else {
             format!(" (NCCL {})", problem.nccl.join(", "))
         };
-        // A release that nobody may use here is no reason to call the file broken.
+        // A file that only some releases reject is not called broken.
         let refused = problem.effect == Effect::Refused && problem.nccl.is_empty();
         TopologyRemark { refused, place: problem.place(), what: format!("{}{some}", problem.what) }
     };
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_file_gives_nothing_to_say_and_a_broken_one_its_place() {
+    fn a_good_file_has_no_problem_and_a_broken_one_its_position() {
         let own = config("/etc/nccl/topo.xml");
         assert_eq!(said(&own, Reading::Known(good()), |_| {}), Some(vec![]));
         let tab = said(&own, Reading::Known(good().replacen("  <cpu", "\t<cpu", 1)), |_| {}).unwrap();
@@ -99,19 +99,19 @@ mod tests {
     }
 
     #[test]
-    fn another_machines_file_is_stale() {
+    fn a_file_of_another_machine_is_reported() {
         let own = config("/etc/nccl/topo.xml");
         let stale = said(&own, Reading::Known(good().replace("busid=\"000", "busid=\"0a0")), |_| {}).unwrap();
         assert_eq!(stale[0].what, "GPU 0 (0001:00:00.0) is not in the file: NCCL places it by itself");
-        // Where nobody could ask the GPUs, nobody can say that.
+        // If the GPUs could not be read, this cannot be determined.
         let silent = |snapshot: &mut Snapshot| snapshot.gpus = Part::Silent { after_ms: 1.0 };
         let stale = said(&own, Reading::Known(good().replace("busid=\"000", "busid=\"0a0")), silent);
         assert_eq!(stale, Some(vec![]));
     }
 
     #[test]
-    fn what_nccl_never_sees_is_not_judged() {
-        // railgate gives the tasks a file of its own here, so NCCL looks at no other.
+    fn a_file_that_nccl_does_not_use_is_not_judged() {
+        // railgate writes a file for the tasks here, so NCCL does not use any other.
         let by_itself = RailsConfig::default();
         assert_eq!(said(&by_itself, Reading::Known("\t".to_owned()), |_| {}), Some(vec![]));
         assert_eq!(said(&by_itself, Reading::Unsupported, |_| {}), Some(vec![]));

@@ -1,8 +1,8 @@
-//! What NCCL does with a topology file, and whether the file describes this machine: `railgate rails --check`, and the
-//! check `topology-file` of the gate.
+//! Determines how NCCL reads a topology file, and whether the file describes this machine. Used by
+//! `railgate rails --check`, and by the check `topology-file` of the gate.
 //!
-//! Pure functions of the file's bytes, a release of NCCL, and a snapshot with its rail map. `railgate-rails` writes such
-//! files; this crate reads those that anyone wrote.
+//! Pure functions of the bytes of the file, an NCCL release, and a snapshot with its rail map. `railgate-rails` writes
+//! such files; this crate reads files from any source.
 
 mod fit;
 mod grammar;
@@ -21,59 +21,59 @@ use grammar::{ERAS, Era, era};
 pub use judge::judge_topology_file;
 pub use render::TopologyView;
 
-/// What follows from a mistake in a topology file. The worst comes first.
+/// The effect of a mistake in a topology file, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
-    /// NCCL stops: no communicator comes up on the node, or the process dies.
+    /// NCCL fails: no communicator starts on the node, or the process dies.
     Refused,
-    /// NCCL believes what is not so, and goes on.
+    /// NCCL continues with wrong data.
     Misled,
-    /// NCCL goes on as if this were not there.
+    /// NCCL ignores this part.
     Ignored,
     /// Worth knowing.
     Note,
 }
 
-/// One thing to be said of a topology file.
+/// One problem of a topology file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopologyProblem {
-    /// From 1; 0 where it is about the whole file.
+    /// Line from 1; 0 for the whole file.
     pub line: usize,
-    /// From 1, in bytes; 0 where it is about the whole file.
+    /// Column from 1, in bytes; 0 for the whole file.
     pub column: usize,
-    /// What follows.
+    /// The effect.
     pub effect: Effect,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to do. May be empty.
+    /// What to do; may be empty.
     pub fix: String,
-    /// The releases of NCCL that it is true of, for people ("2.21 to 2.26"). Empty: all that were asked for.
+    /// Affected NCCL releases, for people ("2.21 to 2.26"). Empty: all that were checked.
     pub nccl: Vec<&'static str>,
 }
 
-/// A topology file, judged.
+/// The result of checking a topology file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopologyCheck {
-    /// NCCL comes up with this file: in the release that was asked for, or in every one.
+    /// NCCL accepts the file: in the given release, or in all of them.
     pub accepted: bool,
-    /// In the order of the file, what is about the whole of it first.
+    /// In the order of the file, those about the whole file first.
     pub problems: Vec<TopologyProblem>,
-    /// What could not be compared with the machine, and why. Empty where no machine was given.
+    /// Values that could not be compared with the machine, with the reasons. Empty if no machine was given.
     pub unknown: Vec<String>,
 }
 
 impl TopologyCheck {
-    /// The worst effect there is; `None` where nothing was found.
+    /// Returns the worst effect; `None` if there is no problem.
     pub fn worst(&self) -> Option<Effect> {
         self.problems.iter().map(|problem| problem.effect).min()
     }
 }
 
-/// Reads a topology file as NCCL does.
+/// Checks a topology file as NCCL reads it.
 ///
-/// `version`: that release; `None`: all of them, and what is true of some says so. `machine`: the snapshot and
-/// rail map of the machine that it is for; without one every device of the file counts as present.
+/// `version` is the NCCL release; with `None` all releases are checked, and problems of some releases name them. `machine` is the
+/// snapshot and rail map of the machine that the file is for; without one, every device of the file counts as present.
 pub fn check_topology(
     text: &[u8],
     version: Option<NcclVersion>,
@@ -118,7 +118,7 @@ pub fn check_topology(
     }
 }
 
-/// A problem with its place as an offset; `None` is the whole file.
+/// A problem with its place as a byte offset; `None` for the whole file.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     effect: Effect,
@@ -153,7 +153,7 @@ fn judge(text: &[u8], era: &Era, machine: Option<&Machine<'_>>, untold: &mut BTr
     found
 }
 
-/// Where the lines of a text begin.
+/// Offsets of the lines of a text.
 struct Lines(Vec<usize>);
 
 impl Lines {
@@ -162,7 +162,7 @@ impl Lines {
         Lines(std::iter::once(0).chain(ends).collect())
     }
 
-    /// Line and column, from 1.
+    /// Returns line and column, from 1.
     fn place(&self, at: Option<usize>) -> (usize, usize) {
         let Some(at) = at else { return (0, 0) };
         let line = self.0.partition_point(|start| *start <= at);

@@ -1,4 +1,4 @@
-//! What holds for every machine and for every text.
+//! Properties that hold for every machine and every text.
 
 use proptest::prelude::*;
 use railgate_model::{Part, Snapshot};
@@ -7,7 +7,7 @@ use railgate_rails::{rail_map, topology};
 use super::*;
 use crate::testing::{flat_machine, machines, wired_profile};
 
-/// A machine and its topology file, where one can be made.
+/// A machine and its topology file, if one can be made.
 fn with_file() -> impl Strategy<Value = (Snapshot, RailMap, String)> {
     (machines(), any::<bool>()).prop_filter_map("no file can be made", |(snapshot, wired)| {
         let profile = wired_profile();
@@ -21,7 +21,7 @@ fn right(text: &str, snapshot: &Snapshot, map: &RailMap) -> TopologyCheck {
     check_topology(text.as_bytes(), None, Some((snapshot, map)))
 }
 
-/// A good file with so many bytes replaced, put in, left out or said twice, as positions in it and pieces.
+/// A good file with bytes replaced, inserted, removed or duplicated.
 fn broken() -> impl Strategy<Value = Vec<u8>> {
     const PIECES: &[&str] = &[
         "<",
@@ -63,8 +63,8 @@ fn broken() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Whatever a text is: no panic, a place inside of it for each problem, and one answer for all releases that is that of
-/// each.
+/// For any text: no panic, each problem has a position inside it, and the result for all releases agrees with that for
+/// each one.
 fn consistent(text: &[u8]) -> Result<(), TestCaseError> {
     let flat = flat_machine();
     let map = rail_map(&flat, &wired_profile());
@@ -95,15 +95,15 @@ fn consistent(text: &[u8]) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn what_we_write_is_right_for_its_machine((snapshot, map, text) in with_file()) {
+    fn a_written_file_is_right_for_its_machine((snapshot, map, text) in with_file()) {
         let check = right(&text, &snapshot, &map);
         prop_assert!(check.accepted && check.right(), "{check:?}\n{text}");
         prop_assert!(check_topology(text.as_bytes(), None, None).right());
     }
 
     #[test]
-    fn the_file_of_the_node_is_right_for_any_of_its_gpus((snapshot, map, text) in with_file(), mask in any::<u16>()) {
-        // What a rank knows of the node besides its own GPUs does not change a byte.
+    fn the_file_of_a_node_is_right_for_any_subset_of_its_gpus((snapshot, map, text) in with_file(), mask in any::<u16>()) {
+        // Knowledge of a rank about the node, other than its own GPUs, does not change the file.
         prop_assert_eq!(topology(&map, &snapshot), Ok(text.clone()));
         let mut part = snapshot.clone();
         if let Part::Read { data, .. } = &mut part.gpus {
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn an_hca_that_goes_makes_neither_file_wrong((snapshot, _, text) in with_file(), which in 0..8_usize) {
+    fn after_an_hca_is_lost_both_files_stay_right((snapshot, _, text) in with_file(), which in 0..8_usize) {
         let mut without = snapshot.clone();
         if let Part::Read { data, .. } = &mut without.fabric
             && !data.hcas.is_empty()
@@ -147,12 +147,12 @@ proptest! {
     }
 
     #[test]
-    fn a_broken_file_has_one_answer(text in broken()) {
+    fn a_broken_file_has_consistent_results(text in broken()) {
         consistent(&text)?;
     }
 
     #[test]
-    fn any_bytes_have_one_answer(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_have_consistent_results(text in proptest::collection::vec(any::<u8>(), 0..200)) {
         consistent(&text)?;
     }
 }

@@ -6,33 +6,33 @@ use serde::Serialize;
 
 use super::{Effect, TopologyCheck, TopologyProblem};
 
-/// What `railgate rails --check` prints as JSON.
+/// The JSON output of `railgate rails --check`.
 #[derive(Clone, Debug, Serialize)]
 pub struct TopologyView<'a> {
-    /// Layout of this object.
+    /// Schema version of this object.
     pub schema: u32,
-    /// The file.
+    /// Path of the file.
     pub file: &'a str,
-    /// The machine that it was held against.
+    /// The machine with which it was compared.
     pub node: &'a str,
-    /// The release of NCCL; null for all.
+    /// NCCL release; null for all.
     pub nccl: Option<NcclVersion>,
-    /// NCCL comes up with this file, and everything in it is so on this machine, as far as that could be told.
+    /// NCCL accepts the file, and it agrees with this machine, as far as that could be determined.
     pub right: bool,
-    /// What is to be said of it.
+    /// The result of the check.
     #[serde(flatten)]
     pub check: &'a TopologyCheck,
 }
 
 impl<'a> TopologyView<'a> {
-    /// Puts file, machine and judgement together.
+    /// Combines file, machine and result.
     pub fn new(file: &'a str, node: &'a str, nccl: Option<NcclVersion>, check: &'a TopologyCheck) -> Self {
         TopologyView { schema: 1, file, node, nccl, right: check.right(), check }
     }
 }
 
 impl TopologyCheck {
-    /// NCCL comes up with the file, and everything in it is so, as far as that could be told.
+    /// Returns whether NCCL accepts the file and it agrees with the machine, as far as that could be determined.
     pub fn right(&self) -> bool {
         self.worst().is_none_or(|worst| worst == Effect::Note)
     }
@@ -50,14 +50,14 @@ impl fmt::Display for Effect {
 }
 
 impl TopologyProblem {
-    /// `3:17`; empty where it is about the whole file.
+    /// Returns line and column, for example `3:17`; empty for the whole file.
     pub fn place(&self) -> String {
         if self.line == 0 { String::new() } else { format!("{}:{}", self.line, self.column) }
     }
 }
 
 impl TopologyView<'_> {
-    /// `file:line:column: effect: what; fix` for each, as compilers write it, then what follows from all of it.
+    /// Renders one line per problem, `file:line:column: effect: what; fix` as compilers do, then a summary.
     pub fn text(&self) -> Lines {
         let mut text = Lines::new();
         for problem in &self.check.problems {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_each_problem_and_one_for_all() {
+    fn each_problem_has_a_line_and_a_summary_follows() {
         let now = Some(NcclVersion::new(2, 28, 9));
         assert_eq!(
             said("<system version=\"1\">\n\t</system>", now),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_is_an_object_with_a_schema() {
+    fn the_json_is_an_object_with_a_schema() {
         let check = check_topology(b"<system/>", None, None);
         let view = serde_json::to_value(TopologyView::new("t.xml", "gn1", None, &check)).unwrap();
         assert_eq!(

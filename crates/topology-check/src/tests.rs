@@ -11,7 +11,7 @@ fn host(snapshot: &mut Snapshot) -> &mut Host {
     }
 }
 
-/// Checks what `change` makes of a good file, on its own machine and with any NCCL.
+/// Checks a good file after `change`, for its own machine and for all releases.
 fn after(change: impl Fn(&str) -> String) -> TopologyCheck {
     let flat = flat_machine();
     let map = rail_map(&flat, &wired_profile());
@@ -30,7 +30,7 @@ fn lines(check: &TopologyCheck) -> Vec<String> {
 }
 
 #[test]
-fn what_we_write_is_right_on_its_machine() {
+fn a_written_file_is_right_on_its_machine() {
     let flat = flat_machine();
     for (machine, map) in [
         (flat.clone(), rail_map(&flat, &wired_profile())),
@@ -92,7 +92,7 @@ fn each_mistake_has_its_effect() {
 }
 
 #[test]
-fn a_device_that_is_not_found_is_said_and_so_is_what_follows() {
+fn a_missing_device_is_reported_with_its_effect() {
     let check = after(|good| good.replacen("busid=\"0101:00:00.0\"", "busid=\"0101:00:00.0\" ", 1));
     assert!(lines(&check)[0].ends_with("a space too many: NCCL takes it for an attribute without a name"));
     assert_eq!(check.worst(), Some(Effect::Note));
@@ -112,9 +112,9 @@ fn a_device_that_is_not_found_is_said_and_so_is_what_follows() {
     assert!(all.contains(&"4:7 misled GPU 0009:00:00.0 is not on this machine".to_owned()), "{all:?}");
 }
 
-/// As four H200s of a virtual machine did with NCCL 2.21.5, 2.28.9 and 2.30.7.
+/// As observed with four H200s of a virtual machine and NCCL 2.21.5, 2.28.9 and 2.30.7.
 #[test]
-fn some_releases_take_a_gpu_that_is_not_in_the_file_for_another_hosts() {
+fn in_some_releases_a_gpu_missing_in_the_file_splits_the_host() {
     let mut flat = flat_machine();
     let good = topology(&rail_map(&flat, &wired_profile()), &flat).unwrap();
     if let Part::Read { data, .. } = &mut flat.pci {
@@ -134,14 +134,14 @@ fn some_releases_take_a_gpu_that_is_not_in_the_file_for_another_hosts() {
         assert!(accepts(&good, version));
         assert_eq!(accepts(&without, version), accepted, "{version:?}");
     }
-    // None of them there: nothing is left of the file's hosts.
+    // None of the devices exists, so no host of the file remains.
     let foreign = (1..=4)
         .fold(good, |text, k| text.replace(&format!("\"{k:04x}:00:00.0"), &format!("\"000{k}:00:00.A")));
     assert!(accepts(&foreign, NcclVersion::new(2, 21, 5)));
 }
 
 #[test]
-fn gpus_under_the_wrong_bridge_are_named() {
+fn gpus_under_the_wrong_bridge_are_reported() {
     let check = after(|good| {
         good.replacen("0001:00:00.0", "keep", 1).replacen("0002:00:00.0", "0001:00:00.0", 1).replacen(
             "keep",
@@ -172,7 +172,7 @@ fn gpus_under_the_wrong_bridge_are_named() {
 }
 
 #[test]
-fn a_device_that_holds_others_hides_them() {
+fn a_device_that_contains_others_hides_them() {
     let check = after(|good| {
         good.replacen("<pci busid=\"0001:00:00.0\" class=\"0x030200\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"/>", "", 1)
             .replacen("<pci busid=\"0104:00:00.0\" class=\"0x020700\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"/>",
@@ -186,7 +186,7 @@ fn a_device_that_holds_others_hides_them() {
 }
 
 #[test]
-fn what_leads_to_no_device_of_the_machine_is_dropped_unread() {
+fn branches_without_a_device_are_dropped_unread() {
     let extra = "<cpu><pci busid=\"ffff:f0:01.0\"><pci busid=\"0077:00:00.0\" class=\"0x030200\"/></pci></cpu></system>";
     let check = after(|good| good.replacen("</system>", extra, 1));
     assert!(check.accepted);
@@ -196,7 +196,7 @@ fn what_leads_to_no_device_of_the_machine_is_dropped_unread() {
 }
 
 #[test]
-fn links_and_counters_of_a_dump() {
+fn links_and_counts_in_a_dump_are_checked() {
     let gpu = |inside: &str| {
         let inside = inside.to_owned();
         move |good: &str| {
@@ -216,7 +216,7 @@ fn links_and_counters_of_a_dump() {
 }
 
 #[test]
-fn releases_that_differ_are_named() {
+fn problems_of_some_releases_name_them() {
     let check = after(|good| good.replacen("version=\"1\"", "version='1'", 1));
     let refused: Vec<_> = check.problems.iter().filter(|p| p.effect == Effect::Refused).collect();
     assert!(refused.iter().all(|p| p.nccl.iter().all(|name| ["before 2.21", "2.21 to 2.26"].contains(name))));
@@ -231,7 +231,7 @@ fn releases_that_differ_are_named() {
 }
 
 #[test]
-fn an_empty_file_says_nothing() {
+fn an_empty_file_is_reported() {
     for text in ["", "<!-- later -->\n", "<other></other>"] {
         let check = check_topology(text.as_bytes(), None, None);
         assert!(check.accepted);
@@ -240,7 +240,7 @@ fn an_empty_file_says_nothing() {
 }
 
 #[test]
-fn a_file_that_leaves_no_room_is_told() {
+fn a_file_without_space_for_added_elements_is_reported() {
     let check = after(|good| {
         let pci = |cpu: u32| (0..25).map(move |k| format!("<pci busid=\"{cpu:04x}:{k:02x}:00.0\"/>"));
         let more: String =
@@ -253,7 +253,7 @@ fn a_file_that_leaves_no_room_is_told() {
 }
 
 #[test]
-fn what_nobody_could_read_is_not_called_right() {
+fn with_unread_parts_the_file_is_not_called_right() {
     let mut flat = flat_machine();
     let map = rail_map(&flat, &wired_profile());
     let text = topology(&map, &flat).unwrap();
@@ -265,7 +265,7 @@ fn what_nobody_could_read_is_not_called_right() {
 }
 
 #[test]
-fn the_numa_node_of_a_device_is_held_against_the_machine() {
+fn the_numa_node_of_a_device_is_compared_with_the_machine() {
     let bare = switches(2, 1, 1);
     let map = rail_map(&bare, None);
     let text = topology(&map, &bare).unwrap().replacen("numaid=\"0\"", "numaid=\"9\"", 1);
@@ -285,7 +285,7 @@ fn the_numa_node_of_a_device_is_held_against_the_machine() {
 }
 
 #[test]
-fn a_gpu_of_another_socket_is_not_put_under_the_hcas_switch() {
+fn a_gpu_of_another_socket_is_not_under_the_switch_of_its_hca() {
     let mut bare = switches(2, 2, 1);
     if let Part::Read { data, .. } = &mut bare.fabric {
         data.hcas.truncate(1);
@@ -299,7 +299,7 @@ fn a_gpu_of_another_socket_is_not_put_under_the_hcas_switch() {
         "one with the HCA, one for each GPU of the other socket:\n{text}"
     );
     assert!(check_topology(text.as_bytes(), None, Some((&bare, &map))).problems.is_empty());
-    // A file that says otherwise is told.
+    // A file that contradicts this is reported.
     let lie =
         text.replacen("0000:13:00.0\" class=\"0x020700", "0000:77:00.0\" class=\"0x020700", 1).replacen(
             "busid=\"0000:24:00.0\" class=\"0x030200\"",
@@ -314,7 +314,7 @@ fn a_gpu_of_another_socket_is_not_put_under_the_hcas_switch() {
 }
 
 #[test]
-fn a_wiring_that_cannot_be_is_not_written_down() {
+fn a_contradictory_wiring_gives_no_file() {
     let mut flat = flat_machine();
     if let Part::Read { data, .. } = &mut flat.pci {
         for (k, device) in data.devices.iter_mut().enumerate() {
@@ -328,7 +328,7 @@ fn a_wiring_that_cannot_be_is_not_written_down() {
     assert!(why.starts_with("the machine profile wires GPU 0 to mlx5_3, and on the machine they"), "{why}");
 }
 
-/// Bridges and HCAs of two switches as a cloud's file for a machine with a visible PCI tree has them: no class, no GPU.
+/// Bridges and HCAs of two switches, as in a cloud's file for a machine with a visible PCI tree: no class, no GPU.
 fn bridges_and_hcas(root: &str) -> String {
     let cpu = |numa: u32, bus: &str, hca: &str| {
         format!(
@@ -348,7 +348,7 @@ fn silent<T>() -> Part<T> {
 }
 
 #[test]
-fn a_real_bridge_needs_no_class_and_holds_the_gpus_that_the_kernel_has_there() {
+fn a_real_bridge_needs_no_class_and_gets_its_gpus_from_the_kernel() {
     let machine = switches(2, 1, 1);
     let map = rail_map(&machine, None);
     let check = check_topology(bridges_and_hcas("0000").as_bytes(), None, Some((&machine, &map)));
@@ -365,7 +365,7 @@ fn a_real_bridge_needs_no_class_and_holds_the_gpus_that_the_kernel_has_there() {
 }
 
 #[test]
-fn what_the_kernel_would_say_of_a_bridge_is_unknown_where_it_was_not_asked() {
+fn with_an_unread_pci_tree_properties_of_a_bridge_are_unknown() {
     for unread in [true, false] {
         let mut machine = switches(2, 1, 1);
         machine.pci = silent();
@@ -385,7 +385,7 @@ fn what_the_kernel_would_say_of_a_bridge_is_unknown_where_it_was_not_asked() {
         assert!(
             check.accepted && check.unknown.iter().any(|why| why.contains("the file has class 0x020000"))
         );
-        // Domain ffff exists nowhere, and the rest of the file is judged as ever.
+        // Domain ffff does not exist, and the rest of the file is judged as usual.
         let made_up = check_topology(bridges_and_hcas("ffff").as_bytes(), None, Some((&machine, &map)));
         assert!(!made_up.accepted, "{:?}", lines(&made_up));
         let broken = bridges_and_hcas("0000").replace(" numaid=\"0\"", "");
@@ -394,7 +394,7 @@ fn what_the_kernel_would_say_of_a_bridge_is_unknown_where_it_was_not_asked() {
 }
 
 #[test]
-fn devices_are_missed_only_where_the_machine_was_asked_for_them() {
+fn devices_count_as_missing_only_if_the_machine_was_read() {
     let whole = switches(2, 1, 1);
     let map = rail_map(&whole, None);
     let text = topology(&map, &whole)
@@ -414,7 +414,7 @@ fn devices_are_missed_only_where_the_machine_was_asked_for_them() {
 }
 
 #[test]
-fn a_vendor_that_is_not_known_refuses_nothing() {
+fn an_unknown_cpu_vendor_is_accepted() {
     let mut machine = switches(2, 1, 1);
     let map = rail_map(&machine, None);
     let text = topology(&map, &machine).unwrap();
@@ -431,9 +431,9 @@ fn a_vendor_that_is_not_known_refuses_nothing() {
     );
 }
 
-/// NCCL's own transport sets device and function to zero; aws-ofi-nccl hands EFA's address over as it is.
+/// NCCL's own transport sets device and function to zero; aws-ofi-nccl passes the address of EFA devices unchanged.
 #[test]
-fn efa_devices_keep_device_and_function() {
+fn efa_devices_keep_device_and_function_numbers() {
     let mut machine = switches(2, 1, 1);
     let (Part::Read { data: fabric, .. }, Part::Read { data: pci, .. }) =
         (&mut machine.fabric, &mut machine.pci)
@@ -460,14 +460,14 @@ fn efa_devices_keep_device_and_function() {
     };
     assert_eq!(absent(&own), 0);
     assert_eq!(absent(&own.replace("13:1b.0", "13:1c.0")), 1);
-    // A <net> of its name is the device, whatever its address says.
+    // A <net> with its name is the device, regardless of its address.
     let net = "<pci busid=\"0000:13:1c.0\" class=\"0x020000\"><nic><net name=\"rdmap19s27\"/></nic></pci>";
     assert_eq!(absent(&own.replace(efa, net)), 0);
     assert_eq!(absent(&own.replace(efa, &net.replace("rdmap19s27", "rdmap20s27"))), 1);
 }
 
 #[test]
-fn a_dumps_own_elements_take_no_room_twice() {
+fn elements_that_a_dump_already_has_are_not_counted_twice() {
     let check = after(|good| {
         let gpu = " link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"><gpu dev=\"0\">";
         let links = "<nvlink target=\"0000:0a:00.0\" count=\"4\" tclass=\"0x068000\"/>".repeat(8);
@@ -483,7 +483,7 @@ fn a_dumps_own_elements_take_no_room_twice() {
 }
 
 #[test]
-fn no_width_is_the_widest() {
+fn a_link_without_a_width_counts_as_the_widest() {
     let check = after(|good| good.replacen("link_width=\"16\"", "link_width=\"0\"", 1));
     assert_eq!(lines(&check), ["3:5 note link_width '0' of ffff:ff:01.0: NCCL takes 16"]);
 }

@@ -15,7 +15,7 @@ fn settings(config: &RailsConfig, shape: &JobShape) -> Vec<Setting> {
 }
 
 #[test]
-fn a_whole_node_gets_every_rail_in_order_with_ports_and_exact_names() {
+fn a_job_on_the_whole_node_gets_every_rail_in_order_with_exact_port_names() {
     let shape = JobShape { job_id: 7, nodes: Some(2), ..JobShape::default() };
     let settings = settings(&RailsConfig::default(), &shape);
     assert_eq!(value(&settings, "NCCL_IB_HCA"), Some("=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1"));
@@ -26,14 +26,14 @@ fn a_whole_node_gets_every_rail_in_order_with_ports_and_exact_names() {
 }
 
 #[test]
-fn half_a_node_gets_the_rails_of_its_own_gpus() {
+fn a_job_on_half_a_node_gets_the_rails_of_its_gpus() {
     let shape =
         JobShape { job_id: 7, nodes: Some(2), gpus: JobGpus::these(vec![2, 3]), ..JobShape::default() };
     assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_IB_HCA"), Some("=mlx5_2:1,mlx5_3:1"));
 }
 
 #[test]
-fn a_job_without_gpus_or_a_site_that_says_so_gets_nothing() {
+fn without_gpus_or_with_environment_off_nothing_is_set() {
     let none = JobShape { gpus: JobGpus::None, ..JobShape::default() };
     assert!(settings(&RailsConfig::default(), &none).is_empty());
     let off = RailsConfig { environment: false, ..RailsConfig::default() };
@@ -41,13 +41,13 @@ fn a_job_without_gpus_or_a_site_that_says_so_gets_nothing() {
 }
 
 #[test]
-fn one_node_needs_no_bootstrap_interface() {
+fn a_job_on_one_node_gets_no_bootstrap_interface() {
     let shape = JobShape { nodes: Some(1), ..JobShape::default() };
     assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_SOCKET_IFNAME"), None);
 }
 
 #[test]
-fn jobs_of_one_node_get_ras_ports_of_their_own() {
+fn jobs_on_one_node_get_different_ras_ports() {
     let port = |job| {
         let shape = JobShape { job_id: job, ..JobShape::default() };
         value(&settings(&RailsConfig::default(), &shape), "NCCL_RAS_ADDR").unwrap().to_owned()
@@ -57,7 +57,7 @@ fn jobs_of_one_node_get_ras_ports_of_their_own() {
 }
 
 #[test]
-fn the_site_replaces_forces_and_forbids() {
+fn the_site_can_replace_force_and_forbid_variables() {
     let config = RailsConfig {
         set: [("NCCL_IB_HCA", "=mlx5_9:1"), ("NCCL_IB_TIMEOUT", "22")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -77,7 +77,7 @@ fn the_site_replaces_forces_and_forbids() {
 }
 
 #[test]
-fn the_debug_profile_writes_where_the_job_may() {
+fn the_debug_profile_writes_to_the_jobs_directory() {
     let shape = JobShape {
         profile: Some("debug".to_owned()),
         user_dir: "/run/railgate/jobs/7/current/user".into(),
@@ -89,14 +89,14 @@ fn the_debug_profile_writes_where_the_job_may() {
 }
 
 #[test]
-fn what_the_format_cannot_hold_is_not_given() {
+fn values_that_the_format_cannot_hold_are_left_out() {
     let shape =
         JobShape { user_dir: "/run/a\nb".into(), profile: Some("debug".to_owned()), ..JobShape::default() };
     assert_eq!(value(&settings(&RailsConfig::default(), &shape), "NCCL_DEBUG_FILE"), None);
 }
 
 #[test]
-fn both_ports_of_a_card_belong_to_the_half_that_holds_its_gpu() {
+fn a_job_gets_both_ports_of_the_card_near_its_gpu() {
     let mut snapshot = machine();
     if let Part::Read { data, .. } = &mut snapshot.fabric {
         for hca in &mut data.hcas {
@@ -118,7 +118,7 @@ fn both_ports_of_a_card_belong_to_the_half_that_holds_its_gpu() {
 }
 
 #[test]
-fn a_gpu_whose_rail_is_down_widens_the_list() {
+fn a_gpu_whose_rail_is_down_adds_all_rails() {
     let mut snapshot = machine();
     if let Part::Read { data, .. } = &mut snapshot.fabric {
         data.hcas[1].ports[0].state = Reading::Known(PortState::Down);
@@ -154,7 +154,7 @@ fn roce_gets_its_traffic_class_and_infiniband_its_service_level() {
 }
 
 #[test]
-fn gpus_only_means_no_word_about_the_fabric() {
+fn on_a_machine_without_rails_no_fabric_variable_is_set() {
     let mut snapshot = machine();
     if let Part::Read { data, .. } = &mut snapshot.fabric {
         data.hcas.clear();
@@ -165,7 +165,7 @@ fn gpus_only_means_no_word_about_the_fabric() {
 }
 
 #[test]
-fn an_unknown_default_interface_is_not_guessed() {
+fn an_unknown_default_interface_is_not_set() {
     let mut snapshot = machine();
     if let Part::Read { data, .. } = &mut snapshot.host {
         data.default_interface = Reading::Unsupported;
@@ -180,7 +180,7 @@ fn an_unknown_default_interface_is_not_guessed() {
 }
 
 #[test]
-fn a_topology_file_is_named_only_where_the_site_wants_one() {
+fn a_topology_file_is_set_only_if_one_was_written() {
     let shape = JobShape { topology_file: Some("/run/t.xml".into()), ..JobShape::default() };
     let given = |snapshot: &Snapshot, topology_file: TopologyFile| {
         let config = RailsConfig { topology_file, ..RailsConfig::default() };
@@ -194,7 +194,7 @@ fn a_topology_file_is_named_only_where_the_site_wants_one() {
 }
 
 #[test]
-fn a_users_profile_replaces_the_sites_value_unless_that_is_forced() {
+fn a_requested_profile_replaces_values_that_are_not_forced() {
     let table = |value: &str| [("NCCL_DEBUG".to_owned(), value.to_owned())].into();
     let mut config = RailsConfig { set: table("VERSION"), ..RailsConfig::default() };
     config.profiles.insert("loud".to_owned(), UserProfile { set: table("INFO"), ..UserProfile::default() });
@@ -210,7 +210,7 @@ fn a_users_profile_replaces_the_sites_value_unless_that_is_forced() {
 }
 
 #[test]
-fn nothing_that_is_set_is_folklore() {
+fn no_rule_sets_a_folklore_variable() {
     let config = RailsConfig {
         traffic_class: Some(106),
         control_traffic_class: Some(184),
@@ -250,13 +250,13 @@ fn roce() -> Snapshot {
     snapshot
 }
 
-/// What is given under any name, with its rule.
+/// The setting of a rule, under any name.
 fn by_rule<'a>(settings: &'a [Setting], rule: &str) -> Option<&'a Setting> {
     settings.iter().find(|setting| setting.rule == rule)
 }
 
 #[test]
-fn what_the_site_knows_of_its_fabric_is_set_where_it_acts() {
+fn fabric_settings_of_the_site_are_set_only_where_they_have_an_effect() {
     let config = RailsConfig {
         control_traffic_class: Some(184),
         adaptive_routing: Some(true),
@@ -302,7 +302,7 @@ fn what_the_site_knows_of_its_fabric_is_set_where_it_acts() {
 }
 
 #[test]
-fn rail_numbers_come_for_the_releases_that_know_them_and_with_the_plugin_alone() {
+fn rail_numbers_are_set_only_for_newer_releases_and_with_the_plugin() {
     let config = RailsConfig { cross_nic: Some(0), ..RailsConfig::default() };
     let shape = JobShape { env_plugin: Some("/lib/e.so".into()), ..JobShape::default() };
     let with = settings(&config, &shape);
@@ -321,7 +321,7 @@ fn rail_numbers_come_for_the_releases_that_know_them_and_with_the_plugin_alone()
     assert_eq!(value(&settings(&refused, &shape), "NCCL_ENV_PLUGIN"), None);
     let other = RailsConfig { set: table("NCCL_ENV_PLUGIN", "theirs"), ..config.clone() };
     assert_eq!(value(&settings(&other, &shape), "NCCL_ENV_PLUGIN"), Some("theirs"));
-    // Who replaces the list replaces it for every release.
+    // A site that replaces the list replaces it for every release.
     let own = RailsConfig { set: table("NCCL_IB_HCA", "=mlx5_9:1"), ..config };
     let own = settings(&own, &shape);
     assert_eq!(own.iter().filter(|setting| setting.name == "NCCL_IB_HCA").count(), 1);
@@ -332,7 +332,7 @@ fn table(name: &str, value: &str) -> std::collections::BTreeMap<String, String> 
 }
 
 #[test]
-fn a_part_of_a_node_never_gets_a_wall_between_rails() {
+fn a_job_on_part_of_a_node_never_gets_cross_nic_0() {
     let config = RailsConfig { cross_nic: Some(0), ..RailsConfig::default() };
     let given = |gpus: &[u32], nodes: u32| {
         let gpus = JobGpus::these(gpus.to_vec());
@@ -345,8 +345,8 @@ fn a_part_of_a_node_never_gets_a_wall_between_rails() {
 }
 
 #[test]
-fn gpus_that_share_an_hca_get_as_many_as_any_others_could_need() {
-    // Two GPUs under each of four switches, with one HCA.
+fn gpus_that_share_hcas_get_the_same_number_on_every_node() {
+    // Four switches with two GPUs and one HCA each.
     let snapshot = crate::testing::switches(4, 2, 1);
     let map = rail_map(&snapshot, None);
     let given = |gpus: &[u32], nodes: u32| {
@@ -362,7 +362,7 @@ fn gpus_that_share_an_hca_get_as_many_as_any_others_could_need() {
 }
 
 #[test]
-fn built_in_profiles_act_where_they_help_and_can_be_replaced() {
+fn built_in_profiles_apply_under_their_conditions_and_can_be_replaced() {
     let given = |snapshot: &Snapshot, config: &RailsConfig, profile: &str| {
         let shape = JobShape { profile: Some(profile.to_owned()), ..JobShape::default() };
         let settings = environment(&rail_map(snapshot, None), snapshot, config, &shape);
@@ -388,7 +388,7 @@ fn built_in_profiles_act_where_they_help_and_can_be_replaced() {
 }
 
 #[test]
-fn the_sites_rules_hold_under_all_of_their_conditions() {
+fn a_rule_of_the_site_applies_only_if_all_conditions_hold() {
     let rule = SiteRule { set: table("NCCL_X", "1"), why: "a bug".to_owned(), ..SiteRule::default() };
     let holds = |rule: &SiteRule, snapshot: &Snapshot, shape: &JobShape| {
         let config = RailsConfig { rules: vec![rule.clone()], ..RailsConfig::default() };
@@ -436,7 +436,7 @@ fn the_sites_rules_hold_under_all_of_their_conditions() {
 }
 
 #[test]
-fn the_sites_file_for_nccl_is_the_sites_word() {
+fn variables_in_nccl_conf_override_rules() {
     let conf = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
     let given = |config: &RailsConfig, site_conf: Vec<(String, String)>| {
         let settings = settings(config, &JobShape { site_conf, ..JobShape::default() });
@@ -457,7 +457,7 @@ fn the_sites_file_for_nccl_is_the_sites_word() {
 }
 
 #[test]
-fn a_job_behind_a_lost_gpu_and_one_with_a_slice_get_their_own_rails() {
+fn with_a_lost_gpu_or_mig_a_job_gets_the_right_rails() {
     let mut snapshot = machine();
     let Part::Read { data, .. } = &mut snapshot.gpus else { panic!() };
     let inventory = KnownGpu::list(data);

@@ -20,7 +20,7 @@ fn left_out<'a>(map: &'a RailMap, port: &str) -> &'a str {
 }
 
 #[test]
-fn each_gpu_has_the_hca_of_its_switch_and_storage_is_no_rail() {
+fn each_gpu_gets_the_hca_of_its_switch_and_storage_is_no_rail() {
     let map = rail_map(&machine(), &profile());
     assert_eq!(names(&map), [(0, "mlx5_0"), (1, "mlx5_1"), (2, "mlx5_2"), (3, "mlx5_3")]);
     for (index, gpu) in map.gpus.iter().enumerate() {
@@ -59,7 +59,7 @@ fn devices(snapshot: &mut Snapshot) -> &mut Vec<PciDevice> {
 }
 
 #[test]
-fn eight_gpus_with_eight_hcas_are_eight_rails_near_by() {
+fn eight_gpus_with_eight_hcas_make_eight_near_rails() {
     for id in ["h100-sxm", "h200-sxm", "b200"] {
         let profile = railgate_profiles::load(id, &[]).unwrap();
         let map = rail_map(&simulated(&profile, &[]), &profile);
@@ -74,10 +74,10 @@ fn eight_gpus_with_eight_hcas_are_eight_rails_near_by() {
 }
 
 #[test]
-fn a_lost_gpu_renumbers_nothing_and_keeps_its_place() {
+fn a_lost_gpu_does_not_renumber_the_rails() {
     let all = [(0, "mlx5_0"), (1, "mlx5_1"), (2, "mlx5_2"), (3, "mlx5_3")];
     for lost in 0..4 {
-        // It stands in NVML's list, without an address; the PCI tree still has it.
+        // The GPU is in NVML's list without an address; the PCI tree still has it.
         let mut snapshot = machine();
         gpus(&mut snapshot)[lost].access = Access::Lost("GPU is lost".to_owned());
         gpus(&mut snapshot)[lost].pci = Reading::Failed("GPU is lost".to_owned());
@@ -86,13 +86,13 @@ fn a_lost_gpu_renumbers_nothing_and_keeps_its_place() {
         assert_eq!(map.gpus[lost].rail, Some(lost));
         assert!(map.gpus[lost].pci.known().is_some());
 
-        // NVML does not count it any more.
+        // NVML no longer counts it.
         gpus(&mut snapshot).remove(lost);
         let map = rail_map(&snapshot, &profile());
         assert_eq!(names(&map), all);
         assert_eq!(map.gpus.len(), 3);
 
-        // It is gone from the PCI tree as well; the HCA beside it is told by its rate.
+        // The PCI tree no longer has it either; the HCA beside it is recognised by its rate.
         devices(&mut snapshot).remove(2 * lost + 1);
         assert_eq!(names(&rail_map(&snapshot, &profile())), all, "GPU {lost}");
         assert_eq!(rail_map(&snapshot, None).rails.len(), 3, "nobody knows that it is a rail");
@@ -100,7 +100,7 @@ fn a_lost_gpu_renumbers_nothing_and_keeps_its_place() {
 }
 
 #[test]
-fn two_gpus_and_hcas_of_a_switch_stay_apart_when_one_gpu_is_lost() {
+fn a_lost_gpu_does_not_change_the_pair_of_another_on_its_switch() {
     let mut fitting = profile();
     let whole = rail_map(&switches(2, 2, 2), &fitting);
     for lost in 0..4 {
@@ -117,7 +117,7 @@ fn two_gpus_and_hcas_of_a_switch_stay_apart_when_one_gpu_is_lost() {
 }
 
 #[test]
-fn gpus_that_do_not_answer_leave_the_rails_to_the_pci_tree() {
+fn without_nvml_the_rails_follow_from_the_pci_tree() {
     let mut snapshot = machine();
     snapshot.gpus = Part::Silent { after_ms: 8000.0 };
     let map = rail_map(&snapshot, &profile());
@@ -147,7 +147,7 @@ fn the_order_does_not_depend_on_names() {
 }
 
 #[test]
-fn a_storage_port_beside_a_rail_is_told_by_its_rate_and_a_slow_rail_is_kept() {
+fn a_storage_port_is_recognised_by_its_rate_and_a_slow_rail_is_kept() {
     let mut snapshot = machine();
     let beside = pci(
         "0000:15:01.0",
@@ -186,7 +186,7 @@ fn excluded_ports_and_foreign_link_layers_are_left_out() {
 }
 
 #[test]
-fn two_gpus_share_an_hca_where_there_are_fewer() {
+fn with_fewer_hcas_two_gpus_share_one() {
     let snapshot = switches(4, 2, 1);
     let mut fitting = profile();
     fitting.gpus.count = Some(8);
@@ -201,7 +201,7 @@ fn two_gpus_share_an_hca_where_there_are_fewer() {
 }
 
 #[test]
-fn gpus_of_a_socket_without_an_hca_share_the_far_ones_evenly() {
+fn gpus_of_a_socket_without_hcas_share_the_far_ones_evenly() {
     let mut snapshot = machine();
     fabric(&mut snapshot).hcas.truncate(2);
     let map = rail_map(&snapshot, None);
@@ -219,7 +219,7 @@ fn gpus_of_a_socket_without_an_hca_share_the_far_ones_evenly() {
 }
 
 #[test]
-fn both_ports_of_a_card_are_rails_and_stand_together() {
+fn both_ports_of_a_card_are_adjacent_rails() {
     let mut snapshot = machine();
     for hca in &mut fabric(&mut snapshot).hcas[..4] {
         let second = Port { number: 2, ..hca.ports[0].clone() };
@@ -232,7 +232,7 @@ fn both_ports_of_a_card_are_rails_and_stand_together() {
     assert_eq!(ports[..4], ["mlx5_0:1", "mlx5_0:2", "mlx5_1:1", "mlx5_1:2"]);
     assert_eq!(map.gpus[3].rail, Some(6));
 
-    // A second port that is not cabled is no rail, and nobody misses it.
+    // A second port without a cable is not a rail, and does not count as missing.
     for hca in &mut fabric(&mut snapshot).hcas[..4] {
         hca.ports[1].state = Reading::Known(PortState::Down);
     }
@@ -244,7 +244,7 @@ fn both_ports_of_a_card_are_rails_and_stand_together() {
 }
 
 #[test]
-fn a_port_whose_state_nobody_could_read_stays_in_the_list() {
+fn a_port_with_an_unreadable_state_stays_a_rail() {
     let mut snapshot = machine();
     fabric(&mut snapshot).hcas[2].ports[0].state = Reading::Failed("I/O error".to_owned());
     let map = rail_map(&snapshot, &profile());
@@ -260,7 +260,7 @@ fn two_hcas_and_two_gpus_of_one_switch_pair_up() {
 }
 
 #[test]
-fn a_flat_tree_is_told_by_the_profile_and_else_not_at_all() {
+fn a_flat_tree_is_wired_by_the_profile_or_in_order() {
     let map = rail_map(&flat_machine(), &wired_profile());
     assert_eq!(names(&map), [(0, "mlx5_3"), (1, "mlx5_2"), (2, "mlx5_1"), (3, "mlx5_0")]);
     assert_eq!(map.gpus[0].rail, Some(0));
@@ -274,7 +274,7 @@ fn a_flat_tree_is_told_by_the_profile_and_else_not_at_all() {
 }
 
 #[test]
-fn where_the_tree_tells_the_profile_does_not() {
+fn the_pci_tree_takes_precedence_over_the_profile() {
     let map = rail_map(&machine(), &wired_profile());
     assert_eq!(map.method, BY_TREE);
     assert_eq!(map.gpus[0].rail, Some(0));
@@ -282,7 +282,7 @@ fn where_the_tree_tells_the_profile_does_not() {
 }
 
 #[test]
-fn a_machine_with_gpus_only_has_no_rails_and_no_complaint() {
+fn a_machine_without_hcas_has_no_rails_and_no_note() {
     let mut snapshot = machine();
     fabric(&mut snapshot).hcas.clear();
     let mut fitting = profile();
@@ -293,7 +293,7 @@ fn a_machine_with_gpus_only_has_no_rails_and_no_complaint() {
 }
 
 #[test]
-fn an_hca_that_is_gone_leaves_a_gap_and_its_gpu_without_a_rail() {
+fn a_missing_hca_leaves_a_gap_and_its_gpu_without_a_rail() {
     let mut snapshot = machine();
     fabric(&mut snapshot).hcas.remove(1);
     devices(&mut snapshot).remove(2);
@@ -311,7 +311,7 @@ fn an_hca_that_is_gone_leaves_a_gap_and_its_gpu_without_a_rail() {
     assert_eq!(names(&map), [(0, "mlx5_0"), (1, "mlx5_1"), (3, "mlx5_3")]);
     assert_eq!(map.gpus[5].rail, None);
 
-    // Two HCAs of a switch look alike: nobody can say which one it was.
+    // The two HCAs of a switch are alike, so the missing one cannot be identified.
     let mut alike = switches(2, 2, 2);
     fabric(&mut alike).hcas.remove(0);
     assert_eq!(names(&rail_map(&alike, &profile())), [(0, "mlx5_1"), (1, "mlx5_2"), (2, "mlx5_3")]);
@@ -323,7 +323,7 @@ fn an_hca_that_is_gone_leaves_a_gap_and_its_gpu_without_a_rail() {
 }
 
 #[test]
-fn an_hca_on_the_cpu_is_a_rail_where_the_type_has_fewer_than_gpus() {
+fn an_hca_without_a_switch_is_a_rail_if_there_are_fewer_hcas_than_gpus() {
     let mut snapshot = switches(2, 2, 1);
     fabric(&mut snapshot).hcas[2].ports[0].rate_gbps = Reading::Known(400.0);
     fabric(&mut snapshot).hcas.remove(1);
@@ -340,9 +340,9 @@ fn an_hca_on_the_cpu_is_a_rail_where_the_type_has_fewer_than_gpus() {
 }
 
 #[test]
-fn rails_follow_the_gpus_where_the_hcas_stand_in_another_order() {
+fn rails_follow_the_order_of_the_gpus_rather_than_of_the_hcas() {
     let mut snapshot = switches(1, 2, 2);
-    // GPU 0 and mlx5_1 sit under a switch of their own, mlx5_0 and GPU 1 above it.
+    // GPU 0 and mlx5_1 are below a switch of their own, mlx5_0 and GPU 1 above it.
     for (device, slot) in [(1, 0), (2, 1)] {
         let below = ["0000:12:00.0", "0000:17:00.0", ["0000:18:00.0", "0000:18:01.0"][slot]];
         let bridges = &mut devices(&mut snapshot)[device].bridges;

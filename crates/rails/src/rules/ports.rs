@@ -1,4 +1,4 @@
-//! Which ports a job is given.
+//! Selects the ports of a job.
 
 use std::collections::BTreeSet;
 
@@ -6,17 +6,17 @@ use railgate_model::{JobGpus, PciAddress, Rail};
 
 use super::Context;
 
-/// The card that a port sits on: two ports, or two functions, of one HCA.
+/// The card of a port: an HCA's address without function, the same for two ports or two functions.
 pub(super) fn card(rail: &Rail) -> Option<PciAddress> {
     rail.pci.known().map(|address| PciAddress { function: 0, ..*address })
 }
 
-/// Places in the map's rails, ascending.
+/// Returns indices into the map's rails, ascending.
 pub(super) fn ports(context: &Context<'_>) -> BTreeSet<usize> {
     let (rails, gpus) = (&context.map.rails, &context.map.gpus);
     let mine: Vec<_> = gpus.iter().filter(|gpu| context.shape.gpus.has(gpu.index) != Some(false)).collect();
-    // A GPU without a rail of its own (its port is down, the wiring is unknown) may need any of them, and so
-    // may one that the snapshot does not have.
+    // A GPU without a rail (its port is down, or the wiring is unknown) may need any of them. So may a GPU that is
+    // missing in the snapshot.
     let known = match &context.shape.gpus {
         JobGpus::These { present, missing } => missing.is_empty() && mine.len() == present.len(),
         JobGpus::All { .. } | JobGpus::None | JobGpus::Unclear(_) => false,
@@ -26,7 +26,7 @@ pub(super) fn ports(context: &Context<'_>) -> BTreeSet<usize> {
     }
     let own: BTreeSet<usize> =
         mine.iter().filter_map(|gpu| gpu.rail).filter(|rail| *rail < rails.len()).collect();
-    // The second port of a card is nobody's own, and as near as the first.
+    // The second port of a card is as near as the first, and not the rail of any GPU.
     let beside = |index: usize| {
         card(&rails[index]).is_some()
             && gpus.iter().all(|gpu| gpu.rail != Some(index))
@@ -40,8 +40,8 @@ pub(super) fn ports(context: &Context<'_>) -> BTreeSet<usize> {
     wanted
 }
 
-/// Where GPUs share HCAs, two GPUs may need one HCA on this node and two on the next, and NCCL wants the same number
-/// everywhere: each node takes as many as any choice of so many GPUs could need, the nearest first.
+/// If GPUs share HCAs, two GPUs may need one HCA on this node and two on the next, but NCCL wants the same number on
+/// all nodes. So each node uses as many as any selection of this number of GPUs could need, the nearest first.
 fn even_out(rails: &[Rail], gpus: usize, wanted: &mut BTreeSet<usize>) {
     while wanted.len() < gpus.min(rails.len()) {
         let far = |index: &usize| {

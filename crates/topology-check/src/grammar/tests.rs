@@ -16,7 +16,7 @@ fn system(inside: &str) -> String {
 }
 
 #[test]
-fn where_the_reader_stops() {
+fn malformed_files_are_rejected_at_the_same_byte() {
     for (text, at, what) in [
         ("\t<system version=\"1\"/>", 0, "a tab where '<' should be"),
         ("<?xml version=\"1.0\"?>\n<system version=\"1\"/>", 19, "'?' where one space or '>' should be"),
@@ -40,7 +40,7 @@ fn where_the_reader_stops() {
 }
 
 #[test]
-fn what_the_reader_takes_although_it_looks_wrong() {
+fn odd_files_that_nccl_accepts_are_accepted() {
     for text in [
         "",
         "\r\n \n",
@@ -50,7 +50,7 @@ fn what_the_reader_takes_although_it_looks_wrong() {
         "<system  version=\"1\"/>",
         "<system version=\"1\"/ignored>",
         "<system version=\"1\"><unknown></anything></system>",
-        // Strings end at a zero byte there.
+        // In C, a string ends at a zero byte.
         "<system\0 version=\"1\"></system\0x>",
     ] {
         taken(text);
@@ -61,7 +61,7 @@ fn what_the_reader_takes_although_it_looks_wrong() {
 }
 
 #[test]
-fn what_stands_in_the_wrong_place_is_skipped_with_all_that_is_in_it() {
+fn a_misplaced_element_is_skipped_with_its_children() {
     let tree = taken(&system("<pci><cpu/></pci><cpu><gpu/><nic><pci/><net><a><b/></a></net></nic></cpu>"));
     let kinds: Vec<Kind> = tree.elements.iter().map(|element| element.kind).collect();
     assert_eq!(kinds, [Kind::System, Kind::Cpu, Kind::Nic, Kind::Net]);
@@ -70,7 +70,7 @@ fn what_stands_in_the_wrong_place_is_skipped_with_all_that_is_in_it() {
 }
 
 #[test]
-fn there_is_room_for_so_much_and_no_more() {
+fn limits_of_names_attributes_depth_and_elements() {
     let attribute = |length: usize| format!("<system version=\"1\" name=\"{}\"/>", "a".repeat(length));
     taken(&attribute(253));
     assert_eq!(refused(&attribute(254)).1, "a value longer than 253 bytes");
@@ -100,7 +100,7 @@ fn there_is_room_for_so_much_and_no_more() {
 }
 
 #[test]
-fn older_releases_end_every_value_at_a_double_quote() {
+fn in_older_releases_every_value_ends_at_a_double_quote() {
     let text = "<system version='1' name=\"x\"/>";
     taken(text);
     let old = era(NcclVersion::new(2, 26, 6));
@@ -109,7 +109,7 @@ fn older_releases_end_every_value_at_a_double_quote() {
 }
 
 #[test]
-fn numbers_are_read_as_in_c() {
+fn numbers_are_parsed_as_by_strtol() {
     for (text, value) in [
         ("1", 1),
         (" 12x", 12),
