@@ -1,35 +1,35 @@
-//! What is known of the checks of NHC 1.4.3, Azure's azurehpc-health-checks and NVIDIA's DeepOps.
+//! The known checks of NHC 1.4.3, Azure's azurehpc-health-checks and NVIDIA's DeepOps.
 
 use crate::line::options;
 
-/// A check that goes on under NHC.
+/// A check that continues to run under NHC.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) name: &'static str,
-    /// Checks of railgate's own that look at the same thing; none of them gives the same verdict in every state.
+    /// railgate's checks of the same part. None of them gives the same verdict in every state.
     pub(crate) near: &'static str,
     acts: Acts,
     fact: Fact,
 }
 
-/// Whether a check changes the node.
+/// Whether a check can change the node.
 #[derive(Debug)]
 enum Acts {
     Never,
-    /// With one of these letters; first the check's getopts string.
+    /// With one of these letters; the first field is the check's getopts string.
     Options(&'static str, &'static str),
     /// With this word.
     Word(&'static str),
     Always,
 }
 
-/// What a check expects one value of, so that two lines may contradict each other.
+/// The value that a check expects. Two lines that expect different values contradict each other.
 #[derive(Debug)]
 enum Fact {
     None,
-    /// One for the node.
+    /// One value for the node.
     Node,
-    /// One for each value of this argument, from 0.
+    /// One value for each value of this argument, counted from 0.
     Argument(usize),
 }
 
@@ -40,7 +40,7 @@ const fn check(name: &'static str, near: &'static str, acts: Acts, fact: Fact) -
     Known { name, near, acts, fact }
 }
 
-/// Every check that has something to be said about it.
+/// The known checks.
 pub(crate) const KNOWN: &[Known] = &[
     check("check_hw_cpuinfo", "cpu", Acts::Never, Fact::Node),
     check("check_hw_physmem", "memory", Acts::Never, Fact::Node),
@@ -84,7 +84,7 @@ pub(crate) const KNOWN: &[Known] = &[
     check("check_ps_mem", "", USAGE, Fact::None),
     check("check_ps_physmem", "", USAGE, Fact::None),
     check("check_ps_time", "", USAGE, Fact::None),
-    // Azure's, and those of the same name in other collections.
+    // Checks of Azure, and checks with the same names in other collections.
     check("check_gpu_count", "gpu-count", Acts::Never, Fact::Node),
     check("check_nvme_count", "nvme", Acts::Never, Fact::Node),
     check("check_gpu_xid", "gpu-xid", Acts::Never, Fact::None),
@@ -98,7 +98,7 @@ pub(crate) const KNOWN: &[Known] = &[
     check("check_hw_topology", "ib-distance, topology-file", Acts::Never, Fact::None),
     check("check_ib_link_flapping", "ib-flap", Acts::Never, Fact::None),
     check("check_gpu_xgmi", "", Acts::Never, Fact::None),
-    // DeepOps'.
+    // Checks of DeepOps.
     check("check_nv_gpu_count", "gpu-count", Acts::Never, Fact::Node),
     check("check_nv_drv_version", "gpu-versions", Acts::Never, Fact::Node),
     check("check_nv_pcie_link_width", "gpu-pcie", Acts::Never, Fact::Node),
@@ -114,7 +114,7 @@ const LOAD: &str = "a load test, which slows jobs on the node and on its neighbo
 const MYRINET: &str = "Myrinet GM has no driver for kernels that railgate runs on";
 const MOAB: &str = "it asks Moab or TORQUE, and this node belongs to Slurm";
 
-/// Checks that are not imported, and why.
+/// Checks that are not imported, with the reasons.
 const LEFT: &[(&str, &str)] = &[
     ("check_gpu_bw", LOAD),
     ("check_cuda_bw", LOAD),
@@ -135,7 +135,7 @@ const LEFT: &[(&str, &str)] = &[
     ("check_moab_torque", MOAB),
 ];
 
-/// Why a check is not imported.
+/// Returns why a check is not imported; `None` if it is.
 pub(crate) fn left(name: &str) -> Option<&'static str> {
     LEFT.iter().find(|(left, _)| *left == name).map(|(_, why)| *why)
 }
@@ -145,7 +145,8 @@ impl Known {
         KNOWN.iter().find(|known| known.name == name)
     }
 
-    /// Whether the line, with these arguments, changes the node: restarts a service, kills a process, mounts.
+    /// Returns whether the line, with these arguments, changes the node: restarts a service, kills a process, mounts a
+    /// file system.
     pub(crate) fn acts(&self, arguments: &[String]) -> bool {
         match self.acts {
             Acts::Never => false,
@@ -157,7 +158,7 @@ impl Known {
         }
     }
 
-    /// What the line expects a value of; two lines with the same and other arguments contradict each other.
+    /// Returns the value that the line expects; two lines with the same key and other arguments contradict each other.
     pub(crate) fn fact(&self, arguments: &[String]) -> Option<String> {
         match self.fact {
             Fact::None => None,
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_stands_in_one_table_once() {
+    fn each_check_is_in_one_table_only() {
         let mut names: Vec<_> =
             KNOWN.iter().map(|known| known.name).chain(LEFT.iter().map(|left| left.0)).collect();
         let all = names.len();
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_that_are_near_exist() {
+    fn the_checks_of_railgate_exist() {
         for word in KNOWN.iter().flat_map(|known| known.near.split(", ")).filter(|word| !word.is_empty()) {
             let exists = railgate_gate::CHECKS.iter().any(|check| check.id == word);
             assert!(exists || word == "the gpu- checks", "{word}");

@@ -6,7 +6,7 @@ use railgate_text::{Lines, printable, put};
 
 use crate::{Imported, Outcome};
 
-/// A path below the directory, and its bytes; what begins with `#!` is executable.
+/// A path below the directory, and its contents. A file that starts with `#!` is executable.
 pub type File = (&'static str, Vec<u8>);
 
 const CONFIG: &str = "\
@@ -15,7 +15,7 @@ const CONFIG: &str = "\
 mode = \"report\"
 ";
 
-/// NHC ends itself after 30 s, and after 6 s more where it has to be killed.
+/// NHC ends by itself after 30 s, or 6 s later if it has to be killed.
 const SITE_CHECK: &str = "deadline = \"50s\"
 
 [gate.checks.site]
@@ -30,7 +30,7 @@ deadline = \"40s\"              # longer than NHC's own TIMEOUT
 
 const SCRIPT: &str = include_str!("nhc.sh");
 
-/// The files that an import writes; `from` is the name of the configuration.
+/// Returns the files of an import; `from` is the path of the configuration.
 pub fn files(imported: &Imported<'_>, from: &Path) -> Vec<File> {
     let mut config = format!("# From {} by `railgate import nhc`.\n{CONFIG}", one_line(from));
     let mut files = Vec::new();
@@ -44,7 +44,7 @@ pub fn files(imported: &Imported<'_>, from: &Path) -> Vec<File> {
     files
 }
 
-/// The file as it was, so that its line numbers hold; what NHC is not to run has become a comment.
+/// The original file with its line numbers, in which lines that NHC must not run are comments.
 fn lines(imported: &Imported<'_>) -> Vec<u8> {
     let mut text = Vec::new();
     for (line, entry) in &imported.lines {
@@ -58,12 +58,12 @@ fn lines(imported: &Imported<'_>) -> Vec<u8> {
     text
 }
 
-/// For a comment.
+/// The path in a form that is safe in a comment.
 fn one_line(path: &Path) -> String {
     printable(&path.to_string_lossy()).into_owned()
 }
 
-/// What an admin does next with `files`, which were written to `dir`.
+/// Describes the next steps of the admin, with `files` written to `dir`.
 pub fn next_steps(dir: &Path, files: &[File]) -> Lines {
     let dir = dir.display();
     let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();

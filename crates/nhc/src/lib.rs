@@ -1,5 +1,5 @@
-//! Translates a configuration of LBNL's Node Health Check (NHC) 1.4 into one of railgate: the outcome of each line, and the
-//! files that an import writes. Pure: `railgate import nhc` reads the configuration and writes the files.
+//! Translates a configuration of LBNL's Node Health Check (NHC) 1.4 to one of railgate: the outcome of each line, and
+//! the files of the import. Pure functions: `railgate import nhc` reads the configuration and writes the files.
 
 mod checks;
 mod files;
@@ -14,29 +14,29 @@ use checks::Known;
 pub use files::{File, files, next_steps};
 use line::{Line, Words};
 
-/// What becomes of a line.
+/// The outcome of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Railgate's configuration has the same meaning; this is its key and value.
+    /// A setting of railgate has the same meaning: its key and value.
     Same(&'static str),
-    /// NHC runs this very line, called by railgate.
+    /// NHC runs the unchanged line, started by railgate.
     UnderNhc,
-    /// Not imported, and why.
+    /// Not imported, with the reason.
     Not(&'static str),
 }
 
-/// A line that is not empty and no comment.
+/// A line that is neither empty nor a comment.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) outcome: Outcome,
-    /// For the admin, where it runs under NHC.
+    /// Notes for the admin, if the line runs under NHC.
     notes: Vec<String>,
 }
 
 /// An NHC configuration with the outcome of each line.
 #[derive(Debug)]
 pub struct Imported<'t> {
-    /// All of its lines, with the entry that each is, in the file's order.
+    /// All lines in the order of the file, each with its entry if it has one.
     pub(crate) lines: Vec<(Line<'t>, Option<Entry>)>,
 }
 
@@ -50,7 +50,7 @@ const MARKS: &str =
 const DRAINS: &str = "it drains or resumes nodes, which is railgate's to decide";
 
 impl<'t> Imported<'t> {
-    /// Reads a configuration. No line of it is an error: NHC runs what railgate does not understand.
+    /// Parses a configuration. No line is an error: NHC runs the lines that railgate does not know.
     pub fn read(file: &'t [u8]) -> Imported<'t> {
         let mut lines = Vec::new();
         let mut facts: BTreeMap<(String, String), (usize, Vec<String>)> = BTreeMap::new();
@@ -64,7 +64,7 @@ impl<'t> Imported<'t> {
         Imported { lines }
     }
 
-    /// Lines that say something, each with its number, its text and its outcome.
+    /// Returns the lines that are not empty or comments, each with its number, text, outcome and note.
     pub(crate) fn entries(&self) -> Vec<(String, String, Outcome, String)> {
         let mut rows = Vec::new();
         for (line, entry) in &self.lines {
@@ -79,7 +79,7 @@ impl<'t> Imported<'t> {
                 };
                 rows.push((number, command.to_owned(), entry.outcome.clone(), note));
             } else {
-                // A comment that continues on lines which look like checks.
+                // A comment that continues on lines which resemble checks.
                 let raw = String::from_utf8_lossy(line.raw);
                 for (index, text) in raw.lines().enumerate().skip(1) {
                     let text = text.trim();
@@ -93,8 +93,8 @@ impl<'t> Imported<'t> {
         rows
     }
 
-    /// A table with the number, outcome, text and note of each line, and the totals below it. `file` is the name of the
-    /// configuration.
+    /// Returns a table with the number, outcome, text and note of each line, followed by totals. `file` is the path of
+    /// the configuration.
     pub fn listing(&self, file: &Path) -> Lines {
         let mut rows = vec![["LINE", "OUTCOME", "NHC", "NOTE"].map(str::to_owned).to_vec()];
         let (mut same, mut under, mut not, mut warnings) = (0, 0, 0, 0);
@@ -120,7 +120,7 @@ impl<'t> Imported<'t> {
         text
     }
 
-    /// Whether NHC has anything to run.
+    /// Returns whether NHC has any line to run.
     pub(crate) fn runs_nhc(&self) -> bool {
         self.lines
             .iter()
@@ -128,7 +128,7 @@ impl<'t> Imported<'t> {
     }
 }
 
-/// `None` for what is no check: an empty line, a comment.
+/// Returns `None` for a line without a check: empty, or a comment.
 fn entry(line: &Line<'_>) -> Option<(Outcome, Vec<String>)> {
     let (mask, command) = line.parts();
     if line.text.trim_matches([' ', '\t', '\r']).is_empty() || mask.starts_with('#') {
@@ -208,7 +208,7 @@ fn notes(line: &Line<'_>) -> Vec<String> {
     notes
 }
 
-/// A line above with the same mask that expects another value of the same thing.
+/// An earlier line with the same mask that expects another value of the same property.
 fn contradiction(
     line: &Line<'_>,
     facts: &mut BTreeMap<(String, String), (usize, Vec<String>)>,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_refuses_the_file() {
+    fn no_line_makes_the_import_fail() {
         for (text, why) in [
             ("check_hw_eth lo", "no || in it"),
             ("{{ mask }} || check_hw_ib 100", "a template's placeholder"),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_imported_says_why() {
+    fn lines_that_are_not_imported_have_a_reason() {
         for (text, why) in [
             ("* || check_gpu_bw 48 335", "a load test"),
             ("* || check_nccl_allreduce 460.0 1 16G $AZ_NHC_ROOT/x.xml", "a load test"),
@@ -285,20 +285,20 @@ mod tests {
             assert!(matches!(outcome, Outcome::Not(_)) && note.contains(why), "{text}: {outcome:?} {note}");
         }
         assert_eq!(outcome("* || export MARK_OFFLINE=0").0, Outcome::Same(REPORTS));
-        // What only reads drains nothing.
+        // A command that only reads does not drain.
         assert_eq!(outcome("* || check_cmd_output -m '!/DRAIN/' scontrol show node n1").0, Outcome::UnderNhc);
-        // A word that a line only mentions is no command of it.
+        // A word in the arguments is not a command of the line.
         assert_eq!(outcome("* || check_cmd_output -m '*ok*' grep check_gpu_bw /x").0, Outcome::UnderNhc);
     }
 
     #[test]
-    fn empty_lines_and_comments_are_no_entries() {
+    fn empty_lines_and_comments_have_no_entry() {
         let imported = Imported::read(b"\n  \r\n# a\r\n\t# b || c\n");
         assert_eq!(imported.entries(), []);
     }
 
     #[test]
-    fn lines_that_nhc_does_not_run_are_named() {
+    fn lines_that_nhc_does_not_run_have_a_note() {
         let imported = Imported::read(b"# a \\\n* || check_hw_eth a\n* || check_hw_eth b");
         let rows: Vec<_> = imported.entries().into_iter().map(|row| (row.0, row.3)).collect();
         assert_eq!(rows, [("2".to_owned(), SWALLOWED.to_owned()), ("3".to_owned(), NO_NEWLINE.to_owned())]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_named_and_both_lines_count() {
+    fn contradicting_lines_have_a_note_and_both_are_kept() {
         let file =
             b"* || check_hw_physmem 1g 1g\nn1 || check_hw_physmem 2g 2g\n* || check_hw_physmem 2g 2g\n\
                      * || check_hw_ib 100 a:1\n* || check_hw_ib 100 b:1\n* || check_hw_ib 200 a:1\n";

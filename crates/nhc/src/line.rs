@@ -1,28 +1,28 @@
-//! The lines of an NHC configuration, read as NHC reads them.
+//! Parses the lines of an NHC configuration as NHC does.
 //!
-//! NHC uses bash's `read`: a backslash at the end joins two lines, every other backslash disappears, and a last line
+//! NHC uses bash's `read`: a backslash at the end joins two lines, every other backslash is removed, and a last line
 //! without a newline is never run.
 
-/// A line as NHC sees it, which may be several lines of the file.
+/// A line for NHC, which may span several lines of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line<'t> {
-    /// Number of its first line in the file, from 1.
+    /// Line number of its start in the file, from 1.
     pub(crate) number: usize,
-    /// Its bytes in the file, newlines included.
+    /// Its bytes in the file, including newlines.
     pub(crate) raw: &'t [u8],
-    /// What NHC reads.
+    /// Its text after bash's `read`.
     pub(crate) text: String,
-    /// It ends in a newline.
+    /// Whether it ends with a newline.
     pub(crate) ended: bool,
 }
 
 impl Line<'_> {
-    /// How many lines of the file it takes.
+    /// Returns the number of lines in the file.
     pub(crate) fn height(&self) -> usize {
         self.raw.split_inclusive(|byte| *byte == b'\n').count()
     }
 
-    /// Mask and command. Where there is no `||`, NHC takes the whole line for both.
+    /// Returns mask and command. Without `||`, NHC uses the whole line for both.
     pub(crate) fn parts(&self) -> (&str, &str) {
         let trim = |text| str::trim_matches(text, [' ', '\t']);
         let (mask, command) = self.text.split_once("||").unwrap_or((&self.text, &self.text));
@@ -30,7 +30,7 @@ impl Line<'_> {
     }
 }
 
-/// All lines of a file.
+/// Returns all lines of a file.
 pub(crate) fn lines(file: &[u8]) -> Vec<Line<'_>> {
     let (mut lines, mut rest, mut number) = (Vec::new(), file, 1);
     while !rest.is_empty() {
@@ -55,14 +55,14 @@ pub(crate) fn lines(file: &[u8]) -> Vec<Line<'_>> {
     lines
 }
 
-/// Words of a command as bash splits them.
+/// The words of a command, split as by bash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Words {
-    /// These.
+    /// Literal words.
     Plain(Vec<String>),
-    /// Bash works them out: a variable, a substitution, several commands.
+    /// Bash has to evaluate the line: a variable, a substitution, several commands.
     Computed,
-    /// A quote without its end: bash refuses the line.
+    /// An unterminated quote: bash rejects the line.
     Broken,
 }
 
@@ -96,7 +96,7 @@ impl Words {
     }
 }
 
-/// Names of the commands that a line runs, quotes left aside: the first word of each command in it.
+/// Returns the commands that a line runs, without regard to quotes: the first word of each command.
 pub(crate) fn commands(line: &str) -> impl Iterator<Item = &str> {
     line.split([';', '&', '|', '(', ')', '{', '}', '`', '\n']).filter_map(|command| {
         command.split_whitespace().find(|word| {
@@ -106,7 +106,7 @@ pub(crate) fn commands(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Variables that a line sets, where it does nothing else: `export A=1 B=2`.
+/// Returns the variables that a line sets, if it does nothing else: `export A=1 B=2`.
 pub(crate) fn assignments(command: &str) -> Option<Vec<(&str, &str)>> {
     let words = command.strip_prefix("export ").unwrap_or(command).trim();
     let pairs = words.split_whitespace().map(|word| word.split_once('=').filter(|(name, _)| is_name(name)));
@@ -118,7 +118,8 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Letters that bash's getopts finds; `spec` is NHC's own, where `:` follows a letter that takes a value.
+/// Returns the letters that bash's getopts finds. `spec` is NHC's option string, where `:` follows a letter with a
+/// value.
 pub(crate) fn options(words: &[String], spec: &str) -> String {
     let takes_value = |letter: char| spec.split_once(letter).is_some_and(|(_, rest)| rest.starts_with(':'));
     let mut found = String::new();
@@ -142,7 +143,7 @@ pub(crate) fn options(words: &[String], spec: &str) -> String {
     found
 }
 
-/// Whether NHC understands a range mask, `{n[1-4],n7}`. Where it does not, it skips the line on every node.
+/// Returns whether NHC accepts a range mask such as `{n[1-4],n7}`. If not, it skips the line on every node.
 pub(crate) fn is_range(inside: &str) -> bool {
     let name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let tail = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
@@ -154,7 +155,7 @@ pub(crate) fn is_range(inside: &str) -> bool {
                 && tail(end)
                 && range.split_once('-').is_some_and(|(low, high)| number(low) && number(high))
         }),
-        // One node: a digit after the first character, and a domain only behind it.
+        // A single node: a digit after the first character, and a domain only after that.
         None => group.char_indices().any(|(at, c)| {
             at > 0
                 && c.is_ascii_digit()
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_those_that_bash_reads() {
+    fn lines_are_joined_and_unescaped_as_by_bash() {
         let file = "* || check_x a\\\n b\n# c \\\n* || swallowed\n\n* || y '/\\bz/'\n* || last";
         let wanted = [
             (1, "* || check_x a b", true),
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn without_bars_the_line_is_mask_and_command() {
+    fn without_a_separator_the_line_is_both_mask_and_command() {
         let parts = |text: &str| {
             let lines = lines(text.as_bytes());
             let (mask, command) = lines[0].parts();
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_bash() {
+    fn words_are_split_as_by_bash() {
         let plain = |words: &[&str]| Words::Plain(words.iter().map(|word| (*word).to_owned()).collect());
         assert_eq!(
             Words::of("x -o '/(^|,)rw/' -f /a\\ b  # why"),
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_of_a_line_has_a_name() {
+    fn every_command_of_a_line_is_found() {
         let names = |line| commands(line).collect::<Vec<_>>();
         assert_eq!(
             names("[[ -e /x ]] && FOO=1 check_gpu_bw 4 || ! check_y"),
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_assignments_and_nothing_else() {
+    fn only_lines_with_nothing_but_assignments_are_settings() {
         assert_eq!(assignments("export MARK_OFFLINE=0"), Some(vec![("MARK_OFFLINE", "0")]));
         assert_eq!(assignments("A=1 B=2"), Some(vec![("A", "1"), ("B", "2")]));
         for other in ["check_x", "A=1 check_x", "export", ""] {
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_those_that_getopts_finds() {
+    fn options_are_found_as_by_getopts() {
         let found = |words: &str| {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             options(&words, ":0E:SVcd:e:fkm:rsu:v")
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn range_masks_are_those_that_nhc_understands() {
+    fn range_masks_are_accepted_as_by_nhc() {
         for good in ["n1", "n[1-4]", "n[01-20],m7", "gpu-a1.cluster", "n[1-2]-ib"] {
             assert!(is_range(good), "{good}");
         }
@@ -257,13 +258,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_file_is_too_strange(file in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+        fn no_file_causes_a_panic(file in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             let whole: Vec<u8> = lines(&file).into_iter().flat_map(|line| line.raw.to_vec()).collect();
             proptest::prop_assert_eq!(whole, file);
         }
 
         #[test]
-        fn no_command_is_too_strange(command in "\\PC{0,80}") {
+        fn no_command_causes_a_panic(command in "\\PC{0,80}") {
             let _ = Words::of(&command);
             let _ = commands(&command).count();
             let _ = assignments(&command);

@@ -1,4 +1,4 @@
-//! Machine profiles: those that are built in, and those that a site lays over them.
+//! Machine profiles: built-in ones, and those with which a site extends or replaces them.
 
 mod record;
 
@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 pub use record::{Recorded, record};
 
-/// A profile is a page of text.
+/// Maximum size of a profile. Real ones are one page of text.
 const PROFILE_BYTES: u64 = 256 * 1024;
 
-/// `extends` may go this deep before it counts as a circle.
+/// Maximum depth of `extends`, beyond which it is assumed to be circular.
 const MAX_DEPTH: usize = 8;
 
 macro_rules! builtin {
@@ -22,14 +22,14 @@ macro_rules! builtin {
     };
 }
 
-/// In the order in which they are listed to people.
+/// In the order in which they are listed.
 const BUILTIN: &[(&str, &str)] = builtin![
     "h100-sxm", "h200-sxm", "h800-sxm", "h20", "a100-sxm", "a800-sxm", "b200", "l40s", "l20", "rtx4090",
     "rtx3090", "a6000", "generic", "cpu",
 ];
 
-/// One file. Its keys are those of [`Profile`] and `extends`; what it leaves out comes from the profile
-/// that it extends.
+/// One profile file. Its keys are those of [`Profile`] and `extends`; missing keys come from the profile that it
+/// extends.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read only to have toml refuse unknown keys with the place in this file")]
@@ -47,17 +47,17 @@ struct ProfileFile {
     host: HostProfile,
 }
 
-/// Where profiles are looked for: the built-in ones lie lowest, each directory above the one before.
+/// The sources of profiles: built-in ones have the lowest precedence, and each directory precedes the one before it.
 struct Layers<'a> {
     dirs: &'a [PathBuf],
 }
 
-/// The ids that are built in.
+/// Returns the ids of the built-in profiles.
 pub fn builtin_ids() -> Vec<&'static str> {
     BUILTIN.iter().map(|(id, _)| *id).collect()
 }
 
-/// Every id there is: built in, or a file `<id>.toml` in one of `dirs`.
+/// Returns all ids: built-in ones, and those of files `<id>.toml` in `dirs`.
 pub fn ids(dirs: &[PathBuf]) -> Vec<String> {
     let mut ids: Vec<String> = builtin_ids().into_iter().map(str::to_owned).collect();
     for dir in dirs {
@@ -73,10 +73,10 @@ pub fn ids(dirs: &[PathBuf]) -> Vec<String> {
     ids
 }
 
-/// The profile `id`: `<id>.toml` of the last of `dirs` that has one, else the built-in one.
+/// Returns the profile `id`: `<id>.toml` from the last of `dirs` that has one, otherwise the built-in one.
 ///
-/// `extends = "other"` takes over what the file leaves out; a file that extends its own id means the
-/// one below it. Tables are merged key by key, lists are replaced.
+/// With `extends = "other"`, keys that the file lacks come from the other profile. A file that extends its own id means
+/// the profile with that id and the next lower precedence. Tables are merged key by key, lists are replaced.
 ///
 /// # Errors
 /// [`ProfileError::Unknown`] lists the known ids; [`ProfileError::Invalid`] has file, line and caret.
@@ -92,13 +92,13 @@ pub fn load(id: &str, dirs: &[PathBuf]) -> Result<Profile, ProfileError> {
     }
 }
 
-/// The profile for a GPU of this `nvmlDeviceGetName`, of those that name it.
+/// Returns the profile for a GPU name (`nvmlDeviceGetName`), if one lists it.
 ///
-/// Names must be equal: a longer one is another product (`NVIDIA H200 NVL` is a PCIe card, `NVIDIA H20`
-/// no cut `NVIDIA H200`). Profiles of a site come before built-in ones.
+/// Names must be equal, because a longer one is another product: `NVIDIA H200 NVL` is a PCIe card, and `NVIDIA H20` is
+/// not a shortened `NVIDIA H200`. Profiles of the site take precedence over built-in ones.
 ///
 /// # Errors
-/// A file of a site is no profile.
+/// Returns an error if a file of the site is not a valid profile.
 pub fn matching(gpu_name: &str, dirs: &[PathBuf]) -> Result<Option<Profile>, ProfileError> {
     let all = ids(dirs);
     let (builtin, site) = all.split_at(BUILTIN.len().min(all.len()));
@@ -112,7 +112,7 @@ pub fn matching(gpu_name: &str, dirs: &[PathBuf]) -> Result<Option<Profile>, Pro
 }
 
 impl Layers<'_> {
-    /// The merged table of `id`, looking only at the lowest `layers` directories and what is built in.
+    /// The merged table of `id`, from the lowest `layers` directories and the built-in profiles.
     fn table(&self, id: &str, layers: usize, depth: usize) -> Result<toml::Table, ProfileError> {
         if depth > MAX_DEPTH {
             return Err(ProfileError::Invalid(format!("machine profile '{id}': `extends` is circular")));
@@ -143,13 +143,14 @@ impl Layers<'_> {
         }
     }
 
-    /// Name, text, and how many directories lie below (`None` under what is built in).
+    /// Name and text of a profile, and the number of directories with lower precedence (`None` for a built-in one).
     fn find(&self, id: &str, layers: usize) -> Result<(String, String, Option<usize>), ProfileError> {
-        // The id may come from a job's options: it is looked up, never a path.
+        // The id can come from a job's options, so it must never be used as a path.
         if is_id(id) {
             for (below, dir) in self.dirs.iter().enumerate().take(layers).rev() {
                 let path: PathBuf = Path::new(dir).join(format!("{id}.toml"));
-                // Root drains nodes by what a profile says. Other users only read with it, also files of their own.
+                // Root drains nodes because of a profile's values, so its files must be trusted. Other users only read
+                // with it, and may use their own files.
                 if nix::unistd::geteuid().is_root()
                     && let Err(why) = trusted(&path)
                     && !why.is_absent()
@@ -197,8 +198,8 @@ fn invalid(name: &str, text: &str, error: &toml::de::Error) -> ProfileError {
     ProfileError::Invalid(format!("{name}: {}", toml_error(error, text)))
 }
 
-/// An error of TOML in one line: `line 3, column 5: what is wrong`. The crate's own text has several lines and quotes
-/// the file.
+/// Formats a TOML error in one line: `line 3, column 5: what is wrong`. The crate's own text has several lines and
+/// quotes the file.
 pub fn toml_error(error: &toml::de::Error, text: &str) -> String {
     let before = error.span().and_then(|span| text.get(..span.start)).filter(|_| !text.is_empty());
     let what = error.message();
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_builtin_profile_stands() {
+    fn every_builtin_profile_is_valid() {
         for id in builtin_ids() {
             let profile = load(id, &[]).unwrap();
             assert_eq!(profile.id, id);
@@ -235,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_name_is_another_machine() {
+    fn a_longer_gpu_name_does_not_match() {
         assert_eq!(matching("NVIDIA H200 NVL", &[]).unwrap(), None);
         assert_eq!(matching("NVIDIA H20", &[]).unwrap().unwrap().id, "h20");
         assert_eq!(matching("NVIDIA H200", &[]).unwrap().unwrap().id, "h200-sxm");
     }
 
     #[test]
-    fn layers_lie_over_one_another() {
+    fn later_directories_take_precedence() {
         let (vendor, site) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dirs = [vendor.path().to_owned(), site.path().to_owned()];
         let write =
@@ -256,12 +257,12 @@ mod tests {
         assert_eq!(ours.fabric.exclude, ["mlx5_8"]);
         assert_eq!(ours.fabric.hcas, Some(8));
         assert!(ids(&dirs).contains(&"ours".to_owned()));
-        // A site's profile is the nearer one.
+        // A profile of the site takes precedence.
         assert_eq!(matching("NVIDIA H100 80GB HBM3", &dirs).unwrap().unwrap().id, "ours");
     }
 
     #[test]
-    fn errors_say_where_and_what_is_known() {
+    fn errors_have_the_position_or_the_known_ids() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = [dir.path().to_owned()];
         let load = |text: &str| {
@@ -307,13 +308,13 @@ mod tests {
         chown(&file, Some(0), None).unwrap();
         mode(&dirs[0], 0o777);
         assert!(refused().unwrap().contains("profiles: mode 0777"));
-        // Any user could have removed a profile that overrides this one.
+        // Another user could have removed a profile that overrides this one.
         assert!(load("h100-sxm", &dirs).is_err());
         assert!(matching("NVIDIA H100 80GB HBM3", &dirs).is_err());
     }
 
     #[test]
-    fn an_id_is_no_path() {
+    fn an_id_is_never_used_as_a_path() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("in")).unwrap();
         fs::write(dir.path().join("out.toml"), "title = 'x'\n").unwrap();

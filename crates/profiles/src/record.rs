@@ -1,4 +1,4 @@
-//! A machine type from a good machine.
+//! Creates a machine profile from a healthy machine.
 
 mod fabric;
 mod host;
@@ -8,22 +8,22 @@ use std::collections::BTreeMap;
 use railgate_model::{Access, Gpu, Hca, Pci, Port, PortState, Profile, Reading, Snapshot};
 use railgate_text::printable;
 
-/// A profile made from a machine, and what the machine could not say.
+/// A profile made from a machine, and the values that are missing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// What the machine has.
+    /// The profile.
     pub profile: Profile,
-    /// Keys that are absent because their value is not known, each with the reason.
+    /// Keys that are absent because their values are unknown, with the reasons.
     pub unknown: Vec<(String, String)>,
-    /// What was decided and a person should look at.
+    /// Decisions that a person should check.
     pub notes: Vec<String>,
 }
 
 impl Recorded {
-    /// The profile as a file for `/etc/railgate/profiles/`, with what is not known as comments.
+    /// Returns the profile as a file for `/etc/railgate/profiles/`, with unknown values as comments.
     ///
     /// # Errors
-    /// A value that TOML cannot hold: a fault of this build.
+    /// Returns an error for a value that TOML cannot represent, which is a bug.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let mut text = String::new();
         for (key, why) in &self.unknown {
@@ -36,8 +36,8 @@ impl Recorded {
     }
 }
 
-/// Makes a profile of what this machine has. `like` is the profile that the GPU's name belongs to, for what no machine
-/// says of itself (its peak).
+/// Creates a profile of this machine. `like` is the existing profile for the GPU's name, for values that no machine
+/// reports (its peak performance).
 pub fn record(snapshot: &Snapshot, id: &str, like: Option<&Profile>) -> Recorded {
     let mut recorded = Recorded { profile: Profile::generic(), unknown: Vec::new(), notes: Vec::new() };
     id.clone_into(&mut recorded.profile.id);
@@ -73,7 +73,7 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
     let unknown = &mut into.unknown;
     let mut all = |key: &str, readings: Vec<Reading<u64>>| agree(&format!("gpus.{key}"), readings, unknown);
     let links = |gpu: &&Gpu| {
-        // A GPU without links says so once for each that it was asked for.
+        // A GPU without NVLink returns that for each link.
         let unreadable = gpu.nvlinks.iter().find_map(|link| match &link.up {
             Reading::Failed(why) => Some(why.clone()),
             Reading::Known(_) | Reading::Unsupported => None,
@@ -90,7 +90,7 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
         Reading::Failed(why) => Reading::Failed(why.clone()),
     };
     profile.row_remap = all("row_remap", gpus.iter().map(remap).collect()).map(|can| can != 0);
-    // An idle GPU lets its link run slower than it can.
+    // The link of an idle GPU can run below its maximum speed.
     let generation = |gpu: &&Gpu| match best_generation(gpu, pci) {
         Some(generation) => Reading::Known(generation),
         None => Reading::Failed(
@@ -104,7 +104,7 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
     profile.memory_gib = all("memory_gib", gpus.iter().map(memory).collect()).and_then(number);
     let watts = |gpu: &&Gpu| gpu.power_limit_w.clone().map(whole);
     profile.power_limit_w = all("power_limit_w", gpus.iter().map(watts).collect()).map(|watts| watts as f64);
-    // Only a mode that all GPUs have; mixed modes are a site's partitioning.
+    // Only recorded if all GPUs have the same mode; mixed modes are the site's partitioning.
     let mig = |gpu: &&Gpu| gpu.mig.clone().map(u64::from);
     profile.mig = all("mig", gpus.iter().map(mig).collect()).map(|on| on != 0);
     profile.driver = found.driver.known().cloned().into_iter().collect();
@@ -120,7 +120,7 @@ fn gpus(snapshot: &Snapshot, like: Option<&Profile>, into: &mut Recorded) {
     into.profile.gpus.source = format!("recorded from {}{peak}", printable(&snapshot.node));
 }
 
-/// Compute ports are the many that are active and alike; the others are left out.
+/// The most common kind of active ports is taken as the compute fabric; other ports are left out.
 fn fabric(snapshot: &Snapshot, into: &mut Recorded) {
     let Some(found) = snapshot.fabric.data() else {
         let why = snapshot.fabric.missing().unwrap_or_default();
@@ -136,7 +136,7 @@ fn fabric(snapshot: &Snapshot, into: &mut Recorded) {
             }
         }
     }
-    // As many ports: the faster ones are the compute fabric.
+    // If two kinds have the same number of ports, the faster one is the compute fabric.
     let Some(((layer, rate), rails)) = kinds.into_iter().max_by_key(|((_, rate), hcas)| (hcas.len(), *rate))
     else {
         if found.hcas.is_empty() {
@@ -166,7 +166,7 @@ fn kind(port: &Port) -> Option<(&'static str, u64)> {
     Some((fabric::layer(port.link_layer.known()?)?, whole(*port.rate_gbps.known()?)))
 }
 
-/// What all of them say; a reading that failed, or two that differ, is nothing that a profile can state.
+/// The common value of all readings. If one failed or two differ, the profile has no value.
 fn agree(key: &str, readings: Vec<Reading<u64>>, unknown: &mut Vec<(String, String)>) -> Option<u64> {
     let mut values = Vec::new();
     for reading in readings {
@@ -199,7 +199,7 @@ fn best_generation(gpu: &Gpu, pci: Option<&Pci>) -> Option<u64> {
     let address = gpu.pci.known()?;
     let device = pci?.devices.iter().find(|device| device.address == *address)?;
     let speed = device.link.known()?.max_speed_gts;
-    // GT/s of generations 1 to 6.
+    // Speeds of generations 1 to 6 in GT/s.
     [2.5_f64, 5.0, 8.0, 16.0, 32.0, 64.0]
         .iter()
         .position(|known| (known - speed).abs() < 0.1)
@@ -231,12 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_says_what_its_profile_says() {
+    fn a_simulated_machine_gives_its_own_profile() {
         for id in crate::builtin_ids().into_iter().filter(|id| !["generic", "cpu"].contains(id)) {
             let (like, _) = simulate::parse(id, &[]).unwrap();
             let got = recorded(id);
             let (gpus, want) = (&got.profile.gpus, &like.gpus);
-            // What a profile leaves out the simulator invents.
+            // The simulator makes up the values that a profile lacks.
             let same = |got: Option<f64>, want: Option<f64>| want.is_none() || got == want;
             let whole = |value: Option<u32>| value.map(f64::from);
             for (key, got, want) in [
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said_and_left_out() {
+    fn unknown_values_are_left_out_with_a_reason() {
         let (like, faults) = simulate::parse("h100-sxm:gpu-nvlink-down@3", &[]).unwrap();
         let mut node = simulate::simulated(&like, &faults);
         if let railgate_model::Part::Read { data, .. } = &mut node.gpus {

@@ -1,4 +1,4 @@
-//! One reliable connection of a device with itself.
+//! A reliable connection from a device to itself.
 #![allow(
     unsafe_code,
     reason = "work requests borrow memory that the device reads and writes until they complete"
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use ibverbs::{CompletionQueue, Device, MemoryRegion, QueuePair, ibv_qp_type, ibv_wc};
 
-/// One message, bytes.
+/// Size of one message, bytes.
 const MESSAGE: usize = 1024 * 1024;
-/// So many are on their way at once.
+/// Maximum number of messages in flight.
 const DEPTH: usize = 8;
-/// Long enough for a rate, short enough for a prolog.
+/// Duration of the measurement: long enough for a rate, short enough for a prolog.
 const MEASURED: Duration = Duration::from_millis(200);
-/// A device that completes nothing for so long does not work.
+/// Timeout after which a device without completions counts as failed.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// `IBV_GID_TYPE_ROCE_V2`, which the crate names by its type alone.
+/// `IBV_GID_TYPE_ROCE_V2`, for which the crate has only the type.
 const ROCE_V2: ibverbs::ibv_gid_type = 2;
-/// Marks the work requests that receive.
+/// Flag in the ids of receive requests.
 const RECEIVES: u64 = 1 << 32;
 
-/// Sends from one half of a buffer into the other for a while; bytes and Gb/s. What arrived is compared.
+/// Sends data from one half of a buffer to the other for a while, and verifies it. Returns bytes and Gb/s.
 pub(crate) fn run(device: &Device<'_>) -> Result<(u64, f64), String> {
     let context = device.open().map_err(|why| format!("open: {why}"))?;
     let entries = i32::try_from(4 * DEPTH).map_err(|why| why.to_string())?;
@@ -30,7 +30,7 @@ pub(crate) fn run(device: &Device<'_>) -> Result<(u64, f64), String> {
     let mut builder = domain.create_qp(&queue, &queue, ibv_qp_type::IBV_QPT_RC);
     let depth = u32::try_from(DEPTH).map_err(|why| why.to_string())?;
     builder.set_max_send_wr(depth).set_max_recv_wr(2 * depth).allow_remote_rw();
-    // RoCE has no LIDs: the first routable entry of the table addresses the port itself.
+    // RoCE has no LIDs, so the port is addressed by the first routable entry of its GID table.
     if let Some(index) = gid_index(&context) {
         builder.set_gid_index(index);
     }
@@ -43,7 +43,7 @@ pub(crate) fn run(device: &Device<'_>) -> Result<(u64, f64), String> {
         *byte = (place % 251) as u8;
     }
     let sent = exchange(&mut pair, &queue, &mut source, &mut sink);
-    // The pair goes before the memory that its last requests may still name.
+    // The queue pair is dropped first, because its last requests can still refer to the memory.
     drop(pair);
     let (bytes, took) = sent?;
     let whole = sink.chunks(MESSAGE).take(1).all(|message| message == &source[..]);
@@ -53,7 +53,7 @@ pub(crate) fn run(device: &Device<'_>) -> Result<(u64, f64), String> {
     Ok((bytes, bytes as f64 * 8.0 / took.as_secs_f64() / 1e9))
 }
 
-/// Ethernet ports need one; on InfiniBand the LID does.
+/// Ethernet ports need a GID; InfiniBand ports use the LID.
 fn gid_index(context: &ibverbs::Context) -> Option<u32> {
     let table = context.gid_table();
     let v2 = table.iter().find(|entry| entry.gid_type == ROCE_V2);

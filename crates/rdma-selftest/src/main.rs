@@ -1,8 +1,8 @@
-//! `railgate-rdma-selftest DEVICE…`: sends data through each RDMA device to itself and says how fast that went.
+//! `railgate-rdma-selftest DEVICE…`: measures a loopback transfer through each RDMA device.
 //!
-//! One line of JSON per device, written as soon as it is known, so that a device that hangs silences only those behind
-//! it: `{"device": "mlx5_0", "gbps": 187.3, "bytes": 536870912, "error": null}`. Exit code 0 whenever every device was
-//! tried; what that means is the gate's to say.
+//! Prints one line of JSON per device, at once, so that a device that hangs only affects those after it:
+//! `{"device": "mlx5_0", "gbps": 187.3, "bytes": 536870912, "error": null}`. The exit code is 0 if every device was tried; the gate
+//! judges the results.
 
 mod loopback;
 
@@ -11,15 +11,15 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-/// What one device said.
+/// The result of one device.
 #[derive(Debug, Serialize)]
 struct Said {
     device: String,
-    /// Gb/s through the device and back, payload only.
+    /// Throughput of the loopback, payload only, Gb/s.
     gbps: Option<f64>,
-    /// How much was sent.
+    /// Number of bytes sent.
     bytes: u64,
-    /// Why it did not work.
+    /// Why the transfer failed.
     error: Option<String>,
 }
 

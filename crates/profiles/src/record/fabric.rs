@@ -6,7 +6,7 @@ use railgate_model::{
 
 use super::Recorded;
 
-/// What the compute devices have besides layer and rate.
+/// Records properties of the compute devices other than link layer and rate.
 pub(super) fn details(snapshot: &Snapshot, rails: &[(&Hca, &Port)], into: &mut Recorded) {
     let Recorded { profile, unknown, .. } = into;
     let fabric = &mut profile.fabric;
@@ -35,7 +35,7 @@ pub(super) fn details(snapshot: &Snapshot, rails: &[(&Hca, &Port)], into: &mut R
     } else {
         let mtus = rails.iter().flat_map(|(hca, _)| &hca.details.interfaces);
         let mtus: Option<BTreeSet<u32>> = mtus.map(|interface| roce_mtu(*interface.mtu.known()?)).collect();
-        // Of several the smallest: every port has that at least.
+        // The smallest of several, which every port supports.
         match mtus.and_then(|mtus| mtus.first().copied()) {
             Some(mtu) => fabric.mtu = Some(mtu),
             None => left_out("mtu", "an interface does not report it"),
@@ -56,7 +56,7 @@ pub(super) fn details(snapshot: &Snapshot, rails: &[(&Hca, &Port)], into: &mut R
     }
 }
 
-/// The keys that every port has.
+/// The partition keys that every port has.
 fn common_keys(rails: &[(&Hca, &Port)]) -> Option<Vec<u16>> {
     let mut common: Option<BTreeSet<u16>> = None;
     for (_, port) in rails {
@@ -69,7 +69,7 @@ fn common_keys(rails: &[(&Hca, &Port)]) -> Option<Vec<u16>> {
     common.map(|keys| keys.into_iter().collect())
 }
 
-/// How near the nearest compute device is to the GPU that has it farthest away.
+/// Distance between a GPU and its nearest compute device, for the GPU with the largest distance.
 fn distance(snapshot: &Snapshot, rails: &[(&Hca, &Port)]) -> Option<&'static str> {
     let pci = snapshot.pci.data()?;
     let hcas: Vec<&PciDevice> = rails.iter().filter_map(|(hca, _)| device(pci, *hca.pci.known()?)).collect();
@@ -93,7 +93,7 @@ fn device(pci: &Pci, at: PciAddress) -> Option<&PciDevice> {
     pci.devices.iter().find(|device| device.address == at)
 }
 
-/// The ports of this kind that are active, each with its device.
+/// The active ports of this kind, each with its device.
 pub(super) fn ports_of<'a>(hcas: &'a [Hca], layer: &str, gbps: u64) -> Vec<(&'a Hca, &'a Port)> {
     let alike = |port: &&Port| {
         port.state == Reading::Known(PortState::Active) && super::kind(port) == Some((name_of(layer), gbps))
@@ -105,7 +105,7 @@ fn name_of(layer: &str) -> &'static str {
     if layer == "infiniband" { "infiniband" } else { "ethernet" }
 }
 
-/// What a port speaks, by a profile's name.
+/// The name of a link layer in profiles.
 pub(super) fn layer(layer: &LinkLayer) -> Option<&'static str> {
     match layer {
         LinkLayer::InfiniBand => Some("infiniband"),

@@ -4,7 +4,7 @@ use railgate_model::{Gpu, Reading, Snapshot};
 
 use super::{Recorded, number};
 
-/// Services that a GPU node of a cluster may need; what else runs there is the site's own business.
+/// Services that a GPU node may need; others are the site's own.
 const SERVICES: [&str; 10] = [
     "chrony",
     "chronyd",
@@ -18,11 +18,11 @@ const SERVICES: [&str; 10] = [
     "systemd-timesyncd",
 ];
 
-/// Modules without which GPUs or the fabric do not work.
+/// Kernel modules that GPUs or fabric need.
 const MODULES: [&str; 8] =
     ["gdrdrv", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_peermem", "nvidia_uvm", "rdma_ucm"];
 
-/// Words of the command line that change how devices reach memory.
+/// Kernel arguments that affect how devices access memory.
 const BOOT_ARGS: [&str; 8] = [
     "amd_iommu",
     "default_hugepagesz",
@@ -34,7 +34,7 @@ const BOOT_ARGS: [&str; 8] = [
     "transparent_hugepage",
 ];
 
-/// What the machine around the devices is made of.
+/// Records the properties of the host.
 pub(super) fn host(snapshot: &Snapshot, into: &mut Recorded) {
     let Some(found) = snapshot.host.data() else {
         let why = snapshot.host.missing().unwrap_or_default();
@@ -81,7 +81,7 @@ pub(super) fn host(snapshot: &Snapshot, into: &mut Recorded) {
     );
 }
 
-/// The versions of what the GPUs run, each once.
+/// The distinct versions of all GPUs.
 pub(super) fn versions(gpus: &[&Gpu], which: impl Fn(&Gpu) -> &Reading<String>) -> Vec<String> {
     let all: BTreeSet<&String> = gpus.iter().filter_map(|gpu| which(gpu).known()).collect();
     all.into_iter().cloned().collect()
