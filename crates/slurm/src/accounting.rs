@@ -1,28 +1,29 @@
-//! AdminComment of a job that has ended: slurmctld changes it no more, the accounting database does.
+//! AdminComment of jobs that have ended: slurmctld no longer changes it, the accounting database does.
 
 use crate::admin_comment::with_field;
 use crate::client::MAX_ADMIN_COMMENT;
 use crate::{Client, JobRef, SlurmError};
 
-/// Longest command in one batch, bytes: a sacctmgr that is built without readline cuts its input lines at 4095, and
-/// would take the rest of a longer one for another command.
+/// Longest command in one batch, bytes: a sacctmgr that is built without readline cuts its input lines at 4095 and
+/// runs the rest of a longer one as another command.
 const MAX_COMMAND: usize = 3500;
 
-/// At most so many in a batch are written by a process each: longer ones, and those that the batch did not take.
+/// Most lines of a batch that are written by one process each: those that are too long for the batch, and those that
+/// it did not take.
 const ALONE: usize = 100;
 
-/// What became of a line for our field.
+/// Outcome for one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// It stands there.
+    /// Written.
     Written,
-    /// It stood there already.
+    /// The field had this text already.
     Same,
-    /// The database has no such job yet.
+    /// The database does not have the job yet.
     Absent,
-    /// What others have written there cannot be kept byte for byte, so it is left as it is.
+    /// The rest of the comment could not be kept byte for byte, so nothing was written.
     Kept,
-    /// sacctmgr was given it, and the database does not have it.
+    /// sacctmgr received it, but the database does not have it.
     NotTaken,
 }
 
@@ -33,16 +34,16 @@ pub struct Line {
     pub job: u32,
     /// How Slurm's commands name it.
     pub name: JobRef,
-    /// What our field is to say.
+    /// Text for our field.
     pub text: String,
 }
 
-/// Sets our field in the AdminComment of jobs that have ended, in the accounting database; everything else in it stays.
-/// The answers are in the order of the lines. However many there are: one query before, one after and one process that
-/// writes, save for comments that are too long for it.
+/// Sets our field in the AdminComment of jobs that have ended, in the accounting database; everything else in it
+/// stays. The outcomes are in the order of `lines`. Any number of lines takes one query before, one query after and
+/// one process that writes, except for comments that are too long for it.
 ///
 /// # Errors
-/// [`SlurmError`]: the site has no accounting, or it does not answer.
+/// [`SlurmError`]: the site has no accounting, or the database does not answer.
 pub fn note_in_accounting(client: &Client, lines: &[Line]) -> Result<Vec<Noted>, SlurmError> {
     let names: Vec<&JobRef> = lines.iter().map(|line| &line.name).collect();
     if names.is_empty() {
@@ -81,7 +82,7 @@ pub fn note_in_accounting(client: &Client, lines: &[Line]) -> Result<Vec<Noted>,
     Ok(noted)
 }
 
-/// Writes what is wanted, and takes the database's word for what was written.
+/// Writes the changes, then reads back which of them the database has.
 fn write(
     client: &Client,
     lines: &[Line],
@@ -102,7 +103,7 @@ fn write(
         Ok(left)
     };
     let command = |(index, change): &(usize, String)| {
-        // No quote, backslash or line break is in it: `changed` leaves such comments alone.
+        // The command needs no quoting: `changed` refuses comments with a quote, backslash or line break.
         let command = format!("modify job where jobid={} set AdminComment=\"{change}\"", lines[*index].name);
         (command.len() <= MAX_COMMAND).then_some(command)
     };
@@ -110,7 +111,7 @@ fn write(
     if !commands.is_empty() {
         match client.set_accounted_comments(&commands) {
             Err(why) if why.no_answer() => return Err(why),
-            // What the database has is what counts.
+            // Not fatal: the comments that the database returns below decide.
             Err(why) => tracing::debug!("sacctmgr: {why}"),
             Ok(()) => {}
         }
@@ -130,7 +131,7 @@ fn write(
         }
     }
     look(noted)?;
-    // Where none was taken, the reason is of use.
+    // If none was taken, the caller needs the reason.
     if noted.iter().all(|noted| *noted == Noted::NotTaken) { last } else { Ok(()) }
 }
 
@@ -138,11 +139,11 @@ fn has_capitals(text: &str) -> bool {
     text.contains(|c: char| c.is_ascii_uppercase())
 }
 
-/// `None` where sacctmgr would not pass on what others have written: it turns quotes into backticks, and its own
-/// words end at a line's end.
+/// Returns the new comment; `None` if sacctmgr would change the text of others: it turns quotes into backticks and
+/// cuts at a line break.
 fn changed(comment: &str, text: &str) -> Option<String> {
     let passes = |c: char| (c.is_ascii_graphic() || c == ' ') && !matches!(c, '"' | '\'' | '\\');
-    // sacct ends what it prints with a line feed; a blank at the end cannot be told from none.
+    // sacct ends its output with a line feed, so a trailing blank cannot be distinguished from none.
     let kept = comment.len() <= MAX_ADMIN_COMMENT && comment.chars().all(passes);
     let plain: String = text.chars().map(|c| if passes(c) { c } else { '?' }).collect();
     if kept { with_field(comment, &plain) } else { None }
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sacctmgr_would_change_is_left_alone() {
+    fn a_comment_that_sacctmgr_would_change_is_left_alone() {
         let ours = "completed, MFU 41.0 %";
         assert_eq!(changed("", ours).unwrap(), "railgate: completed, MFU 41.0 %;");
         assert_eq!(
@@ -170,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn other_peoples_bytes_stay(
+        fn text_of_others_is_kept_byte_for_byte(
             before in "(JS1:[A-Za-z0-9+/=]{0,40}|[a-z ]{0,9}|x;y|)",
             after in "( [a-z=,:]{0,12}|)",
             old in "(railgate: [a-z ,]{0,20};|)",

@@ -1,14 +1,14 @@
-//! Our field in a job's AdminComment: `railgate: requeued, n2 gpu-lost@3;`. Everything else in it belongs to others
-//! and stays byte for byte.
+//! Our field in a job's AdminComment: `railgate: requeued, n2 gpu-lost@3;`. Everything else in the comment belongs to
+//! others and is kept byte for byte.
 
 use crate::client::MAX_ADMIN_COMMENT;
 
 const FIELD: &str = "railgate:";
 
-/// Longest text of ours.
+/// Longest text of our field, bytes.
 const MAX_TEXT: usize = 300;
 
-/// The comment with our field set to `text`; `None` where it would grow beyond what may be written.
+/// Returns the comment with our field set to `text`; `None` if it would become longer than [`MAX_ADMIN_COMMENT`].
 pub(crate) fn with_field(comment: &str, text: &str) -> Option<String> {
     // A semicolon ends the field.
     let text: String = text
@@ -28,7 +28,7 @@ pub(crate) fn with_field(comment: &str, text: &str) -> Option<String> {
     (changed.len() <= MAX_ADMIN_COMMENT).then_some(changed)
 }
 
-/// Where our field stands: at the beginning or after a blank, up to its semicolon.
+/// Byte range of our field: at the beginning or after a blank, up to its semicolon.
 fn place(comment: &str) -> Option<(usize, usize)> {
     let start = comment
         .match_indices(FIELD)
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_peoples_bytes_stay() {
+    fn text_of_others_is_kept_byte_for_byte() {
         for (before, after) in [
             ("", "railgate: held;"),
             ("JS1:abc==", "JS1:abc== railgate: held;"),
@@ -61,7 +61,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn setting_it_twice_is_setting_it_once(comment in "(railgate:|;| |[a-zé]){0,20}", text in ".{0,40}") {
+        fn setting_the_field_twice_is_idempotent(comment in "(railgate:|;| |[a-zé]){0,20}", text in ".{0,40}") {
             let once = with_field(&comment, &text).unwrap();
             prop_assert_eq!(with_field(&once, &text).unwrap(), once.clone());
             if !comment.contains(FIELD) {

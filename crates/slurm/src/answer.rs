@@ -1,5 +1,5 @@
-//! Reading what `scontrol` and `sinfo` print. Job names, paths and comments stand unquoted in it and may hold
-//! anything, also what looks like a field, so a field that stands there twice is nobody's.
+//! Parsers for the output of `scontrol` and `sinfo`. Job names, paths and comments are unquoted in it and may contain
+//! anything, even text that looks like a field. A field that occurs twice is therefore rejected.
 
 mod job;
 mod listed;
@@ -27,13 +27,13 @@ pub(crate) use standing::{STANDING_FORMAT, accounted, standings};
 /// Seconds since the Unix epoch.
 pub type UnixSeconds = u64;
 
-/// Year and month of `slurm-wlm 22.05.8`, as every program answers to `-V`.
+/// Year and month of `slurm-wlm 22.05.8`, the output of `-V`.
 pub(crate) fn release(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split_whitespace().next_back()?.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// `scontrol show config`: keys and values; numbered keys also as one list.
+/// Parses `scontrol show config`: keys and values; numbered keys also as one list.
 pub(crate) fn config(text: &str) -> BTreeMap<String, String> {
     let mut config: BTreeMap<String, String> = BTreeMap::new();
     for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
@@ -50,12 +50,12 @@ pub(crate) fn config(text: &str) -> BTreeMap<String, String> {
     config
 }
 
-/// The value of a key that comes first.
+/// Value of the first occurrence of a key.
 fn first<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The value of a key that must not come twice.
+/// Value of a key that must not occur twice.
 fn only<'a>(text: &'a str, key: &str) -> Result<Option<&'a str>, String> {
     let mut values = text.split(' ').filter_map(|word| word.strip_prefix(key)?.strip_prefix('='));
     match (values.next(), values.next()) {
@@ -66,15 +66,15 @@ fn only<'a>(text: &'a str, key: &str) -> Result<Option<&'a str>, String> {
     }
 }
 
-/// `2026-11-21T02:01:38`, in UTC because we ask with TZ=UTC.
+/// Parses `2026-11-21T02:01:38`, in UTC because the commands run with TZ=UTC.
 pub(crate) fn time(text: &str) -> Option<UnixSeconds> {
-    // The reader would take other forms, too.
+    // The parser below would also accept other forms.
     let exact = text.len() == 19 && text.as_bytes().get(10) == Some(&b'T');
     let time = exact.then(|| humantime::parse_rfc3339_weak(text).ok())??;
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// `1-02:03:04`, `10:00`, `30`; `None` for `UNLIMITED` and everything else.
+/// Parses `1-02:03:04`, `10:00`, `30`; `None` for `UNLIMITED` and everything else.
 fn duration(text: &str) -> Option<Duration> {
     let (days, rest) = match text.split_once('-') {
         Some((days, rest)) => (days.parse::<u64>().ok()?, rest),
@@ -97,11 +97,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hooks_of_every_release() {
+    fn numbered_and_plain_config_keys_give_the_same_list() {
         let get = |text: &str, key: &str| config(text).get(key).cloned();
         let old = "Prolog                  = /etc/slurm/prolog.d/*\nEpilog                  = (null)\n";
         assert_eq!(get(old, "Prolog").as_deref(), Some("/etc/slurm/prolog.d/*"));
-        // As 24.11.5 and 26.05.5 print them.
+        // As printed by 24.11.5 and 26.05.5.
         let new = "Configuration data as of 2026-11-21T09:54:00\nProlog[0]               = /etc/slurm/prolog.d/*\n\
                    Prolog[1]               = /etc/slurm/last\nAuthInfo                = cred_expire=5\n";
         assert_eq!(get(new, "Prolog").as_deref(), Some("/etc/slurm/prolog.d/*,/etc/slurm/last"));
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_told_by_its_year_and_month() {
+    fn a_release_is_parsed_to_year_and_month() {
         let answers = ["slurm-wlm 22.05.8", "slurm 23.02.7\n", "slurm 25.05.0-0rc1", "", "slurm", "22.x"];
         let releases = answers.map(release);
         assert_eq!(releases, [Some((22, 5)), Some((23, 2)), Some((25, 5)), None, None, None]);
     }
 
     #[test]
-    fn times() {
+    fn times_and_durations_are_parsed_strictly() {
         for (text, seconds) in [
             ("1970-01-01T00:00:00", 0),
             ("2000-02-29T00:00:00", 951_782_400),
@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_it_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
+        fn arbitrary_text_does_not_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
             let _ = (time(&text), duration(&text));
         }
     }

@@ -1,4 +1,4 @@
-//! Where automatic drains stop. A pure count over what `sinfo` said.
+//! The breaker, which limits automatic drains: a pure count over the output of `sinfo`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,36 +7,36 @@ use serde::Serialize;
 use crate::answer::{SinfoLine, is_held};
 use crate::{BreakerConfig, is_ours};
 
-/// How many nodes railgate holds in the cluster or in one partition, and how many it may.
+/// Number of nodes drained by railgate in the cluster or in one partition, and the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cap {
     /// `cluster`, or `partition main`.
     pub scope: String,
-    /// Nodes there.
+    /// Nodes in this scope.
     pub nodes: usize,
-    /// Nodes that railgate holds there; where the cap is asked for one node, those that were held before it.
+    /// Nodes in it that railgate drained; if the cap is computed for one node, those drained before it.
     pub held: usize,
-    /// How many it may hold, from `[breaker]` and the number of nodes.
+    /// Most nodes that railgate may drain here, from `[breaker]` and the number of nodes.
     pub limit: usize,
 }
 
 impl Cap {
-    /// No further node is drained there.
+    /// Whether no further node may be drained in this scope.
     pub fn is_reached(&self) -> bool {
         self.held >= self.limit
     }
 }
 
-/// The cap of the cluster, then one for each partition, as they are now.
+/// The current cap of the cluster, then of each partition.
 pub(crate) fn caps(config: &BreakerConfig, cluster: &[SinfoLine]) -> Vec<Cap> {
     let held: BTreeSet<&str> = ours(cluster).map(|line| line.node.as_str()).collect();
     counted(config, cluster, &held, |_| true)
 }
 
-/// Whether `node` may be drained, or stay so: only nodes that we held before it count. `node` itself need not
-/// be held yet; then everything that we hold came before.
+/// Whether `node` may be drained, or stay drained: only nodes that railgate drained before it count. If `node` is not
+/// drained yet, all of them do.
 pub(crate) fn allows(config: &BreakerConfig, cluster: &[SinfoLine], node: &str) -> Result<(), Cap> {
-    // Names too: times have whole seconds, and every node must come to the same order.
+    // Ties are broken by name: times have whole seconds, and all nodes must agree on the order.
     let rank = |line: &SinfoLine| (line.since.unwrap_or(0), line.node.clone());
     let mine = ours(cluster).find(|line| line.node == node).map(rank);
     let earlier: BTreeSet<&str> = ours(cluster)
@@ -51,7 +51,7 @@ fn ours(cluster: &[SinfoLine]) -> impl Iterator<Item = &SinfoLine> {
     cluster.iter().filter(|line| is_ours(&line.reason) && is_held(&line.state))
 }
 
-/// The cluster's cap, and those of the partitions that `with` picks.
+/// The cap of the cluster, and those of the partitions that `with` selects.
 fn counted(
     config: &BreakerConfig,
     cluster: &[SinfoLine],
@@ -77,7 +77,7 @@ fn counted(
     std::iter::once(whole).chain(parts).collect()
 }
 
-/// Less than one node counts as one, or a small partition could never be protected.
+/// A limit below one node counts as one: otherwise a small partition could never be protected.
 fn limit(total: usize, nodes: u32, percent: f64) -> usize {
     let nodes = usize::try_from(nodes).unwrap_or(usize::MAX);
     if percent <= 0.0 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn limits() {
+    fn the_limit_is_the_smaller_of_count_and_percentage() {
         for (total, nodes, percent, expected) in [
             (4, 10, 10.0, 1),
             (100, 10, 25.0, 10),
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn before_a_drain_everything_held_counts() {
+    fn before_a_drain_all_drained_nodes_count() {
         assert_eq!(allows(&config(2, 100.0), &cluster(&[(1, 5)]), "n9"), Ok(()));
         let open = allows(&config(2, 100.0), &cluster(&[(1, 5), (2, 9)]), "n9").unwrap_err();
         assert_eq!((open.scope.as_str(), open.held, open.limit), ("cluster", 2, 2));
     }
 
     #[test]
-    fn a_small_cluster_has_a_limit_of_one() {
+    fn a_small_cluster_has_a_limit_of_one_node() {
         let caps = super::caps(&BreakerConfig::default(), &cluster(&[(1, 5)])[..4]);
         let told: Vec<_> =
             caps.iter().map(|cap| (cap.scope.as_str(), cap.nodes, cap.held, cap.limit)).collect();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_storm_exactly_the_oldest_stay() {
+    fn after_simultaneous_drains_the_oldest_stay() {
         let held = [(3, 7), (1, 7), (5, 6), (8, 9)];
         for cap in 0..=4 {
             let stay = held
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_have_caps_of_their_own() {
+    fn each_partition_has_its_own_cap() {
         let mut lines = cluster(&[(1, 5)]);
         lines.push(line("n1", "small", Some(5)));
         lines.push(line("n2", "small", None));
@@ -176,10 +176,10 @@ mod tests {
         assert_eq!(allows(&config, &lines, "n3"), Ok(()));
     }
 
-    /// Two hundred nodes fail within a second. Nobody knows a compare-and-swap: each looks before it drains, as far
-    /// as the others' drains are visible by then, and looks again once nobody can get its own second any more.
+    /// Two hundred nodes fail within a second. Slurm has no compare-and-swap: each node counts before it drains (the
+    /// drains of the others may not be visible yet), and counts again once no other drain can have its second.
     #[test]
-    fn two_hundred_nodes_that_fail_at_once_end_at_the_cap() {
+    fn two_hundred_simultaneous_failures_end_at_the_cap() {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         enum Step {
             Look,
@@ -196,7 +196,7 @@ mod tests {
                 state ^= state << 17;
                 state % below
             };
-            // Milliseconds. slurmctld takes up to three seconds to carry out a drain in such a storm.
+            // Milliseconds. slurmctld takes up to three seconds to carry out a drain under this load.
             let mut events: Vec<(u64, Step, usize)> = Vec::new();
             for node in 0..NODES {
                 let look = 5_000 + random(1_000);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn other_peoples_drains_and_old_reasons_do_not_count() {
+    fn drains_by_others_and_old_reasons_do_not_count() {
         let mut lines = cluster(&[]);
         lines[1].reason = "bad dimm".to_owned();
         lines[1].state = "drained".to_owned();

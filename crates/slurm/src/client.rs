@@ -16,14 +16,13 @@ use crate::breaker::{self, Cap};
 use crate::command::{SlurmError, run_bytes};
 use crate::{BreakerConfig, Env, LetThrough, SlurmConfig, hostlist};
 
-/// Longest AdminComment that we read and therefore ever write, bytes.
+/// Longest AdminComment that is read and therefore ever written, bytes.
 pub(crate) const MAX_ADMIN_COMMENT: usize = 8192;
 
-/// What each change of many adds to the deadline of the command that makes them.
+/// Added to the deadline of a command for each change that it makes.
 const EACH_CHANGE: Duration = Duration::from_millis(200);
 
-/// Slurm's own commands, each in a child with a deadline. Values travel as one argument each; no shell ever
-/// sees them.
+/// Runs Slurm's commands, each in a child process with a deadline. Each value is one argument; no shell is involved.
 #[derive(Clone, Debug)]
 pub struct Client {
     bin_dir: PathBuf,
@@ -32,12 +31,12 @@ pub struct Client {
     until: Option<Instant>,
 }
 
-/// How Slurm's commands must name a job. A plain id that happens to be an array's would mean all its members.
+/// Name of a job for Slurm's commands. A plain id that is also the id of an array would mean all its members.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JobRef(String);
 
 impl JobRef {
-    /// A job that is no member of an array, or the leader of a heterogeneous one.
+    /// A job that is not a member of an array, or the leader of a heterogeneous job.
     pub fn plain(id: u32) -> Self {
         JobRef(id.to_string())
     }
@@ -48,12 +47,12 @@ impl JobRef {
     }
 }
 
-/// Which jobs to list.
+/// Selects the jobs of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// The job of this number, and all members of the array of this number.
+    /// The job with this id, and all members of the array with this id.
     Job(u32),
-    /// This user's.
+    /// The jobs of this uid.
     User(u32),
 }
 
@@ -73,7 +72,7 @@ impl std::fmt::Display for JobRef {
 }
 
 impl Client {
-    /// A client for this site; `hook` is the environment that Slurm gave to our hook.
+    /// Creates a client from `[slurm]`. `hook`: the environment that Slurm gave to the hook.
     pub fn new(config: &SlurmConfig, hook: &Env) -> Self {
         let conf = config.conf.as_ref().map(|path| path.clone().into_os_string());
         let given = || {
@@ -88,17 +87,17 @@ impl Client {
         }
     }
 
-    /// The same client, none of whose commands lasts beyond `until`.
+    /// The same client with a deadline for all its commands.
     #[must_use]
     pub fn until(&self, until: Instant) -> Self {
         let until = self.until.map_or(until, |earlier| earlier.min(until));
         Client { until: Some(until), ..self.clone() }
     }
 
-    /// One node.
+    /// Queries one node.
     ///
     /// # Errors
-    /// [`SlurmError`]; a node that Slurm does not know is `Refused`.
+    /// [`SlurmError`]; `Refused` for a node that Slurm does not know.
     pub fn node(&self, name: &str) -> Result<NodeState, SlurmError> {
         let text = self.run("scontrol", &["-o", "show", "node", name])?;
         let line = text.lines().next().unwrap_or_default();
@@ -109,7 +108,7 @@ impl Client {
             .map_err(|why| unreadable("scontrol show node", why))
     }
 
-    /// Several nodes, in one query. Those that Slurm does not know are missing.
+    /// Queries several nodes at once. Nodes that Slurm does not know are missing from the result.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -124,8 +123,8 @@ impl Client {
             .collect()
     }
 
-    /// Nodes that are drained or going down, with the caps of `[breaker]` as they stand: the cluster's first, then each
-    /// partition's.
+    /// Nodes that are drained or going down, and the current caps of `[breaker]`: the cluster's first, then one per
+    /// partition.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -138,7 +137,7 @@ impl Client {
         Ok((held_nodes(cluster), caps))
     }
 
-    /// Unfit nodes that the breaker leaves in service, as their comments say, by name.
+    /// Unfit nodes that the breaker left in service, by name, from the nodes' comments.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -149,7 +148,7 @@ impl Client {
         Ok(notes.filter_map(|(node, comment)| Some((node, LetThrough::parse(&comment)?))).collect())
     }
 
-    /// The cap of `[breaker]` that forbids draining a node now; `None` where none does.
+    /// The cap of `[breaker]` that forbids a drain of the node now; `None` if it is allowed.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -157,28 +156,28 @@ impl Client {
         Ok(breaker::allows(config, &self.cluster()?, node).err())
     }
 
-    /// Every node in every partition.
+    /// Every node in every partition, one line each.
     pub(crate) fn cluster(&self) -> Result<Vec<SinfoLine>, SlurmError> {
         let text = self.run("sinfo", &["-h", "-a", "-N", "-o", SINFO_FORMAT])?;
-        // What has another form is the rest of a reason with a line break in it.
+        // Lines of any other form are the rest of a reason that contains a line break.
         Ok(text.lines().filter_map(answer::sinfo_line).collect())
     }
 
-    /// One job; all components of a heterogeneous one, the leader first.
+    /// Queries one job; all components of a heterogeneous one, the leader first.
     ///
     /// # Errors
-    /// [`SlurmError`]; `Unreadable` also where the job's own text looks like Slurm's.
+    /// [`SlurmError`]; also `Unreadable` if the job's text imitates Slurm's fields.
     pub fn job(&self, job: &JobRef) -> Result<Vec<JobState>, SlurmError> {
         let text = self.run("scontrol", &["-o", "show", "job", &job.0])?;
         answer::jobs(&text).map_err(|why| unreadable("scontrol show job", why))
     }
 
-    /// The job's AdminComment; `None` where it is longer than we may rewrite.
+    /// The job's AdminComment; `None` if it is longer than may be rewritten.
     ///
     /// # Errors
     /// [`SlurmError`].
     pub fn admin_comment(&self, job: &JobRef) -> Result<Option<String>, SlurmError> {
-        // Alone in its own query: in `show job` it stands between texts that users write.
+        // Queried alone: in `show job` it is surrounded by text of users.
         let width = MAX_ADMIN_COMMENT + 1;
         let format = format!("admin_comment:{width}");
         let text = self.run("squeue", &["-h", "-t", "all", "-j", &job.0, "-O", &format])?;
@@ -190,8 +189,8 @@ impl Client {
         })
     }
 
-    /// What slurmctld knows of jobs, by their numbers, in one query. Those that it has forgotten are missing, and others
-    /// may be there: the number of an array's last member is the array's, too.
+    /// State of jobs in slurmctld, by job id, in one query. Jobs that it has purged are missing. Other jobs may be
+    /// included: the id of an array's last member is also the array's.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -199,17 +198,17 @@ impl Client {
         if jobs.is_empty() {
             return Ok(BTreeMap::new());
         }
-        // A job in a hidden partition is shown with -a only, also to SlurmUser.
+        // A job in a hidden partition is shown only with -a, even to SlurmUser.
         let args = ["-h", "-a", "-t", "all", "-j", &list(jobs), "-O", answer::STANDING_FORMAT];
         match self.run_bytes("squeue", &args, Stdio::null(), Duration::ZERO) {
             Ok(text) => answer::standings(&text).map_err(|why| unreadable("squeue", why)),
-            // Where there is one number only.
+            // Slurm returns this error only for a query of one id.
             Err(SlurmError::Refused { said, .. }) if said.contains("Invalid job id") => Ok(BTreeMap::new()),
             Err(why) => Err(why),
         }
     }
 
-    /// Jobs as slurmctld has them, an array's members one by one; none where it has forgotten them.
+    /// Jobs in slurmctld, with the members of an array one by one; empty if it has purged them.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -226,10 +225,10 @@ impl Client {
         }
     }
 
-    /// Jobs as the accounting database has them, a user's for the last 30 days.
+    /// Jobs in the accounting database; those of a user for the last 30 days.
     ///
     /// # Errors
-    /// [`SlurmError`]; `Refused` also on a site without accounting.
+    /// [`SlurmError`]; also `Refused` on a site without accounting.
     pub fn accounted_jobs(&self, which: Listing) -> Result<Vec<ListedJob>, SlurmError> {
         let mark = mark()?;
         let delimiter = format!("--delimiter={mark}");
@@ -242,13 +241,13 @@ impl Client {
         answer::listed(&String::from_utf8_lossy(&text), &mark).map_err(|why| unreadable("sacct", why))
     }
 
-    /// AdminComment of jobs in the accounting database, of their last run, by their numbers, in one query. Those that
-    /// the database does not know are missing. Bytes that are no UTF-8 are replaced.
+    /// AdminComment of the last run of jobs in the accounting database, by job id, in one query. Jobs that are not in
+    /// the database are missing. Bytes that are not UTF-8 are replaced.
     ///
     /// # Errors
-    /// [`SlurmError`]; `Refused` also on a site without accounting.
+    /// [`SlurmError`]; also `Refused` on a site without accounting.
     pub fn accounted_comments(&self, jobs: &[&JobRef]) -> Result<BTreeMap<u32, String>, SlurmError> {
-        // A comment may have line breaks and any delimiter that could be guessed in it, and would then look like the
+        // A comment may contain line breaks and any delimiter that its author could guess, and would then imitate the
         // comment of another job.
         let mark = mark()?;
         let delimiter = format!("--delimiter={mark}");
@@ -257,8 +256,7 @@ impl Client {
         answer::accounted(&String::from_utf8_lossy(&text), &mark).map_err(|why| unreadable("sacct", why))
     }
 
-    /// Whether sacctmgr passes a text on with its capitals: before 23.02 it makes them small. No, where it does not say
-    /// which release it is.
+    /// Whether sacctmgr keeps capitals: before 23.02 it converts text to lower case. False if its release is unknown.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -276,11 +274,11 @@ impl Client {
         self.run("sacctmgr", &["-i", "modify", "job", "where", &id, "set", &comment]).map(drop)
     }
 
-    /// Replaces those of many, by one process that reads its commands from a file. It goes on after a command that
-    /// failed, so only the database tells which of them it took.
+    /// Replaces many AdminComments with one process that reads its commands from a file. sacctmgr continues after a
+    /// failed command, so only the database knows which ones took effect.
     ///
     /// # Errors
-    /// [`SlurmError`]; some may be replaced all the same.
+    /// [`SlurmError`]; some comments may have been replaced nevertheless.
     pub(crate) fn set_accounted_comments(&self, commands: &[String]) -> Result<(), SlurmError> {
         let input = || -> io::Result<File> {
             let mut file = File::from(memfd_create("sacctmgr", MFdFlags::MFD_CLOEXEC)?);
@@ -293,8 +291,8 @@ impl Client {
         self.run_bytes("sacctmgr", &["-i"], Stdio::from(input), more).map(drop)
     }
 
-    /// `scontrol show config`. What newer releases print one by one (`Prolog[0]`, `Prolog[1]`) is also there by its
-    /// plain name, with commas between.
+    /// `scontrol show config`. Keys that newer releases number (`Prolog[0]`, `Prolog[1]`) are also there under the
+    /// plain name, values separated by commas.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -302,8 +300,8 @@ impl Client {
         Ok(answer::config(&self.run("scontrol", &["show", "config"])?))
     }
 
-    /// How the owner of a job can be told something. The job's own texts stand around it in the answer, so it is
-    /// worth no more than the owner's word: open the file as the owner.
+    /// How a job's owner can be notified. Text of the job surrounds these fields in the output, so the path is only
+    /// as trustworthy as the owner: open it as the owner.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -312,8 +310,8 @@ impl Client {
         Ok(answer::owners_view(&text, job))
     }
 
-    /// What Slurm must do with a job that must not start: how commands name it, whether it is a batch job, and
-    /// whether it may be requeued. `None` where Slurm's answer does not tell.
+    /// How to refuse a job: its name for Slurm's commands, and whether it may be requeued. `None` if it is not a
+    /// batch job or Slurm's output is ambiguous.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -322,13 +320,12 @@ impl Client {
         Ok(answer::refusable(&text, job))
     }
 
-    /// Whether steps of a job run on this machine, the one that holds its containers included: asks the step daemons
-    /// here and nobody else.
+    /// Whether steps of a job, including its extern step, run on this machine. Queries only the local step daemons.
     ///
     /// # Errors
     /// [`SlurmError`].
     pub fn has_steps_here(&self, job: u32) -> Result<bool, SlurmError> {
-        // As releases word it.
+        // Wording of the supported releases.
         const NONE: [&str; 3] = ["does not exist on", "There are no steps", "No steps found"];
         match self.run("scontrol", &["listpids", &job.to_string()]) {
             Ok(_) => Ok(true),
@@ -337,10 +334,10 @@ impl Client {
         }
     }
 
-    /// Whether slurmctld has a job on a node, running or on its way in or out; one that it has forgotten is nowhere.
+    /// Whether slurmctld has the job on a node: running, starting or completing. False for a job that it has purged.
     ///
     /// # Errors
-    /// [`SlurmError`]; also where the answer does not tell.
+    /// [`SlurmError`]; also if the output is ambiguous.
     pub fn runs_on(&self, job: u32, node: &str) -> Result<bool, SlurmError> {
         match self.run("squeue", &["-h", "-t", "all", "-j", &job.to_string(), "-o", "%T|%N"]) {
             Ok(text) => answer::runs_on(&text, node).map_err(|why| unreadable("squeue", why)),
@@ -349,10 +346,10 @@ impl Client {
         }
     }
 
-    /// The batch script, at most so much of it as holds its `#SBATCH` lines.
+    /// Returns the beginning of the batch script, long enough for its `#SBATCH` lines.
     ///
     /// # Errors
-    /// [`SlurmError`]; a job without a script is `Refused`.
+    /// [`SlurmError`]; `Refused` for a job without a script.
     pub fn batch_script(&self, job: &JobRef) -> Result<String, SlurmError> {
         self.run("scontrol", &["write", "batch_script", &job.0, "-"])
     }
@@ -365,7 +362,7 @@ impl Client {
         self.update(&[("NodeName", name), ("State", "DRAIN"), ("Reason", reason)])
     }
 
-    /// Takes a drain back without touching anything else; Slurm drops the reason with it.
+    /// Resumes a drained node and changes nothing else; Slurm removes the reason with the drain.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -373,7 +370,7 @@ impl Client {
         self.update(&[("NodeName", name), ("State", "UNDRAIN")])
     }
 
-    /// Changes a node's reason only.
+    /// Changes only a node's reason.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -389,7 +386,7 @@ impl Client {
         self.update(&[("NodeName", name), ("Comment", comment)])
     }
 
-    /// Puts a job back into the queue.
+    /// Requeues a job.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -397,7 +394,7 @@ impl Client {
         self.run("scontrol", &["requeue", &job.0]).map(drop)
     }
 
-    /// Puts a job back into the queue and holds it. Its owner can release it.
+    /// Requeues and holds a job. Its owner can release it.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -405,7 +402,7 @@ impl Client {
         self.run("scontrol", &["requeuehold", &job.0]).map(drop)
     }
 
-    /// Holds a waiting job in a way that its owner can release.
+    /// Holds a pending job in a way that its owner can release.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -421,7 +418,7 @@ impl Client {
         self.run("scancel", &[&job.0]).map(drop)
     }
 
-    /// Changes fields of a job.
+    /// Sets fields of a job.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -431,7 +428,7 @@ impl Client {
         self.update(&all)
     }
 
-    /// Writes a line where the owner of a running job sees it.
+    /// Writes a line to the terminal or output of a running job.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -451,7 +448,7 @@ impl Client {
         String::from_utf8(text).map_err(|_| unreadable(program, "answer is not UTF-8".to_owned()))
     }
 
-    /// `more` is added to the usual deadline.
+    /// Runs a command. `more` is added to the usual deadline.
     fn run_bytes(
         &self,
         program: &str,
@@ -467,7 +464,7 @@ impl Client {
         if timeout.is_zero() {
             return Err(SlurmError::Silent { what: program.to_owned(), after: timeout });
         }
-        // TZ: times come without a zone. LC_ALL: we match on messages.
+        // TZ: times have no zone. LC_ALL: messages are matched.
         let mut env = vec![
             ("PATH", OsString::from("/usr/bin:/bin")),
             ("LC_ALL", OsString::from("C")),
@@ -484,12 +481,12 @@ fn list(jobs: &[&JobRef]) -> String {
     jobs.iter().map(|job| job.0.as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// What parts fields: texts of users stand between them.
+/// Returns a separator for fields that contain text of users.
 fn mark() -> Result<String, SlurmError> {
     unguessable().map_err(|why| unreadable("/dev/urandom", why.to_string()))
 }
 
-/// 32 hexadecimal digits.
+/// Returns 32 random hexadecimal digits.
 fn unguessable() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! One command with a deadline: no shell, an environment made from scratch, bounded output.
+//! One command with a deadline: no shell, a new environment, bounded output.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -12,13 +12,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// More output than `sinfo` has for the largest clusters; a command that says more is stopped.
+/// Most output, bytes; more than `sinfo` prints for the largest clusters. A command that prints more is killed.
 const MAX_OUTPUT: usize = 32 << 20;
 
-/// What a command that failed said, at most so much of it is kept.
+/// Most bytes of the error message that are kept.
 const MAX_SAID: usize = 400;
 
-/// A command that gave no usable answer.
+/// A command failed or gave no usable output.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
     /// The program could not be started.
@@ -29,34 +29,34 @@ pub enum SlurmError {
         /// Why.
         source: io::Error,
     },
-    /// It did not end by the deadline and was killed.
+    /// The command did not end by the deadline and was killed.
     #[error("{what}: no answer in {} ms", after.as_millis())]
     Silent {
-        /// The command, without its values.
+        /// The command, without values.
         what: String,
         /// The deadline.
         after: Duration,
     },
-    /// It ended with an error.
+    /// The command ended with an error.
     #[error("{what}: {said}")]
     Refused {
-        /// The command, without its values.
+        /// The command, without values.
         what: String,
-        /// What it wrote to standard error, else its exit status.
+        /// Its standard error, else its exit status.
         said: String,
     },
-    /// Its answer was not understood.
+    /// The output could not be parsed.
     #[error("{what}: {why}")]
     Unreadable {
-        /// The command, without its values.
+        /// The command, without values.
         what: String,
-        /// What was wrong with the answer.
+        /// The problem.
         why: String,
     },
 }
 
 impl SlurmError {
-    /// slurmctld gave no answer at all, as opposed to a refusal: trying again later makes sense.
+    /// Whether slurmctld gave no answer at all, as opposed to a refusal: a later retry makes sense.
     pub fn no_answer(&self) -> bool {
         match self {
             SlurmError::Silent { .. } => true,
@@ -71,8 +71,8 @@ impl SlurmError {
     }
 }
 
-/// Runs a program and returns its standard output: no shell, only the environment given, killed at the timeout
-/// with what it started, at most 32 MiB of answer.
+/// Runs a program and returns its standard output. No shell is involved, and the environment is exactly `env`. At the
+/// timeout the program is killed with all processes that it started. The output is limited to 32 MiB.
 ///
 /// # Errors
 /// [`SlurmError`].
@@ -89,7 +89,7 @@ pub fn run(
     })
 }
 
-/// The first two words say what was asked for; values may be anybody's and stay out of messages.
+/// The first two words identify the command; values may be text of users and are left out of messages.
 fn what(program: &Path, args: &[String]) -> String {
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
     let words: Vec<&str> =
@@ -97,7 +97,7 @@ fn what(program: &Path, args: &[String]) -> String {
     format!("{name} {}", words.join(" ")).trim_end().to_owned()
 }
 
-/// As [`run`], with a standard input; returns the output as bytes, which need not be UTF-8.
+/// As [`run`], with standard input; returns the output as bytes, which need not be UTF-8.
 pub(crate) fn run_bytes(
     program: &Path,
     args: &[String],
@@ -145,7 +145,7 @@ pub(crate) fn run_bytes(
 
 type Collected = (Vec<u8>, Vec<u8>, std::process::ExitStatus);
 
-/// Reads both streams until they end and waits for the child; `None` at the deadline.
+/// Reads both streams to their end and waits for the child; `None` at the deadline.
 fn collect(child: &mut Child, begun: Instant, timeout: Duration) -> io::Result<Option<Collected>> {
     let (Some(mut stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("no pipes"));
@@ -173,7 +173,7 @@ fn collect(child: &mut Child, begun: Instant, timeout: Duration) -> io::Result<O
         out_open = out_open && drain_into(&mut stdout, &mut out)?;
         err_open = err_open && drain_into(&mut stderr, &mut err)?;
     }
-    // Closed streams do not mean that the process is gone.
+    // Closed streams do not mean that the process has ended.
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some((out, err, status)));
@@ -185,7 +185,7 @@ fn collect(child: &mut Child, begun: Instant, timeout: Duration) -> io::Result<O
     }
 }
 
-/// Reads what is there; false once the stream has ended.
+/// Reads what is available; false at the end of the stream.
 fn drain_into(from: &mut impl Read, into: &mut Vec<u8>) -> io::Result<bool> {
     let mut buffer = [0; 16 << 10];
     loop {
@@ -206,10 +206,10 @@ fn nonblocking(fd: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills the command and what it started. Nobody waits long for a process that does not go away.
+/// Kills the command and the processes that it started. Waits only briefly, since a process in D state does not end.
 fn end(child: &mut Child) {
     if let Ok(pid) = i32::try_from(child.id()) {
-        // It leads its own group, so this reaches nothing else.
+        // The command leads its own process group, so no other process is killed.
         let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
     }
     for _ in 0..50 {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn it_returns_what_was_said_or_why_not() {
+    fn output_or_error_message_is_returned() {
         let long = Duration::from_secs(20);
         assert_eq!(sh("echo fit; env | grep -c CARGO; :", long).unwrap(), "fit\n0\n");
         let refused = sh("echo \"scontrol: error: no\" >&2; exit 3", long).unwrap_err();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_one_is_killed_with_what_it_started() {
+    fn a_hanging_command_is_killed_with_its_children() {
         let gone = tempfile::tempdir().unwrap();
         let pid = gone.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {}; wait", pid.display());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_output_is_stopped() {
+    fn a_command_with_endless_output_is_killed() {
         assert!(matches!(sh("yes", Duration::from_secs(60)), Err(SlurmError::Unreadable { .. })));
     }
 }

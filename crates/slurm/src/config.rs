@@ -7,25 +7,25 @@ use railgate_model::duration_text;
 
 use crate::{Consent, GateLevel, UserPolicy};
 
-/// `[slurm]`: how railgate talks to Slurm, and what it leaves to users.
+/// `[slurm]`: Slurm's commands, and the options that users may set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmConfig {
     /// Directory of scontrol, sinfo, squeue and scancel.
     pub bin_dir: PathBuf,
-    /// slurm.conf, passed on as SLURM_CONF. Absent: the SLURM_CONF that Slurm gave to our hook, if any.
+    /// slurm.conf, passed on as SLURM_CONF. Absent: the SLURM_CONF of the hook's environment, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<PathBuf>,
-    /// How long one command may take. slurmctld itself may take ten seconds to say that it does not answer.
+    /// Deadline of one command. slurmctld itself may take ten seconds to report that it does not answer.
     #[serde(with = "duration_text")]
     pub timeout: Duration,
-    /// The gate's level where the user asks for none.
+    /// The gate level of jobs that request none.
     pub default_gate: GateLevel,
-    /// Levels that users may ask for.
+    /// Gate levels that users may request.
     pub allow_gate: Vec<GateLevel>,
-    /// Whether users may ask for an environment profile ([rails.profiles], `debug`).
+    /// Whether users may request an environment profile ([rails.profiles], `debug`).
     pub allow_profile: bool,
-    /// Whether users may ask for the NCCL profiler plugin where the site does not give it by itself.
+    /// Whether users may request the NCCL profiler plugin where the site does not enable it by default.
     pub allow_profiler: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for SlurmConfig {
 }
 
 impl SlurmConfig {
-    /// Values out of range, one line each.
+    /// Problems with values, one line each; empty if all are valid.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (key, path) in [("bin_dir", Some(&self.bin_dir)), ("conf", self.conf.as_ref())] {
@@ -57,7 +57,7 @@ impl SlurmConfig {
         problems
     }
 
-    /// What users may choose.
+    /// The options that users may set.
     pub fn user_policy(&self) -> UserPolicy {
         UserPolicy {
             default_gate: self.default_gate,
@@ -68,30 +68,30 @@ impl SlurmConfig {
     }
 }
 
-/// `[breaker]`: where automatic drains stop.
+/// `[breaker]`: limits of automatic drains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakerConfig {
-    /// At most so many nodes of the cluster are held by railgate at once; 0 drains none.
+    /// Most nodes of the cluster that railgate keeps drained at once; 0 drains none.
     pub max_nodes: u32,
-    /// And at most so many percent of the cluster's nodes; less than one node counts as one.
+    /// And most percent of the cluster's nodes; less than one node counts as one.
     pub max_percent: f64,
-    /// At most so many nodes of any one partition.
+    /// Most nodes of any one partition.
     pub partition_max_nodes: u32,
-    /// And at most so many percent of a partition's nodes; less than one node counts as one.
+    /// And most percent of a partition's nodes; less than one node counts as one.
     pub partition_max_percent: f64,
-    /// What the prolog does with a job on an unfit node that may not be drained any more.
+    /// What the prolog does with a job on an unfit node that the breaker does not let it drain.
     pub on_breaker: OnBreaker,
 }
 
-/// What happens to a job where the breaker forbids a drain.
+/// Handling of a job if the breaker forbids the drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnBreaker {
-    /// It runs, and its owner is told.
+    /// The job runs, and its owner is notified.
     #[default]
     Run,
-    /// It is requeued and held until somebody looks.
+    /// The job is requeued and held until a user or admin releases it.
     Hold,
 }
 
@@ -108,7 +108,7 @@ impl Default for BreakerConfig {
 }
 
 impl BreakerConfig {
-    /// Values out of range, one line each.
+    /// Problems with values, one line each; empty if all are valid.
     pub fn problems(&self) -> Vec<String> {
         [("max_percent", self.max_percent), ("partition_max_percent", self.partition_max_percent)]
             .into_iter()
@@ -118,43 +118,42 @@ impl BreakerConfig {
     }
 }
 
-/// `[requeue]`: whether and how often a job that died of a node comes back.
+/// `[requeue]`: whether and how often a job that failed because of a node is requeued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RequeueConfig {
-    /// For jobs that say nothing: `auto`, `never` or a number of restarts.
+    /// For jobs without an option of their own: `auto`, `never` or a number of restarts.
     pub default: Consent,
-    /// Deaths during a run that a job may come back from within `window`.
+    /// Most restarts within `window` after failures of a running job.
     pub max_restarts: u32,
     /// The sliding window of `max_restarts`.
     #[serde(with = "duration_text")]
     pub window: Duration,
-    /// A run of this length makes the budget whole again.
+    /// A run of at least this length restores the full budget.
     #[serde(with = "duration_text")]
     pub refill: Duration,
-    /// Moves by the gate before `move_backoff` stays at its longest. They never hold a job.
+    /// Number of moves by the gate after which `move_backoff` no longer grows. Moves never hold a job.
     pub max_moves: u32,
-    /// How long a job waits after its second move by the gate; twice as long after each further one. 0s: not
-    /// at all.
+    /// Delay of a job after its second move by the gate; it doubles with each further move. 0s: no delay.
     #[serde(with = "duration_text")]
     pub move_backoff: Duration,
-    /// When a requeued job may start: `slurm` (after requeue_delay or cred_expire, two minutes by default) or
-    /// `now`, which is a few seconds later. A node that others share then runs no prolog for it if it was on that
-    /// node before: slurmd forgets a job's credentials at most every two seconds, and takes it for the old run.
+    /// When a requeued job may start: `slurm` (after requeue_delay or cred_expire, two minutes by default) or `now`,
+    /// a few seconds later. With `now`, a shared node on which the job ran before runs no prolog for it: slurmd
+    /// removes a job's credentials at most every two seconds, and takes the new run for the old one.
     pub start: StartWhen,
-    /// Restart started jobs although their log may be truncated (JobFileAppend=0 and no --open-mode=append).
+    /// Restart jobs even if their log may be truncated (JobFileAppend=0 and no --open-mode=append).
     pub allow_truncated_log: bool,
-    /// How long the controller waits for the nodes' epilogs.
+    /// How long the controller waits for the epilogs of the nodes.
     #[serde(with = "duration_text")]
     pub wait: Duration,
-    /// At most so many waiters; a later one asks once.
+    /// Most waiting processes; a further one checks once without waiting.
     pub waiters: u32,
-    /// Whether a failure that a check of the site's own found counts as the cause of a job's death, where the job held
-    /// the part.
+    /// Whether a failure found by a site's own check counts as the cause of a job's failure, if the job held the
+    /// part.
     pub site_checks: bool,
-    /// Whether jobs that asked for no GPU may come back.
+    /// Whether jobs that requested no GPU may be requeued.
     pub without_gpus: bool,
-    /// Evidence may be this much later than the job's end: the clocks of nodes and controller differ.
+    /// Evidence may be this much later than the job's end, since the clocks of nodes and controller differ.
     #[serde(with = "duration_text")]
     pub clock_slack: Duration,
 }
@@ -163,7 +162,7 @@ pub struct RequeueConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StartWhen {
-    /// When Slurm lets it.
+    /// When Slurm permits it.
     #[default]
     Slurm,
     /// At once.
@@ -191,7 +190,7 @@ impl Default for RequeueConfig {
 }
 
 impl RequeueConfig {
-    /// Values out of range, one line each.
+    /// Problems with values, one line each; empty if all are valid.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.max_restarts > 100 {
@@ -226,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_in_range() {
+    fn defaults_are_valid() {
         assert!(SlurmConfig::default().problems().is_empty());
         assert!(BreakerConfig::default().problems().is_empty());
         assert!(RequeueConfig::default().problems().is_empty());
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_as_it_is_written() {
+    fn a_config_survives_a_round_trip() {
         let requeue: RequeueConfig =
             serde_json::from_str(r#"{"default": "auto", "window": "12h", "start": "now"}"#).unwrap();
         assert_eq!((requeue.default, requeue.start), (Consent::Auto, StartWhen::Now));

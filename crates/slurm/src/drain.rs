@@ -1,21 +1,20 @@
-//! Draining a node, and everything that can stand in its way.
+//! Draining a node, with everything that can prevent it.
 //!
-//! A drain that is not ours is never touched. Under a lock of this node (prolog, epilog and periodic check may
-//! come at once): the reason is written down first as *pending*, then the node's state is read, then the
-//! breaker asked, then the drain sent. If slurmctld does not answer, the pending reason stays and
-//! [`DrainDesk::settle_pending`] brings it to its place later, also onto the "Prolog error" that Slurm itself
-//! puts on a node whose prolog failed.
+//! A drain by others is never changed. Prolog, epilog and periodic check may run at once, so a drain holds a lock of
+//! this node. It saves the reason as *pending*, reads the node's state, asks the breaker, then sends the drain. If
+//! slurmctld does not answer, the pending reason stays, and [`DrainDesk::settle_pending`] sets it later, also in
+//! place of the "Prolog error" that Slurm itself sets on a node whose prolog failed.
 //!
-//! The breaker's cap holds in a storm too: slurmctld knows no compare-and-swap, so every node drains, waits
-//! until no later drain can carry its own second, counts again, and takes its drain back if others were there
-//! before it. All nodes see the same order (time, then name), so exactly the oldest stay. A process that is killed
-//! between the drain and that count leaves its pending reason in the stage *sent*, and the next railgate program on
-//! the node counts for it.
+//! The breaker's cap also holds when many nodes fail at once. slurmctld has no compare-and-swap, so every node
+//! drains, waits until no later drain can have the same second, counts again, and reverts its drain if the cap was
+//! reached by earlier ones. All nodes use the same order (time, then name), so exactly the oldest stay drained. If a
+//! process is killed between the drain and the second count, its pending reason stays in the stage *sent*, and the
+//! next railgate program on the node counts instead.
 //!
-//! The lock protects two things that each process reads, changes and writes back: the pending reason and the job ids in
-//! the node's reason. An unfit node is drained without the lock, too, if it cannot be had in time: such a process writes
-//! a pending reason of its own (`pending-reason.PID.json`) and leaves it behind in the stage *done*. The next process that
-//! has the lock adds the job ids that another process has overwritten meanwhile.
+//! The lock protects two read-modify-write cycles: the pending reason, and the job ids in the node's reason. If the
+//! lock is not available in time, an unfit node is drained without it: the process then writes its own pending reason
+//! (`pending-reason.PID.json`) and leaves it in the stage *done*. The next process with the lock restores job ids
+//! that another process has overwritten.
 
 use std::fs;
 use std::io;
@@ -32,48 +31,49 @@ use crate::answer::{SinfoLine, UnixSeconds};
 use crate::breaker::{self, Cap};
 use crate::{BreakerConfig, Client, NodeState, Reason, is_ours};
 
-/// How long the node's other railgate processes may keep the lock.
+/// Longest wait for the lock, which other railgate processes of the node hold.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// All commands of one drain together. A controller that answers each of them late must not carry prolog or
-/// epilog beyond PrologEpilogTimeout: Slurm then drains the node in its own words, past the breaker.
+/// Deadline of all commands of one drain together. A slow controller must not make prolog or epilog exceed
+/// PrologEpilogTimeout: Slurm would then drain the node with its own reason, without the breaker.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A node that nobody drained is drained by a pending reason only within this time: later somebody may have
-/// repaired it.
+/// A pending reason drains a node that is in service only within this time, seconds: later the node may have been
+/// repaired.
 const PENDING_FRESH: u64 = 15 * 60;
 
-/// Looks are over within this time. A node that was given back later than that after one has its clock set back.
+/// Every check run ends within this time. A node that seems to have been resumed later than this after one has had
+/// its clock set back.
 const LOOK_MS: UnixMillis = 10 * 60 * 1000;
 
-/// The clocks of node and controller differ by less than this.
+/// Most difference between the clocks of node and controller, seconds.
 const CLOCK_SLACK: u64 = 5;
 
-/// slurmctld stamps drains in whole seconds.
+/// slurmctld records drains in whole seconds.
 const STAMP: Duration = Duration::from_millis(1100);
 
-/// How often the nodes that are held are asked for after a drain, until there is an answer.
+/// Attempts to count the drained nodes after a drain.
 const COUNTS: u32 = 3;
 
-/// A drain is not sent with less time left: there must be time to count again.
+/// Least time left for sending a drain: it must be possible to count again.
 const COUNT_TIME: Duration = Duration::from_secs(5);
 
-/// Pending reasons that are read. There are more only if as many processes were killed without the lock.
+/// Most pending reasons that are read. More exist only if as many processes were killed without the lock.
 const MOST_PENDING: usize = 64;
 
-/// What Slurm itself writes on a node whose prolog or epilog failed.
+/// Reasons that Slurm itself sets on a node whose prolog or epilog failed.
 const SLURMS_OWN: [&str; 2] = ["Prolog error", "Epilog error"];
 
 /// Whether anything may be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acting {
-    /// Yes.
+    /// Changes are allowed.
     Allowed,
-    /// No, and why: report mode, the flag file, a pause, a test's roots.
+    /// Changes are forbidden; the reason: report mode, the disable file, a pause, test directories.
     Forbidden(String),
 }
 
-/// What became of a drain.
+/// Outcome of a drain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainOutcome {
@@ -82,35 +82,35 @@ pub enum DrainOutcome {
         /// Its reason.
         reason: String,
     },
-    /// It was ours already.
+    /// railgate had drained the node already.
     AlreadyOurs {
-        /// The reason that stands now.
+        /// The reason now.
         reason: String,
         /// A job id was added to it.
         added: bool,
     },
-    /// Somebody else holds it, or it is being serviced; nothing was changed.
+    /// Another user or program drained the node, or it is in maintenance; nothing was changed.
     Foreign {
         /// Their reason.
         reason: String,
     },
-    /// The cap is reached; the node is not drained by us.
+    /// The cap is reached; railgate does not drain the node.
     BreakerOpen {
         /// `cluster`, or `partition main`.
         scope: String,
-        /// Nodes that railgate holds there besides this one.
+        /// Other nodes there that railgate keeps drained.
         held: usize,
-        /// How many it may hold.
+        /// The limit.
         limit: usize,
     },
-    /// slurmctld gave no usable answer (the text says how); the reason is kept for later.
+    /// slurmctld gave no usable answer (the text explains); the reason is kept for later.
     Pending(String),
-    /// Nothing was sent, and why.
+    /// Nothing was sent; the reason.
     NotActing(String),
 }
 
 impl DrainOutcome {
-    /// The drain reason carries our job ids.
+    /// Whether the drain reason carries the job ids.
     pub fn carries_evidence(&self) -> bool {
         matches!(self, DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. })
     }
@@ -132,53 +132,53 @@ impl std::fmt::Display for DrainOutcome {
     }
 }
 
-/// How far a pending reason has come.
+/// Progress of a pending reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     /// Nothing was sent.
     #[default]
     Waiting,
-    /// The drain was sent. Whether it stays within the breaker's cap has not been counted.
+    /// The drain was sent, but it has not been counted whether it stays within the breaker's cap.
     Sent,
-    /// The drain stands, set without the lock: another process may have overwritten the job ids.
+    /// The drain was made without the lock: another process may have overwritten the job ids.
     Done,
 }
 
-/// The reason that could not be set yet.
+/// A drain reason that is not settled yet, as saved on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
-    /// Layout of the file.
+    /// Version of the file format.
     pub schema: u32,
     /// Slurm's name of the node.
     pub node: String,
     /// The boot in which the fault was seen.
     pub boot_id: String,
-    /// When the first try was made.
+    /// When the first attempt was made.
     pub made: UnixSeconds,
     /// The reason's text.
     pub reason: String,
-    /// How far it has come.
+    /// Progress.
     #[serde(default)]
     pub stage: Stage,
 }
 
-/// Pending reasons of this node and boot, put together.
+/// The pending reasons of this node and boot, combined.
 #[derive(Debug, Default)]
 struct Earlier {
-    /// The first one's time.
+    /// When the first of them was made.
     made: Option<UnixSeconds>,
-    /// The first one's reason, with the job ids of all.
+    /// The first reason, with the job ids of all.
     reason: Option<Reason>,
-    /// One waits to be sent.
+    /// One is not sent yet.
     waiting: bool,
-    /// One was sent and not counted.
+    /// One was sent and not counted yet.
     sent: bool,
     /// All files, also those of another node or boot.
     files: Vec<PathBuf>,
 }
 
-/// All that a drain needs besides the reason.
+/// Everything that a drain needs besides the reason.
 #[derive(Clone, Debug)]
 pub struct DrainDesk {
     client: Client,
@@ -193,7 +193,7 @@ pub struct DrainDesk {
 }
 
 impl DrainDesk {
-    /// `run` is `/run/railgate` (the lock, when the node was given back), `state` is `/var/lib/railgate` (the pending
+    /// `run` is `/run/railgate` (the lock, the time of the last resume); `state` is `/var/lib/railgate` (the pending
     /// reason).
     pub fn new(client: Client, breaker: BreakerConfig, run: &Path, state: &Path, acting: Acting) -> Self {
         DrainDesk {
@@ -209,26 +209,27 @@ impl DrainDesk {
         }
     }
 
-    /// The same with another leave to act.
+    /// The same desk with a different permission to act.
     #[must_use]
     pub fn acting(self, acting: Acting) -> Self {
         DrainDesk { acting, ..self }
     }
 
-    /// The same for what a look found that began then. A node that was given back since is not drained by it: what it saw
-    /// may be what was repaired.
+    /// The same desk for findings of a check run that began at this time. They do not drain a node that was resumed
+    /// since: the fault may have been repaired.
     #[must_use]
     pub fn of_look(self, began: UnixMillis) -> Self {
         DrainDesk { looked: Some(began), ..self }
     }
 
-    /// The same with a deadline for everything: lock waits, Slurm's commands, the count after a drain.
+    /// The same desk with a deadline for everything: lock waits, Slurm's commands, the count after a drain.
     #[must_use]
     pub fn until(self, until: Instant) -> Self {
         DrainDesk { until: Some(until), ..self }
     }
 
-    /// Under the lock: whoever waits for it to drain must not undo this.
+    /// Records that the node was resumed. Called under the lock: a process that waits for it to drain must not undo
+    /// the resume.
     pub(crate) fn was_given_back(&self) {
         if let Err(why) = fs::write(&self.given_back, now_ms().to_string()) {
             warn!("{}: {why}", self.given_back.display());
@@ -254,7 +255,7 @@ impl DrainDesk {
         &self.client
     }
 
-    /// Drains this node, or adds the reason's jobs to our drain of it.
+    /// Drains this node, or adds the reason's jobs to an existing drain by railgate.
     pub fn drain(&self, node: &str, boot_id: &str, reason: &Reason) -> DrainOutcome {
         if let Acting::Forbidden(why) = &self.acting {
             return DrainOutcome::NotActing(why.clone());
@@ -274,7 +275,7 @@ impl DrainDesk {
         self.bring(node, boot_id, &reason, &earlier, lock.is_ok(), true)
     }
 
-    /// Brings a pending reason to its place, if there is one; the periodic check calls it before it looks.
+    /// Settles a pending reason, if there is one; the periodic check calls this before it runs its checks.
     pub fn settle_pending(&self, node: &str, boot_id: &str) -> Option<DrainOutcome> {
         if self.pending_files().is_empty() {
             return None;
@@ -284,7 +285,7 @@ impl DrainDesk {
         }
         let lock = match self.lock_or_why() {
             Ok(lock) => Some(lock),
-            // Another process is at this very reason.
+            // Another process is settling this reason.
             Err(why) if why.kind() == io::ErrorKind::TimedOut => {
                 return Some(DrainOutcome::Pending(self.not_locked(&why)));
             }
@@ -295,7 +296,8 @@ impl DrainDesk {
         };
         let earlier = self.earlier(node, boot_id);
         let (Some(made), Some(reason)) = (earlier.made, earlier.reason.clone()) else {
-            // Of another boot, or not to be read: a reboot may have cured it, and the gate will look anyway.
+            // From another boot, or unreadable: a reboot may have cured the fault, and the gate will check again
+            // anyway.
             self.drop_pending();
             return None;
         };
@@ -303,8 +305,8 @@ impl DrainDesk {
         Some(self.bring(node, boot_id, &reason, &earlier, lock.is_some(), may_drain))
     }
 
-    /// As [`DrainDesk::settle_pending`], but only for a drain that was sent and then not finished. For prolog and epilog,
-    /// which ask slurmctld nothing otherwise.
+    /// As [`DrainDesk::settle_pending`], but only for a drain that was sent and not finished. For prolog and epilog,
+    /// which otherwise send slurmctld nothing here.
     pub fn settle_unfinished(&self, node: &str, boot_id: &str) -> Option<DrainOutcome> {
         let unfinished = self
             .pending_files()
@@ -313,7 +315,7 @@ impl DrainDesk {
         unfinished.then(|| self.settle_pending(node, boot_id)).flatten()
     }
 
-    /// Writes the reason down, sends it, and forgets it once nothing is left to do.
+    /// Saves the reason, sends it, and removes it from disk once it is settled.
     fn bring(
         &self,
         node: &str,
@@ -323,7 +325,7 @@ impl DrainDesk {
         locked: bool,
         may_drain: bool,
     ) -> DrainOutcome {
-        // Before anything is sent: a process that is killed at a deadline then loses nothing.
+        // Saved before anything is sent: a process that is killed at a deadline then loses nothing.
         let mut mark = Mark {
             file: if locked { self.pending.clone() } else { self.own_pending() },
             pending: Pending {
@@ -361,7 +363,7 @@ impl DrainDesk {
         outcome
     }
 
-    /// What became of the reason, and whether the cap is known to hold.
+    /// Returns the outcome, and whether the node is known to be within the cap.
     fn settle(
         &self,
         node: &str,
@@ -427,7 +429,7 @@ impl DrainDesk {
         let (text, since) =
             state.reason.as_ref().map_or(("", None), |reason| (reason.text.as_str(), reason.since));
         if is_ours(text) {
-            // An admin may have put words of their own behind our leader: those stay.
+            // An admin may have written their own text after our leader: it stays.
             let Some(mut standing) = Reason::parse(text) else {
                 return DrainOutcome::AlreadyOurs { reason: text.to_owned(), added: false };
             };
@@ -460,17 +462,17 @@ impl DrainDesk {
         }
     }
 
-    /// Takes our drain back if other nodes were first; also whether that could be told.
+    /// Reverts our drain if the cap was reached by earlier ones. Also returns whether this could be determined.
     fn count_again(&self, client: &Client, node: &str, text: String) -> (DrainOutcome, bool) {
         let drained = |text: String, counted: bool| (DrainOutcome::Drained { reason: text }, counted);
-        // In a storm slurmctld is slow, and that is when the cap matters.
+        // slurmctld is slow when many nodes drain at once, which is when the cap matters.
         let counted = (0..COUNTS).find_map(|_| {
             std::thread::sleep(self.stamp);
             listed(client, node).map_err(|why| warn!("could not count again after draining: {why}")).ok()
         });
         let Some(cluster) = counted else { return drained(text, false) };
         let Err(open) = breaker::allows(&self.breaker, &cluster, node) else { return drained(text, true) };
-        // Only what we ourselves have just set: an admin's words may stand there by now.
+        // Revert only the reason that was just set: an admin may have replaced it meanwhile.
         let comment = match client.node(node) {
             Ok(state) => {
                 match state.reason.filter(|reason| state_is_drained(&state.flags) && reason.text != text) {
@@ -504,7 +506,7 @@ impl DrainDesk {
         }
     }
 
-    /// All commands end by then.
+    /// Deadline of all commands.
     pub(crate) fn patience(&self) -> Instant {
         let patience = Instant::now() + PATIENCE;
         self.until.map_or(patience, |until| until.min(patience))
@@ -518,7 +520,7 @@ impl DrainDesk {
         format!("{}: {why}", self.lock.display())
     }
 
-    /// Makes our directories too: after a boot the periodic check may come before any job.
+    /// Also creates the directories: after a boot the periodic check may run before any job.
     fn lock_or_why(&self) -> io::Result<FileLock> {
         for place in [self.lock.parent(), self.pending.parent()].into_iter().flatten() {
             if let Err(why) = fs::DirBuilder::new().recursive(true).mode(0o755).create(place) {
@@ -526,11 +528,11 @@ impl DrainDesk {
             }
         }
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-        // Half of what is left: the drain needs the rest.
+        // Half of the remaining time: the drain needs the rest.
         FileLock::take(&self.lock, left.map_or(LOCK_WAIT, |left| LOCK_WAIT.min(left / 2)))
     }
 
-    /// Of a process without the lock.
+    /// The pending reason of a process without the lock.
     fn own_pending(&self) -> PathBuf {
         self.pending.with_extension(format!("{}.json", std::process::id()))
     }
@@ -574,7 +576,7 @@ impl DrainDesk {
     }
 }
 
-/// What sinfo says of the cluster. A node that is not listed cannot be counted against the caps of its partitions.
+/// The output of sinfo. Without a line of this node the caps of its partitions cannot be applied, which is an error.
 fn listed(client: &Client, node: &str) -> Result<Vec<SinfoLine>, String> {
     let cluster = client.cluster().map_err(|why| why.to_string())?;
     let listed = cluster.iter().any(|line| line.node == node);
@@ -609,7 +611,7 @@ fn remove(file: &Path) {
     }
 }
 
-/// The drain is the one that a process of ours sent since then.
+/// Whether the drain is one that a railgate process of this node sent since `made`.
 fn sent_by_us(state: &NodeState, made: Option<UnixSeconds>) -> bool {
     state.reason.as_ref().is_some_and(|reason| {
         is_ours(&reason.text)
@@ -623,10 +625,10 @@ impl From<Cap> for DrainOutcome {
     }
 }
 
-/// In a maintenance reservation, and while a reboot waits for the node's jobs, the periodic check only reports:
-/// what it saw may be what is being mended. A job that Slurm starts there all the same is protected as anywhere. Its
-/// prolog must fail, and without a drain of ours Slurm would write its own "Prolog error", which no reboot takes away;
-/// a drain leaves the reboot that was asked for as it is. A node that goes down at this moment is nobody's.
+/// In a maintenance reservation, or while a reboot waits for the node's jobs, the periodic check only reports, since
+/// the repair may be in progress. A job that Slurm starts there nevertheless is protected as usual: its prolog must
+/// fail, and without a drain by railgate Slurm would set its own "Prolog error", which no reboot clears. A drain does
+/// not cancel the requested reboot. A node that is going down now is left alone.
 fn leaves_alone(service: &str, phase: Phase) -> bool {
     phase == Phase::Periodic || !(service.starts_with("MAINT") || service == "REBOOT_REQUESTED")
 }

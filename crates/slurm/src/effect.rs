@@ -1,27 +1,27 @@
-//! Carrying out a decision: the only place that changes jobs.
+//! Carries out a decision: the only place that changes jobs.
 
 use tracing::warn;
 
 use crate::admin_comment::with_field;
 use crate::{Client, JobRef, JobState, SlurmError, StartWhen, hostlist};
 
-/// How a job goes back into the queue.
+/// Parameters of a requeue.
 #[derive(Clone, Debug)]
 pub struct Comeback<'a> {
-    /// How Slurm's commands name it.
+    /// Its name in Slurm's commands.
     pub name: &'a JobRef,
-    /// The job before it went back.
+    /// State of the job before the requeue.
     pub job: &'a JobState,
     /// Nodes to add to its ExcNodeList.
     pub exclude: &'a [String],
-    /// When it may start.
+    /// When the job may start.
     pub start: StartWhen,
-    /// For our field in AdminComment.
+    /// Text for our field in AdminComment.
     pub note: &'a str,
 }
 
-/// Puts the job back. While our hook runs, the job counts as completing and cannot start, so what follows the
-/// requeue is in place before it does. Only the requeue itself can fail; the rest is tried and logged.
+/// Requeues the job. While our hook runs the job counts as completing and cannot start, so all later settings are in
+/// place before it does. Only the requeue itself can fail; the other changes are tried and failures logged.
 ///
 /// # Errors
 /// [`SlurmError`] of the requeue.
@@ -29,15 +29,14 @@ pub fn come_back(client: &Client, how: &Comeback<'_>) -> Result<(), SlurmError> 
     client.requeue(how.name)?;
     exclude(client, how.name, how.job, how.exclude);
     if how.start == StartWhen::Now {
-        // Slurm sets its own, later time once the job has left its nodes, unless it finds one that is still
-        // to come.
+        // Slurm sets its own, later time once the job has left its nodes, unless it finds one in the future.
         tried("StartTime", client.update_job(how.name, &[("StartTime", "now+3")]));
     }
     note(client, how.name, how.note);
     Ok(())
 }
 
-/// Puts the job back and holds it.
+/// Requeues and holds the job.
 ///
 /// # Errors
 /// [`SlurmError`] of the requeue.
@@ -47,7 +46,7 @@ pub fn come_back_held(client: &Client, name: &JobRef, text: &str) -> Result<(), 
     Ok(())
 }
 
-/// Holds a job that Slurm itself has put back.
+/// Holds a job that Slurm itself has requeued.
 ///
 /// # Errors
 /// [`SlurmError`] of the hold.
@@ -57,8 +56,8 @@ pub fn hold(client: &Client, name: &JobRef, text: &str) -> Result<(), SlurmError
     Ok(())
 }
 
-/// Adds nodes to the ExcNodeList of a waiting job. It is replaced as a whole, so the old one is merged in; a
-/// node that the job insists on stays out of it, or the job could never start.
+/// Adds nodes to the ExcNodeList of a pending job. Slurm replaces the whole list, so the old one is merged in. A node
+/// that the job requires is left out, or the job could never start.
 pub fn exclude(client: &Client, name: &JobRef, job: &JobState, nodes: &[String]) {
     let (Ok(mut list), Ok(required)) = (hostlist::expand(&job.excluded), hostlist::expand(&job.required))
     else {
@@ -78,13 +77,13 @@ pub fn exclude(client: &Client, name: &JobRef, job: &JobState, nodes: &[String])
     }
 }
 
-/// Delays the start of a waiting job.
+/// Delays the start of a pending job.
 pub fn delay(client: &Client, name: &JobRef, by: std::time::Duration) {
     let start = format!("now+{}", by.as_secs());
     tried("StartTime", client.update_job(name, &[("StartTime", &start)]));
 }
 
-/// Sets our field in the AdminComment of a waiting job; everything else in it stays.
+/// Sets our field in the AdminComment of a pending job; everything else in it stays.
 pub fn note(client: &Client, name: &JobRef, text: &str) {
     match client.admin_comment(name) {
         Ok(Some(comment)) => match with_field(&comment, text) {

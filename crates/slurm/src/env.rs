@@ -1,6 +1,6 @@
-//! What Slurm's hooks are told through their environment. All of it passes through people's hands (job
-//! names, comments, anything that begins with `SPANK_`), so it is parsed strictly and never believed further
-//! than it can do harm. An environment that cannot be understood is an error, and no error here drains.
+//! The environment that Slurm gives to its hooks. Users can influence much of it (job names, comments, every variable
+//! that begins with `SPANK_`), so it is parsed strictly, and a forged value can do no harm. An environment that
+//! cannot be parsed is an error, and no such error drains a node.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,36 +14,36 @@ use crate::{Consent, GateLevel, hostlist};
 /// A hook's environment.
 pub type Env = BTreeMap<OsString, OsString>;
 
-/// Longest value that is looked at, bytes.
+/// Longest value that is read, bytes.
 const MAX_VALUE: usize = 64 << 10;
 
-/// More GPUs than any node has; a longer list is not read.
+/// Most GPUs in a list, more than any node has; a longer list is not read.
 const MAX_GPUS: usize = 1024;
 
-/// What a hook cannot do without is missing or wrong.
+/// A required variable is missing or invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadEnv {
-    /// The variable is not there.
+    /// The variable is not set.
     #[error("{0} is not set")]
     Missing(&'static str),
-    /// It has a value that Slurm would not give it.
+    /// Slurm would not set this value.
     #[error("{name}='{value}': {what}")]
     Invalid {
-        /// Which.
+        /// Name of the variable.
         name: &'static str,
-        /// Its value, control characters replaced and cut.
+        /// Its value, truncated and without control characters.
         value: String,
-        /// What is wrong with it.
+        /// What is wrong with the value.
         what: &'static str,
     },
 }
 
-/// The job that a prolog or an epilog was started for.
+/// Parses the job for which a prolog or epilog was started.
 ///
-/// A GPU list that cannot be read is [`Allocation::Unreadable`], not an error: the rest of the job is known.
+/// A GPU list that cannot be parsed is [`Allocation::Unreadable`], not an error: the rest of the job is known.
 ///
 /// # Errors
-/// [`BadEnv`] where an id, the user or the node list is missing or wrong.
+/// [`BadEnv`] if an id, the user or the node list is missing or invalid.
 pub fn job_from_env(env: &Env) -> Result<Job, BadEnv> {
     let nodelist = text(env, "SLURM_JOB_NODELIST")?
         .or(text(env, "SLURM_NODELIST")?)
@@ -65,7 +65,7 @@ pub fn job_from_env(env: &Env) -> Result<Job, BadEnv> {
 /// `SLURMD_NODENAME`, the node's name in Slurm.
 ///
 /// # Errors
-/// [`BadEnv`] where it is missing or no host name.
+/// [`BadEnv`] if it is missing or not a host name.
 pub fn node_name(env: &Env) -> Result<String, BadEnv> {
     let name = text(env, "SLURMD_NODENAME")?.ok_or(BadEnv::Missing("SLURMD_NODENAME"))?;
     if name.is_empty() || name.len() > 255 || !name.bytes().all(is_host_byte) {
@@ -74,7 +74,8 @@ pub fn node_name(env: &Env) -> Result<String, BadEnv> {
     Ok(name.to_owned())
 }
 
-/// How many processors of a node its job has: `SLURM_JOB_CPUS_PER_NODE` (`128(x2),64`), in the order of the job's nodes.
+/// The number of CPUs that the job has on `node`, from `SLURM_JOB_CPUS_PER_NODE` (`128(x2),64`), which is in the
+/// order of the job's nodes.
 pub fn cpus_of_node(env: &Env, nodelist: &str, node: &str) -> Option<u32> {
     let place = hostlist::expand(nodelist).ok()?.iter().position(|name| name == node)?;
     let mut before = 0;
@@ -91,10 +92,10 @@ pub fn cpus_of_node(env: &Env, nodelist: &str, node: &str) -> Option<u32> {
     None
 }
 
-/// `SLURM_CLUSTER_NAME`, as a name that may become a directory.
+/// `SLURM_CLUSTER_NAME`, validated since it may become the name of a directory.
 ///
 /// # Errors
-/// [`BadEnv`] where it is missing or has other characters than a cluster name.
+/// [`BadEnv`] if it is missing or has characters that no cluster name has.
 pub fn cluster_name(env: &Env) -> Result<String, BadEnv> {
     let name = text(env, "SLURM_CLUSTER_NAME")?.ok_or(BadEnv::Missing("SLURM_CLUSTER_NAME"))?;
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(is_host_byte) {
@@ -103,21 +104,21 @@ pub fn cluster_name(env: &Env) -> Result<String, BadEnv> {
     Ok(name.to_owned())
 }
 
-/// How a job ended, as the epilog's environment tells.
+/// How a job ended, from the epilog's environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitCodes {
-    /// `SLURM_JOB_EXIT_CODE`: wait status of the batch script or of salloc's shell; `None` where Slurm gave
-    /// none. 0 also for cancelled, preempted and timed-out jobs.
+    /// `SLURM_JOB_EXIT_CODE`: wait status of the batch script or of salloc's shell; `None` if it is not set. Also 0
+    /// for cancelled, preempted and timed-out jobs.
     pub job: Option<u32>,
     /// `SLURM_JOB_DERIVED_EC`: the highest wait status of any step.
     pub derived: Option<u32>,
 }
 
 impl ExitCodes {
-    /// Reads them.
+    /// Parses both variables.
     ///
     /// # Errors
-    /// [`BadEnv`] where one is no number.
+    /// [`BadEnv`] if one is not a number.
     pub fn from_env(env: &Env) -> Result<Self, BadEnv> {
         Ok(ExitCodes {
             job: number(env, "SLURM_JOB_EXIT_CODE")?,
@@ -125,18 +126,18 @@ impl ExitCodes {
         })
     }
 
-    /// The exit code, where the script ended by itself.
+    /// The exit code, if the script exited by itself.
     pub fn code(&self) -> Option<u32> {
         self.job.filter(|status| status & 0x7f == 0).map(|status| (status >> 8) & 0xff)
     }
 
-    /// The signal, where one ended the script.
+    /// The signal, if one ended the script.
     pub fn signal(&self) -> Option<u32> {
         self.job.map(|status| status & 0x7f).filter(|signal| *signal != 0)
     }
 }
 
-/// What the job's owner asked for. Hints: the site's policy decides ([`UserPolicy::grant`]).
+/// Options of the job's owner. The site's policy decides what is granted ([`UserPolicy::grant`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// `SPANK_RAILGATE_PROFILE`.
@@ -147,12 +148,12 @@ pub struct Asked {
     pub requeue: Option<Consent>,
     /// `SPANK_RAILGATE_PROFILER`.
     pub profiler: Option<ProfilerChoice>,
-    /// What was asked for in a way that cannot be read, one line each, for the log.
+    /// Options that could not be parsed, one line each, for the log.
     pub ignored: Vec<String>,
 }
 
 impl Asked {
-    /// Reads the options. Values of another form are left out and named in `ignored`.
+    /// Parses the options. Invalid values are left out and listed in `ignored`.
     pub fn from_env(env: &Env) -> Self {
         let mut asked = Asked::default();
         if let Some(value) = asked.option(env, "SPANK_RAILGATE_PROFILE") {
@@ -189,17 +190,17 @@ impl Asked {
     }
 }
 
-/// Which choices a site leaves to its users.
+/// Options that a site lets its users set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UserPolicy {
-    /// The gate's level where the user asks for none.
+    /// The gate level of jobs that request none.
     pub default_gate: GateLevel,
-    /// Levels that users may ask for.
+    /// Gate levels that users may request.
     pub allow_gate: Vec<GateLevel>,
-    /// Whether users may ask for an environment profile ([rails.profiles], `debug`).
+    /// Whether users may request an environment profile ([rails.profiles], `debug`).
     pub allow_profile: bool,
-    /// Whether users may ask for the NCCL profiler plugin where the site does not give it by itself.
+    /// Whether users may request the NCCL profiler plugin where the site does not enable it by default.
     pub allow_profiler: bool,
 }
 
@@ -214,23 +215,23 @@ impl Default for UserPolicy {
     }
 }
 
-/// What holds for a job after policy.
+/// The options in force for a job, after policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The environment profile, where the user may and did ask for one.
+    /// The environment profile, if one was requested and is permitted.
     pub profile: Option<String>,
-    /// The gate's level.
+    /// The gate level.
     pub gate: GateLevel,
-    /// Whether the job may come back; how often is bounded again where it is decided.
+    /// Whether the job may be requeued; the number of restarts is limited further when it fails.
     pub requeue: Consent,
-    /// The owner's word about the NCCL profiler plugin; `None`: the site's holds.
+    /// The owner's choice about the NCCL profiler plugin; `None`: the site's default applies.
     pub profiler: Option<ProfilerChoice>,
-    /// What was refused, one line each, for the job's owner and the log.
+    /// Options that were refused, one line each, for the job's owner and the log.
     pub refused: Vec<String>,
 }
 
 impl UserPolicy {
-    /// What holds of what was asked for. `requeue` is the site's default.
+    /// Applies the policy to the owner's options. `requeue` is the site's default.
     pub fn grant(&self, asked: &Asked, requeue: Consent) -> Granted {
         let mut refused = asked.ignored.clone();
         let gate = match asked.gate {
@@ -251,13 +252,13 @@ impl UserPolicy {
             }
             profile => profile.clone(),
         };
-        // The shipped templates ask for it everywhere: where the site does not want it, that is no news to anybody.
+        // The shipped templates request it on every cluster, so a refusal by the site is not worth a message.
         let profiler = asked.profiler.filter(|choice| self.allow_profiler || *choice == ProfilerChoice::Off);
         Granted { profile, gate, requeue: asked.requeue.unwrap_or(requeue), profiler, refused }
     }
 }
 
-/// The GPUs of the job on this node.
+/// The job's GPUs on this node.
 fn allocation(env: &Env) -> Allocation {
     match env.get(OsStr::new("SLURM_JOB_GPUS")) {
         None => Allocation::NoGpus,
@@ -269,7 +270,7 @@ fn allocation(env: &Env) -> Allocation {
     }
 }
 
-/// `0,2-4`, `GPU-…`, `MIG-…`.
+/// Parses `0,2-4`, `GPU-…`, `MIG-…`.
 fn gpu_list(text: &str) -> Option<Vec<GpuId>> {
     let mut gpus = Vec::new();
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
@@ -303,13 +304,13 @@ fn checked_list(name: &'static str, list: &str) -> Result<String, BadEnv> {
 }
 
 fn job_id(env: &Env, name: &'static str) -> Result<Option<u32>, BadEnv> {
-    // 0 is what some releases say for a job that is not heterogeneous.
+    // Some releases set 0 for a job that is not heterogeneous.
     Ok(number(env, name)?.filter(|id| *id != 0))
 }
 
 fn number(env: &Env, name: &'static str) -> Result<Option<u32>, BadEnv> {
     let Some(value) = text(env, name)? else { return Ok(None) };
-    // `parse` alone would take a leading plus sign.
+    // `parse` alone would accept a leading plus sign.
     if value.is_empty() || !value.bytes().all(|b| b.is_ascii_digit()) {
         return Err(invalid(name, value, "no number"));
     }
@@ -333,7 +334,7 @@ fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// For logs and messages: one line without control characters.
+/// Makes text fit for logs and messages: one line without control characters.
 pub(crate) fn clean(text: &str) -> String {
     railgate_text::clip(text, 120)
 }
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_of_a_node() {
+    fn cpus_of_a_node_follow_the_node_list() {
         let of = |text: &str, node: &str| {
             cpus_of_node(&env(&[("SLURM_JOB_CPUS_PER_NODE", text)]), "n[1-3],gpu7", node)
         };
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_either_release() {
+    fn the_environment_of_each_release_gives_the_job() {
         let job =
             job_from_env(&env(&[("SLURM_JOB_GPUS", "0,2-3"), ("SLURM_JOB_RESTART_COUNT", "2")])).unwrap();
         assert_eq!((job.id, job.uid, job.restarts, job.nodelist.as_str()), (7, 1000, 2, "n[1-2]"));
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_are_errors() {
+    fn invalid_numbers_are_errors() {
         for (name, value) in [
             ("SLURM_JOB_ID", "seven"),
             ("SLURM_JOB_ID", "-1"),
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_lists() {
+    fn gpu_lists_are_parsed_strictly() {
         let gpus = |text: &str| job_from_env(&env(&[("SLURM_JOB_GPUS", text)])).unwrap().allocation;
         assert_eq!(gpus(""), Allocation::NoGpus);
         assert_eq!(gpus("MIG-aa-1,5"), {
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_bounds_what_users_may_choose() {
+    fn policy_limits_the_options_of_users() {
         let policy = UserPolicy { allow_profile: false, allow_profiler: false, ..UserPolicy::default() };
         for (text, bounded, free) in [
             ("on", None, Some(ProfilerChoice::On)),
@@ -455,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_another_form_are_left_out() {
+    fn invalid_options_are_ignored() {
         let asked = Asked::from_env(&env(&[
             ("SPANK_RAILGATE_GATE", "full; reboot"),
             ("SPANK_RAILGATE_PROFILE", "../../etc/shadow"),
@@ -467,7 +468,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_value_makes_it_panic(value in ".{0,60}") {
+        fn arbitrary_values_do_not_panic(value in ".{0,60}") {
             for name in ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_GPUS", "SLURMD_NODENAME",
                 "SLURM_CLUSTER_NAME", "SPANK_RAILGATE_REQUEUE", "SPANK_RAILGATE_PROFILE"] {
                 let env = env(&[(name, &value)]);

@@ -1,40 +1,39 @@
-//! Slurm's host lists: `gpu[001-016,20],login` and back.
+//! Parses and prints Slurm's host lists: `gpu[001-016,20],login`.
 
 use std::collections::BTreeMap;
 
-/// Most names that one list may stand for. Slurm itself stops at 64 Ki.
+/// Most names in one list. Slurm's own limit is 64 Ki.
 pub const MAX_HOSTS: usize = 65_536;
 
-/// Longest list text that is looked at, bytes.
+/// Longest list text that is read, bytes.
 const MAX_TEXT: usize = 1 << 20;
 
-/// A number with more digits is a name of its own: no range runs over it, and it always fits in a `u64`.
+/// Most digits of a number in a range; more would not fit in a `u64`. A longer number is part of the name.
 const MAX_DIGITS: usize = 18;
 
-/// A host list that cannot be used.
+/// A host list that cannot be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHostlist {
-    /// The text does not follow the grammar.
+    /// The text violates the grammar.
     #[error("host list '{list}': {what}")]
     Syntax {
-        /// The entry that is wrong.
+        /// The invalid entry.
         list: String,
-        /// How.
+        /// The problem.
         what: &'static str,
     },
-    /// It stands for more than [`MAX_HOSTS`] names, or the text is over 1 MiB.
+    /// The list has more than [`MAX_HOSTS`] names, or its text is over 1 MiB.
     #[error("host list stands for more than {MAX_HOSTS} names")]
     TooLarge,
 }
 
-/// The names that a list stands for, in its order; a name that comes twice stays where it came first.
+/// Expands a list to its names, in order. A name that occurs twice keeps its first position.
 ///
-/// An entry is text with any number of brackets (`r[1-2]n[01-16]-ib`); a bracket holds numbers and ranges.
-/// The digits of a range's low end say how far numbers are padded. `(null)` and the empty text have no names.
+/// An entry is text with any number of brackets (`r[1-2]n[01-16]-ib`); a bracket contains numbers and ranges. The
+/// digits of a range's low end determine the padding. `(null)` and the empty text have no names.
 ///
 /// # Errors
-/// [`BadHostlist`] for a text that does not follow the grammar, has characters that no host name has, or
-/// stands for too many names.
+/// [`BadHostlist`] for a text that violates the grammar, has characters that no host name has, or has too many names.
 pub fn expand(list: &str) -> Result<Vec<String>, BadHostlist> {
     if list.len() > MAX_TEXT {
         return Err(BadHostlist::TooLarge);
@@ -58,9 +57,9 @@ pub fn expand(list: &str) -> Result<Vec<String>, BadHostlist> {
     Ok(names)
 }
 
-/// The shortest list that stands for these names, sorted, each name once.
+/// The shortest list of these names, sorted, without duplicates.
 pub fn compress<S: AsRef<str>>(names: &[S]) -> String {
-    // Names that differ in their last number only share a bracket.
+    // Names that differ only in their last number share a bracket.
     let mut groups: BTreeMap<(&str, &str), Vec<(u64, &str)>> = BTreeMap::new();
     let mut plain: Vec<&str> = Vec::new();
     for name in names {
@@ -89,7 +88,7 @@ pub fn compress<S: AsRef<str>>(names: &[S]) -> String {
     out.join(",")
 }
 
-/// Splits at the commas that stand outside of brackets.
+/// Splits at commas outside of brackets.
 fn entries(list: &str) -> Result<Vec<&str>, BadHostlist> {
     let wrong = |what| BadHostlist::Syntax { list: shown(list), what };
     let (mut found, mut start, mut inside) = (Vec::new(), 0, false);
@@ -122,7 +121,7 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, BadHostlist> {
     let mut names = vec![String::new()];
     let mut rest = entry;
     while let Some((text, after)) = rest.split_once('[') {
-        // `entries` made sure that every bracket is closed.
+        // `entries` has verified that every bracket is closed.
         let (inside, after) = after.split_once(']').unwrap_or((after, ""));
         let numbers = numbers(entry, inside)?;
         if names.len().saturating_mul(numbers.len()) > MAX_HOSTS {
@@ -140,7 +139,7 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, BadHostlist> {
     Ok(names)
 }
 
-/// The numbers of one bracket, padded.
+/// Expands one bracket, with padding.
 fn numbers(entry: &str, inside: &str) -> Result<Vec<String>, BadHostlist> {
     let wrong = |what| BadHostlist::Syntax { list: shown(entry), what };
     let mut found = Vec::new();
@@ -166,23 +165,23 @@ fn numbers(entry: &str, inside: &str) -> Result<Vec<String>, BadHostlist> {
     Ok(found)
 }
 
-/// `rack2-n07-ib` is `rack2-n`, `07`, `-ib`.
+/// Splits at the last number: `rack2-n07-ib` gives `rack2-n`, `07`, `-ib`.
 fn last_number(name: &str) -> Option<(&str, &str, &str)> {
     let end = name.rfind(|c: char| c.is_ascii_digit())? + 1;
     let start = name[..end].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| {
-        // The character before the digits may be longer than a byte where the name is not a host name.
+        // In a text that is not a host name, the character before the digits may be longer than a byte.
         at + name[at..].chars().next().map_or(1, char::len_utf8)
     });
     (end - start <= MAX_DIGITS).then(|| (&name[..start], &name[start..end], &name[end..]))
 }
 
-/// Sorted numbers with their digits, as `3`, `007-012`.
+/// Ranges of sorted numbers with their digits, for example `3`, `007-012`.
 fn ranges(numbers: &[(u64, &str)]) -> Vec<String> {
     let mut out = Vec::new();
     let mut at = 0;
     while at < numbers.len() {
         let (first, digits) = numbers[at];
-        // The low end decides about padding, so a run goes on only while each name is what it would give.
+        // The low end determines the padding, so a range extends only while its expansion gives the same digits.
         let width = digits.len();
         let mut end = at;
         while let Some(&(next, text)) = numbers.get(end + 1) {
@@ -198,7 +197,7 @@ fn ranges(numbers: &[(u64, &str)]) -> Vec<String> {
     out
 }
 
-/// What an error message shows of a list.
+/// The list, cut for an error message.
 fn shown(list: &str) -> String {
     railgate_text::clip(list, 80)
 }
@@ -212,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_that_slurm_writes() {
+    fn lists_as_slurm_writes_them_are_expanded() {
         let cases = [
             ("n1", vec!["n1"]),
             ("n[1-3]", vec!["n1", "n2", "n3"]),
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_are_refused() {
+    fn invalid_lists_are_refused() {
         for list in
             ["n[1-3", "n1]", "n[[1]]", "n[]", "n[1-]", "n[-3]", "n[3-1]", "n[a-b]", "n1,,n2", "n;rm", "n 1"]
         {
@@ -252,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_compressed_expands_to_the_same_names(
+        fn compressed_names_expand_to_the_same_names(
             names in prop::collection::btree_set("[a-c]{1,2}[0-9]{0,4}(-[a-b])?[0-9]{0,3}[a-b]?", 0..60)
         ) {
             let list: Vec<&String> = names.iter().collect();
@@ -261,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic_or_grow(text in "[nm0-9,\\[\\]\\-é ]{0,40}") {
+        fn arbitrary_text_neither_panics_nor_exceeds_the_limit(text in "[nm0-9,\\[\\]\\-é ]{0,40}") {
             if let Ok(names) = expand(&text) {
                 prop_assert!(names.len() <= MAX_HOSTS);
                 prop_assert!(expand(&compress(&names)).is_ok());

@@ -1,9 +1,9 @@
-//! What happened to jobs and nodes, on the controller: append-only JSON lines. Budgets are counted from it, and
-//! it says which node or part keeps killing jobs, also after a card has moved to another slot.
+//! History of jobs and nodes on the controller: append-only JSON lines. Restart budgets are counted from it, and it
+//! shows which node or part repeatedly kills jobs, even after a GPU has moved to another slot.
 //!
-//! Users influence lines: their reports say what is blamed, and each of their jobs that ends adds one. So a line is cut to
-//! a bounded length before it is written, a line of a job that cannot be read makes the count of that job unknown, and
-//! rotation keeps what still counts, for each user up to a bound of their own.
+//! Users influence lines: the reports of their jobs name the blamed parts, and each job end adds a line. So every
+//! line is cut to a bounded length, an unreadable line of a job makes the count of that job unknown, and rotation
+//! keeps all entries that still count, up to a limit per user.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,28 +18,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::RequeueConfig;
 
-/// The file is renamed away when it has grown to this, bytes.
+/// Size at which the file is rotated, bytes.
 const ROTATE_AT: u64 = 16 << 20;
 
-/// So many old files are kept.
+/// Number of rotated files kept.
 const KEEP: u32 = 8;
 
-/// So much of a line is read, bytes. What [`Entry::bounded`] leaves is far shorter.
+/// Most bytes of a line that are read. [`Entry::bounded`] keeps lines far shorter.
 const MAX_LINE: usize = 64 << 10;
 
-/// Nodes and parts that a line names.
+/// Most nodes and parts in a line.
 const MAX_BLAMED: usize = 32;
 
-/// Characters of the sentence.
+/// Most characters of the explanation.
 const MAX_WHY: usize = 600;
 
-/// Characters of every other text.
+/// Most characters of every other text.
 const MAX_WORD: usize = 100;
 
-/// Ends a text that was cut.
+/// Marks the end of a text that was cut.
 const CUT: &str = "...";
 
-/// Entries of one user that rotation keeps beyond the eight files.
+/// Most entries of one user that rotation keeps beyond the eight files.
 const KEEP_OF_USER: usize = 2000;
 
 /// The job number of [`Event::Dropped`], which is about all jobs of a user.
@@ -47,57 +47,57 @@ const ANY_JOB: u32 = 0;
 
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// What happened.
+/// The kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// The job died of a node and railgate put it back into the queue.
+    /// The job failed because of a node, and railgate requeued it.
     Death,
-    /// A node of the job died and Slurm itself put it back.
+    /// A node of the job failed, and Slurm itself requeued the job.
     NodeFail,
-    /// The gate refused the job on a node before it had started.
+    /// The gate refused the job on a node before it started.
     Move,
-    /// Somebody else put it back: its owner, an admin, a preemption.
+    /// The job was requeued by its owner, an admin or a preemption.
     Requeued,
-    /// The job died of a node and its budget is spent: held.
+    /// The job failed because of a node and its budget is spent: it is held.
     Held,
-    /// The job died of a node and stays ended, for want of consent for example.
+    /// The job failed because of a node and was not requeued, for example without consent.
     Left,
-    /// Entries of the user's jobs from before this time were dropped: there were too many.
+    /// Entries of the user's jobs before this time were dropped: there were too many.
     Dropped,
 }
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Layout of the line.
+    /// Version of the line format.
     pub schema: u32,
     /// When.
     pub time: UnixMillis,
-    /// What.
+    /// What happened.
     pub event: Event,
-    /// Job id, of an array's member its own; the leader's of a heterogeneous job.
+    /// Job id: a member of an array has its own, a heterogeneous job the leader's.
     pub job: u32,
-    /// As Slurm's commands name it: `12_3`.
+    /// Its name in Slurm's commands: `12_3`.
     pub name: String,
     /// `SLURM_JOB_RESTART_COUNT` of the attempt.
     pub attempt: u32,
-    /// How long the attempt ran, seconds, where that is known.
+    /// How long the attempt ran, seconds; `None` if unknown.
     #[serde(default)]
     pub ran_s: Option<u64>,
-    /// Nodes and parts that it is blamed on.
+    /// Nodes and parts that are blamed for it.
     #[serde(default)]
     pub blamed: Vec<Blamed>,
-    /// One sentence.
+    /// One sentence of explanation.
     #[serde(default)]
     pub why: String,
-    /// The job's owner; `None` in lines of version 0.1.0.
+    /// The job's owner; `None` in lines written by version 0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
 
 impl Entry {
-    /// The entry with every text and list cut to a bounded length. What was cut ends in `...`.
+    /// The entry with every text and list cut to its limit. A text that was cut ends in `...`.
     fn bounded(&self) -> Entry {
         let mut blamed: Vec<Blamed> = self.blamed.iter().take(MAX_BLAMED).map(Blamed::bounded).collect();
         let left_out = self.blamed.len() - blamed.len();
@@ -107,7 +107,7 @@ impl Entry {
         Entry { name: cut(&self.name, MAX_WORD), blamed, why: cut(&self.why, MAX_WHY), ..self.clone() }
     }
 
-    /// What stays of a user's entries that are dropped, this one last.
+    /// The entry that replaces a user's dropped entries, of which this is the last.
     fn dropped(&self, uid: Option<u32>, now: UnixMillis) -> Entry {
         Entry {
             schema: 1,
@@ -128,7 +128,7 @@ impl Entry {
     }
 }
 
-/// Without control characters, and at most so many characters long.
+/// Removes control characters and cuts to `most` characters.
 fn cut(text: &str, most: usize) -> String {
     let clean = railgate_text::clip(text, most + 1);
     if clean.chars().count() <= most {
@@ -145,7 +145,7 @@ pub struct Blamed {
     /// `gpu-lost@3`.
     #[serde(default)]
     pub subject: String,
-    /// What the part is called wherever it is: serial number, UUID, GUID, PCI address.
+    /// Serial number, UUID, GUID or PCI address, which stay the same if the part moves.
     #[serde(default)]
     pub part: String,
 }
@@ -160,7 +160,7 @@ impl Blamed {
     }
 }
 
-/// Why the entries of a job are not known.
+/// Why the entries of a job are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Uncounted {
     /// The files cannot be read.
@@ -171,18 +171,18 @@ pub enum Uncounted {
     Line {
         /// The file's name.
         file: String,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// Its owner's entries were dropped within the window.
+    /// Entries of its owner were dropped within the window.
     #[error("its owner has had more than {KEEP_OF_USER} entries, and older ones were dropped")]
     Dropped,
 }
 
-/// What of a job's budget is used.
+/// The used part of a job's budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// Deaths during a run, since the last productive one and within the window.
+    /// Failures of a running job since the last productive run and within the window.
     pub deaths: u32,
     /// Moves by the gate.
     pub moves: u32,
@@ -208,16 +208,16 @@ impl Ledger {
         }
     }
 
-    /// The same with the window in which entries count, so that rotation keeps them.
+    /// The same ledger with the window in which entries count; rotation keeps those.
     #[must_use]
     pub fn counting(self, window: Duration) -> Self {
         Ledger { window, ..self }
     }
 
-    /// Adds a line, bounded in length.
+    /// Appends an entry, cut to its limits.
     ///
     /// # Errors
-    /// The file system's error, or the file stayed locked. Nothing is added then.
+    /// The file system's error, or the file stayed locked. Nothing was appended then.
     pub fn append(&self, entry: &Entry) -> io::Result<()> {
         let mut line = serde_json::to_vec(&entry.bounded())?;
         line.push(b'\n');
@@ -228,11 +228,11 @@ impl Ledger {
             file = open(&self.path)?;
         }
         let length = file.metadata()?.len();
-        // A line that a crash tore must not take this one with it.
+        // A line that was truncated by a crash must not swallow this one.
         if length > 0 && !ends_line(&file, length)? {
             line.insert(0, b'\n');
         }
-        // One write, so that a reader without the lock sees whole lines.
+        // A single write, so that a reader without the lock sees whole lines.
         let written = file.write_all(&line);
         if written.is_err() {
             file.set_len(length)?;
@@ -240,17 +240,17 @@ impl Ledger {
         written
     }
 
-    /// Every line that can be read, oldest first.
+    /// All readable lines, oldest first.
     ///
     /// # Errors
-    /// Errors of the file system; an absent file has no lines.
+    /// Errors of the file system; a missing file has no lines.
     pub fn read(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         self.lines(|_, _, text| entries.extend(parse(text).filter(|entry| entry.event != Event::Dropped)))?;
         Ok(entries)
     }
 
-    /// Whether anything was ever written down here: machines that are no controller may have the directory all the same.
+    /// Whether the ledger exists. Machines other than the controller may have the directory without it.
     pub fn is_there(&self) -> bool {
         self.path.exists()
     }
@@ -258,8 +258,8 @@ impl Ledger {
     /// The lines about one job, oldest first. `uid`: its owner.
     ///
     /// # Errors
-    /// As [`Ledger::read`], and where a line of this job cannot be read or was dropped: how often the job has come back is
-    /// not known then. A line before an [`Event::Held`] does not count any more, so it may be unreadable.
+    /// As [`Ledger::read`], or a line of this job cannot be read or was dropped, so that the number of restarts is
+    /// unknown. Lines before an [`Event::Held`] no longer count, so those may be unreadable.
     pub fn of_job(&self, job: u32, uid: u32, now: UnixMillis) -> Result<Vec<Entry>, Uncounted> {
         let marks = [format!("\"job\":{job},"), format!("\"job\":{ANY_JOB},")];
         let since = self.since(now);
@@ -298,7 +298,8 @@ impl Ledger {
         now.saturating_sub(u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Every line, oldest first: its file, its number, and at most its first [`MAX_LINE`] bytes.
+    /// Calls `each` for every line, oldest first: the file, the line number, and at most the first [`MAX_LINE`]
+    /// bytes.
     fn lines(&self, mut each: impl FnMut(&Path, usize, &[u8])) -> io::Result<()> {
         for path in (1..=KEEP).rev().map(|n| self.old(n)).chain([self.path.clone()]) {
             let file = match nofollow::read(&path) {
@@ -327,7 +328,7 @@ impl Ledger {
         self.path.with_extension(format!("{n}.jsonl"))
     }
 
-    /// Moves every file to the next number. Of the oldest one, which goes, the entries that still count stay.
+    /// Renames every file to the next number. Entries of the oldest one that still count are kept.
     fn rotate(&self, now: UnixMillis) -> io::Result<()> {
         let oldest = self.old(KEEP);
         let kept = self.still_counting(&oldest, now)?;
@@ -349,9 +350,9 @@ impl Ledger {
         fs::rename(&self.path, self.old(1))
     }
 
-    /// Lines of a file that count within the window. A user with more than [`KEEP_OF_USER`] of them loses the oldest, and an
-    /// entry says so: the user's jobs are not restarted until the window has passed, and no user is
-    /// restarted without end.
+    /// Lines of a file that count within the window. Of a user with more than [`KEEP_OF_USER`] of them the oldest are
+    /// dropped, which an entry records: the user's jobs are not restarted until the window has passed, so that no job
+    /// restarts endlessly.
     fn still_counting(&self, path: &Path, now: UnixMillis) -> io::Result<Vec<u8>> {
         let mut of_user: BTreeMap<Option<u32>, Vec<Entry>> = BTreeMap::new();
         let since = self.since(now);
@@ -365,7 +366,7 @@ impl Ledger {
             match parse(line) {
                 Some(entry) if entry.counts(since) => of_user.entry(entry.uid).or_default().push(entry),
                 Some(_) => {}
-                // It names a job, whose restarts it stops.
+                // It names a job, and stops restarts of that job.
                 None if line.len() <= MAX_LINE => unreadable.push(line),
                 None => unreadable.push(&line[..MAX_WHY]),
             }
@@ -409,12 +410,12 @@ fn open(path: &Path) -> io::Result<File> {
     nofollow::read_append(path, 0o644)
 }
 
-/// Counts a job's lines. `restarts` is how often Slurm has started it again before the attempt that just ended,
-/// `ran` how long that attempt ran.
+/// Counts a job's lines. `restarts`: how often Slurm had started the job again before the attempt that just ended;
+/// `ran`: how long that attempt ran.
 ///
-/// A node that dies during the very first attempt leaves no line: seen from the controller's environment that
-/// is a job with exit code 0 that was never restarted, and of those nothing is asked. Every later restart
-/// leaves one, so a first restart without a line was a death.
+/// A node failure during the first attempt leaves no line: in the controller's environment it is a job with exit code
+/// 0 that was never restarted, and the hook does not query such jobs. Every later restart leaves a line, so a first
+/// restart without one was a failure.
 pub fn used(
     entries: &[Entry],
     config: &RequeueConfig,
@@ -435,7 +436,7 @@ pub fn used(
         match entry.event {
             Event::Death | Event::NodeFail if now.saturating_sub(entry.time) <= window => used.deaths += 1,
             Event::Move => used.moves += 1,
-            // Whoever released a held job has seen why, and gave it a new budget.
+            // The person who released a held job has seen the reason; the job has a new budget.
             Event::Held => used.deaths = 0,
             Event::Death | Event::NodeFail | Event::Requeued | Event::Left | Event::Dropped => {}
         }
@@ -479,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn deaths_count_within_a_day_and_until_a_productive_run() {
+    fn failures_count_within_the_window_and_until_a_productive_run() {
         use Event::{Death, Held, Move, NodeFail};
         let two = [entry(Death, 0, 1, 60), entry(NodeFail, 1, 2, 60)];
         assert_eq!(count(&two, 3, 2, 60), (2, 0));
@@ -492,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_restart_without_a_line_was_a_death() {
+    fn a_first_restart_without_an_entry_counts_as_a_failure() {
         assert_eq!(count(&[], 3, 0, 60), (0, 0));
         assert_eq!(count(&[], 3, 1, 60), (1, 0));
         assert_eq!(count(&[entry(Event::NodeFail, 1, 2, 60)], 3, 2, 60), (2, 0));
@@ -501,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_back_and_broken_ones_are_passed_over() {
+    fn entries_are_read_back_and_broken_lines_skipped() {
         let place = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(place.path());
         assert!(ledger.read().unwrap().is_empty());
@@ -516,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_entry_is_cut_before_it_is_written() {
+    fn a_long_entry_is_cut_when_written() {
         let place = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(place.path());
         let forged =
@@ -536,26 +537,26 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_job_that_cannot_be_read_leaves_only_its_own_count_unknown() {
+    fn an_unreadable_line_makes_only_the_count_of_its_job_unknown() {
         let place = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(place.path());
         let long = format!("{{\"schema\":1,\"job\":7,\"why\":\"{}\"}}\n", "x".repeat(MAX_LINE));
         let torn = "{\"schema\":1,\"time\":1,\"event\":\"death\",\"job\":8,\"na";
         fs::write(place.path().join("ledger.jsonl"), format!("{long}{torn}")).unwrap();
-        // After the torn line, not as a part of it.
+        // After the truncated line, not as part of it.
         ledger.append(&Entry { job: 9, ..entry(Event::Death, 0, 1, 60) }).unwrap();
         let of_job = |job| ledger.of_job(job, 1000, HOUR);
         assert!(matches!(of_job(7), Err(Uncounted::Line { line: 1, .. })), "{:?}", of_job(7));
         assert!(matches!(of_job(8), Err(Uncounted::Line { line: 2, .. })), "{:?}", of_job(8));
         assert_eq!(of_job(9).unwrap().len(), 1);
         assert_eq!(of_job(77).unwrap(), []);
-        // Held and released by a person who has seen why: a new budget.
+        // Held and then released by a person: a new budget.
         ledger.append(&entry(Event::Held, 1, 1, 60)).unwrap();
         assert_eq!(of_job(7).unwrap().len(), 1);
     }
 
     #[test]
-    fn rotation_pushes_out_no_entry_of_another_user_that_still_counts() {
+    fn rotation_keeps_counting_entries_of_other_users() {
         let place = tempfile::tempdir().unwrap();
         let ledger = Ledger { rotate_at: 10_000, keep_of_user: 20, ..Ledger::new(place.path()) };
         let victims = entry(Event::Death, 0, 50, 60);
@@ -579,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_is_rotated_and_still_read() {
+    fn a_rotated_file_is_still_read() {
         let place = tempfile::tempdir().unwrap();
         let ledger = Ledger { rotate_at: 100, window: Duration::ZERO, ..Ledger::new(place.path()) };
         for n in 0..20 {
@@ -590,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn many_writers_lose_nothing() {
+    fn concurrent_writers_lose_no_entry() {
         let place = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(place.path());
         std::thread::scope(|scope| {

@@ -1,9 +1,9 @@
-//! Marks an unfit node that the open breaker did not drain, in the node's Slurm `Comment`:
+//! Marks an unfit node that the breaker did not let railgate drain, in the node's Slurm `Comment`:
 //! `railgate: unfit, not drained (breaker): gpu-lost@3: off bus; reboot [periodic] since 2026-11-23T09:00:00Z`.
 //!
-//! `railgate nodes` reads these comments. A comment that railgate did not write is never changed. The node keeps a copy in
-//! `/run/railgate/let-through`, so that a fit node does not query slurmctld. An empty file means no comment of ours; a
-//! missing file means unknown, for example after a boot.
+//! `railgate nodes` reads these comments. A comment that railgate did not write is never changed. The node keeps a
+//! copy in `/run/railgate/let-through`, so that a fit node does not query slurmctld. An empty file means that the
+//! node has no comment by railgate; a missing file means unknown, for example after a boot.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,14 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Why a node would be drained if the breaker allowed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LetThrough {
-    /// The reason that it would be drained with, without jobs.
+    /// The reason that a drain would have, without jobs.
     pub reason: Reason,
-    /// Since when it has stood in the comment.
+    /// When the comment was set.
     pub since: Option<UnixSeconds>,
 }
 
 impl LetThrough {
-    /// Reads a node's comment. `None` where it is not ours.
+    /// Parses a node's comment. `None` if railgate did not write it.
     pub fn parse(comment: &str) -> Option<LetThrough> {
         let (text, since) = comment.strip_prefix(NOTE)?.trim_end().rsplit_once(SINCE)?;
         Some(LetThrough {
@@ -41,21 +41,21 @@ impl LetThrough {
         })
     }
 
-    /// What a comment says of this reason.
+    /// The mark for this reason.
     fn new(reason: &Reason, since: UnixSeconds) -> Option<LetThrough> {
         let reason = Reason { jobs: Vec::new(), ..reason.clone() };
-        // As it is cut to its length.
+        // Parse the reason in the form in which the comment has it, cut to its length.
         let reason = Reason::parse(&reason.to_string().replace(['"', '\''], ""))?;
         Some(LetThrough { reason, since: Some(since) })
     }
 
-    /// Each phase has other words for one fault, and a comment that every job changes would be a call for every job. It
-    /// stays as it was first written, as a drain's reason does.
+    /// Whether both name the same fault. Phases word one fault differently, and updating the comment for every job
+    /// would cost a call each; so it stays as first written, as a drain's reason does.
     fn is_of(&self, other: &LetThrough) -> bool {
         self.reason.subject == other.reason.subject
     }
 
-    /// Whether it is this finding that the comment tells of.
+    /// Whether the comment is about this finding.
     pub fn tells_of(&self, finding: &Finding) -> bool {
         LetThrough::new(&Reason::new(finding, self.reason.phase, &[]), 0)
             .is_some_and(|other| other.is_of(self))
@@ -72,8 +72,8 @@ impl std::fmt::Display for LetThrough {
 }
 
 impl DrainDesk {
-    /// Writes the comment of an unfit node that the open breaker did not drain, unless it is there already or the site
-    /// has a comment of its own.
+    /// Writes the comment of an unfit node that the open breaker did not drain, unless it is there already or the
+    /// site has set a comment of its own.
     pub(crate) fn note_let_through(
         &self,
         client: &Client,
@@ -86,7 +86,7 @@ impl DrainDesk {
         if !comment.is_empty() && !comment.starts_with(NOTE) {
             return;
         }
-        // Before it is sent: a process that is killed between leaves a comment that is known of.
+        // Saved before it is sent: if the process is killed in between, the comment is known.
         match LetThrough::parse(comment).filter(|standing| standing.is_of(&note)) {
             Some(standing) => self.keep_let_through(&standing.to_string()),
             None => {
@@ -99,7 +99,7 @@ impl DrainDesk {
         }
     }
 
-    /// What the node's comment says, as far as this node knows; slurmctld is asked where it does not know and `ask` is set.
+    /// The node's mark, from the local copy. If that is unknown and `ask` is set, slurmctld is queried.
     pub fn let_through(&self, node: &str, ask: bool) -> Option<LetThrough> {
         match read_small(&self.let_through_file()) {
             Ok(text) => LetThrough::parse(&String::from_utf8_lossy(&text)),
@@ -113,7 +113,8 @@ impl DrainDesk {
         }
     }
 
-    /// Empties the node's comment, if it is still ours. Tried again at the next look where slurmctld does not answer.
+    /// Clears the node's comment if it is still the one that railgate wrote. If slurmctld does not answer, the next
+    /// check run tries again.
     pub fn take_back_let_through(&self, node: &str) {
         if !self.acts() {
             return;
@@ -164,7 +165,7 @@ mod tests {
                         [periodic] since 2026-11-23T09:00:00Z";
 
     #[test]
-    fn a_comment_is_read_as_it_was_written() {
+    fn a_comment_survives_a_round_trip() {
         let note = LetThrough::parse(TEXT).unwrap();
         assert_eq!((note.reason.subject.as_str(), note.reason.fix.as_str()), ("gpu-lost@3", "reboot"));
         assert_eq!(note.since, time("2026-11-23T09:00:00"));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_fault_is_the_same_note_and_nothing_is_quoted() {
+    fn the_same_fault_gives_the_same_comment_without_quotes() {
         let reason = |phase, what: &str, jobs: &[u32]| Reason {
             subject: "gpu-lost@3".to_owned(),
             what: what.to_owned(),

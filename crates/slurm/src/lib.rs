@@ -1,5 +1,5 @@
-//! What to tell Slurm, and what Slurm tells us: the one room that changes anything outside railgate's own
-//! directories.
+//! Slurm's commands, their output and the hooks' environment: the one crate that changes anything outside railgate's
+//! own directories.
 
 mod accounting;
 mod admin_comment;
@@ -34,7 +34,7 @@ pub use env::{
 };
 pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};
 pub use let_through::LetThrough;
-/// What users ask for, read in one place for the plugin, the prolog and the controller.
+/// Options of users, parsed in one place for the plugin, the prolog and the controller.
 pub use railgate_rundir::{GateChoice as GateLevel, RequeueChoice as Consent};
 pub use readmit::{NotGivenBack, Standing};
 pub use reason::{LEADER, MAX_REASON, Reason, is_ours};

@@ -1,47 +1,48 @@
-//! Giving a node back that railgate holds: only our own drain, and only if it is still the one that was looked at.
+//! Resumes a node that railgate drained: only a drain by railgate, and only if it has not changed since the node was
+//! checked.
 
 use crate::answer::UnixSeconds;
 use crate::{DrainDesk, SlurmError, is_ours};
 
-/// How a node stands in Slurm, for somebody who wants it back.
+/// State of a node in Slurm, for `railgate readmit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// railgate holds it.
+    /// railgate drained it.
     Ours {
-        /// The reason that stands on it.
+        /// The drain reason.
         reason: String,
-        /// Since when.
+        /// When it was set.
         since: Option<UnixSeconds>,
     },
     /// It is in service.
     InService,
-    /// Somebody else's business, and whose.
+    /// Drained by others or in maintenance; the text names the owner.
     Others(String),
 }
 
-/// Why a node was not given back.
+/// Why a node was not resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotGivenBack {
     /// Slurm gave no usable answer.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
-    /// It does not stand as it stood when it was looked at.
+    /// The state has changed since the node was checked.
     #[error("it changed hands meanwhile: {0}")]
     Changed(String),
-    /// Another railgate process is at it.
+    /// Another railgate process holds the lock.
     #[error("{0}")]
     Locked(String),
 }
 
 impl DrainDesk {
-    /// How a node stands.
+    /// The state of a node.
     ///
     /// # Errors
     /// [`SlurmError`].
     pub fn standing(&self, node: &str) -> Result<Standing, SlurmError> {
         let client = self.client().until(self.patience());
         let state = client.node(node)?;
-        // A reservation or a reboot is an admin's work in progress, whoever drained the node before it.
+        // A reservation or a reboot is an admin's work in progress, even if railgate drained the node before.
         if let Some(service) = state.serviced() {
             let what =
                 if service.starts_with("MAINT") { "in a maintenance reservation" } else { "about to reboot" };
@@ -62,10 +63,10 @@ impl DrainDesk {
         })
     }
 
-    /// Returns a node to service that stands with this reason of ours.
+    /// Resumes a node that is drained with exactly this reason.
     ///
     /// # Errors
-    /// [`NotGivenBack`]; nothing has been changed then.
+    /// [`NotGivenBack`]; nothing was changed.
     pub fn give_back(&self, node: &str, reason: &str) -> Result<(), NotGivenBack> {
         let _held = self.lock().map_err(NotGivenBack::Locked)?;
         match self.standing(node)? {

@@ -1,19 +1,19 @@
 //! The drain reason: `railgate: gpu-lost@3: 0000:9b:00.0 off bus, Xid 79; reboot [epilog job=48213]`.
 //!
-//! `sinfo -R` shows twenty characters, so check and part come first. The leader marks the drain as ours,
-//! and the job ids are how a node's epilog tells the controller whose death the node explains.
+//! `sinfo -R` shows twenty characters, so check and part come first. The leader marks the drain as railgate's, and
+//! the job ids tell the controller whose failure the node explains.
 
 use std::fmt;
 
 use railgate_model::{Finding, Phase};
 
-/// What a reason of ours begins with.
+/// Prefix of every reason by railgate.
 pub const LEADER: &str = "railgate:";
 
-/// Most characters that a reason has.
+/// Longest reason, characters.
 pub const MAX_REASON: usize = 120;
 
-/// A drain reason of ours.
+/// A drain reason of railgate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     /// `gpu-lost@3`, or the check alone.
@@ -22,23 +22,23 @@ pub struct Reason {
     pub what: String,
     /// `reboot`.
     pub fix: String,
-    /// When it was found.
+    /// Phase in which it was found.
     pub phase: Phase,
-    /// The jobs it hit, oldest first.
+    /// Jobs affected, oldest first.
     pub jobs: Vec<u32>,
 }
 
-/// Whether a reason text is ours.
+/// Whether railgate wrote a reason.
 pub fn is_ours(text: &str) -> bool {
     text.starts_with(LEADER)
 }
 
-/// Checks whose findings leave a job no chance: a part of the node is gone.
+/// Checks whose findings make every job fail: a part of the node is gone.
 const LOST: [&str; 2] = ["gpu-lost", "gpu-count"];
 
 impl Reason {
-    /// A part of the node is gone, and any job there would fail. Where slurmctld cannot be asked how many nodes are
-    /// held, the cap counts as not reached for such a fault, and as reached for every other.
+    /// Whether a part of the node is gone, so that any job would fail. If slurmctld does not return how many nodes
+    /// are drained, the cap counts as not reached for such a fault, and as reached for every other.
     pub fn lost(&self) -> bool {
         LOST.contains(&self.subject.split('@').next().unwrap_or_default())
     }
@@ -58,7 +58,7 @@ impl Reason {
         reason
     }
 
-    /// Adds a job that it hit; returns whether it was missing.
+    /// Adds an affected job; returns whether it was missing.
     pub fn add_job(&mut self, job: u32) -> bool {
         if self.jobs.contains(&job) {
             return false;
@@ -67,8 +67,8 @@ impl Reason {
         true
     }
 
-    /// Reads a reason back. `None` where it is not ours or has lost its form; such a drain is still ours
-    /// by its leader ([`is_ours`]).
+    /// Parses a reason. `None` if railgate did not write it or its form was changed; by its leader such a drain is
+    /// still railgate's ([`is_ours`]).
     pub fn parse(text: &str) -> Option<Reason> {
         let rest = text.strip_prefix(LEADER)?.trim_start();
         let (body, tail) = rest.strip_suffix(']')?.rsplit_once(" [")?;
@@ -87,8 +87,8 @@ impl Reason {
     }
 }
 
-/// The text for Slurm: at most [`MAX_REASON`] characters of plain ASCII. Where it would be longer the text
-/// is cut, what was seen before what to do; ids go only when they alone are too long, oldest first.
+/// The text for Slurm: at most [`MAX_REASON`] characters of plain ASCII. A longer text is cut: the observation first,
+/// then the remedy; job ids only if they alone are too long, oldest first.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = cut(&word(&self.subject), 40);
@@ -106,7 +106,7 @@ impl fmt::Display for Reason {
                 _ => break tail,
             }
         };
-        // What is left for `: what; fix`.
+        // Room for `: what; fix`.
         let room = room - tail.len().min(room);
         let (what, fix) = (plain(&self.what), plain(&self.fix));
         let fix = cut(&fix, room.saturating_sub(4).min(40));
@@ -120,7 +120,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Printable ASCII, blanks single. Brackets would be taken for the tail.
+/// Printable ASCII with single blanks, without brackets, which would imitate the tail.
 fn plain(text: &str) -> String {
     let clean: String = text
         .chars()
@@ -134,7 +134,7 @@ fn plain(text: &str) -> String {
     clean.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// As [`plain`], and nothing that would end the subject.
+/// As [`plain`], without characters that end the subject.
 fn word(text: &str) -> String {
     plain(text).replace(' ', "-").trim_end_matches(':').to_owned()
 }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_as_design_says() {
+    fn a_reason_has_the_documented_form() {
         let mut reason = Reason::new(&lost(), Phase::Epilog, &[48213]);
         let text = "railgate: gpu-lost@3: 0000:9b:00.0 off bus, Xid 79; reboot [epilog job=48213]";
         assert_eq!(reason.to_string(), text);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_before_ids_are() {
+    fn text_is_cut_before_job_ids() {
         let jobs: Vec<u32> = (4_000_000_000..4_000_000_006).collect();
         let text = Reason::new(&lost(), Phase::Epilog, &jobs).to_string();
         assert!(text.len() <= MAX_REASON, "{text}");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_broken_reasons_are_not_parsed() {
+    fn reasons_of_others_and_of_broken_form_are_not_parsed() {
         for text in ["", "Prolog error", "railgate", "bad dimm railgate: x [epilog]"] {
             assert!(!is_ours(text), "{text}");
             assert_eq!(Reason::parse(text), None, "{text}");
@@ -205,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_finding_gives_a_line_that_keeps_its_ids(
+        fn any_finding_gives_a_reason_with_all_job_ids(
             check in ".{0,60}", part in ".{0,30}", what in ".{0,200}", fix in ".{0,60}",
             jobs in prop::collection::btree_set(1u32..99_999_999, 0..6),
         ) {

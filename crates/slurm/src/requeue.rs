@@ -1,4 +1,4 @@
-//! Whether a job comes back. Pure: everything it needs is in [`Facts`].
+//! Decides whether a job is requeued. Pure: all input is in [`Facts`].
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Acting, Consent, ExitCodes, JobState, RequeueConfig, Used};
 
-/// Signals that Slurm itself, its owner or the kernel's out-of-memory killer sends to a batch script.
+/// Signals that Slurm, the job's owner or the kernel's out-of-memory killer sends to a batch script.
 const SENT_BY_SLURM: [u32; 9] = [1, 2, 9, 10, 12, 15, 18, 20, 24];
-/// Its mark for a job that ran out of memory, where others have a signal.
+/// Slurm's code for a job that ran out of memory, in place of a signal.
 const OUT_OF_MEMORY: u32 = 125;
 
-/// What Slurm says of a job that failed by itself.
+/// Slurm's reasons for a job that failed by itself.
 const FAILED_BY_ITSELF: [&str; 3] = ["NonZeroExitCode", "RaisedSignal", "JobLaunchFailure"];
 
-/// States that a job does not come back from.
+/// States after which a job is not requeued.
 const FINAL: [&str; 8] =
     ["CANCELLED", "TIMEOUT", "PREEMPTED", "COMPLETED", "DEADLINE", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED"];
 
@@ -23,80 +23,80 @@ const FINAL: [&str; 8] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Channel {
-    /// Our drain reason names the job.
+    /// The drain reason names the job.
     DrainReason,
-    /// The node's part of the job's report. The job's owner could have forged it, and would gain a restart.
+    /// The node report. The job's owner could have forged it, to gain a restart.
     Report,
 }
 
-/// What a node has to say about the job's end.
+/// Evidence of one node about the job's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEvidence {
-    /// Slurm's name of the node.
+    /// Slurm's name for the node.
     pub node: String,
     /// `gpu-lost@3`.
     pub subject: String,
-    /// Serial number, UUID, GUID or PCI address of the part, where known.
+    /// Serial number, UUID, GUID or PCI address of the part, if known.
     pub part: String,
-    /// How it came.
+    /// How it reached the controller.
     pub channel: Channel,
-    /// How bad.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// Whose.
+    /// Class of the finding.
     pub class: Class,
-    /// The job held the device; `None` where that could not be told.
+    /// Whether the job held the device; `None` if unknown.
     pub own: Option<bool>,
-    /// When it happened, where that is known.
+    /// When it happened, if known.
     pub at: Option<UnixMillis>,
-    /// The node takes no new jobs, so nothing needs to be excluded.
+    /// The node takes no new jobs, so it need not be excluded.
     pub held: bool,
 }
 
-/// All that the decision rests on.
+/// All input of the decision.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
-    /// How the job ended, from the environment.
+    /// How the job ended, from the hook's environment.
     pub exit: ExitCodes,
-    /// The attempt that ended, from the environment.
+    /// The attempt that ended, from the hook's environment.
     pub attempt: u32,
-    /// The job as slurmctld has it (the leader).
+    /// The job's state in slurmctld (the leader's).
     pub job: &'a JobState,
-    /// What its owner wants, after policy.
+    /// The owner's choice, after policy.
     pub consent: Consent,
-    /// The log of the ended attempt survives a restart.
+    /// Whether the log of the ended attempt survives a restart.
     pub keeps_log: bool,
-    /// What the nodes say.
+    /// Evidence of the nodes.
     pub evidence: &'a [NodeEvidence],
-    /// What of the budget is used.
+    /// The used part of the budget.
     pub used: Used,
     /// Whether anything may be changed.
     pub acting: &'a Acting,
 }
 
-/// What happens to the job.
+/// The decision about a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Back into the queue.
+    /// Requeue the job.
     Requeue {
         /// Nodes to exclude: those that are blamed and still take jobs.
         exclude: Vec<String>,
-        /// One sentence.
+        /// One sentence of explanation.
         why: String,
     },
-    /// Back into the queue and held: the budget is spent.
+    /// Requeue and hold the job: the budget is spent.
     Hold {
-        /// One sentence.
+        /// One sentence of explanation.
         why: String,
     },
-    /// It stays ended.
+    /// Do not requeue the job.
     Leave {
-        /// One sentence.
+        /// One sentence of explanation.
         why: String,
     },
 }
 
 impl Decision {
-    /// The sentence.
+    /// The explanation.
     pub fn why(&self) -> &str {
         match self {
             Decision::Requeue { why, .. } | Decision::Hold { why } | Decision::Leave { why } => why,
@@ -107,15 +107,15 @@ impl Decision {
 /// Whether evidence counts as the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// It does: node-fatal, on the job's own devices, not later than its end.
+    /// It counts: node-fatal, on the job's own devices, not later than its end.
     Counts,
-    /// It speaks of no fault of a node, or of another job's device.
+    /// It is not a fault of a node, or concerns a device of another job.
     Beside,
-    /// A fault of a node that does not count, and why.
+    /// A fault of a node that does not count; the reason.
     Discounted(&'static str),
 }
 
-/// The one judgement about a piece of evidence.
+/// Judges one piece of evidence.
 pub fn weigh(item: &NodeEvidence, job: &JobState, config: &RequeueConfig) -> Weight {
     let of_a_node = item.severity == Severity::Fail && matches!(item.class, Class::Node | Class::Fabric);
     if !of_a_node || item.own == Some(false) {
@@ -131,7 +131,7 @@ pub fn weigh(item: &NodeEvidence, job: &JobState, config: &RequeueConfig) -> Wei
     }
     let slack = u64::try_from(config.clock_slack.as_millis()).unwrap_or(u64::MAX);
     match (item.at, job.end) {
-        // Slurm's times are whole seconds, so the end is anywhere in its second.
+        // Slurm's times are whole seconds, so the end is anywhere within its second.
         (Some(at), Some(end)) if at > end.saturating_add(1).saturating_mul(1000).saturating_add(slack) => {
             Weight::Discounted("it came after the job's end")
         }
@@ -148,11 +148,11 @@ pub fn fatal<'a>(
     evidence.iter().filter(|item| weigh(item, job, config) == Weight::Counts).collect()
 }
 
-/// Whether the job could come back at all; `Err` says why not. Asks for nothing but the job itself, so that
-/// nobody waits for the nodes of a job that will stay ended.
+/// Whether the job could be requeued at all; `Err` gives the reason. Needs only the job itself, so that the
+/// controller does not wait for the nodes of a job that will not be requeued.
 ///
 /// # Errors
-/// The sentence for [`Decision::Leave`].
+/// The explanation for [`Decision::Leave`].
 pub fn may_come_back(
     config: &RequeueConfig,
     exit: ExitCodes,
@@ -202,7 +202,7 @@ pub fn may_come_back(
     Ok(())
 }
 
-/// Whether the job comes back.
+/// Decides whether the job is requeued.
 pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
     if let Err(why) = may_come_back(config, facts.exit, facts.attempt, facts.job, facts.consent) {
         return Decision::Leave { why };
@@ -242,7 +242,7 @@ pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
     Decision::Requeue { exclude, why }
 }
 
-/// Why nothing that was found counts.
+/// Explains why none of the evidence counts.
 fn without_cause(config: &RequeueConfig, facts: &Facts<'_>) -> String {
     const MOST: usize = 3;
     let mut found: Vec<String> = facts
@@ -266,15 +266,16 @@ fn without_cause(config: &RequeueConfig, facts: &Facts<'_>) -> String {
     }
 }
 
-/// What follows when Slurm itself has put a job back because a node died (`died` says which): `Some` holds it.
+/// Decides about a job that Slurm itself requeued because a node failed (`died` names it): `Some` holds it, with this
+/// explanation.
 pub fn after_node_fail(config: &RequeueConfig, consent: Consent, used: Used, died: &str) -> Option<String> {
     let allowed = consent.at_most(config.max_restarts);
-    // Without consent what Slurm does stays Slurm's.
+    // Without consent, Slurm's own requeue is left as it is.
     (consent != Consent::Never && allowed > 0 && used.deaths >= allowed)
         .then(|| held(died, used.deaths, allowed))
 }
 
-/// How long a job waits that the gate has moved `moves` times, this one included.
+/// Delay of a job after `moves` moves by the gate, this one included; `None`: no delay.
 pub fn move_delay(config: &RequeueConfig, moves: u32) -> Option<Duration> {
     let doublings = moves.min(config.max_moves).checked_sub(2)?;
     let delay = config.move_backoff.saturating_mul(1 << doublings.min(16)).min(Duration::from_secs(3600));
@@ -288,7 +289,8 @@ fn held(blamed: &str, deaths: u32, allowed: u32) -> String {
     )
 }
 
-/// Whether a batch script asks for its log to be kept: the last `#SBATCH --open-mode` before its first command.
+/// Whether a batch script requests that its log is appended to: the last `#SBATCH --open-mode` before its first
+/// command. `None` without one.
 pub fn script_appends(script: &str) -> Option<bool> {
     script
         .lines()
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_died_of_its_node_comes_back() {
+    fn a_job_that_failed_because_of_its_node_is_requeued() {
         assert_eq!(
             outcome(&Case::default()),
             Decision::Requeue { exclude: vec![], why: "gpu-lost@3 on n2; restart 1 of 3".to_owned() }
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_comes_back_from_these() {
+    fn a_job_that_ended_in_another_way_is_not_requeued() {
         let with = |change: &dyn Fn(&mut JobState)| {
             let mut case = Case::default();
             change(&mut case.job);
@@ -437,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_count_is_named_with_its_reason() {
+    fn evidence_that_does_not_count_is_explained() {
         let site = |own| NodeEvidence { subject: "site-raid".to_owned(), own, ..lost("n1") };
         let case = |site_checks, item| Case {
             evidence: vec![item],
@@ -454,13 +456,13 @@ mod tests {
             why(&case(false, site(Some(true)))),
             "site-raid on n1 does not count: findings of the site's own checks do not count here (requeue.site_checks)"
         );
-        // The key is about the site's checks alone, and another job's device is no news.
+        // The key concerns only the site's own checks, and a device of another job is irrelevant.
         assert!(matches!(outcome(&case(false, lost("n2"))), Decision::Requeue { .. }));
         assert_eq!(why(&case(true, site(Some(false)))), "no node has evidence of a fault that ended it");
     }
 
     #[test]
-    fn a_job_without_gpus_comes_back_unless_the_site_forbids_it() {
+    fn a_job_without_gpus_is_requeued_unless_the_site_forbids_it() {
         let case = |without_gpus, consent| Case {
             job: JobState { gpus: false, ..job() },
             consent,
@@ -469,7 +471,7 @@ mod tests {
         };
         assert!(RequeueConfig::default().without_gpus);
         assert!(matches!(outcome(&case(true, Consent::Auto)), Decision::Requeue { .. }));
-        // Also where asking for it would not help.
+        // Also where the owner's request would not help.
         for consent in [Consent::Auto, Consent::Never] {
             let why = "this site restarts no jobs that asked for no GPU (requeue.without_gpus)";
             assert_eq!(outcome(&case(false, consent)), Decision::Leave { why: why.to_owned() });
@@ -479,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_that_does_not_count() {
+    fn evidence_of_another_class_device_or_time_does_not_count() {
         let base = || lost("n2");
         for (name, item) in [
             ("a warning", NodeEvidence { severity: Severity::Warn, ..base() }),
@@ -505,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_budget_it_is_held() {
+    fn a_job_beyond_its_budget_is_held() {
         for (consent, deaths, held) in [
             (Consent::Auto, 2, false),
             (Consent::Auto, 3, true),
@@ -534,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_wait_longer_each_time_and_never_for_ever() {
+    fn the_delay_after_moves_doubles_up_to_a_maximum() {
         let config = RequeueConfig::default();
         let seconds = |moves| move_delay(&config, moves).map(|delay| delay.as_secs());
         assert_eq!([0, 1, 2, 3, 4].map(seconds), [None, None, Some(30), Some(60), Some(120)]);
@@ -544,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_say_whether_their_log_is_kept() {
+    fn the_open_mode_of_a_script_is_parsed() {
         for (script, expected) in [
             ("#!/bin/bash\n#SBATCH --open-mode=append\nsrun x\n", Some(true)),
             ("#!/bin/bash\n# words\n\n#SBATCH -N2 --open-mode append # why\nsrun x\n", Some(true)),

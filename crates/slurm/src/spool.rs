@@ -1,5 +1,5 @@
-//! Notes that short-lived processes leave and one process works off: a file of lines. It is bounded, and notes that were
-//! not kept are counted.
+//! A spool of notes: short-lived processes append them, and one process works them off. Its size is bounded, and
+//! refused notes are counted.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -12,36 +12,36 @@ use railgate_fsutil::{lock_data, nofollow, write_whole};
 use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
-/// Notes that were not taken over yet, bytes: more than 150,000.
+/// Most bytes of notes that are not taken over yet: more than 150,000 notes.
 const MOST: u64 = 32 << 20;
 /// Longest note, bytes.
 const MAX_NOTE: usize = 64 << 10;
-/// Refused notes beyond that are not counted; each is a byte.
+/// Most refused notes that are counted; each takes a byte.
 const MOST_REFUSED: u64 = 16 << 20;
-/// Taking the notes over takes milliseconds.
+/// Longest wait for the lock; taking the notes over takes milliseconds.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Notes in a directory of their own: `new` is what was left, `taken` what is being taken over, `kept` what the process
-/// that works them off has.
+/// Spool directory: `new` has the appended notes, `taken` those being taken over, `kept` those that the working
+/// process still has to do.
 #[derive(Clone, Debug)]
 pub struct Spool {
     dir: PathBuf,
     most: u64,
 }
 
-/// Notes that were not worked off.
+/// Notes that were lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// How many, since the files `lost` and `refused` were begun.
+    /// Their number since the files `lost` and `refused` were created.
     pub count: u64,
-    /// The last one.
+    /// When the last one was lost.
     pub last: UnixMillis,
-    /// Why, of the last ones.
+    /// Why the last ones were lost.
     pub why: String,
 }
 
 impl Spool {
-    /// The job ends that wait to be summed up. `controller` is `/var/lib/railgate/controller`.
+    /// The spool of job ends to be summarized. `controller` is `/var/lib/railgate/controller`.
     pub fn of_job_ends(controller: &Path) -> Self {
         Spool::new(&controller.join("sum-up"))
     }
@@ -51,13 +51,13 @@ impl Spool {
         Spool { dir: dir.to_owned(), most: MOST }
     }
 
-    /// The same with room for so many bytes, for tests.
+    /// The same spool with room for `most` bytes, for tests.
     #[must_use]
     pub fn with_room(self, most: u64) -> Self {
         Spool { most, ..self }
     }
 
-    /// Where it is.
+    /// The spool's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -66,24 +66,24 @@ impl Spool {
         self.dir.join(name)
     }
 
-    /// Leaves a note, one line. False where there is no room: then it is counted.
+    /// Appends a note, one line. Returns false, and counts the note as refused, if there is no room.
     ///
     /// # Errors
     /// The file system returned an error.
     pub fn leave(&self, note: &str) -> io::Result<bool> {
-        // An unfinished line before it, of a disk that was full, does not spoil it.
+        // The leading line break ends a truncated line, which a full disk may have left.
         let text = format!("\n{note}\n");
         let path = self.file("new");
         let deadline = Instant::now() + WAIT;
         loop {
-            // Shared, so that only taking over waits for us; it renames the file first.
+            // A shared lock, so that only taking over waits for writers; it renames the file first.
             let mut held = locked(&path, FlockArg::LockSharedNonblock, deadline)?;
             let ours = held.metadata()?;
             let there = fs::symlink_metadata(&path);
             if there.is_ok_and(|there| (there.ino(), there.dev()) == (ours.ino(), ours.dev())) {
                 let fits = text.len() <= MAX_NOTE && ours.len() + text.len() as u64 <= self.most;
                 if fits {
-                    // One write, so that notes left at the same time stay whole.
+                    // A single write, so that concurrent notes stay whole.
                     held.write_all(text.as_bytes())?;
                 } else {
                     self.refuse()?;
@@ -93,18 +93,18 @@ impl Spool {
         }
     }
 
-    /// A byte for each, so that counting needs no lock.
+    /// One byte per refused note, so that counting needs no lock.
     fn refuse(&self) -> io::Result<()> {
         let mut file = open(&self.file("refused"))?;
         if file.metadata()?.len() < MOST_REFUSED { file.write_all(b".") } else { Ok(()) }
     }
 
-    /// Whether there is something to work off.
+    /// Whether there are notes to work off.
     pub fn has_notes(&self) -> bool {
         ["new", "taken", "kept"].iter().any(|name| self.file(name).exists())
     }
 
-    /// Takes over what was left since the last time. It stays on the disk until [`Spool::keep`].
+    /// Takes over the notes appended since the last call. They stay on disk until [`Spool::keep`].
     ///
     /// # Errors
     /// The file system returned an error.
@@ -116,12 +116,12 @@ impl Spool {
                 renamed => renamed?,
             }
         }
-        // A process that opened it before it was renamed has written once this lock is had.
+        // A process that opened the file before the rename has finished writing once this lock is acquired.
         let _held = locked(&taken, FlockArg::LockExclusiveNonblock, Instant::now() + WAIT)?;
         lines(&taken)
     }
 
-    /// What was kept by the last process.
+    /// Notes that the last working process kept.
     ///
     /// # Errors
     /// The file system returned an error.
@@ -129,7 +129,7 @@ impl Spool {
         lines(&self.file("kept"))
     }
 
-    /// Replaces what is kept by what there is to do still, with what was taken over in it.
+    /// Replaces the kept notes by `notes`, those that are still to do, including notes just taken over.
     ///
     /// # Errors
     /// The file system returned an error; the notes are unchanged.
@@ -143,7 +143,7 @@ impl Spool {
         gone(&self.file("taken"))
     }
 
-    /// Counts notes that were given up.
+    /// Adds `count` lost notes.
     ///
     /// # Errors
     /// The file system returned an error.
@@ -161,7 +161,7 @@ impl Spool {
         }
     }
 
-    /// How many notes there was no room for, and when the last one came.
+    /// Number of notes refused for lack of room, and when the last one was.
     ///
     /// # Errors
     /// The file system returned an error.
@@ -176,7 +176,7 @@ impl Spool {
         }
     }
 
-    /// All notes that were not worked off; `None` where there are none.
+    /// All notes that were lost or refused; `None` if there are none.
     ///
     /// # Errors
     /// The file system returned an error.
@@ -195,14 +195,14 @@ impl Spool {
     }
 }
 
-/// A lock on the notes themselves. Not a [`railgate_fsutil::FileLock`], whose file has no content and may be replaced.
+/// Locks the notes file itself. Not a [`railgate_fsutil::FileLock`], whose file has no content and may be replaced.
 fn locked(path: &Path, how: FlockArg, until: Instant) -> io::Result<Flock<File>> {
     let wait = until.saturating_duration_since(Instant::now());
     let held = lock_data(open(path)?, how, wait)?;
     held.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "the notes stay locked"))
 }
 
-/// For appending; a link in its place is refused.
+/// Opens a file for appending; refuses a link.
 fn open(path: &Path) -> io::Result<File> {
     let open = || nofollow::append(path, 0o600);
     match (open(), path.parent()) {
@@ -214,7 +214,7 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The lines of a file, as far as they are text; a file that is not there has none.
+/// The lines of a file that are valid text; a missing file has none.
 fn lines(path: &Path) -> io::Result<Vec<String>> {
     let mut bytes = Vec::new();
     match nofollow::read(path) {
@@ -249,7 +249,7 @@ mod tests {
         assert!(!spool.has_notes() && spool.take().unwrap().is_empty());
         assert!(spool.leave("one").unwrap() && spool.leave("two").unwrap());
         assert_eq!(spool.take().unwrap(), ["one", "two"]);
-        // The process was killed before it had kept them.
+        // The process was killed before it kept them.
         assert!(spool.leave("three").unwrap() && spool.has_notes());
         assert_eq!(spool.take().unwrap(), ["one", "two"]);
         spool.keep(&["two".to_owned()]).unwrap();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_counted() {
+    fn notes_without_room_are_counted() {
         let (_place, spool) = spool();
         let spool = spool.with_room(64);
         let left = (0..20).filter(|n| spool.leave(&format!("note {n:02}")).unwrap()).count();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_line_costs_itself_only() {
+    fn a_truncated_line_loses_only_itself() {
         let (_place, spool) = spool();
         spool.leave("one").unwrap();
         open(&spool.file("new")).unwrap().write_all(b"\n{\"job\":7,\"me").unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn none_gets_lost_between_many_who_leave_and_one_who_takes() {
+    fn concurrent_writers_and_one_reader_lose_no_note() {
         let (_place, spool) = spool();
         let mut found = Vec::new();
         std::thread::scope(|scope| {

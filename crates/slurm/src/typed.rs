@@ -1,21 +1,21 @@
-//! How people name a job: `1042`, `1042_2`, `1042_[1-4,8]`, `1042+1`, `1042.0`.
+//! Job ids as people type them: `1042`, `1042_2`, `1042_[1-4,8]`, `1042+1`, `1042.0`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// More than any array has (`MaxArraySize` is at most 4,000,001).
+/// Most ranges in a list of tasks.
 const MAX_RANGES: usize = 10_000;
 
-/// A job as its owner types it, without the step: a step has no report of its own.
+/// A job id as typed, without the step: a step has no report of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypedJob {
-    /// `1042`, which may be an array's number as well.
+    /// `1042`, which may also be the id of an array.
     Number(u32),
     /// `1042_2`
     Task(u32, u32),
     /// `1042_[1-4]`
     Tasks(u32, Tasks),
-    /// `1042+1`: this component of the heterogeneous job 1042.
+    /// `1042+1`: component 1 of the heterogeneous job 1042.
     Component(u32, u32),
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for TypedJob {
 pub struct Tasks(Vec<(u32, u32, u32)>);
 
 impl Tasks {
-    /// The shortest list of these tasks.
+    /// The shortest list of these task indices.
     pub fn of(tasks: &[u32]) -> Self {
         let mut sorted = tasks.to_vec();
         sorted.sort_unstable();
@@ -83,7 +83,7 @@ impl Tasks {
         Tasks(ranges)
     }
 
-    /// Whether a task is one of them.
+    /// Whether a task is in the list.
     pub fn contains(&self, task: u32) -> bool {
         let among = |(first, last, step): &(u32, u32, u32)| {
             (*first..=*last).contains(&task) && (task - first).is_multiple_of(*step)
@@ -91,7 +91,7 @@ impl Tasks {
         self.0.iter().any(among)
     }
 
-    /// Each of them, in the order of the list.
+    /// The tasks in the order of the list.
     pub fn each(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().flat_map(|(first, last, step)| {
             (*first..=*last).step_by(usize::try_from(*step).unwrap_or(usize::MAX))
@@ -102,7 +102,7 @@ impl Tasks {
 impl FromStr for Tasks {
     type Err = String;
 
-    /// `1-4,8,10-20:2`; what follows `%`, how many may run at once, is left out.
+    /// Parses `1-4,8,10-20:2`; the limit of concurrent tasks after `%` is ignored.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = |range: &str| {
             let range = crate::env::clean(range);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_name_a_job() {
+    fn every_form_of_job_id_is_parsed() {
         assert_eq!(typed("1042"), Ok(TypedJob::Number(1042)));
         for step in ["1042.0", "1042.17", "1042.batch", "1042.extern"] {
             assert_eq!(typed(step), Ok(TypedJob::Number(1042)), "{step}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_job() {
+    fn invalid_job_ids_are_refused() {
         for text in [
             "",
             "x",
@@ -193,19 +193,19 @@ mod tests {
         ] {
             assert!(typed(text).is_err(), "{text}");
         }
-        // Of a hostile length or size nothing is made larger.
+        // Hostile lengths and ranges allocate nothing.
         assert!(typed("1042_[0-4294967295]").is_ok());
     }
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_again(text in "[0-9]{1,4}(_[0-9]{1,3}|_\\[[0-9]{1,2}-[1-9][0-9]{2}(:[1-9])?\\]|\\+[0-9])?") {
+        fn a_printed_job_id_parses_to_the_same(text in "[0-9]{1,4}(_[0-9]{1,3}|_\\[[0-9]{1,2}-[1-9][0-9]{2}(:[1-9])?\\]|\\+[0-9])?") {
             let job = typed(&text).unwrap();
             prop_assert_eq!(typed(&job.to_string()).unwrap(), job);
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "[0-9_+.,:%x\\[\\]é-]{0,20}") {
+        fn arbitrary_text_does_not_panic(text in "[0-9_+.,:%x\\[\\]é-]{0,20}") {
             let _ = typed(&text);
         }
     }

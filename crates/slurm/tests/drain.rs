@@ -36,7 +36,7 @@ fn a_free_node_is_drained_with_our_reason() {
 }
 
 #[test]
-fn a_drain_of_somebody_else_is_never_touched() {
+fn a_drain_by_others_is_not_changed() {
     let cluster = Cluster::new(&["n1"]);
     for (state, words) in [
         ("IDLE+DRAIN", "bad dimm, see ticket 9"),
@@ -56,7 +56,7 @@ fn a_drain_of_somebody_else_is_never_touched() {
 }
 
 #[test]
-fn a_node_that_waits_for_its_reboot_or_is_maintained_is_drained_for_a_job_only() {
+fn a_node_in_maintenance_is_drained_for_a_job_only() {
     for state in ["IDLE+REBOOT_REQUESTED", "IDLE+MAINT"] {
         let cluster = Cluster::new(&["n1"]);
         cluster.set("n1", state, "", now());
@@ -64,14 +64,14 @@ fn a_node_that_waits_for_its_reboot_or_is_maintained_is_drained_for_a_job_only()
         let beside = Reason { phase: Phase::Periodic, jobs: Vec::new(), ..reason(&[]) };
         let outcome = desk.drain("n1", "boot", &beside);
         assert!(matches!(outcome, DrainOutcome::Foreign { .. }), "{state}: {outcome:?}");
-        // Without a reason of ours Slurm's own "Prolog error" would stand there for ever.
+        // Without a drain by railgate Slurm's own "Prolog error" would stay on the node.
         let outcome = desk.drain("n1", "boot", &Reason { phase: Phase::Prolog, ..reason(&[7]) });
         assert!(matches!(outcome, DrainOutcome::Drained { .. }), "{state}: {outcome:?}");
     }
 }
 
 #[test]
-fn our_own_drain_gets_the_jobs_that_died_of_it() {
+fn the_ids_of_failed_jobs_are_added_to_our_drain() {
     let cluster = Cluster::new(&["n1"]);
     cluster.set("n1", "IDLE+DRAIN", "railgate: gpu-lost@3: off bus; reboot [periodic]", now());
     let desk = cluster.desk("n1", 1, Acting::Allowed);
@@ -88,7 +88,7 @@ fn our_own_drain_gets_the_jobs_that_died_of_it() {
 }
 
 #[test]
-fn only_our_own_drain_is_given_back_and_only_as_it_was_looked_at() {
+fn only_an_unchanged_drain_by_railgate_is_resumed() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Forbidden("paused".to_owned()));
     for (state, words, is) in [
@@ -116,7 +116,7 @@ fn only_our_own_drain_is_given_back_and_only_as_it_was_looked_at() {
 }
 
 #[test]
-fn what_a_look_saw_before_the_node_came_back_does_not_drain_it() {
+fn a_check_run_before_the_resume_does_not_drain_the_node() {
     const MINUTE_MS: u64 = 60_000;
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Allowed);
@@ -125,7 +125,7 @@ fn what_a_look_saw_before_the_node_came_back_does_not_drain_it() {
     let looked = |ago: u64| desk.clone().of_look(now() * 1000 - ago).drain("n1", "boot", &reason(&[7]));
     assert!(matches!(looked(MINUTE_MS), DrainOutcome::NotActing(why) if why.contains("was resumed")));
     assert_eq!(cluster.get("n1"), ("IDLE".to_owned(), String::new()));
-    // No look takes that long: the clock was set back.
+    // No check run takes that long: the clock was set back.
     assert!(matches!(looked(11 * MINUTE_MS), DrainOutcome::Drained { .. }));
     cluster.set("n1", "IDLE", "", now());
     let later = desk.clone().of_look((now() + 60) * 1000).drain("n1", "boot", &reason(&[7]));
@@ -133,7 +133,7 @@ fn what_a_look_saw_before_the_node_came_back_does_not_drain_it() {
 }
 
 #[test]
-fn a_forbidden_drain_sends_nothing() {
+fn a_forbidden_drain_sends_no_command() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Forbidden("report mode".to_owned()));
     assert_eq!(desk.drain("n1", "boot", &reason(&[7])), DrainOutcome::NotActing("report mode".to_owned()));
@@ -141,7 +141,7 @@ fn a_forbidden_drain_sends_nothing() {
 }
 
 #[test]
-fn what_cannot_be_locked_is_drained_without_the_lock() {
+fn an_unfit_node_is_drained_if_the_lock_is_unavailable() {
     let cluster = Cluster::new(&["n1"]);
     let run = cluster.path("run").join("n1");
     std::fs::remove_dir(&run).unwrap();
@@ -152,7 +152,7 @@ fn what_cannot_be_locked_is_drained_without_the_lock() {
 }
 
 #[test]
-fn a_held_lock_delays_a_drain_and_no_job_id_is_lost() {
+fn a_held_lock_delays_a_drain_but_loses_no_job_id() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Allowed);
     let lock = FileLock::try_take(&cluster.path("run").join("n1/drain.lock")).unwrap();
@@ -169,7 +169,7 @@ fn a_held_lock_delays_a_drain_and_no_job_id_is_lost() {
     assert_eq!(desk.settle_unfinished("n1", "boot"), None);
 }
 
-/// As a process leaves it that was killed after it had sent a drain.
+/// State left by a process that was killed after it had sent a drain.
 fn killed_after_drain(cluster: &Cluster) {
     let mark = format!(
         r#"{{"schema":1,"node":"n1","boot_id":"boot","made":{},"reason":"{OURS}","stage":"sent"}}"#,
@@ -180,7 +180,7 @@ fn killed_after_drain(cluster: &Cluster) {
 }
 
 #[test]
-fn a_drain_that_was_killed_before_it_counted_again_is_counted_by_the_next_program() {
+fn the_next_program_counts_a_drain_whose_process_was_killed() {
     let cluster = Cluster::new(&["n1", "n2"]);
     cluster.set("n2", "IDLE+DRAIN", OURS, now() - 60);
     killed_after_drain(&cluster);
@@ -188,11 +188,11 @@ fn a_drain_that_was_killed_before_it_counted_again_is_counted_by_the_next_progra
     assert!(matches!(outcome, Some(DrainOutcome::BreakerOpen { held: 1, limit: 1, .. })), "{outcome:?}");
     assert_eq!((cluster.get("n1").0.as_str(), cluster.pending("n1")), ("IDLE", None));
     assert_eq!(cluster.get("n2").0, "IDLE+DRAIN");
-    // Within the cap it stays.
+    // Within the cap the drain stays.
     killed_after_drain(&cluster);
     cluster.desk("n1", 2, Acting::Allowed).settle_pending("n1", "boot").unwrap();
     assert_eq!((cluster.get("n1").0.as_str(), cluster.pending("n1")), ("IDLE+DRAIN", None));
-    // An admin has put it back meanwhile.
+    // An admin has resumed the node meanwhile.
     killed_after_drain(&cluster);
     cluster.set("n1", "IDLE", "", 0);
     let outcome = cluster.desk("n1", 2, Acting::Allowed).settle_pending("n1", "boot");
@@ -201,7 +201,7 @@ fn a_drain_that_was_killed_before_it_counted_again_is_counted_by_the_next_progra
 }
 
 #[test]
-fn a_drain_is_not_sent_without_time_to_count_again() {
+fn a_drain_is_not_sent_without_time_for_the_second_count() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Allowed).until(Instant::now() + Duration::from_secs(4));
     let outcome = desk.drain("n1", "boot", &reason(&[7]));
@@ -212,7 +212,7 @@ fn a_drain_is_not_sent_without_time_to_count_again() {
 }
 
 #[test]
-fn without_an_answer_the_reason_waits_for_slurms_own_drain() {
+fn without_an_answer_the_reason_stays_pending_until_slurm_drains() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Allowed);
     cluster.flag("dead", true);
@@ -230,7 +230,7 @@ fn without_an_answer_the_reason_waits_for_slurms_own_drain() {
 }
 
 #[test]
-fn a_pending_reason_of_another_boot_or_an_older_drain_changes_nothing() {
+fn a_pending_reason_of_another_boot_or_an_old_one_changes_nothing() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Allowed);
     cluster.flag("dead", true);
@@ -248,7 +248,7 @@ fn a_pending_reason_of_another_boot_or_an_older_drain_changes_nothing() {
 }
 
 #[test]
-fn the_jobs_of_a_pending_reason_are_not_lost() {
+fn a_later_drain_keeps_the_jobs_of_a_pending_reason() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Allowed);
     cluster.flag("dead", true);
@@ -269,14 +269,14 @@ fn the_breaker_is_asked_before_a_drain() {
 }
 
 #[test]
-fn what_the_breaker_forbids_stands_in_the_comment_once_and_only_where_it_is_free() {
+fn a_drain_forbidden_by_the_breaker_is_noted_once_in_a_free_comment() {
     let cluster = Cluster::new(&["n1", "n2"]);
     cluster.set("n2", "IDLE+DRAIN", OURS, now());
     let file = cluster.path("nodes").join("n1/comment");
     let comment = || std::fs::read_to_string(&file).unwrap_or_default();
     let updates = || cluster.calls().matches("Comment=").count();
     let desk = |max, acting| cluster.desk("n1", max, acting);
-    // Nothing is sent in report mode.
+    // No command is sent in report mode.
     desk(1, Acting::Forbidden("report mode".to_owned())).drain("n1", "boot", &reason(&[7]));
     assert_eq!(comment(), "");
     std::fs::write(&file, "railgate: rack 7").unwrap();
@@ -289,11 +289,11 @@ fn what_the_breaker_forbids_stands_in_the_comment_once_and_only_where_it_is_free
     let lead = "railgate: unfit, not drained (breaker): gpu-lost@3: 0000:9b:00.0 off bus, Xid 79; reboot [epilog] since 20";
     assert!(comment().starts_with(lead), "{}", comment());
     assert_eq!(updates(), 1);
-    // Another fault is another comment.
+    // A different fault gives a different comment.
     let other = Reason { subject: "ib-rate@mlx5_2".to_owned(), ..reason(&[7]) };
     desk(1, Acting::Allowed).drain("n1", "boot", &other);
     assert!(comment().contains("(breaker): ib-rate@mlx5_2: "), "{}", comment());
-    // A drain takes it back, and what is not ours any more stays.
+    // A drain clears the comment, but not one that others have changed.
     desk(2, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
     assert_eq!((comment().as_str(), desk(2, Acting::Allowed).let_through("n1", true)), ("", None));
     std::fs::write(&file, "rack 8").unwrap();
@@ -302,7 +302,7 @@ fn what_the_breaker_forbids_stands_in_the_comment_once_and_only_where_it_is_free
 }
 
 #[test]
-fn what_sinfo_does_not_tell_is_not_counted_as_nothing() {
+fn without_an_answer_of_sinfo_only_a_lost_part_drains() {
     for answer in ["", "n2|main*|idle|Unknown|none"] {
         let cluster = Cluster::new(&["n1", "n2"]);
         cluster.answer("sinfo", answer);
@@ -314,16 +314,16 @@ fn what_sinfo_does_not_tell_is_not_counted_as_nothing() {
             "{answer}: {outcome:?}"
         );
         assert_eq!(cluster.get("n1").0, "IDLE");
-        // A job on a node without its GPU can only fail.
+        // Any job on a node without its GPU would fail.
         let outcome = desk.drain("n1", "boot", &reason(&[7]));
         assert!(matches!(&outcome, DrainOutcome::Drained { .. }), "{answer}: {outcome:?}");
-        // That it is within the cap is still to be counted.
+        // The count against the cap is still pending.
         assert!(cluster.pending("n1").unwrap().contains("\"sent\""), "{answer}");
     }
 }
 
 #[test]
-fn while_another_process_drains_the_node_ours_counts_as_pending() {
+fn a_drain_is_pending_while_another_process_has_the_lock() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Allowed);
     cluster.flag("dead", true);
@@ -334,7 +334,7 @@ fn while_another_process_drains_the_node_ours_counts_as_pending() {
 }
 
 #[test]
-fn in_a_storm_the_cap_holds_when_the_dust_settles() {
+fn many_simultaneous_drains_end_within_the_cap() {
     let names = ["n1", "n2", "n3", "n4", "n5"];
     let cluster = Cluster::new(&names);
     let outcomes: Vec<DrainOutcome> = std::thread::scope(|scope| {
@@ -355,7 +355,7 @@ fn in_a_storm_the_cap_holds_when_the_dust_settles() {
 }
 
 #[test]
-fn in_a_storm_a_controller_that_does_not_answer_at_once_is_asked_again() {
+fn a_slow_controller_is_asked_again_after_the_drain() {
     let cluster = Cluster::new(&["n1", "n2"]);
     std::fs::write(cluster.path("storm"), OURS).unwrap();
     let outcome = cluster.desk("n1", 1, Acting::Allowed).drain("n1", "boot", &reason(&[7]));
@@ -364,7 +364,7 @@ fn in_a_storm_a_controller_that_does_not_answer_at_once_is_asked_again() {
 }
 
 #[test]
-fn a_controller_that_hangs_is_left_at_the_deadline() {
+fn a_hanging_controller_is_abandoned_at_the_deadline() {
     let cluster = Cluster::new(&["n1"]);
     cluster.flag("silent", true);
     let client = cluster.client(std::time::Duration::from_millis(300));

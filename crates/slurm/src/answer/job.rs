@@ -4,18 +4,18 @@ use railgate_model::JobRequest;
 
 use super::{UnixSeconds, duration, first, only, time};
 
-/// A job as slurmctld sees it.
+/// State of a job in slurmctld.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobState {
     /// `JobId`.
     pub id: u32,
-    /// `HetJobId`: the leader, where the job is one component of several.
+    /// `HetJobId`: the leader's id, if the job is a component of a heterogeneous job.
     pub het_leader: Option<u32>,
-    /// `UserId`'s number; `None` where the job's own text looks like it, too.
+    /// The uid in `UserId`; `None` if text of the job imitates the field.
     pub uid: Option<u32>,
-    /// `JobName`, its owner's text; `None` where it looks like more than a name.
+    /// `JobName`, chosen by the owner; `None` if it contains text that imitates fields.
     pub name: Option<String>,
-    /// `JobState`: `RUNNING`, `COMPLETING`. Before 23.11 a completing job does not show more.
+    /// `JobState`: `RUNNING`, `COMPLETING`. Before 23.11 a completing job shows only the latter.
     pub state: String,
     /// `Reason`: `NonZeroExitCode`, `None`.
     pub reason: String,
@@ -25,45 +25,45 @@ pub struct JobState {
     pub batch: bool,
     /// `Restarts`.
     pub restarts: u32,
-    /// `SubmitTime`, of the last time where it came back.
+    /// `SubmitTime`, of the last submission or requeue.
     pub submitted: Option<UnixSeconds>,
-    /// `StartTime`, of the job's next start where it waits.
+    /// `StartTime`; for a pending job the expected start.
     pub start: Option<UnixSeconds>,
-    /// `EndTime`, the latest possible one where it has not ended.
+    /// `EndTime`; for a job that has not ended, start plus time limit.
     pub end: Option<UnixSeconds>,
-    /// `LastSchedEval`: after a requeue and until it is looked at again, the start of the run that ended.
+    /// `LastSchedEval`: between a requeue and the next scheduling, the start of the run that ended.
     pub last_sched: Option<UnixSeconds>,
     /// `TimeLimit`; `None` without a limit.
     pub time_limit: Option<Duration>,
-    /// `PreemptTime` is set.
+    /// Whether `PreemptTime` is set.
     pub preempted: bool,
-    /// `ReqNodeList`, compressed; empty where none.
+    /// `ReqNodeList`, compressed; empty if none.
     pub required: String,
-    /// `ExcNodeList`, compressed; empty where none.
+    /// `ExcNodeList`, compressed; empty if none.
     pub excluded: String,
-    /// `NodeList`, compressed: of a completing job those whose epilog has not ended yet.
+    /// `NodeList`, compressed; for a completing job the nodes whose epilog has not ended.
     pub nodes: String,
-    /// It asked for GPUs, or another component of it did.
+    /// The job, or another component of it, requested GPUs.
     pub gpus: bool,
-    /// `StdOut` is `/dev/null`: no log can be lost.
+    /// `StdOut` is `/dev/null`: there is no log to lose.
     pub silent: bool,
-    /// What it asked for.
+    /// Resources that the job requested.
     pub request: JobRequest,
 }
 
 impl JobState {
-    /// Some node's epilog has not ended yet.
+    /// Whether the epilog of some node has not ended yet.
     pub fn completing(&self) -> bool {
         self.state.split('+').any(|state| state == "COMPLETING") && !self.nodes.is_empty()
     }
 }
 
-/// Reads `scontrol -o show job` for one job: its components where it is heterogeneous.
+/// Parses `scontrol -o show job` for one job; for a heterogeneous job, all components.
 pub(crate) fn jobs(text: &str) -> Result<Vec<JobState>, String> {
     let mut records: Vec<String> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         match records.last_mut() {
-            // A name or a path may hold a line break.
+            // A name or a path may contain a line break.
             Some(last) if !line.starts_with("JobId=") => {
                 last.push(' ');
                 last.push_str(line);
@@ -76,7 +76,7 @@ pub(crate) fn jobs(text: &str) -> Result<Vec<JobState>, String> {
     jobs.iter_mut().for_each(|job| job.gpus = gpus);
     match jobs.split_first() {
         None => Err("no job in the answer".to_owned()),
-        // More than one record is right for a heterogeneous job only.
+        // Only a heterogeneous job has more than one record.
         Some((first, rest))
             if rest.iter().any(|job| job.het_leader.is_none() || job.het_leader != first.het_leader) =>
         {
@@ -117,8 +117,8 @@ fn job(record: &str) -> Result<JobState, String> {
         required: list("ReqNodeList")?,
         excluded: list("ExcNodeList")?,
         nodes: list("NodeList")?,
-        // Which of these are there depends on release and configuration; that a user can add one by the
-        // job's name only means that `requeue.without_gpus` does not hold the job back.
+        // Which of these fields exist depends on release and configuration. If a user imitates one in the job's name,
+        // the only effect is that `requeue.without_gpus` does not apply to the job.
         gpus: record.split(' ').any(|word| {
             word.split_once('=').is_some_and(|(key, value)| {
                 (key.starts_with("Tres") || key.ends_with("TRES") || key == "Gres") && value.contains("gpu")
@@ -133,21 +133,21 @@ fn job(record: &str) -> Result<JobState, String> {
     })
 }
 
-/// The file that the job's errors go to: `StdErr`. Where a job has one file for both, 22.05 shows it there, too, and
-/// 26.05 shows it as `StdOut` alone.
+/// The file of the job's standard error: `StdErr`. For a job with one file for both streams, 22.05 shows that file
+/// here too, and 26.05 shows only `StdOut`.
 fn log(record: &str) -> Option<String> {
     only(record, "StdErr").ok()??;
     only(record, "StdIn").ok()??;
-    // A path may hold blanks, so it ends where the next field begins.
+    // A path may contain blanks, so it extends to the next field.
     let (_, rest) = record.split_once(" StdErr=")?;
     let (path, _) = rest.split_once(" StdIn=")?;
     let path = if path.is_empty() { output(record)? } else { path };
-    // What Slurm has not filled in (%N and the like) names no file.
+    // A path that Slurm has not expanded (for example `%N`) names no file.
     let is_file = path.starts_with('/') && path != "/dev/null" && !path.contains('%');
     (is_file && !path.contains(char::is_control)).then(|| path.to_owned())
 }
 
-/// `StdOut`, of which only the job's requests come after it. A path with blanks is not told from those.
+/// `StdOut`. Only the job's resource requests follow it, from which a path with blanks cannot be separated.
 fn output(record: &str) -> Option<&str> {
     const AFTER: [&str; 5] = ["Power=", "Tres", "Mail", "Gres=", "OOMKillStep="];
     let path = only(record, "StdOut").ok()??;
@@ -156,7 +156,7 @@ fn output(record: &str) -> Option<&str> {
     (behind.is_empty() || AFTER.iter().any(|key| behind.starts_with(key))).then_some(path)
 }
 
-/// Slurm shows one of the two keys; 0 stands for all memory of the node, or none asked for.
+/// Slurm shows one of two keys; 0 means all memory of the node, or none requested.
 fn memory(record: &str) -> Option<String> {
     [("MinMemoryNode", "node"), ("MinMemoryCPU", "CPU")].into_iter().find_map(|(key, of)| {
         let amount = only(record, key).ok()??;
@@ -166,7 +166,8 @@ fn memory(record: &str) -> Option<String> {
     })
 }
 
-/// What stands between the name's key and the next one, which stands there once: for a component that of the set.
+/// The text between the key `JobName` and the next key, which must occur once; a component has the name of its whole
+/// job.
 fn job_name(record: &str) -> Option<String> {
     only(record, "UserId").ok()??;
     let (_, rest) = record.split_once(" JobName=")?;
@@ -183,7 +184,7 @@ fn uid(text: &str) -> Option<u32> {
     text.strip_suffix(')')?.rsplit_once('(')?.1.parse().ok()
 }
 
-/// Reads `squeue -o %T|%N`: whether one of the jobs is on a node, in whatever state but the last ones.
+/// Parses `squeue -o %T|%N`: whether one of the jobs is on `node`, in any state that is not final.
 pub(crate) fn runs_on(text: &str, node: &str) -> Result<bool, String> {
     const OVER: [&str; 9] = [
         "PENDING",
@@ -216,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    // As 22.05.8 printed it.
+    // As printed by 22.05.8.
     const JOB: &str = "JobId=1 JobName=wrap UserId=tuser(1001) GroupId=tuser(1001) MCS_label=N/A Priority=4294901759 \
         Nice=0 Account=(null) QOS=(null) JobState=COMPLETING Reason=NonZeroExitCode Dependency=(null) Requeue=1 \
         Restarts=0 BatchFlag=1 Reboot=0 ExitCode=3:0 RunTime=00:00:01 TimeLimit=1-00:00:00 TimeMin=N/A \
@@ -228,7 +229,7 @@ mod tests {
         StdOut=/tmp/sxout.1 Power= TresPerNode=gres:gpu:2";
 
     #[test]
-    fn a_completing_job() {
+    fn a_completing_job_is_parsed() {
         let jobs = jobs(JOB).unwrap();
         let job = &jobs[0];
         assert_eq!((job.id, job.state.as_str(), job.reason.as_str()), (1, "COMPLETING", "NonZeroExitCode"));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_asked_for() {
+    fn requested_resources_are_parsed() {
         let of = |from: &str, to: &str| jobs(&JOB.replace(from, to)).unwrap().remove(0).request;
         let plain = of("", "");
         assert_eq!((plain.log.as_deref(), plain.memory), (Some("/tmp/sxout.1"), None));
@@ -253,7 +254,7 @@ mod tests {
         for odd in ["/dev/null", "/home/ada/%N.err", "relative", "/a\u{1b}[2J"] {
             assert_eq!(of("StdErr=/tmp/sxout.1", &format!("StdErr={odd}")).log, None, "{odd}");
         }
-        // As 26.05 prints one file for both.
+        // As printed by 26.05 for one file for both streams.
         let one_file = |path: &str| {
             of(
                 "StdErr=/tmp/sxout.1 StdIn=/dev/null StdOut=/tmp/sxout.1",
@@ -267,7 +268,7 @@ mod tests {
         }
         let last = JOB.split(" Power=").next().unwrap().replace("StdErr=/tmp/sxout.1", "StdErr=");
         assert_eq!(jobs(&last).unwrap()[0].request.log.as_deref(), Some("/tmp/sxout.1"));
-        // Its owner's text looks like the field: which of the two is Slurm's cannot be told.
+        // Text of the owner imitates the field, so it is ambiguous which one is Slurm's.
         assert_eq!(of("JobName=wrap", "JobName=x StdErr=/y StdIn=/z").log, None);
         assert_eq!(of("Nice=0", "Nice=0 MinMemoryNode=1000M").memory.as_deref(), Some("1000M per node"));
         assert_eq!(of("Nice=0", "Nice=0 MinMemoryCPU=1.50G").memory.as_deref(), Some("1.50G per CPU"));
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_look_like_fields_make_a_job_unreadable() {
+    fn a_job_name_that_imitates_fields_is_an_error() {
         for name in ["x JobState=FAILED", "x\nJobId=99 JobName=y", "x Requeue=1", "x\n NodeList="] {
             let answer = JOB.replace("JobName=wrap", &format!("JobName={name}"));
             assert!(jobs(&answer).is_err(), "{name}");
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heterogeneous_job_has_components() {
+    fn all_components_of_a_heterogeneous_job_are_parsed() {
         let component = |id: u32| JOB.replace("JobId=1 ", &format!("JobId={id} HetJobId=4 HetJobOffset=0 "));
         let jobs = super::jobs(&format!("{}\n{}\n", component(4), component(5))).unwrap();
         assert_eq!(
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_job_is() {
+    fn runs_on_ignores_other_nodes_and_final_states() {
         for (text, is) in [
             ("", false),
             ("RUNNING|gn[1-3]\n", true),
@@ -324,7 +325,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_it_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
+        fn arbitrary_text_does_not_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
             let _ = jobs(&text);
         }
     }

@@ -1,29 +1,29 @@
 use super::{UnixSeconds, time};
 use crate::typed::Tasks;
 
-/// More tasks than this are not listed one by one.
+/// A record of more tasks than this is not expanded.
 const MAX_LISTED: usize = 20_000;
 
 /// A job in a list of squeue or sacct.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedJob {
-    /// Its number. Tasks that have not started share that of their array.
+    /// Job id. Pending tasks of an array share the id of their array.
     pub job: u32,
-    /// The array and the task, where it is a member of one.
+    /// Array id and task index, for a member of an array.
     pub task: Option<(u32, u32)>,
-    /// Whose it is.
+    /// Uid of the owner.
     pub uid: Option<u32>,
     /// `COMPLETED`, `CANCELLED by 1000`
     pub state: String,
     /// Exit code and signal; `None` from squeue.
     pub exit: Option<(i32, i32)>,
-    /// When it was submitted; where it came back, of the last time.
+    /// Exit code and signal; `None` from squeue, which has no short format letter for it.
     pub submitted: Option<UnixSeconds>,
-    /// Its start, or the expected one where it waits.
+    /// Time of submission or, after a requeue, of the last one.
     pub start: Option<UnixSeconds>,
-    /// Its end, or the latest possible one where it has not ended.
+    /// End time; for a job that has not ended, start plus time limit.
     pub end: Option<UnixSeconds>,
-    /// Its nodes, compressed.
+    /// Node list, compressed.
     pub nodes: String,
     /// Its name.
     pub name: String,
@@ -31,16 +31,16 @@ pub struct ListedJob {
 
 const FIELDS: usize = 10;
 
-/// What squeue is asked for; `mark` parts the fields, since a name may hold any text that could be guessed. squeue does not
-/// have the exit code under a letter.
+/// squeue's output format. `mark` separates the fields, since a name may contain any text that its owner could guess.
+/// squeue has no letter for the exit code.
 pub(crate) fn squeue_format(mark: &str) -> String {
     ["%A", "%i", "%U", "%T", "", "%V", "%S", "%e", "%N", "%j"].map(|field| format!("{field}{mark}")).concat()
 }
 
-/// The same of sacct.
+/// The corresponding format of sacct.
 pub(crate) const SACCT_FORMAT: &str = "JobIDRaw,JobID,UID,State,ExitCode,Submit,Start,End,NodeList,JobName";
 
-/// Reads either answer. A line that stands for several tasks becomes one job for each of them.
+/// Parses the output of either command. A record of several tasks becomes one job per task.
 pub(crate) fn listed(text: &str, mark: &str) -> Result<Vec<ListedJob>, String> {
     let fields: Vec<&str> = text.split(mark).collect();
     let mut found = Vec::new();
@@ -78,7 +78,8 @@ pub(crate) fn listed(text: &str, mark: &str) -> Result<Vec<ListedJob>, String> {
     Ok(found)
 }
 
-/// `1042_3`, `1042_[3-9%2]`; `None` for what is no member of an array, and for a list that Slurm has cut.
+/// Parses `1042_3` and `1042_[3-9%2]`; `None` for a job that is no member of an array, and for a list that Slurm has
+/// truncated.
 fn tasks(shown: &str) -> Option<(u32, Tasks)> {
     let (array, tasks) = shown.split_once('_')?;
     let tasks = tasks.strip_prefix('[').and_then(|list| list.strip_suffix(']')).unwrap_or(tasks);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_speak_for_another_job() {
+    fn a_job_name_cannot_forge_a_record_of_another_job() {
         let name = "x\n9|9|0|RUNNING||||||y";
         let text = record(["7", "7", "1001", "RUNNING", "", "N/A", "N/A", "N/A", "", name])
             + &record(["8", "8+0", "1001", "PENDING", "", "N/A", "N/A", "N/A", "", "z"]);
@@ -149,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_it_panic(text in "([0-9]{1,12}|_|\\[|7|:|\n|é|-){0,40}") {
+        fn arbitrary_text_does_not_panic(text in "([0-9]{1,12}|_|\\[|7|:|\n|é|-){0,40}") {
             let _ = listed(&text, "7");
         }
     }

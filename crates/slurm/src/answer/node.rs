@@ -1,62 +1,62 @@
 use super::{UnixSeconds, first, time};
 
-/// A node as slurmctld sees it.
+/// State of a node in slurmctld.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
     /// Its name in Slurm.
     pub name: String,
     /// Base state and flags, upper case: `IDLE`, `DRAIN`, `NOT_RESPONDING`.
     pub flags: Vec<String>,
-    /// The partitions it is in.
+    /// Partitions of the node.
     pub partitions: Vec<String>,
-    /// The reason that stands on it. It may be left from an earlier time; only [`NodeState::held`] tells.
+    /// The drain reason. Slurm may keep one from an earlier drain; [`NodeState::held`] decides whether it applies.
     pub reason: Option<NodeReason>,
-    /// The admins' comment, empty where there is none.
+    /// The node's `Comment`, empty if none.
     pub comment: String,
-    /// Whether Slurm gives GPUs of it to jobs (`Gres=gpu:…`); `None` where the answer has no such field.
+    /// Whether Slurm offers its GPUs to jobs (`Gres=gpu:…`); `None` if the output has no such field.
     pub gpus: Option<bool>,
-    /// Processors that jobs may have.
+    /// CPUs available to jobs.
     pub cpus: Option<u32>,
 }
 
-/// A reason, who set it and when.
+/// A drain reason, who set it and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReason {
     /// The text.
     pub text: String,
-    /// User name, empty where Slurm gave none.
+    /// User name, empty if unknown.
     pub user: String,
-    /// When.
+    /// When it was set.
     pub since: Option<UnixSeconds>,
 }
 
 impl NodeState {
-    /// Whether a state or flag is set.
+    /// Whether a base state or flag is set.
     pub fn has(&self, flag: &str) -> bool {
         self.flags.iter().any(|have| have == flag)
     }
 
-    /// No new job may start on it: drained, draining, down, failing.
+    /// Whether no new job may start: drained, draining, down or failing.
     pub fn held(&self) -> bool {
         ["DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING"].iter().any(|flag| self.has(flag))
     }
 
-    /// It is in a maintenance reservation or about to be rebooted by an admin.
+    /// Whether the node is in a maintenance reservation or waits for a reboot that an admin requested; returns which.
     pub fn serviced(&self) -> Option<&'static str> {
         ["MAINT", "MAINTENANCE", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"]
             .into_iter()
             .find(|flag| self.has(flag))
     }
 
-    /// The state as Slurm writes it: `IDLE+DRAIN`.
+    /// The state in Slurm's notation: `IDLE+DRAIN`.
     pub fn state(&self) -> String {
         self.flags.join("+")
     }
 }
 
-/// Reads `scontrol -o show node`.
+/// Parses `scontrol -o show node`.
 pub(crate) fn node(line: &str) -> Result<NodeState, String> {
-    // Free text only follows these, so the first one is the real one.
+    // Free text comes only after these fields, so the first occurrence is Slurm's.
     let field = |key: &str| first(line, key).ok_or_else(|| format!("no {key} in the answer"));
     let state = field("State")?;
     Ok(NodeState {
@@ -77,16 +77,16 @@ pub(crate) fn node(line: &str) -> Result<NodeState, String> {
     })
 }
 
-/// `gpu:h100:8(S:0-1),shard:16`, `(null)`: a shard, too, is of a GPU.
+/// Whether `gpu:h100:8(S:0-1),shard:16` or `(null)` has GPUs; a shard is part of a GPU.
 fn has_gpus(gres: &str) -> bool {
     let name = |one: &str| matches!(one.split([':', '(']).next(), Some("gpu" | "shard" | "mps"));
     gres.split(',').any(name)
 }
 
-/// The comment, which stands behind the reason. Only `Extra` and what newer releases have may come behind it.
+/// The comment, which follows the reason. Only `Extra` and fields of newer releases may follow it.
 fn comment(line: &str) -> &str {
     let from = line.split_once(" Reason=").map_or(line, |(_, rest)| {
-        // The reason is free text, too, and may look like a comment.
+        // The reason is free text too and may imitate a comment.
         let end = reason_end(rest).map_or(0, |(_, end)| end);
         &rest[end..]
     });
@@ -94,7 +94,7 @@ fn comment(line: &str) -> &str {
     comment.split(" Extra=").next().unwrap_or_default().trim()
 }
 
-/// `text [user@time]`, and perhaps `Comment=` after it.
+/// Parses `text [user@time]`, which `Comment=` may follow.
 fn node_reason(rest: &str) -> NodeReason {
     match reason_end(rest) {
         Some((reason, _)) => reason,
@@ -102,7 +102,7 @@ fn node_reason(rest: &str) -> NodeReason {
     }
 }
 
-/// The reason up to its `[user@time]`, and where that ends.
+/// The reason up to its `[user@time]`, and the offset of its end.
 fn reason_end(rest: &str) -> Option<(NodeReason, usize)> {
     for (at, _) in rest.match_indices(" [") {
         let (inside, _) = rest[at + 2..].split_once(']')?;
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    // As 22.05.8 printed it.
+    // As printed by 22.05.8.
     const NODE: &str = "NodeName=x1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=0.45 \
         AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:4 NodeAddr=127.0.0.1 NodeHostName=vm Port=27821 \
         Version=22.05.8 OS=Linux 6.18.44 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=1 AllocMem=0 FreeMem=22562 \
@@ -133,7 +133,7 @@ mod tests {
         Comment=some c";
 
     #[test]
-    fn a_node_with_its_reason() {
+    fn the_reason_of_a_drained_node_is_parsed() {
         let node = node(NODE).unwrap();
         assert_eq!((node.name.as_str(), node.state().as_str()), ("x1", "IDLE+DRAIN"));
         assert!(node.held() && node.has("DRAIN") && node.serviced().is_none());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_of_a_node() {
+    fn the_comment_of_a_node_is_parsed() {
         let free = NODE.split(" Reason=").next().unwrap();
         for (end, want) in [
             ("", ""),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_of_a_node() {
+    fn gres_decides_whether_a_node_has_gpus() {
         for (gres, want) in [
             ("gpu:8", true),
             ("gpu:h100:8(S:0-1)", true),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_nobody_holds() {
+    fn a_node_with_an_old_reason_is_not_held() {
         let idle = NODE.replace("IDLE+DRAIN", "IDLE*").split(" Reason=").next().unwrap().to_owned();
         let node = node(&idle).unwrap();
         assert!(!node.held() && node.reason.is_none() && node.has("IDLE"));
@@ -189,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_it_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
+        fn arbitrary_text_does_not_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
             let _ = node(&text);
         }
     }

@@ -3,20 +3,20 @@ use std::path::PathBuf;
 use super::first;
 use crate::{JobRef, hostlist};
 
-/// What Slurm shows of a job that matters to someone who wants to tell its owner something.
+/// Fields of a job that are needed to notify its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnersView {
-    /// `BatchFlag`: nobody waits for it at a terminal.
+    /// `BatchFlag`: a batch job has no terminal.
     pub batch: Option<bool>,
-    /// `Requeue`: Slurm puts it back into the queue.
+    /// `Requeue`: Slurm may requeue the job.
     pub requeue: Option<bool>,
-    /// `ReqNodeList`: nodes that it asks for by name, and waits for.
+    /// `ReqNodeList`: nodes that the job requires by name and waits for.
     pub required: Vec<String>,
-    /// `StdOut`, where that is the name of a file.
+    /// `StdOut`, if it is the name of a file.
     pub output: Option<PathBuf>,
 }
 
-/// Reads `scontrol show job`. The number of an array's first member shows all its members.
+/// Parses `scontrol show job`. The id of an array's first member shows all members.
 pub(crate) fn owners_view(text: &str, job: u32) -> OwnersView {
     let head = format!("JobId={job} ");
     let mut lines = text.lines().skip_while(|line| !line.starts_with(&head));
@@ -32,7 +32,7 @@ pub(crate) fn owners_view(text: &str, job: u32) -> OwnersView {
             view.required = hostlist::expand(list).unwrap_or_default();
         }
         if let Some(path) = line.strip_prefix("StdOut=") {
-            // What Slurm has not filled in (%N and the like) is no file yet.
+            // A path that Slurm has not expanded (for example `%N`) is no file yet.
             let file = path.starts_with('/') && !path.contains('%') && path != "/dev/null";
             view.output = file.then(|| PathBuf::from(path));
         }
@@ -40,21 +40,21 @@ pub(crate) fn owners_view(text: &str, job: u32) -> OwnersView {
     view
 }
 
-/// A job that must not start.
+/// A job that the prolog refuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusable {
-    /// How Slurm's commands must name it.
+    /// Its name in Slurm's commands.
     pub name: JobRef,
-    /// `Requeue`: it may go back to the queue.
+    /// `Requeue`: the job may be requeued.
     pub requeue: bool,
 }
 
-/// Reads `scontrol show job`; `None` for a job that is no batch job.
+/// Parses `scontrol show job`; `None` for a job that is not a batch job.
 pub(crate) fn refusable(text: &str, job: u32) -> Option<Refusable> {
     let view = owners_view(text, job);
     let head = format!("JobId={job} ");
     let line = text.lines().find(|line| line.starts_with(&head))?;
-    // What users write begins with the job's name.
+    // Text of users starts with the job's name.
     let own = line.split(" JobName=").next()?;
     let number = |key| first(own, key).and_then(|value| value.parse().ok());
     let name = match (number("HetJobId"), number("ArrayJobId"), number("ArrayTaskId")) {
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_of_an_array_is_told_by_its_own_output() {
-        // As 22.05.8 printed it for the array's number.
+    fn a_member_of_an_array_is_notified_in_its_own_output_file() {
+        // As printed by 22.05.8 for the array's id.
         let text = "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobName=x\n   Requeue=0 Restarts=0 BatchFlag=1 Reboot=0\n   \
                     StdIn=/dev/null\n   StdOut=/home/ada/out 8\n   Power=\n   \n\nJobId=7 ArrayJobId=7 \
                     ArrayTaskId=2 JobName=x\n   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0\n   StdOut=/o.%N\n";
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_must_not_start_is_named_so_that_no_other_is_meant() {
+    fn the_name_of_a_refused_job_covers_no_other_job() {
         let batch = "   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0\n";
         let named =
             |head: &str| refusable(&format!("{head} JobName=HetJobId=9\n{batch}"), 7).map(|job| job.name);

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::{UnixSeconds, time};
 
-/// One line of `sinfo`: a node in one partition.
+/// One line of `sinfo`: one node in one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SinfoLine {
     pub(crate) node: String,
@@ -12,12 +12,12 @@ pub(crate) struct SinfoLine {
     pub(crate) reason: String,
 }
 
-/// A node that is held, as `sinfo` tells it.
+/// A held (drained or down) node in the output of `sinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldNode {
     /// Its name in Slurm.
     pub name: String,
-    /// The partitions it is in.
+    /// Partitions of the node.
     pub partitions: Vec<String>,
     /// `drained`, `draining`, `down*`.
     pub state: String,
@@ -39,12 +39,12 @@ pub(crate) fn held_nodes(lines: Vec<SinfoLine>) -> Vec<HeldNode> {
     held.into_values().collect()
 }
 
-/// `%T` of sinfo: a reason on a node in any other state is left from an earlier time.
+/// Whether `%T` of sinfo is a held state: a reason on a node in any other state is left from an earlier drain.
 pub(crate) fn is_held(state: &str) -> bool {
     ["drain", "down", "fail", "maint", "reboot"].iter().any(|held| state.starts_with(held))
 }
 
-/// What `sinfo` is asked for. The reason comes last: it may hold the separator.
+/// sinfo's output format. The reason comes last since it may contain the separator.
 pub(crate) const SINFO_FORMAT: &str = "%N|%P|%T|%H|%E";
 
 pub(crate) fn sinfo_line(line: &str) -> Option<SinfoLine> {
@@ -52,7 +52,7 @@ pub(crate) fn sinfo_line(line: &str) -> Option<SinfoLine> {
     let mut next = || fields.next().map(str::trim);
     Some(SinfoLine {
         node: next()?.to_owned(),
-        // The default partition is marked.
+        // sinfo marks the default partition with `*`.
         partition: next()?.trim_end_matches('*').to_owned(),
         state: next()?.to_owned(),
         since: time(next()?),
@@ -60,11 +60,12 @@ pub(crate) fn sinfo_line(line: &str) -> Option<SinfoLine> {
     })
 }
 
-/// What `sinfo` is asked for to have every node's comment. Fields of fixed width: a comment may hold any separator.
+/// sinfo's output format for the comments of all nodes. The fields have fixed width since a comment may contain any
+/// separator.
 pub(crate) const COMMENTS_FORMAT: &str = "NodeList:256,Comment:512";
 const NAME_WIDTH: usize = 256;
 
-/// Nodes and their comments.
+/// Parses nodes and their comments.
 pub(crate) fn comments(text: &[u8]) -> Vec<(String, String)> {
     let owned = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     text.split(|&byte| byte == b'\n')
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sinfo_lines() {
+    fn lines_of_sinfo_are_parsed() {
         let line = sinfo_line("x1|main*|drained|2026-11-21T02:01:38|railgate: a: b|c [periodic]").unwrap();
         assert_eq!((line.node.as_str(), line.partition.as_str()), ("x1", "main"));
         assert_eq!(line.reason, "railgate: a: b|c [periodic]");
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_of_nodes() {
+    fn comments_of_nodes_are_parsed() {
         let text = format!("{:256}{:512}\n{:256}{:512}\nrest of a comment\n", "n1", "rack 7, |x", "n2", "");
         let pair = |node: &str, comment: &str| (node.to_owned(), comment.to_owned());
         assert_eq!(comments(text.as_bytes()), [pair("n1", "rack 7, |x"), pair("n2", "")]);
@@ -98,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_it_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
+        fn arbitrary_text_does_not_panic(text in "(JobId=|NodeName=|Reason=|State=| |\\[|\\]|@|é|[a-z0-9:\\-T]){0,40}") {
             let _ = sinfo_line(&text);
         }
     }

@@ -1,22 +1,23 @@
-//! Answers about many jobs at once. In `scontrol show job` a job's name can hold a line that looks like the record of
-//! another user's job, so only fields that users cannot write are asked for here, or fields between marks that they cannot guess.
+//! Queries about many jobs at once. In `scontrol show job` a job's name can contain a line that imitates the record
+//! of another user's job. So these queries only ask for fields that users cannot write, or separate fields with marks
+//! that users cannot guess.
 
 use std::collections::BTreeMap;
 
 use super::{UnixSeconds, time};
 
-/// What slurmctld knows of a job, as far as users cannot write it.
+/// State of a job in slurmctld, from fields that users cannot write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobStanding {
     /// `COMPLETED`, `COMPLETING`: one word.
     pub state: String,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u32,
-    /// When it was submitted; where it came back, of the last time.
+    /// Time of submission or, after a requeue, of the last one.
     pub submitted: Option<UnixSeconds>,
-    /// Its start, or the expected one where it waits.
+    /// Start time; for a pending job the expected start.
     pub start: Option<UnixSeconds>,
-    /// Its end, or the latest possible one where it has not ended.
+    /// End time; for a job that has not ended, start plus time limit.
     pub end: Option<UnixSeconds>,
 }
 
@@ -25,7 +26,7 @@ pub(crate) const STANDING_FORMAT: &str =
     "JobID:12,State:24,RestartCnt:12,SubmitTime:20,StartTime:20,EndTime:20";
 const WIDTHS: [usize; 6] = [12, 24, 12, 20, 20, 20];
 
-/// Reads `squeue -O`, by numbers of jobs.
+/// Parses `squeue -O`; the keys are job ids.
 pub(crate) fn standings(text: &[u8]) -> Result<BTreeMap<u32, JobStanding>, String> {
     let record: usize = WIDTHS.iter().sum::<usize>() + 1;
     let bad = |record: &[u8]| {
@@ -58,7 +59,7 @@ fn standing(record: &[u8], length: usize) -> Option<(u32, JobStanding)> {
     Some((id.parse().ok()?, standing))
 }
 
-/// Reads `sacct -p --delimiter=MARK -o JobIDRaw,AdminComment`, by numbers of jobs.
+/// Parses `sacct -p --delimiter=MARK -o JobIDRaw,AdminComment`; the keys are job ids.
 pub(crate) fn accounted(text: &str, mark: &str) -> Result<BTreeMap<u32, String>, String> {
     let mut fields = text.split(mark);
     let mut found = BTreeMap::new();
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn each_job_has_a_record_of_one_width() {
+    fn records_of_fixed_width_are_parsed() {
         let text = line("7", "COMPLETED", "0") + &line("12", "NODE_FAIL", "2");
         let found = standings(text.as_bytes()).unwrap();
         let times = (found[&7].submitted, found[&7].start, found[&7].end);
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_cannot_speak_for_another_job() {
+    fn a_comment_cannot_forge_a_record_of_another_job() {
         let mark = "0123456789abcdef";
         let theirs = "x|\n8|forged|\n8,forged";
         let text = format!("7{mark}{theirs}{mark}\n9{mark}{mark}\n");
@@ -111,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_it_panic(text in "([0-9]{1,12}| {1,24}|RUNNING|\n|é){0,40}") {
+        fn arbitrary_text_does_not_panic(text in "([0-9]{1,12}| {1,24}|RUNNING|\n|é){0,40}") {
             let _ = (standings(text.as_bytes()), accounted(&text, "7"));
         }
     }

@@ -1,4 +1,4 @@
-//! A controller of a few lines behind the same `bin_dir` that a site sets: shell scripts over files.
+//! A fake controller, used through `bin_dir` as at a site: shell scripts that read and write files.
 #![expect(clippy::unwrap_used, reason = "a helper of tests")]
 
 use std::fs;
@@ -55,7 +55,7 @@ for node in $here/nodes/*; do
 done
 "#;
 
-/// The cluster and a place for each node's own files.
+/// The fake cluster, with directories for each node's files.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     place: tempfile::TempDir,
@@ -106,7 +106,7 @@ impl Cluster {
         if there { fs::write(flag, "").unwrap() } else { fs::remove_file(flag).unwrap() }
     }
 
-    /// Makes a program of Slurm's say this and nothing else.
+    /// Makes one of Slurm's programs print this text and nothing else.
     pub(crate) fn answer(&self, program: &str, text: &str) {
         let script = format!("#!/bin/sh\nprintf '%s' '{text}'\n");
         fs::write(self.path("bin").join(program), script).unwrap();
