@@ -12,7 +12,7 @@ use crate::sweep::stale_runs;
 use crate::switches::{self, Switch};
 use crate::{Config, Episode, History, Past, Places, now};
 
-/// Whether anything may be changed on this node now. The reason is in the words of whoever reads the log.
+/// Whether railgate may change anything on this node now. A refusal gives the reason for the log.
 pub fn acting(config: &Config, places: &Places) -> Acting {
     match switches::state(places) {
         Switch::Disabled => Acting::Forbidden(format!("{}/disable exists", places.etc.display())),
@@ -30,17 +30,18 @@ pub fn acting(config: &Config, places: &Places) -> Acting {
     }
 }
 
-/// Where drains of this node are made.
+/// The drain desk of this node: Slurm client, breaker limits, directories, and whether anything may be changed.
 pub fn desk(config: &Config, places: &Places, env: &Env) -> DrainDesk {
     let client = Client::new(&config.slurm, env);
     DrainDesk::new(client, config.breaker.clone(), &places.run, &places.state, acting(config, places))
 }
 
-/// A prolog or epilog that has nothing to drain itself spends no more time on another program's drain.
+/// Deadline for finishing a drain that another program began. A prolog or epilog without a drain of its own spends no
+/// more than this.
 const UNFINISHED: Duration = Duration::from_secs(15);
 
-/// Drains the node that a verdict calls for, with the jobs that the reason is evidence for. `None` where the
-/// verdict calls for nothing. Finishes a drain that another program of this node began and was killed in.
+/// Drains the node if the verdict requires it, and names `jobs` in the reason as the jobs affected. Returns `None` if
+/// the verdict requires no drain. Also finishes a drain that another program of this node began before it was killed.
 pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u32]) -> Option<DrainOutcome> {
     let desk = desk(config, places, env);
     if look.verdict.action != Action::Drain {
@@ -72,7 +73,7 @@ fn drain_at(
     let outcome = desk.drain(node, &look.snapshot.boot_id, &reason);
     match &outcome {
         DrainOutcome::NotActing(why) => tracing::warn!("would drain {node}: {reason} ({why})"),
-        // These say the reason themselves.
+        // These log the reason themselves.
         DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. } => {
             tracing::warn!("{node}: {outcome}")
         }
@@ -82,25 +83,26 @@ fn drain_at(
         return Some(outcome);
     }
     Past::change(places, |past| past.acted(cause, &outcome));
-    // What was acted on must not be found again once somebody has resumed the node. In report mode saying it
-    // is all there is to do: said at every look until the reboot, it would drain old faults on the day the
-    // site begins to enforce. A pause is another matter: afterwards the node must be drained.
+    // A fault that led to a drain must not be found again once an admin has resumed the node. In report mode the log
+    // line is the whole action: without settling it here it would repeat at every check run until the reboot, and
+    // drain for old faults on the day the site begins to enforce. After a pause, however, the node must still be
+    // drained.
     let only_told = config.gate.mode == Mode::Report && matches!(outcome, DrainOutcome::NotActing(_));
     if outcome.carries_evidence() || only_told {
         settle(places, &look.snapshot);
     }
     if outcome.carries_evidence() {
-        // Once it is repaired and back in service, a first sight is a first one again.
+        // Once the node is repaired and back in service, counting of strikes starts from zero.
         History::change(places, |history| history.memory.strikes.clear());
     }
     publish(config, places, look, &Held::Outcome(&outcome));
     Some(outcome)
 }
 
-/// Takes back what the node's comment says in Slurm, once the fault that it tells of no longer makes the node unfit.
+/// Removes railgate's comment from the node in Slurm, once the fault that it names no longer makes the node unfit.
 fn no_longer_let_through(desk: &DrainDesk, places: &Places, node: &str, ask: bool) {
     let Some(note) = desk.let_through(node, ask) else { return };
-    // A card that answers again is still found, as a warning.
+    // A GPU that answers again is still found, as a warning.
     let still = |episode: &Episode| {
         let fails = episode.open && !episode.shadow && episode.finding.severity == Severity::Fail;
         fails && note.tells_of(&episode.finding)
@@ -110,7 +112,7 @@ fn no_longer_let_through(desk: &DrainDesk, places: &Places, node: &str, ask: boo
     }
 }
 
-/// A drain as the report tells it.
+/// Converts the outcome of a drain to the entry of the node's report.
 pub fn record(outcome: &DrainOutcome, by: Phase) -> Act {
     let (what, detail) = match outcome {
         DrainOutcome::Drained { reason } | DrainOutcome::AlreadyOurs { reason, .. } => {
@@ -127,26 +129,26 @@ pub fn record(outcome: &DrainOutcome, by: Phase) -> Act {
     Act { what, time: now(), by: by.to_string(), detail }
 }
 
-/// What a periodic check saw and did.
+/// Result of a periodic check.
 #[derive(Debug)]
 pub struct Periodic {
-    /// The look.
+    /// The check run.
     pub look: Look,
-    /// A reason that had waited for slurmctld, and what became of it.
+    /// Outcome of a pending drain reason from an earlier run (slurmctld did not answer then), if there was one.
     pub settled: Option<DrainOutcome>,
-    /// What became of the drain that the verdict calls for.
+    /// Outcome of the drain that the verdict requires; `None` if it requires none.
     pub drained: Option<DrainOutcome>,
 }
 
-/// slurmd kills a HealthCheckProgram with SIGKILL after 60 s. Looking, lock waits, Slurm's commands and the count after a
-/// drain end by then; what is written afterwards waits for locks for 6 s at most. The rest is for `--then`.
+/// slurmd kills a HealthCheckProgram with SIGKILL after 60 s. The check run, lock waits, Slurm's commands and the
+/// count after a drain end within this time; later writes wait at most 6 s for locks. The rest is for `--then`.
 const PERIODIC: Duration = Duration::from_secs(45);
 
-/// The look must leave time for a drain. Not much less, though:
-/// without persistence a driver takes its time, and two silences in a row are a fault.
+/// Deadline of the check run itself, which must leave time for a drain. It cannot be much shorter: without
+/// persistence mode the driver is slow to start, and two unanswered probes in a row are a fault.
 const PERIODIC_LOOK: Duration = Duration::from_secs(25);
 
-/// One periodic check: brings a pending reason to its place, looks, and does what the verdict says.
+/// One periodic check: sets a pending drain reason, runs the checks, and acts on the verdict.
 pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: Phase) -> Periodic {
     let until = Instant::now() + PERIODIC;
     let mut config = config.clone();
@@ -163,7 +165,7 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
         }
         publish(config, places, &look, &Held::Ask(env, until));
     }
-    // Housekeeping has time at the next check.
+    // Housekeeping can wait for the next check.
     if until.saturating_duration_since(Instant::now()) >= SWEEP {
         sweep_daily(config, places);
     }
@@ -171,10 +173,10 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
     Periodic { look, settled, drained }
 }
 
-/// Of the minute that Slurm gives a periodic check.
+/// Least time that must be left for housekeeping.
 const SWEEP: Duration = Duration::from_secs(5);
 
-/// Once a day: reports of this machine that are older than the site keeps them.
+/// Once a day, removes reports of this machine that are older than the configured retention.
 fn sweep_daily(config: &Config, places: &Places) {
     const DAY: u64 = 24 * 3600;
     let now_ms = now();

@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::Places;
 
-/// A holder reads and writes one small file.
+/// A lock holder only reads and writes one small file.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// What this node remembers from look to look, over boots: `/var/lib/railgate/history.json`.
+/// State that this node keeps between check runs and over boots: `/var/lib/railgate/history.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
-    /// For the gate.
+    /// State of the gate.
     pub memory: Memory,
-    /// Kernel records up to here are dealt with: the whole node was found clean after them, or drained
-    /// because of them.
+    /// Kernel log records up to this mark are settled: a later check run of the whole node found it fit, or the node
+    /// was drained because of them.
     pub settled: Option<KernelMark>,
     /// When old reports were last removed, Unix seconds.
     pub swept: u64,
-    /// Something that was found may still be there ([`Past`](crate::Past)).
+    /// A finding may still persist ([`Past`](crate::Past)).
     pub open: bool,
-    /// When this node's memory begins, Unix seconds; 0 where nothing is remembered.
+    /// Since when this state is kept, Unix seconds; 0 without state.
     pub begun: u64,
-    /// The GPUs and RDMA devices of the last look, by UUID and GUID: what is remembered is theirs.
+    /// GPUs and RDMA devices of the last check run, by UUID and GUID: the hardware that the state is about.
     pub hardware: BTreeSet<String>,
 }
 
@@ -37,14 +37,14 @@ fn file(places: &Places) -> PathBuf {
     places.state.join("history.json")
 }
 
-/// [`History::settled`] where the state directory could not be written. A mark of the kernel's log is worth nothing after
-/// a boot, so `/run` is as good a place.
+/// Where [`History::settled`] is kept if the state directory is not writable. A kernel log mark is void after a boot,
+/// so `/run` serves as well.
 fn settled_file(places: &Places) -> PathBuf {
     places.run.join("settled.json")
 }
 
 impl History {
-    /// What is remembered. An unreadable file is our own fault: it is logged, and everything is new.
+    /// Loads the state. An unreadable file is a fault of railgate: it is logged, and the state starts empty.
     pub fn load(places: &Places) -> Self {
         let mut history = Self::load_file(places);
         let mark = read_small(&settled_file(places)).ok();
@@ -69,18 +69,18 @@ impl History {
         }
     }
 
-    /// Changes what is remembered. Looks of several jobs overlap, so the change is made to what stands in the
-    /// file by now, under a lock. A state directory that cannot be written is logged and changes nothing else.
+    /// Changes the state under a lock. Check runs of several jobs overlap, so `change` receives the current content
+    /// of the file. A state directory that is not writable is logged and has no other effect.
     pub fn change(places: &Places, change: impl FnOnce(&mut History)) {
         if let Err(why) = History::try_change(places, change) {
             tracing::warn!("{why}; this check run is not saved");
         }
     }
 
-    /// As [`History::change`].
+    /// As [`History::change`], but returns the error.
     ///
     /// # Errors
-    /// The file cannot be locked or written; the text names it.
+    /// The file cannot be locked or written; the message names it.
     pub fn try_change(places: &Places, change: impl FnOnce(&mut History)) -> io::Result<()> {
         let path = file(places);
         let changed = fs::create_dir_all(&places.state).and_then(|()| {
@@ -96,8 +96,8 @@ impl History {
         changed.map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", path.display())))
     }
 
-    /// Remembers that everything up to this snapshot is dealt with, in `/run` if the state directory cannot be written:
-    /// otherwise the same kernel records would drain the node again after its repair.
+    /// Settles everything up to this snapshot, in `/run` if the state directory is not writable: otherwise the same
+    /// kernel records would drain the node again after its repair.
     pub(crate) fn keep_settled(places: &Places, snapshot: &Snapshot) {
         let Some(mark) = kernel_mark(snapshot) else { return };
         let Err(why) = History::try_change(places, |history| history.settle(snapshot)) else { return };
@@ -114,8 +114,8 @@ impl History {
         }
     }
 
-    /// Where nothing is remembered (a first installation, a stateless node after a boot), or all that is
-    /// remembered is of other hardware under this name, memory begins here, and the log says so.
+    /// Starts an empty state, and logs that, if there is none (first installation, a stateless node after a boot) or
+    /// if all of it is about other hardware under this node name.
     pub(crate) fn begin(&mut self, snapshot: &Snapshot) {
         let here = snapshot.identities();
         let (node, past) = (&snapshot.node, !self.hardware.is_empty());
@@ -139,8 +139,8 @@ impl History {
         }
     }
 
-    /// Everything that the kernel has said up to this snapshot is dealt with. A look that began before another
-    /// one may end after it.
+    /// Settles everything in the kernel log up to this snapshot. The mark never moves back: a check run that began
+    /// before another may end after it.
     pub fn settle(&mut self, snapshot: &Snapshot) {
         if let Some(mark) = kernel_mark(snapshot) {
             self.settle_to(mark);
@@ -155,7 +155,7 @@ impl History {
     }
 }
 
-/// Where the kernel's log ended in a snapshot.
+/// End of the kernel log in a snapshot; `None` if it was not read.
 pub fn kernel_mark(snapshot: &Snapshot) -> Option<KernelMark> {
     let seq = snapshot.kernel_log.data()?.last_seq?;
     (!snapshot.boot_id.is_empty()).then(|| KernelMark { boot_id: snapshot.boot_id.clone(), seq })
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_looks_lose_nothing_of_one_another() {
+    fn overlapping_check_runs_keep_the_changes_of_both() {
         let place = tempfile::tempdir().unwrap();
         let places = places(place.path());
         std::thread::scope(|scope| {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hardware_under_the_same_name_is_a_new_node() {
+    fn other_hardware_under_the_same_name_starts_an_empty_state() {
         let (profile, _) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
         let mut node = railgate_simulate::simulated(&profile, &[]);
         let mut history = History::default();
@@ -207,7 +207,7 @@ mod tests {
             gpu.uuid = railgate_model::Reading::Known(format!("GPU-new-{}", gpu.index));
         }
         node.taken += 5000;
-        // New cards in the old chassis: the HCAs are the old ones.
+        // New GPUs in the old chassis; the HCAs stay.
         history.begin(&node);
         assert_eq!((history.begun, history.memory.inventory.len()), (begun, 8));
         let railgate_model::Part::Read { data, .. } = &mut node.fabric else { panic!("no fabric") };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dealt_with_is_known_where_the_state_directory_cannot_be_written() {
+    fn the_settled_mark_is_kept_in_run_while_the_state_directory_is_not_writable() {
         let place = tempfile::tempdir().unwrap();
         let places = Places { run: place.path().join("run"), ..places(place.path()) };
         fs::create_dir(&places.run).unwrap();
@@ -229,7 +229,7 @@ mod tests {
         assert!(why.contains("state/history.json: "), "{why}");
         History::keep_settled(&places, &said_up_to(7));
         assert_eq!(History::load(&places).settled.unwrap().seq, 7);
-        // Written to its place as soon as that is possible.
+        // Moved to the state directory as soon as that is writable.
         fs::remove_file(&places.state).unwrap();
         History::change(&places, |history| history.swept = 1);
         assert!(!settled_file(&places).exists());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_stays_so_in_one_boot() {
+    fn the_settled_mark_holds_until_the_next_boot() {
         let mut history = History::default();
         for (seq, settled) in [(7, 7), (5, 7), (9, 9)] {
             history.settle(&said_up_to(seq));

@@ -7,14 +7,14 @@ use railgate_slurm::{Asked, Env, Granted, cluster_name, job_from_env, node_name}
 
 use crate::{Config, Loaded, LogConfig, Places, start_logging, switches};
 
-/// What a program that slurmd starts for a job knows before it looks at the machine.
+/// Context of a program that slurmd starts for a job, known before any check runs.
 #[derive(Debug)]
 pub struct Hook {
     /// Where railgate keeps things.
     pub places: Places,
     /// Site configuration in force on this node.
     pub config: Config,
-    /// The environment Slurm gave.
+    /// The environment that Slurm set.
     pub env: Env,
     /// The job.
     pub job: Job,
@@ -22,13 +22,14 @@ pub struct Hook {
     pub node: String,
     /// The cluster's name.
     pub cluster: String,
-    /// What the user may have of what they asked for.
+    /// Options of the job's owner, as far as the site permits them.
     pub granted: Granted,
 }
 
 impl Hook {
-    /// Gets everything together. `None` means that there is nothing to do, and the job runs: railgate is
-    /// disabled, its configuration is broken, or Slurm's environment makes no sense. The log says which.
+    /// Reads configuration and environment. Returns `None`, after logging the reason, if there is nothing to do and
+    /// the job must simply run: railgate is disabled, its configuration is invalid, or Slurm's environment cannot be
+    /// parsed.
     pub fn enter(name: &str) -> Option<Self> {
         let places = Places::default();
         if switches::disabled(&places) {
@@ -49,7 +50,8 @@ impl Hook {
             (Err(why), _) | (_, Err(why)) => return nothing(name, &why.to_string()),
         };
         let mut granted = config.slurm.user_policy().grant(&Asked::from_env(&env), config.requeue.default);
-        // Login nodes without this file, and jobs sent by other means, have not been asked.
+        // The SPANK plugin validates the name at submission, but not on a login node without this file or for a job
+        // submitted by other means.
         if let Some(Err(why)) = granted.profile.as_deref().map(|name| config.rails.check_profile(name)) {
             granted.refused.push(format!("{why}: the job runs without"));
             granted.profile = None;

@@ -1,6 +1,7 @@
-//! Wires the rooms for one phase: configuration, switches, history, one look at the node, and what follows.
+//! Connects the crates for one phase: configuration, switches, history, one check run of the node, and the actions
+//! that follow.
 //!
-//! prolog, epilog and the command line are thin because this crate does what they share.
+//! prolog, epilog and the command line are thin because they share this crate.
 
 mod act;
 mod config;
@@ -41,7 +42,7 @@ pub use sampler::{
 pub use tell::{append_to_output, tell_owner};
 pub use told::application;
 
-/// What the children of our programs can do, besides looking at the node.
+/// Tasks that the programs' isolated children can run, besides the probe's own.
 pub fn tasks() -> Vec<railgate_child::Task> {
     let mut tasks = railgate_stats::store::TASKS.to_vec();
     tasks.extend([tell::TASK, told::TASK, ranks::TASK]);

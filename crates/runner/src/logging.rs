@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 use tracing::Level;
 use tracing_subscriber::fmt::writer::{MakeWriter, MakeWriterExt};
 
-/// The longest line; a record of a user's making must not fill the disk.
+/// Longest log line, characters: a line that contains user text must not fill the disk.
 const MOST_CHARS: usize = 8192;
 
 /// `[log]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// Appended to by prolog, epilog and the periodic check, one line an event. Empty: standard error only,
-    /// which slurmd shows just for a program that failed.
+    /// The log file of prolog, epilog and the periodic check, one line per event. Empty: standard error only, which
+    /// slurmd logs only for a program that failed.
     pub file: PathBuf,
-    /// The least that is logged.
+    /// The lowest level that is logged.
     pub level: LogLevel,
 }
 
@@ -26,17 +26,17 @@ impl Default for LogConfig {
     }
 }
 
-/// How much is logged.
+/// Log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogLevel {
-    /// Our own faults, and nodes that were drained.
+    /// Faults of railgate, and nodes that were drained.
     Error,
-    /// What an admin should look at.
+    /// Conditions that an admin should check.
     Warn,
-    /// One line for each thing done.
+    /// One line per action.
     Info,
-    /// Each part's outcome and time.
+    /// Also each part's outcome and duration.
     Debug,
 }
 
@@ -51,8 +51,8 @@ impl From<LogLevel> for Level {
     }
 }
 
-/// One line an event, whatever is in it: names and paths of users stand in messages, and a line break in one would
-/// forge the next line, an escape sequence rule the terminal of whoever reads the log.
+/// Writes each event as one line. Messages contain names and paths that users chose: a line break in one would forge
+/// a log line, and an escape sequence would control the reader's terminal.
 #[derive(Clone, Debug)]
 struct OneLine<W>(W);
 
@@ -65,7 +65,7 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for OneLine<W> {
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// An event comes whole, its line break last.
+    /// `tracing` writes a whole event at once, with the line break last.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event.strip_suffix(b"\n").unwrap_or(event));
         let mut line: String = text.chars().take(MOST_CHARS).map(railgate_text::shown).collect();
@@ -79,14 +79,14 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// A line on standard error before there is a log.
+/// Writes a line to standard error before logging has started.
 #[expect(clippy::disallowed_methods, reason = "the one place")]
 pub(crate) fn complain(words: std::fmt::Arguments<'_>) {
     let _ = OneLine(io::stderr()).write_all(format!("railgate: {words}\n").as_bytes());
 }
 
-/// Starts logging to the configured file and to standard error. A file that cannot be opened is said on
-/// standard error and otherwise ignored: a full disk must not keep a job from starting.
+/// Starts logging to the configured file and to standard error. If the file cannot be opened, a message goes to
+/// standard error and the program continues: a full disk must not keep a job from starting.
 #[expect(clippy::disallowed_methods, reason = "the one place: every line passes OneLine")]
 pub fn start(config: &LogConfig) {
     let builder = || {
@@ -96,7 +96,7 @@ pub fn start(config: &LogConfig) {
             .with_target(false)
             .log_internal_errors(false)
     };
-    // A second start in one process keeps the first.
+    // A second call in one process has no effect.
     if config.file.as_os_str().is_empty() {
         let _ = builder().with_writer(OneLine(io::stderr)).try_init();
         return;
@@ -113,7 +113,7 @@ pub fn start(config: &LogConfig) {
     }
 }
 
-/// Starts logging to standard error alone: what there is before configuration is known, and for a person.
+/// Starts logging to standard error alone: before the configuration is known, and for interactive commands.
 pub fn start_stderr(level: LogLevel) {
     start(&LogConfig { file: PathBuf::new(), level });
 }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_line_whatever_users_named_their_things() {
+    fn control_characters_in_names_do_not_break_the_line() {
         let mut written = Vec::new();
         let event = "WARN x/a\n2026-01-01 ERROR forged\r\x1b[2J\u{202e}: refused\n";
         assert_eq!(OneLine(&mut written).write(event.as_bytes()).unwrap(), event.len());

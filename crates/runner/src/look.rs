@@ -15,25 +15,26 @@ use railgate_slurm::{Client, Env};
 use crate::history::History;
 use crate::{Config, Past, Places, SAMPLER_XIDS};
 
-/// One look at this node, judged.
+/// One check run of this node: readings and verdict.
 #[derive(Debug)]
 pub struct Look {
-    /// What the node says.
+    /// The readings.
     pub snapshot: Snapshot,
-    /// What the gate says.
+    /// The gate's verdict on them.
     pub verdict: Verdict,
-    /// The machine type it was held against.
+    /// The machine profile that was used.
     pub profile: Profile,
-    /// Why it is `generic` although the site named another.
+    /// Why `generic` was used although the site names another profile.
     pub profile_problem: Option<ProfileError>,
-    /// The GPUs of this node when it was last found fit, before this one. Slurm counts them so until slurmd restarts.
+    /// The GPUs of this node when it was last found fit before this run. Slurm numbers GPUs in this order until
+    /// slurmd restarts.
     pub known_gpus: Vec<KnownGpu>,
-    /// How long looking and judging took, milliseconds.
+    /// Duration of reading and judging, milliseconds.
     pub took_ms: f64,
 }
 
 impl Look {
-    /// One line in the log, and one more for each fault of our own.
+    /// Logs one line for the verdict, and one more for each internal fault of railgate.
     pub fn log(&self, job: Option<&Job>) {
         let Verdict { phase, fitness, findings, .. } = &self.verdict;
         let cause = self.verdict.cause();
@@ -56,29 +57,29 @@ impl Look {
     }
 }
 
-/// What a look is for.
+/// Parameters of a check run.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose<'a> {
-    /// When.
+    /// The phase.
     pub phase: Phase,
-    /// For which job; `None` judges the whole node.
+    /// The job whose devices are judged; `None` judges the whole node.
     pub job: Option<&'a Job>,
-    /// The baseline.
+    /// The job's baseline from its prolog, if there is one.
     pub before: Option<&'a Snapshot>,
-    /// Where the kernel log is read from; `None` is the last mark that was settled.
+    /// Where reading of the kernel log starts; `None`: at the last settled mark.
     pub kernel_since: Option<&'a KernelMark>,
-    /// Read also what nothing is judged by: the job's baseline and rail map need every part.
+    /// Read all parts, also those that no check needs: the job's baseline and rail map need them.
     pub everything: bool,
-    /// Read also the kernel log where nothing is judged by it: from `kernel_since` on, else all that is left of it.
+    /// Read the kernel log even if no check needs it: from `kernel_since`, else from its beginning.
     pub kernel_log: bool,
-    /// Exercise the hardware, too: the RDMA self-test, where the whole node is looked at.
+    /// Also exercise the hardware (the RDMA self-test), if the whole node is checked.
     pub full: bool,
-    /// Nothing is remembered of it: somebody only wants to see what would be found.
+    /// Save no state: the result is only displayed.
     pub trial: bool,
 }
 
 impl Purpose<'_> {
-    /// The whole node, by what is judged at this moment.
+    /// A check of the whole node with the readings that this phase's checks need.
     pub fn whole_node(phase: Phase) -> Self {
         Purpose {
             phase,
@@ -93,7 +94,7 @@ impl Purpose<'_> {
     }
 }
 
-/// Reads and judges this node within `[gate] deadline`, and remembers what the next look needs.
+/// Reads and judges this node within `[gate] deadline`, and saves the state that the next check run needs.
 pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>) -> Look {
     let began = Instant::now();
     let history = History::load(places);
@@ -105,7 +106,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     if unjudged {
         plan.parts.push(PartName::KernelLog);
     }
-    // What checks have settled is no news to them; it may be to the job.
+    // Records before the settled mark are old for the checks, but may be new to the job.
     let since = purpose.kernel_since.or(history.settled.as_ref().filter(|_| !unjudged));
     let mut snapshot = live(
         &config.source,
@@ -153,9 +154,9 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     look
 }
 
-/// The profile of a machine without GPUs, where this is one: NVML does not answer, and the site's profile has no GPUs or
-/// Slurm gives none of this node to jobs. What NVML says is then not missing. A node of a GPU profile whose driver is broken
-/// has GPUs in Slurm.
+/// Returns the CPU profile for a machine without GPUs: NVML does not answer, and either the site's profile has no
+/// GPUs or Slurm offers none of this node. The GPU readings are then not expected. A GPU node whose driver is broken
+/// still has GPUs in Slurm.
 fn without_gpus(
     config: &Config,
     places: &Places,
@@ -180,10 +181,10 @@ fn without_gpus(
     Some(cpu)
 }
 
-/// Slurm's answer is worth no more waiting: without it the node is judged as one that could not be read.
+/// Longest wait for Slurm's answer; without it the GPUs are judged as unreadable.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the next look needs, and whoever asks later what was found; `open`: something was, and has not gone.
+/// Saves the state for the next check run and the finding history. `open`: an earlier finding may persist.
 fn remember(
     config: &Config,
     places: &Places,
@@ -203,8 +204,8 @@ fn remember(
         history.open = open;
         history.memory = history.memory.after(snapshot, whole && devices_are_well(verdict));
         history.memory.strike(snapshot, verdict);
-        // A look that judged some GPUs only says nothing about what the kernel said of the others. What was
-        // worth a warning has been given one.
+        // A check run for some GPUs settles nothing about the kernel messages of the others. Findings of warning
+        // level have been reported by now and are settled too.
         if whole && matches!(verdict.fitness, Fitness::Fit | Fitness::Degraded) {
             history.settle(snapshot);
             history.memory.settle(snapshot, verdict);
@@ -212,19 +213,19 @@ fn remember(
     });
 }
 
-/// What the job's sampler heard from NVML, where the kernel's log could not be read.
+/// Xids that the job's sampler received from NVML, used where the kernel log could not be read.
 fn told_by_nvml(places: &Places, purpose: &Purpose<'_>, snapshot: &Snapshot) -> Option<Vec<XidEvent>> {
     let job = purpose.job.filter(|_| snapshot.kernel_log.missing().is_some())?.id;
     Root::new(&places.run).job(job).current(job).ok()?.read_json(SAMPLER_XIDS).ok()
 }
 
-/// The machine type that configuration names; with `auto` the one that the GPU's name belongs to, or `generic`.
+/// The configured machine profile; with `auto` the one that matches the GPU's name, or `generic`.
 ///
-/// The name tells what one GPU can do, not how many the site put into the machine or whether it wired them:
-/// a virtual machine may have one of eight and no HCA. So a profile chosen by name says nothing of counts.
+/// A GPU's name defines what one GPU can do, but not how many the machine has or how they are connected: a virtual
+/// machine may have one of eight and no HCA. A profile chosen by name therefore sets no counts.
 ///
 /// # Errors
-/// The named profile does not exist or is wrong.
+/// The named profile does not exist or is invalid.
 pub fn profile_of(config: &Config, places: &Places, snapshot: &Snapshot) -> Result<Profile, ProfileError> {
     let dirs = places.profiles();
     if config.profile != "auto" {
@@ -239,7 +240,7 @@ pub fn profile_of(config: &Config, places: &Places, snapshot: &Snapshot) -> Resu
     Ok(profile)
 }
 
-/// Everything up to this look has been acted on: the next look begins after it.
+/// Records that everything up to this check run has been acted on: the next one starts after it.
 pub fn settle(places: &Places, snapshot: &Snapshot) {
     History::keep_settled(places, snapshot);
 }

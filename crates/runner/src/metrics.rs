@@ -1,4 +1,4 @@
-//! The node's files for Prometheus, after a look at the whole node and after every drain.
+//! The node's Prometheus files, written after each check of the whole node and after every drain.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use railgate_stats::metrics::{
 
 use crate::{Config, History, Look, Past, Places, act, now};
 
-/// A job's file is written every few minutes at least.
+/// Age after which a job's file is stale, seconds; samplers write it every few minutes.
 const STALE: u64 = 600;
 
-/// The question whether the node is held is asked for the metrics alone: it must not keep anybody waiting.
+/// Longest wait for slurmctld. The query serves the metrics alone and must not delay anything.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who else knows whether the node is held.
+/// Source of the node's drain state.
 pub(crate) enum Held<'a> {
-    /// This came of a drain a moment ago.
+    /// The outcome of a drain a moment ago.
     Outcome(&'a DrainOutcome),
-    /// Nothing was drained: where this node has ever been, slurmctld is asked, until then at most.
+    /// No drain was attempted: ask slurmctld, until this deadline, if this node has ever been drained.
     Ask(&'a railgate_slurm::Env, Instant),
 }
 
-/// Writes them, where the site wants them. A failure is logged and changes nothing.
+/// Writes the files if the site enabled them. A failure is logged and has no other effect.
 pub(crate) fn publish(config: &Config, places: &Places, look: &Look, held: &Held<'_>) {
     let Some(path) = &config.metrics.dir else { return };
     let dir = match TextfileDir::open(path) {
@@ -66,7 +66,7 @@ pub(crate) fn publish(config: &Config, places: &Places, look: &Look, held: &Held
     }
 }
 
-/// Removes a job's file: its sampler does, unless it was killed.
+/// Removes a job's file. The sampler removes it itself unless it was killed.
 pub fn forget_job(config: &Config, job: u32) {
     let Some(path) = &config.metrics.dir else { return };
     if let Err(why) = TextfileDir::open(path).and_then(|dir| dir.remove(&job_file(job))) {
@@ -74,7 +74,8 @@ pub fn forget_job(config: &Config, job: u32) {
     }
 }
 
-/// What Slurm keeps private, for the labels of jobs, asked seldom. Where slurmctld does not answer, what it said stands.
+/// Updates Slurm's PrivateData setting, which decides about labels of jobs, at long intervals. The last known value
+/// is kept if slurmctld does not answer.
 fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::Env, until: Instant) {
     const EVERY: Duration = Duration::from_secs(3600);
     if config.metrics.labels.iter().all(|label| *label == JobLabel::Partition) {
@@ -101,7 +102,7 @@ fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::En
 fn is_held(config: &Config, past: &Past, look: &Look, held: &Held<'_>) -> Option<bool> {
     let (env, until) = match held {
         Held::Outcome(DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. }) => return Some(true),
-        // What waits for slurmctld may have got there.
+        // Slurm may have carried it out meanwhile.
         Held::Outcome(DrainOutcome::Pending(_)) => return None,
         Held::Outcome(_) => return Some(false),
         Held::Ask(env, until) => (env, *until),
@@ -110,7 +111,7 @@ fn is_held(config: &Config, past: &Past, look: &Look, held: &Held<'_>) -> Option
     if !past.episodes.iter().any(|episode| episode.drained.is_some_and(|time| time >= given)) {
         return Some(false);
     }
-    // Somebody may have resumed it by hand.
+    // An admin may have resumed the node by hand.
     let until = until.min(Instant::now() + PATIENCE);
     let node = Client::new(&config.slurm, env).until(until).node(&look.snapshot.node).ok()?;
     Some(node.held() && node.reason.as_ref().is_some_and(|reason| is_ours(&reason.text)))
@@ -158,7 +159,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn a_drained_node_says_so_and_nothing_is_written_where_nobody_asked() {
+    fn a_drained_node_is_exported_and_no_file_is_written_unless_configured() {
         let place = tempfile::tempdir().unwrap();
         let places = Places {
             etc: place.path().join("etc"),
@@ -191,7 +192,7 @@ mod tests {
         }
         let rails = fs::read_to_string(prom.join(RAILS_FILE)).unwrap();
         assert!(rails.contains("railgate_rail_up{rail=\"7\",hca=\""), "{rails}");
-        // Never drained: nobody needs to be asked.
+        // Never drained, so slurmctld is not queried.
         let env = railgate_slurm::Env::new();
         let healthy = super::Held::Ask(&env, Instant::now() + PATIENCE);
         publish(&config, &places, &look, &healthy);

@@ -1,8 +1,8 @@
-//! What this node's looks have found, and what came of it: `/var/lib/railgate/findings.json`.
+//! Finding history of this node, with the resulting drains: `/var/lib/railgate/findings.json`.
 //!
-//! A finding that stays is one episode, however often it is seen: from the look that found it first to the last
-//! before a look at the whole node that no longer did. Bounded, so that nothing fills the disk; the counts per check
-//! outlive the episodes.
+//! A persisting finding is one episode, however often it is found: from the check run that found it first to the last
+//! one before a check of the whole node found it gone. The number of episodes is bounded, so that the file cannot
+//! fill the disk; the counts per check outlive the episodes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,83 +21,83 @@ const MOST_EPISODES: usize = 200;
 const MOST_JOBS: usize = 8;
 const MOST_GIVEN: usize = 100;
 
-/// A finding for as long as it stayed.
+/// One finding over the time for which it persisted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Episode {
-    /// The finding as it was last seen, without its evidence.
+    /// The finding as last seen, without its evidence.
     pub finding: Finding,
-    /// UUID, serial number or GUID of the part, where it could be told.
+    /// UUID, serial number or GUID of the part; empty if unknown.
     #[serde(default)]
     pub identity: String,
     /// The boot in which it was last seen.
     #[serde(default)]
     pub boot_id: String,
-    /// The phase that last saw it.
+    /// The phase in which it was last seen.
     pub phase: Phase,
     /// First seen, Unix seconds.
     pub first: u64,
     /// Last seen, Unix seconds.
     pub last: u64,
-    /// How many looks saw it.
+    /// Number of check runs that found it.
     pub looks: u32,
-    /// No look at the whole node has found it gone.
+    /// No check of the whole node has found it gone yet.
     pub open: bool,
     /// Its check is in shadow.
     #[serde(default)]
     pub shadow: bool,
-    /// Phase and class would have drained for it.
+    /// Phase and class of the finding would drain the node.
     #[serde(default)]
     pub would_drain: bool,
     /// When the node was drained because of it, Unix seconds.
     #[serde(default)]
     pub drained: Option<u64>,
-    /// What became of the drain otherwise.
+    /// Outcome of a drain that was not carried out.
     #[serde(default)]
     pub outcome: String,
-    /// Jobs that met it, at most the first eight.
+    /// Jobs affected, at most the first eight.
     #[serde(default)]
     pub jobs: Vec<u32>,
 }
 
-/// How often a check has found something.
+/// How often a check has reported a finding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// Episodes.
     pub seen: u64,
-    /// Of these, how many would have drained the node had the check been free to.
+    /// Episodes that would have drained the node if the check were in enforce mode.
     pub would_drain: u64,
-    /// Of these, how many did.
+    /// Episodes that did drain it.
     pub drained: u64,
-    /// When the last one began, Unix seconds.
+    /// When the last episode began, Unix seconds.
     pub last: u64,
 }
 
-/// What a node's looks have found.
+/// Finding history of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Past {
-    /// Layout of the file.
+    /// Version of the file format.
     pub schema: u32,
-    /// Since when is counted, Unix seconds.
+    /// Start of the counts, Unix seconds.
     pub begun: u64,
     /// Episodes, oldest first.
     pub episodes: Vec<Episode>,
-    /// By check.
+    /// Counts by check id.
     pub counts: BTreeMap<String, Count>,
-    /// When somebody gave the node back, oldest first.
+    /// When an admin resumed the node with `railgate readmit`, oldest first.
     pub given_back: Vec<Given>,
 }
 
-/// A node given back.
+/// One `railgate readmit` of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Given {
     /// Unix seconds.
     pub time: u64,
-    /// Who asked.
+    /// User who requested it.
     pub by: String,
-    /// The reason that stood on it.
+    /// The drain reason at that time.
     pub reason: String,
-    /// They vouched for a repair that no look can see.
+    /// The admin confirmed a repair that no check can verify (`--repaired`).
     #[serde(default)]
     pub repaired: bool,
 }
@@ -107,8 +107,8 @@ fn file(places: &Places) -> PathBuf {
 }
 
 impl Past {
-    /// What is remembered; nothing where the file is absent. One that cannot be read is our own fault: it is logged,
-    /// and counting begins anew.
+    /// Loads the history; empty if the file is missing. An unreadable file is a fault of railgate: it is logged, and
+    /// the history starts empty.
     pub fn load(places: &Places) -> Self {
         let path = file(places);
         match read_small(&path) {
@@ -124,12 +124,12 @@ impl Past {
         }
     }
 
-    /// Whether an episode may still go on.
+    /// Whether any episode is still open.
     pub fn open(&self) -> bool {
         self.episodes.iter().any(|episode| episode.open)
     }
 
-    /// Changes what is remembered, and returns whether something is still open.
+    /// Changes the history under a lock. Returns whether an episode is still open.
     pub(crate) fn change(places: &Places, change: impl FnOnce(&mut Past)) -> bool {
         let path = file(places);
         let changed = std::fs::create_dir_all(&places.state).and_then(|()| {
@@ -149,7 +149,7 @@ impl Past {
         })
     }
 
-    /// Adds a look. `whole`: it judged the whole node, so what it did not find is over.
+    /// Adds a check run. `whole`: it judged the whole node, so every finding that it did not report has ended.
     pub(crate) fn note(&mut self, gate: &GateConfig, look: &Look, job: Option<u32>, whole: bool) {
         let time = look.snapshot.taken / 1000;
         let phase = look.verdict.phase;
@@ -163,7 +163,7 @@ impl Past {
             .filter(|(finding, _)| open(finding))
             .collect();
         if whole {
-            // When a site's own check runs, nobody here knows: the phase that found it ends it.
+            // When a site's own check runs is unknown here: an episode ends only in the phase that found it.
             let ran = |episode: &&mut Episode| {
                 let known = CHECKS.iter().find(|check| check.id == episode.finding.check);
                 known.map_or(episode.phase == phase, |check| check.phases.contains(&phase))
@@ -183,7 +183,7 @@ impl Past {
             let boot_id = look.snapshot.boot_id.clone();
             let episode = match known {
                 Some(episode) => {
-                    // Of a part that has gone nobody can read the name.
+                    // The identity of a part that is gone cannot be read.
                     if !identity.is_empty() {
                         episode.identity = identity;
                     }
@@ -228,7 +228,7 @@ impl Past {
         self.prune();
     }
 
-    /// What became of the drain that the deciding finding called for.
+    /// Records the outcome of the drain for the deciding finding.
     pub(crate) fn acted(&mut self, cause: &Finding, outcome: &DrainOutcome) {
         let open = |episode: &&mut Episode| episode.open && same(cause, &episode.finding);
         let Some(episode) = self.episodes.iter_mut().find(open) else { return };
@@ -245,7 +245,7 @@ impl Past {
         self.given_back.drain(..over);
     }
 
-    /// The oldest that are over go first.
+    /// Removes closed episodes first, oldest first.
     fn prune(&mut self) {
         while self.episodes.len() > MOST_EPISODES {
             let oldest = self.episodes.iter().position(|episode| !episode.open).unwrap_or(0);
@@ -264,7 +264,7 @@ mod tests {
     use crate::testing::look;
 
     #[test]
-    fn what_stays_is_counted_once_and_again_when_it_comes_back() {
+    fn a_persisting_finding_counts_once_and_again_when_it_returns() {
         let gate: GateConfig = toml::from_str("[checks.gpu-nvlink]\naction = \"shadow\"").unwrap();
         let (mut past, sick, well) = (Past::default(), "h100-sxm:gpu-nvlink-down@3", "h100-sxm");
         for (at, node) in [(100, sick), (200, sick), (300, well), (400, sick)] {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_some_gpus_ends_nothing() {
+    fn a_check_of_some_gpus_closes_no_episode() {
         let gate = GateConfig::default();
         let mut past = Past::default();
         past.note(&gate, &look("h100-sxm:gpu-lost@3", &gate, 100), None, true);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_stays_small() {
+    fn the_number_of_episodes_is_bounded() {
         let gate = GateConfig::default();
         let mut past = Past::default();
         for round in 0..300 {

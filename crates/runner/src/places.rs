@@ -1,13 +1,13 @@
 use std::path::PathBuf;
 
-/// Where railgate keeps things. Fixed but for tests: what root trusts is not configurable.
+/// Directories of railgate. Fixed except in tests: paths that root trusts are not configurable.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// `/etc/railgate`
     pub etc: PathBuf,
-    /// `/run/railgate`: gone with the boot.
+    /// `/run/railgate`: removed at boot.
     pub run: PathBuf,
-    /// `/var/lib/railgate`: history of this node, or of the cluster on the controller.
+    /// `/var/lib/railgate`: history of this node or, on the controller, of the cluster.
     pub state: PathBuf,
     /// `/usr/share/railgate`
     pub share: PathBuf,
@@ -25,12 +25,12 @@ impl Default for Places {
 }
 
 impl Places {
-    /// The site's file.
+    /// The site's configuration file.
     pub fn config(&self) -> PathBuf {
         self.etc.join("railgate.toml")
     }
 
-    /// Directories of machine profiles, the site's own last: it lies on top.
+    /// Directories of machine profiles; the site's own comes last and takes precedence.
     pub fn profiles(&self) -> [PathBuf; 2] {
         [self.share.join("profiles"), self.etc.join("profiles")]
     }

@@ -1,4 +1,4 @@
-//! What a program that Slurm starts does first: Slurm hands down a signal mask and an environment of its own.
+//! Process set-up of programs that Slurm starts: they inherit slurmd's signal mask, umask and environment.
 
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,11 +10,11 @@ use nix::sys::signal::SigSet;
 use nix::sys::stat::{Mode, umask};
 use railgate_model::UnixMillis;
 
-/// Ends a program of ours inside Slurm. Anything that goes wrong in railgate itself lets the job run:
-/// a panic is logged and the exit code is 0.
+/// Runs `run` as the body of a program that Slurm starts. An internal failure must let the job run: a panic is
+/// logged, and the exit code is then 0.
 pub fn guarded(name: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
     own_process();
-    // What a panic carries does not say where it was; its hook is told.
+    // The panic payload has no location; the panic hook receives it.
     let said = Arc::new(Mutex::new(String::new()));
     let noted = Arc::clone(&said);
     std::panic::set_hook(Box::new(move |info| {
@@ -27,23 +27,23 @@ pub fn guarded(name: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
     })
 }
 
-/// Puts right what a daemon may hand down to a program of ours that works as root.
+/// Resets the signal mask and umask that a root program may inherit from a daemon.
 pub fn own_process() {
-    // Slurm up to 24.05 starts its programs with signals blocked, and children would inherit that.
+    // Slurm up to 24.05 starts its programs with signals blocked, and their children would inherit that.
     if let Err(why) = SigSet::empty().thread_set_mask() {
         crate::logging::complain(format_args!("cannot unblock signals: {why}"));
     }
-    // Nothing of ours is for others to write, whatever mask slurmd was started with.
+    // Files of railgate are not writable by others, regardless of slurmd's umask.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
-/// Now; 0 where the clock stands before 1970.
+/// Current time; 0 if the clock is before 1970.
 pub fn now() -> UnixMillis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMillis::try_from(since.as_millis()).unwrap_or(UnixMillis::MAX)
 }
 
-/// This node's name: what slurmd says, else the short host name.
+/// This node's name: `SLURMD_NODENAME`, else the short host name.
 pub fn node_name() -> String {
     let from_slurm = std::env::var_os("SLURMD_NODENAME").and_then(plain_name);
     from_slurm.unwrap_or_else(|| {

@@ -10,22 +10,22 @@ use railgate_stats::comm::gather;
 
 const READ: &str = "read-ranks";
 
-/// In a child: a file system that the job's owner mounts there at the wrong moment may never answer.
+/// Runs in a child: the job's owner could mount a file system there that never answers.
 pub(crate) const TASK: Task = Task::new(READ, task);
 
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Where the profiler plugin writes, under the run's `user/`.
 const PLACE: &str = "ranks";
-/// Files that are read; a job with more processes on a node than that is not worth minutes of the epilog.
+/// Most files that are read. A job with more processes on a node would cost minutes of the epilog.
 const MOST_FILES: usize = 512;
-/// Lines about files that could not be read.
+/// Most lines about unreadable files.
 const MOST_UNREAD: usize = 16;
 
-/// What NCCL's profiler plugin has counted in a job's processes on this node; `None` where it ran in none. The job could
-/// write there too, so it is shown and decides nothing. `run`: [`crate::Places::run`].
+/// Counters of NCCL's profiler plugin for a job's processes on this node; `None` if it ran in none. The job can write
+/// there too, so the counters are displayed and decide nothing. `run`: [`crate::Places::run`].
 ///
 /// # Errors
-/// Why nothing could be read.
+/// The reason why nothing could be read.
 pub fn communication(run: &Path, job: u32, uid: u32) -> Result<Option<Communication>, String> {
     let order = serde_json::to_vec(&(run, job, uid)).map_err(|why| why.to_string())?;
     let reply = railgate_child::ask(READ, &order, DEADLINE)?;
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_files_are_named_and_harm_nobody() {
+    fn hostile_files_are_reported_and_the_others_read() {
         let place = tempfile::tempdir().unwrap();
         let me = fs::metadata(place.path()).map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)).unwrap();
         let run = Root::new(place.path()).job(7).create(&Run::new(7, 0, 1)).unwrap();

@@ -1,4 +1,5 @@
-//! The way back: a node that railgate holds is looked at in whole, and given back to Slurm if nothing is wrong with it.
+//! Returning a node to service: a node that railgate drained is checked as a whole, and resumed in Slurm if it
+//! passes.
 
 use railgate_gate::{CHECKS, KnownLink};
 use railgate_model::{Fitness, PartName, Phase, Snapshot};
@@ -9,32 +10,33 @@ use crate::past::{Given, Past};
 use crate::switches::{self, Switch};
 use crate::{Config, History, Places, desk, now};
 
-/// Who wants the node back, and what they vouch for.
+/// A request to resume a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Readmit<'a> {
     /// User name.
     pub by: &'a str,
-    /// They say that the part was reset or replaced: the kernel's own word cannot be unsaid within a boot.
+    /// `--repaired`: the admin confirms that the part was reset or replaced. The kernel's messages of this boot
+    /// cannot be checked again.
     pub repaired: bool,
 }
 
-/// What came of it.
+/// Outcome of the request.
 #[derive(Debug)]
 pub enum Readmitted {
-    /// It is back in service; the reason that stood on it, and the look that it passed.
+    /// The node is resumed: its former drain reason, and the check run that it passed.
     Back(String, Box<Look>),
-    /// Nobody holds it.
+    /// The node was not drained.
     InService,
-    /// It was left as it is, and why.
+    /// The node was left as it is: the reason.
     Left(String),
-    /// It is still unfit, or could not be judged.
+    /// The node is still unfit, or could not be judged.
     Unfit(Box<Look>),
 }
 
-/// Looks at this node as before a job and as beside jobs, and resumes it if it passes both and stands drained by us.
+/// Checks this node as before a job and as between jobs. Resumes it if it passes both and was drained by railgate.
 ///
 /// # Errors
-/// Slurm does not answer, or the node changed hands during the look.
+/// Slurm does not answer, or the node's state changed during the check.
 pub fn readmit(
     config: &Config,
     places: &Places,
@@ -48,19 +50,18 @@ pub fn readmit(
     if !config.source.speaks_for_the_node() {
         return Ok(Readmitted::Left("[source] names other roots than the system's".to_owned()));
     }
-    // Somebody asks for it here and now: report mode and a pause are for what railgate does by itself.
+    // An admin requests this explicitly: report mode and a pause apply only to railgate's own actions.
     let desk = desk(config, places, env).acting(Acting::Allowed);
     let reason = match desk.standing(node)? {
         Standing::Ours { reason, .. } => reason,
         Standing::InService => return Ok(Readmitted::InService),
         Standing::Others(what) => return Ok(Readmitted::Left(what)),
     };
-    // Before the looks, which take a while.
+    // Test this before the check runs, which take a while.
     if let Err(why) = History::try_change(places, |_| ()) {
         return Ok(Readmitted::Left(unremembered(&why)));
     }
-    // They vouch for the links, too: what flapped before the repair is no longer held against them. It was not repaired if the
-    // node does not come back.
+    // Forgets link flaps from before the repair. They are restored if the node is not resumed.
     let flaps = how.repaired.then(|| Flaps::forget(places));
     let back = after_looks(config, places, &desk, node, &reason, how);
     if let Some(flaps) = flaps
@@ -71,7 +72,8 @@ pub fn readmit(
     back
 }
 
-/// Without it the next look would find again what was repaired, and drain the node.
+/// Error of a state directory that is not writable: without saved state the next check run would find the repaired
+/// fault again and drain the node.
 fn unremembered(why: &std::io::Error) -> String {
     format!("not resumed: the repair cannot be saved, and the node would be drained again: {why}")
 }
@@ -84,7 +86,7 @@ fn after_looks(
     reason: &str,
     how: Readmit<'_>,
 ) -> Result<Readmitted, NotGivenBack> {
-    // What may pass by itself has had its time: a slow link that is still slow does not come back.
+    // A transient fault has had its time: a link that is still slow keeps the node drained.
     let mut strict = config.clone();
     strict.gate.strikes = 1;
     let mut passed = None;
@@ -130,7 +132,7 @@ fn after_looks(
     Ok(Readmitted::Back(reason.to_owned(), Box::new(look)))
 }
 
-/// When links went down before somebody says that they were repaired.
+/// Times of link flaps, set aside while the node is checked after a repair.
 struct Flaps(Vec<(String, String, Vec<u64>)>);
 
 impl Flaps {
@@ -158,8 +160,8 @@ impl Flaps {
     }
 }
 
-/// A fault that only the kernel told of leaves nothing that a look could find: while the node has not been booted
-/// and the part is the same, that it was repaired is somebody's word.
+/// A fault that only the kernel log reported leaves nothing for a check to find. Until a reboot or a replacement of
+/// the part, the repair rests on the admin's word; returns why.
 fn unproven(past: &Past, reason: &str, snapshot: &Snapshot) -> Option<String> {
     let subject = reason.strip_prefix(railgate_slurm::LEADER)?.trim_start();
     let subject = subject.split(": ").next().unwrap_or_default();
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flaps_come_back_where_the_node_does_not() {
+    fn flaps_are_restored_if_the_node_is_not_resumed() {
         let folder = tempfile::tempdir().unwrap();
         let places = Places { state: folder.path().to_owned(), ..Places::default() };
         let link = |port: &str, downs: &[u64]| KnownLink {
@@ -204,14 +206,14 @@ mod tests {
         };
         let none: Vec<u64> = Vec::new();
         assert_eq!(downs(), [none.clone(), none.clone()]);
-        // A look meanwhile found it down once more.
+        // A check run has meanwhile found the link down again.
         History::change(&places, |history| history.memory.links[0].downs.push(9));
         flaps.remember(&places);
         assert_eq!(downs(), [vec![5, 6, 9], none]);
     }
 
     #[test]
-    fn a_fault_that_only_the_kernel_reported_needs_a_reboot_another_part_or_repaired() {
+    fn a_fault_only_in_the_kernel_log_needs_a_reboot_a_new_part_or_repaired() {
         let gate = GateConfig::default();
         let look = crate::testing::look("h100-sxm:gpu-xid-48@3", &gate, 1);
         let mut snapshot = look.snapshot.clone();

@@ -1,5 +1,5 @@
-//! The sampler from outside: the prolog starts it, the epilog ends it. Neither waits for it longer than
-//! [`PATIENCE`], and neither needs it.
+//! Starting and ending the sampler: the prolog starts it, the epilog ends it. Neither waits longer than [`PATIENCE`],
+//! and neither depends on it.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,47 +14,47 @@ use railgate_rundir::RunDir;
 
 use crate::Hook;
 
-/// Beside the programs that start and end it.
+/// Installed beside the programs that start and end it.
 const PROGRAM: &str = "railgate-sampler";
-/// In the run's directory: who can connect, root, can end it.
+/// In the run's directory. Only root can connect to it, to end the sampler.
 pub const SAMPLER_SOCKET: &str = "sampler.sock";
-/// In the run's directory: what it has found so far, written whole after each look.
+/// In the run's directory: the tasks found so far, rewritten after each sample.
 pub const SAMPLER_TASKS: &str = "tasks.json";
 
-/// What NVML told the sampler, where the kernel's log cannot be read: a list of Xids.
+/// Xids that NVML reported to the sampler where the kernel log cannot be read: a list.
 pub const SAMPLER_XIDS: &str = "xids.json";
-/// In the run's directory: as long as the job's user holds a connection here open, the GPUs are left alone.
+/// In the run's directory: while the job's user keeps a connection open here, the sampler does not read the GPUs.
 pub const YIELD_SOCKET: &str = "yield.sock";
-/// In the run's directory: its samples, folded to minutes.
+/// In the run's directory: samples aggregated to minutes.
 pub const SAMPLES_MINUTES: &str = "samples.minutes";
-/// The last hour's samples, in turn.
+/// Samples of the last hour, in a rotation of three files.
 pub const SAMPLES_FINE: [&str; 3] = ["samples.fine0", "samples.fine1", "samples.fine2"];
 /// The samples around events.
 pub const SAMPLES_EVENTS: &str = "samples.events";
-/// All of them.
+/// All files of samples.
 pub const SAMPLER_FILES: [&str; 5] =
     [SAMPLES_MINUTES, SAMPLES_EVENTS, SAMPLES_FINE[0], SAMPLES_FINE[1], SAMPLES_FINE[2]];
-/// What is said to it.
+/// The message that ends the sampler.
 pub const SAMPLER_END: &[u8] = b"end\n";
 
-/// A sampler that writes its last lines needs milliseconds.
+/// Longest wait for the sampler to end; writing its last lines takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the sampler of a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SamplerEnd {
-    /// It was asked to, and did.
+    /// It ended on request.
     Ended,
-    /// There is none: it did not start, or went before.
+    /// It was not running.
     Absent,
     /// It did not answer and was killed.
     Killed,
 }
 
-/// Starts the run's sampler, once the run's directory is complete.
+/// Starts the run's sampler. The run's directory must be complete.
 ///
 /// # Errors
-/// It is not installed, or the system has no room for a process.
+/// The program is not installed, or no process can be created.
 pub fn start_sampler(hook: &Hook, run: &RunDir) -> io::Result<()> {
     let own = std::env::current_exe()?;
     let program = own.with_file_name(PROGRAM);
@@ -67,19 +67,19 @@ pub fn start_sampler(hook: &Hook, run: &RunDir) -> io::Result<()> {
         .current_dir("/")
         // slurmd kills the prolog's process group when the prolog has ended.
         .process_group(0)
-        // A stream of slurmd's that stays open would keep it waiting for the prolog.
+        // The prolog would not end for slurmd while a stream inherited from it stays open.
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    // Not waited for: it outlives us, and init collects it.
+    // Not waited for: it outlives this process, and init reaps it.
     started.map(drop).map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", program.display())))
 }
 
-/// Ends the run's sampler. What it has found is in its files by then, also where it had to be killed.
+/// Ends the run's sampler. Its files are complete afterwards, up to the last sample if it had to be killed.
 ///
 /// # Errors
-/// The socket is there and cannot be used.
+/// The socket exists and cannot be used.
 pub fn end_sampler(run: &RunDir) -> io::Result<SamplerEnd> {
     let mut stream = match UnixStream::connect(run.file(SAMPLER_SOCKET)) {
         Ok(stream) => stream,
@@ -91,7 +91,7 @@ pub fn end_sampler(run: &RunDir) -> io::Result<SamplerEnd> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut nothing = [0; 16];
-    // It closes the connection by ending.
+    // The sampler closes the connection when it ends.
     let ended = stream.write_all(SAMPLER_END).and_then(|()| stream.read(&mut nothing));
     match ended {
         Ok(_) => Ok(SamplerEnd::Ended),
@@ -99,10 +99,11 @@ pub fn end_sampler(run: &RunDir) -> io::Result<SamplerEnd> {
             Ok(SamplerEnd::Ended)
         }
         Err(_) => {
-            // The connection is open, so the number is still its own.
+            // The connection is open, so the process still exists and the pid is not reused.
             let pid = getsockopt(&stream, PeerCredentials)?.pid();
             kill(Pid::from_raw(pid), Signal::SIGKILL)?;
-            // Its end closes the connection; until then it may still write. Whoever hangs in the kernel writes nothing.
+            // The connection closes when the process ends; until then it may still write. A process in D state writes
+            // nothing.
             let _ = stream.read(&mut nothing);
             Ok(SamplerEnd::Killed)
         }

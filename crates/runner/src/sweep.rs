@@ -1,5 +1,5 @@
-//! Run directories whose epilog never came (slurmd was killed, the node was drained by hand) keep a file system in
-//! memory until the next boot. The periodic check removes those whose job is gone for certain.
+//! Run directories whose epilog did not run (slurmd was killed, the node was drained by hand) keep a tmpfs mounted
+//! until the next boot. The periodic check removes those whose job is certainly gone.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use railgate_slurm::Client;
 
 use crate::{Config, Places, now};
 
-/// A younger run may be at any point between its prolog and its epilog.
+/// Least age of a run directory, seconds. The prolog or epilog of a younger one may still run.
 const SETTLED: u64 = 3600;
 
-/// The periodic check has a minute, most of it for other things.
+/// The periodic check has a minute, most of it for other work.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Restricts run directories of an earlier version to root, and removes the directories of jobs that are gone: slurmd has no

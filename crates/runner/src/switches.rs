@@ -1,5 +1,4 @@
-//! The ways to stop railgate from acting. Each is looked at anew every time, and each works while the
-//! configuration is broken.
+//! The ways to stop railgate from acting. They are read at every use, and work even if the configuration is invalid.
 
 use std::fs;
 use std::io;
@@ -11,25 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Places, now};
 
-/// What `railgate pause` left.
+/// Content of the pause file that `railgate pause` writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// Unix seconds; `None` lasts until `railgate resume`.
     pub until: Option<u64>,
-    /// Who asked: user name or number.
+    /// Who paused: user name or uid.
     pub by: String,
-    /// Why, in the words of whoever asked.
+    /// The reason that was given.
     pub why: String,
 }
 
 /// Whether railgate may change anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// Nothing stands in the way.
+    /// No switch is set.
     On,
     /// `/etc/railgate/disable` exists: railgate does nothing at all.
     Disabled,
-    /// Paused: railgate judges, logs and reports, and changes nothing.
+    /// Paused: railgate runs checks, logs and reports, and changes nothing.
     Paused(Pause),
 }
 
@@ -41,12 +40,13 @@ fn pause_file(places: &Places) -> PathBuf {
     places.state.join("pause.json")
 }
 
-/// Whether `/etc/railgate/disable` exists, or cannot be looked for. Nothing else is read before this.
+/// Whether `/etc/railgate/disable` exists, or its existence cannot be determined. Tested before anything else is
+/// read.
 pub fn disabled(places: &Places) -> bool {
     !matches!(fs::symlink_metadata(disable_flag(places)), Err(why) if why.kind() == io::ErrorKind::NotFound)
 }
 
-/// The switches as they stand. A pause file that cannot be read counts as a pause: somebody wanted one.
+/// State of the switches. An unreadable pause file counts as a pause.
 pub fn state(places: &Places) -> Switch {
     if disabled(places) {
         return Switch::Disabled;
@@ -66,7 +66,8 @@ fn unreadable(why: &str) -> Pause {
     Pause { until: None, by: "unknown".to_owned(), why: format!("pause file is unreadable: {why}") }
 }
 
-/// Pauses this node (on the controller: the cluster's requeueing).
+/// Pauses this node; on the controller, the requeueing of the cluster. `length`: `None` lasts until `railgate
+/// resume`.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -78,7 +79,7 @@ pub fn pause(places: &Places, length: Option<Duration>, by: &str, why: &str) -> 
     Ok(pause)
 }
 
-/// Ends a pause; whether there was one.
+/// Ends a pause. Returns whether there was one.
 ///
 /// # Errors
 /// The file cannot be removed.
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_lasts_until_its_time_or_its_end() {
+    fn a_pause_lasts_until_it_expires_or_is_ended() {
         let place = tempfile::tempdir().unwrap();
         let places = places(place.path());
         assert_eq!(state(&places), Switch::On);
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_wins_over_everything_even_as_a_dangling_link() {
+    fn the_disable_file_wins_even_as_a_dangling_link() {
         let place = tempfile::tempdir().unwrap();
         let places = places(place.path());
         fs::create_dir_all(&places.etc).unwrap();

@@ -1,5 +1,5 @@
-//! Telling a job's owner why it does not start here: in its output file, and on the terminal of an srun or a
-//! salloc that waits.
+//! Notifies a job's owner why the job does not start on this node: in its output file, and on the terminal of a
+//! waiting srun or salloc.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Hook;
 
-/// A home on a network that hangs must not hold up the prolog.
+/// A home directory on a network that hangs must not delay the prolog.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Neither must slurmctld: the drain is made, only the words are missing.
+/// Nor must slurmctld: the node is drained already, only the notice is missing.
 const SLURM_DEADLINE: Duration = Duration::from_secs(10);
 
 const APPEND: &str = "tell-owner";
@@ -37,9 +37,9 @@ struct Line {
     create: bool,
 }
 
-/// Tells the owner of the hook's job: on the terminal where srun or salloc waits, in the output file of a batch
-/// job. `text` makes the line from what Slurm shows of the job. Nothing depends on it: what cannot be told is
-/// logged. What was said, where it could be said at all.
+/// Notifies the owner of the hook's job: on the terminal where srun or salloc waits, in the output file of a batch
+/// job. `text` makes the line from Slurm's view of the job. A failure is logged and has no other effect. Returns the
+/// line if it was delivered.
 pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -> String) -> Option<String> {
     let client = client.until(Instant::now() + SLURM_DEADLINE);
     let view = client.owners_view(hook.job.id).unwrap_or_else(|why| {
@@ -48,7 +48,7 @@ pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -
     });
     let text = printable(&text(&view)).into_owned();
     let mut told = false;
-    // Slurm has nobody to notify for a batch job that has not started, and a plain number could mean a whole array.
+    // A pending batch job has no step to notify, and a plain number could mean a whole array.
     if view.batch == Some(false) {
         match client.notify(&JobRef::plain(hook.job.id), &text) {
             Ok(()) => told = true,
@@ -64,7 +64,7 @@ pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -
     told.then_some(text)
 }
 
-/// Adds a line to the output of the hook's job, if this node sees its file; what cannot be told is logged.
+/// Appends a line to the output of the hook's job if the file is visible on this node. A failure is logged.
 pub fn append_to_output(hook: &Hook, client: &Client, text: &str) {
     let job = hook.job.id;
     match client.owners_view(job).map(|view| view.output) {
@@ -91,7 +91,7 @@ fn append_as_owner(hook: &Hook, path: &Path, text: &str, create: bool) -> Result
     railgate_child::ask(APPEND, &input, DEADLINE).map(drop)
 }
 
-/// In a child: as the job's user, so that nothing is written that they could not write themselves.
+/// Runs in a child, as the job's user: only files that the user can write are written.
 fn append(input: &[u8]) -> Result<Vec<u8>, String> {
     let line: Line = serde_json::from_slice(input).map_err(|why| why.to_string())?;
     let name = CString::new(line.user).map_err(|why| why.to_string())?;
@@ -101,7 +101,7 @@ fn append(input: &[u8]) -> Result<Vec<u8>, String> {
     let mut file = File::options()
         .append(true)
         .create(line.create)
-        // The job's umask is not known here, and what is made now stays the job's log.
+        // The job's umask is unknown here, and the file remains the job's log.
         .mode(0o600)
         .custom_flags(O_NONBLOCK | O_NOCTTY)
         .open(&line.path)

@@ -1,11 +1,12 @@
-//! What several tests need.
+//! Helpers for tests.
 
 use railgate_gate::{GateConfig, Memory, Seen, judge};
 use railgate_model::Phase;
 
 use crate::Look;
 
-/// The periodic look at a simulated node (`h100-sxm:gpu-lost@3`) at this time, Unix seconds, by a gate that remembers nothing.
+/// A periodic check run of a simulated node (`h100-sxm:gpu-lost@3`) at the time `at`, Unix seconds, without earlier
+/// state.
 pub(crate) fn look(node: &str, gate: &GateConfig, at: u64) -> Look {
     let (profile, faults) = railgate_simulate::parse(node, &[]).unwrap();
     let mut snapshot = railgate_simulate::simulated(&profile, &faults);

@@ -9,17 +9,17 @@ use railgate_stats::application::{APP_DIR, MOST_BYTES, read as read_rank};
 
 const READ: &str = "read-application";
 
-/// In a child, as everything that a job's owner may have prepared.
+/// Runs in a child, as everything that reads files of a job's owner.
 pub(crate) const TASK: Task = Task::new(READ, task);
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// More ranks than a node has GPUs by far: whoever reports more is not a training job.
+/// Most ranks that are read: far more than a node has GPUs.
 const MOST_FILES: usize = 512;
 const MOST_PROBLEMS: usize = 20;
 
-/// What a job's ranks have reported on this node; `None` where none did. `run`: [`crate::Places::run`]. What cannot be
-/// read is among its problems.
+/// Progress that a job's ranks have reported on this node; `None` if none did. `run`: [`crate::Places::run`].
+/// Unreadable files are listed in `problems`.
 pub fn application(run: &Path, job: u32, uid: u32) -> Option<Application> {
     let order = (run, job, uid);
     let read = serde_json::to_vec(&order)
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_ranks_own_file_is_read() {
+    fn only_regular_files_of_the_owner_are_read() {
         let place = tempfile::tempdir().unwrap();
         let run =
             Root::new(place.path()).job(7).create(&railgate_rundir::Run::new(7, 0, 1_800_000_000)).unwrap();
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(told.problems.len(), 2, "{:?}", told.problems);
         assert!(told.problems[0].starts_with("link: not a regular file"), "{:?}", told.problems);
         railgate_rundir::unmount_user(&run).unwrap();
-        // Elsewhere, through a link.
+        // A link in place of the directory.
         let _ = railgate_rundir::mount_user(&run, uid, 0, 1 << 20, 64);
         std::os::unix::fs::symlink("/etc", run.user().join(APP_DIR)).unwrap();
         assert!(read(&run, uid).is_err());

@@ -1,4 +1,4 @@
-//! A configuration file as a tree that remembers where everything stood.
+//! A parsed configuration file as a tree in which every value has its position in the file.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue, Deserializer};
 
 use super::problem::{Problem, line_of};
 
-/// More problems than this in one file are noise.
+/// Problems reported for one file at most.
 const MAX_PROBLEMS: usize = 50;
 
 /// One parsed file, or one table of it.
@@ -34,7 +34,7 @@ impl<'t> Layer<'t> {
         Ok(Layer { file, text, tree })
     }
 
-    /// Takes `key` out of the top level: an array of tables, each with where it stood.
+    /// Removes `key` from the top level and returns it: an array of tables, each with its position.
     pub(super) fn take_tables(&mut self, key: &str) -> Result<Vec<Layer<'t>>, Problem> {
         let Some((_, value)) = self.tree.get_mut().remove_entry(key) else {
             return Ok(Vec::new());
@@ -51,7 +51,7 @@ impl<'t> Layer<'t> {
         Ok(tables)
     }
 
-    /// Takes the text at `key` out of the top level.
+    /// Removes the text at `key` from the top level and returns it with its position.
     pub(super) fn take_text(&mut self, key: &str) -> Result<(String, Range<usize>), Problem> {
         let here = self.tree.span();
         match self.tree.get_mut().remove_entry(key) {
@@ -68,8 +68,8 @@ impl<'t> Layer<'t> {
         merge(self.tree.get_mut(), over.tree.get_ref());
     }
 
-    /// Reads the tree as `T`. Each value that does not fit is struck out and the rest read again, so that
-    /// one look reports everything that is wrong.
+    /// Deserializes the tree as `T`. A value that does not fit is removed and the rest is read again, so that one run
+    /// reports all problems.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, Vec<Problem>> {
         let mut tree = self.tree.clone();
         let mut problems = Vec::new();
@@ -89,12 +89,12 @@ impl<'t> Layer<'t> {
         }
     }
 
-    /// A problem of this file.
+    /// A problem in this file, at `span`.
     pub(super) fn problem(&self, span: Option<Range<usize>>, message: impl Into<String>) -> Problem {
         Problem::at(self.file, self.text, span, message)
     }
 
-    /// Every value with its dotted path and where its key stands.
+    /// Every value: its dotted path and the position of its key.
     pub(super) fn places(&self) -> Vec<(String, Range<usize>)> {
         fn walk(table: &DeTable<'_>, path: &str, into: &mut Vec<(String, Range<usize>)>) {
             for (key, value) in table.iter() {
@@ -126,7 +126,7 @@ fn merge<'t>(under: &mut DeTable<'t>, over: &DeTable<'t>) {
                 }
             }
             _ => {
-                // The key goes too, so that its span is that of the value that counts.
+                // The key is replaced too, so that its span is that of the value in force.
                 under.remove(key);
                 under.insert(key.clone(), value.clone());
             }
@@ -134,7 +134,7 @@ fn merge<'t>(under: &mut DeTable<'t>, over: &DeTable<'t>) {
     }
 }
 
-/// Removes the innermost entry that `span` lies in.
+/// Removes the innermost entry that contains `span`. Returns whether there was one.
 fn strike(table: &mut DeTable<'_>, span: &Range<usize>) -> bool {
     let within = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
     let mut doomed = None;

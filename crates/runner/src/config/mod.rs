@@ -1,8 +1,8 @@
 //! Site configuration: `/etc/railgate/railgate.toml`.
 //!
-//! One file. Its top level is for every node; `[[node]]` tables lay other values over it on the nodes that
-//! their `names` hostlist covers, later tables over earlier ones. Unknown keys are refused, and one look
-//! reports everything that is wrong, each problem with file, line and caret.
+//! One file. Its top level applies to every node; a `[[node]]` table overrides values on the nodes in its `names`
+//! hostlist, and later tables override earlier ones. Unknown keys are refused. All problems are reported at once,
+//! each with file, line and caret.
 
 mod layers;
 mod problem;
@@ -25,34 +25,34 @@ pub use problem::Problem;
 
 use crate::logging::LogConfig;
 
-/// A configuration file larger than this is a mistake.
+/// Largest configuration file that is read, bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Everything that the site may say. Each table is defined, documented and checked by the room it is for.
+/// Site configuration. Each table is defined, documented and validated by the crate that uses it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Machine profile: an id (`h100-sxm`), or `auto` to choose by the GPU's name.
     pub profile: String,
-    /// Where the machine is read from.
+    /// Where the machine's state is read from.
     pub source: SourceConfig,
-    /// What is judged, and what follows.
+    /// Checks, and the actions that follow.
     pub gate: GateConfig,
     /// NCCL environment.
     pub rails: RailsConfig,
-    /// Whether a failed job comes back.
+    /// Whether a failed job is requeued.
     pub requeue: RequeueConfig,
-    /// How many nodes railgate may hold at once.
+    /// How many nodes railgate may keep drained at once.
     pub breaker: BreakerConfig,
     /// Statistics.
     pub stats: StatsConfig,
-    /// Where reports go and who may read them.
+    /// Where reports are stored and who may read them.
     pub report: ReportConfig,
-    /// Files for Prometheus.
+    /// Prometheus text files.
     pub metrics: MetricsConfig,
-    /// Slurm's programs and our deadlines for them.
+    /// Slurm's commands and their deadlines.
     pub slurm: SlurmConfig,
-    /// What is logged, and where to.
+    /// Log level and destination.
     pub log: LogConfig,
 }
 
@@ -79,18 +79,18 @@ impl Default for Config {
 pub struct SetAt {
     /// The file.
     pub file: PathBuf,
-    /// Its line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// `names` of the `[[node]]` table that set it, if one did.
     pub node_table: Option<String>,
 }
 
-/// A configuration in force on one node.
+/// The configuration in force on one node.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The values.
     pub config: Config,
-    /// Dotted path of each value that the file sets, and where. What is not here is a default.
+    /// Dotted path of each value that the file sets, and its position. A value that is missing here has its default.
     pub origins: BTreeMap<String, SetAt>,
     /// The file, if there is one.
     pub file: Option<PathBuf>,
@@ -101,33 +101,33 @@ pub struct Loaded {
 pub struct InForce<'l> {
     /// Dotted path of the key.
     pub path: String,
-    /// The value, as TOML.
+    /// The value as TOML.
     pub value: String,
     /// Where it was set; `None` is the default.
     pub origin: Option<&'l SetAt>,
 }
 
-/// Why there is no configuration.
+/// Why the configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{path}: {source}")]
     Unreadable {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         source: io::Error,
     },
-    /// The file, or a directory above it, can be changed by others than root.
+    /// A user other than root can write the file or a directory above it.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
-    /// The file is wrong; every problem has its place.
+    /// The file is invalid; every problem has its position.
     #[error("{}", list(.0))]
     Invalid(Vec<Problem>),
 }
 
 impl ConfigError {
-    /// All of it in one line, for a log.
+    /// All problems in one line, for a log.
     pub fn in_one_line(&self) -> String {
         match self {
             ConfigError::Unreadable { .. } | ConfigError::Untrusted(_) => self.to_string(),
@@ -143,9 +143,9 @@ fn list(problems: &[Problem]) -> String {
 }
 
 impl Loaded {
-    /// Reads `path` as it is in force on `node`. An absent file means the defaults, unless the caller was told to
-    /// use this very file (`required`). Of other files only [`trusted`] ones are read: the configuration names
-    /// libraries and programs that root uses.
+    /// Reads the configuration file `path` as it is in force on `node`. A missing file means the defaults, unless it
+    /// is `required` (the user named it). A file that is not required must also be [`trusted`]: the configuration
+    /// names libraries and programs that root uses.
     ///
     /// # Errors
     /// The file cannot be read, or something in it is wrong: all problems at once.
@@ -167,10 +167,10 @@ impl Loaded {
         Self::parse(path, &text, node).map_err(ConfigError::Invalid)
     }
 
-    /// Reads a file's text as it is in force on `node`.
+    /// Parses a configuration file's text as it is in force on `node`.
     ///
     /// # Errors
-    /// Everything that is wrong with it, on this node or any other.
+    /// All problems of the file, also in tables of other nodes.
     pub fn parse(path: &Path, text: &str, node: &str) -> Result<Self, Vec<Problem>> {
         let mut site = Layer::parse(path, text)?;
         let mut problems = Vec::new();
@@ -221,7 +221,7 @@ impl Loaded {
             .problems()
             .into_iter()
             .map(|message| {
-                // A room names the key first: `gate.deadline: 0s is not between …`.
+                // Each crate's message begins with the key: `gate.deadline: 0s is not between …`.
                 let key = message.split([':', ' ']).next().unwrap_or_default();
                 let span = places.iter().find(|(path, _)| path == key).map(|(_, span)| span.clone());
                 site.problem(span, message)
@@ -236,7 +236,7 @@ impl Loaded {
     /// The values in force.
     ///
     /// # Errors
-    /// A value that TOML cannot hold: a fault of this build.
+    /// A value that TOML cannot represent: a defect in railgate.
     pub fn listing(&self) -> Result<Vec<InForce<'_>>, toml::ser::Error> {
         fn walk<'l>(table: &toml::Table, path: &str, loaded: &'l Loaded, into: &mut Vec<InForce<'l>>) {
             for (key, value) in table {
@@ -256,7 +256,7 @@ impl Loaded {
     }
 }
 
-/// The problems, with hints where a key stands in a wrong table. `table` is what stands before each key's path here.
+/// The problems, with a hint where a key belongs to a different table. `table` is the prefix of each key's path.
 fn placed(problems: Vec<Problem>, table: &str) -> impl Iterator<Item = Problem> {
     fn walk(table: &toml::Table, path: &str, into: &mut Vec<String>) {
         for (key, value) in table {
@@ -268,7 +268,7 @@ fn placed(problems: Vec<Problem>, table: &str) -> impl Iterator<Item = Problem> 
         }
     }
     let mut known = Vec::new();
-    // What has no default is not among them, and gets no hint.
+    // Keys without a default are not in this list and get no hint.
     walk(&toml::Table::try_from(Config::default()).unwrap_or_default(), "", &mut known);
     problems.into_iter().map(move |problem| problem.placed(&known, table))
 }
@@ -285,7 +285,7 @@ fn places(file: &Path, layer: &Layer<'_>, node_table: Option<&str>) -> Vec<(Stri
 }
 
 impl Config {
-    /// Values that are of the right type and still make no sense. Each begins with its key.
+    /// Values of the right type that are out of range or contradict each other. Each message begins with the key.
     fn problems(&self) -> Vec<String> {
         [
             self.source.problems(),
@@ -310,7 +310,7 @@ mod tests {
         Loaded::parse(Path::new("/etc/railgate/railgate.toml"), text, node)
     }
 
-    /// What a fuzzer found worth keeping.
+    /// Input that a fuzzer found.
     #[test]
     fn the_seeds() {
         let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/config");
@@ -326,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_the_defaults() {
+    fn an_empty_file_gives_the_defaults() {
         let loaded = parse("", "gn1").unwrap();
         assert_eq!(loaded.config, Config::default());
         assert!(loaded.origins.is_empty());
     }
 
     #[test]
-    fn root_does_not_take_orders_from_a_file_that_others_can_write() {
+    fn a_file_that_other_users_can_write_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("etc");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_of_the_site_may_lie_beside_the_file() {
+    fn the_directory_of_site_checks_is_relative_to_the_configuration_file() {
         let directory = |text: &str| parse(text, "gn1").unwrap().config.gate.checks.site.directory;
         for (text, wanted) in [
             ("", "/etc/railgate/checks.d"),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_are_reported_each_with_its_line() {
+    fn all_problems_are_reported_with_their_lines() {
         let text =
             "profil = \"x\"\n\n[gate]\nmood = \"enforce\"\nmode = \"enfroce\"\n\n[reprot]\ndir = \"/x\"\n";
         let problems = parse(text, "gn1").unwrap_err();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_answered_with_what_was_meant() {
+    fn a_misspelled_key_gets_the_likely_one_as_a_hint() {
         for (text, wanted) in [
             ("[breaker]\nmax_percent = 'x'", "wants a number, not string \"x\""),
             ("[requeue]\nmax_restarts = 'x'", "wants a whole number, 0 or larger, not string \"x\""),
@@ -412,7 +412,7 @@ mod tests {
             let problems = parse(text, "gn1").unwrap_err();
             assert_eq!(problems.first().map(Problem::message), Some(wanted), "{text}");
         }
-        // Where nothing is near, all that is known.
+        // Without a similar key, the message lists all known ones.
         let far = parse("[nothing-like-it]", "gn1").unwrap_err();
         assert!(list(&far).contains("expected one of `profile`, "), "{}", list(&far));
     }
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_table_wins_on_its_nodes_only() {
+    fn a_node_table_overrides_values_on_its_nodes_only() {
         let text = "profile = \"h100-sxm\"\n[[node]]\nnames = \"gn[2-3]\"\nprofile = \"h200-sxm\"\n";
         assert_eq!(parse(text, "gn1").unwrap().config.profile, "h100-sxm");
         let loaded = parse(text, "gn3").unwrap();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gate_knows_which_checks_the_site_has_decided_about() {
+    fn checks_that_the_site_configured_are_marked_for_the_gate() {
         let text = "[gate.checks.gpu-ecc]\nmax_uncorrected = 1\n[gate.checks]\nib-rate.action = \"drain\"\n\
                     [[node]]\nnames = \"gn2\"\n[node.gate.checks.mounts]\naction = \"shadow\"\n";
         let chosen = |node: &str| parse(text, node).unwrap().config.gate.chosen;
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_another_nodes_table_is_still_reported() {
+    fn a_problem_in_the_table_of_another_node_is_reported() {
         let text =
             "[[node]]\nnames = \"gn9\"\n[node.gate]\nmood = 1\n[[node]]\nnames = \"gn[1-\"\n[[node]]\n";
         let problems = parse(text, "gn1").unwrap_err();
@@ -451,13 +451,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_out_of_range_is_shown_where_it_was_set() {
+    fn a_value_out_of_range_is_reported_with_its_line() {
         let problems = parse("[gate]\nmode = \"enforce\"\ndeadline = \"0s\"\n", "gn1").unwrap_err();
         assert_eq!((problems.len(), problems[0].line()), (1, Some(3)), "{}", list(&problems));
     }
 
     #[test]
-    fn every_value_has_an_origin_or_is_a_default() {
+    fn every_listed_value_has_its_origin_or_is_a_default() {
         let loaded = parse("[gate]\nmode = \"enforce\"\n", "gn1").unwrap();
         let listing = loaded.listing().unwrap();
         let set: Vec<_> = listing.iter().filter(|value| value.origin.is_some()).collect();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use railgate_text::{Lines, put};
 
-/// One thing that is wrong with a configuration file, with the place it is at.
+/// One problem in a configuration file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     file: PathBuf,
@@ -12,7 +12,8 @@ pub struct Problem {
     place: Option<Place>,
 }
 
-/// In the words of a person: a type of Rust is a number, and of sixty known keys the one that was meant is enough.
+/// Rewrites serde's message for users: "a number" instead of a Rust type, and the one similar key instead of all
+/// sixty.
 fn worded(message: String) -> String {
     if let Some((what, wanted)) = message.rsplit_once(", expected ") {
         let found = what.strip_prefix("invalid type: ").or_else(|| what.strip_prefix("invalid value: "));
@@ -58,10 +59,10 @@ impl Problem {
         }
     }
 
-    /// An unknown key that is known elsewhere says where: `known` has the dotted paths of all keys, `table` what stands
-    /// before them in the file.
+    /// Adds a hint to the message for an unknown key that exists in another table. `known`: the dotted paths of all
+    /// keys; `table`: the prefix of this file's keys.
     pub(super) fn placed(mut self, known: &[String], table: &str) -> Self {
-        /// A name that stands in more tables says nothing.
+        /// A name that occurs in more tables than this gets no hint.
         const MOST: usize = 3;
         let unknown =
             self.message.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, expected "));
@@ -77,7 +78,7 @@ impl Problem {
         self
     }
 
-    /// The line, from 1, where the problem has one.
+    /// The line number, from 1, if the problem has a position.
     pub fn line(&self) -> Option<usize> {
         self.place.as_ref().map(|place| place.line)
     }
@@ -91,7 +92,7 @@ impl Problem {
         }
     }
 
-    /// `file:line:column: what`, then the line of the file with a caret below what is wrong.
+    /// `file:line:column: message`, then the line of the file with a caret below the problem.
     pub fn text(&self) -> Lines {
         let mut text = Lines::new();
         put!(text, "{}", self.line_text());
@@ -105,7 +106,7 @@ impl Problem {
         text
     }
 
-    /// What is wrong, without the place.
+    /// The message without the position.
     pub fn message(&self) -> &str {
         &self.message
     }
